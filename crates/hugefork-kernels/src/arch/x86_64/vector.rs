@@ -1,0 +1,89 @@
+//! The loops that the vector extensions share, made for each from its width and its names of the instructions.
+//!
+//! Assembly, for two reasons. LLVM sees through a loop of plain vector stores and calls `memset`, so that what looked like
+//! AVX-512 in the first measurements was glibc. And a kernel runs in a signal handler, on a stack that may be 8 KiB:
+//! without optimisation the same loop written with intrinsics keeps a dozen vectors on it, 5 KiB with AVX-512.
+//!
+//! A step moves four vectors: four loads and then four stores keep the loads of a copy together, and at 64 bytes each a
+//! step is 256 bytes, the burst that the prototypes were measured with. No loop ends with a fence: a target-last run
+//! calls one 512 times per 2 MiB and needs one (see `drain`).
+
+/// Defines a function that clears `len` bytes with `$store`, four times `$bytes` a step.
+macro_rules! clear_loop {
+    ($(#[$doc:meta])* $name:ident, $feature:literal, $bytes:literal, $zero:literal, $store:literal, $reg:literal, $end:literal) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        ///
+        /// The contract of [`super::clear`]: the extension is available.
+        #[target_feature(enable = $feature)]
+        pub(super) unsafe fn $name(block: *mut u8, len: usize) {
+            debug_assert!(len.is_multiple_of(4 * $bytes));
+            // SAFETY: writes `len` bytes from `block` on, which the caller vouches for: aligned to a vector, in whole
+            // steps, at least one. Changes no other state but the registers that a call may change.
+            unsafe {
+                core::arch::asm!(
+                    $zero,
+                    "2:",
+                    concat!($store, " [rdi], ", $reg),
+                    concat!($store, " [rdi + {bytes}], ", $reg),
+                    concat!($store, " [rdi + 2 * {bytes}], ", $reg),
+                    concat!($store, " [rdi + 3 * {bytes}], ", $reg),
+                    "add rdi, 4 * {bytes}",
+                    "sub rcx, 4 * {bytes}",
+                    "jnz 2b",
+                    $end,
+                    bytes = const $bytes,
+                    inout("rdi") block => _,
+                    inout("rcx") len => _,
+                    clobber_abi("sysv64"),
+                    options(nostack),
+                )
+            }
+        }
+    };
+}
+
+/// Defines a function that copies `len` bytes with `$load` and `$store`, four times `$bytes` a step.
+macro_rules! copy_loop {
+    ($(#[$doc:meta])* $name:ident, $feature:literal, $bytes:literal, $load:literal, $store:literal,
+     [$a:literal, $b:literal, $c:literal, $d:literal], $end:literal) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        ///
+        /// The contract of [`super::copy`]: the extension is available.
+        #[target_feature(enable = $feature)]
+        pub(super) unsafe fn $name(to: *mut u8, from: *const u8, len: usize) {
+            debug_assert!(len.is_multiple_of(4 * $bytes));
+            // SAFETY: reads and writes `len` bytes from `from` and `to` on, which the caller vouches for: aligned to a
+            // vector, in whole steps, at least one. Changes no other state but the registers that a call may change.
+            unsafe {
+                core::arch::asm!(
+                    "2:",
+                    concat!($load, " ", $a, ", [rsi]"),
+                    concat!($load, " ", $b, ", [rsi + {bytes}]"),
+                    concat!($load, " ", $c, ", [rsi + 2 * {bytes}]"),
+                    concat!($load, " ", $d, ", [rsi + 3 * {bytes}]"),
+                    concat!($store, " [rdi], ", $a),
+                    concat!($store, " [rdi + {bytes}], ", $b),
+                    concat!($store, " [rdi + 2 * {bytes}], ", $c),
+                    concat!($store, " [rdi + 3 * {bytes}], ", $d),
+                    "add rsi, 4 * {bytes}",
+                    "add rdi, 4 * {bytes}",
+                    "sub rcx, 4 * {bytes}",
+                    "jnz 2b",
+                    $end,
+                    bytes = const $bytes,
+                    inout("rdi") to => _,
+                    inout("rsi") from => _,
+                    inout("rcx") len => _,
+                    clobber_abi("sysv64"),
+                    options(nostack),
+                )
+            }
+        }
+    };
+}
+
+pub(super) use {clear_loop, copy_loop};

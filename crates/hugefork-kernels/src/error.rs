@@ -1,0 +1,143 @@
+//! What can be wrong with a kernel that somebody asked for, each with a message that says what to do.
+//!
+//! The crate is `no_std` and allocates nothing, so an error keeps an [`Excerpt`] of the offending text inline.
+
+use core::fmt;
+
+use crate::{order::Order, primitive::Primitive};
+
+/// Why there is no such kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KernelError {
+    /// A part of a kernel's name is not known.
+    #[non_exhaustive]
+    Unknown {
+        /// Which part.
+        part: NamePart,
+        /// What stood there.
+        given: Excerpt,
+    },
+    /// This CPU, or the system for it, does not offer what the primitive needs.
+    Unavailable(Primitive),
+    /// A window of so many bytes is not a positive multiple of 4 KiB.
+    BadWindow(usize),
+    /// The primitive only clears.
+    CannotCopy(Primitive),
+    /// The primitive bypasses the cache, so it cannot write the window, which is there to stay in it.
+    NearNotCached(Primitive),
+}
+
+impl KernelError {
+    pub(crate) fn unknown(part: NamePart, given: &str) -> KernelError {
+        KernelError::Unknown { part, given: Excerpt::new(given) }
+    }
+}
+
+/// A part of a kernel's name, `order/far+near@window`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NamePart {
+    /// The name as a whole has another form.
+    Form,
+    /// What stands before the `/`.
+    Order,
+    /// What stands after the `/` or the `+`.
+    Primitive,
+    /// What stands after the `@`.
+    Window,
+}
+
+impl fmt::Display for KernelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KernelError::Unknown { part, given } => match part {
+                NamePart::Form => write!(
+                    f,
+                    "\"{given}\" does not name a kernel: write order/primitive, for example straight/rep, \
+                     and for the hybrid order also hybrid/far+near@window, for example hybrid/avx2-nt+rep@128KiB"
+                ),
+                NamePart::Order => {
+                    write!(f, "unknown order \"{given}\": use ")?;
+                    list(f, Order::ALL.iter().map(|order| order.name()))
+                }
+                NamePart::Primitive => {
+                    write!(f, "unknown primitive \"{given}\": this machine has ")?;
+                    list(f, available(|_| true))
+                }
+                NamePart::Window => {
+                    write!(f, "\"{given}\" is no window size: write a multiple of 4KiB as in 128KiB or 1MiB")
+                }
+            },
+            KernelError::Unavailable(primitive) => {
+                write!(f, "{primitive} needs {}, which this machine does not offer: use ", primitive.needs())?;
+                list(f, available(|_| true))
+            }
+            KernelError::BadWindow(bytes) => {
+                write!(f, "a window of {bytes} bytes is not a positive multiple of 4KiB: use for example 128KiB")
+            }
+            KernelError::CannotCopy(primitive) => {
+                write!(f, "{primitive} only clears: to copy use ")?;
+                list(f, available(Primitive::can_copy))
+            }
+            KernelError::NearNotCached(primitive) => {
+                write!(f, "{primitive} bypasses the cache and the window must stay in it: for the window use ")?;
+                list(f, available(|primitive| !primitive.is_non_temporal()))
+            }
+        }
+    }
+}
+
+impl core::error::Error for KernelError {}
+
+fn available(wanted: impl Fn(Primitive) -> bool) -> impl Iterator<Item = &'static str> {
+    let usable = Primitive::ALL.iter().copied();
+    usable.filter(move |primitive| primitive.is_available() && wanted(*primitive)).map(Primitive::name)
+}
+
+fn list(f: &mut fmt::Formatter<'_>, names: impl Iterator<Item = &'static str>) -> fmt::Result {
+    for (position, name) in names.enumerate() {
+        f.write_str(if position == 0 { "" } else { ", " })?;
+        f.write_str(name)?;
+    }
+    Ok(())
+}
+
+/// The first bytes of a text that was not understood.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Excerpt {
+    bytes: [u8; Excerpt::MAX],
+    len: u8,
+    cut: bool,
+}
+
+impl Excerpt {
+    /// Longer than the longest good part of a name, short enough to pass an error by value.
+    const MAX: usize = 38;
+
+    fn new(text: &str) -> Excerpt {
+        let kept = &text[..text.floor_char_boundary(Excerpt::MAX)];
+        let mut bytes = [0; Excerpt::MAX];
+        bytes[..kept.len()].copy_from_slice(kept.as_bytes());
+        Excerpt { bytes, len: kept.len() as u8, cut: kept.len() < text.len() }
+    }
+
+    /// The text, without what was cut off.
+    pub fn as_str(&self) -> &str {
+        // `new` stores whole characters, so this never falls back.
+        str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Excerpt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())?;
+        f.write_str(if self.cut { "…" } else { "" })
+    }
+}
+
+impl fmt::Debug for Excerpt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}

@@ -1,0 +1,275 @@
+//! A kernel: an order, a primitive for the far part, one for the window, and the window's size.
+//!
+//! Everything that can fail, and every look at the CPU, happens when a kernel is made; [`Kernel::clear`] and
+//! [`Kernel::copy`] then run in a signal handler. Both are [`Kernel::run`] over [`visit`](crate::visit), which picks the
+//! primitive of each span and puts the fence. Names are parsed and printed in `name`.
+
+use crate::{
+    arch,
+    error::KernelError,
+    order::{GIGANTIC, Order, Reach, SUBPAGE, Target, visit},
+    primitive::Primitive,
+};
+
+/// What [`Kernel::new`] and [`Kernel::for_clear`] keep near: the smallest window that holds the 64 KiB around any target.
+/// Zen 5, 2 MiB clear and 64 KiB use in µs: 64 KiB window 26.9 + 0.99, 128 KiB 28.9 + 0.43, 256 KiB 30.8 + 0.43.
+const CLEAR_WINDOW: usize = 128 << 10;
+
+/// What [`Kernel::for_copy`] keeps near. A copy waits for its source more than for its stores, so a wider window is
+/// free: on Zen 5 a 2 MiB copy takes 90 µs with 128 KiB and 91 with 256 KiB, within the noise of either.
+const COPY_WINDOW: usize = 256 << 10;
+
+/// A complete way to clear or copy a block; see the [crate documentation](crate).
+///
+/// Two kernels are equal when they do the same, which is when their names are: the near primitive and the window count
+/// in [`Order::Hybrid`] only, the reschedule function never.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel {
+    order: Order,
+    /// Available. Writes everything unless the order is hybrid.
+    far: Primitive,
+    /// Available, cached, can copy.
+    near: Primitive,
+    /// A positive multiple of [`SUBPAGE`].
+    window: usize,
+    reschedule: fn(),
+}
+
+impl Kernel {
+    /// A kernel that writes with `far`; in [`Order::Hybrid`] only outside of a window of 128 KiB, which is written with
+    /// `rep` on x86-64 and `portable` elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::Unavailable`] if this machine lacks the primitive.
+    pub fn new(order: Order, far: Primitive) -> Result<Kernel, KernelError> {
+        Ok(Kernel { order, far: available(far)?, near: Primitive::CACHED, window: CLEAR_WINDOW, reschedule: || () })
+    }
+
+    /// With another primitive for the window. Only [`Order::Hybrid`] has one.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::Unavailable`] if this machine lacks the primitive, [`KernelError::NearNotCached`] if it bypasses
+    /// the cache.
+    pub fn with_near(self, near: Primitive) -> Result<Kernel, KernelError> {
+        if near.is_non_temporal() {
+            return Err(KernelError::NearNotCached(near));
+        }
+        let near = available(near)?;
+        Ok(Kernel { near, ..self })
+    }
+
+    /// With a window of another size. Only [`Order::Hybrid`] has one.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::BadWindow`] unless `bytes` is a positive multiple of [`SUBPAGE`].
+    pub fn with_window(self, bytes: usize) -> Result<Kernel, KernelError> {
+        if bytes == 0 || !bytes.is_multiple_of(SUBPAGE) {
+            return Err(KernelError::BadWindow(bytes));
+        }
+        Ok(Kernel { window: bytes, ..self })
+    }
+
+    /// With a function to call between the steps of a block above [`GIGANTIC`], that is at least every
+    /// [`RESCHEDULE_EVERY`](crate::RESCHEDULE_EVERY) bytes: a place to yield or to look at a stop flag. It runs where
+    /// the kernel runs; in a signal handler the handler's rules are its own.
+    pub fn with_reschedule(self, reschedule: fn()) -> Kernel {
+        Kernel { reschedule, ..self }
+    }
+
+    /// What this machine should clear with: hybrid with the best non-temporal primitive outside a 128 KiB window.
+    pub fn for_clear() -> Kernel {
+        // `clzero` first: on Zen 5 it ties with AVX-512 (22.7 and 23.2 µs per 2 MiB), and Zen before 4 has no AVX-512.
+        let far = [Primitive::Clzero, Primitive::Avx512Nt, Primitive::Avx2Nt, Primitive::Sse2Nt];
+        Kernel::best(&far, CLEAR_WINDOW)
+    }
+
+    /// What this machine should copy with: hybrid with the best non-temporal primitive outside a 256 KiB window.
+    pub fn for_copy() -> Kernel {
+        let far = [Primitive::Avx512Nt, Primitive::Avx2Nt, Primitive::Sse2Nt];
+        Kernel::best(&far, COPY_WINDOW)
+    }
+
+    /// Hybrid with the first available primitive, or the straight portable kernel that every machine runs.
+    fn best(far: &[Primitive], window: usize) -> Kernel {
+        let far = far.iter().copied().find(|far| far.is_available());
+        let (order, far) = match far {
+            Some(far) => (Order::Hybrid, far),
+            None => (Order::Straight, Primitive::Portable),
+        };
+        Kernel { order, far, near: fast_cached(), window, reschedule: || () }
+    }
+
+    /// Refuses a kernel that only clears, such as `hybrid/clzero`: to check a choice before it is used for copies.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::CannotCopy`].
+    pub fn check_copy(self) -> Result<Kernel, KernelError> {
+        if self.far.can_copy() { Ok(self) } else { Err(KernelError::CannotCopy(self.far)) }
+    }
+
+    /// The order.
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
+    /// The primitive that writes far from the target, and for any order but [`Order::Hybrid`] everywhere.
+    pub fn far(&self) -> Primitive {
+        self.far
+    }
+
+    /// The primitive that writes the window of [`Order::Hybrid`].
+    pub fn near(&self) -> Primitive {
+        self.near
+    }
+
+    /// Bytes in the window of [`Order::Hybrid`].
+    pub fn window(&self) -> usize {
+        self.window
+    }
+
+    /// Clears the block, ending around the target. Allocates nothing, takes no lock, does not panic: made for signal
+    /// handlers. When it returns all its stores are ordered before later ones, so that the block can be published.
+    ///
+    /// # Safety
+    ///
+    /// `block` is aligned to [`SUBPAGE`] and valid for writes of `len` bytes; `len` is a positive multiple of
+    /// [`SUBPAGE`]; nobody else accesses the block meanwhile.
+    pub unsafe fn clear(&self, block: *mut u8, len: usize, target: Target) {
+        debug_assert!(block.addr().is_multiple_of(SUBPAGE) && len != 0);
+        self.run(self.far, len, target, |primitive, start, len| {
+            // SAFETY: `visit` stays inside the block, in whole subpages; `far` and `near` are available; `run` drains.
+            unsafe { arch::clear(primitive, block.add(start), len) }
+        });
+    }
+
+    /// Copies the block, ending around the target; otherwise as [`clear`](Kernel::clear). A kernel whose far primitive
+    /// only clears copies with the near one (see [`check_copy`](Kernel::check_copy)).
+    ///
+    /// # Safety
+    ///
+    /// `to` and `from` are aligned to [`SUBPAGE`], valid for writes and reads of `len` bytes, and do not overlap; `len`
+    /// is a positive multiple of [`SUBPAGE`]; nobody else accesses `to`, or writes `from`, meanwhile.
+    pub unsafe fn copy(&self, to: *mut u8, from: *const u8, len: usize, target: Target) {
+        debug_assert!(to.addr().is_multiple_of(SUBPAGE) && len != 0);
+        debug_assert!(from.addr().is_multiple_of(SUBPAGE) && to.addr().abs_diff(from.addr()) >= len);
+        let far = if self.far.can_copy() { self.far } else { self.near };
+        self.run(far, len, target, |primitive, start, len| {
+            // SAFETY: as in `clear`, for both blocks; `far` can copy and so can every near primitive.
+            unsafe { arch::copy(primitive, to.add(start), from.add(start), len) }
+        });
+    }
+
+    /// Calls `step(primitive, start, len)` for every span: what clear and copy have in common.
+    fn run(&self, far: Primitive, len: usize, target: Target, mut step: impl FnMut(Primitive, usize, usize)) {
+        let mut undrained = false;
+        visit(self.order, len, target, self.window, |span| {
+            if len > GIGANTIC && span.start > 0 {
+                (self.reschedule)();
+            }
+            let primitive = match (self.order, span.reach) {
+                (Order::Hybrid, Reach::Near) => self.near,
+                _ => far,
+            };
+            // One fence between the far part and the window, not one a span, since it waits for the write-combining
+            // buffers: with 512 of them 2 MiB of `clzero` take 80 µs instead of 23.
+            if undrained && !primitive.is_non_temporal() {
+                arch::drain();
+            }
+            undrained = primitive.is_non_temporal();
+            step(primitive, span.start, span.len);
+        });
+        if undrained {
+            arch::drain();
+        }
+    }
+}
+
+impl PartialEq for Kernel {
+    fn eq(&self, other: &Kernel) -> bool {
+        self.order == other.order
+            && self.far == other.far
+            && (self.order != Order::Hybrid || (self.near == other.near && self.window == other.window))
+    }
+}
+
+impl Eq for Kernel {}
+
+/// Every available primitive in every order, with the near primitive and window of [`Kernel::new`]: for benches and
+/// tests. Kernels that only clear are among them.
+pub fn every_kernel() -> impl Iterator<Item = Kernel> {
+    Primitive::ALL.iter().flat_map(|far| Order::ALL.iter().map(|order| Kernel::new(*order, *far))).flatten()
+}
+
+fn available(primitive: Primitive) -> Result<Primitive, KernelError> {
+    if primitive.is_available() { Ok(primitive) } else { Err(KernelError::Unavailable(primitive)) }
+}
+
+/// The better cached primitive of this machine: CPUs without ERMS take a slow path for `rep`.
+fn fast_cached() -> Primitive {
+    #[cfg(target_arch = "x86_64")]
+    if crate::cpu::has(crate::cpu::Feature::FastRep) {
+        return Primitive::Rep;
+    }
+    Primitive::Portable
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::{vec, vec::Vec};
+
+    use super::*;
+
+    const KIB: usize = 1 << 10;
+
+    /// Not through `new`: nothing is executed here, so any machine can test any primitive.
+    fn kernel(order: Order, far: Primitive) -> Kernel {
+        Kernel { order, far, near: Primitive::Avx2, window: 16 * KIB, reschedule: || () }
+    }
+
+    /// Primitive, start and length in KiB of what would run in a block of `len` bytes with the target in its middle.
+    fn steps(kernel: Kernel, len: usize) -> Vec<(Primitive, usize, usize)> {
+        let mut steps = vec![];
+        kernel.run(kernel.far, len, Target::At(len / 2), |primitive, start, len| {
+            steps.push((primitive, start / KIB, len / KIB));
+        });
+        steps
+    }
+
+    #[test]
+    fn hybrid_writes_far_and_near_with_their_primitives() {
+        use Primitive::{Avx2, Avx512Nt};
+        let kernel = kernel(Order::Hybrid, Avx512Nt);
+        let expected = [(Avx512Nt, 0, 24), (Avx512Nt, 40, 24), (Avx2, 24, 16)];
+        assert_eq!(steps(kernel, 64 * KIB), expected);
+        assert_eq!(steps(kernel, 16 * KIB), [(Avx2, 0, 16)]);
+        // A gigantic block has no window.
+        let expected = [(Avx512Nt, 0, 2048), (Avx512Nt, 2048, 2048), (Avx512Nt, 4096, 64)];
+        assert_eq!(steps(kernel, GIGANTIC + 64 * KIB), expected);
+    }
+
+    #[test]
+    fn other_orders_write_with_one_primitive() {
+        for order in Order::ALL.iter().filter(|order| **order != Order::Hybrid) {
+            let steps = steps(kernel(*order, Primitive::Clzero), 64 * KIB);
+            assert!(steps.iter().all(|step| step.0 == Primitive::Clzero), "{order}: {steps:?}");
+            assert_eq!(steps.iter().map(|step| step.2).sum::<usize>(), 64);
+        }
+    }
+
+    #[test]
+    fn chooses_what_is_available() {
+        for (kernel, window) in [(Kernel::for_clear(), 128), (Kernel::for_copy(), 256)] {
+            assert!(kernel.far.is_available() && kernel.near.is_available());
+            assert!(!kernel.near.is_non_temporal() && kernel.near.can_copy());
+            assert_eq!(kernel.window, window * KIB);
+        }
+        let portable = Kernel::best(&[], CLEAR_WINDOW);
+        let expected = (Order::Straight, Primitive::Portable);
+        assert_eq!((portable.order, portable.far), expected);
+    }
+}

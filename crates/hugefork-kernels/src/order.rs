@@ -1,0 +1,244 @@
+//! In which order the bytes of a block are processed.
+//!
+//! Offers the target-last index order as an iterator, and [`visit`], the one function that turns an [`Order`] into
+//! spans of bytes. Clear and copy both run over `visit`; neither knows an order by itself. Relies on nothing.
+//!
+//! A 2 MiB block with the target in subpage `t` (numbers: when a part is processed):
+//!
+//! ```text
+//! straight             |1 ------------------------------------------------------------>|
+//! target-last          |   pairs: 2 4 6 … t … 7 5 3    |<--------------------------- 1 |   t in the left half
+//! neighbourhood-last   |2 ------------>| 3: t ± 2 pages |1 ----------------------------->|
+//! hybrid               |1 ------->| 3: window around t |2 ----------------------------->|
+//! ```
+
+use core::{fmt, iter::FusedIterator, str::FromStr};
+
+use crate::error::{KernelError, NamePart};
+
+/// Bytes in a subpage, the base page of the machine.
+pub const SUBPAGE: usize = 4096;
+
+/// Blocks larger than this go straight through, whatever the order: Linux's `MAX_ORDER_NR_PAGES` boundary on x86-64.
+/// Past it a block is larger than what a private cache keeps, and long enough that its processing must be interruptible.
+pub const GIGANTIC: usize = 4 << 20;
+
+/// Blocks above [`GIGANTIC`] are processed in steps of this many bytes, with a reschedule point between two of them.
+/// 2 MiB take 20–90 µs, well below a scheduler tick.
+pub const RESCHEDULE_EVERY: usize = 2 << 20;
+
+/// Subpages on each side of the target that [`Order::NeighbourhoodLast`] leaves for the end: the radius of Linux 7.0.
+const NEIGHBOURHOOD: usize = 2;
+
+/// The byte of a block that the program is about to touch.
+///
+/// Callers pass the fault address unrounded; only [`visit`] rounds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Offset of the byte in its block. An offset past the end counts as the last subpage.
+    At(usize),
+    /// Nothing is known: programs mostly start at the beginning, so subpage 0 is assumed.
+    Unknown,
+}
+
+impl Target {
+    /// Offset of the first byte of the target's subpage in a block of `len` bytes.
+    fn subpage_start(self, len: usize) -> usize {
+        match self {
+            Target::At(offset) => round_down(offset.min(len.saturating_sub(1))),
+            Target::Unknown => 0,
+        }
+    }
+}
+
+/// The order in which the parts of a block are processed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Order {
+    /// One subpage at a time by [`target_last`]: Linux up to 6.19. The 4 KiB calls cost half the bandwidth
+    /// (77–90 µs per 2 MiB against 37 µs in one call of `rep stosb`).
+    TargetLast,
+    /// The whole block from begin to end, in one call.
+    Straight,
+    /// What is right of the target's neighbourhood, what is left of it, then the target ± 2 subpages: Linux 7.0.
+    NeighbourhoodLast,
+    /// Everything outside a window around the target, then the window. With non-temporal stores outside and cached
+    /// ones inside the fastest of all in sum with the use that follows (2 MiB clear + 64 KiB use: 23.6 µs, straight 40 µs).
+    Hybrid,
+}
+
+impl Order {
+    /// Every order.
+    pub const ALL: &[Order] = &[Order::TargetLast, Order::Straight, Order::NeighbourhoodLast, Order::Hybrid];
+
+    /// The stable name, as in `hybrid/avx512-nt`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Order::TargetLast => "target-last",
+            Order::Straight => "straight",
+            Order::NeighbourhoodLast => "neighbourhood-last",
+            Order::Hybrid => "hybrid",
+        }
+    }
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Order {
+    type Err = KernelError;
+
+    fn from_str(name: &str) -> Result<Order, KernelError> {
+        let found = Order::ALL.iter().find(|order| order.name() == name);
+        found.copied().ok_or_else(|| KernelError::unknown(NamePart::Order, name))
+    }
+}
+
+/// How a span relates to the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Away from the target: its lines are not needed soon and may bypass the cache.
+    Far,
+    /// At the target and written last: its lines stay in the cache.
+    Near,
+}
+
+/// Neighbouring bytes of a block that are processed in one go. Both ends are multiples of [`SUBPAGE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Offset of the first byte in the block.
+    pub start: usize,
+    /// Bytes, never 0.
+    pub len: usize,
+    /// How the span relates to the target.
+    pub reach: Reach,
+}
+
+/// Calls `each` for the spans of a block of `len` bytes, in processing order; every byte is in exactly one span.
+///
+/// `len` is a multiple of [`SUBPAGE`]. `window` is the number of bytes that [`Order::Hybrid`] keeps [`Reach::Near`],
+/// centred on the target and moved inside the block; it is rounded up to subpages. The other orders ignore it.
+/// A block of at most `window` bytes is one near span. A block larger than [`GIGANTIC`] goes straight through in far
+/// steps of [`RESCHEDULE_EVERY`] bytes.
+///
+/// ```
+/// use hugefork_kernels::{Order, Target, visit};
+///
+/// let mut spans = Vec::new();
+/// visit(Order::Hybrid, 64 << 10, Target::At(0x5432), 8192, |span| spans.push((span.start, span.len)));
+/// assert_eq!(spans, [(0, 0x4000), (0x6000, 0xa000), (0x4000, 0x2000)]);
+/// ```
+pub fn visit(order: Order, len: usize, target: Target, window: usize, mut each: impl FnMut(Span)) {
+    debug_assert!(len.is_multiple_of(SUBPAGE), "a block is a whole number of subpages");
+    // Empty parts are dropped here, so that the orders below need not care about the ends of the block.
+    let mut emit = |start: usize, end: usize, reach| {
+        if start < end {
+            each(Span { start, len: end - start, reach });
+        }
+    };
+    if len > GIGANTIC {
+        for start in (0..len).step_by(RESCHEDULE_EVERY) {
+            emit(start, len.min(start + RESCHEDULE_EVERY), Reach::Far);
+        }
+        return;
+    }
+    let page = target.subpage_start(len);
+    match order {
+        Order::TargetLast => {
+            for index in target_last(len / SUBPAGE, page / SUBPAGE) {
+                emit(index * SUBPAGE, (index + 1) * SUBPAGE, Reach::Near);
+            }
+        }
+        Order::Straight => emit(0, len, Reach::Near),
+        Order::NeighbourhoodLast => {
+            let begin = page.saturating_sub(NEIGHBOURHOOD * SUBPAGE);
+            let end = len.min(page + (NEIGHBOURHOOD + 1) * SUBPAGE);
+            // Right before left: with the usual target at the start there is only a right part.
+            emit(end, len, Reach::Far);
+            emit(0, begin, Reach::Far);
+            emit(begin, end, Reach::Near);
+        }
+        Order::Hybrid => {
+            let window = window.min(len).next_multiple_of(SUBPAGE);
+            // Half in whole subpages, so that a window of one is the target's. At the end of the block the window is
+            // moved, not cut: a full one costs nothing more there.
+            let begin = page.saturating_sub(round_down(window / 2)).min(len - window);
+            emit(0, begin, Reach::Far);
+            emit(begin + window, len, Reach::Far);
+            emit(begin, begin + window, Reach::Near);
+        }
+    }
+}
+
+fn round_down(offset: usize) -> usize {
+    offset - offset % SUBPAGE
+}
+
+/// The subpage indices of a block of `nr` subpages, ending at `target`; see [`TargetLast`].
+///
+/// A `target` past the end counts as the last subpage.
+///
+/// ```
+/// use hugefork_kernels::target_last;
+///
+/// assert!(target_last(8, 2).eq([7, 6, 5, 4, 0, 3, 1, 2]));
+/// assert!(target_last(8, 6).eq([0, 1, 2, 3, 4, 7, 5, 6]));
+/// ```
+pub fn target_last(nr: usize, target: usize) -> TargetLast {
+    let target = target.min(nr.saturating_sub(1));
+    let right = nr - target;
+    let (base, pairs) = if target <= right { (0, target) } else { (target - right, right) };
+    TargetLast { next: 0, nr, base, pairs }
+}
+
+/// The target-last order: the larger side from its far end up to where both sides are equally long, then pairs
+/// (left, right) that close in on the target.
+///
+/// Every index occurs once, the target comes last and its neighbours just before it, so the lines that the program
+/// touches next are the ones that were written last. Each index is computed from its position; the state is four words.
+#[derive(Clone, Debug)]
+pub struct TargetLast {
+    /// Position of the next index; at most `nr`.
+    next: usize,
+    nr: usize,
+    /// First index of the paired part, which is `base .. base + 2 * pairs`.
+    base: usize,
+    pairs: usize,
+}
+
+impl TargetLast {
+    fn index_at(&self, position: usize) -> usize {
+        let lone = self.nr - 2 * self.pairs;
+        if position < lone {
+            // The lone side lies right of the pairs and is walked down, or left of them and is walked up. For target 0
+            // there are no pairs, and walking down ends at the target by itself.
+            return if self.base == 0 { self.nr - 1 - position } else { position };
+        }
+        let step = (position - lone) / 2;
+        if (position - lone).is_multiple_of(2) { self.base + step } else { self.base + 2 * self.pairs - 1 - step }
+    }
+}
+
+impl Iterator for TargetLast {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        if self.next == self.nr {
+            return None;
+        }
+        let index = self.index_at(self.next);
+        self.next += 1;
+        Some(index)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.nr - self.next;
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for TargetLast {}
+impl FusedIterator for TargetLast {}

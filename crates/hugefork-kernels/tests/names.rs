@@ -1,0 +1,171 @@
+//! Names round-trip, and every refusal says what to do instead.
+
+use hugefork_kernels::{Kernel, KernelError, NamePart, Order, Primitive, SUBPAGE, every_kernel};
+
+fn refused(name: &str) -> (KernelError, String) {
+    let error = name.parse::<Kernel>().expect_err(name);
+    (error, error.to_string())
+}
+
+#[test]
+fn every_kernel_reads_back() {
+    for kernel in every_kernel() {
+        assert_eq!(kernel.to_string().parse(), Ok(kernel), "{kernel}");
+    }
+    for kernel in [Kernel::for_clear(), Kernel::for_copy()] {
+        assert_eq!(kernel.to_string().parse(), Ok(kernel), "{kernel}");
+        assert!(kernel.order() == Order::Hybrid || !cfg!(target_arch = "x86_64"));
+    }
+    Kernel::for_copy().check_copy().unwrap();
+}
+
+#[test]
+fn every_near_primitive_and_window_reads_back() {
+    let cached = |primitive: &&Primitive| primitive.is_available() && !primitive.is_non_temporal();
+    for near in Primitive::ALL.iter().filter(cached) {
+        for window in [SUBPAGE, 64 << 10, 132 << 10, 1 << 20, 3 << 20, (1 << 20) + SUBPAGE] {
+            let kernel = Kernel::new(Order::Hybrid, Primitive::Portable).unwrap();
+            let kernel = kernel.with_near(*near).unwrap().with_window(window).unwrap();
+            let read: Kernel = kernel.to_string().parse().unwrap();
+            assert_eq!(read, kernel);
+            assert_eq!((read.near(), read.window()), (*near, window));
+        }
+    }
+}
+
+#[test]
+fn prints_the_full_form() {
+    let kernel = |name: &str| name.parse::<Kernel>().unwrap();
+    assert_eq!(kernel("straight/portable").to_string(), "straight/portable");
+    assert_eq!(kernel("target-last/portable").to_string(), "target-last/portable");
+    let near = kernel("hybrid/portable").near();
+    assert_eq!(kernel("hybrid/portable").to_string(), format!("hybrid/portable+{near}@128KiB"));
+    assert_eq!(kernel("hybrid/portable+portable@1024KiB").to_string(), "hybrid/portable+portable@1MiB");
+    assert_eq!(kernel("hybrid/portable@8KiB").window(), 8192);
+}
+
+#[test]
+fn orders_and_primitives_read_back() {
+    for order in Order::ALL {
+        assert_eq!(order.to_string().parse(), Ok(*order));
+    }
+    for primitive in Primitive::ALL {
+        assert_eq!(primitive.to_string().parse(), Ok(*primitive));
+    }
+    assert_eq!(format!("{:<10}|", Order::Straight), "straight  |");
+}
+
+#[test]
+fn near_and_window_make_a_difference_in_hybrid_only() {
+    let new = |order| Kernel::new(order, Primitive::Portable).unwrap();
+    let hybrid = new(Order::Hybrid);
+    assert_ne!(hybrid.with_window(SUBPAGE).unwrap(), hybrid);
+    let straight = new(Order::Straight);
+    assert_eq!(straight.with_window(SUBPAGE).unwrap(), straight);
+    assert_ne!(straight, hybrid);
+    assert_eq!(hybrid.with_reschedule(|| ()), hybrid);
+}
+
+#[test]
+fn unknown_names_list_the_known_ones() {
+    let (error, message) = refused("sideways/rep");
+    assert!(matches!(error, KernelError::Unknown { part: NamePart::Order, given, .. } if given.as_str() == "sideways"));
+    assert_eq!(message, "unknown order \"sideways\": use target-last, straight, neighbourhood-last, hybrid");
+
+    let (error, message) = refused("hybrid/avx1024");
+    assert!(
+        matches!(error, KernelError::Unknown { part: NamePart::Primitive, given, .. } if given.as_str() == "avx1024")
+    );
+    assert!(message.starts_with("unknown primitive \"avx1024\": this machine has portable"), "{message}");
+
+    for window in ["", "128", "128kb", "-4KiB", "+4KiB", "KiB", "4.5KiB", "99999999999999999999MiB"] {
+        let (error, message) = refused(&format!("hybrid/portable@{window}"));
+        assert!(matches!(error, KernelError::Unknown { part: NamePart::Window, .. }), "{window}: {error:?}");
+        assert_eq!(message, format!("\"{window}\" is no window size: write a multiple of 4KiB as in 128KiB or 1MiB"));
+    }
+}
+
+#[test]
+fn other_forms_are_refused_with_examples() {
+    for name in ["", "rep", "straight", "straight/portable+portable", "target-last/portable@4KiB"] {
+        let (error, message) = refused(name);
+        assert!(matches!(error, KernelError::Unknown { part: NamePart::Form, .. }), "{name}: {error:?}");
+        assert!(message.contains("write order/primitive") && message.contains("straight/rep"), "{message}");
+    }
+    for name in ["/", "hybrid/", "hybrid/+", "hybrid/portable+", "hybrid/portable@4KiB+rep", "straight/portable/rep"] {
+        refused(name);
+    }
+}
+
+#[test]
+fn bad_windows_say_what_a_window_is() {
+    let kernel = Kernel::new(Order::Hybrid, Primitive::Portable).unwrap();
+    for bytes in [0, 1, SUBPAGE - 1, SUBPAGE + 1, usize::MAX] {
+        let error = kernel.with_window(bytes).unwrap_err();
+        assert_eq!(error, KernelError::BadWindow(bytes));
+        assert_eq!(
+            error.to_string(),
+            format!("a window of {bytes} bytes is not a positive multiple of 4KiB: use for example 128KiB")
+        );
+    }
+    assert_eq!(refused("hybrid/portable@5KiB").0, KernelError::BadWindow(5 << 10));
+    assert_eq!(refused("hybrid/portable@0KiB").0, KernelError::BadWindow(0));
+}
+
+#[test]
+fn a_window_must_stay_in_the_cache() {
+    let kernel = Kernel::new(Order::Hybrid, Primitive::Portable).unwrap();
+    for near in Primitive::ALL.iter().filter(|primitive| primitive.is_non_temporal()) {
+        let error = kernel.with_near(*near).unwrap_err();
+        assert_eq!(error, KernelError::NearNotCached(*near));
+        let message = error.to_string();
+        assert!(message.contains("for the window use portable"), "{message}");
+        assert!(!message.contains("-nt,"), "{message}");
+    }
+}
+
+#[test]
+fn what_this_machine_lacks_is_refused_with_what_it_has() {
+    for primitive in Primitive::ALL {
+        let made = Kernel::new(Order::Straight, *primitive);
+        if primitive.is_available() {
+            assert_eq!(made.unwrap().far(), *primitive);
+            continue;
+        }
+        assert_eq!(made, Err(KernelError::Unavailable(*primitive)));
+        assert_eq!(refused(&format!("straight/{primitive}")).0, KernelError::Unavailable(*primitive));
+    }
+    // The message does not depend on what this machine happens to lack.
+    let message = KernelError::Unavailable(Primitive::Avx512Nt).to_string();
+    assert!(
+        message.starts_with(
+            "avx512-nt needs a CPU with AVX-512F and a system that saves its registers, \
+             which this machine does not offer: use portable"
+        ),
+        "{message}"
+    );
+}
+
+#[test]
+fn kernels_that_only_clear_say_so() {
+    let message = KernelError::CannotCopy(Primitive::Clzero).to_string();
+    assert!(message.starts_with("clzero only clears: to copy use portable"), "{message}");
+    for kernel in every_kernel() {
+        let expected = if kernel.far() == Primitive::Clzero {
+            Err(KernelError::CannotCopy(Primitive::Clzero))
+        } else {
+            Ok(kernel)
+        };
+        assert_eq!(kernel.check_copy(), expected, "{kernel}");
+    }
+}
+
+#[test]
+fn long_and_foreign_texts_are_cut_at_a_character() {
+    let long = "ä".repeat(100);
+    let (error, message) = refused(&format!("{long}/rep"));
+    let KernelError::Unknown { given, .. } = error else { panic!("{error:?}") };
+    assert!(long.starts_with(given.as_str()) && !given.as_str().is_empty());
+    assert!(message.contains(&format!("\"{given}\"")) && message.contains('…'), "{message}");
+    assert!(size_of::<KernelError>() <= 48);
+}
