@@ -1,0 +1,62 @@
+//! The one line that an unresolvable fault leaves on standard error. No allocation, no lock: a buffer on the stack and one
+//! `write(2)`.
+
+use core::fmt::{self, Write};
+
+use rustix::stdio::stderr;
+
+use super::resolver::Unresolved;
+use crate::pool::core::PoolCore;
+use crate::sys::Sys;
+
+/// Longer lines are cut.
+const LINE: usize = 400;
+
+struct Line {
+    bytes: [u8; LINE],
+    len: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let fits = text.len().min(LINE - self.len);
+        self.bytes[self.len..self.len + fits].copy_from_slice(&text.as_bytes()[..fits]);
+        self.len += fits;
+        Ok(())
+    }
+}
+
+/// Writes one line to standard error. Whatever goes wrong with that is nobody's concern any more.
+pub(super) fn say(message: fmt::Arguments<'_>) {
+    // One byte is kept for the end of the line.
+    let mut line = Line { bytes: [b'\n'; LINE], len: 0 };
+    let _ = write!(line, "hugefork: {message}");
+    let end = line.len.min(LINE - 1);
+    line.bytes[end] = b'\n';
+    let _ = rustix::io::write(stderr(), &line.bytes[..=end]);
+}
+
+/// Says why a write to `address` cannot be completed, and what would have prevented it.
+pub(super) fn unresolved<S: Sys>(pool: &PoolCore<S>, address: usize, reason: Unresolved) {
+    let name = &pool.name;
+    match reason {
+        Unresolved::PoolFull => say(format_args!(
+            "pool `{name}` is full: the write to {address:#x} needs a block and all {} of {} are in use; drop a fork or \
+             snapshot, discard a range, or build the pool with more capacity (SIGBUS)",
+            pool.frames.len(),
+            pool.block_size,
+        )),
+        Unresolved::OutOfMemory(error) => say(format_args!(
+            "pool `{name}`: no memory for the write to {address:#x}: {error}; free memory or build the pool with \
+             Commit::Upfront (SIGBUS)"
+        )),
+        Unresolved::TooManyMappings => say(format_args!(
+            "pool `{name}`: the write to {address:#x} needs another mapping and all {} are in use; raise \
+             vm.max_map_count or take larger blocks (SIGBUS)",
+            pool.sys.budget().limit(),
+        )),
+        Unresolved::Unmappable(error) => {
+            say(format_args!("pool `{name}`: the write to {address:#x} cannot be mapped: {error} (SIGBUS)"))
+        }
+    }
+}

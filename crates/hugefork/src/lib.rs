@@ -1,0 +1,59 @@
+//! Huge-page memory whose page faults are resolved in user space: demand-zero and copy-on-write of whole huge pages, with
+//! [`Region::fork`] and [`Region::snapshot`] in microseconds.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let pool = hugefork::Pool::builder().name("state").capacity(64 << 20).build()?;
+//! let mut live = pool.region(16 << 20)?; // reads as zeros, takes memory as it is written to
+//! live.as_mut_slice()[..5].copy_from_slice(b"hello");
+//!
+//! let saved = live.snapshot()?; // a consistent copy, without copying
+//! live.as_mut_slice()[..5].copy_from_slice(b"world");
+//! assert_eq!(&saved[..5], b"hello");
+//!
+//! let mut what_if = saved.fork()?; // a branch that can be written to
+//! what_if.as_mut_slice()[0] = b'j';
+//! assert_eq!(&what_if.as_mut_slice()[..5], b"jello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! * [`Pool`]: physical memory in blocks of one size, on the best backing that the machine grants.
+//! * [`Region`]: memory that is zero at first; the first write to a block is a fault, which hugefork resolves on the
+//!   writing thread.
+//! * [`Snapshot`]: a region at one moment, immutable, `&[u8]`.
+//!
+//! # Process
+//! The first pool installs a `SIGSEGV` handler, which passes faults that are not hugefork's on to the one before it (see
+//! [`reinstall_fault_handler`] for the other order). Regions stay with the process: a child of plain `fork(2)` cannot
+//! see them, and its methods return [`RegionError::ForkedChild`].
+//!
+//! # Units
+//! Sizes and offsets are bytes. Needs Linux 5.14, x86-64 (aarch64: untested).
+
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
+mod error;
+mod fault;
+mod frozen;
+pub mod machine;
+#[cfg(test)]
+mod model_test;
+mod pool;
+mod range;
+mod region;
+mod snapshot;
+mod space;
+mod stats;
+mod sync;
+mod sys;
+mod table;
+mod units;
+
+pub use error::{BuildError, RegionError, SizeError, SystemError};
+pub use fault::delivery::reinstall_fault_handler;
+pub use pool::{Backing, Commit, CoreDump, Fallback, Granted, HugeBy, Pool, PoolBuilder};
+pub use region::Region;
+pub use snapshot::Snapshot;
+pub use stats::{FaultStats, Histogram, PoolStats, RegionStats};
+pub use units::{BlockSize, ByteSize};

@@ -1,0 +1,380 @@
+//! Building a pool: what is asked for, and what the machine grants.
+//!
+//! `Auto` prefers shmem huge pages to hugetlb. Both clear and copy at the same speed, but neighbouring shmem mappings
+//! merge, where hugetlb takes one of the process's 65530 mappings for each block and a snapshot write-protects each on
+//! its own; and hugetlb pages are set aside by hand for a program that counts on them (figures: docs/design.md).
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use hugefork_kernels::Kernel;
+
+use super::Pool;
+use super::core::PoolCore;
+use crate::error::{BuildError, SystemError};
+use crate::fault::delivery;
+use crate::pool::frames::Content;
+use crate::sys::Sys;
+use crate::sys::linux::memory::{Dump, Kind, Linux};
+use crate::sys::linux::{owner, settings};
+use crate::units::{BlockId, BlockSize, ByteSize, HUGE_PAGE};
+
+/// What a pool's memory should be made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Backing {
+    /// The best that the machine allows now: shmem huge pages, else hugetlb, else shmem base pages.
+    #[default]
+    Auto,
+    /// Huge pages that the administrator reserved (`vm.nr_hugepages`). They are the pool's from `build()` on, so a fault
+    /// never finds the machine without memory. Blocks are at least one such page.
+    Hugetlb,
+    /// shmem huge pages: by `shmem_enabled`, or block by block with `MADV_COLLAPSE`, which needs no setting and no
+    /// privilege (Linux 6.1).
+    ShmemHuge,
+    /// shmem base pages. Blocks of any size work, mapped 4 KiB at a time.
+    ShmemBase,
+}
+
+const BACKINGS: [(Backing, &str); 4] = [
+    (Backing::Auto, "auto"),
+    (Backing::Hugetlb, "hugetlb"),
+    (Backing::ShmemHuge, "shmem-thp"),
+    (Backing::ShmemBase, "shmem-base"),
+];
+
+impl fmt::Display for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (_, name) = BACKINGS.iter().find(|(backing, _)| backing == self).expect("every backing has a name");
+        f.pad(name)
+    }
+}
+
+impl FromStr for Backing {
+    type Err = String;
+
+    /// Reads `auto`, `hugetlb`, `shmem-thp` or `shmem-base`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = BACKINGS.iter().find(|(_, name)| *name == text);
+        found
+            .map(|(backing, _)| *backing)
+            .ok_or_else(|| format!("`{text}` is no backing: take auto, hugetlb, shmem-thp or shmem-base"))
+    }
+}
+
+/// What a pool's memory is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Granted {
+    /// Reserved huge pages.
+    Hugetlb,
+    /// shmem huge pages.
+    ShmemHuge(HugeBy),
+    /// shmem base pages.
+    ShmemBase,
+}
+
+/// How shmem gets its huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HugeBy {
+    /// The kernel makes them at first touch: `shmem_enabled` allows it.
+    Setting,
+    /// hugefork asks for each with `MADV_COLLAPSE` when a block is first used.
+    Collapse,
+}
+
+impl fmt::Display for Granted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Granted::Hugetlb => "hugetlb",
+            Granted::ShmemHuge(HugeBy::Setting) => "shmem-thp",
+            Granted::ShmemHuge(HugeBy::Collapse) => "shmem-thp (MADV_COLLAPSE)",
+            Granted::ShmemBase => "shmem-base",
+        })
+    }
+}
+
+/// Whether a pool may be built of something else than was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fallback {
+    /// Take the next best; [`Pool::backing`] tells what it is, [`Pool::fallback_reason`] why.
+    #[default]
+    Allowed,
+    /// Fail.
+    Refused,
+}
+
+/// When a pool gets its memory from the system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Commit {
+    /// Block by block, when one is used for the first time. The kernel clears it then, which is as slow as the kernel's
+    /// own fault, and shmem may find no memory left (hugetlb pages are reserved in any case).
+    #[default]
+    OnDemand,
+    /// All of it in `build()`, with a thread for each CPU: building takes some 50 ms a GiB, faults never wait for memory.
+    Upfront,
+}
+
+/// Whether the contents of regions are part of a core dump. The direct map never is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CoreDump {
+    /// Left out, as databases do with their buffers.
+    #[default]
+    LeftOut,
+    /// Part of it, for 1 us more a fault.
+    Included,
+}
+
+/// Describes a pool; [`PoolBuilder::build`] makes it.
+///
+/// ```
+/// use hugefork::{BlockSize, Pool};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = Pool::builder().name("cache").capacity(8 << 20).block_size(BlockSize::MIB_2).build()?;
+/// let mut region = pool.region(4 << 20)?;
+/// region.as_mut_slice()[12345] = 1;
+/// assert_eq!(pool.stats().faults.demand_zero, 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build()` is called"]
+pub struct PoolBuilder {
+    name: String,
+    capacity: usize,
+    block_size: BlockSize,
+    backing: Backing,
+    fallback: Fallback,
+    commit: Commit,
+    core_dump: CoreDump,
+}
+
+impl Default for PoolBuilder {
+    fn default() -> Self {
+        PoolBuilder {
+            name: "unnamed".to_owned(),
+            capacity: 0,
+            block_size: BlockSize::default(),
+            backing: Backing::default(),
+            fallback: Fallback::default(),
+            commit: Commit::default(),
+            core_dump: CoreDump::default(),
+        }
+    }
+}
+
+impl PoolBuilder {
+    /// The name that messages call the pool by; default `unnamed`.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Bytes that the pool has at most, a multiple of the block size. There is no default.
+    pub fn capacity(mut self, bytes: usize) -> Self {
+        self.capacity = bytes;
+        self
+    }
+
+    /// The unit in which memory is given, cleared and copied; default 2 MiB. Smaller blocks copy less after a snapshot
+    /// when writes are sparse, and cost more mappings and faults when they are not.
+    pub fn block_size(mut self, size: BlockSize) -> Self {
+        self.block_size = size;
+        self
+    }
+
+    /// What the memory should be made of; default [`Backing::Auto`].
+    pub fn backing(mut self, backing: Backing) -> Self {
+        self.backing = backing;
+        self
+    }
+
+    /// Whether something else will do; default [`Fallback::Allowed`].
+    pub fn fallback(mut self, fallback: Fallback) -> Self {
+        self.fallback = fallback;
+        self
+    }
+
+    /// When the memory is obtained; default [`Commit::OnDemand`].
+    pub fn commit(mut self, commit: Commit) -> Self {
+        self.commit = commit;
+        self
+    }
+
+    /// Whether region contents are part of a core dump; default [`CoreDump::LeftOut`].
+    pub fn core_dump(mut self, core_dump: CoreDump) -> Self {
+        self.core_dump = core_dump;
+        self
+    }
+
+    /// Builds the pool, and installs hugefork's fault handler if this is the first one of the process.
+    ///
+    /// # Errors
+    /// Every [`BuildError`] says what to change: sizes that cannot be, a capacity beyond the machine or the control
+    /// group, a backing that is not to be had while a fallback is refused, no memory.
+    pub fn build(self) -> Result<Pool, BuildError> {
+        if owner::is_forked_child() {
+            return Err(BuildError::ForkedChild);
+        }
+        self.check_sizes()?;
+        let (memory, grant) = self.find_memory()?;
+        delivery::install_once()?;
+        let blocks = self.block_size.count(self.capacity);
+        let kernels = (Kernel::for_clear(), Kernel::for_copy());
+        let core = PoolCore::new(memory, self.name, self.block_size, blocks, kernels);
+        if self.commit == Commit::Upfront {
+            obtain_all(&core)?;
+        }
+        Ok(Pool { core: Arc::new(core), grant: Arc::new(grant) })
+    }
+
+    fn check_sizes(&self) -> Result<(), BuildError> {
+        self.block_size.check_len(self.capacity)?;
+        let blocks = self.block_size.count(self.capacity);
+        if blocks > BlockId::LIMIT {
+            return Err(BuildError::TooManyBlocks { blocks, block_size: self.block_size });
+        }
+        // What can never be had is refused at once, whenever it is to be obtained.
+        let limit = match self.commit {
+            Commit::OnDemand => settings::memory_total(),
+            Commit::Upfront if self.backing == Backing::Hugetlb => settings::memory_total(),
+            Commit::Upfront => settings::memory_available(),
+        };
+        if self.capacity > limit.bytes {
+            return Err(BuildError::BeyondTheMachine {
+                capacity: self.capacity,
+                available: limit.bytes,
+                limited_by: limit.set_by,
+            });
+        }
+        Ok(())
+    }
+
+    /// The first backing, from the one asked for downwards, that the machine grants.
+    fn find_memory(&self) -> Result<(Linux, Grant), BuildError> {
+        let candidates: &[Backing] = match self.backing {
+            Backing::Auto => &[Backing::ShmemHuge, Backing::Hugetlb, Backing::ShmemBase],
+            Backing::Hugetlb => &[Backing::Hugetlb, Backing::ShmemHuge, Backing::ShmemBase],
+            Backing::ShmemHuge => &[Backing::ShmemHuge, Backing::ShmemBase],
+            Backing::ShmemBase => &[Backing::ShmemBase],
+        };
+        let mut reasons: Vec<String> = Vec::new();
+        for (nth, &backing) in candidates.iter().enumerate() {
+            // Auto may take any of its candidates: each of them is what was asked for.
+            if nth > 0 && self.fallback == Fallback::Refused && self.backing != Backing::Auto {
+                break;
+            }
+            match self.try_backing(backing) {
+                Ok((memory, granted)) => {
+                    let fallback_reason = (!reasons.is_empty()).then(|| reasons.join("; "));
+                    return Ok((memory, Grant { granted, fallback_reason }));
+                }
+                Err(reason) => reasons.push(format!("{backing}: {reason}")),
+            }
+        }
+        Err(BuildError::BackingUnavailable { backing: self.backing, reason: reasons.join("; ") })
+    }
+
+    fn try_backing(&self, backing: Backing) -> Result<(Linux, Granted), String> {
+        match backing {
+            Backing::Hugetlb => self.try_hugetlb().map(|memory| (memory, Granted::Hugetlb)),
+            Backing::ShmemBase => {
+                let memory = self.open(Kind::ShmemBase).map_err(|error| error.to_string())?;
+                Ok((memory, Granted::ShmemBase))
+            }
+            Backing::ShmemHuge | Backing::Auto => self.try_shmem_huge(),
+        }
+    }
+
+    fn open(&self, kind: Kind) -> Result<Linux, SystemError> {
+        let dump = match self.core_dump {
+            CoreDump::LeftOut => Dump::LeftOut,
+            CoreDump::Included => Dump::Included,
+        };
+        Linux::new(kind, self.capacity, dump)
+    }
+
+    fn try_hugetlb(&self) -> Result<Linux, String> {
+        let pools = settings::hugetlb_pools();
+        // The largest page that a block is a whole number of, so that a block is as few pages as can be.
+        let fitting = pools
+            .iter()
+            .rev()
+            .find(|pool| self.block_size.bytes() >= pool.page && pool.available() >= self.capacity.div_ceil(pool.page));
+        let Some(pool) = fitting else {
+            let Some(smallest) = pools.first() else { return Err("this kernel has no hugetlb".to_owned()) };
+            if self.block_size.bytes() < smallest.page {
+                let page = ByteSize(smallest.page);
+                return Err(format!(
+                    "blocks of {} are smaller than its pages of {page}: take blocks of {page}",
+                    self.block_size
+                ));
+            }
+            let needed = self.capacity.div_ceil(smallest.page);
+            return Err(format!(
+                "{needed} free pages of {} are needed and {} are free: sysctl -w vm.nr_hugepages={}",
+                ByteSize(smallest.page),
+                smallest.available(),
+                smallest.total + needed - smallest.available().min(needed),
+            ));
+        };
+        self.open(Kind::Hugetlb { page: pool.page }).map_err(|error| error.to_string())
+    }
+
+    /// Makes the memory and looks whether a block of it really becomes huge: `shmem_enabled` may say `never`, and the
+    /// kernel then gives base pages without a word.
+    fn try_shmem_huge(&self) -> Result<(Linux, Granted), String> {
+        if self.capacity < HUGE_PAGE {
+            return Err(format!("the pool is smaller than one huge page ({})", ByteSize(HUGE_PAGE)));
+        }
+        let why = |error: SystemError| error.to_string();
+        for (collapse, by) in [(false, HugeBy::Setting), (true, HugeBy::Collapse)] {
+            // Blocks below 2 MiB share a huge page: collapsing under the writes of others is not worth its price.
+            if collapse && self.block_size.bytes() < HUGE_PAGE {
+                continue;
+            }
+            let memory = self.open(Kind::ShmemHuge { collapse }).map_err(why)?;
+            memory.obtain(0, HUGE_PAGE, 0).map_err(why)?;
+            if settings::mapped_huge(memory.direct_address()).is_some_and(|bytes| bytes > 0) {
+                return Ok((memory, Granted::ShmemHuge(by)));
+            }
+        }
+        let setting = settings::thp("shmem_enabled").unwrap_or_else(|| "not there: the kernel has no THP".to_owned());
+        Err(format!(
+            "shmem_enabled is {setting} and MADV_COLLAPSE gave no huge page (Linux 6.1 has it, for blocks of 2MiB or more): \
+             echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"
+        ))
+    }
+}
+
+/// What the machine granted.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) granted: Granted,
+    pub(crate) fallback_reason: Option<String>,
+}
+
+/// Obtains the memory of all blocks, each CPU a part of them.
+fn obtain_all(core: &PoolCore<Linux>) -> Result<(), BuildError> {
+    let blocks = core.frames.len();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(blocks);
+    // In steps of at least 2 MiB, so that a huge page is one thread's.
+    let step = (HUGE_PAGE / core.block_size.bytes()).max(1);
+    let share = blocks.div_ceil(threads).next_multiple_of(step);
+    let obtain = |first: usize| -> Result<(), SystemError> {
+        for start in (first..(first + share).min(blocks)).step_by(step) {
+            let len = core.block_size.len_of(step.min(blocks - start));
+            core.sys.obtain(core.block_size.len_of(start), len, 0)?;
+        }
+        Ok(())
+    };
+    let result = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..blocks).step_by(share).map(|first| scope.spawn(move || obtain(first))).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("obtaining memory does not panic"))
+    });
+    result.map_err(|source| BuildError::OutOfMemory { wanted: core.block_size.len_of(blocks), source })?;
+    core.frames.mark_all(Content::Clean);
+    Ok(())
+}

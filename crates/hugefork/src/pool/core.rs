@@ -1,0 +1,158 @@
+//! The part of a pool that works on any [`Sys`]: its blocks, their memory, and where regions would like to live.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hugefork_kernels::{Kernel, Target};
+
+use super::frames::{Content, Frames, Taken};
+use super::ranges::Ranges;
+use crate::error::{RegionError, SystemError};
+use crate::stats::Registry;
+use crate::sync::SignalsBlocked;
+use crate::sys::Sys;
+use crate::units::{BlockId, BlockSize};
+
+/// One pool. Regions, snapshots and their holders share it and keep it alive.
+pub(crate) struct PoolCore<S: Sys> {
+    pub(crate) sys: S,
+    pub(crate) frames: Frames,
+    pub(crate) block_size: BlockSize,
+    pub(crate) name: String,
+    pub(crate) clear_kernel: Kernel,
+    pub(crate) copy_kernel: Kernel,
+    pub(crate) registry: Registry,
+    /// Blocks that stay out of use because the kernel refused to unmap them.
+    pub(crate) leaked: AtomicUsize,
+    homes: Mutex<Ranges>,
+}
+
+impl<S: Sys> PoolCore<S> {
+    /// A pool of `blocks` fresh blocks. The kernels are handed in: choosing them may detect and measure.
+    pub(crate) fn new(sys: S, name: String, block_size: BlockSize, blocks: usize, kernels: (Kernel, Kernel)) -> Self {
+        PoolCore {
+            sys,
+            frames: Frames::new(blocks),
+            block_size,
+            name,
+            clear_kernel: kernels.0,
+            copy_kernel: kernels.1,
+            registry: Registry::default(),
+            leaked: AtomicUsize::new(0),
+            homes: Mutex::new(Ranges::new(blocks)),
+        }
+    }
+
+    /// Where a block starts in the pool's memory.
+    pub(crate) fn offset(&self, block: BlockId) -> usize {
+        self.block_size.len_of(block.index())
+    }
+
+    /// A block in the direct map.
+    pub(crate) fn direct(&self, block: BlockId) -> *mut u8 {
+        // SAFETY: the direct map spans all blocks, and `block` is one of them.
+        unsafe { self.sys.direct().add(self.offset(block)) }
+    }
+
+    /// Makes blocks that the caller just took read as zeros, the byte `touched` of their run to be used next. Returns
+    /// how many bytes hugefork cleared itself.
+    pub(crate) fn zero(&self, taken: Taken, touched: Option<usize>) -> Result<usize, SystemError> {
+        let mut cleared = 0;
+        for (run, content) in self.runs_by_content(taken) {
+            let start = self.block_size.len_of((run.first.0 - taken.first.0) as usize);
+            let len = self.block_size.len_of(run.count);
+            // A run that the byte is not in is treated from the end that is nearer to it.
+            let target = touched.map(|byte| byte.saturating_sub(start).min(len - 1));
+            match content {
+                Content::Fresh => self.obtain(run, target.unwrap_or(0))?,
+                Content::Clean => {}
+                Content::Used => {
+                    // SAFETY: the caller holds these blocks alone and they are mapped nowhere but here; they are
+                    // neighbours, so `len` bytes from the first lie in the direct map, which is page-aligned.
+                    unsafe {
+                        self.clear_kernel.clear(self.direct(run.first), len, target.map_or(Target::Unknown, Target::At))
+                    };
+                    cleared += len;
+                }
+            }
+        }
+        Ok(cleared)
+    }
+
+    /// Gets memory for fresh blocks that the caller just took.
+    pub(crate) fn obtain(&self, run: Taken, touched: usize) -> Result<(), SystemError> {
+        self.sys.obtain(self.offset(run.first), self.block_size.len_of(run.count), touched)?;
+        run.blocks().for_each(|block| self.frames.set_content(block, Content::Clean));
+        Ok(())
+    }
+
+    /// The parts of a run that hold the same.
+    pub(crate) fn runs_by_content(&self, taken: Taken) -> impl Iterator<Item = (Taken, Content)> {
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            if next == taken.count {
+                return None;
+            }
+            let first = taken.first.offset(next);
+            let content = self.frames.content(first);
+            let same = |by: &usize| self.frames.content(taken.first.offset(*by)) == content;
+            let count = (next..taken.count).take_while(same).count();
+            next += count;
+            Some((Taken { first, wanted: first, count }, content))
+        })
+    }
+
+    /// Gives blocks back that were taken for nothing.
+    pub(crate) fn give_back(&self, taken: Taken) {
+        taken.blocks().for_each(|block| {
+            self.frames.drop_reference(block);
+        });
+    }
+
+    /// Sets a range of `count` neighbouring blocks aside as the place where a region would like its blocks, so that
+    /// neighbours in the region are neighbours in the pool and their mappings merge. A wish: the blocks in it may be
+    /// taken by others, and there may be no such range.
+    pub(crate) fn claim_home(self: &Arc<Self>, count: usize) -> Option<Home<S>> {
+        let _signals = SignalsBlocked::new();
+        let blocks = self.homes().take(count, 1)?;
+        Some(Home { pool: Arc::clone(self), blocks })
+    }
+
+    /// The error for a fault or call that found no free block.
+    pub(crate) fn full(&self) -> RegionError {
+        RegionError::PoolFull {
+            pool: self.name.clone(),
+            capacity_blocks: self.frames.len(),
+            block_size: self.block_size,
+        }
+    }
+
+    /// Counts blocks that can never be used again.
+    pub(crate) fn leak(&self, blocks: usize) {
+        self.leaked.fetch_add(blocks, Ordering::Relaxed);
+    }
+
+    fn homes(&self) -> MutexGuard<'_, Ranges> {
+        self.homes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A range of blocks that a region would like to live in, until this is dropped.
+pub(crate) struct Home<S: Sys> {
+    pool: Arc<PoolCore<S>>,
+    blocks: Range<usize>,
+}
+
+impl<S: Sys> Home<S> {
+    pub(crate) fn first(&self) -> BlockId {
+        BlockId(self.blocks.start as u32)
+    }
+}
+
+impl<S: Sys> Drop for Home<S> {
+    fn drop(&mut self) {
+        let _signals = SignalsBlocked::new();
+        self.pool.homes().give_back(self.blocks.clone());
+    }
+}

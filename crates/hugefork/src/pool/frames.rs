@@ -1,0 +1,358 @@
+//! What the engine knows of each block of a pool: who holds it, what is in it, whether it is free.
+//!
+//! ```text
+//! words     one u32 a block:   [ references : 30 | content : 2 ]
+//! free      one bit a block, set when nobody holds it
+//! summary   one bit for 64 of those, a hint that one of them may be set
+//! ```
+//! 4 bytes and a bit a block: 0.0002 % of a pool of 2 MiB blocks, 0.1 % at 4 KiB.
+//!
+//! Invariant: a block's free bit is set exactly when its reference count is zero and nobody is taking it. Taking clears
+//! the bit first, giving back sets it last, so whoever clears the bit owns the word.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+use crate::units::BlockId;
+
+/// What a block holds when it is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// Never touched since the kernel gave it: no memory yet, and zero once there is.
+    Fresh,
+    /// Has memory, which is zero.
+    Clean,
+    /// Has memory, which holds what the last holder left: never to be shown to the next.
+    Used,
+}
+
+const CONTENT_MASK: u32 = 0b11;
+const ONE_REFERENCE: u32 = 1 << 2;
+const FRESH: u32 = 0;
+const CLEAN: u32 = 1;
+const USED: u32 = 2;
+
+impl Content {
+    fn encode(self) -> u32 {
+        match self {
+            Content::Fresh => FRESH,
+            Content::Clean => CLEAN,
+            Content::Used => USED,
+        }
+    }
+
+    fn decode(word: u32) -> Content {
+        match word & CONTENT_MASK {
+            FRESH => Content::Fresh,
+            CLEAN => Content::Clean,
+            _ => Content::Used,
+        }
+    }
+}
+
+/// Blocks that were taken together: `count` neighbours from `first` on, `wanted` among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) first: BlockId,
+    pub(crate) wanted: BlockId,
+    pub(crate) count: usize,
+}
+
+impl Taken {
+    /// The blocks, in order.
+    pub(crate) fn blocks(self) -> impl Iterator<Item = BlockId> {
+        (0..self.count).map(move |by| self.first.offset(by))
+    }
+}
+
+/// The blocks of one pool. Lock-free: every method may be called from the fault handler.
+pub(crate) struct Frames {
+    words: Box<[AtomicU32]>,
+    free: Box<[AtomicU64]>,
+    summary: Box<[AtomicU64]>,
+    /// Blocks that may still be taken. Lowered before a bit is cleared and raised after one is set, so that whoever
+    /// lowered it finds a bit.
+    available: AtomicUsize,
+}
+
+impl Frames {
+    /// `count` blocks, all free and fresh.
+    pub(crate) fn new(count: usize) -> Frames {
+        let words = Box::new_zeroed_slice(count);
+        let bitmap = |bits: usize| -> Box<[AtomicU64]> {
+            (0..bits.div_ceil(64)).map(|word| AtomicU64::new(low_bits((bits - word * 64).min(64)))).collect()
+        };
+        let free = bitmap(count);
+        let summary = bitmap(free.len());
+        // SAFETY: all zeroes is a valid AtomicU32: no references, fresh.
+        Frames { words: unsafe { words.assume_init() }, free, summary, available: AtomicUsize::new(count) }
+    }
+
+    /// Number of blocks.
+    pub(crate) fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Blocks nobody holds.
+    pub(crate) fn available(&self) -> usize {
+        self.available.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of metadata.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.words) + size_of_val(&*self.free) + size_of_val(&*self.summary)
+    }
+
+    /// Takes the block `near` if it is free, else the next free one after it, and then those of its `before` neighbours
+    /// on the left and `after` on the right that are free without a gap. `None`: the pool is full.
+    ///
+    /// All taken blocks have one reference, the caller's; what is in them is in [`Frames::content`].
+    pub(crate) fn take(&self, near: BlockId, before: usize, after: usize) -> Option<Taken> {
+        let booked = self.book(1 + before + after);
+        if booked == 0 {
+            return None;
+        }
+        let wanted = self.take_one(near);
+        let (mut first, mut last) = (wanted, wanted);
+        let mut left = booked - 1;
+        while left > 0 && last.0 - wanted.0 < after as u32 && self.claim(last.offset(1)) {
+            last = last.offset(1);
+            left -= 1;
+        }
+        while left > 0 && wanted.0 - first.0 < before as u32 && first.0 > 0 && self.claim(BlockId(first.0 - 1)) {
+            first = BlockId(first.0 - 1);
+            left -= 1;
+        }
+        self.available.fetch_add(left, Ordering::Release);
+        Some(Taken { first, wanted, count: (last.0 - first.0 + 1) as usize })
+    }
+
+    /// Finds the block that `book` promised.
+    fn take_one(&self, near: BlockId) -> BlockId {
+        loop {
+            let mut from = near.index();
+            for _ in 0..2 {
+                while let Some(candidate) = self.next_free(from) {
+                    if self.claim(candidate) {
+                        return candidate;
+                    }
+                    from = candidate.index() + 1;
+                }
+                from = 0;
+            }
+            // The promised bit is set, but others took and gave theirs about while we looked: look again.
+            core::hint::spin_loop();
+        }
+    }
+
+    /// What is in a block that the caller holds.
+    pub(crate) fn content(&self, block: BlockId) -> Content {
+        Content::decode(self.words[block.index()].load(Ordering::Relaxed))
+    }
+
+    /// Notes what is in a block that the caller alone holds.
+    pub(crate) fn set_content(&self, block: BlockId, content: Content) {
+        self.words[block.index()].store(ONE_REFERENCE | content.encode(), Ordering::Relaxed);
+    }
+
+    /// Notes what is in all blocks, while none of them is held yet.
+    pub(crate) fn mark_all(&self, content: Content) {
+        debug_assert_eq!(self.available(), self.len());
+        self.words.iter().for_each(|word| word.store(content.encode(), Ordering::Relaxed));
+    }
+
+    /// Number of holders.
+    ///
+    /// If this says one and the caller is a holder, all other holders' accesses have happened before.
+    pub(crate) fn references(&self, block: BlockId) -> u32 {
+        self.words[block.index()].load(Ordering::Acquire) / ONE_REFERENCE
+    }
+
+    /// Adds a holder. The caller must be one already, or know that one stays.
+    pub(crate) fn add_reference(&self, block: BlockId) {
+        let before = self.words[block.index()].fetch_add(ONE_REFERENCE, Ordering::Relaxed);
+        debug_assert!(before >= ONE_REFERENCE, "a free block got a holder");
+    }
+
+    /// Takes a holder away; the last one gives the block back to the pool with what is in it now. True if it was the last.
+    pub(crate) fn drop_reference(&self, block: BlockId) -> bool {
+        let before = self.words[block.index()].fetch_sub(ONE_REFERENCE, Ordering::Release);
+        debug_assert!(before >= ONE_REFERENCE, "a free block lost a holder");
+        if before / ONE_REFERENCE != 1 {
+            return false;
+        }
+        // All accesses of earlier holders happen before whatever the next one does with the block.
+        fence(Ordering::Acquire);
+        let (word, bit) = place(block.index());
+        self.free[word].fetch_or(bit, Ordering::Release);
+        let (summary_word, summary_bit) = place(word);
+        self.summary[summary_word].fetch_or(summary_bit, Ordering::Release);
+        self.available.fetch_add(1, Ordering::Release);
+        true
+    }
+
+    /// Books up to `wanted` blocks; the number booked may be cleared out of the bitmap.
+    fn book(&self, wanted: usize) -> usize {
+        let mut seen = self.available.load(Ordering::Relaxed);
+        loop {
+            let granted = seen.min(wanted);
+            match self.available.compare_exchange_weak(seen, seen - granted, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return granted,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Takes exactly `block`, with one reference, if there is such a block and it is free.
+    fn claim(&self, block: BlockId) -> bool {
+        let (word, bit) = place(block.index());
+        if self.free.get(word).is_none_or(|bits| bits.load(Ordering::Relaxed) & bit == 0) {
+            return false;
+        }
+        let before = self.free[word].fetch_and(!bit, Ordering::Acquire);
+        if before & bit == 0 {
+            return false;
+        }
+        if before == bit {
+            self.clear_summary(word);
+        }
+        self.set_content(block, self.content(block));
+        true
+    }
+
+    /// Drops the hint that `word` has a free bit, unless one was set meanwhile.
+    fn clear_summary(&self, word: usize) {
+        let (summary_word, summary_bit) = place(word);
+        self.summary[summary_word].fetch_and(!summary_bit, Ordering::AcqRel);
+        if self.free[word].load(Ordering::Acquire) != 0 {
+            self.summary[summary_word].fetch_or(summary_bit, Ordering::Release);
+        }
+    }
+
+    /// The first free block at `from` or after it, as the bitmap stood when it was looked at.
+    fn next_free(&self, from: usize) -> Option<BlockId> {
+        if from >= self.len() {
+            return None;
+        }
+        let first = from / 64;
+        let rest = self.free[first].load(Ordering::Relaxed) & !low_bits(from % 64);
+        if rest != 0 {
+            return Some(BlockId((first * 64) as u32 + rest.trailing_zeros()));
+        }
+        let mut word = first + 1;
+        while word < self.free.len() {
+            let hint = self.summary[word / 64].load(Ordering::Relaxed) & !low_bits(word % 64);
+            if hint == 0 {
+                word = (word / 64 + 1) * 64;
+                continue;
+            }
+            word = word / 64 * 64 + hint.trailing_zeros() as usize;
+            let bits = self.free[word].load(Ordering::Relaxed);
+            if bits != 0 {
+                return Some(BlockId((word * 64) as u32 + bits.trailing_zeros()));
+            }
+            word += 1;
+        }
+        None
+    }
+}
+
+fn place(index: usize) -> (usize, u64) {
+    (index / 64, 1 << (index % 64))
+}
+
+fn low_bits(count: usize) -> u64 {
+    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(frames: &Frames, near: u32) -> Option<u32> {
+        frames.take(BlockId(near), 0, 0).map(|taken| {
+            assert_eq!((taken.first, taken.count), (taken.wanted, 1));
+            taken.first.0
+        })
+    }
+
+    #[test]
+    fn the_wanted_block_comes_if_it_is_free_and_the_next_one_otherwise() {
+        let frames = Frames::new(200);
+        assert_eq!(take(&frames, 150), Some(150));
+        assert_eq!(take(&frames, 150), Some(151));
+        assert_eq!(take(&frames, 199), Some(199));
+        assert_eq!(take(&frames, 199), Some(0), "wraps around");
+        assert_eq!(frames.available(), 196);
+    }
+
+    #[test]
+    fn every_block_is_given_once_and_then_none() {
+        for count in [1, 63, 64, 65, 4096, 5000] {
+            let frames = Frames::new(count);
+            let mut seen: Vec<_> = (0..count).map(|_| take(&frames, 7 % count as u32).unwrap()).collect();
+            seen.sort_unstable();
+            assert!(seen.iter().copied().eq(0..count as u32));
+            assert_eq!(take(&frames, 0), None);
+            assert!(frames.drop_reference(BlockId(count as u32 - 1)));
+            assert_eq!(take(&frames, 0), Some(count as u32 - 1));
+        }
+    }
+
+    #[test]
+    fn a_block_comes_back_with_its_content_when_its_last_holder_goes() {
+        let frames = Frames::new(3);
+        let block = BlockId(take(&frames, 1).unwrap());
+        assert_eq!(frames.content(block), Content::Fresh);
+        frames.set_content(block, Content::Used);
+        frames.add_reference(block);
+        assert_eq!(frames.references(block), 2);
+        assert!(!frames.drop_reference(block));
+        assert!(frames.drop_reference(block));
+        assert_eq!(take(&frames, 1), Some(1));
+        assert_eq!(frames.content(block), Content::Used);
+    }
+
+    #[test]
+    fn a_run_stops_at_its_limits_at_taken_blocks_and_at_both_ends() {
+        let frames = Frames::new(100);
+        take(&frames, 20).unwrap();
+        let run = |near, before, after| frames.take(BlockId(near), before, after);
+        let taken = |first, wanted, count| Some(Taken { first: BlockId(first), wanted: BlockId(wanted), count });
+        assert_eq!(run(25, 15, 4), taken(21, 25, 9));
+        assert_eq!(run(25, 2, 1), taken(30, 30, 2), "the next free one, with what is free around it");
+        assert_eq!(frames.available(), 100 - 1 - 9 - 2);
+        assert_eq!(run(99, 9, 9), taken(90, 99, 10));
+        assert_eq!(run(0, 9, 100), taken(0, 0, 20));
+        assert_eq!(run(0, 0, 100), taken(32, 32, 58));
+        assert_eq!(run(0, 9, 100), None);
+    }
+
+    #[test]
+    fn threads_never_share_a_block() {
+        let frames = Frames::new(130);
+        let holders: Vec<AtomicU32> = (0..130).map(|_| AtomicU32::new(0)).collect();
+        std::thread::scope(|scope| {
+            for thread in 0..4u32 {
+                let (frames, holders) = (&frames, &holders);
+                scope.spawn(move || {
+                    let mut mine = Vec::new();
+                    for turn in 0..4_000u32 {
+                        if turn % 3 == 2 || mine.len() == 40 {
+                            let block: BlockId = mine.swap_remove(turn as usize % mine.len());
+                            assert_eq!(holders[block.index()].swap(0, Ordering::Relaxed), thread + 1);
+                            frames.drop_reference(block);
+                        } else if let Some(block) = take(frames, turn * 31 % 130).map(BlockId) {
+                            assert_eq!(holders[block.index()].swap(thread + 1, Ordering::Relaxed), 0);
+                            mine.push(block);
+                        }
+                    }
+                    for block in mine {
+                        holders[block.index()].store(0, Ordering::Relaxed);
+                        frames.drop_reference(block);
+                    }
+                });
+            }
+        });
+        assert_eq!(frames.available(), 130);
+    }
+}

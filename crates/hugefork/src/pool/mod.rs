@@ -1,0 +1,138 @@
+//! Pools: physical memory in blocks.
+//!
+//! | file | what |
+//! |---|---|
+//! | `builder` | which backing the machine grants |
+//! | `core` | a pool's blocks and their memory, on any `Sys` |
+//! | `frames` | who holds each block, what is in it, which are free |
+//! | `ranges` | a first-fit allocator of ranges |
+
+mod builder;
+pub(crate) mod core;
+pub(crate) mod frames;
+pub(crate) mod ranges;
+
+pub use builder::{Backing, Commit, CoreDump, Fallback, Granted, HugeBy, PoolBuilder};
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use hugefork_kernels::Kernel;
+
+use self::core::PoolCore;
+use crate::error::RegionError;
+use crate::region::Region;
+use crate::space::Space;
+use crate::stats::PoolStats;
+use crate::sys::Sys;
+use crate::sys::linux::memory::Linux;
+use crate::sys::linux::owner;
+use crate::units::BlockSize;
+
+/// Physical memory in blocks of one size, from which regions get theirs.
+///
+/// A pool is a handle: cloning it is cheap, and its memory goes back to the system when the last handle, region and
+/// snapshot of it is gone. Blocks that a region or snapshot gives back stay with the pool and are cleared by hugefork when they
+/// are given out again.
+///
+/// Methods may be called from any thread, not from a signal handler.
+#[derive(Clone)]
+pub struct Pool {
+    pub(crate) core: Arc<PoolCore<Linux>>,
+    pub(crate) grant: Arc<builder::Grant>,
+}
+
+impl Pool {
+    /// Starts the description of a pool.
+    pub fn builder() -> PoolBuilder {
+        PoolBuilder::default()
+    }
+
+    /// The name that messages call it by.
+    pub fn name(&self) -> &str {
+        &self.core.name
+    }
+
+    /// The size of its blocks.
+    pub fn block_size(&self) -> BlockSize {
+        self.core.block_size
+    }
+
+    /// Capacity in bytes: all of its blocks.
+    pub fn capacity(&self) -> usize {
+        self.core.block_size.len_of(self.core.frames.len())
+    }
+
+    /// The backing that the pool really got, as verified in `/proc/self/smaps` when it was built.
+    pub fn backing(&self) -> Granted {
+        self.grant.granted
+    }
+
+    /// Why it is not a better one, if the machine refused a better one.
+    pub fn fallback_reason(&self) -> Option<&str> {
+        self.grant.fallback_reason.as_deref()
+    }
+
+    /// How this pool's blocks are cleared.
+    pub fn clear_kernel(&self) -> Kernel {
+        self.core.clear_kernel
+    }
+
+    /// How this pool's blocks are copied.
+    pub fn copy_kernel(&self) -> Kernel {
+        self.core.copy_kernel
+    }
+
+    /// A region of `len` bytes that reads as zeros. It takes blocks from the pool as it is written to, or by
+    /// [`Region::populate`].
+    ///
+    /// Regions may together be larger than the pool: the write that finds no block left is the one that fails, loudly.
+    ///
+    /// # Errors
+    /// * [`RegionError::Length`]: `len` is zero or not a multiple of the block size.
+    /// * [`RegionError::LargerThanPool`]: it could never be filled.
+    /// * [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`]: a limit of the process.
+    /// * [`RegionError::ForkedChild`]: this process is a `fork(2)` child of the one that built the pool.
+    pub fn region(&self, len: usize) -> Result<Region, RegionError> {
+        check_owner()?;
+        self.core.block_size.check_len(len)?;
+        if len > self.capacity() {
+            return Err(RegionError::LargerThanPool { pool: self.name().to_owned(), len, capacity: self.capacity() });
+        }
+        Ok(Region::new(self.clone(), Space::zeros(&self.core, len)?))
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> PoolStats {
+        let core = &self.core;
+        let (regions, faults) = core.registry.sum();
+        let budget = core.sys.budget();
+        PoolStats {
+            blocks: core.frames.len(),
+            blocks_free: core.frames.available(),
+            blocks_leaked: core.leaked.load(Ordering::Relaxed),
+            regions,
+            metadata_bytes: core.frames.bytes() + size_of::<PoolCore<Linux>>(),
+            mappings: budget.used(),
+            mappings_limit: budget.limit(),
+            faults,
+        }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("name", &self.name())
+            .field("blocks", &self.core.frames.len())
+            .field("block_size", &self.block_size())
+            .field("backing", &self.backing())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Regions stay with the process that made them.
+pub(crate) fn check_owner() -> Result<(), RegionError> {
+    if owner::is_forked_child() { Err(RegionError::ForkedChild) } else { Ok(()) }
+}

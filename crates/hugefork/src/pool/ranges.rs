@@ -1,0 +1,70 @@
+//! Hands out ranges of a line of places: block ranges that regions would like to live in, slots of the address arena.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// First-fit over the free ranges, which are merged as they come back.
+#[derive(Debug)]
+pub(crate) struct Ranges {
+    /// Start to end of each free range; never two that touch.
+    free: BTreeMap<usize, usize>,
+}
+
+impl Ranges {
+    /// All of `0..len` is free.
+    pub(crate) fn new(len: usize) -> Ranges {
+        Ranges { free: BTreeMap::from([(0, len)]) }
+    }
+
+    /// The first free range of `len` places that starts at a multiple of `align`.
+    pub(crate) fn take(&mut self, len: usize, align: usize) -> Option<Range<usize>> {
+        let (free, start) = self.free.iter().find_map(|(&start, &end)| {
+            let aligned = start.next_multiple_of(align);
+            (aligned.checked_add(len)? <= end).then_some((start..end, aligned))
+        })?;
+        self.free.remove(&free.start);
+        if free.start < start {
+            self.free.insert(free.start, start);
+        }
+        if start + len < free.end {
+            self.free.insert(start + len, free.end);
+        }
+        Some(start..start + len)
+    }
+
+    /// Gives a range back that `take` handed out.
+    pub(crate) fn give_back(&mut self, range: Range<usize>) {
+        let mut merged = range;
+        if let Some((&start, &end)) = self.free.range(..merged.start).next_back()
+            && end == merged.start
+        {
+            self.free.remove(&start);
+            merged.start = start;
+        }
+        if let Some(end) = self.free.remove(&merged.end) {
+            merged.end = end;
+        }
+        self.free.insert(merged.start, merged.end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_disjoint_aligned_and_merge_when_they_come_back() {
+        let mut ranges = Ranges::new(100);
+        let a = ranges.take(10, 1).unwrap();
+        let b = ranges.take(20, 16).unwrap();
+        let c = ranges.take(5, 1).unwrap();
+        assert_eq!((a.clone(), b.clone(), c.clone()), (0..10, 16..36, 10..15));
+        assert_eq!(ranges.take(65, 1), None);
+        assert_eq!(ranges.take(usize::MAX, 1), None);
+        for range in [b, a, c] {
+            ranges.give_back(range);
+        }
+        assert_eq!(ranges.free, BTreeMap::from([(0, 100)]));
+        assert_eq!(ranges.take(100, 1), Some(0..100));
+    }
+}

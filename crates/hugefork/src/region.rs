@@ -1,0 +1,181 @@
+//! [`Region`]: memory that the program reads and writes, and whose write faults hugefork resolves.
+
+use std::fmt;
+use std::ops::Range;
+use std::ptr;
+
+use crate::error::RegionError;
+use crate::pool::{Pool, check_owner};
+use crate::snapshot::Snapshot;
+use crate::space::Space;
+use crate::stats::{self, RegionStats};
+use crate::sys::linux::arena::Arena;
+use crate::sys::linux::memory::Linux;
+use crate::sys::linux::owner;
+use crate::table::Entry;
+use crate::units::EntryIndex;
+
+/// A range of memory, zero at first, of which [`Region::fork`] and [`Region::snapshot`] make copies in microseconds.
+///
+/// Reading never involves hugefork. The first write to each block after it was made, forked or snapshotted does, once:
+/// it is given a zeroed block, or a copy, and goes on.
+///
+/// # Threads
+/// A region may be written by any number of threads, through [`Region::as_mut_ptr`], while others fork or snapshot it.
+/// Keeping two threads from writing the same bytes at once is the program's business, as with any memory.
+///
+/// # System calls that write
+/// A page fault inside a system call is not delivered to the program: `read(2)` into a block that is not yet writable
+/// fails with `EFAULT`. Call [`Region::prepare_write`] on the buffer first. System calls that read from a region always
+/// work.
+///
+/// # When a write cannot be given memory
+/// One line on standard error says why, and the thread gets `SIGBUS` at the address it wrote to, as it would from a
+/// mapped file that ran out of space. A `SIGBUS` handler may make room and return: the write is tried again.
+pub struct Region {
+    /// In a box, since the fault handler finds it by address; taken out only to be left behind in a `fork(2)` child.
+    space: Option<Box<Space<Linux>>>,
+    pool: Pool,
+}
+
+impl Region {
+    pub(crate) fn new(pool: Pool, space: Space<Linux>) -> Region {
+        let space = Box::new(space);
+        if let Some(arena) = Arena::get() {
+            arena.register(&space);
+        }
+        Region { space: Some(space), pool }
+    }
+
+    fn space(&self) -> &Space<Linux> {
+        self.space.as_ref().expect("taken only when dropped")
+    }
+
+    /// Length in bytes, a multiple of the block size.
+    #[allow(clippy::len_without_is_empty)] // A region is never empty.
+    pub fn len(&self) -> usize {
+        self.space().len()
+    }
+
+    /// The pool that it takes its blocks from.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// The first byte, for reading. Aligned to the block size.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.as_mut_ptr()
+    }
+
+    /// The first byte. Aligned to the block size; good for [`Region::len`] bytes for as long as the region lives.
+    ///
+    /// Not in signal handlers: a handler that writes here may interrupt a thread that holds a lock which the write needs.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        ptr::with_exposed_provenance_mut(self.space().addresses.base)
+    }
+
+    /// All bytes, for the one who has the region to itself.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: the range is readable and, through faults, writable for as long as `self` is borrowed. Others could
+        // only reach it through `as_mut_ptr`, whose users answer for not writing while it is borrowed exclusively.
+        // Changes of what is mapped keep every byte.
+        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) }
+    }
+
+    /// Gives every block its memory now, so that no first write faults later.
+    ///
+    /// # Errors
+    /// [`RegionError::PoolFull`], [`RegionError::OutOfMemory`], [`RegionError::TooManyMappings`]: blocks populated until
+    /// then stay so.
+    pub fn populate(&self) -> Result<(), RegionError> {
+        check_owner()?;
+        self.space().populate(0..self.len())
+    }
+
+    /// Makes all blocks that `range` touches writable now, so that a system call can write there: until the next fork or
+    /// snapshot of this region no write in the range faults.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`], and those of [`Region::populate`].
+    pub fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
+        check_owner()?;
+        self.space().prepare_write(range)
+    }
+
+    /// Drops the contents of `range`, which reads as zeros from then on. Blocks wholly inside go back to the pool; of a
+    /// block partly inside the bytes in the range are set to zero. Forks and snapshots keep what they have.
+    ///
+    /// Nobody else may use the range meanwhile.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`]; or, where a block partly inside is shared and must be copied first, those of
+    /// [`Region::populate`]. Some of the range may have become zero by then.
+    pub fn discard(&self, range: Range<usize>) -> Result<(), RegionError> {
+        check_owner()?;
+        self.space().discard(range)
+    }
+
+    /// A copy of this region as it is now, which can be written to without this one changing, and the other way round.
+    /// Blocks are shared until one side writes to them.
+    ///
+    /// Threads that write meanwhile wait, for some nanoseconds a block and one write-protection. The cut is consistent:
+    /// if a write is in the copy, so is every write that happened before it.
+    ///
+    /// # Errors
+    /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::ForkedChild`].
+    pub fn fork(&self) -> Result<Region, RegionError> {
+        check_owner()?;
+        Ok(Region::new(self.pool.clone(), self.space().freeze()?.share()?))
+    }
+
+    /// A copy of this region as it is now, which cannot be written to. Like [`Region::fork`], and cheaper by the
+    /// mappings: those are made when it is first looked at.
+    ///
+    /// # Errors
+    /// Those of [`Region::fork`].
+    pub fn snapshot(&self) -> Result<Snapshot, RegionError> {
+        check_owner()?;
+        Ok(Snapshot::new(self.pool.clone(), self.space().freeze()?))
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> RegionStats {
+        let space = self.space();
+        let (mut present, mut shared) = (0, 0);
+        for index in 0..space.table.len() {
+            let entry = space.table.get(EntryIndex(index));
+            present += usize::from(entry.block().is_some());
+            shared += usize::from(matches!(entry, Entry::Shared(_)));
+        }
+        RegionStats {
+            blocks: space.table.len(),
+            blocks_present: present,
+            blocks_shared: shared,
+            mappings: space.addresses.mappings(),
+            metadata_bytes: space.table.bytes() + size_of::<Space<Linux>>(),
+            faults: stats::read(&space.counters),
+        }
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region")
+            .field("at", &self.as_ptr())
+            .field("len", &self.len())
+            .field("pool", &self.pool.name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let Some(space) = self.space.take() else { return };
+        if owner::is_forked_child() {
+            // The memory is the parent's, and locks may be held by threads that did not come along.
+            std::mem::forget(space);
+        } else if let Some(arena) = Arena::get() {
+            arena.unregister(&space);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! A mutex in one word.
+//!
+//! ```text
+//!             lock                    lock, taken
+//!   FREE ───────────────▶ HELD ──────────────────────▶ HELD_WITH_WAITERS
+//!    ▲  ◀───────────────         (sleeps on the word)          │
+//!    │       unlock                                            │
+//!    └──────────────────── unlock, wakes one ──────────────────┘
+//! ```
+//! The three-state futex mutex of Drepper, "Futexes are tricky" (2011). Every state change is one atomic instruction.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const HELD_WITH_WAITERS: u32 = 2;
+
+/// Looks this many times before sleeping: publishing a mapping takes microseconds, a sleep and a wake more than that.
+const SPINS: u32 = 100;
+
+/// A mutex in one word; all zeroes is a free lock.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub(crate) struct WordLock {
+    state: AtomicU32,
+}
+
+/// Holds a [`WordLock`] until dropped.
+#[derive(Debug)]
+pub(crate) struct WordGuard<'a> {
+    lock: &'a WordLock,
+}
+
+impl WordLock {
+    /// Takes the lock, sleeping while another thread has it.
+    pub(crate) fn lock(&self) -> WordGuard<'_> {
+        if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.lock_contended();
+        }
+        WordGuard { lock: self }
+    }
+
+    #[cold]
+    fn lock_contended(&self) {
+        for _ in 0..SPINS {
+            core::hint::spin_loop();
+            if self.state.load(Ordering::Relaxed) == FREE
+                && self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return;
+            }
+        }
+        // From here on we cannot know whether others sleep too, so we take the lock as one that has waiters.
+        while self.state.swap(HELD_WITH_WAITERS, Ordering::Acquire) != FREE {
+            super::wait(&self.state, HELD_WITH_WAITERS);
+        }
+    }
+}
+
+impl Drop for WordGuard<'_> {
+    fn drop(&mut self) {
+        if self.lock.state.swap(FREE, Ordering::Release) == HELD_WITH_WAITERS {
+            super::wake(&self.lock.state, 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::UnsafeCell;
+
+    struct Counter {
+        lock: WordLock,
+        value: UnsafeCell<u64>,
+    }
+    // SAFETY: `value` is only touched under `lock`.
+    unsafe impl Sync for Counter {}
+
+    impl Counter {
+        fn value(&self) -> &UnsafeCell<u64> {
+            &self.value
+        }
+    }
+
+    #[test]
+    fn counts_of_many_threads_are_not_lost() {
+        let counter = &Counter { lock: WordLock::default(), value: UnsafeCell::new(0) };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for turn in 0..5_000 {
+                        let _held = counter.lock.lock();
+                        // SAFETY: the lock is held.
+                        unsafe { *counter.value().get() += 1 };
+                        if turn % 1000 == 0 {
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+            }
+        });
+        // SAFETY: all threads are gone.
+        assert_eq!(unsafe { *counter.value().get() }, 20_000);
+        assert_eq!(counter.lock.state.load(Ordering::Relaxed), FREE);
+    }
+}

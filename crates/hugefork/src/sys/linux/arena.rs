@@ -1,0 +1,142 @@
+//! The address range that regions and snapshots live in.
+//!
+//! ```text
+//! arena   | slot | slot | slot | slot | …         a slot is 64 MiB of addresses, inaccessible until used
+//!         └── region A ──┘ gap  └─ B ─┘           a range takes whole slots and leaves addresses free behind it
+//! table   [  A   ][  A  ][  A ][  B  ]            slot → region, for the fault handler: one load, no lock
+//! ```
+//! Addresses cost nothing: the range is reserved with `PROT_NONE` and no memory. The gap behind each range turns a write
+//! past its end into a fault that belongs to nobody.
+
+use core::ops::Range;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
+use super::memory::Linux;
+use super::named;
+use crate::error::SystemError;
+use crate::pool::ranges::Ranges;
+use crate::space::Space;
+use crate::sync::SignalsBlocked;
+
+/// One slot: 64 MiB.
+const SLOT: usize = 64 << 20;
+
+/// The arena starts at a multiple of the largest block size.
+const ALIGN: usize = 1 << 30;
+
+/// What is tried, largest first, for programs under `RLIMIT_AS`: 16 TiB … 16 GiB.
+const SIZES: [usize; 6] = [16 << 40, 4 << 40, 1 << 40, 256 << 30, 64 << 30, 16 << 30];
+
+static ARENA: OnceLock<Arena> = OnceLock::new();
+
+/// The one arena of the process.
+pub(crate) struct Arena {
+    base: usize,
+    regions: Box<[AtomicPtr<Space<Linux>>]>,
+    free: Mutex<Ranges>,
+}
+
+impl Arena {
+    /// The arena, set up at the first call.
+    pub(crate) fn open() -> Result<&'static Arena, SystemError> {
+        if let Some(arena) = ARENA.get() {
+            return Ok(arena);
+        }
+        let arena = Arena::reserve()?;
+        Ok(ARENA.get_or_init(|| arena))
+    }
+
+    /// The arena if it is set up. For the fault handler.
+    pub(crate) fn get() -> Option<&'static Arena> {
+        ARENA.get()
+    }
+
+    fn reserve() -> Result<Arena, SystemError> {
+        let mut refused = Errno::NOMEM;
+        for size in SIZES {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            // SAFETY: a new anonymous mapping touches nothing that exists.
+            match unsafe { mmap_anonymous(ptr::null_mut(), size + ALIGN, ProtFlags::empty(), flags) } {
+                Ok(at) => {
+                    let slots = size / SLOT;
+                    let regions = Box::new_zeroed_slice(slots);
+                    return Ok(Arena {
+                        base: at.expose_provenance().next_multiple_of(ALIGN),
+                        // SAFETY: all zeroes is a null AtomicPtr.
+                        regions: unsafe { regions.assume_init() },
+                        free: Mutex::new(Ranges::new(slots)),
+                    });
+                }
+                Err(errno) => refused = errno,
+            }
+        }
+        named("mmap of the region arena", Err(refused))
+    }
+
+    /// A range of at least `len` bytes followed by unused addresses, aligned to `align`.
+    pub(crate) fn take(&self, len: usize, align: usize) -> Result<usize, SystemError> {
+        let slots = slots_of(len);
+        let _signals = SignalsBlocked::new();
+        let taken = self.free().take(slots, (align / SLOT).max(1));
+        let range = taken.ok_or(SystemError { call: "taking addresses from the arena", errno: Errno::NOMEM })?;
+        Ok(self.base + range.start * SLOT)
+    }
+
+    /// Gives a range back that is inaccessible again.
+    pub(crate) fn give_back(&self, at: usize, len: usize) {
+        let _signals = SignalsBlocked::new();
+        let start = (at - self.base) / SLOT;
+        self.free().give_back(start..start + slots_of(len));
+    }
+
+    /// From now on faults in the range go to `space`, which must stay where it is until [`Arena::unregister`].
+    pub(crate) fn register(&self, space: &Space<Linux>) {
+        self.fill(space, ptr::from_ref(space).cast_mut());
+    }
+
+    /// From now on faults in the range are nobody's.
+    pub(crate) fn unregister(&self, space: &Space<Linux>) {
+        self.fill(space, ptr::null_mut());
+    }
+
+    fn fill(&self, space: &Space<Linux>, value: *mut Space<Linux>) {
+        let start = (space.addresses.base - self.base) / SLOT;
+        for slot in &self.regions[start..start + slots_of(space.len())] {
+            slot.store(value, Ordering::Release);
+        }
+    }
+
+    /// The region that `address` lies in, and the offset in it. One load: for the fault handler.
+    ///
+    /// The reference is good for as long as the program keeps the region, which it must while it writes to it.
+    pub(crate) fn find(&self, address: usize) -> Option<(&Space<Linux>, usize)> {
+        let slot = self.regions.get(address.checked_sub(self.base)? / SLOT)?;
+        // SAFETY: null, or a space that stays in place until it is unregistered.
+        let space = unsafe { slot.load(Ordering::Acquire).as_ref() }?;
+        let offset = address.checked_sub(space.addresses.base)?;
+        (offset < space.len()).then_some((space, offset))
+    }
+
+    /// Whether `address` lies in the arena at all.
+    pub(crate) fn contains(&self, address: usize) -> bool {
+        self.range().contains(&address)
+    }
+
+    fn range(&self) -> Range<usize> {
+        self.base..self.base + self.regions.len() * SLOT
+    }
+
+    fn free(&self) -> std::sync::MutexGuard<'_, Ranges> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Slots that a range takes, at least one byte of the last of which stays unused.
+fn slots_of(len: usize) -> usize {
+    len / SLOT + 1
+}

@@ -1,0 +1,287 @@
+//! One pool's memory: a memfd, mapped once as a whole (the direct map), and block by block into regions.
+//!
+//! ```text
+//! memfd        | block 0 | block 1 | block 2 | …          size = capacity
+//! direct map   | rw                            |           never in fork(2) children, never in core dumps
+//! region       | block 7 rw | block 8 rw | zeros …         made from the direct map by mremap (shmem), by mmap (hugetlb)
+//! ```
+//! Mapping a block has to make a mapping that `fork(2)` children do not get, at any moment. `mmap` and then
+//! `MADV_DONTFORK` leaves a gap between the two, in which another thread's `fork` hands a child a writable mapping of our
+//! memory. `mremap` of the direct map with an old size of zero instead duplicates a shared mapping with all its flags,
+//! in one call and at the price of the `mmap` alone. hugetlb refuses that (`EINVAL`): there the block is mapped
+//! read-only, marked, and then made writable, which is about 2 us dearer.
+
+use core::ptr;
+use std::ffi::c_void;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, mremap_fixed,
+    munmap,
+};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::arena::Arena;
+use super::{named, owner, settings};
+use crate::error::SystemError;
+use crate::sys::budget::MappingBudget;
+use crate::sys::{Access, Merging, Sys};
+use crate::units::{BASE_PAGE, HUGE_PAGE};
+
+/// All pools of the process count against the same limit.
+static BUDGET: MappingBudget = MappingBudget::new(settings::DEFAULT_MAP_COUNT);
+
+/// What a memfd is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Reserved huge pages of this many bytes each.
+    Hugetlb { page: usize },
+    /// shmem, huge where the kernel can; `collapse` where it must be asked block by block.
+    ShmemHuge { collapse: bool },
+    /// shmem in base pages.
+    ShmemBase,
+}
+
+/// Whether region contents are part of a core dump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dump {
+    LeftOut,
+    Included,
+}
+
+/// One pool's memory on Linux.
+pub(crate) struct Linux {
+    fd: OwnedFd,
+    direct: *mut c_void,
+    capacity: usize,
+    kind: Kind,
+    dump: Dump,
+    arena: &'static Arena,
+}
+
+// SAFETY: the pointer is to the direct map, which belongs to this value and may be used from any thread.
+unsafe impl Send for Linux {}
+// SAFETY: as above; what is done through the pointer is argued where it is done.
+unsafe impl Sync for Linux {}
+
+impl Linux {
+    /// Memory for a pool. For hugetlb this reserves the pages: if it succeeds they are there. shmem gets its memory as
+    /// blocks are used, or by [`Sys::obtain`].
+    pub(crate) fn new(kind: Kind, capacity: usize, dump: Dump) -> Result<Linux, SystemError> {
+        let arena = Arena::open()?;
+        refresh_budget();
+        let flags = MemfdFlags::CLOEXEC
+            | match kind {
+                Kind::Hugetlb { page } => {
+                    MemfdFlags::HUGETLB | MemfdFlags::from_bits_retain(page.trailing_zeros() << libc::MFD_HUGE_SHIFT)
+                }
+                Kind::ShmemHuge { .. } | Kind::ShmemBase => MemfdFlags::empty(),
+            };
+        let fd = named("memfd_create", memfd_create("hugefork", flags))?;
+        named("ftruncate of the pool's memfd", ftruncate(&fd, capacity as u64))?;
+        let direct = map_aligned(&fd, capacity, kind)?;
+        let memory = Linux { fd, direct, capacity, kind, dump, arena };
+        for (advice, call) in
+            [(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)"), (Advice::LinuxDontDump, "madvise(MADV_DONTDUMP)")]
+        {
+            memory.advise(0, capacity, advice, call)?;
+        }
+        if matches!(kind, Kind::ShmemHuge { .. }) {
+            memory.advise(0, capacity, Advice::LinuxHugepage, "madvise(MADV_HUGEPAGE)")?;
+        }
+        Ok(memory)
+    }
+
+    /// Where the direct map is, for looking it up in `/proc/self/smaps`.
+    pub(crate) fn direct_address(&self) -> usize {
+        self.direct.addr()
+    }
+
+    fn advise(&self, offset: usize, len: usize, advice: Advice, call: &'static str) -> Result<(), SystemError> {
+        debug_assert!(offset + len <= self.capacity);
+        // SAFETY: the range lies in the direct map, and none of the advice used drops contents.
+        named(call, unsafe { madvise(self.direct.byte_add(offset), len, advice) })
+    }
+
+    fn populate(&self, offset: usize, len: usize) -> Result<(), SystemError> {
+        self.advise(offset, len, Advice::LinuxPopulateWrite, "madvise(MADV_POPULATE_WRITE)")
+    }
+
+    /// Asks for one huge page under each 2 MiB of the range. Contents stay.
+    fn collapse(&self, offset: usize, len: usize) -> Result<(), SystemError> {
+        // rustix does not know this advice yet. libc's call sets errno, which belongs to the interrupted code.
+        // SAFETY: reads and writes this thread's errno.
+        let errno = unsafe { libc::__errno_location() };
+        // SAFETY: as above.
+        let saved = unsafe { *errno };
+        // SAFETY: the range lies in the direct map; collapsing keeps contents.
+        let result = unsafe { libc::madvise(self.direct.byte_add(offset), len, libc::MADV_COLLAPSE) };
+        // SAFETY: as above.
+        let answer = unsafe { errno.replace(saved) };
+        let result = if result == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(answer)) };
+        named("madvise(MADV_COLLAPSE)", result)
+    }
+}
+
+/// Maps the whole memfd at a multiple of the largest page that it may be made of.
+fn map_aligned(fd: &OwnedFd, capacity: usize, kind: Kind) -> Result<*mut c_void, SystemError> {
+    let align = match kind {
+        Kind::Hugetlb { page } => page,
+        Kind::ShmemHuge { .. } => HUGE_PAGE,
+        Kind::ShmemBase => BASE_PAGE,
+    };
+    let space = capacity + align;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new anonymous mapping touches nothing that exists.
+    let start = named("mmap", unsafe { mmap_anonymous(ptr::null_mut(), space, ProtFlags::empty(), flags) })?;
+    let lead = start.addr().next_multiple_of(align) - start.addr();
+    // SAFETY: at most `align` bytes into the range that was just made.
+    let aligned = unsafe { start.byte_add(lead) };
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: replaces part of the range that was just made and that nobody else knows.
+    let mapped = unsafe { mmap(aligned, capacity, protection, MapFlags::SHARED | MapFlags::FIXED, fd, 0) };
+    if mapped.is_err() {
+        // SAFETY: the whole range is ours and unused.
+        let _ = unsafe { munmap(start, space) };
+        return named("mmap of the pool", mapped);
+    }
+    // The trimmings. If the kernel refuses, they stay: addresses without memory.
+    if lead > 0 {
+        // SAFETY: before the direct map, part of the range made above.
+        let _ = unsafe { munmap(start, lead) };
+    }
+    // SAFETY: as above, behind the direct map.
+    let _ = unsafe { munmap(aligned.byte_add(capacity), align - lead) };
+    named("mmap of the pool", mapped)
+}
+
+/// Looks up how many mappings regions may have: the limit, less what the rest of the program has, less a margin for it.
+pub(crate) fn refresh_budget() {
+    const MARGIN: usize = 1024;
+    let limit = settings::map_count_limit();
+    let others = settings::map_count().unwrap_or(0).saturating_sub(BUDGET.used());
+    BUDGET.set_limit(limit.saturating_sub(others + MARGIN));
+}
+
+fn pointer(address: usize) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(address)
+}
+
+fn protection(access: Access) -> MprotectFlags {
+    match access {
+        Access::Read => MprotectFlags::READ,
+        Access::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
+    }
+}
+
+impl Sys for Linux {
+    fn direct(&self) -> *mut u8 {
+        self.direct.cast()
+    }
+
+    fn merging(&self) -> Merging {
+        match self.kind {
+            Kind::Hugetlb { .. } => Merging::Separate,
+            Kind::ShmemHuge { .. } | Kind::ShmemBase => Merging::Merge,
+        }
+    }
+
+    fn budget(&self) -> &MappingBudget {
+        &BUDGET
+    }
+
+    fn obtain(&self, offset: usize, len: usize, touched: usize) -> Result<(), SystemError> {
+        // The touched page first: where the kernel makes a huge page of it, it clears around that address.
+        self.populate(offset + touched / BASE_PAGE * BASE_PAGE, BASE_PAGE)?;
+        if (self.kind == Kind::ShmemHuge { collapse: true }) && self.collapse(offset, len).is_ok() {
+            return Ok(());
+        }
+        // All of it is there already if the page above was huge; else, or if memory is too fragmented for that, base pages.
+        self.populate(offset, len)
+    }
+
+    fn reserve(&self, len: usize, align: usize) -> Result<usize, SystemError> {
+        let at = self.arena.take(len, align)?;
+        if let Err(error) = self.map_zeros(at, len) {
+            // What is left of the try goes with it, or the addresses stay taken.
+            let _ = self.release(at, len);
+            return Err(error);
+        }
+        Ok(at)
+    }
+
+    fn release(&self, at: usize, len: usize) -> Result<(), SystemError> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: the range was taken from the arena by the caller, who gives it up.
+        named("mmap to unmap a region", unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) })?;
+        self.arena.give_back(at, len);
+        Ok(())
+    }
+
+    fn map(&self, at: usize, len: usize, offset: usize, access: Access) -> Result<(), SystemError> {
+        debug_assert!(offset + len <= self.capacity);
+        if let Kind::Hugetlb { .. } = self.kind {
+            let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+            // SAFETY: the range lies in the arena and belongs to the caller's region.
+            named("mmap of a block", unsafe {
+                mmap(pointer(at), len, ProtFlags::READ, flags, self.fd.as_fd(), offset as u64)
+            })?;
+            // SAFETY: as above; this advice changes no contents.
+            named("madvise(MADV_DONTFORK)", unsafe { madvise(pointer(at), len, Advice::LinuxDontFork) })?;
+            if self.dump == Dump::LeftOut {
+                // SAFETY: as above.
+                named("madvise(MADV_DONTDUMP)", unsafe { madvise(pointer(at), len, Advice::LinuxDontDump) })?;
+            }
+            return if access == Access::ReadWrite { self.protect(at, len, access) } else { Ok(()) };
+        }
+        let flags = MremapFlags::MAYMOVE;
+        // SAFETY: `offset` lies in the direct map, which an old size of zero leaves as it is; the new range lies in the
+        // arena and belongs to the caller's region.
+        named("mremap of a block", unsafe { mremap_fixed(self.direct.byte_add(offset), 0, len, flags, pointer(at)) })?;
+        if self.dump == Dump::Included {
+            // Writable already, so this must not fail any more: at worst the block is missing from a core dump.
+            // SAFETY: as above; this advice changes no contents.
+            let _ = unsafe { madvise(pointer(at), len, Advice::LinuxDoDump) };
+        }
+        if access == Access::Read { self.protect(at, len, access) } else { Ok(()) }
+    }
+
+    fn map_zeros(&self, at: usize, len: usize) -> Result<(), SystemError> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: the range lies in the arena and belongs to the caller.
+        named("mmap of zeros", unsafe { mmap_anonymous(pointer(at), len, ProtFlags::READ, flags) })?;
+        // SAFETY: as above; this advice changes no contents.
+        named("madvise(MADV_DONTFORK)", unsafe { madvise(pointer(at), len, Advice::LinuxDontFork) })?;
+        // With this, reading 2 MiB of zeros is one fault (the huge zero page) and not 512. A kernel without THP refuses.
+        // SAFETY: as above.
+        let _ = unsafe { madvise(pointer(at), len, Advice::LinuxHugepage) };
+        Ok(())
+    }
+
+    fn protect(&self, at: usize, len: usize, access: Access) -> Result<(), SystemError> {
+        // SAFETY: the range lies in the arena and belongs to the caller's region.
+        named("mprotect", unsafe { mprotect(pointer(at), len, protection(access)) })
+    }
+
+    fn now(&self) -> u64 {
+        now()
+    }
+}
+
+/// Nanoseconds on the monotonic clock, through the vDSO.
+pub(crate) fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+impl Drop for Linux {
+    fn drop(&mut self) {
+        // In a fork(2) child the direct map was never there, and something else may be at its place.
+        if !owner::is_forked_child() {
+            // SAFETY: the direct map is ours; regions and snapshots hold the pool, so none is left.
+            let _ = unsafe { munmap(self.direct, self.capacity) };
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Linux, 5.14 or newer (`MADV_POPULATE_WRITE`); 6.1 or newer for huge pages without any setting (`MADV_COLLAPSE`).
+//!
+//! | file | what |
+//! |---|---|
+//! | `arena` | the address range that all regions live in, and which region an address belongs to |
+//! | `memory` | one pool's memfd, its direct map, and the mappings made of it |
+//! | `owner` | whether this process is the one that the regions belong to, or a `fork(2)` child of it |
+//! | `settings` | what the machine allows: huge pages, map count, memory |
+//! | `signal` | signal dispositions, and raising `SIGBUS` |
+
+pub(crate) mod arena;
+pub(crate) mod memory;
+pub(crate) mod owner;
+pub(crate) mod settings;
+pub(crate) mod signal;
+
+use crate::error::SystemError;
+
+/// Names the call that failed.
+pub(crate) fn named<T>(call: &'static str, result: rustix::io::Result<T>) -> Result<T, SystemError> {
+    result.map_err(|errno| SystemError { call, errno })
+}

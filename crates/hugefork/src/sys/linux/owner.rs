@@ -1,0 +1,38 @@
+//! Whether this process owns the regions, or is a `fork(2)` child of the one that does.
+//!
+//! One page that the kernel empties in a child (`MADV_WIPEONFORK`): reading it is all that a fault handler, a `Drop` or a
+//! method has to do. It holds for any kind of `fork`, also one made without libc.
+
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+
+use super::named;
+use crate::error::SystemError;
+use crate::units::BASE_PAGE;
+
+static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+
+const OWNER: u32 = 1;
+
+/// Marks this process as the owner. Once, before the first region.
+pub(crate) fn claim() -> Result<(), SystemError> {
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: a new anonymous mapping touches nothing that exists.
+    let page = named("mmap", unsafe { mmap_anonymous(ptr::null_mut(), BASE_PAGE, protection, flags) })?;
+    // SAFETY: the page is ours and stays mapped for good.
+    named("madvise(MADV_WIPEONFORK)", unsafe { madvise(page, BASE_PAGE, Advice::LinuxWipeOnFork) })?;
+    let mark: *mut AtomicU32 = page.cast();
+    // SAFETY: page-aligned, zeroed, and mapped for good.
+    unsafe { &*mark }.store(OWNER, Ordering::Relaxed);
+    MARK.store(mark, Ordering::Release);
+    Ok(())
+}
+
+/// True in a `fork(2)` child of a process that called [`claim`], and in its children.
+pub(crate) fn is_forked_child() -> bool {
+    let mark = MARK.load(Ordering::Acquire);
+    // SAFETY: null, or the page that `claim` made, which is never unmapped.
+    unsafe { mark.as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) != OWNER)
+}

@@ -1,0 +1,151 @@
+//! What the machine allows, as `/proc` and `/sys` say. Read when pools are built and by `machine::survey`, never in a fault.
+
+use std::fs;
+use std::path::Path;
+
+use procfs::Current;
+use procfs::process::{MMapExtension, Process};
+
+use crate::units::HUGE_PAGE;
+
+/// `vm.max_map_count` where `/proc` cannot be read.
+pub(crate) const DEFAULT_MAP_COUNT: usize = 65530;
+
+const THP: &str = "/sys/kernel/mm/transparent_hugepage";
+
+/// `vm.max_map_count`.
+pub(crate) fn map_count_limit() -> usize {
+    number("/proc/sys/vm/max_map_count").unwrap_or(DEFAULT_MAP_COUNT)
+}
+
+/// Mappings that this process has.
+pub(crate) fn map_count() -> Option<usize> {
+    // Lines, not parsed maps: only their number is wanted.
+    Some(fs::read("/proc/self/maps").ok()?.iter().filter(|byte| **byte == b'\n').count())
+}
+
+/// The word in brackets of a setting such as `always [madvise] never`.
+pub(crate) fn choice(text: &str) -> Option<&str> {
+    text.split_once('[')?.1.split_once(']').map(|(word, _)| word)
+}
+
+/// `transparent_hugepage/NAME`'s chosen word; `None` where the kernel has no THP.
+pub(crate) fn thp(name: &str) -> Option<String> {
+    choice(&fs::read_to_string(Path::new(THP).join(name)).ok()?).map(str::to_owned)
+}
+
+/// The hugetlb pool of one page size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HugetlbPool {
+    pub(crate) page: usize,
+    pub(crate) total: usize,
+    pub(crate) free: usize,
+    pub(crate) reserved: usize,
+    pub(crate) overcommit: usize,
+}
+
+impl HugetlbPool {
+    /// Pages that a new pool could reserve.
+    pub(crate) fn available(&self) -> usize {
+        self.free.saturating_sub(self.reserved) + self.overcommit
+    }
+}
+
+/// All hugetlb pools, small pages first. Empty where the kernel has no hugetlb.
+pub(crate) fn hugetlb_pools() -> Vec<HugetlbPool> {
+    let Ok(entries) = fs::read_dir("/sys/kernel/mm/hugepages") else { return Vec::new() };
+    let mut pools: Vec<HugetlbPool> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let kib: usize =
+                entry.file_name().to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+            let read = |name: &str| number(entry.path().join(name));
+            Some(HugetlbPool {
+                page: kib << 10,
+                total: read("nr_hugepages")?,
+                free: read("free_hugepages")?,
+                reserved: read("resv_hugepages")?,
+                overcommit: read("nr_overcommit_hugepages")?.saturating_sub(read("surplus_hugepages")?),
+            })
+        })
+        .collect();
+    pools.sort_by_key(|pool| pool.page);
+    pools
+}
+
+/// A limit on memory, in bytes, and who sets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MemoryLimit {
+    pub(crate) bytes: usize,
+    pub(crate) set_by: &'static str,
+}
+
+/// The most memory that a pool could ever have: what the machine has, or what the control group may use.
+pub(crate) fn memory_total() -> MemoryLimit {
+    let machine = meminfo().map_or(usize::MAX, |info| (info.mem_total + info.swap_total) as usize);
+    smaller(machine, "this machine's memory", cgroup("memory.max").unwrap_or(usize::MAX))
+}
+
+/// What could be had right now.
+pub(crate) fn memory_available() -> MemoryLimit {
+    let machine = meminfo().and_then(|info| info.mem_available).map_or(usize::MAX, |bytes| bytes as usize);
+    let group =
+        cgroup("memory.max").map_or(usize::MAX, |max| max.saturating_sub(cgroup("memory.current").unwrap_or(0)));
+    smaller(machine, "the memory that is free now", group)
+}
+
+fn smaller(machine: usize, machine_name: &'static str, group: usize) -> MemoryLimit {
+    if group < machine {
+        MemoryLimit { bytes: group, set_by: "the control group (memory.max)" }
+    } else {
+        MemoryLimit { bytes: machine, set_by: machine_name }
+    }
+}
+
+fn meminfo() -> Option<procfs::Meminfo> {
+    procfs::Meminfo::current().ok()
+}
+
+/// A memory file of this process's control group, version 2; `None` where there is none or it says `max`.
+fn cgroup(file: &str) -> Option<usize> {
+    let line = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let group = line.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    number(Path::new("/sys/fs/cgroup").join(group).join(file))
+}
+
+fn number(path: impl AsRef<Path>) -> Option<usize> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// Bytes of the mapping at `address` that one huge entry maps 2 MiB at a time.
+pub(crate) fn mapped_huge(address: usize) -> Option<usize> {
+    let maps = Process::myself().ok()?.smaps().ok()?;
+    let found = maps.into_iter().find(|map| (map.address.0..map.address.1).contains(&(address as u64)))?;
+    Some(huge_bytes(&found.extension))
+}
+
+fn huge_bytes(extension: &MMapExtension) -> usize {
+    let fields = ["ShmemPmdMapped", "FilePmdMapped", "Shared_Hugetlb", "Private_Hugetlb"];
+    let sum: u64 = fields.iter().filter_map(|field| extension.map.get(*field)).sum();
+    sum as usize / HUGE_PAGE * HUGE_PAGE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_word_in_brackets_is_the_choice() {
+        assert_eq!(choice("always [madvise] never\n"), Some("madvise"));
+        assert_eq!(choice("never"), None);
+        assert_eq!(choice("[x"), None);
+    }
+
+    #[test]
+    fn this_machine_says_what_it_allows() {
+        assert!(map_count_limit() > 100);
+        assert!(map_count().unwrap() > 3);
+        assert!(memory_total().bytes > 1 << 26);
+        assert!(memory_available().bytes <= memory_total().bytes);
+    }
+}

@@ -1,0 +1,91 @@
+//! Signal dispositions as the kernel keeps them, and raising `SIGBUS` on the thread that faulted.
+
+use core::ffi::c_int;
+use core::mem::MaybeUninit;
+use core::ptr;
+
+use crate::error::SystemError;
+
+use super::named;
+
+/// What [`libc::sigaction`] reads and writes.
+pub(crate) type Action = libc::sigaction;
+
+/// A handler that gets the fault's address and the interrupted context.
+pub(crate) type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void);
+
+/// Runs `handler` on `signal`: on the alternate stack where the thread has one, since the fault may be a stack overflow
+/// that the earlier handler has to report, and with all signals blocked, since the handler takes locks.
+pub(crate) fn install(signal: c_int, handler: Handler) -> Result<(), SystemError> {
+    // SAFETY: all zeroes is a valid sigaction.
+    let mut action: Action = unsafe { MaybeUninit::zeroed().assume_init() };
+    action.sa_sigaction = handler as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: writes the mask of `action`.
+    unsafe { libc::sigfillset(&mut action.sa_mask) };
+    set(signal, &action)
+}
+
+/// The disposition of `signal` now.
+pub(crate) fn current(signal: c_int) -> Result<Action, SystemError> {
+    let mut action = MaybeUninit::zeroed();
+    // SAFETY: reads nothing, writes `action`.
+    let result = unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) };
+    checked(result)?;
+    // SAFETY: all zeroes is a valid sigaction, and the call wrote it.
+    Ok(unsafe { action.assume_init() })
+}
+
+/// Sets the disposition of `signal`.
+pub(crate) fn set(signal: c_int, action: &Action) -> Result<(), SystemError> {
+    // SAFETY: `action` is a whole sigaction; whether its handler is sound to run is the caller's case.
+    checked(unsafe { libc::sigaction(signal, action, ptr::null_mut()) })
+}
+
+/// Sets the disposition of `signal` to the default. In the handler: errors cannot be helped there.
+pub(crate) fn set_default(signal: c_int) {
+    // SAFETY: all zeroes is a valid sigaction: SIG_DFL.
+    let action: Action = unsafe { MaybeUninit::zeroed().assume_init() };
+    let _ = set(signal, &action);
+}
+
+fn checked(result: c_int) -> Result<(), SystemError> {
+    let result = if result == 0 {
+        Ok(())
+    } else {
+        let raw = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
+        Err(rustix::io::Errno::from_raw_os_error(raw))
+    };
+    named("sigaction", result)
+}
+
+/// Makes `SIGBUS` at `address` pending on this thread, as if the memory there had failed. It is delivered as soon as the
+/// running handler returns, before the faulting instruction is repeated.
+///
+/// `interrupted` is the signal mask that will then be in force. As the kernel does with faults, a blocked or ignored
+/// `SIGBUS` is unblocked and made deadly: the instruction cannot be completed.
+pub(crate) fn raise_bus_error(address: usize, interrupted: &mut libc::sigset_t) {
+    // SAFETY: reads the mask.
+    let blocked = unsafe { libc::sigismember(interrupted, libc::SIGBUS) } == 1;
+    let ignored = current(libc::SIGBUS).is_ok_and(|action| action.sa_sigaction == libc::SIG_IGN);
+    if blocked || ignored {
+        set_default(libc::SIGBUS);
+        // SAFETY: writes the mask.
+        unsafe { libc::sigdelset(interrupted, libc::SIGBUS) };
+    }
+    // The layout of the kernel's siginfo_t for a fault: three ints, padding, the address.
+    #[repr(C)]
+    struct FaultInfo {
+        signal: c_int,
+        errno: c_int,
+        code: c_int,
+        address: usize,
+        rest: [u64; 13],
+    }
+    const { assert!(size_of::<FaultInfo>() == size_of::<libc::siginfo_t>()) };
+    let info = FaultInfo { signal: libc::SIGBUS, errno: 0, code: libc::BUS_ADRERR, address, rest: [0; 13] };
+    // SAFETY: sends a signal to the calling thread; `info` is as large as a siginfo_t.
+    unsafe {
+        libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), libc::gettid(), libc::SIGBUS, &raw const info);
+    }
+}

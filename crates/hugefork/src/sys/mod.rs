@@ -1,0 +1,64 @@
+//! The only door to the operating system. Everything above is arithmetic over this trait, so the same resolver runs in
+//! the signal handler ([`linux`]) and on the software MMU of the tests (`soft`), which counts calls and fails them.
+
+pub(crate) mod budget;
+pub(crate) mod linux;
+#[cfg(test)]
+pub(crate) mod soft;
+
+use crate::error::SystemError;
+use budget::MappingBudget;
+
+/// What a mapping of pool memory lets the program do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    ReadWrite,
+}
+
+/// Whether neighbouring mappings of neighbouring blocks become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Merging {
+    /// shmem: they do.
+    Merge,
+    /// hugetlb: one mapping a block, always.
+    Separate,
+}
+
+/// One pool's memory, and the addresses that its regions live at.
+///
+/// All offsets, lengths and addresses are multiples of the block size. Except for `reserve` and `release` the methods
+/// are called from the fault handler: no allocation, no lock but the kernel's, no panic.
+pub(crate) trait Sys: Send + Sync + Sized + 'static {
+    /// First byte of the direct map: the whole pool, readable and writable, at offsets as in the pool.
+    fn direct(&self) -> *mut u8;
+
+    /// Whether neighbouring mappings of neighbouring blocks become one.
+    fn merging(&self) -> Merging;
+
+    /// How many mappings the process may have and has.
+    fn budget(&self) -> &MappingBudget;
+
+    /// Gets memory for a block that was never used; it is zero afterwards. `touched` is the byte that is used next.
+    fn obtain(&self, offset: usize, len: usize, touched: usize) -> Result<(), SystemError>;
+
+    /// Sets aside an address range of `len` bytes, aligned to `align`, that reads as zeros.
+    fn reserve(&self, len: usize, align: usize) -> Result<usize, SystemError>;
+
+    /// Takes every access away from a reserved range and gives the range back.
+    fn release(&self, at: usize, len: usize) -> Result<(), SystemError>;
+
+    /// Makes pool memory visible at `at` in place of what was there. A `fork(2)` child never sees it, not even one that
+    /// another thread makes during this call. If this fails the memory may be visible there, but is not writable.
+    fn map(&self, at: usize, len: usize, offset: usize, access: Access) -> Result<(), SystemError>;
+
+    /// Makes `len` bytes at `at` read as zeros, in place of what was there.
+    fn map_zeros(&self, at: usize, len: usize) -> Result<(), SystemError>;
+
+    /// Changes what the program may do with `len` mapped bytes at `at`. When it returns, no processor has the old right
+    /// cached.
+    fn protect(&self, at: usize, len: usize, access: Access) -> Result<(), SystemError>;
+
+    /// Nanoseconds on a clock that only goes forward.
+    fn now(&self) -> u64;
+}

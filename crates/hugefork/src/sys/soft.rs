@@ -1,0 +1,263 @@
+//! A software MMU: page tables and memory as the engine asked for them, observable, and every call can be made to fail.
+//!
+//! Loads and stores go through [`SoftMmu::load`] and [`SoftMmu::store`], which fault where hardware would. A mapped block
+//! that was never obtained is a bug of the engine (`SIGBUS` on real memory) and panics.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+
+use rustix::io::Errno;
+
+use super::budget::MappingBudget;
+use super::{Access, Merging, Sys};
+use crate::error::SystemError;
+use crate::units::BASE_PAGE;
+
+/// The calls that can fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Call {
+    Obtain,
+    Reserve,
+    Release,
+    Map,
+    MapZeros,
+    Protect,
+}
+
+impl Call {
+    pub(crate) const ALL: [Call; 6] =
+        [Call::Obtain, Call::Reserve, Call::Release, Call::Map, Call::MapZeros, Call::Protect];
+}
+
+/// What one base page shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Page {
+    Zeros,
+    Memory { offset: usize, access: Access },
+}
+
+/// A load or store that the page tables do not allow.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Fault;
+
+#[derive(Default)]
+struct State {
+    pages: BTreeMap<usize, Page>,
+    obtained: Vec<bool>,
+    next_address: usize,
+    calls: BTreeMap<Call, usize>,
+    /// The call that fails, and how many of its kind go well before.
+    failure: Option<(Call, usize)>,
+}
+
+pub(crate) struct SoftMmu {
+    memory: *mut u8,
+    layout: Layout,
+    merging: Merging,
+    budget: MappingBudget,
+    state: Mutex<State>,
+}
+
+// SAFETY: the memory belongs to this value; tests share it between threads under the engine's own rules.
+unsafe impl Send for SoftMmu {}
+// SAFETY: as above.
+unsafe impl Sync for SoftMmu {}
+
+impl SoftMmu {
+    pub(crate) fn new(capacity: usize, merging: Merging, mappings: usize) -> SoftMmu {
+        let layout = Layout::from_size_align(capacity, BASE_PAGE).unwrap();
+        // Memory that was not obtained yet is not zero here, so that using it shows.
+        // SAFETY: the layout has a size.
+        let memory = unsafe { alloc_zeroed(layout) };
+        assert!(!memory.is_null());
+        // SAFETY: just allocated with this size.
+        unsafe { memory.write_bytes(0xee, capacity) };
+        let obtained = vec![false; capacity / BASE_PAGE];
+        let state = State { obtained, next_address: 1 << 40, ..State::default() };
+        SoftMmu { memory, layout, merging, budget: MappingBudget::new(mappings), state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Lets the `after`-th next call of this kind fail, or none.
+    pub(crate) fn fail(&self, failure: Option<(Call, usize)>) {
+        self.state().failure = failure;
+    }
+
+    /// Whether the failure that was asked for has not happened yet.
+    pub(crate) fn failure_pending(&self) -> bool {
+        self.state().failure.is_some()
+    }
+
+    /// How often a call was made.
+    pub(crate) fn calls(&self, call: Call) -> usize {
+        self.state().calls.get(&call).copied().unwrap_or(0)
+    }
+
+    /// What the page at `address` shows; `None` if nothing is mapped.
+    pub(crate) fn page(&self, address: usize) -> Option<Page> {
+        self.state().pages.get(&(address / BASE_PAGE)).copied()
+    }
+
+    /// Mappings (VMAs) that the range is made of.
+    pub(crate) fn mappings(&self, at: usize, len: usize, block: usize) -> usize {
+        let pages: Vec<_> = (at..at + len).step_by(BASE_PAGE).map(|address| (address, self.page(address))).collect();
+        let joined = |left: &(usize, Option<Page>), right: &(usize, Option<Page>)| match (left.1, right.1) {
+            (Some(Page::Memory { offset: a, access: x }), Some(Page::Memory { offset: b, access: y })) => {
+                let same_block = !right.0.is_multiple_of(block);
+                a + BASE_PAGE == b && x == y && (same_block || self.merging == Merging::Merge)
+            }
+            (a, b) => a == b,
+        };
+        1 + pages.windows(2).filter(|pair| !joined(&pair[0], &pair[1])).count()
+    }
+
+    pub(crate) fn load(&self, address: usize) -> Result<u8, Fault> {
+        match self.page(address) {
+            None => Err(Fault),
+            Some(Page::Zeros) => Ok(0),
+            Some(Page::Memory { offset, .. }) => {
+                self.check_obtained(offset);
+                // SAFETY: offsets of mapped pages were checked when they were mapped.
+                Ok(unsafe { self.memory.add(offset + address % BASE_PAGE).read_volatile() })
+            }
+        }
+    }
+
+    pub(crate) fn store(&self, address: usize, value: u8) -> Result<(), Fault> {
+        // The lock is held over the store: taking a right away waits for stores under way, as a TLB flush does.
+        let state = self.state();
+        match state.pages.get(&(address / BASE_PAGE)) {
+            Some(Page::Memory { offset, access: Access::ReadWrite }) => {
+                assert!(state.obtained[offset / BASE_PAGE], "stored to memory that was never obtained: SIGBUS");
+                // SAFETY: as in `load`.
+                unsafe { self.memory.add(offset + address % BASE_PAGE).write_volatile(value) };
+                Ok(())
+            }
+            _ => Err(Fault),
+        }
+    }
+
+    fn check_obtained(&self, offset: usize) {
+        assert!(self.state().obtained[offset / BASE_PAGE], "looked at memory that was never obtained: SIGBUS");
+    }
+
+    /// Counts the call; fails if it is its turn.
+    fn called(&self, call: Call) -> Result<MutexGuard<'_, State>, SystemError> {
+        let mut state = self.state();
+        *state.calls.entry(call).or_default() += 1;
+        match state.failure {
+            Some((failing, 0)) if failing == call => {
+                state.failure = None;
+                Err(SystemError { call: "a call that the test failed", errno: Errno::NOMEM })
+            }
+            Some((failing, after)) if failing == call => {
+                state.failure = Some((failing, after - 1));
+                Ok(state)
+            }
+            _ => Ok(state),
+        }
+    }
+}
+
+fn pages_of(at: usize, len: usize) -> impl Iterator<Item = usize> {
+    assert!(at.is_multiple_of(BASE_PAGE) && len.is_multiple_of(BASE_PAGE) && len > 0);
+    at / BASE_PAGE..(at + len) / BASE_PAGE
+}
+
+impl Sys for SoftMmu {
+    fn direct(&self) -> *mut u8 {
+        self.memory
+    }
+
+    fn merging(&self) -> Merging {
+        self.merging
+    }
+
+    fn budget(&self) -> &MappingBudget {
+        &self.budget
+    }
+
+    fn obtain(&self, offset: usize, len: usize, touched: usize) -> Result<(), SystemError> {
+        assert!(touched < len);
+        let mut state = self.called(Call::Obtain)?;
+        for page in pages_of(offset, len) {
+            assert!(!state.obtained[page], "obtained twice");
+            state.obtained[page] = true;
+        }
+        // SAFETY: inside the memory; nobody uses it yet.
+        unsafe { self.memory.add(offset).write_bytes(0, len) };
+        Ok(())
+    }
+
+    fn reserve(&self, len: usize, align: usize) -> Result<usize, SystemError> {
+        let mut state = self.called(Call::Reserve)?;
+        let at = state.next_address.next_multiple_of(align);
+        // A gap behind each range.
+        state.next_address = at + len + align;
+        state.pages.extend(pages_of(at, len).map(|page| (page, Page::Zeros)));
+        Ok(at)
+    }
+
+    fn release(&self, at: usize, len: usize) -> Result<(), SystemError> {
+        let mut state = self.called(Call::Release)?;
+        for page in pages_of(at, len) {
+            assert!(state.pages.remove(&page).is_some(), "released what was not reserved");
+        }
+        Ok(())
+    }
+
+    fn map(&self, at: usize, len: usize, offset: usize, access: Access) -> Result<(), SystemError> {
+        assert!(offset + len <= self.layout.size());
+        let called = self.called(Call::Map);
+        // A failing call may have changed what is visible all the same, but never made it writable.
+        let (mut state, result, access) = match called {
+            Ok(state) => (state, Ok(()), access),
+            Err(error) => (self.state(), Err(error), Access::Read),
+        };
+        for (by, page) in pages_of(at, len).enumerate() {
+            let there = state.pages.insert(page, Page::Memory { offset: offset + by * BASE_PAGE, access });
+            assert!(there.is_some(), "mapped outside of a reserved range");
+        }
+        result
+    }
+
+    fn map_zeros(&self, at: usize, len: usize) -> Result<(), SystemError> {
+        let mut state = self.called(Call::MapZeros)?;
+        for page in pages_of(at, len) {
+            assert!(state.pages.insert(page, Page::Zeros).is_some(), "zeros outside of a reserved range");
+        }
+        Ok(())
+    }
+
+    fn protect(&self, at: usize, len: usize, to: Access) -> Result<(), SystemError> {
+        let called = self.called(Call::Protect);
+        // A failing mprotect has done the first part of its range.
+        let (mut state, result, len) = match called {
+            Ok(state) => (state, Ok(()), len),
+            Err(error) => (self.state(), Err(error), (len / 2).next_multiple_of(BASE_PAGE)),
+        };
+        for page in pages_of(at, len) {
+            match state.pages.get_mut(&page) {
+                Some(Page::Memory { access, .. }) => *access = to,
+                Some(Page::Zeros) => assert_eq!(to, Access::Read, "zeros made writable"),
+                None => panic!("protected what is not mapped"),
+            }
+        }
+        result
+    }
+
+    fn now(&self) -> u64 {
+        0
+    }
+}
+
+impl Drop for SoftMmu {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.memory, self.layout) };
+    }
+}

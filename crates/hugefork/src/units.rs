@@ -1,0 +1,199 @@
+//! Sizes and indices as types, so that a length is never taken for an address or an index.
+//!
+//! ```text
+//! region   | entry 0 | entry 1 | entry 2 | …      EntryIndex: which block-sized piece of a region
+//!               │          │
+//! pool     … | block 7 | block 8 | …              BlockId: which block of the pool
+//! ```
+
+use core::fmt;
+use core::str::FromStr;
+
+use crate::error::SizeError;
+
+/// A base page: 4 KiB, the unit that the processor maps at least.
+pub(crate) const BASE_PAGE: usize = 4096;
+
+/// What the processor can map with one huge entry on x86-64: 2 MiB. Small blocks are mapped in runs of up to this size.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+
+/// The size of a pool's blocks: a power of two from 4 KiB to 1 GiB. A block is the unit of placement, the analogue of a
+/// folio: it is cleared, copied and given back as a whole.
+///
+/// ```
+/// use hugefork::BlockSize;
+/// assert_eq!("2MiB".parse::<BlockSize>(), Ok(BlockSize::MIB_2));
+/// assert_eq!(BlockSize::new(64 << 10).unwrap().to_string(), "64KiB");
+/// assert!(BlockSize::new(3000).is_err());
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockSize {
+    shift: u8,
+}
+
+impl BlockSize {
+    /// 4 KiB, a base page: the smallest.
+    pub const KIB_4: BlockSize = BlockSize { shift: 12 };
+    /// 64 KiB.
+    pub const KIB_64: BlockSize = BlockSize { shift: 16 };
+    /// 2 MiB, a huge page on x86-64: the default.
+    pub const MIB_2: BlockSize = BlockSize { shift: 21 };
+    /// 1 GiB: the largest.
+    pub const GIB_1: BlockSize = BlockSize { shift: 30 };
+
+    /// The block size of `bytes`.
+    ///
+    /// # Errors
+    /// [`SizeError::NotABlockSize`] unless `bytes` is a power of two from 4 KiB to 1 GiB.
+    pub const fn new(bytes: usize) -> Result<BlockSize, SizeError> {
+        if !bytes.is_power_of_two() || bytes < Self::KIB_4.bytes() || bytes > Self::GIB_1.bytes() {
+            return Err(SizeError::NotABlockSize { bytes });
+        }
+        Ok(BlockSize { shift: bytes.trailing_zeros() as u8 })
+    }
+
+    /// The size in bytes.
+    pub const fn bytes(self) -> usize {
+        1 << self.shift
+    }
+
+    /// Number of whole blocks in `len` bytes.
+    pub(crate) const fn count(self, len: usize) -> usize {
+        len >> self.shift
+    }
+
+    /// Bytes in `count` blocks.
+    pub(crate) const fn len_of(self, count: usize) -> usize {
+        count << self.shift
+    }
+
+    /// `offset` cut down to its place within its block.
+    pub(crate) const fn within(self, offset: usize) -> usize {
+        offset & (self.bytes() - 1)
+    }
+
+    /// Checks that `len` is a non-zero multiple of this size.
+    pub(crate) const fn check_len(self, len: usize) -> Result<(), SizeError> {
+        if len == 0 {
+            return Err(SizeError::Zero { block_size: self });
+        }
+        if self.within(len) != 0 {
+            return Err(SizeError::NotAMultiple { bytes: len, block_size: self });
+        }
+        Ok(())
+    }
+}
+
+impl Default for BlockSize {
+    fn default() -> Self {
+        Self::MIB_2
+    }
+}
+
+impl fmt::Display for BlockSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&ByteSize(self.bytes()), f)
+    }
+}
+
+impl fmt::Debug for BlockSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BlockSize({self})")
+    }
+}
+
+impl FromStr for BlockSize {
+    type Err = SizeError;
+
+    /// Reads `4KiB`, `2MiB`, `1GiB` or plain bytes.
+    fn from_str(text: &str) -> Result<Self, SizeError> {
+        BlockSize::new(text.parse::<ByteSize>()?.0)
+    }
+}
+
+/// A number of bytes, written `4KiB`, `2MiB`, `1GiB` where it is a whole number of those, else in plain bytes.
+///
+/// ```
+/// use hugefork::ByteSize;
+/// assert_eq!(ByteSize(6 << 20).to_string(), "6MiB");
+/// assert_eq!("1GiB".parse(), Ok(ByteSize(1 << 30)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ByteSize(pub usize);
+
+const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (unit, shift) in UNITS {
+            if self.0 != 0 && self.0.trailing_zeros() >= shift {
+                return write!(f, "{}{unit}", self.0 >> shift);
+            }
+        }
+        write!(f, "{}B", self.0)
+    }
+}
+
+impl FromStr for ByteSize {
+    type Err = SizeError;
+
+    fn from_str(text: &str) -> Result<Self, SizeError> {
+        let unreadable = || SizeError::Unreadable { text: text.to_owned() };
+        let (digits, shift) = UNITS
+            .iter()
+            .find_map(|(unit, shift)| text.strip_suffix(unit).map(|digits| (digits, *shift)))
+            .unwrap_or((text.strip_suffix('B').unwrap_or(text), 0));
+        let number: usize = digits.trim().parse().map_err(|_| unreadable())?;
+        number.checked_mul(1 << shift).map(ByteSize).ok_or_else(unreadable)
+    }
+}
+
+/// Which block of the pool. Below 2^28: an entry of the page table keeps it beside the entry's state in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct BlockId(pub(crate) u32);
+
+impl BlockId {
+    /// More blocks than an entry can name: 1 TiB of 4 KiB blocks, 512 TiB of 2 MiB blocks.
+    pub(crate) const LIMIT: usize = 1 << 28;
+
+    /// The block `by` places further on.
+    pub(crate) fn offset(self, by: usize) -> BlockId {
+        BlockId(self.0 + by as u32)
+    }
+
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Which block-sized piece of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct EntryIndex(pub(crate) usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_print_in_their_largest_whole_unit_and_read_back() {
+        for (bytes, text) in [(4096, "4KiB"), (2 << 20, "2MiB"), (3 << 30, "3GiB"), (1 << 40, "1TiB"), (4097, "4097B")]
+        {
+            assert_eq!(ByteSize(bytes).to_string(), text);
+            assert_eq!(text.parse(), Ok(ByteSize(bytes)));
+        }
+        assert_eq!("12".parse(), Ok(ByteSize(12)));
+        for bad in ["", "KiB", "x", "-1KiB", "99999999999TiB", "1.5GiB"] {
+            assert!(bad.parse::<ByteSize>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_powers_of_two_from_4_kib_to_1_gib_are_block_sizes() {
+        for bytes in [0, 1, 2048, 4097, 3 << 20, 2 << 30, usize::MAX] {
+            assert!(BlockSize::new(bytes).is_err(), "{bytes}");
+        }
+        for shift in 12..=30 {
+            assert_eq!(BlockSize::new(1 << shift).unwrap().bytes(), 1 << shift);
+        }
+    }
+}

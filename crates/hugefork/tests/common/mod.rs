@@ -1,0 +1,23 @@
+//! What the tests on real memory share.
+
+#![allow(dead_code)] // Each test binary uses its part of it.
+
+use hugefork::{Backing, BlockSize, Fallback, Pool};
+
+/// Every backing there is.
+pub(crate) const BACKINGS: [Backing; 3] = [Backing::ShmemHuge, Backing::Hugetlb, Backing::ShmemBase];
+
+/// A pool on exactly this backing; `None`, said aloud, where the machine has it not. `.ci/run` sets `HUGEFORK_REQUIRE` to
+/// the backings that it has set up, and then a missing one is a failure.
+pub(crate) fn pool(backing: Backing, capacity: usize, block_size: BlockSize) -> Option<Pool> {
+    let builder = Pool::builder().name("test").capacity(capacity).block_size(block_size).backing(backing);
+    match builder.fallback(Fallback::Refused).build() {
+        Ok(pool) => Some(pool),
+        Err(error) => {
+            let required = std::env::var("HUGEFORK_REQUIRE").unwrap_or_default();
+            assert!(!required.split(',').any(|name| name == backing.to_string()), "required, but {error}");
+            println!("skipped: {error}");
+            None
+        }
+    }
+}

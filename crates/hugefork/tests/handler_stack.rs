@@ -1,0 +1,83 @@
+//! How deep the fault handler goes: it runs on the alternate signal stack, which is 8 KiB in a Rust thread, of which the
+//! kernel takes up to 4 KiB for the registers.
+
+mod common;
+
+use std::sync::Mutex;
+
+use hugefork::{Backing, BlockSize, Pool, Snapshot};
+
+const STACK: usize = 256 << 10;
+const PAINT: u8 = 0xa5;
+
+/// Runs `faults` on a thread with a painted alternate stack and tells how many bytes of it were used.
+fn used_by(faults: impl FnOnce() + Send) -> usize {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let stack: &'static mut [u8] = Box::leak(vec![PAINT; STACK].into_boxed_slice());
+            let new = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: STACK };
+            // SAFETY: the stack is leaked, so it outlives the thread.
+            assert_eq!(unsafe { libc::sigaltstack(&new, std::ptr::null_mut()) }, 0);
+            faults();
+            let disable = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+            // SAFETY: no handler is running.
+            assert_eq!(unsafe { libc::sigaltstack(&disable, std::ptr::null_mut()) }, 0);
+            STACK - stack.iter().take_while(|&&byte| byte == PAINT).count()
+        });
+        thread.join().unwrap()
+    })
+}
+
+/// What stands in the way of a write to a full pool, until the `SIGBUS` handler takes it away.
+static IN_THE_WAY: Mutex<Option<Snapshot>> = Mutex::new(None);
+
+extern "C" fn make_room(_signal: libc::c_int) {
+    // Not what a program should do in a handler; here nothing else runs.
+    drop(IN_THE_WAY.lock().unwrap().take());
+}
+
+/// A write that finds the pool full, with the line that it prints, and succeeds when room has been made.
+fn full_pool() {
+    // SAFETY: the handler only takes what this test left for it.
+    unsafe { libc::signal(libc::SIGBUS, make_room as *const () as libc::sighandler_t) };
+    let pool = Pool::builder().name("full").capacity(2 << 20).build().unwrap();
+    let mut region = pool.region(2 << 20).unwrap();
+    region.as_mut_slice()[0] = 1;
+    *IN_THE_WAY.lock().unwrap() = Some(region.snapshot().unwrap());
+    region.as_mut_slice()[0] += 1;
+    assert_eq!(region.as_mut_slice()[0], 2);
+    assert_eq!(region.stats().faults.failed, 1);
+    assert_eq!(region.stats().faults.reused, 1, "the block was this region's alone when the write was tried again");
+    // SAFETY: puts the default back.
+    unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+}
+
+#[test]
+fn the_handler_fits_the_stack_that_rust_gives_a_thread() {
+    let mut most = 0;
+    for (block_size, backing) in [
+        (BlockSize::MIB_2, Backing::ShmemHuge),
+        (BlockSize::MIB_2, Backing::Hugetlb),
+        (BlockSize::MIB_2, Backing::ShmemBase),
+        (BlockSize::KIB_4, Backing::ShmemBase),
+    ] {
+        let Some(pool) = common::pool(backing, 16 << 20, block_size) else { continue };
+        let mut region = pool.region(8 << 20).unwrap();
+        region.as_mut_slice().fill(1);
+        drop(region);
+        let mut region = pool.region(8 << 20).unwrap();
+        let zero = used_by(|| region.as_mut_slice()[5_000_000] = 1);
+        region.populate().unwrap();
+        let snapshot = region.snapshot().unwrap();
+        let copy = used_by(|| region.as_mut_slice()[5_000_000] = 2);
+        drop(snapshot);
+        let reuse = used_by(|| region.as_mut_slice()[7] = 2);
+        println!("{block_size} on {}: zero {zero}, copy {copy}, reuse {reuse} bytes", pool.backing());
+        most = most.max(zero).max(copy).max(reuse);
+    }
+    let full = used_by(full_pool);
+    println!("full pool: {full} bytes");
+    most = most.max(full);
+    assert!(most > 1000, "nothing ran on the painted stack");
+    assert!(most <= 8192 - 512, "the handler used {most} bytes of a stack that may have 8192");
+}
