@@ -107,7 +107,10 @@ impl<S: Sys> Space<S> {
             }
             let _publishing = self.lock.shared();
             let len = self.pool().block_size.len_of(end - first);
-            self.pool().sys.map_zeros(self.address_of(first), len)?;
+            if let Err(error) = self.pool().sys.map_zeros(self.address_of(first), len) {
+                self.restore(first..end);
+                return Err(error.into());
+            }
             self.publish(EntryIndex(first), end - first, |_| Entry::Zero);
             next = end;
         }

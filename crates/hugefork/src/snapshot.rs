@@ -9,6 +9,7 @@ use crate::frozen::{Frozen, View};
 use crate::pool::{Pool, check_owner};
 use crate::range::check_range;
 use crate::region::Region;
+use crate::sync::SignalsBlocked;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 
@@ -68,6 +69,7 @@ impl Snapshot {
         let view = match self.view.get() {
             Some(view) => view,
             None => {
+                let _signals = SignalsBlocked::new();
                 let _one_maps = self.mapping.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 match self.view.get() {
                     Some(view) => view,

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{RegionError, SystemError};
+use crate::fault::report;
 use crate::pool::core::{Home, PoolCore};
 use crate::stats::Counters;
 use crate::sync::RegionLock;
@@ -35,6 +36,10 @@ impl<S: Sys> Addresses<S> {
         let budget = pool.sys.budget();
         // Setting a range aside may split the arena around it.
         let needed = mappings + 2;
+        // Counting the rest of the program's mappings takes milliseconds when there are many: only when it matters.
+        if !budget.fits(needed + budget.limit() / 2) {
+            pool.sys.refresh_budget();
+        }
         if !budget.fits(needed) {
             return Err(RegionError::TooManyMappings { needed, used: budget.used(), limit: budget.limit() });
         }
@@ -199,6 +204,27 @@ impl<S: Sys> Space<S> {
             }
         }
         self.addresses.recount(before, self.edges(start.0, start.0 + count));
+    }
+
+    /// Maps again what the table says, after a call that failed and may have been carried out in part. Under the windows'
+    /// locks and the region lock.
+    ///
+    /// If that fails too, what the program sees there is not its memory any more. There is no going on from that, and the
+    /// process is aborted with a line that says so.
+    pub(crate) fn restore(&self, entries: Range<usize>) {
+        let (pool, size) = (self.pool(), self.pool().block_size.bytes());
+        for index in entries {
+            let at = self.address_of(index);
+            let restored = match self.table.get(EntryIndex(index)) {
+                Entry::Zero => pool.sys.map_zeros(at, size),
+                Entry::Shared(block) => pool.sys.map(at, size, pool.offset(block), Access::Read),
+                Entry::Private(block) => pool.sys.map(at, size, pool.offset(block), Access::ReadWrite),
+            };
+            if let Err(error) = restored {
+                report::lost(pool, at, error);
+                std::process::abort();
+            }
+        }
     }
 
     /// Places from `start` to `end` at which one mapping ends and the next begins.

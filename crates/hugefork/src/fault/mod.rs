@@ -8,5 +8,5 @@
 //! ```
 
 pub(crate) mod delivery;
-mod report;
+pub(crate) mod report;
 pub(crate) mod resolver;

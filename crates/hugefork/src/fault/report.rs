@@ -6,6 +6,7 @@ use core::fmt::{self, Write};
 use rustix::stdio::stderr;
 
 use super::resolver::Unresolved;
+use crate::error::SystemError;
 use crate::pool::core::PoolCore;
 use crate::sys::Sys;
 
@@ -34,6 +35,14 @@ pub(super) fn say(message: fmt::Arguments<'_>) {
     let end = line.len.min(LINE - 1);
     line.bytes[end] = b'\n';
     let _ = rustix::io::write(stderr(), &line.bytes[..=end]);
+}
+
+/// Says that a failed call could not be undone.
+pub(crate) fn lost<S: Sys>(pool: &PoolCore<S>, address: usize, error: SystemError) {
+    say(format_args!(
+        "pool `{}`: the kernel refused to map a block at {address:#x} and to put back what was there: {error}; aborting",
+        pool.name
+    ));
 }
 
 /// Says why a write to `address` cannot be completed, and what would have prevented it.

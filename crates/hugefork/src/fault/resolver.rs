@@ -208,9 +208,8 @@ impl<S: Sys> Space<S> {
         let publishing = self.lock.shared();
         let mapped = pool.sys.map(self.address_of(start.0), len, pool.offset(taken.first), Access::ReadWrite);
         if let Err(error) = mapped {
-            // What is mapped there now is not known, so these blocks may be visible and nobody may have them again.
-            pool.leak(taken.count);
-            return Err(Unresolved::Unmappable(error));
+            self.restore(start.0..start.0 + taken.count);
+            return Err(self.returned(taken, Unresolved::Unmappable(error)));
         }
         taken.blocks().for_each(|block| pool.frames.set_content(block, Content::Used));
         self.publish(start, taken.count, |by| Entry::Private(taken.first.offset(by)));

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use hugefork_kernels::Kernel;
+use rustix::thread::sched_yield;
 
 use super::Pool;
 use super::core::PoolCore;
@@ -222,7 +223,7 @@ impl PoolBuilder {
         let (memory, grant) = self.find_memory()?;
         delivery::install_once()?;
         let blocks = self.block_size.count(self.capacity);
-        let kernels = (Kernel::for_clear(), Kernel::for_copy());
+        let kernels = [Kernel::for_clear(), Kernel::for_copy()].map(|kernel| kernel.with_reschedule(sched_yield));
         let core = PoolCore::new(memory, self.name, self.block_size, blocks, kernels);
         if self.commit == Commit::Upfront {
             obtain_all(&core)?;

@@ -29,15 +29,15 @@ pub(crate) struct PoolCore<S: Sys> {
 }
 
 impl<S: Sys> PoolCore<S> {
-    /// A pool of `blocks` fresh blocks. The kernels are handed in: choosing them may detect and measure.
-    pub(crate) fn new(sys: S, name: String, block_size: BlockSize, blocks: usize, kernels: (Kernel, Kernel)) -> Self {
+    /// A pool of `blocks` fresh blocks, which clears and copies with `kernels`.
+    pub(crate) fn new(sys: S, name: String, block_size: BlockSize, blocks: usize, kernels: [Kernel; 2]) -> Self {
         PoolCore {
             sys,
             frames: Frames::new(blocks),
             block_size,
             name,
-            clear_kernel: kernels.0,
-            copy_kernel: kernels.1,
+            clear_kernel: kernels[0],
+            copy_kernel: kernels[1],
             registry: Registry::default(),
             leaked: AtomicUsize::new(0),
             homes: Mutex::new(Ranges::new(blocks)),

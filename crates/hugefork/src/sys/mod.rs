@@ -27,7 +27,7 @@ pub(crate) enum Merging {
 
 /// One pool's memory, and the addresses that its regions live at.
 ///
-/// All offsets, lengths and addresses are multiples of the block size. Except for `reserve` and `release` the methods
+/// All offsets, lengths and addresses are multiples of the block size. Except for `refresh_budget`, `reserve` and `release` the methods
 /// are called from the fault handler: no allocation, no lock but the kernel's, no panic.
 pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// First byte of the direct map: the whole pool, readable and writable, at offsets as in the pool.
@@ -39,6 +39,9 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// How many mappings the process may have and has.
     fn budget(&self) -> &MappingBudget;
 
+    /// Counts afresh what the rest of the program leaves of the budget. Not in a fault.
+    fn refresh_budget(&self);
+
     /// Gets memory for a block that was never used; it is zero afterwards. `touched` is the byte that is used next.
     fn obtain(&self, offset: usize, len: usize, touched: usize) -> Result<(), SystemError>;
 
@@ -49,10 +52,10 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     fn release(&self, at: usize, len: usize) -> Result<(), SystemError>;
 
     /// Makes pool memory visible at `at` in place of what was there. A `fork(2)` child never sees it, not even one that
-    /// another thread makes during this call. If this fails the memory may be visible there, but is not writable.
+    /// another thread makes during this call. If this fails, what is there is unknown.
     fn map(&self, at: usize, len: usize, offset: usize, access: Access) -> Result<(), SystemError>;
 
-    /// Makes `len` bytes at `at` read as zeros, in place of what was there.
+    /// Makes `len` bytes at `at` read as zeros, in place of what was there. If this fails, what is there is unknown.
     fn map_zeros(&self, at: usize, len: usize) -> Result<(), SystemError>;
 
     /// Changes what the program may do with `len` mapped bytes at `at`. When it returns, no processor has the old right

@@ -181,6 +181,8 @@ impl Sys for SoftMmu {
         &self.budget
     }
 
+    fn refresh_budget(&self) {}
+
     fn obtain(&self, offset: usize, len: usize, touched: usize) -> Result<(), SystemError> {
         assert!(touched < len);
         let mut state = self.called(Call::Obtain)?;
@@ -213,10 +215,10 @@ impl Sys for SoftMmu {
     fn map(&self, at: usize, len: usize, offset: usize, access: Access) -> Result<(), SystemError> {
         assert!(offset + len <= self.layout.size());
         let called = self.called(Call::Map);
-        // A failing call may have changed what is visible all the same, but never made it writable.
+        // A failing call may have changed what is visible all the same.
         let (mut state, result, access) = match called {
             Ok(state) => (state, Ok(()), access),
-            Err(error) => (self.state(), Err(error), Access::Read),
+            Err(error) => (self.state(), Err(error), access),
         };
         for (by, page) in pages_of(at, len).enumerate() {
             let there = state.pages.insert(page, Page::Memory { offset: offset + by * BASE_PAGE, access });

@@ -192,6 +192,10 @@ impl Sys for Linux {
         &BUDGET
     }
 
+    fn refresh_budget(&self) {
+        refresh_budget();
+    }
+
     fn obtain(&self, offset: usize, len: usize, touched: usize) -> Result<(), SystemError> {
         // The touched page first: where the kernel makes a huge page of it, it clears around that address.
         self.populate(offset + touched / BASE_PAGE * BASE_PAGE, BASE_PAGE)?;
@@ -230,10 +234,7 @@ impl Sys for Linux {
             })?;
             // SAFETY: as above; this advice changes no contents.
             named("madvise(MADV_DONTFORK)", unsafe { madvise(pointer(at), len, Advice::LinuxDontFork) })?;
-            if self.dump == Dump::LeftOut {
-                // SAFETY: as above.
-                named("madvise(MADV_DONTDUMP)", unsafe { madvise(pointer(at), len, Advice::LinuxDontDump) })?;
-            }
+            // Shared hugetlb memory is not part of a core dump unless bit 6 of coredump_filter says so: core(5).
             return if access == Access::ReadWrite { self.protect(at, len, access) } else { Ok(()) };
         }
         let flags = MremapFlags::MAYMOVE;
