@@ -1,0 +1,122 @@
+//! `anon-w-seq`: each task writes every 8-byte word of its own new area, `p[i] = i`: the work of vm-scalability's case of that
+//! name.
+//!
+//! `throughput` is all tasks' bytes over the write phase, from the common start to the end of the slowest; `create` is what
+//! came before it, from no areas to all tasks made: mappings and `fork(2)`, or regions and threads.
+//!
+//! The kernel's areas are mapped by the parent, untouched, and written by one child each; without reservation, since
+//! hugetlb reservations would stay with the parent. hugefork's are regions of one pool whose blocks have been used before.
+
+use hugefork::{Pool, Region};
+
+use crate::clock;
+use crate::engine;
+use crate::error::BenchError;
+use crate::kernel_memory::{Inherit, KernelMemory, PageKind, Reserve};
+use crate::plan::{CasePlan, EngineChoice, SubjectPlan};
+use crate::random::Random;
+use crate::result::{Param, Params};
+use crate::sample::{Measure, Metric, Work};
+use crate::tasks::{Area, Outcome, Team};
+use crate::warm::warm;
+
+pub(super) fn work(plan: &CasePlan, subject: &SubjectPlan, cpus: &[usize]) -> (Params, Box<dyn Work>) {
+    let mut params = params(plan);
+    let (plan, cpus) = (plan.clone(), cpus.to_vec());
+    match subject.engine {
+        Some(choice) => {
+            params.extend(engine::asked(&plan, choice));
+            (params, Box::new(Hugefork { plan, choice, cpus, pool: None }))
+        }
+        None => (params, Box::new(Processes { plan, kind: subject.pages(), cpus })),
+    }
+}
+
+/// Parameters of the cases with tasks.
+pub(super) fn params(plan: &CasePlan) -> Params {
+    Params::from([("size".to_owned(), Param::size(plan.size)), ("tasks".to_owned(), Param::Number(plan.tasks as u64))])
+}
+
+/// A sample of the cases with tasks.
+pub(super) fn measures(plan: &CasePlan, create_ms: f64, outcome: Outcome) -> Vec<Measure> {
+    let gib = (plan.size * plan.tasks) as f64 / (1u64 << 30) as f64;
+    let mut measures =
+        vec![Measure::new(Metric::Throughput, gib / outcome.seconds), Measure::new(Metric::Create, create_ms)];
+    measures.extend(Measure::cpu(outcome.cpu));
+    measures
+}
+
+struct Processes {
+    plan: CasePlan,
+    kind: PageKind,
+    cpus: Vec<usize>,
+}
+
+impl Work for Processes {
+    fn prepare(&mut self) -> Result<(), BenchError> {
+        // Also sees that huge pages are to be had: children do not tell.
+        warm(self.kind, self.plan.size, self.plan.tasks, &self.cpus)
+    }
+
+    fn sample(&mut self, _: &mut Random) -> Result<Vec<Measure>, BenchError> {
+        let start = clock::now();
+        let mut memories = Vec::with_capacity(self.plan.tasks);
+        for _ in 0..self.plan.tasks {
+            let memory = KernelMemory::map(self.kind, self.plan.size, Reserve::No)?;
+            memory.inherit(Inherit::Yes)?;
+            memories.push(memory);
+        }
+        let areas: Vec<Area> = memories.iter().map(|memory| Area::new(memory.as_ptr(), memory.len())).collect();
+        // SAFETY: private mappings, which children get as copies of their own.
+        let team = unsafe { Team::of_processes(&areas, &self.cpus) }?;
+        let created = clock::now();
+        Ok(measures(&self.plan, clock::ms(start, created), team.run()?))
+    }
+
+    /// Between samples it holds nothing: what the children wrote went with them.
+    fn release(&mut self) {}
+}
+
+struct Hugefork {
+    plan: CasePlan,
+    choice: EngineChoice,
+    cpus: Vec<usize>,
+    pool: Option<Pool>,
+}
+
+impl Work for Hugefork {
+    fn prepare(&mut self) -> Result<(), BenchError> {
+        if self.pool.is_none() {
+            let capacity = self.plan.size * self.plan.tasks;
+            self.pool = Some(engine::warm_pool(self.choice, self.plan.block_size, capacity)?);
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, _: &mut Random) -> Result<Vec<Measure>, BenchError> {
+        let pool = self.pool.as_ref().expect("prepared before sampled");
+        let start = clock::now();
+        let regions = (0..self.plan.tasks).map(|_| pool.region(self.plan.size)).collect::<Result<Vec<Region>, _>>()?;
+        let areas: Vec<Area> = regions.iter().map(|region| Area::new(region.as_mut_ptr(), region.len())).collect();
+        // SAFETY: one region a thread, which outlive the team: it ends within this function.
+        let team = unsafe { Team::of_threads(&areas, &self.cpus) }?;
+        let created = clock::now();
+        Ok(measures(&self.plan, clock::ms(start, created), team.run()?))
+    }
+
+    fn release(&mut self) {
+        self.pool = None;
+    }
+
+    fn granted(&self) -> Params {
+        self.pool.as_ref().map_or_else(Params::new, |pool| {
+            let mut params = engine::granted(pool);
+            params.insert("kernel".to_owned(), Param::text(pool.clear_kernel()));
+            params
+        })
+    }
+
+    fn caveat(&self) -> Option<String> {
+        self.pool.as_ref().and_then(engine::caveat)
+    }
+}

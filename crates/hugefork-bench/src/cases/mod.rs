@@ -1,0 +1,235 @@
+//! The cases: what one sample of each is, who takes part, and what it needs.
+
+mod anon_cow_seq;
+mod anon_w_seq;
+mod clear_copy;
+mod snapshot;
+mod zero_fault;
+
+use std::fmt;
+use std::str::FromStr;
+
+use hugefork_kernels::{Kernel, Order, Primitive, every_kernel};
+
+use crate::nearest;
+use crate::plan::{CasePlan, Scope};
+use crate::sample::{Entry, Metric};
+use crate::subject::Subject;
+
+/// A case. Names are stable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Case {
+    /// Clear a block around a random target, then use what lies there. The area is what blocks rotate over.
+    Clear,
+    /// Copy a block likewise, from one area to another.
+    Copy,
+    /// First write at a random offset of each block of an area that is new, on memory that is not; then near use.
+    ZeroFault,
+    /// Each task writes every word of its own new area.
+    AnonWSeq,
+    /// Each task writes every word of its own fork of one populated area.
+    AnonCowSeq,
+    /// Pause of the program that takes a fork or snapshot of a populated area.
+    Snapshot,
+}
+
+impl Case {
+    /// Every case, in the order of a full run.
+    pub const ALL: [Case; 6] =
+        [Case::Clear, Case::Copy, Case::ZeroFault, Case::AnonWSeq, Case::AnonCowSeq, Case::Snapshot];
+
+    /// The name on the command line and in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Case::Clear => "clear",
+            Case::Copy => "copy",
+            Case::ZeroFault => "zero-fault",
+            Case::AnonWSeq => "anon-w-seq",
+            Case::AnonCowSeq => "anon-cow-seq",
+            Case::Snapshot => "snapshot",
+        }
+    }
+
+    /// The metric that subjects are compared by.
+    pub fn lead_metric(self) -> Metric {
+        match self {
+            Case::Clear | Case::Copy => Metric::Total,
+            Case::ZeroFault => Metric::Latency,
+            Case::AnonWSeq | Case::AnonCowSeq => Metric::Throughput,
+            Case::Snapshot => Metric::Pause,
+        }
+    }
+
+    /// Its subjects. The quick `clear` and `copy` take hugefork's choice, what Linux up to 6.19 does, one whole `rep` and
+    /// libc; the full ones every kernel of the machine.
+    pub fn subjects(self, scope: Scope) -> Vec<Subject> {
+        match self {
+            Case::Clear | Case::Copy => {
+                let libc = if self == Case::Clear { Subject::Memset } else { Subject::Memcpy };
+                let mut subjects = vec![Subject::Hugefork, libc];
+                match scope {
+                    Scope::Quick => subjects.extend([linux_order(), one_call()].map(Subject::Kernel)),
+                    Scope::Full => subjects.extend(every_kernel().filter(|k| self.can_use(k)).map(Subject::Kernel)),
+                }
+                subjects
+            }
+            Case::ZeroFault | Case::AnonWSeq => {
+                vec![Subject::Hugefork, Subject::KernelThp, Subject::KernelHugetlb, Subject::Kernel4k]
+            }
+            Case::AnonCowSeq => vec![Subject::Hugefork, Subject::ForkThp, Subject::ForkHugetlb, Subject::Fork4k],
+            Case::Snapshot => {
+                vec![Subject::Hugefork, Subject::ForkThp, Subject::ForkHugetlb, Subject::Fork4k, Subject::Memcpy]
+            }
+        }
+    }
+
+    /// Whether `subject` can take part; for `clear` and `copy` that is any kernel that can be named, listed or not.
+    pub fn has(self, subject: &Subject) -> bool {
+        match subject {
+            Subject::Kernel(kernel) => matches!(self, Case::Clear | Case::Copy) && self.can_use(kernel),
+            named => self.subjects(Scope::Quick).contains(named),
+        }
+    }
+
+    fn can_use(self, kernel: &Kernel) -> bool {
+        self == Case::Clear || (kernel.far().can_copy() && kernel.near().can_copy())
+    }
+
+    /// Whether several tasks work at once.
+    pub(crate) fn has_tasks(self) -> bool {
+        matches!(self, Case::AnonWSeq | Case::AnonCowSeq)
+    }
+
+    /// Whether hugefork takes part with a pool.
+    pub(crate) fn has_pool(self) -> bool {
+        !matches!(self, Case::Clear | Case::Copy)
+    }
+
+    /// Whether a small area would let caches decide the figures.
+    pub(crate) fn rotates(self) -> bool {
+        matches!(self, Case::Clear | Case::Copy | Case::ZeroFault)
+    }
+
+    /// The area's size on a machine with memory enough.
+    pub(crate) fn usual_size(self, scope: Scope) -> usize {
+        const MIB: usize = 1 << 20;
+        match (self, scope) {
+            (Case::Clear | Case::Copy, Scope::Quick) => 256 * MIB,
+            (Case::ZeroFault | Case::AnonWSeq, Scope::Quick) => 512 * MIB,
+            (Case::AnonCowSeq, Scope::Quick) => 256 * MIB,
+            (Case::AnonCowSeq, Scope::Full) => 512 * MIB,
+            (Case::Snapshot, Scope::Quick) | (_, Scope::Full) => 1024 * MIB,
+        }
+    }
+
+    /// Bytes that `subject` needs at the same time; none if that is more than can be counted.
+    pub(crate) fn memory(self, plan: &CasePlan, subject: &Subject) -> Option<usize> {
+        let hugefork = *subject == Subject::Hugefork;
+        match self {
+            Case::Clear => Some(plan.size),
+            Case::Copy => plan.size.checked_mul(2),
+            Case::ZeroFault if hugefork => plan.size.checked_add(plan.rotation),
+            Case::ZeroFault => Some(plan.size),
+            Case::AnonWSeq => plan.size.checked_mul(plan.tasks),
+            Case::AnonCowSeq => {
+                let forks = plan.size.checked_mul(plan.tasks + 1)?;
+                if hugefork { forks.checked_add(2 * plan.rotation) } else { Some(forks) }
+            }
+            Case::Snapshot if *subject == Subject::Memcpy => plan.size.checked_mul(2),
+            Case::Snapshot => Some(plan.size),
+        }
+    }
+
+    /// Whether subjects of this case are timed while they fork this process.
+    pub(crate) fn forks(self) -> bool {
+        matches!(self, Case::AnonCowSeq | Case::Snapshot)
+    }
+
+    /// Builds the case's subjects. `cpus` are the ones to pin to.
+    pub(crate) fn entries(plan: &CasePlan, cpus: &[usize]) -> Vec<Entry> {
+        let work = match plan.case {
+            Case::Clear | Case::Copy => return clear_copy::entries(plan, cpus),
+            Case::ZeroFault => zero_fault::work,
+            Case::AnonWSeq => anon_w_seq::work,
+            Case::AnonCowSeq => anon_cow_seq::work,
+            Case::Snapshot => snapshot::work,
+        };
+        plan.subjects
+            .iter()
+            .map(|subject| {
+                let (params, work) = work(plan, subject, cpus);
+                let work = match &subject.lack {
+                    Some(lack) => Err(lack.clone()),
+                    None => Ok(work),
+                };
+                Entry { subject: subject.subject.clone(), params, keep: subject.keep, work }
+            })
+            .collect()
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Case {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Case::ALL.into_iter().find(|case| case.name() == text);
+        found.ok_or_else(|| nearest::unknown("case", text, Case::ALL.iter().map(|case| case.name())))
+    }
+}
+
+/// What Linux up to 6.19 does to a huge page: target-last, one 4 KiB call at a time.
+pub(crate) fn linux_order() -> Kernel {
+    with_rep(Order::TargetLast)
+}
+
+/// The whole block in one go.
+fn one_call() -> Kernel {
+    with_rep(Order::Straight)
+}
+
+fn with_rep(order: Order) -> Kernel {
+    Kernel::new(order, Primitive::Rep)
+        .or_else(|_| Kernel::new(order, Primitive::Portable))
+        .expect("the portable primitive runs everywhere, in every order")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back_and_slips_are_helped() {
+        for case in Case::ALL {
+            assert_eq!(case.to_string().parse(), Ok(case));
+        }
+        assert!("snapshots".parse::<Case>().unwrap_err().contains("did you mean `snapshot`?"));
+    }
+
+    #[test]
+    fn every_case_has_hugefork_and_a_rival() {
+        for case in Case::ALL {
+            for scope in [Scope::Quick, Scope::Full] {
+                let subjects = case.subjects(scope);
+                assert_eq!(subjects[0], Subject::Hugefork);
+                assert!(subjects.len() >= 3);
+                assert!(subjects.iter().all(|subject| case.has(subject)), "{case}");
+            }
+        }
+    }
+
+    #[test]
+    fn kernels_that_cannot_copy_stay_out_of_copy() {
+        for subject in Case::Copy.subjects(Scope::Full) {
+            if let Subject::Kernel(kernel) = subject {
+                assert!(kernel.far().can_copy(), "{kernel}");
+            }
+        }
+    }
+}

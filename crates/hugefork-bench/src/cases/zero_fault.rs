@@ -1,0 +1,210 @@
+//! `zero-fault`: the first write to each stretch of an area that is new, and the use that follows it.
+//!
+//! One pass goes over the area in steps of the block size, at least 2 MiB. In each step: fence, clock, one 8-byte write at a
+//! random offset, fence, clock, read-modify-write of the 64 KiB around it, fence, clock. `latency` is the whole, `fault` the
+//! first interval; a sample is the median over the pass.
+//!
+//! That is the same work for everybody: what a program does that writes somewhere and goes on nearby. It is not the same
+//! service: a 2 MiB page has then been prepared in one fault, while `kernel-4k` has taken one fault for the write and up to
+//! fifteen more in the use, and has made 64 KiB of each 2 MiB present. Its figure is that of sparse use.
+//!
+//! The memory has been used before, for all: hugefork's blocks were written and given back, the kernel's pages belonged to
+//! another mapping a moment ago. Both start from an address range that nobody has touched, a new region or mapping every time.
+//!
+//! `overhead`, for hugefork, comes from a second pass over another new region, in which every fault is followed by the pool's
+//! own clear of a block of the same backing, written before and out of the caches: median fault less median clear. It is what
+//! the signal, the handler, the mapping and the processor's own page walk cost beyond the clear. It is a pass of its own so
+//! that the reference does not disturb `latency`.
+
+use hugefork::{Pool, Region};
+use hugefork_kernels::Target;
+
+use crate::affinity::Pinned;
+use crate::clock::{self, CpuTime};
+use crate::engine;
+use crate::error::BenchError;
+use crate::kernel_memory::{HUGE_PAGE, KernelMemory, PageKind, Reserve};
+use crate::plan::{CasePlan, EngineChoice, SubjectPlan};
+use crate::random::Random;
+use crate::result::{Param, Params};
+use crate::sample::{Measure, Metric, Work};
+use crate::stats::median_in_place;
+use crate::warm::warm;
+use crate::work;
+
+pub(super) fn work(plan: &CasePlan, subject: &SubjectPlan, cpus: &[usize]) -> (Params, Box<dyn Work>) {
+    let (plan, cpu) = (plan.clone(), cpus[0]);
+    let mut params = Params::from([
+        ("size".to_owned(), Param::size(plan.size)),
+        ("use".to_owned(), Param::size(work::NEAR)),
+        ("stride".to_owned(), Param::size(plan.stride())),
+    ]);
+    match subject.engine {
+        Some(choice) => {
+            params.extend(engine::asked(&plan, choice));
+            (params, Box::new(Hugefork { plan, choice, cpu, held: None }))
+        }
+        None => (params, Box::new(KernelFaults { plan, kind: subject.pages(), cpu, fresh: None })),
+    }
+}
+
+/// What the first word gets; odd, so that nothing else in the pass could have left it.
+const MARK: u64 = 0x5eed_f00d_0dd5;
+
+/// One pass: first write and near use in every stride of an untouched area.
+///
+/// # Safety
+/// `area` is `len` bytes of demand-zero memory, a multiple of `stride` long, aligned to 4096, ours alone.
+unsafe fn pass(area: *mut u8, len: usize, stride: usize, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
+    let steps = len / stride;
+    let mut written = Vec::with_capacity(steps);
+    let (mut latency, mut fault) = (Vec::with_capacity(steps), Vec::with_capacity(steps));
+    let before = CpuTime::of_this_thread();
+    for step in 0..steps {
+        let target = targets.word_offset(stride);
+        // SAFETY: `step * stride + stride <= len` and `target + 8 <= stride`.
+        unsafe {
+            let block = area.add(step * stride);
+            let start = clock::now_fenced();
+            work::first_write(block, target, MARK);
+            let faulted = clock::now_fenced();
+            work::near_use(block, stride, target);
+            let end = clock::now_fenced();
+            fault.push(clock::us(start, faulted));
+            latency.push(clock::us(start, end));
+        }
+        written.push(target);
+    }
+    let used = CpuTime::of_this_thread().since(before);
+    for (step, target) in written.into_iter().enumerate() {
+        // SAFETY: as above.
+        unsafe { work::check_near(area.add(step * stride), stride, target, MARK) }?;
+    }
+    let median = |times: &mut Vec<f64>| median_in_place(times).unwrap_or(f64::NAN);
+    let mut measures =
+        vec![Measure::new(Metric::Latency, median(&mut latency)), Measure::new(Metric::Fault, median(&mut fault))];
+    measures.extend(Measure::cpu(used));
+    Ok(measures)
+}
+
+struct KernelFaults {
+    plan: CasePlan,
+    kind: PageKind,
+    cpu: usize,
+    fresh: Option<KernelMemory>,
+}
+
+impl Work for KernelFaults {
+    fn prepare(&mut self) -> Result<(), BenchError> {
+        self.fresh = None;
+        warm(self.kind, self.plan.size, 1, &[self.cpu])?;
+        // A new mapping every time, rather than `MADV_DONTNEED` on the old one, which would keep its page tables: hugefork's
+        // new region has none either.
+        self.fresh = Some(KernelMemory::map(self.kind, self.plan.size, Reserve::Yes)?);
+        Ok(())
+    }
+
+    fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
+        let memory = self.fresh.take().expect("prepared before sampled");
+        let measures = {
+            let _pinned = Pinned::to(self.cpu)?;
+            // SAFETY: a new anonymous mapping of our own.
+            unsafe { pass(memory.as_ptr(), memory.len(), self.plan.stride(), targets)? }
+        };
+        // Now that the pass is over: huge pages it must have been, or the figure is another subject's.
+        memory.check_huge_bytes(memory.len() / self.plan.stride() * HUGE_PAGE)?;
+        Ok(measures)
+    }
+
+    fn release(&mut self) {
+        self.fresh = None;
+    }
+}
+
+struct Hugefork {
+    plan: CasePlan,
+    choice: EngineChoice,
+    cpu: usize,
+    held: Option<Held>,
+}
+
+struct Held {
+    // Regions before their pool: fields drop in order.
+    reference: Region,
+    pool: Pool,
+    /// The next block of `reference` to clear.
+    next: usize,
+}
+
+impl Hugefork {
+    /// The second pass: faults alone, each followed by a direct clear of the same size.
+    fn overhead(&mut self, targets: &mut Random) -> Result<Measure, BenchError> {
+        let block = self.plan.block_size.bytes();
+        let stride = self.plan.stride();
+        let held = self.held.as_mut().expect("prepared before sampled");
+        let region = held.pool.region(self.plan.size)?;
+        let kernel = held.pool.clear_kernel();
+        let blocks = held.reference.len() / block;
+        let steps = region.len() / stride;
+        let (mut faults, mut clears) = (Vec::with_capacity(steps), Vec::with_capacity(steps));
+        let _pinned = Pinned::to(self.cpu)?;
+        for step in 0..steps {
+            let target = targets.word_offset(block);
+            // SAFETY: the stretch and the reference's block are whole and within their regions, which are ours alone;
+            // the reference was written wholly, so clearing it takes no fault.
+            unsafe {
+                let fresh = region.as_mut_ptr().add(step * stride);
+                let start = clock::now_fenced();
+                work::first_write(fresh, target, MARK);
+                faults.push(clock::us(start, clock::now_fenced()));
+                let written = held.reference.as_mut_ptr().add(held.next * block);
+                let start = clock::now_fenced();
+                kernel.clear(written, block, Target::At(target));
+                clears.push(clock::us(start, clock::now_fenced()));
+            }
+            held.next = (held.next + 1) % blocks;
+        }
+        let medians = median_in_place(&mut faults).zip(median_in_place(&mut clears));
+        Ok(Measure::new(Metric::Overhead, medians.map_or(f64::NAN, |(fault, clear)| fault - clear)))
+    }
+}
+
+impl Work for Hugefork {
+    fn prepare(&mut self) -> Result<(), BenchError> {
+        if self.held.is_none() {
+            let capacity = self.plan.size + self.plan.rotation;
+            let pool = engine::warm_pool(self.choice, self.plan.block_size, capacity)?;
+            let reference = engine::written(&pool, self.plan.rotation, 0)?;
+            self.held = Some(Held { reference, pool, next: 0 });
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
+        let mut measures = {
+            let held = self.held.as_ref().expect("prepared before sampled");
+            let region = held.pool.region(self.plan.size)?;
+            let _pinned = Pinned::to(self.cpu)?;
+            // SAFETY: a new region of our own; its pool has a block for every fault.
+            unsafe { pass(region.as_mut_ptr(), region.len(), self.plan.stride(), targets)? }
+        };
+        measures.push(self.overhead(targets)?);
+        Ok(measures)
+    }
+
+    fn release(&mut self) {
+        self.held = None;
+    }
+
+    fn granted(&self) -> Params {
+        self.held.as_ref().map_or_else(Params::new, |held| {
+            let mut params = engine::granted(&held.pool);
+            params.insert("kernel".to_owned(), Param::text(held.pool.clear_kernel()));
+            params
+        })
+    }
+
+    fn caveat(&self) -> Option<String> {
+        self.held.as_ref().and_then(|held| engine::caveat(&held.pool))
+    }
+}

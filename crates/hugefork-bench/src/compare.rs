@@ -1,0 +1,211 @@
+//! From results to ratios: hugefork beside the kernel's best, case by case.
+
+use crate::cases::{Case, linux_order};
+use crate::result::{CaseResult, Report};
+use crate::sample::{Better, Metric};
+use crate::subject::Subject;
+
+/// What hugefork is compared with as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rank {
+    /// Does the same for the program: a candidate for "the kernel's best".
+    Rival,
+    /// Worth knowing, but not the same service; the text says why.
+    Aside(&'static str),
+}
+
+/// One subject beside hugefork.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Beside {
+    /// Its name.
+    pub subject: String,
+    /// Its median.
+    pub median: f64,
+    /// How many times better hugefork is; less than 1 if it is worse.
+    pub ratio: f64,
+    /// As what it is compared.
+    pub rank: Rank,
+}
+
+/// hugefork in one case, with one set of parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    /// The case.
+    pub case: Case,
+    /// hugefork's result.
+    pub ours: CaseResult,
+    /// The others, the strongest rival first, then the other rivals, then what stands aside.
+    pub others: Vec<Beside>,
+}
+
+impl Comparison {
+    /// The strongest rival.
+    pub fn best(&self) -> Option<&Beside> {
+        self.others.first().filter(|other| other.rank == Rank::Rival)
+    }
+}
+
+/// Every comparison that `report` allows, in its order.
+pub fn compare(report: &Report) -> Vec<Comparison> {
+    let leads = |result: &&CaseResult| case_of(result).is_some_and(|case| case.lead_metric().name() == result.metric);
+    report
+        .results
+        .iter()
+        .filter(leads)
+        .filter(|result| result.subject == Subject::Hugefork.to_string())
+        .filter_map(|ours| {
+            let case = case_of(ours)?;
+            let same_work = |other: &&CaseResult| {
+                other.case == ours.case
+                    && other.metric == ours.metric
+                    // What only one of them has (a backing, a kernel) is what sets them apart.
+                    && other.params.iter().all(|(name, value)| {
+                        WORK.iter().all(|shared| shared != name) || ours.params.get(name) == Some(value)
+                    })
+            };
+            let mut others: Vec<Beside> = report
+                .results
+                .iter()
+                .filter(leads)
+                .filter(same_work)
+                .filter_map(|other| beside(case, ours, other))
+                .collect();
+            others.sort_by(|a, b| {
+                let aside = |other: &Beside| other.rank != Rank::Rival;
+                aside(a).cmp(&aside(b)).then(a.ratio.total_cmp(&b.ratio))
+            });
+            (!others.is_empty()).then(|| Comparison { case, ours: ours.clone(), others })
+        })
+        .collect()
+}
+
+/// The parameters that say what the work was; results are compared if these agree.
+const WORK: [&str; 5] = ["size", "area", "use", "stride", "tasks"];
+
+fn case_of(result: &CaseResult) -> Option<Case> {
+    result.case.parse().ok()
+}
+
+fn beside(case: Case, ours: &CaseResult, other: &CaseResult) -> Option<Beside> {
+    let rank = rank(case, &other.subject)?;
+    let metric = case.lead_metric();
+    Some(Beside {
+        subject: other.subject.clone(),
+        median: other.median,
+        ratio: ratio(metric, ours.median, other.median),
+        rank,
+    })
+}
+
+/// How many times better `ours` is than `theirs`.
+pub fn ratio(metric: Metric, ours: f64, theirs: f64) -> f64 {
+    match metric.better() {
+        Better::Lower => theirs / ours,
+        Better::Higher => ours / theirs,
+    }
+}
+
+fn rank(case: Case, subject: &str) -> Option<Rank> {
+    let named: Subject = subject.parse().ok()?;
+    match (case, named) {
+        (_, Subject::Hugefork) => None,
+        // Single kernels are the full list's matter, but for the one that Linux uses.
+        (Case::Clear | Case::Copy, Subject::Kernel(kernel)) => (kernel == linux_order()).then_some(Rank::Rival),
+        (Case::ZeroFault, Subject::Kernel4k) => {
+            Some(Rank::Aside("makes 64 KiB of each stretch present, not all of it"))
+        }
+        (Case::Snapshot, Subject::Memcpy) => Some(Rank::Aside("a whole second copy, though nothing to pay later")),
+        _ => Some(Rank::Rival),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::Host;
+    use crate::result::{Param, Params};
+
+    fn result(case: Case, subject: &str, metric: Metric, median: f64, params: &[(&str, &str)]) -> CaseResult {
+        CaseResult {
+            case: case.name().to_owned(),
+            subject: subject.to_owned(),
+            params: params.iter().map(|(k, v)| ((*k).to_owned(), Param::text(v))).collect::<Params>(),
+            metric: metric.name().to_owned(),
+            unit: metric.unit().to_owned(),
+            samples: vec![median],
+            median,
+        }
+    }
+
+    fn report(results: Vec<CaseResult>) -> Report {
+        let mut report = Report::new(String::new(), Host::default());
+        report.results = results;
+        report
+    }
+
+    #[test]
+    fn the_strongest_rival_comes_first_and_asides_last() {
+        let of = |subject, median| result(Case::ZeroFault, subject, Metric::Latency, median, &[("size", "1GiB")]);
+        let found = compare(&report(vec![
+            of("kernel-4k", 12.0),
+            of("kernel-hugetlb", 81.0),
+            of("hugefork", 27.0),
+            of("kernel-thp", 82.0),
+        ]));
+        assert_eq!(found.len(), 1);
+        let names: Vec<&str> = found[0].others.iter().map(|other| other.subject.as_str()).collect();
+        assert_eq!(names, ["kernel-hugetlb", "kernel-thp", "kernel-4k"]);
+        assert_eq!(found[0].best().unwrap().ratio, 3.0);
+        assert!(found[0].others[2].ratio < 0.5);
+    }
+
+    #[test]
+    fn more_throughput_is_better() {
+        let of = |subject, median| result(Case::AnonWSeq, subject, Metric::Throughput, median, &[]);
+        let found = compare(&report(vec![of("hugefork", 30.0), of("kernel-thp", 20.0), of("kernel-4k", 5.0)]));
+        assert_eq!(found[0].best().unwrap().subject, "kernel-thp");
+        assert_eq!(found[0].best().unwrap().ratio, 1.5);
+    }
+
+    #[test]
+    fn only_the_same_work_is_compared_and_each_backing_on_its_own() {
+        let of = |subject, size, backing: &[(&str, &str)], median| {
+            let mut params = vec![("size", size)];
+            params.extend(backing);
+            result(Case::Snapshot, subject, Metric::Pause, median, &params)
+        };
+        let found = compare(&report(vec![
+            of("hugefork", "1GiB", &[("backing", "hugetlb")], 0.1),
+            of("hugefork", "1GiB", &[("backing", "shmem-thp")], 0.2),
+            of("fork-4k", "1GiB", &[], 20.0),
+            of("fork-4k", "4GiB", &[], 80.0),
+            of("memcpy", "1GiB", &[], 70.0),
+        ]));
+        assert_eq!(found.len(), 2);
+        for comparison in &found {
+            assert_eq!(comparison.others.len(), 2, "{comparison:?}");
+            assert_eq!(comparison.best().unwrap().median, 20.0);
+        }
+    }
+
+    #[test]
+    fn clear_is_compared_with_linux_and_libc_only() {
+        let linux = linux_order().to_string();
+        let of = |subject: &str, median| result(Case::Clear, subject, Metric::Total, median, &[("use", "64KiB")]);
+        let found = compare(&report(vec![
+            of("hugefork", 24.0),
+            of(&linux, 82.0),
+            of("straight/portable", 40.0),
+            of("memset", 40.0),
+        ]));
+        let names: Vec<&str> = found[0].others.iter().map(|other| other.subject.as_str()).collect();
+        assert_eq!(names, ["memset", linux.as_str()]);
+    }
+
+    #[test]
+    fn without_hugefork_or_without_others_there_is_nothing_to_compare() {
+        let of = |subject| result(Case::AnonWSeq, subject, Metric::Throughput, 1.0, &[]);
+        assert!(compare(&report(vec![of("kernel-thp")])).is_empty());
+        assert!(compare(&report(vec![of("hugefork")])).is_empty());
+    }
+}

@@ -1,0 +1,69 @@
+//! Errors of a bench: what the user asked for cannot be ([`UsageError`]), or a subject did not get through
+//! ([`BenchError`]).
+
+use std::io;
+
+use thiserror::Error;
+
+/// A request that cannot be met on any machine state: found before anything runs. The message names the option.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
+
+/// Why a subject gave no sample.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// The machine does not offer what the subject stands on. The text says what would mend it.
+    #[error("{0}")]
+    CannotRun(String),
+    /// A system call of the bench itself failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What the bench was doing.
+        what: &'static str,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// hugefork gave no pool.
+    #[error("hugefork: {0}")]
+    Build(#[from] hugefork::BuildError),
+    /// hugefork gave no region, fork or snapshot.
+    #[error("hugefork: {0}")]
+    Region(#[from] hugefork::RegionError),
+    /// A task ended otherwise than by finishing its work.
+    #[error("task {task} of {tasks} {how}")]
+    Task {
+        /// Which task, from 0.
+        task: usize,
+        /// How many there were.
+        tasks: usize,
+        /// How it ended.
+        how: String,
+    },
+    /// Memory held other bytes than it must: the subject did not do the work, so its time means nothing.
+    #[error("wrong contents at offset {offset:#x}: found {found:#x}, must be {expected:#x}")]
+    WrongContents {
+        /// Offset in the area.
+        offset: usize,
+        /// The word found.
+        found: u64,
+        /// The word that the work leaves there.
+        expected: u64,
+    },
+    /// The observer could not keep the results.
+    #[error("{0}")]
+    Results(String),
+}
+
+impl BenchError {
+    /// A failed system call while `what`.
+    pub(crate) fn system(what: &'static str, source: impl Into<io::Error>) -> Self {
+        BenchError::System { what, source: source.into() }
+    }
+
+    /// Whether the machine is at fault, so that the subject is listed as not run, rather than as failed.
+    pub(crate) fn is_lack(&self) -> bool {
+        matches!(self, BenchError::CannotRun(_) | BenchError::Build(_))
+    }
+}

@@ -1,0 +1,43 @@
+//! The workloads of `hugefork bench`: the engine beside the kernel, doing the same work on the same machine in the same
+//! minute.
+//!
+//! ```text
+//! Options ──Plan::new──▶ Plan ──Plan::settle(host)──▶ what runs, what does not and why
+//!                                      │
+//!                                 runner::run        round 0 warms up, rounds 1…n count; each round runs every subject once
+//!                                      │
+//!                                   Report ──▶ JSON (schema 1), compare::compare ──▶ ratios
+//! ```
+//!
+//! What makes two figures comparable is decided here and said where it is decided: [`work`] has the loads and stores that
+//! every subject runs, [`tasks`] how several run at once, [`clock`] what a time is, [`kernel_memory`] what the kernel
+//! subjects stand on, and each module in [`cases`] what one sample is.
+//!
+//! Relies on Linux: `/proc`, `/sys`, `fork(2)`, futexes.
+
+pub mod affinity;
+pub mod cases;
+pub mod clock;
+pub mod compare;
+mod engine;
+mod error;
+pub mod host;
+pub mod kernel_memory;
+pub mod nearest;
+pub mod plan;
+mod random;
+pub mod result;
+pub mod runner;
+pub mod sample;
+pub mod stats;
+pub mod subject;
+pub mod tasks;
+mod warm;
+pub mod work;
+
+pub use cases::Case;
+pub use error::{BenchError, UsageError};
+pub use host::Host;
+pub use plan::{Options, Plan, Scope};
+pub use result::Report;
+pub use subject::Subject;

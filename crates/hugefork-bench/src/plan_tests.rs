@@ -1,0 +1,169 @@
+//! Tests of what a plan accepts and how it shares out memory.
+
+use super::*;
+use crate::host::{Cache, HugetlbPool, Thp};
+
+fn host(memory_gib: usize, hugetlb_pages: usize) -> Host {
+    Host {
+        cpus: 2,
+        cpu_numbers: vec![0, 1],
+        caches: vec![Cache { level: 3, kind: "Unified".into(), size: "32MiB".into(), shared_by: "0-1".into() }],
+        memory_bytes: memory_gib << 30,
+        available_bytes: memory_gib << 30,
+        thp: Thp { enabled: "madvise".into(), defrag: "madvise".into(), shmem_enabled: "never".into() },
+        hugetlb: vec![HugetlbPool { page: "2MiB".into(), total: hugetlb_pages, free: hugetlb_pages }],
+        ..Host::default()
+    }
+}
+
+fn options(cases: &[Case]) -> Options {
+    Options {
+        cases: cases.to_vec(),
+        scope: Scope::Quick,
+        size: None,
+        tasks: None,
+        block_size: BlockSize::MIB_2,
+        backings: vec![Backing::Auto],
+        runs: 5,
+        subjects: None,
+    }
+}
+
+fn refused(change: impl FnOnce(&mut Options)) -> String {
+    let mut options = options(&Case::ALL);
+    change(&mut options);
+    Plan::new(&options, &host(24, 0)).unwrap_err().0
+}
+
+#[test]
+fn impossible_requests_name_their_option_and_a_way_out() {
+    assert!(refused(|o| o.size = Some(0)).starts_with("--size 0: take a multiple of 2MiB"));
+    assert!(refused(|o| o.size = Some(3 << 20)).contains("the nearest is 2MiB"));
+    assert!(refused(|o| o.size = Some(4096)).contains("the nearest is 2MiB"));
+    assert!(refused(|o| o.size = Some(1 << 40)).contains("larger than this machine's memory"));
+    assert!(refused(|o| o.tasks = Some(0)).starts_with("--tasks 0"));
+    assert!(refused(|o| o.tasks = Some(1 << 20)).contains("at most 1024"));
+    assert!(refused(|o| o.runs = 0).starts_with("--runs 0"));
+    let error = refused(|o| {
+        o.cases = vec![Case::Clear];
+        o.subjects = Some(vec![Subject::ForkThp]);
+    });
+    assert!(error.starts_with("--subjects fork-thp: no chosen case has it") && error.contains("memset"), "{error}");
+}
+
+#[test]
+fn few_runs_and_warm_caches_are_flagged() {
+    let mut options = options(&[Case::ZeroFault]);
+    options.runs = 1;
+    options.size = Some(16 << 20);
+    let plan = Plan::new(&options, &host(24, 0)).unwrap();
+    assert!(plan.warnings[0].contains("1 counted run"), "{:?}", plan.warnings);
+    assert!(plan.warnings[1].contains("four times the last-level cache (128MiB)"), "{:?}", plan.warnings);
+}
+
+#[test]
+fn defaults_rotate_over_enough_and_fit_small_machines() {
+    for memory_gib in [1, 2, 8, 24, 512] {
+        let host = host(memory_gib, 0);
+        for scope in [Scope::Quick, Scope::Full] {
+            let plan = Plan::new(&Options { scope, ..options(&Case::ALL) }, &host).unwrap();
+            for case in &plan.cases {
+                assert!(case.size > 0 && case.size.is_multiple_of(case.stride()), "{memory_gib} GiB: {case:?}");
+                for subject in &case.subjects {
+                    assert!(subject.memory <= host.memory_bytes / 2, "{memory_gib} GiB, {}: {subject:?}", case.case);
+                }
+                if memory_gib >= 24 && case.case.rotates() {
+                    assert!(case.size >= 128 << 20, "{}", case.case);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_block_larger_than_a_huge_page_is_the_stride() {
+    let mut options = options(&[Case::ZeroFault]);
+    options.block_size = BlockSize::new(8 << 20).unwrap();
+    let plan = Plan::new(&options, &host(24, 0)).unwrap();
+    assert_eq!(plan.cases[0].stride(), 8 << 20);
+    options.block_size = BlockSize::KIB_4;
+    let plan = Plan::new(&options, &host(24, 0)).unwrap();
+    assert_eq!(plan.cases[0].stride(), 2 << 20);
+}
+
+#[test]
+fn hugetlb_pages_are_shared_out_and_who_gets_none_is_told_why() {
+    let mut options = options(&[Case::AnonWSeq]);
+    options.size = Some(64 << 20);
+    options.tasks = Some(2);
+    options.backings = vec![Backing::Hugetlb, Backing::Auto];
+    let lacks = |pages: usize| {
+        let host = host(24, pages);
+        let mut plan = Plan::new(&options, &host).unwrap();
+        assert_eq!(plan.hugetlb_bytes(), 2 * (128 << 20), "one for hugefork, one for the kernel");
+        plan.settle(&host);
+        plan.cases.remove(0).subjects
+    };
+    let without = |subjects: &[SubjectPlan]| -> Vec<String> {
+        subjects.iter().filter(|subject| subject.lack.is_some()).map(|subject| subject.subject.to_string()).collect()
+    };
+
+    assert!(without(&lacks(128)).is_empty());
+    assert_eq!(without(&lacks(64)), ["kernel-hugetlb"]);
+    let none = lacks(0);
+    assert_eq!(without(&none), ["hugefork", "kernel-hugetlb"]);
+    let why = none.iter().find_map(|subject| subject.lack.clone()).unwrap();
+    for part in ["backing hugetlb: ", "needs 64 free", "vm.nr_hugepages=64", "--tune"] {
+        assert!(why.contains(part), "{why}");
+    }
+    // On `auto` it goes on with what there is.
+    assert!(none.iter().any(|subject| subject.engine.is_some() && subject.lack.is_none()));
+}
+
+#[test]
+fn with_memory_freed_between_samples_subjects_share_the_pages() {
+    let mut options = options(&[Case::Snapshot]);
+    options.size = Some(4 << 30);
+    options.backings = vec![Backing::Hugetlb];
+    let host = host(24, 2048);
+    let mut plan = Plan::new(&options, &host).unwrap();
+    assert!(plan.cases[0].subjects.iter().all(|subject| subject.keep == Keep::Freed));
+    assert_eq!(plan.hugetlb_bytes(), 4 << 30);
+    plan.settle(&host);
+    assert!(plan.cases[0].subjects.iter().all(|subject| subject.lack.is_none()));
+}
+
+#[test]
+fn hugefork_makes_way_where_others_fork() {
+    let plan = Plan::new(&options(&[Case::ZeroFault, Case::AnonCowSeq, Case::Snapshot]), &host(64, 0)).unwrap();
+    let keeps = |case: usize| {
+        let subjects = &plan.cases[case].subjects;
+        (subjects[0].keep, subjects[1].keep)
+    };
+    assert_eq!(keeps(0), (Keep::Held, Keep::Held));
+    assert_eq!(keeps(1), (Keep::Freed, Keep::Held));
+    assert_eq!(keeps(2), (Keep::Freed, Keep::Held));
+}
+
+#[test]
+fn switched_off_huge_pages_and_too_little_memory_are_told() {
+    let mut options = options(&[Case::Snapshot]);
+    options.size = Some(8 << 30);
+    let mut host = host(12, 0);
+    host.thp.enabled = "never".into();
+    let mut plan = Plan::new(&options, &host).unwrap();
+    assert!(plan.cases[0].subjects.iter().all(|subject| subject.keep == Keep::Freed));
+    plan.settle(&host);
+    let lack = |subject: Subject| {
+        plan.cases[0].subjects.iter().find(|planned| planned.subject == subject).unwrap().lack.clone()
+    };
+    assert!(lack(Subject::ForkThp).unwrap().contains("echo madvise >"));
+    assert!(lack(Subject::Memcpy).unwrap().contains("needs 16GiB"));
+    assert_eq!(lack(Subject::Fork4k), None);
+}
+
+#[test]
+fn a_case_named_twice_runs_once() {
+    let plan = Plan::new(&options(&[Case::Snapshot, Case::Snapshot]), &host(24, 0)).unwrap();
+    assert_eq!(plan.cases.len(), 1);
+}

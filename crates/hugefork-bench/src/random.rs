@@ -1,0 +1,45 @@
+//! Targets: a small generator (SplitMix64) with a seed that case and round decide, so that in a round every subject gets
+//! the same targets.
+
+/// A stream of random numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct Random {
+    state: u64,
+}
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Random { state: seed }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// The offset of an 8-byte word in a block of `len` bytes.
+    pub(crate) fn word_offset(&mut self, len: usize) -> usize {
+        (self.next() % (len as u64 / 8)) as usize * 8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_seeds_give_equal_targets_and_all_of_them_fit() {
+        let (mut one, mut two) = (Random::new(7), Random::new(7));
+        let mut high = 0;
+        for _ in 0..10_000 {
+            let offset = one.word_offset(2 << 20);
+            assert_eq!(offset, two.word_offset(2 << 20));
+            assert!(offset % 8 == 0 && offset + 8 <= 2 << 20);
+            high = high.max(offset);
+        }
+        assert!(high > (2 << 20) * 9 / 10, "targets must reach the block's end: {high}");
+    }
+}

@@ -1,0 +1,224 @@
+//! Results as JSON, schema 1.
+//!
+//! ```text
+//! { "schema": 1, "version": "0.1.0", "command": "hugefork bench …", "host": {…},
+//!   "results": [ { "case": "zero-fault", "subject": "kernel-thp", "params": {"size": "1GiB", …},
+//!                  "metric": "latency", "unit": "us", "samples": [81.9, …], "median": 82.0 }, … ],
+//!   "not_run": [ { "case": …, "subject": …, "why": … } ], "failed": [ … ], "warnings": [ … ], "interrupted": false }
+//! ```
+//!
+//! Names are stable. Raw samples are kept, in the order in which they were taken; minimum and maximum follow from them.
+//! User and system time ride along as the metrics `user` and `sys` of the same entry.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use hugefork::ByteSize;
+use serde::{Deserialize, Serialize};
+
+use crate::host::Host;
+use crate::stats::Summary;
+
+/// The schema that this crate writes.
+pub const SCHEMA: u32 = 1;
+
+/// Everything a bench found, as far as it got.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// hugefork's version.
+    pub version: String,
+    /// The command that measured this.
+    pub command: String,
+    /// What it was measured on.
+    pub host: Host,
+    /// What was measured.
+    pub results: Vec<CaseResult>,
+    /// Subjects that the machine cannot run.
+    #[serde(default)]
+    pub not_run: Vec<Absent>,
+    /// Subjects that went wrong.
+    #[serde(default)]
+    pub failed: Vec<Absent>,
+    /// What a reader must know before quoting a figure.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+    /// Whether the bench was stopped before its end.
+    #[serde(default)]
+    pub interrupted: bool,
+}
+
+/// One metric of one subject of one case.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CaseResult {
+    /// The case's name.
+    pub case: String,
+    /// The subject's name.
+    pub subject: String,
+    /// What distinguishes this from other runs of the subject.
+    pub params: Params,
+    /// The metric's name.
+    pub metric: String,
+    /// The metric's unit.
+    pub unit: String,
+    /// One value a counted round, in order.
+    pub samples: Vec<f64>,
+    /// Their median.
+    pub median: f64,
+}
+
+impl CaseResult {
+    /// Least, median and greatest sample.
+    pub fn summary(&self) -> Summary {
+        Summary::of(&self.samples).unwrap_or(Summary { min: self.median, median: self.median, max: self.median })
+    }
+}
+
+/// A subject without a figure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Absent {
+    /// The case's name.
+    pub case: String,
+    /// The subject's name.
+    pub subject: String,
+    /// Why, and what would mend it.
+    pub why: String,
+}
+
+/// The parameters of an entry, by name, in the names' order.
+pub type Params = BTreeMap<String, Param>;
+
+/// One parameter: a word, a size such as `2MiB`, or a number.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Param {
+    /// A count.
+    Number(u64),
+    /// A word or a size.
+    Text(String),
+}
+
+impl Param {
+    /// A size, written in its largest whole unit.
+    pub fn size(bytes: usize) -> Param {
+        Param::Text(ByteSize(bytes).to_string())
+    }
+
+    /// A word.
+    pub fn text(text: impl fmt::Display) -> Param {
+        Param::Text(text.to_string())
+    }
+}
+
+impl fmt::Display for Param {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Param::Number(number) => fmt::Display::fmt(number, f),
+            Param::Text(text) => f.pad(text),
+        }
+    }
+}
+
+impl Report {
+    /// An empty report of `command` on `host`.
+    pub fn new(command: String, host: Host) -> Report {
+        Report {
+            schema: SCHEMA,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            command,
+            host,
+            results: Vec::new(),
+            not_run: Vec::new(),
+            failed: Vec::new(),
+            warnings: Vec::new(),
+            interrupted: false,
+        }
+    }
+
+    /// Adds a warning once.
+    pub fn warn(&mut self, warning: String) {
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
+    }
+
+    /// As JSON with a newline at the end.
+    ///
+    /// # Errors
+    /// None in practice: every field has a JSON form.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self).map(|text| text + "\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let mut report = Report::new("hugefork bench".to_owned(), Host { cpus: 2, ..Host::default() });
+        report.results.push(CaseResult {
+            case: "zero-fault".to_owned(),
+            subject: "kernel-thp".to_owned(),
+            params: Params::from([
+                ("size".to_owned(), Param::size(1 << 30)),
+                ("tasks".to_owned(), Param::Number(2)),
+                ("kernel".to_owned(), Param::text("rep")),
+            ]),
+            metric: "latency".to_owned(),
+            unit: "us".to_owned(),
+            samples: vec![82.5, 80.0, 81.25],
+            median: 81.25,
+        });
+        report.not_run.push(Absent {
+            case: "zero-fault".to_owned(),
+            subject: "kernel-hugetlb".to_owned(),
+            why: "no pages".to_owned(),
+        });
+        report
+    }
+
+    #[test]
+    fn the_shape_is_schema_1() {
+        let json: serde_json::Value = serde_json::from_str(&report().to_json().unwrap()).unwrap();
+        assert_eq!(json["schema"], 1);
+        assert_eq!(json["version"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(json["host"]["cpus"], 2);
+        let result = &json["results"][0];
+        assert_eq!(result["case"], "zero-fault");
+        assert_eq!(result["subject"], "kernel-thp");
+        assert_eq!(result["params"]["size"], "1GiB");
+        assert_eq!(result["params"]["tasks"], 2);
+        assert_eq!(result["metric"], "latency");
+        assert_eq!(result["unit"], "us");
+        assert_eq!(result["samples"], serde_json::json!([82.5, 80.0, 81.25]));
+        assert_eq!(result["median"], 81.25);
+        assert_eq!(json["not_run"][0]["why"], "no pages");
+        assert_eq!(json["interrupted"], false);
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let report = report();
+        let back: Report = serde_json::from_str(&report.to_json().unwrap()).unwrap();
+        assert_eq!(back, report);
+        assert_eq!(back.results[0].summary(), Summary { min: 80.0, median: 81.25, max: 82.5 });
+    }
+
+    #[test]
+    fn a_file_without_the_later_fields_still_reads() {
+        let text = r#"{"schema":1,"version":"0.1.0","command":"x","host":{"cpu":"","cpus":1,"caches":[],"kernel":"",
+            "memory":"","thp":{"enabled":"","defrag":"","shmem_enabled":""},"hugetlb":[]},"results":[]}"#;
+        let report: Report = serde_json::from_str(text).unwrap();
+        assert!(report.not_run.is_empty() && !report.interrupted);
+    }
+
+    #[test]
+    fn the_same_warning_is_kept_once() {
+        let mut report = report();
+        report.warn("few runs".to_owned());
+        report.warn("few runs".to_owned());
+        assert_eq!(report.warnings.len(), 1);
+    }
+}

@@ -1,0 +1,161 @@
+//! Tests of the order of samples, of what counts, and of what becomes of a subject that fails.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use hugefork::{Backing, BlockSize};
+
+use super::*;
+use crate::plan::{Options, Scope};
+use crate::subject::Subject;
+
+type Log = Rc<RefCell<Vec<String>>>;
+
+/// Logs its calls; its sample's value is the number of samples before it.
+struct Fake {
+    name: &'static str,
+    log: Log,
+    taken: usize,
+    fails_at: Option<usize>,
+}
+
+impl Fake {
+    fn note(&self, what: &str) {
+        self.log.borrow_mut().push(format!("{what} {}", self.name));
+    }
+}
+
+impl Work for Fake {
+    fn prepare(&mut self) -> Result<(), BenchError> {
+        self.note("prepare");
+        Ok(())
+    }
+
+    fn sample(&mut self, _: &mut Random) -> Result<Vec<Measure>, BenchError> {
+        self.note("sample");
+        if self.fails_at == Some(self.taken) {
+            return Err(BenchError::WrongContents { offset: 0, found: 1, expected: 2 });
+        }
+        self.taken += 1;
+        Ok(vec![Measure::new(Metric::Pause, (self.taken - 1) as f64)])
+    }
+
+    fn release(&mut self) {
+        self.note("release");
+    }
+
+    fn caveat(&self) -> Option<String> {
+        (self.name == "thp").then(|| "mind the gap".to_owned())
+    }
+}
+
+/// Stops after so many samples.
+struct StopAfter<'a> {
+    left: usize,
+    stop: &'a AtomicBool,
+}
+
+impl Observer for StopAfter<'_> {
+    fn sampled(&mut self, _: Progress<'_>) {
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn case_ended(&mut self, _: Case, _: &Report) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+fn entry(subject: Subject, name: &'static str, log: &Log, fails_at: Option<usize>) -> Entry {
+    let work = Box::new(Fake { name, log: Rc::clone(log), taken: 0, fails_at });
+    Entry { subject, params: Params::new(), keep: Keep::Held, work: Ok(work) }
+}
+
+fn run_fakes(keep: Keep, entries: Vec<Entry>, runs: usize, samples: usize) -> Report {
+    let options = Options {
+        cases: vec![Case::Snapshot],
+        scope: Scope::Quick,
+        size: Some(2 << 20),
+        tasks: None,
+        block_size: BlockSize::MIB_2,
+        backings: vec![Backing::Auto],
+        runs,
+        subjects: None,
+    };
+    let host = Host::read();
+    let plan = Plan::new(&options, &host).unwrap();
+    let entries = entries.into_iter().map(|entry| Entry { keep, ..entry }).collect();
+    let mut report = Report::new(String::new(), host);
+    let stop = AtomicBool::new(false);
+    let mut observer = StopAfter { left: samples, stop: &stop };
+    run_case(&plan.cases[0], entries, runs, &mut report, &mut Watch { stop: &stop, observer: &mut observer });
+    report
+}
+
+#[test]
+fn subjects_take_turns_and_the_warm_up_does_not_count() {
+    let log = Log::default();
+    let entries = vec![entry(Subject::ForkThp, "thp", &log, None), entry(Subject::Fork4k, "4k", &log, None)];
+    let report = run_fakes(Keep::Held, entries, 2, usize::MAX);
+    let samples: Vec<String> = log.borrow().iter().filter(|line| line.starts_with("sample")).cloned().collect();
+    assert_eq!(samples, ["sample thp", "sample 4k", "sample 4k", "sample thp", "sample thp", "sample 4k"]);
+    assert!(!log.borrow().iter().any(|line| line.starts_with("release")));
+    assert_eq!(report.results.len(), 2);
+    assert_eq!(report.results[0].samples, [1.0, 2.0]);
+    assert_eq!(report.results[0].median, 1.5);
+    assert_eq!(report.warnings[0], "mind the gap");
+    assert!(!report.interrupted);
+}
+
+#[test]
+fn unsteady_figures_are_told() {
+    let log = Log::default();
+    // Values 1 and 2 differ by no more than the factor allowed, 1 to 3 do.
+    let steady = run_fakes(Keep::Held, vec![entry(Subject::Fork4k, "4k", &log, None)], 2, usize::MAX);
+    assert!(steady.warnings.is_empty(), "{:?}", steady.warnings);
+    let unsteady = run_fakes(Keep::Held, vec![entry(Subject::Fork4k, "4k", &log, None)], 3, usize::MAX);
+    assert!(unsteady.warnings[0].starts_with("snapshot fork-4k: pause varies 3.0-fold"), "{:?}", unsteady.warnings);
+}
+
+#[test]
+fn memory_is_freed_after_each_sample_where_the_plan_says_so() {
+    let log = Log::default();
+    run_fakes(Keep::Freed, vec![entry(Subject::ForkThp, "thp", &log, None)], 1, usize::MAX);
+    let expected = ["prepare thp", "sample thp", "release thp"];
+    assert_eq!(*log.borrow(), [expected, expected].concat());
+}
+
+#[test]
+fn a_subject_that_fails_is_listed_and_the_others_go_on() {
+    let log = Log::default();
+    let entries = vec![
+        entry(Subject::ForkThp, "thp", &log, Some(1)),
+        entry(Subject::Fork4k, "4k", &log, None),
+        Entry {
+            subject: Subject::ForkHugetlb,
+            params: Params::new(),
+            keep: Keep::Held,
+            work: Err("no pages".to_owned()),
+        },
+    ];
+    let report = run_fakes(Keep::Held, entries, 3, usize::MAX);
+    assert_eq!(report.failed.len(), 1);
+    assert_eq!(report.failed[0].subject, "fork-thp");
+    assert!(report.failed[0].why.contains("wrong contents"));
+    assert_eq!(report.not_run[0].why, "no pages");
+    assert_eq!(report.results.len(), 1);
+    assert_eq!(report.results[0].samples.len(), 3);
+    assert_eq!(log.borrow().iter().filter(|line| *line == "sample thp").count(), 2, "not asked again");
+}
+
+#[test]
+fn a_stop_keeps_what_has_been_counted() {
+    let log = Log::default();
+    let entries = vec![entry(Subject::ForkThp, "thp", &log, None), entry(Subject::Fork4k, "4k", &log, None)];
+    let report = run_fakes(Keep::Held, entries, 5, 5);
+    assert!(report.interrupted);
+    let counted: Vec<usize> = report.results.iter().map(|result| result.samples.len()).collect();
+    assert_eq!(counted, [2, 1], "two rounds of the first, one of the second");
+}

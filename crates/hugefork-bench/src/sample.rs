@@ -1,0 +1,150 @@
+//! What a subject is to the runner: memory that is made ready, one sample taken, memory given back.
+
+use crate::clock::CpuTime;
+use crate::error::BenchError;
+use crate::plan::Keep;
+use crate::random::Random;
+use crate::result::Params;
+use crate::subject::Subject;
+
+/// What is measured. Names and units are stable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Metric {
+    /// The clear or copy itself.
+    Op,
+    /// The use that follows it.
+    Use,
+    /// Both, block by block.
+    Total,
+    /// Fault and near use.
+    Latency,
+    /// The fault alone.
+    Fault,
+    /// The fault alone, less the same clear or copy done directly.
+    Overhead,
+    /// Bytes written a second, all tasks together.
+    Throughput,
+    /// Areas and tasks made.
+    Create,
+    /// The call that takes a fork or snapshot.
+    Pause,
+    /// User time of the sample.
+    User,
+    /// System time of the sample.
+    Sys,
+}
+
+/// Whether more is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// Times.
+    Lower,
+    /// Rates.
+    Higher,
+}
+
+impl Metric {
+    /// Every metric.
+    pub const ALL: [Metric; 11] = [
+        Metric::Op,
+        Metric::Use,
+        Metric::Total,
+        Metric::Latency,
+        Metric::Fault,
+        Metric::Overhead,
+        Metric::Throughput,
+        Metric::Create,
+        Metric::Pause,
+        Metric::User,
+        Metric::Sys,
+    ];
+
+    /// The name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Metric::Op => "op",
+            Metric::Use => "use",
+            Metric::Total => "total",
+            Metric::Latency => "latency",
+            Metric::Fault => "fault",
+            Metric::Overhead => "overhead",
+            Metric::Throughput => "throughput",
+            Metric::Create => "create",
+            Metric::Pause => "pause",
+            Metric::User => "user",
+            Metric::Sys => "sys",
+        }
+    }
+
+    /// The unit in results.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Metric::Op | Metric::Use | Metric::Total | Metric::Latency | Metric::Fault | Metric::Overhead => "us",
+            Metric::Throughput => "GiB/s",
+            Metric::Create | Metric::Pause => "ms",
+            Metric::User | Metric::Sys => "s",
+        }
+    }
+
+    /// Which way is better.
+    pub fn better(self) -> Better {
+        match self {
+            Metric::Throughput => Better::Higher,
+            _ => Better::Lower,
+        }
+    }
+}
+
+/// One measured value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measure {
+    /// Of what.
+    pub metric: Metric,
+    /// In the metric's unit.
+    pub value: f64,
+}
+
+impl Measure {
+    /// `value` of `metric`.
+    pub(crate) fn new(metric: Metric, value: f64) -> Measure {
+        Measure { metric, value }
+    }
+
+    /// User and system time.
+    pub(crate) fn cpu(time: CpuTime) -> [Measure; 2] {
+        [Measure::new(Metric::User, time.user), Measure::new(Metric::Sys, time.sys)]
+    }
+}
+
+/// A subject at work. Calls come as `prepare`, `sample`, `prepare`, `sample`, …, with `release` after a sample where
+/// subjects cannot all keep their memory.
+pub(crate) trait Work {
+    /// Gets memory unless it is held, warms it, and brings it into the state that a sample starts from. Not timed.
+    fn prepare(&mut self) -> Result<(), BenchError>;
+
+    /// Takes one sample.
+    fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError>;
+
+    /// Gives the memory back. Not timed.
+    fn release(&mut self);
+
+    /// Parameters that are known only once memory was got, such as the backing that hugefork was granted.
+    fn granted(&self) -> Params {
+        Params::new()
+    }
+
+    /// What a reader must know about these figures, known once memory was got.
+    fn caveat(&self) -> Option<String> {
+        None
+    }
+}
+
+/// One line of a case: a subject with its parameters.
+pub(crate) struct Entry {
+    pub(crate) subject: Subject,
+    pub(crate) params: Params,
+    pub(crate) keep: Keep,
+    /// Or why it cannot run.
+    pub(crate) work: Result<Box<dyn Work>, String>,
+}

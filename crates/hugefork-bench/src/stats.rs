@@ -1,0 +1,55 @@
+//! Median, least and greatest of a set of samples. No mean: one disturbed run in five moves a mean, not a median.
+
+/// What a set of samples comes to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Summary {
+    /// Least sample.
+    pub min: f64,
+    /// Median: the middle one, or the mean of the middle two.
+    pub median: f64,
+    /// Greatest sample.
+    pub max: f64,
+}
+
+impl Summary {
+    /// Sums up `samples`; none if there are none.
+    pub fn of(samples: &[f64]) -> Option<Summary> {
+        let mut sorted = samples.to_vec();
+        let median = median_in_place(&mut sorted)?;
+        Some(Summary { min: sorted[0], median, max: sorted[sorted.len() - 1] })
+    }
+}
+
+/// The median of `samples`, which are left sorted; none if there are none.
+pub fn median_in_place(samples: &mut [f64]) -> Option<f64> {
+    samples.sort_unstable_by(f64::total_cmp);
+    let middle = samples.len() / 2;
+    match samples.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(samples[middle]),
+        _ => Some(f64::midpoint(samples[middle - 1], samples[middle])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_comes_to_nothing() {
+        assert_eq!(Summary::of(&[]), None);
+        assert_eq!(median_in_place(&mut []), None);
+    }
+
+    #[test]
+    fn odd_and_even_numbers_of_samples() {
+        assert_eq!(Summary::of(&[3.0]), Some(Summary { min: 3.0, median: 3.0, max: 3.0 }));
+        assert_eq!(Summary::of(&[9.0, 1.0, 5.0]), Some(Summary { min: 1.0, median: 5.0, max: 9.0 }));
+        assert_eq!(Summary::of(&[4.0, 1.0, 2.0, 100.0]), Some(Summary { min: 1.0, median: 3.0, max: 100.0 }));
+    }
+
+    #[test]
+    fn one_outlier_does_not_move_the_median() {
+        assert_eq!(Summary::of(&[10.0, 10.0, 10.0, 10.0, 1e9]).map(|s| s.median), Some(10.0));
+    }
+}

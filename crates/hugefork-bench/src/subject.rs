@@ -1,0 +1,126 @@
+//! Who is measured: hugefork, the kernel's ways, libc's functions, and single clear and copy kernels.
+
+use std::fmt;
+use std::str::FromStr;
+
+use hugefork_kernels::{Kernel, every_kernel};
+
+use crate::kernel_memory::PageKind;
+use crate::nearest;
+
+/// One contestant. Names are stable: results are compared across releases by them.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Subject {
+    /// hugefork as it comes: in `clear` and `copy`, the kernel that it would choose on this machine.
+    Hugefork,
+    /// Anonymous memory with transparent huge pages.
+    KernelThp,
+    /// Anonymous memory of hugetlb pages.
+    KernelHugetlb,
+    /// Anonymous memory of 4 KiB pages.
+    Kernel4k,
+    /// `fork(2)` over transparent huge pages.
+    ForkThp,
+    /// `fork(2)` over hugetlb pages.
+    ForkHugetlb,
+    /// `fork(2)` over 4 KiB pages.
+    Fork4k,
+    /// libc's `memset`.
+    Memset,
+    /// libc's `memcpy`.
+    Memcpy,
+    /// One kernel of `hugefork_kernels`, by its full name, such as `target-last/rep`.
+    Kernel(Kernel),
+}
+
+impl Subject {
+    /// Every subject that has a fixed name.
+    pub const NAMED: [Subject; 9] = [
+        Subject::Hugefork,
+        Subject::KernelThp,
+        Subject::KernelHugetlb,
+        Subject::Kernel4k,
+        Subject::ForkThp,
+        Subject::ForkHugetlb,
+        Subject::Fork4k,
+        Subject::Memset,
+        Subject::Memcpy,
+    ];
+
+    /// The fixed name; none for a single kernel, whose name says what it does.
+    fn fixed_name(&self) -> Option<&'static str> {
+        Some(match self {
+            Subject::Hugefork => "hugefork",
+            Subject::KernelThp => "kernel-thp",
+            Subject::KernelHugetlb => "kernel-hugetlb",
+            Subject::Kernel4k => "kernel-4k",
+            Subject::ForkThp => "fork-thp",
+            Subject::ForkHugetlb => "fork-hugetlb",
+            Subject::Fork4k => "fork-4k",
+            Subject::Memset => "memset",
+            Subject::Memcpy => "memcpy",
+            Subject::Kernel(_) => return None,
+        })
+    }
+
+    /// The pages that a kernel subject stands on; none for the others.
+    pub fn pages(&self) -> Option<PageKind> {
+        match self {
+            Subject::KernelThp | Subject::ForkThp => Some(PageKind::Thp),
+            Subject::KernelHugetlb | Subject::ForkHugetlb => Some(PageKind::Hugetlb),
+            Subject::Kernel4k | Subject::Fork4k => Some(PageKind::Base),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Kernel(kernel) => f.pad(&kernel.to_string()),
+            named => f.pad(named.fixed_name().unwrap_or_default()),
+        }
+    }
+}
+
+impl FromStr for Subject {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(named) = Self::NAMED.into_iter().find(|subject| subject.fixed_name() == Some(text)) {
+            return Ok(named);
+        }
+        // Kernels have a slash in their name; anything else is a slip in a fixed one.
+        if !text.contains('/') {
+            return Err(nearest::unknown("subject", text, Self::NAMED.iter().filter_map(Subject::fixed_name)));
+        }
+        text.parse().map(Subject::Kernel).map_err(|error| {
+            let names: Vec<String> = every_kernel().map(|kernel| kernel.to_string()).collect();
+            match nearest::nearest(text, names.iter().map(String::as_str)) {
+                Some(name) => format!("{error} (did you mean `{name}`?)"),
+                None => error.to_string(),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_reads_back() {
+        for subject in Subject::NAMED.into_iter().chain(every_kernel().map(Subject::Kernel)) {
+            assert_eq!(subject.to_string().parse::<Subject>().unwrap(), subject);
+        }
+    }
+
+    #[test]
+    fn a_slip_names_the_nearest() {
+        let error = "kernel-tph".parse::<Subject>().unwrap_err();
+        assert!(error.contains("did you mean `kernel-thp`?"), "{error}");
+        let error = "target-lost/rep".parse::<Subject>().unwrap_err();
+        assert!(error.contains("target-last/rep"), "{error}");
+    }
+}

@@ -1,0 +1,173 @@
+//! The loads and stores that are timed. Every subject of a case runs the very same function on its memory: none is
+//! inlined into a subject, and stores are volatile, so that the compiler can neither merge them into vector stores for one
+//! subject nor drop them for another.
+
+use crate::error::BenchError;
+
+/// Bytes around the target that a case uses after the fault, clear or copy.
+pub const NEAR: usize = 64 << 10;
+
+/// A cache line.
+const LINE: usize = 64;
+
+/// A page of the sparse passes.
+const PAGE: usize = 4096;
+
+/// Writes every 8-byte word of an area in order, `p[i] = i + bias`: the work of vm-scalability's `anon-*-seq` (its `usemem`
+/// has no bias).
+///
+/// # Safety
+/// `area` is valid for writes of `words` words and aligned to 8; nobody else accesses it meanwhile.
+#[inline(never)]
+pub unsafe fn write_words(area: *mut u64, words: usize, bias: u64) {
+    for i in 0..words {
+        // SAFETY: `i < words`, within the area by contract.
+        unsafe { area.add(i).write_volatile(i as u64 + bias) };
+    }
+}
+
+/// Checks one word a page of what [`write_words`] left. The first that differs comes back as (offset, found, expected).
+///
+/// # Safety
+/// `area` is valid for reads of `words` words and aligned to 8; nobody writes it meanwhile.
+#[inline(never)]
+pub unsafe fn check_words(area: *const u64, words: usize, bias: u64) -> Result<(), (usize, u64, u64)> {
+    for i in (0..words).step_by(PAGE / 8) {
+        // SAFETY: `i < words`, within the area by contract.
+        let found = unsafe { area.add(i).read_volatile() };
+        if found != i as u64 + bias {
+            return Err((i * 8, found, i as u64 + bias));
+        }
+    }
+    Ok(())
+}
+
+/// The first write to a block: one word at `offset`.
+///
+/// # Safety
+/// The word at `offset` in the block is valid for writes and aligned to 8; nobody else accesses it meanwhile.
+#[inline(never)]
+pub unsafe fn first_write(block: *mut u8, offset: usize, value: u64) {
+    // SAFETY: valid by contract.
+    unsafe { block.add(offset).cast::<u64>().write_volatile(value) };
+}
+
+/// The part of a block that [`near_use`] goes over: the 64 KiB-aligned 64 KiB that `offset` lies in, or the whole block
+/// where it is smaller.
+pub fn near_range(block_len: usize, offset: usize) -> std::ops::Range<usize> {
+    let len = NEAR.min(block_len);
+    let start = offset / len * len;
+    start..start + len
+}
+
+/// What a program does right after the fault: reads, changes and writes back what lies around the target, once a cache
+/// line, so that the time is that of the lines' way to the core and not of arithmetic.
+///
+/// # Safety
+/// `block` is valid for reads and writes of `block_len` bytes, a multiple of 4 KiB, and aligned to 8; nobody else accesses
+/// it meanwhile.
+#[inline(never)]
+pub unsafe fn near_use(block: *mut u8, block_len: usize, offset: usize) {
+    for line in near_range(block_len, offset).step_by(LINE) {
+        // SAFETY: `near_range` lies in the block.
+        unsafe {
+            let word = block.add(line).cast::<u64>();
+            word.write_volatile(word.read_volatile().wrapping_add(1));
+        }
+    }
+}
+
+/// Checks that a demand-zero block was zero where [`first_write`] of `value` and [`near_use`] then went, and holds what
+/// they wrote.
+///
+/// # Safety
+/// As [`near_use`], for reads.
+pub(crate) unsafe fn check_near(
+    block: *const u8,
+    block_len: usize,
+    offset: usize,
+    value: u64,
+) -> Result<(), BenchError> {
+    for word in near_range(block_len, offset).step_by(8) {
+        // SAFETY: `near_range` lies in the block.
+        let found = unsafe { block.add(word).cast::<u64>().read_volatile() };
+        let written = if word == offset { value } else { 0 };
+        let expected = written + u64::from(word % LINE == 0);
+        if found != expected {
+            return Err(BenchError::WrongContents { offset: word, found, expected });
+        }
+    }
+    Ok(())
+}
+
+/// Writes one word a 4 KiB page, its first, back as it was: makes memory present and writable, contents unchanged. Untimed.
+///
+/// # Safety
+/// `area` is valid for reads and writes of `len` bytes and aligned to 8; nobody else accesses it meanwhile.
+#[inline(never)]
+pub unsafe fn touch_pages(area: *mut u8, len: usize) {
+    for offset in (0..len).step_by(PAGE) {
+        // SAFETY: `offset < len`, within the area by contract, and a multiple of 4096.
+        unsafe {
+            let word = area.add(offset).cast::<u64>();
+            word.write_volatile(word.read_volatile());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_written_in_order_and_checked() {
+        let mut area = vec![0u64; 4096];
+        // SAFETY: the vector's own memory, twice.
+        unsafe {
+            write_words(area.as_mut_ptr(), area.len(), 5);
+            assert_eq!(check_words(area.as_ptr(), area.len(), 5), Ok(()));
+        }
+        assert!(area.iter().enumerate().all(|(i, word)| *word == i as u64 + 5));
+        area[512] = 1;
+        // SAFETY: the vector's own memory.
+        assert_eq!(unsafe { check_words(area.as_ptr(), area.len(), 5) }, Err((4096, 1, 517)));
+    }
+
+    #[test]
+    fn near_use_goes_over_the_64_kib_around_the_target_and_nothing_else() {
+        let len = 256 << 10;
+        let mut block = vec![0u64; len / 8];
+        let offset = (130 << 10) + 8;
+        let base = block.as_mut_ptr().cast::<u8>();
+        // SAFETY: the vector's own memory, `offset` within it.
+        unsafe {
+            first_write(base, offset, 77);
+            near_use(base, len, offset);
+            check_near(base, len, offset, 77).unwrap();
+        }
+        let range = near_range(len, offset);
+        assert_eq!(range, 128 << 10..192 << 10);
+        for (i, word) in block.iter().enumerate() {
+            if !range.contains(&(i * 8)) {
+                assert_eq!(*word, 0, "word {i}");
+            }
+        }
+        block[range.start / 8 + 3] = 9;
+        // SAFETY: as above.
+        assert!(unsafe { check_near(block.as_ptr().cast(), len, offset, 77) }.is_err());
+    }
+
+    #[test]
+    fn a_small_block_is_used_whole() {
+        assert_eq!(near_range(4096, 4088), 0..4096);
+        assert_eq!(near_range(2 << 20, (2 << 20) - 8), (2 << 20) - NEAR..2 << 20);
+    }
+
+    #[test]
+    fn touching_changes_nothing() {
+        let mut area: Vec<u64> = (0..2048).collect();
+        // SAFETY: the vector's own memory.
+        unsafe { touch_pages(area.as_mut_ptr().cast(), area.len() * 8) };
+        assert!(area.iter().enumerate().all(|(i, word)| *word == i as u64));
+    }
+}

@@ -1,0 +1,82 @@
+//! `hugefork bench`: plan, tune, run, print.
+
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use hugefork_bench::{Case, Host, Options, Plan, Report, Scope, runner};
+
+use crate::args::BenchArgs;
+use crate::failure::Failure;
+use crate::progress::Teller;
+use crate::signals::Signals;
+use crate::sink::Sink;
+use crate::table;
+use crate::tune::Tuning;
+
+/// Runs the bench that was asked for.
+pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
+    let mut host = Host::read();
+    let mut plan = Plan::new(&options(args), &host)?;
+    let sink = args.json.as_deref().map(Sink::open).transpose()?;
+    // Before anything is tuned, so that Ctrl-C finds its way from the start.
+    let signals = Signals::install()?;
+    let tuning = if args.tune { Some(Tuning::apply(&plan)?) } else { None };
+    if tuning.is_some() {
+        // What subjects run on, and what is recorded, is the machine as it is now.
+        host = Host::read();
+    }
+    plan.settle(&host);
+    let mut report = Report::new(command_line(), host.clone());
+    if let Some(shortfall) = tuning.as_ref().and_then(|tuning| tuning.shortfall.clone()) {
+        report.warn(shortfall);
+    }
+    let measured = runner::run(&plan, &host, &mut report, &signals.stop, &mut Teller::new(sink.as_ref()));
+    // First the results, then everything that can still go wrong.
+    print(&table::render(&report))?;
+    let restored = tuning.map_or(Ok(()), Tuning::restore);
+    measured.map_err(|error| anyhow!(error))?;
+    restored?;
+    if let Some(status) = signals.status() {
+        return Ok(status);
+    }
+    if !plan.runs_anything() {
+        return Err(
+            anyhow!("no subject could run on this machine; see `not run` above for what would mend that").into()
+        );
+    }
+    if !report.failed.is_empty() {
+        return Err(anyhow!("{} subject(s) failed; see above", report.failed.len()).into());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn options(args: &BenchArgs) -> Options {
+    let quick = args.cases.is_empty();
+    Options {
+        cases: if quick { Case::ALL.to_vec() } else { args.cases.clone() },
+        scope: if quick { Scope::Quick } else { Scope::Full },
+        size: args.size.map(|size| size.0),
+        tasks: args.tasks,
+        block_size: args.block_size,
+        backings: args.backing.clone(),
+        runs: args.runs,
+        subjects: args.subjects.clone(),
+    }
+}
+
+/// The command as it can be typed again, whatever path it was called by.
+fn command_line() -> String {
+    let quoted = |arg: String| if arg.contains(char::is_whitespace) { format!("'{arg}'") } else { arg };
+    let args = std::env::args_os().skip(1).map(|arg| quoted(arg.to_string_lossy().into_owned()));
+    ["hugefork".to_owned()].into_iter().chain(args).collect::<Vec<_>>().join(" ")
+}
+
+/// Prints to standard output; a reader that has gone (`| head`) is no error.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("writing to standard output"),
+        _ => Ok(()),
+    }
+}

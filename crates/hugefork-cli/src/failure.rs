@@ -1,0 +1,46 @@
+//! How the command ends when it does not succeed.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// Why the command stops, and with which status.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It was called wrongly: status 2.
+    Usage(String),
+    /// It failed: status 1.
+    Failed(anyhow::Error),
+}
+
+impl Failure {
+    /// Prints the one line, and gives the status.
+    pub(crate) fn report(&self) -> ExitCode {
+        eprintln!("error: {self}");
+        match self {
+            Failure::Usage(_) => ExitCode::from(2),
+            Failure::Failed(_) => ExitCode::FAILURE,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Usage(line) => f.write_str(line),
+            // With its causes, in one line.
+            Failure::Failed(error) => write!(f, "{error:#}"),
+        }
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Failure::Failed(error)
+    }
+}
+
+impl From<hugefork_bench::UsageError> for Failure {
+    fn from(error: hugefork_bench::UsageError) -> Self {
+        Failure::Usage(error.0)
+    }
+}

@@ -1,0 +1,300 @@
+//! A report for people: first the ratios, then the figures behind them, then what did not run and what to keep in mind.
+//!
+//! Tables are Markdown, so that they can be pasted where they are quoted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use comfy_table::presets::ASCII_MARKDOWN;
+use comfy_table::{CellAlignment, Table};
+use hugefork_bench::compare::{Beside, Comparison, Rank, compare};
+use hugefork_bench::result::{Absent, CaseResult, Params};
+use hugefork_bench::{Case, Report};
+
+/// Renders `report`.
+pub(crate) fn render(report: &Report) -> String {
+    let mut text = head(report);
+    let comparisons = compare(report);
+    if !comparisons.is_empty() {
+        text.push_str(&ratios(&comparisons));
+    }
+    for case in Case::ALL {
+        text.push_str(&details(case, report));
+    }
+    text.push_str(&absent("not run", &report.not_run));
+    text.push_str(&absent("FAILED", &report.failed));
+    for warning in &report.warnings {
+        let _ = writeln!(text, "note: {warning}");
+    }
+    if report.interrupted {
+        text.push_str("note: stopped before the end; figures hold the rounds that were counted\n");
+    }
+    text
+}
+
+fn head(report: &Report) -> String {
+    let host = &report.host;
+    let cache = host.caches.iter().rfind(|cache| cache.kind != "Instruction");
+    let mut line = format!("hugefork {} on {}, {} CPUs", report.version, host.cpu, host.cpus);
+    if let Some(cache) = cache {
+        let _ = write!(line, ", L{} {}", cache.level, cache.size);
+    }
+    let _ = write!(line, ", {}", host.kernel);
+    if let Some(hypervisor) = &host.hypervisor {
+        let _ = write!(line, " on {hypervisor}");
+    }
+    let _ = write!(line, ", shmem huge pages {}", host.thp.shmem_enabled);
+    line + "\n\n"
+}
+
+fn ratios(comparisons: &[Comparison]) -> String {
+    let mut table = markdown([
+        "case",
+        "work",
+        "hugefork",
+        "kernel's best",
+        "ratio",
+        "all ratios (more than 1: hugefork is better)",
+    ]);
+    for column in [2, 3, 4] {
+        align_right(&mut table, column);
+    }
+    let mut notes = BTreeSet::new();
+    for comparison in comparisons {
+        let ours = &comparison.ours;
+        let (best, ratio) = comparison.best().map_or_else(
+            || ("-".to_owned(), "-".to_owned()),
+            |best| (format!("{} {} {}", best.subject, figure(best.median), ours.unit), times(best.ratio)),
+        );
+        table.add_row([
+            comparison.case.name().to_owned(),
+            work(comparison),
+            format!("{} {}", figure(ours.median), ours.unit),
+            best,
+            ratio,
+            comparison.others.iter().map(beside).collect::<Vec<_>>().join(", "),
+        ]);
+        for other in &comparison.others {
+            if let Rank::Aside(why) = other.rank {
+                notes.insert(format!("(*) {}: {why}", other.subject));
+            }
+        }
+    }
+    let mut text = format!("{table}\n");
+    for note in notes {
+        let _ = writeln!(text, "{note}");
+    }
+    text + "\n"
+}
+
+fn beside(other: &Beside) -> String {
+    let star = if other.rank == Rank::Rival { "" } else { "*" };
+    format!("{} {}{star}", times(other.ratio), other.subject)
+}
+
+/// What was done, in a few words.
+fn work(comparison: &Comparison) -> String {
+    let param = |name: &str| comparison.ours.params.get(name).map_or_else(String::new, ToString::to_string);
+    let work = match comparison.case {
+        Case::Clear | Case::Copy => format!("{} + use of {}", param("size"), param("use")),
+        Case::ZeroFault => format!("first write + use of {}", param("use")),
+        Case::AnonWSeq => format!("{} tasks write {} each", param("tasks"), param("size")),
+        Case::AnonCowSeq => format!("{} tasks write forks of {}", param("tasks"), param("size")),
+        _ => format!("pause, {}", param("size")),
+    };
+    match comparison.ours.params.get("backing") {
+        Some(backing) => format!("{work} ({backing})"),
+        None => work,
+    }
+}
+
+/// Seconds of CPU time from which on it is worth a column.
+const TICKS: f64 = 0.010;
+
+/// The figures of one case: a row a subject, a column a metric.
+fn details(case: Case, report: &Report) -> String {
+    let results: Vec<&CaseResult> = report.results.iter().filter(|result| result.case == case.name()).collect();
+    let Some(first) = results.first() else {
+        return String::new();
+    };
+    // Parameters that all have alike go to the heading.
+    let common: Params = first
+        .params
+        .iter()
+        .filter(|(name, value)| results.iter().all(|result| result.params.get(*name) == Some(value)))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    let mut metrics: Vec<(&str, &str)> = Vec::new();
+    let mut rows: BTreeMap<(String, &Params), Vec<&CaseResult>> = BTreeMap::new();
+    for result in &results {
+        if !metrics.contains(&(&result.metric, &result.unit)) {
+            metrics.push((&result.metric, &result.unit));
+        }
+        rows.entry((result.subject.clone(), &result.params)).or_default().push(result);
+    }
+    let mut rows: Vec<((String, &Params), Vec<&CaseResult>)> = rows.into_iter().collect();
+    // Read off the scheduler's ticks: below a few of them user and system time say nothing, and only fill the line.
+    let says_something = |metric: &str| results.iter().any(|result| result.metric == metric && result.median >= TICKS);
+    metrics.retain(|(_, unit)| *unit != "s" || says_something("user") || says_something("sys"));
+    let lead = case.lead_metric();
+    let rank = |row: &[&CaseResult]| {
+        let median = row.iter().find(|r| r.metric == lead.name()).map_or(f64::INFINITY, |r| r.median);
+        // Best first, whichever way is better.
+        hugefork_bench::compare::ratio(lead, median, 1.0)
+    };
+    rows.sort_by(|(_, a), (_, b)| rank(b).total_cmp(&rank(a)));
+
+    let mut header = vec!["subject".to_owned(), "with".to_owned()];
+    header.extend(metrics.iter().map(|(metric, unit)| format!("{metric} {unit}")));
+    let mut table = markdown(header);
+    for column in 2..2 + metrics.len() {
+        align_right(&mut table, column);
+    }
+    for ((subject, params), row) in &rows {
+        // A kernel's name says already what it is made of.
+        let named = |name: &str| subject.contains('/') && ["kernel", "order", "near", "window"].contains(&name);
+        let own = params.iter().filter(|(name, _)| !common.contains_key(*name) && !named(name));
+        let mut cells = vec![subject.clone(), words(own)];
+        cells.extend(metrics.iter().map(|(metric, _)| {
+            row.iter().find(|result| result.metric == *metric).map_or_else(|| "-".to_owned(), |result| spread(result))
+        }));
+        table.add_row(cells);
+    }
+    let runs = results.iter().map(|result| result.samples.len()).max().unwrap_or(0);
+    format!("{case}  {}  median (min … max) of {runs}\n\n{table}\n\n", words(common.iter()))
+}
+
+fn words<'a>(params: impl Iterator<Item = (&'a String, &'a hugefork_bench::result::Param)>) -> String {
+    params.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+}
+
+fn spread(result: &CaseResult) -> String {
+    let summary = result.summary();
+    format!("{} ({} … {})", figure(summary.median), figure(summary.min), figure(summary.max))
+}
+
+fn absent(what: &str, list: &[Absent]) -> String {
+    let mut text = String::new();
+    for Absent { case, subject, why } in list {
+        let _ = writeln!(text, "{case} {subject}: {what}: {why}");
+    }
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    text
+}
+
+fn markdown<S: Into<String>>(header: impl IntoIterator<Item = S>) -> Table {
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN).set_header(header.into_iter().map(Into::into).collect::<Vec<String>>());
+    table
+}
+
+fn align_right(table: &mut Table, column: usize) {
+    if let Some(column) = table.column_mut(column) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+}
+
+/// Three digits that count.
+fn figure(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        size if size >= 99.95 => format!("{value:.0}"),
+        size if size >= 9.995 => format!("{value:.1}"),
+        size if size >= 0.9995 => format!("{value:.2}"),
+        size if size >= 0.01 => format!("{value:.3}"),
+        _ => format!("{value:.5}"),
+    }
+}
+
+fn times(ratio: f64) -> String {
+    format!("{}x", figure(ratio))
+}
+
+#[cfg(test)]
+mod tests {
+    use hugefork_bench::Host;
+    use hugefork_bench::result::Param;
+
+    use super::*;
+
+    fn result(case: Case, subject: &str, median: f64, params: &[(&str, &str)]) -> CaseResult {
+        let metric = case.lead_metric();
+        CaseResult {
+            case: case.name().to_owned(),
+            subject: subject.to_owned(),
+            params: params.iter().map(|(name, value)| ((*name).to_owned(), Param::text(value))).collect(),
+            metric: metric.name().to_owned(),
+            unit: metric.unit().to_owned(),
+            samples: vec![median * 0.9, median, median * 1.2],
+            median,
+        }
+    }
+
+    fn report() -> Report {
+        let mut report = Report::new("hugefork bench".to_owned(), Host { cpu: "A CPU".to_owned(), ..Host::default() });
+        let shared = ("size", "512MiB");
+        report.results = vec![
+            result(Case::ZeroFault, "kernel-4k", 12.0, &[shared]),
+            result(Case::ZeroFault, "kernel-thp", 82.0, &[shared]),
+            result(Case::ZeroFault, "hugefork", 24.0, &[shared, ("backing", "hugetlb")]),
+            result(Case::AnonWSeq, "kernel-thp", 10.0, &[shared]),
+            result(Case::AnonWSeq, "hugefork", 20.0, &[shared]),
+        ];
+        report.not_run.push(Absent {
+            case: "zero-fault".to_owned(),
+            subject: "kernel-hugetlb".to_owned(),
+            why: "needs pages".to_owned(),
+        });
+        report.warnings.push("few runs".to_owned());
+        report
+    }
+
+    #[test]
+    fn ratios_lead_and_details_follow() {
+        let text = render(&report());
+        let place = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what} is not in\n{text}"));
+        assert!(place("3.42x") < place("zero-fault  size=512MiB"));
+        assert!(place("kernel-thp 82.0 us") < place("24.0 (21.6 … 28.8)"));
+        assert!(text.contains("0.500x kernel-4k*") && text.contains("(*) kernel-4k: makes 64 KiB"), "{text}");
+        assert!(text.contains("2.00x"));
+        assert!(place("zero-fault kernel-hugetlb: not run: needs pages") < place("note: few runs"));
+    }
+
+    #[test]
+    fn details_are_sorted_best_first_whichever_way_is_better() {
+        let report = report();
+        let order = |case| {
+            let text = details(case, &report);
+            let place = |what: &str| text.find(what).unwrap();
+            (place("hugefork"), place("kernel-thp"))
+        };
+        for case in [Case::ZeroFault, Case::AnonWSeq] {
+            let (ours, theirs) = order(case);
+            assert!(ours < theirs, "{case}");
+        }
+    }
+
+    #[test]
+    fn an_empty_report_is_a_heading() {
+        let text = render(&Report::new(String::new(), Host::default()));
+        assert_eq!(text.trim().lines().count(), 1);
+    }
+
+    #[test]
+    fn figures_have_three_digits() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.001234, "0.00123"),
+            (0.1234, "0.123"),
+            (9.996, "10.0"),
+            (24.04, "24.0"),
+            (1234.5, "1234"),
+            (-3.21, "-3.21"),
+        ] {
+            assert_eq!(figure(value), text);
+        }
+        assert_eq!(times(3.416), "3.42x");
+    }
+}

@@ -1,0 +1,148 @@
+//! `--tune`: sets shmem huge pages and the hugetlb pool as the subjects need them, and has them put back by the
+//! [guardian](crate::guardian).
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, bail};
+use hugefork::Backing;
+use hugefork_bench::kernel_memory::HUGE_PAGE;
+use hugefork_bench::{Host, Plan};
+
+use crate::failure::Failure;
+use crate::guardian::{READY, value_of};
+
+const SHMEM: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+// Not vm.nr_hugepages: that is the pool of the default size, which need not be 2 MiB.
+const HUGETLB: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+const COMPACT: &str = "/proc/sys/vm/compact_memory";
+const LOCK: &str = "/run/hugefork-tune.lock";
+
+/// Settings that are changed while this lives.
+#[derive(Debug)]
+pub(crate) struct Tuning {
+    /// Present until it was waited for.
+    guardian: Option<Child>,
+    /// What could not be set as wanted.
+    pub(crate) shortfall: Option<String>,
+}
+
+impl Tuning {
+    /// Sets what `plan` needs.
+    pub(crate) fn apply(plan: &Plan) -> Result<Tuning, Failure> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Failure::Usage(
+                "--tune: changes kernel settings and needs root; run it with sudo, or leave it out".to_owned(),
+            ));
+        }
+        // Whoever is stopped from here on leaves the guardian to put things back.
+        let mut tuning = Tuning { guardian: Some(start_guardian()?), shortfall: None };
+        // Only now: the guardian may have restored what an earlier run had left.
+        let host = Host::read();
+        // `deny` is the administrator's word, against all of shmem; it is left alone.
+        if wants_shmem(plan) && host.thp.shmem_enabled == "never" {
+            set(SHMEM, "advise")?;
+        }
+        tuning.shortfall = grow_hugetlb(plan, &host)?;
+        Ok(tuning)
+    }
+
+    /// Puts everything back, and says so if that failed.
+    pub(crate) fn restore(mut self) -> anyhow::Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> anyhow::Result<()> {
+        let Some(mut guardian) = self.guardian.take() else {
+            return Ok(());
+        };
+        drop(guardian.stdin.take());
+        let status = guardian.wait().context("waiting for the guardian of the settings")?;
+        if !status.success() {
+            bail!("--tune: the settings could not all be put back (see above)");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Tuning {
+    /// On the way out of an error or a panic.
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            eprintln!("error: {error:#}");
+        }
+    }
+}
+
+fn start_guardian() -> anyhow::Result<Child> {
+    let this = std::env::current_exe().context("--tune: finding this program")?;
+    let mut guardian = Command::new(this)
+        .args(["tune-guardian", "--lock", LOCK])
+        // What this kernel does not have will not be set either.
+        .args([SHMEM, HUGETLB].into_iter().filter(|setting| Path::new(setting).exists()))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("--tune: starting the guardian of the settings")?;
+    let mut line = String::new();
+    let stdout = guardian.stdout.take().expect("piped above");
+    BufReader::new(stdout).read_line(&mut line).context("--tune: waiting for the guardian of the settings")?;
+    match line.trim() {
+        READY => Ok(guardian),
+        why => {
+            let status = guardian.wait().context("--tune: waiting for the guardian of the settings")?;
+            // It says what is in its way; unless it was killed.
+            if why.is_empty() {
+                bail!("--tune: the guardian of the settings ended at once ({status})")
+            } else {
+                bail!("{why}")
+            }
+        }
+    }
+}
+
+fn wants_shmem(plan: &Plan) -> bool {
+    let subjects = plan.cases.iter().flat_map(|case| &case.subjects);
+    subjects.filter_map(|subject| subject.engine).any(|e| matches!(e.backing, Backing::Auto | Backing::ShmemHuge))
+}
+
+/// Grows the pool of 2 MiB pages until the plan's pages are free in it. Never shrinks it: its pages may be somebody's.
+fn grow_hugetlb(plan: &Plan, host: &Host) -> anyhow::Result<Option<String>> {
+    let wanted = plan.hugetlb_bytes();
+    let missing = wanted.saturating_sub(host.hugetlb_free());
+    if missing == 0 {
+        return Ok(None);
+    }
+    if !Path::new(HUGETLB).exists() {
+        return Ok(Some("this kernel has no hugetlb pages of 2MiB".to_owned()));
+    }
+    // A quarter stays: the subjects that do not use hugetlb pages need memory too, and so does the machine.
+    let grow = missing.min(host.available_bytes / 4 * 3) / HUGE_PAGE;
+    let before = pages()?;
+    let asked = before + grow;
+    set(HUGETLB, &asked.to_string())?;
+    if pages()? < asked {
+        // Fragmented: have the kernel move pages together, then ask once more.
+        let _ = fs::write(COMPACT, "1");
+        set(HUGETLB, &asked.to_string())?;
+    }
+    let got = pages()?;
+    Ok((got < before + missing.div_ceil(HUGE_PAGE)).then(|| {
+        format!(
+            "--tune wanted {} more hugetlb pages of 2MiB and got {}: memory is short or fragmented; \
+             take a smaller --size, or try after a boot",
+            missing.div_ceil(HUGE_PAGE),
+            got.saturating_sub(before)
+        )
+    }))
+}
+
+fn pages() -> anyhow::Result<usize> {
+    value_of(Path::new(HUGETLB))?.parse().with_context(|| format!("reading {HUGETLB}"))
+}
+
+fn set(path: &str, value: &str) -> anyhow::Result<()> {
+    fs::write(path, value).with_context(|| format!("--tune: writing {value} to {path}"))
+}

@@ -1,0 +1,232 @@
+//! The guardian that puts settings back, tested on files that stand for settings; and Ctrl-C.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A directory of this test's own, removed at its end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("hugefork-tune-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    /// A file that stands for a setting.
+    fn setting(&self, name: &str, value: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, value).unwrap();
+        path
+    }
+
+    fn lock(&self) -> PathBuf {
+        self.0.join("lock")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A guardian that has said it is ready.
+struct Guardian {
+    child: Child,
+    pipe: Option<ChildStdin>,
+}
+
+impl Guardian {
+    fn spawn(lock: &Path, settings: &[&Path]) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_hugefork"))
+            .args(["tune-guardian", "--lock"])
+            .arg(lock)
+            .args(settings)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    fn start(lock: &Path, settings: &[&Path]) -> Guardian {
+        let mut child = Guardian::spawn(lock, settings);
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        let pipe = child.stdin.take();
+        Guardian { child, pipe }
+    }
+
+    fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
+    }
+
+    /// The bench goes away; the guardian does its work.
+    fn end(mut self) -> (bool, String) {
+        drop(self.pipe.take());
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap().success(), said)
+    }
+}
+
+#[test]
+fn settings_come_back_when_the_pipe_ends_whatever_is_signalled() {
+    let scratch = Scratch::new("restore");
+    // One reads as the kernel prints a choice of words, and takes a single word.
+    let (words, number) = (scratch.setting("shmem", "always [never] advise\n"), scratch.setting("pages", "7\n"));
+    let guardian = Guardian::start(&scratch.lock(), &[&words, &number]);
+    fs::write(&words, "always never [advise]\n").unwrap();
+    fs::write(&number, "500").unwrap();
+    for signal in ["-INT", "-TERM", "-HUP", "-QUIT"] {
+        guardian.signal(signal);
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(fs::read_to_string(&number).unwrap(), "500", "not before the bench ends");
+    let (success, said) = guardian.end();
+    assert!(success, "{said}");
+    assert_eq!(fs::read_to_string(&words).unwrap(), "never");
+    assert_eq!(fs::read_to_string(&number).unwrap(), "7");
+    assert_eq!(fs::read_to_string(scratch.lock()).unwrap(), "");
+}
+
+#[test]
+fn a_second_guardian_is_refused_and_harms_nothing() {
+    let scratch = Scratch::new("second");
+    let setting = scratch.setting("pages", "7");
+    let first = Guardian::start(&scratch.lock(), &[&setting]);
+    fs::write(&setting, "500").unwrap();
+    let second = Guardian::spawn(&scratch.lock(), &[&setting]).wait_with_output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    let said = String::from_utf8(second.stdout).unwrap();
+    assert!(said.starts_with("--tune: another `hugefork bench --tune` is at work"), "{said}");
+    assert_eq!(fs::read_to_string(&setting).unwrap(), "500");
+    assert!(first.end().0);
+    assert_eq!(fs::read_to_string(&setting).unwrap(), "7");
+}
+
+#[test]
+fn what_a_killed_guardian_left_is_restored_by_the_next() {
+    let scratch = Scratch::new("killed");
+    let setting = scratch.setting("pages", "7");
+    let mut first = Guardian::start(&scratch.lock(), &[&setting]);
+    fs::write(&setting, "500").unwrap();
+    first.signal("-KILL");
+    first.child.wait().unwrap();
+    assert_eq!(fs::read_to_string(&setting).unwrap(), "500");
+    let second = Guardian::start(&scratch.lock(), &[&setting]);
+    assert_eq!(fs::read_to_string(&setting).unwrap(), "7", "restored before the second notes it");
+    let (success, said) = second.end();
+    assert!(success && said.contains("which an earlier run had left changed"), "{said}");
+}
+
+#[test]
+fn a_setting_that_cannot_be_read_changes_nothing() {
+    let scratch = Scratch::new("unreadable");
+    let output = Guardian::spawn(&scratch.lock(), &[&scratch.0.join("missing")]).wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stdout).unwrap().contains("missing"));
+}
+
+#[test]
+fn ctrl_c_keeps_what_is_done_and_ends_with_130() {
+    let scratch = Scratch::new("ctrl-c");
+    let file = scratch.0.join("out.json");
+    // More rounds than anybody would wait for.
+    let mut child = Command::new(env!("CARGO_BIN_EXE_hugefork"))
+        .args(["bench", "clear", "--size", "8MiB", "--subjects", "hugefork,memset", "--runs", "1000000", "--json"])
+        .arg(&file)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(1000));
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let asked = Instant::now();
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(asked.elapsed() < Duration::from_secs(30));
+    assert!(text.contains("stopped before the end") && text.contains("memset"), "{text}");
+    let json: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(json["interrupted"], true);
+    assert!(!json["results"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn only_root_may_tune() {
+    use std::os::unix::process::CommandExt;
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_hugefork"));
+    bench.args(["bench", "snapshot", "--tune"]);
+    if is_root() {
+        // Nobody.
+        bench.uid(65534);
+    }
+    match bench.output() {
+        Ok(output) => {
+            assert_eq!(output.status.code(), Some(2));
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(
+                said.starts_with("error: --tune: ") && said.contains("root") && said.lines().count() == 1,
+                "{said}"
+            );
+        }
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "skipped: nobody may not run the built command here: {error}");
+        }
+    }
+}
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
+}
+
+/// Changes this machine's settings, and therefore runs only where it may: as root. Elsewhere it is skipped, and says so.
+#[test]
+fn tune_sets_this_machine_up_and_puts_it_back_even_after_sigkill() {
+    let pages = Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
+    if !is_root() || fs::OpenOptions::new().write(true).open(pages).is_err() {
+        let _ = writeln!(std::io::stderr(), "skipped: --tune needs root and a writable {}", pages.display());
+        return;
+    }
+    let shmem = Path::new("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    let read = || (fs::read_to_string(pages).unwrap(), fs::read_to_string(shmem).unwrap());
+    let before = read();
+    let bench = |runs: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hugefork"));
+        command.args(["bench", "anon-w-seq", "--size", "8MiB", "--tune", "--runs", runs, "--subjects"]);
+        command.args(["hugefork,kernel-hugetlb", "--backing", "hugetlb,shmem-thp"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    // Somebody else may be tuning this machine right now: then there is nothing to learn.
+    let output = bench("1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if said.contains("another `hugefork bench --tune` is at work") {
+        let _ = writeln!(std::io::stderr(), "skipped: {said}");
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(!text.contains("not run"), "{text}");
+    assert_eq!(read(), before);
+
+    let mut child = bench("1000000").spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    let second = bench("1").output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(said.contains("another `hugefork bench --tune` is at work") && said.lines().count() == 1, "{said}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let until = Instant::now() + Duration::from_secs(10);
+    while read() != before && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(read(), before);
+}
