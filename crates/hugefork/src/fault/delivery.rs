@@ -5,19 +5,19 @@
 //!
 //! # Handlers installed after ours
 //! A handler that is installed later and passes on what it does not know keeps us in its chain. One that does not is put
-//! below us by [`reinstall_fault_handler`]. It may then itself pass faults on to us, who were there before it, and a
-//! fault that is nobody's would go round in circles:
+//! below us by [`reinstall_fault_handler`]. It may then itself hand faults back to us, who were there before it, by a
+//! call or by putting our disposition back and returning, and a fault that is nobody's would go round in circles. So each
+//! installation has an entry of its own, which knows what was there before *it*:
 //!
 //! ```text
-//!   kernel ─▶ ours (on top) ─▶ theirs ─▶ ours (again, for the same fault) ─▶ the one before the first installation
+//!   kernel ─▶ entry 1 ─▶ theirs, which knew entry 0 ─▶ entry 0 ─▶ what was there before hugefork
 //! ```
-//! So a thread that is in the middle of passing a fault on is noted, and the second time goes to the oldest handler.
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::Mutex;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use super::report;
 use crate::error::SystemError;
@@ -26,53 +26,97 @@ use crate::sys::linux::arena::Arena;
 use crate::sys::linux::memory::now;
 use crate::sys::linux::{owner, signal};
 
-/// The disposition before ours was first installed. Leaked boxes: a handler may read them at any time.
-static OLDEST: AtomicPtr<signal::Action> = AtomicPtr::new(ptr::null_mut());
-/// The disposition that ours last replaced.
-static EARLIER: AtomicPtr<signal::Action> = AtomicPtr::new(ptr::null_mut());
+/// Installations that are told apart.
+const LEVELS: usize = 16;
+
+/// What each installation replaced; null where that was for one fault only and has had it, which leaves the default.
+/// Leaked boxes: a handler may read them at any time.
+static EARLIER: [AtomicPtr<signal::Action>; LEVELS] = [const { AtomicPtr::new(ptr::null_mut()) }; LEVELS];
+
+/// The entry of each installation.
+static ENTRIES: [signal::Handler; LEVELS] = [
+    entry::<0>,
+    entry::<1>,
+    entry::<2>,
+    entry::<3>,
+    entry::<4>,
+    entry::<5>,
+    entry::<6>,
+    entry::<7>,
+    entry::<8>,
+    entry::<9>,
+    entry::<10>,
+    entry::<11>,
+    entry::<12>,
+    entry::<13>,
+    entry::<14>,
+    entry::<15>,
+];
+
+/// How many levels are in use.
+static INSTALLED: Mutex<usize> = Mutex::new(0);
 
 /// Installs the handler if it is not yet.
 pub(crate) fn install_once() -> Result<(), SystemError> {
-    static INSTALLED: Mutex<bool> = Mutex::new(false);
     let _signals = SignalsBlocked::new();
-    let mut installed = INSTALLED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if !*installed {
+    let mut levels = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if *levels == 0 {
         owner::claim()?;
-        install()?;
-        *installed = true;
+        install(&mut levels)?;
     }
     Ok(())
 }
 
 /// Puts hugefork's fault handler on top again, after something else has installed a `SIGSEGV` handler that does not pass
-/// on faults it does not know. That handler keeps getting the faults that are not hugefork's. Does nothing if the
-/// handler is on top already.
+/// on faults it does not know. That handler keeps getting the faults that are not hugefork's. Does nothing if hugefork's
+/// is on top already.
 ///
 /// Call it from normal code, not from a signal handler.
 ///
 /// # Errors
-/// What `sigaction(2)` says; nothing has changed then.
+/// What `sigaction(2)` says, or `ENOSPC` after sixteen handlers in turn; nothing has changed then.
 pub fn reinstall_fault_handler() -> Result<(), SystemError> {
     install_once()?;
     let _signals = SignalsBlocked::new();
-    install()
+    install(&mut INSTALLED.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn install() -> Result<(), SystemError> {
+/// Puts an entry on top. Under the lock of [`INSTALLED`].
+fn install(levels: &mut usize) -> Result<(), SystemError> {
     let before = signal::current(libc::SIGSEGV)?;
-    if before.sa_sigaction == on_fault as *const () as usize {
+    if ENTRIES.iter().any(|entry| before.sa_sigaction == *entry as *const () as usize) {
         return Ok(());
     }
-    let before = Box::into_raw(Box::new(before));
-    // Where a fault goes that is not ours must be known before the first one arrives.
-    let _ = OLDEST.compare_exchange(ptr::null_mut(), before, Ordering::AcqRel, Ordering::Relaxed);
-    EARLIER.store(before, Ordering::Release);
-    signal::install(libc::SIGSEGV, on_fault)
+    // A handler that pushes itself on top again and again has its level already.
+    let is_below = |level: &usize| {
+        // SAFETY: null or leaked.
+        let earlier = unsafe { EARLIER[*level].load(Ordering::Acquire).as_ref() };
+        earlier.is_some_and(|earlier| earlier.sa_sigaction == before.sa_sigaction)
+    };
+    let level = (0..*levels).rev().find(is_below).unwrap_or(*levels);
+    if level == LEVELS {
+        return Err(SystemError { call: "installing one more fault handler", errno: rustix::io::Errno::NOSPC });
+    }
+    if level == *levels {
+        // Where a fault goes that is not ours must be known before the first one arrives.
+        EARLIER[level].store(Box::into_raw(Box::new(before)), Ordering::Release);
+        *levels += 1;
+    }
+    signal::install(libc::SIGSEGV, ENTRIES[level])
 }
 
-/// The handler. docs/safety.md argues its rules; in short: nothing here allocates, panics, takes a lock that is not ours,
-/// touches thread-local state, or leaves `errno` changed.
-extern "C" fn on_fault(number: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+/// The handler of one installation. docs/safety.md argues its rules; in short: nothing here allocates, panics, takes a
+/// lock that is not ours, touches thread-local state, or leaves `errno` changed.
+extern "C" fn entry<const LEVEL: usize>(number: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    on_fault(&EARLIER[LEVEL], number, info, context);
+}
+
+fn on_fault(
+    earlier: &AtomicPtr<signal::Action>,
+    number: c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
     // SAFETY: the kernel hands a handler with SA_SIGINFO a siginfo_t and a ucontext_t, both on this stack.
     let (info_ref, context_ref) = unsafe { (&*info, &mut *context.cast::<libc::ucontext_t>()) };
     // A signal that somebody sent carries no fault address.
@@ -86,7 +130,7 @@ extern "C" fn on_fault(number: c_int, info: *mut libc::siginfo_t, context: *mut 
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let saved = unsafe { *errno };
-    pass_on(number, info, context, context_ref);
+    pass_on(earlier, number, info, context, &context_ref.uc_sigmask);
     // SAFETY: as above.
     unsafe { *errno = saved };
 }
@@ -137,11 +181,15 @@ fn is_write(_context: &libc::ucontext_t) -> bool {
 }
 
 /// Hands a fault to the earlier handler, as the kernel would have.
-fn pass_on(number: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void, interrupted: &mut libc::ucontext_t) {
-    let passing = Passing::begin(info);
-    let earlier = if passing.is_again { &OLDEST } else { &EARLIER }.load(Ordering::Acquire);
-    // SAFETY: set before this handler was installed, and leaked.
-    let action = unsafe { &*earlier };
+fn pass_on(
+    earlier: &AtomicPtr<signal::Action>,
+    number: c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+    interrupted: &libc::sigset_t,
+) {
+    // SAFETY: null or leaked.
+    let Some(action) = (unsafe { earlier.load(Ordering::Acquire).as_ref() }) else { return die_of(number, info) };
     match action.sa_sigaction {
         libc::SIG_DFL => die_of(number, info),
         // The kernel does not let a fault be ignored; a signal that was sent it does.
@@ -150,9 +198,9 @@ fn pass_on(number: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void
         libc::SIG_IGN => {}
         handler => {
             if action.sa_flags & libc::SA_RESETHAND != 0 {
-                signal::set_default(number);
+                earlier.store(ptr::null_mut(), Ordering::Release);
             }
-            set_mask_for(number, action, &interrupted.uc_sigmask);
+            set_mask_for(number, action, interrupted);
             if action.sa_flags & libc::SA_SIGINFO != 0 {
                 // SAFETY: a handler with SA_SIGINFO has this type; the program installed it for this signal.
                 let handler: signal::Handler = unsafe { core::mem::transmute(handler) };
@@ -194,62 +242,4 @@ fn set_mask_for(number: c_int, action: &signal::Action, interrupted: &libc::sigs
     }
     // SAFETY: the set was made above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask.as_ptr(), ptr::null_mut()) };
-}
-
-/// Threads that are passing a fault on at the same moment; more than this many are not told apart.
-const SEATS: usize = 64;
-
-/// One thread that is passing a fault on: which, and where on its stack.
-struct Seat {
-    /// Thread id in the upper half, 1 in the lower; zero if free.
-    taken_by: AtomicU64,
-    /// Where the kernel put the fault's siginfo_t.
-    info: AtomicUsize,
-    /// Where the frame of the handler that passes it on lies.
-    frame: AtomicUsize,
-}
-
-static PASSING: [Seat; SEATS] =
-    [const { Seat { taken_by: AtomicU64::new(0), info: AtomicUsize::new(0), frame: AtomicUsize::new(0) } }; SEATS];
-
-/// This thread is passing a fault on until this is dropped.
-struct Passing {
-    seat: Option<&'static Seat>,
-    is_again: bool,
-}
-
-impl Passing {
-    /// Notes that this thread passes the fault of `info` on, and whether it was doing so already.
-    ///
-    /// "Already" means the same siginfo_t and a frame further down the stack. The earlier handler may have left by
-    /// `siglongjmp`, so that our note was never taken back: a later fault then has its frame at the same place or
-    /// higher up, and takes the seat over.
-    fn begin(info: *mut libc::siginfo_t) -> Passing {
-        let marker = 0u8;
-        let frame = ptr::from_ref(&marker).addr();
-        // SAFETY: a number of this thread, always available.
-        let me = (unsafe { libc::gettid() } as u64) << 32 | 1;
-        let free = |seat: &&Seat| seat.taken_by.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        let mine = PASSING.iter().find(|seat| seat.taken_by.load(Ordering::Relaxed) == me);
-        if let Some(seat) = mine
-            && seat.info.load(Ordering::Relaxed) == info.addr()
-            && frame < seat.frame.load(Ordering::Relaxed)
-        {
-            return Passing { seat: None, is_again: true };
-        }
-        let seat = mine.or_else(|| PASSING.iter().find(free));
-        if let Some(seat) = seat {
-            seat.info.store(info.addr(), Ordering::Relaxed);
-            seat.frame.store(frame, Ordering::Relaxed);
-        }
-        Passing { seat, is_again: false }
-    }
-}
-
-impl Drop for Passing {
-    fn drop(&mut self) {
-        if let Some(seat) = self.seat {
-            seat.taken_by.store(0, Ordering::Relaxed);
-        }
-    }
 }
