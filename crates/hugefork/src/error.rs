@@ -91,6 +91,17 @@ pub enum BuildError {
         /// Why, and what would change it.
         reason: String,
     },
+    /// The process may not have the addresses that regions live at.
+    #[error(
+        "could not set aside the addresses that regions live at ({source}): hugefork wants at least {}, without memory; \
+         raise RLIMIT_AS (ulimit -v)", ByteSize(*.least)
+    )]
+    OutOfAddresses {
+        /// Bytes of addresses that are needed at least.
+        least: usize,
+        /// The call that failed.
+        source: SystemError,
+    },
     /// Memory ran out while the pool was obtaining it (`Commit::Upfront`).
     #[error("could not obtain {} of memory for the pool: {source}; lower the capacity or free memory", ByteSize(*.wanted))]
     OutOfMemory {

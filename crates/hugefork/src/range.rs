@@ -99,6 +99,7 @@ impl<S: Sys> Space<S> {
             else {
                 break;
             };
+            self.check_budget().map_err(|reason| self.error(reason))?;
             let mut locked: Vec<WordGuard<'_>> = Vec::with_capacity(WINDOWS_AT_ONCE);
             let mut end = first;
             while end < entries.end && locked.len() < WINDOWS_AT_ONCE {
@@ -107,9 +108,9 @@ impl<S: Sys> Space<S> {
             }
             let _publishing = self.lock.shared();
             let len = self.pool().block_size.len_of(end - first);
-            if let Err(error) = self.pool().sys.map_zeros(self.address_of(first), len) {
-                self.restore(first..end);
-                return Err(error.into());
+            if let Err(failure) = self.pool().sys.map_zeros(self.address_of(first), len) {
+                self.restore(first..end, failure.left);
+                return Err(failure.error.into());
             }
             self.publish(EntryIndex(first), end - first, |_| Entry::Zero);
             next = end;

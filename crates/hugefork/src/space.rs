@@ -17,7 +17,7 @@ use crate::fault::report;
 use crate::pool::core::{Home, PoolCore};
 use crate::stats::Counters;
 use crate::sync::RegionLock;
-use crate::sys::{Access, Merging, Sys};
+use crate::sys::{Access, Left, Merging, Sys};
 use crate::table::{Entry, Table};
 use crate::units::{BlockId, EntryIndex};
 
@@ -70,7 +70,8 @@ impl<S: Sys> Addresses<S> {
         for run in runs(blocks, self.pool.sys.merging()) {
             if let Some(first) = blocks[run.start] {
                 let at = self.base + size.len_of(run.start);
-                self.pool.sys.map(at, size.len_of(run.len()), self.pool.offset(first), Access::Read)?;
+                let len = size.len_of(run.len());
+                self.pool.sys.map(at, len, self.pool.offset(first), Access::Read).map_err(|failure| failure.error)?;
             }
         }
         Ok(())
@@ -206,12 +207,15 @@ impl<S: Sys> Space<S> {
         self.addresses.recount(before, self.edges(start.0, start.0 + count));
     }
 
-    /// Maps again what the table says, after a call that failed and may have been carried out in part. Under the windows'
-    /// locks and the region lock.
+    /// After a mapping call that failed: maps again what the table says, unless all is as it was. Under the windows' locks
+    /// and the region lock.
     ///
     /// If that fails too, what the program sees there is not its memory any more. There is no going on from that, and the
     /// process is aborted with a line that says so.
-    pub(crate) fn restore(&self, entries: Range<usize>) {
+    pub(crate) fn restore(&self, entries: Range<usize>, left: Left) {
+        if left == Left::AsItWas {
+            return;
+        }
         let (pool, size) = (self.pool(), self.pool().block_size.bytes());
         for index in entries {
             let at = self.address_of(index);
@@ -220,8 +224,8 @@ impl<S: Sys> Space<S> {
                 Entry::Shared(block) => pool.sys.map(at, size, pool.offset(block), Access::Read),
                 Entry::Private(block) => pool.sys.map(at, size, pool.offset(block), Access::ReadWrite),
             };
-            if let Err(error) = restored {
-                report::lost(pool, at, error);
+            if let Err(failure) = restored {
+                report::lost(pool, at, failure.error);
                 std::process::abort();
             }
         }

@@ -27,42 +27,44 @@ use crate::sys::linux::memory::now;
 use crate::sys::linux::{owner, signal};
 
 /// Installations that are told apart.
-const LEVELS: usize = 16;
+const LEVELS: usize = 64;
 
 /// What each installation replaced; null where that was for one fault only and has had it, which leaves the default.
 /// Leaked boxes: a handler may read them at any time.
 static EARLIER: [AtomicPtr<signal::Action>; LEVELS] = [const { AtomicPtr::new(ptr::null_mut()) }; LEVELS];
 
 /// The entry of each installation.
+#[rustfmt::skip]
 static ENTRIES: [signal::Handler; LEVELS] = [
-    entry::<0>,
-    entry::<1>,
-    entry::<2>,
-    entry::<3>,
-    entry::<4>,
-    entry::<5>,
-    entry::<6>,
-    entry::<7>,
-    entry::<8>,
-    entry::<9>,
-    entry::<10>,
-    entry::<11>,
-    entry::<12>,
-    entry::<13>,
-    entry::<14>,
-    entry::<15>,
+    entry::<0>, entry::<1>, entry::<2>, entry::<3>, entry::<4>, entry::<5>, entry::<6>, entry::<7>,
+    entry::<8>, entry::<9>, entry::<10>, entry::<11>, entry::<12>, entry::<13>, entry::<14>, entry::<15>,
+    entry::<16>, entry::<17>, entry::<18>, entry::<19>, entry::<20>, entry::<21>, entry::<22>, entry::<23>,
+    entry::<24>, entry::<25>, entry::<26>, entry::<27>, entry::<28>, entry::<29>, entry::<30>, entry::<31>,
+    entry::<32>, entry::<33>, entry::<34>, entry::<35>, entry::<36>, entry::<37>, entry::<38>, entry::<39>,
+    entry::<40>, entry::<41>, entry::<42>, entry::<43>, entry::<44>, entry::<45>, entry::<46>, entry::<47>,
+    entry::<48>, entry::<49>, entry::<50>, entry::<51>, entry::<52>, entry::<53>, entry::<54>, entry::<55>,
+    entry::<56>, entry::<57>, entry::<58>, entry::<59>, entry::<60>, entry::<61>, entry::<62>, entry::<63>,
 ];
 
-/// How many levels are in use.
-static INSTALLED: Mutex<usize> = Mutex::new(0);
+/// The installations so far.
+static INSTALLED: Mutex<Installed> = Mutex::new(Installed { levels: 0, top: 0, below: [0; LEVELS] });
+
+struct Installed {
+    /// How many entries are in use.
+    levels: usize,
+    /// The one that was installed last.
+    top: usize,
+    /// The one that was on top before each: what the handler in between knows as the earlier one.
+    below: [usize; LEVELS],
+}
 
 /// Installs the handler if it is not yet.
 pub(crate) fn install_once() -> Result<(), SystemError> {
     let _signals = SignalsBlocked::new();
-    let mut levels = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
-    if *levels == 0 {
+    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if installed.levels == 0 {
         owner::claim()?;
-        install(&mut levels)?;
+        install(&mut installed)?;
     }
     Ok(())
 }
@@ -74,35 +76,39 @@ pub(crate) fn install_once() -> Result<(), SystemError> {
 /// Call it from normal code, not from a signal handler.
 ///
 /// # Errors
-/// What `sigaction(2)` says, or `ENOSPC` after sixteen handlers in turn; nothing has changed then.
+/// What `sigaction(2)` says, or `ENOSPC` when other handlers have come on top more than sixty times; nothing has changed then.
 pub fn reinstall_fault_handler() -> Result<(), SystemError> {
     install_once()?;
     let _signals = SignalsBlocked::new();
     install(&mut INSTALLED.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Puts an entry on top. Under the lock of [`INSTALLED`].
-fn install(levels: &mut usize) -> Result<(), SystemError> {
+/// Puts a new entry on top.
+fn install(installed: &mut Installed) -> Result<(), SystemError> {
     let before = signal::current(libc::SIGSEGV)?;
     if ENTRIES.iter().any(|entry| before.sa_sigaction == *entry as *const () as usize) {
         return Ok(());
     }
-    // A handler that pushes itself on top again and again has its level already.
-    let is_below = |level: &usize| {
-        // SAFETY: null or leaked.
-        let earlier = unsafe { EARLIER[*level].load(Ordering::Acquire).as_ref() };
-        earlier.is_some_and(|earlier| earlier.sa_sigaction == before.sa_sigaction)
-    };
-    let level = (0..*levels).rev().find(is_below).unwrap_or(*levels);
+    let level = installed.levels;
     if level == LEVELS {
         return Err(SystemError { call: "installing one more fault handler", errno: rustix::io::Errno::NOSPC });
     }
-    if level == *levels {
-        // Where a fault goes that is not ours must be known before the first one arrives.
-        EARLIER[level].store(Box::into_raw(Box::new(before)), Ordering::Release);
-        *levels += 1;
+    // A handler that comes on top once more takes the entry on top for the earlier one now. Where it was called before, it
+    // is passed over: it would be asked twice, and for ever.
+    for (lower, earlier) in EARLIER[..level].iter().enumerate() {
+        // SAFETY: null or leaked.
+        let action = unsafe { earlier.load(Ordering::Acquire).as_ref() };
+        if lower > 0 && action.is_some_and(|action| action.sa_sigaction == before.sa_sigaction) {
+            earlier.store(EARLIER[installed.below[lower]].load(Ordering::Acquire), Ordering::Release);
+        }
     }
-    signal::install(libc::SIGSEGV, ENTRIES[level])
+    // Where a fault goes that is not ours must be known before the first one arrives.
+    EARLIER[level].store(Box::into_raw(Box::new(before)), Ordering::Release);
+    signal::install(libc::SIGSEGV, ENTRIES[level])?;
+    installed.below[level] = installed.top;
+    installed.top = level;
+    installed.levels += 1;
+    Ok(())
 }
 
 /// The handler of one installation. docs/safety.md argues its rules; in short: nothing here allocates, panics, takes a

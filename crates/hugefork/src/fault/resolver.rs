@@ -47,7 +47,7 @@ pub(crate) enum Unresolved {
     Unmappable(SystemError),
 }
 
-/// Small blocks are given in runs while at least this share of the pool is free: below it every block counts.
+/// Small blocks are given in runs while at least this share of the pool stays free: below it every block counts.
 const SCARCE: usize = 8;
 
 /// A fault may split a mapping in three.
@@ -97,7 +97,8 @@ impl<S: Sys> Space<S> {
     /// First write: zeroed blocks for `index` and its never-written neighbours.
     fn give_zeroed(&self, index: EntryIndex, target: Option<usize>) -> Result<Resolution, Unresolved> {
         let pool = self.pool();
-        let run = if pool.frames.available() >= pool.frames.len() / SCARCE {
+        let left = pool.frames.available().saturating_sub(self.table.window_of(index).len());
+        let run = if left >= pool.frames.len() / SCARCE {
             self.around(index, |entry, _| entry == Entry::Zero)
         } else {
             index.0..index.0 + 1
@@ -207,9 +208,9 @@ impl<S: Sys> Space<S> {
         let len = pool.block_size.len_of(taken.count);
         let publishing = self.lock.shared();
         let mapped = pool.sys.map(self.address_of(start.0), len, pool.offset(taken.first), Access::ReadWrite);
-        if let Err(error) = mapped {
-            self.restore(start.0..start.0 + taken.count);
-            return Err(self.returned(taken, Unresolved::Unmappable(error)));
+        if let Err(failure) = mapped {
+            self.restore(start.0..start.0 + taken.count, failure.left);
+            return Err(self.returned(taken, Unresolved::Unmappable(failure.error)));
         }
         taken.blocks().for_each(|block| pool.frames.set_content(block, Content::Used));
         self.publish(start, taken.count, |by| Entry::Private(taken.first.offset(by)));
@@ -217,7 +218,8 @@ impl<S: Sys> Space<S> {
         Ok(())
     }
 
-    fn check_budget(&self) -> Result<(), Unresolved> {
+    /// Whether a fault's or a call's changes still fit the process's mappings.
+    pub(crate) fn check_budget(&self) -> Result<(), Unresolved> {
         let fits = self.pool().sys.budget().fits(MAPPINGS_PER_FAULT);
         if fits { Ok(()) } else { Err(Unresolved::TooManyMappings) }
     }

@@ -17,6 +17,7 @@ use crate::error::{BuildError, SystemError};
 use crate::fault::delivery;
 use crate::pool::frames::Content;
 use crate::sys::Sys;
+use crate::sys::linux::arena::{self, Arena};
 use crate::sys::linux::memory::{Dump, Kind, Linux};
 use crate::sys::linux::{owner, settings};
 use crate::units::{BlockId, BlockSize, ByteSize, HUGE_PAGE};
@@ -118,7 +119,8 @@ pub enum Commit {
     Upfront,
 }
 
-/// Whether the contents of regions are part of a core dump. The direct map never is.
+/// Whether the contents of regions are part of a core dump. The direct map never is. For hugetlb memory it is bit 6 of
+/// `/proc/self/coredump_filter` that decides, and not this.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CoreDump {
     /// Left out, as databases do with their buffers.
@@ -220,6 +222,7 @@ impl PoolBuilder {
             return Err(BuildError::ForkedChild);
         }
         self.check_sizes()?;
+        Arena::open().map_err(|source| BuildError::OutOfAddresses { least: arena::LEAST, source })?;
         let (memory, grant) = self.find_memory()?;
         delivery::install_once()?;
         let blocks = self.block_size.count(self.capacity);

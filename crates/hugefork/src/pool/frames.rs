@@ -107,10 +107,14 @@ impl Frames {
     ///
     /// All taken blocks have one reference, the caller's; what is in them is in [`Frames::content`].
     pub(crate) fn take(&self, near: BlockId, before: usize, after: usize) -> Option<Taken> {
-        let booked = self.book(1 + before + after);
-        if booked == 0 {
-            return None;
-        }
+        let booked = loop {
+            match self.book(1 + before + after) {
+                // Another thread may have booked more than it will find neighbours: then there is a free block still.
+                0 if self.next_free(0).is_some() => core::hint::spin_loop(),
+                0 => return None,
+                booked => break booked,
+            }
+        };
         let wanted = self.take_one(near);
         let (mut first, mut last) = (wanted, wanted);
         let mut left = booked - 1;

@@ -25,6 +25,22 @@ pub(crate) enum Merging {
     Separate,
 }
 
+/// What is mapped after a mapping call that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// What was there before: the kernel refused at once.
+    AsItWas,
+    /// Something of the call may have been carried out.
+    Unknown,
+}
+
+/// A mapping call that failed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MapFailure {
+    pub(crate) error: SystemError,
+    pub(crate) left: Left,
+}
+
 /// One pool's memory, and the addresses that its regions live at.
 ///
 /// All offsets, lengths and addresses are multiples of the block size. Except for `refresh_budget`, `reserve` and `release` the methods
@@ -52,11 +68,11 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     fn release(&self, at: usize, len: usize) -> Result<(), SystemError>;
 
     /// Makes pool memory visible at `at` in place of what was there. A `fork(2)` child never sees it, not even one that
-    /// another thread makes during this call. If this fails, what is there is unknown.
-    fn map(&self, at: usize, len: usize, offset: usize, access: Access) -> Result<(), SystemError>;
+    /// another thread makes during this call.
+    fn map(&self, at: usize, len: usize, offset: usize, access: Access) -> Result<(), MapFailure>;
 
-    /// Makes `len` bytes at `at` read as zeros, in place of what was there. If this fails, what is there is unknown.
-    fn map_zeros(&self, at: usize, len: usize) -> Result<(), SystemError>;
+    /// Makes `len` bytes at `at` read as zeros, in place of what was there.
+    fn map_zeros(&self, at: usize, len: usize) -> Result<(), MapFailure>;
 
     /// Changes what the program may do with `len` mapped bytes at `at`. When it returns, no processor has the old right
     /// cached.

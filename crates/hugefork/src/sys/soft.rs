@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use super::budget::MappingBudget;
-use super::{Access, Merging, Sys};
+use super::{Access, Left, MapFailure, Merging, Sys};
 use crate::error::SystemError;
 use crate::units::BASE_PAGE;
 
@@ -49,6 +49,8 @@ struct State {
     calls: BTreeMap<Call, usize>,
     /// The call that fails, and how many of its kind go well before.
     failure: Option<(Call, usize)>,
+    /// Failures so far. Of mapping calls every other one is carried out all the same.
+    failures: usize,
 }
 
 pub(crate) struct SoftMmu {
@@ -141,6 +143,26 @@ impl SoftMmu {
         }
     }
 
+    /// Shows other pages in a reserved range.
+    fn replace(&self, call: Call, at: usize, len: usize, page: impl Fn(usize) -> Page) -> Result<(), MapFailure> {
+        let (mut state, result) = match self.called(call) {
+            Ok(state) => (state, Ok(())),
+            Err(error) => {
+                let state = self.state();
+                let left = if state.failures.is_multiple_of(2) { Left::AsItWas } else { Left::Unknown };
+                if left == Left::AsItWas {
+                    return Err(MapFailure { error, left });
+                }
+                (state, Err(MapFailure { error, left }))
+            }
+        };
+        for (by, number) in pages_of(at, len).enumerate() {
+            let there = state.pages.insert(number, page(by * BASE_PAGE));
+            assert!(there.is_some(), "mapped outside of a reserved range");
+        }
+        result
+    }
+
     fn check_obtained(&self, offset: usize) {
         assert!(self.state().obtained[offset / BASE_PAGE], "looked at memory that was never obtained: SIGBUS");
     }
@@ -152,6 +174,7 @@ impl SoftMmu {
         match state.failure {
             Some((failing, 0)) if failing == call => {
                 state.failure = None;
+                state.failures += 1;
                 Err(SystemError { call: "a call that the test failed", errno: Errno::NOMEM })
             }
             Some((failing, after)) if failing == call => {
@@ -212,27 +235,13 @@ impl Sys for SoftMmu {
         Ok(())
     }
 
-    fn map(&self, at: usize, len: usize, offset: usize, access: Access) -> Result<(), SystemError> {
+    fn map(&self, at: usize, len: usize, offset: usize, access: Access) -> Result<(), MapFailure> {
         assert!(offset + len <= self.layout.size());
-        let called = self.called(Call::Map);
-        // A failing call may have changed what is visible all the same.
-        let (mut state, result, access) = match called {
-            Ok(state) => (state, Ok(()), access),
-            Err(error) => (self.state(), Err(error), access),
-        };
-        for (by, page) in pages_of(at, len).enumerate() {
-            let there = state.pages.insert(page, Page::Memory { offset: offset + by * BASE_PAGE, access });
-            assert!(there.is_some(), "mapped outside of a reserved range");
-        }
-        result
+        self.replace(Call::Map, at, len, |by| Page::Memory { offset: offset + by, access })
     }
 
-    fn map_zeros(&self, at: usize, len: usize) -> Result<(), SystemError> {
-        let mut state = self.called(Call::MapZeros)?;
-        for page in pages_of(at, len) {
-            assert!(state.pages.insert(page, Page::Zeros).is_some(), "zeros outside of a reserved range");
-        }
-        Ok(())
+    fn map_zeros(&self, at: usize, len: usize) -> Result<(), MapFailure> {
+        self.replace(Call::MapZeros, at, len, |_| Page::Zeros)
     }
 
     fn protect(&self, at: usize, len: usize, to: Access) -> Result<(), SystemError> {

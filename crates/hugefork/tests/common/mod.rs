@@ -2,6 +2,10 @@
 
 #![allow(dead_code)] // Each test binary uses its part of it.
 
+pub(crate) mod alone;
+pub(crate) mod foreign;
+pub(crate) mod signals;
+
 use hugefork::{Backing, BlockSize, Fallback, Pool};
 
 /// Every backing there is.

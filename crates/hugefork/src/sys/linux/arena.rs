@@ -30,7 +30,10 @@ const SLOT: usize = 64 << 20;
 const ALIGN: usize = 1 << 30;
 
 /// What is tried, largest first, for programs under `RLIMIT_AS`: 16 TiB … 16 GiB.
-const SIZES: [usize; 6] = [16 << 40, 4 << 40, 1 << 40, 256 << 30, 64 << 30, 16 << 30];
+const SIZES: [usize; 6] = [16 << 40, 4 << 40, 1 << 40, 256 << 30, 64 << 30, LEAST];
+
+/// Less than this is not worth having.
+pub(crate) const LEAST: usize = 16 << 30;
 
 static ARENA: OnceLock<Arena> = OnceLock::new();
 

@@ -18,8 +18,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{
-    Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, mremap_fixed,
-    munmap,
+    Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect,
+    mremap_fixed, msync, munmap,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -27,7 +27,7 @@ use super::arena::Arena;
 use super::{named, owner, settings};
 use crate::error::SystemError;
 use crate::sys::budget::MappingBudget;
-use crate::sys::{Access, Merging, Sys};
+use crate::sys::{Access, Left, MapFailure, Merging, Sys};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// All pools of the process count against the same limit.
@@ -91,6 +91,8 @@ impl Linux {
         if matches!(kind, Kind::ShmemHuge { .. }) {
             memory.advise(0, capacity, Advice::LinuxHugepage, "madvise(MADV_HUGEPAGE)")?;
         }
+        // SAFETY: the direct map, which nobody knows yet.
+        named("mprotect", unsafe { mprotect(direct, capacity, protection(Access::ReadWrite)) })?;
         Ok(memory)
     }
 
@@ -139,9 +141,9 @@ fn map_aligned(fd: &OwnedFd, capacity: usize, kind: Kind) -> Result<*mut c_void,
     let lead = start.addr().next_multiple_of(align) - start.addr();
     // SAFETY: at most `align` bytes into the range that was just made.
     let aligned = unsafe { start.byte_add(lead) };
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // Inaccessible until it is marked, or a fork(2) in between would hand a child all of the pool.
     // SAFETY: replaces part of the range that was just made and that nobody else knows.
-    let mapped = unsafe { mmap(aligned, capacity, protection, MapFlags::SHARED | MapFlags::FIXED, fd, 0) };
+    let mapped = unsafe { mmap(aligned, capacity, ProtFlags::empty(), MapFlags::SHARED | MapFlags::FIXED, fd, 0) };
     if mapped.is_err() {
         // SAFETY: the whole range is ours and unused.
         let _ = unsafe { munmap(start, space) };
@@ -208,10 +210,10 @@ impl Sys for Linux {
 
     fn reserve(&self, len: usize, align: usize) -> Result<usize, SystemError> {
         let at = self.arena.take(len, align)?;
-        if let Err(error) = self.map_zeros(at, len) {
+        if let Err(failure) = self.map_zeros(at, len) {
             // What is left of the try goes with it, or the addresses stay taken.
             let _ = self.release(at, len);
-            return Err(error);
+            return Err(failure.error);
         }
         Ok(at)
     }
@@ -224,37 +226,41 @@ impl Sys for Linux {
         Ok(())
     }
 
-    fn map(&self, at: usize, len: usize, offset: usize, access: Access) -> Result<(), SystemError> {
+    fn map(&self, at: usize, len: usize, offset: usize, access: Access) -> Result<(), MapFailure> {
         debug_assert!(offset + len <= self.capacity);
         if let Kind::Hugetlb { .. } = self.kind {
             let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
             // SAFETY: the range lies in the arena and belongs to the caller's region.
-            named("mmap of a block", unsafe {
-                mmap(pointer(at), len, ProtFlags::READ, flags, self.fd.as_fd(), offset as u64)
-            })?;
+            let mapped = unsafe { mmap(pointer(at), len, ProtFlags::READ, flags, self.fd.as_fd(), offset as u64) };
+            refused(at, len, named("mmap of a block", mapped))?;
             // SAFETY: as above; this advice changes no contents.
-            named("madvise(MADV_DONTFORK)", unsafe { madvise(pointer(at), len, Advice::LinuxDontFork) })?;
+            let marked = unsafe { madvise(pointer(at), len, Advice::LinuxDontFork) };
+            torn(named("madvise(MADV_DONTFORK)", marked))?;
             // Shared hugetlb memory is not part of a core dump unless bit 6 of coredump_filter says so: core(5).
-            return if access == Access::ReadWrite { self.protect(at, len, access) } else { Ok(()) };
+            return if access == Access::ReadWrite { torn(self.protect(at, len, access)) } else { Ok(()) };
         }
         let flags = MremapFlags::MAYMOVE;
         // SAFETY: `offset` lies in the direct map, which an old size of zero leaves as it is; the new range lies in the
         // arena and belongs to the caller's region.
-        named("mremap of a block", unsafe { mremap_fixed(self.direct.byte_add(offset), 0, len, flags, pointer(at)) })?;
+        let mapped = unsafe { mremap_fixed(self.direct.byte_add(offset), 0, len, flags, pointer(at)) };
+        refused(at, len, named("mremap of a block", mapped))?;
         if self.dump == Dump::Included {
             // Writable already, so this must not fail any more: at worst the block is missing from a core dump.
             // SAFETY: as above; this advice changes no contents.
             let _ = unsafe { madvise(pointer(at), len, Advice::LinuxDoDump) };
         }
-        if access == Access::Read { self.protect(at, len, access) } else { Ok(()) }
+        if access == Access::Read { torn(self.protect(at, len, access)) } else { Ok(()) }
     }
 
-    fn map_zeros(&self, at: usize, len: usize) -> Result<(), SystemError> {
+    fn map_zeros(&self, at: usize, len: usize) -> Result<(), MapFailure> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: the range lies in the arena and belongs to the caller.
-        named("mmap of zeros", unsafe { mmap_anonymous(pointer(at), len, ProtFlags::READ, flags) })?;
+        let mapped = unsafe { mmap_anonymous(pointer(at), len, ProtFlags::READ, flags) };
+        refused(at, len, named("mmap of zeros", mapped))?;
+        // Zeros in a fork(2) child would look like data that was lost.
         // SAFETY: as above; this advice changes no contents.
-        named("madvise(MADV_DONTFORK)", unsafe { madvise(pointer(at), len, Advice::LinuxDontFork) })?;
+        let marked = unsafe { madvise(pointer(at), len, Advice::LinuxDontFork) };
+        torn(named("madvise(MADV_DONTFORK)", marked))?;
         // With this, reading 2 MiB of zeros is one fault (the huge zero page) and not 512. A kernel without THP refuses.
         // SAFETY: as above.
         let _ = unsafe { madvise(pointer(at), len, Advice::LinuxHugepage) };
@@ -269,6 +275,20 @@ impl Sys for Linux {
     fn now(&self) -> u64 {
         now()
     }
+}
+
+/// The failure of the call that replaces a mapping. Mostly the kernel has refused it before it touched anything, as it
+/// does when the process has too many mappings; if it had begun, there would be a hole.
+fn refused<T>(at: usize, len: usize, result: Result<T, SystemError>) -> Result<(), MapFailure> {
+    let Err(error) = result else { return Ok(()) };
+    // SAFETY: looks at the mappings of a range in the arena; with this flag it does nothing else.
+    let is_whole = unsafe { msync(pointer(at), len, MsyncFlags::ASYNC) }.is_ok();
+    Err(MapFailure { error, left: if is_whole { Left::AsItWas } else { Left::Unknown } })
+}
+
+/// The failure of a call that comes after the mapping was replaced.
+fn torn(result: Result<(), SystemError>) -> Result<(), MapFailure> {
+    result.map_err(|error| MapFailure { error, left: Left::Unknown })
 }
 
 /// Nanoseconds on the monotonic clock, through the vDSO.

@@ -1,0 +1,114 @@
+//! Tests in a process of their own: those that die, and those that change what belongs to the whole process (signal
+//! dispositions, limits, the number of mappings).
+//!
+//! ```text
+//!   cargo test ─▶ test ─▶ alone(body) ─ starts this binary again, for this test only ─▶ test ─▶ alone(body) ─ runs body
+//!                  ▲                                                                                           │
+//!                  └───────────────────── how it ended, what it printed ───────────────────────────────────────┘
+//! ```
+
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Names the test whose body this process is to run.
+const WHICH: &str = "HUGEFORK_TEST_ALONE";
+
+/// The first thing that the process prints, so that one that ran nothing is not taken for one that did well.
+const STARTED: &str = "this process runs the test alone";
+
+/// A process that takes longer goes round in circles.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How a process ended and what it printed.
+#[derive(Debug)]
+#[must_use = "look at how it ended"]
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ended {
+    /// Nothing went wrong.
+    #[track_caller]
+    pub(crate) fn well(self) {
+        assert!(self.status.success(), "{self}");
+    }
+
+    /// A signal ended it. Returns what it wrote to standard error.
+    #[track_caller]
+    pub(crate) fn by(self, signal: i32) -> String {
+        assert_eq!(self.status.signal(), Some(signal), "{self}");
+        self.stderr
+    }
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Of a process that said the same for ever, the beginning.
+        let quoted = |text: &str| text.lines().take(30).map(|line| format!("\n  | {line}")).collect::<String>();
+        write!(f, "{}\nstdout:{}\nstderr:{}", self.status, quoted(&self.stdout), quoted(&self.stderr))
+    }
+}
+
+/// Runs `body`, a closure written in the test itself, in a process of its own, with no other thread than those that it
+/// starts. Once a test.
+pub(crate) fn alone<Body: FnOnce()>(body: Body) -> Ended {
+    // `binary::test::{{closure}}`
+    let test = std::any::type_name::<Body>().split("::").nth(1).expect("a closure has a path");
+    if std::env::var_os(WHICH).is_some_and(|which| which == *test) {
+        println!("{STARTED}");
+        leave_no_core();
+        body();
+        std::process::exit(0);
+    }
+    let ended = watch(
+        Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(WHICH, test)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    assert!(ended.stdout.contains(STARTED), "is the closure written in the test itself? {ended}");
+    ended.stdout.lines().filter(|line| line.starts_with("skipped: ")).for_each(|line| println!("{line}"));
+    ended
+}
+
+/// Waits for a process to end.
+fn watch(mut child: Child) -> Ended {
+    fn read(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            from.read_to_end(&mut bytes).unwrap();
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    }
+    let (stdout, stderr) = (read(child.stdout.take().unwrap()), read(child.stderr.take().unwrap()));
+    let started = Instant::now();
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break Some(status),
+            None if started.elapsed() > PATIENCE => break None,
+            None => std::thread::sleep(Duration::from_millis(2)),
+        }
+    };
+    let in_time = status.is_some();
+    let status = status.unwrap_or_else(|| {
+        child.kill().unwrap();
+        child.wait().unwrap()
+    });
+    let ended = Ended { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() };
+    assert!(in_time, "still running after {PATIENCE:?}, killed: {ended}");
+    ended
+}
+
+fn leave_no_core() {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: reads `none`.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) }, 0);
+}

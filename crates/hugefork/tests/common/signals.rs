@@ -1,0 +1,76 @@
+//! Signal handlers of a program that uses hugefork.
+
+use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
+use core::ptr;
+
+use libc::siginfo_t;
+
+/// What is handed to a handler that was installed with `SA_SIGINFO`.
+pub(crate) type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+
+/// Handles `signal` with `handler` (a [`Handler`], a plain one, `SIG_DFL` or `SIG_IGN`, as `flags` say) while the signals
+/// in `blocked` are blocked. Returns what handled it before.
+pub(crate) fn handle(signal: c_int, handler: usize, flags: c_int, blocked: &[c_int]) -> libc::sigaction {
+    // SAFETY: all zeroes is a valid sigaction.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    action.sa_sigaction = handler;
+    action.sa_flags = flags;
+    action.sa_mask = set_of(blocked);
+    let mut before = action;
+    // SAFETY: reads and writes whole sigactions.
+    assert_eq!(unsafe { libc::sigaction(signal, &action, &mut before) }, 0);
+    before
+}
+
+/// [`handle`] for the usual handler, on the alternate stack.
+pub(crate) fn handle_info(signal: c_int, handler: Handler) -> libc::sigaction {
+    handle(signal, handler as *const () as usize, libc::SA_SIGINFO | libc::SA_ONSTACK, &[])
+}
+
+pub(crate) fn set_of(signals: &[c_int]) -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: initialises the set.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    for &signal in signals {
+        // SAFETY: adds to the set made above.
+        assert_eq!(unsafe { libc::sigaddset(set.as_mut_ptr(), signal) }, 0);
+    }
+    // SAFETY: as above.
+    unsafe { set.assume_init() }
+}
+
+/// Blocks these signals, too, on this thread.
+pub(crate) fn block(signals: &[c_int]) {
+    // SAFETY: reads the set.
+    assert_eq!(unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set_of(signals), ptr::null_mut()) }, 0);
+}
+
+/// Bit `n` for each signal `n` that is blocked on this thread. May be called from a handler.
+pub(crate) fn blocked_now() -> u64 {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: writes the set.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), set.as_mut_ptr()) };
+    // SAFETY: written above; the numbers are those of signals.
+    let is_blocked = |signal: &c_int| unsafe { libc::sigismember(set.as_ptr(), *signal) } == 1;
+    (1..64).filter(is_blocked).fold(0, |bits, signal| bits | 1 << signal)
+}
+
+/// The address of a fault. May be called from a handler.
+pub(crate) fn address_of(info: *mut siginfo_t) -> usize {
+    // SAFETY: the kernel's, for a fault.
+    unsafe { (*info).si_addr() }.addr()
+}
+
+/// Writes to standard error. May be called from a handler.
+pub(crate) fn say(text: &str) {
+    // SAFETY: writes bytes that are there.
+    unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+}
+
+/// Ends the process because a handler saw what it should not have. May be called from a handler.
+pub(crate) fn give_up(why: &str) -> ! {
+    say(why);
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(97) }
+}

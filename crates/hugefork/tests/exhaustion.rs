@@ -1,0 +1,270 @@
+//! Sizes that cannot be, and what runs out: an error that says what to do wherever there is somebody to give it to, and
+//! one line and `SIGBUS` where there is not.
+
+mod common;
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use common::alone::alone;
+use common::signals::{address_of, block, give_up, handle, handle_info};
+use hugefork::{Backing, BlockSize, BuildError, Commit, Fallback, Granted, Pool, Region, RegionError, SizeError};
+use libc::{SIGBUS, siginfo_t};
+
+const BLOCK: usize = 2 << 20;
+
+fn build(capacity: usize) -> Result<Pool, BuildError> {
+    Pool::builder().name("test").capacity(capacity).build()
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused() {
+    for bytes in [0, 1, 2048, 3 << 20, 2 << 30, usize::MAX] {
+        assert_eq!(BlockSize::new(bytes), Err(SizeError::NotABlockSize { bytes }));
+    }
+    let zero = build(0).unwrap_err();
+    assert!(matches!(zero, BuildError::Capacity(SizeError::Zero { .. })), "{zero}");
+    for (capacity, next) in [(1, BLOCK), (BLOCK + 4096, 2 * BLOCK), (usize::MAX, usize::MAX - BLOCK + 1)] {
+        let error = build(capacity).unwrap_err();
+        assert!(matches!(error, BuildError::Capacity(SizeError::NotAMultiple { .. })), "{error}");
+        assert!(error.to_string().contains(&format!("next multiple is {next} ")), "{error}");
+    }
+    let pool = build(2 * BLOCK).unwrap();
+    assert!(matches!(pool.region(0), Err(RegionError::Length(SizeError::Zero { .. }))));
+    for len in [1, BLOCK - 1, BLOCK + 4096, usize::MAX] {
+        let error = pool.region(len).unwrap_err();
+        assert!(matches!(error, RegionError::Length(SizeError::NotAMultiple { .. })), "{len}: {error}");
+    }
+    for len in [3 * BLOCK, usize::MAX - BLOCK + 1] {
+        let error = pool.region(len).unwrap_err();
+        assert!(matches!(error, RegionError::LargerThanPool { .. }), "{len}: {error}");
+        assert!(error.to_string().contains("pool `test`"), "{error}");
+    }
+    assert_eq!(pool.stats().regions, 0);
+}
+
+#[test]
+fn a_capacity_beyond_the_machine_is_refused() {
+    let huge = usize::MAX - BLOCK + 1;
+    assert!(matches!(build(huge), Err(BuildError::TooManyBlocks { .. })));
+    let largest = Pool::builder().block_size(BlockSize::GIB_1).capacity(1 << 57);
+    for commit in [Commit::OnDemand, Commit::Upfront] {
+        for backing in [Backing::Auto, Backing::Hugetlb, Backing::ShmemBase] {
+            let error = largest.clone().commit(commit).backing(backing).build().unwrap_err();
+            let BuildError::BeyondTheMachine { capacity, available, .. } = error else { panic!("{error}") };
+            assert!(capacity == 1 << 57 && available < capacity);
+        }
+    }
+    let total = hugefork::machine::survey().memory_total;
+    let error = build((total + 1).next_multiple_of(BLOCK)).unwrap_err();
+    assert!(matches!(error, BuildError::BeyondTheMachine { .. }), "{error}");
+    assert!(error.to_string().contains("lower the capacity"), "{error}");
+}
+
+#[test]
+fn ranges_outside_of_a_region_are_refused() {
+    let pool = build(2 * BLOCK).unwrap();
+    let mut region = pool.region(2 * BLOCK).unwrap();
+    region.as_mut_slice().fill(1);
+    #[allow(clippy::reversed_empty_ranges)]
+    for range in [0..2 * BLOCK + 1, 2 * BLOCK..2 * BLOCK + 1, 5..4, usize::MAX..usize::MAX, 1..usize::MAX] {
+        for result in [region.discard(range.clone()), region.prepare_write(range.clone())] {
+            assert!(matches!(result, Err(RegionError::OutOfRange { .. })), "{range:?}: {result:?}");
+        }
+    }
+    for empty in [0..0, 5..5, 2 * BLOCK..2 * BLOCK] {
+        region.discard(empty).unwrap();
+    }
+    assert!(region.as_mut_slice().iter().all(|&byte| byte == 1));
+}
+
+#[test]
+fn too_few_hugetlb_pages_are_an_error_or_another_backing() {
+    let Some(hugetlb) = hugefork::machine::survey().hugetlb.first().copied() else {
+        println!("skipped: this kernel has no hugetlb");
+        return;
+    };
+    let capacity = (hugetlb.total.max(hugetlb.available) + 1) * hugetlb.page;
+    let block_size = BlockSize::new(hugetlb.page).unwrap();
+    let builder = Pool::builder().capacity(capacity).block_size(block_size).backing(Backing::Hugetlb);
+    let error = builder.clone().fallback(Fallback::Refused).build().unwrap_err();
+    assert!(matches!(error, BuildError::BackingUnavailable { backing: Backing::Hugetlb, .. }), "{error}");
+    assert!(error.to_string().contains("sysctl -w vm.nr_hugepages="), "{error}");
+
+    let pool = builder.build().unwrap();
+    assert_ne!(pool.backing(), Granted::Hugetlb);
+    assert!(pool.fallback_reason().unwrap().contains("nr_hugepages"), "{:?}", pool.fallback_reason());
+    let mut region = pool.region(block_size.bytes()).unwrap();
+    region.as_mut_slice()[1] = 1;
+
+    let small = Pool::builder().capacity(BLOCK).block_size(BlockSize::KIB_4).backing(Backing::Hugetlb);
+    let error = small.fallback(Fallback::Refused).build().unwrap_err();
+    assert!(error.to_string().contains("take blocks of"), "{error}");
+}
+
+/// A pool of two blocks and a region that has used them up: one of its own, one left to a snapshot.
+fn full_pool() -> (Pool, Region, hugefork::Snapshot) {
+    let pool = build(2 * BLOCK).unwrap();
+    let mut region = pool.region(2 * BLOCK).unwrap();
+    region.as_mut_slice()[0] = 1;
+    let snapshot = region.snapshot().unwrap();
+    region.as_mut_slice()[0] = 2;
+    assert_eq!(pool.stats().blocks_free, 0);
+    (pool, region, snapshot)
+}
+
+#[test]
+fn calls_on_a_full_pool_return_an_error_and_change_nothing() {
+    let (pool, mut region, snapshot) = full_pool();
+    let full = RegionError::PoolFull { pool: "test".to_owned(), capacity_blocks: 2, block_size: BlockSize::MIB_2 };
+    assert!(full.to_string().contains("pool `test` is full") && full.to_string().contains("more capacity"));
+    assert_eq!(region.populate(), Err(full.clone()));
+    assert_eq!(region.prepare_write(BLOCK..BLOCK + 1), Err(full.clone()));
+    let second = region.snapshot().unwrap();
+    assert_eq!(region.prepare_write(0..1), Err(full.clone()), "the block is shared and cannot be copied");
+    assert_eq!(region.discard(0..1), Err(full.clone()), "nor can a part of it become zero");
+    let fork = snapshot.fork().unwrap();
+    assert_eq!(fork.prepare_write(0..1), Err(full));
+    assert_eq!((snapshot[0], second[0], region.as_mut_slice()[0], region.as_mut_slice()[BLOCK]), (1, 2, 2, 0));
+    assert_eq!(pool.stats().blocks_free, 0);
+    drop((snapshot, fork));
+    region.populate().unwrap();
+    assert_eq!((second[0], region.as_mut_slice()[0]), (2, 2));
+    drop(second);
+    region.as_mut_slice().fill(3);
+}
+
+#[test]
+fn a_pool_is_not_used_up_by_blocks_that_nobody_wrote_to() {
+    let builder = Pool::builder().capacity(2 * BLOCK).block_size(BlockSize::KIB_4).backing(Backing::ShmemBase);
+    let pool = builder.build().unwrap();
+    let regions: Vec<Region> = (0..3).map(|_| pool.region(BLOCK).unwrap()).collect();
+    for (nth, region) in regions.iter().enumerate() {
+        let written = region.prepare_write(0..1);
+        assert!(written.is_ok(), "{nth} of 1024 blocks were written to: {written:?}");
+    }
+}
+
+/// The one line that a process wrote.
+#[track_caller]
+fn check_one_line(said: &str, parts: &[&str]) {
+    assert_eq!(said.lines().count(), 1, "{said}");
+    parts.iter().for_each(|part| assert!(said.contains(part), "`{part}` in {said}"));
+}
+
+#[track_caller]
+fn check_says_that_the_pool_is_full(said: &str) {
+    check_one_line(said, &["pool `test` is full", "drop a fork or snapshot", "more capacity", "SIGBUS"]);
+}
+
+#[test]
+fn a_write_that_finds_the_pool_full_is_a_bus_error() {
+    let ended = alone(|| {
+        handle(SIGBUS, libc::SIG_DFL, 0, &[]);
+        let (_pool, mut region, _snapshot) = full_pool();
+        region.as_mut_slice()[BLOCK] = 1;
+    });
+    check_says_that_the_pool_is_full(&ended.by(SIGBUS));
+}
+
+#[test]
+fn a_copy_that_finds_the_pool_full_is_a_bus_error() {
+    let ended = alone(|| {
+        handle(SIGBUS, libc::SIG_DFL, 0, &[]);
+        let (_pool, _region, snapshot) = full_pool();
+        snapshot.fork().unwrap().as_mut_slice()[5] = 1;
+    });
+    check_says_that_the_pool_is_full(&ended.by(SIGBUS));
+}
+
+#[test]
+fn a_bus_error_kills_a_thread_that_has_it_blocked() {
+    let ended = alone(|| {
+        handle(SIGBUS, libc::SIG_DFL, 0, &[]);
+        let (_pool, mut region, _snapshot) = full_pool();
+        let write = || {
+            block(&[SIGBUS]);
+            region.as_mut_slice()[BLOCK] = 1;
+        };
+        std::thread::scope(|scope| scope.spawn(write).join().unwrap());
+    });
+    check_says_that_the_pool_is_full(&ended.by(SIGBUS));
+}
+
+#[test]
+fn a_bus_error_kills_where_it_is_ignored() {
+    let ended = alone(|| {
+        handle(SIGBUS, libc::SIG_IGN, 0, &[]);
+        let (_pool, mut region, _snapshot) = full_pool();
+        region.as_mut_slice()[BLOCK] = 1;
+    });
+    check_says_that_the_pool_is_full(&ended.by(SIGBUS));
+}
+
+#[test]
+fn a_bus_error_handler_is_told_the_address() {
+    static EXPECTED: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn look(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
+        // SAFETY: the kernel's.
+        let code = unsafe { (*info).si_code };
+        if address_of(info) != EXPECTED.load(Ordering::Relaxed) || code != libc::BUS_ADRERR {
+            give_up("the handler got another fault\n");
+        }
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(0) }
+    }
+    alone(|| {
+        handle_info(SIGBUS, look);
+        let (_pool, mut region, _snapshot) = full_pool();
+        let at = &mut region.as_mut_slice()[BLOCK + 12345];
+        EXPECTED.store(std::ptr::from_mut(at).addr(), Ordering::Relaxed);
+        *at = 1;
+        give_up("the write was completed\n");
+    })
+    .well();
+}
+
+fn limit_address_space(bytes: u64) {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    // SAFETY: reads `limit`.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+}
+
+#[test]
+fn a_small_address_space_is_made_do_with_until_it_is_used_up() {
+    alone(|| {
+        limit_address_space(40 << 30);
+        let pool = build(64 << 20).unwrap();
+        let mut regions = Vec::new();
+        let error = loop {
+            match pool.region(64 << 20) {
+                Ok(mut region) => {
+                    region.as_mut_slice()[BLOCK * (regions.len() % 32)] = 1;
+                    region.discard(0..64 << 20).unwrap();
+                    regions.push(region);
+                }
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, RegionError::OutOfAddresses { len: 64 << 20 });
+        assert!(error.to_string().contains("RLIMIT_AS"), "{error}");
+        assert!(regions.len() >= 64, "{}", regions.len());
+        assert!(matches!(regions[0].fork(), Err(RegionError::OutOfAddresses { .. })));
+        drop(regions.pop());
+        regions[0].as_mut_slice()[7] = 7;
+        assert_eq!(regions[0].fork().unwrap().as_mut_slice()[7], 7);
+        drop(regions);
+        assert_eq!(pool.stats().blocks_free, 32);
+    })
+    .well();
+}
+
+#[test]
+fn an_address_space_too_small_for_any_region_is_an_error_that_names_the_limit() {
+    alone(|| {
+        limit_address_space(8 << 30);
+        let error = build(64 << 20).unwrap_err();
+        assert!(error.to_string().contains("RLIMIT_AS"), "{error}");
+    })
+    .well();
+}

@@ -1,0 +1,160 @@
+//! `vm.max_map_count` as a budget: what it does not allow is an error before it is a fault.
+
+mod common;
+
+use common::alone::alone;
+use common::signals::handle;
+use hugefork::{Backing, BlockSize, Pool, Region, RegionError};
+use libc::SIGBUS;
+use procfs::process::Process;
+
+const PAGE: usize = 4096;
+const BLOCK: usize = 2 << 20;
+
+fn build(capacity: usize, block_size: BlockSize) -> Pool {
+    let builder = Pool::builder().name("test").capacity(capacity).block_size(block_size);
+    builder.backing(Backing::ShmemBase).build().unwrap()
+}
+
+/// Makes foreign mappings, as many as that if the kernel lets it.
+fn make_foreign_mappings(count: usize) -> std::io::Result<()> {
+    let len = count * PAGE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
+    if start == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    for page in (PAGE..len).step_by(2 * PAGE) {
+        // SAFETY: inside the new mapping, which nobody uses.
+        if unsafe { libc::mprotect(start.wrapping_byte_add(page), PAGE, libc::PROT_READ) } != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Makes so many foreign mappings that about `left` remain for regions, as a pool that is built now counts them.
+fn leave(left: usize) {
+    let limit = build(BLOCK, BlockSize::MIB_2).stats().mappings_limit;
+    make_foreign_mappings(limit.checked_sub(left).unwrap()).unwrap();
+    let limit = build(BLOCK, BlockSize::MIB_2).stats().mappings_limit;
+    assert!((left.saturating_sub(10)..left + 10).contains(&limit), "{limit} are left, not {left}");
+}
+
+/// The mappings that a region is split into, as the kernel counts them.
+fn mappings_of(region: &Region) -> usize {
+    let start = region.as_ptr().addr() as u64;
+    let end = start + region.len() as u64;
+    let maps = Process::myself().unwrap().maps().unwrap();
+    maps.into_iter().filter(|map| map.address.0 < end && start < map.address.1).count()
+}
+
+#[track_caller]
+fn check_refused<T>(result: Result<T, RegionError>) {
+    let Err(error) = result else { panic!("there is no room for its mappings") };
+    assert!(matches!(error, RegionError::TooManyMappings { .. }), "{error}");
+    assert!(error.to_string().contains("sysctl -w vm.max_map_count="), "{error}");
+}
+
+#[test]
+fn a_region_needs_room_for_its_mappings() {
+    alone(|| {
+        leave(0);
+        let pool = build(4 * BLOCK, BlockSize::MIB_2);
+        check_refused(pool.region(BLOCK));
+        assert_eq!((pool.stats().regions, pool.stats().blocks_free), (0, 4));
+    })
+    .well();
+}
+
+#[test]
+fn a_fork_needs_room_for_its_mappings_and_a_snapshot_only_to_be_looked_at() {
+    alone(|| {
+        leave(400);
+        let pool = build(2 * BLOCK, BlockSize::KIB_4);
+        let mut region = pool.region(BLOCK).unwrap();
+        region.as_mut_slice().fill(1);
+        for page in (0..250).step_by(2) {
+            region.discard(page * PAGE..(page + 1) * PAGE).unwrap();
+        }
+        assert_eq!((region.stats().mappings, mappings_of(&region)), (250, 250));
+        check_refused(region.fork());
+        let snapshot = region.snapshot().unwrap();
+        assert_eq!((region.stats().mappings, mappings_of(&region)), (250, 250));
+        check_refused(snapshot.map());
+        check_refused(snapshot.fork());
+
+        let mut bytes = [7; 2 * PAGE];
+        snapshot.read_at(0, &mut bytes).unwrap();
+        assert!(bytes[..PAGE].iter().all(|&byte| byte == 0) && bytes[PAGE..].iter().all(|&byte| byte == 1));
+        region.as_mut_slice()[PAGE] = 2;
+        snapshot.read_at(PAGE, &mut bytes).unwrap();
+        assert_eq!((bytes[0], region.as_mut_slice()[PAGE]), (1, 2));
+
+        // With the region gone there is room for the snapshot.
+        drop(region);
+        assert_eq!(snapshot[PAGE], 1);
+        drop(snapshot);
+        assert_eq!((pool.stats().blocks_free, pool.stats().mappings), (1024, 0));
+    })
+    .well();
+}
+
+#[test]
+fn writes_that_split_mappings_stop_at_the_budget() {
+    let ended = alone(|| {
+        handle(SIGBUS, libc::SIG_DFL, 0, &[]);
+        leave(20);
+        let pool = build(64 * BLOCK, BlockSize::MIB_2);
+        let mut region = pool.region(64 * BLOCK).unwrap();
+        let every_other = (0..64).step_by(2).map(|block| block * BLOCK);
+        let refused = every_other.clone().find(|&at| region.prepare_write(at..at + 1).is_err()).unwrap();
+        check_refused(region.prepare_write(refused..refused + 1));
+        assert!((5..12).contains(&(refused / BLOCK / 2)), "{refused:#x}");
+        for at in every_other.take_while(|&at| at < refused) {
+            region.as_mut_slice()[at] = 1;
+        }
+        assert_eq!(region.as_mut_slice()[refused], 0);
+        region.as_mut_slice()[refused] = 1;
+    });
+    let said = ended.by(SIGBUS);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("pool `test`") && said.contains("vm.max_map_count") && said.contains("SIGBUS"), "{said}");
+}
+
+#[test]
+fn discards_that_split_mappings_leave_the_rest_of_the_program_its_share() {
+    alone(|| {
+        leave(400);
+        let pool = build(16 * BLOCK, BlockSize::KIB_4);
+        let mut region = pool.region(16 * BLOCK).unwrap();
+        region.as_mut_slice().fill(1);
+        for page in (0..16 * BLOCK / PAGE).step_by(2) {
+            match region.discard(page * PAGE..(page + 1) * PAGE) {
+                Ok(()) => assert_eq!(region.as_mut_slice()[page * PAGE], 0),
+                refused => check_refused(refused),
+            }
+        }
+        make_foreign_mappings(500).expect("regions keep to their budget");
+    })
+    .well();
+}
+
+#[test]
+fn a_limit_that_the_rest_of_the_program_used_up_is_an_error_from_calls_and_a_bus_error_from_writes() {
+    let ended = alone(|| {
+        handle(SIGBUS, libc::SIG_DFL, 0, &[]);
+        let pool = build(64 * BLOCK, BlockSize::MIB_2);
+        let mut region = pool.region(64 * BLOCK).unwrap();
+        region.as_mut_slice()[0] = 1;
+        let limit: usize = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
+        make_foreign_mappings(limit).unwrap_err();
+        region.prepare_write(10 * BLOCK..10 * BLOCK + 1).unwrap_err();
+        assert_eq!((region.as_mut_slice()[0], region.as_mut_slice()[10 * BLOCK]), (1, 0));
+        region.as_mut_slice()[10 * BLOCK] = 1;
+    });
+    let said = ended.by(SIGBUS);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("pool `test`") && said.contains("SIGBUS"), "{said}");
+}

@@ -1,0 +1,331 @@
+//! `fork(2)` by a program that uses hugefork: regions stay with the parent, whatever the child does.
+
+mod common;
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::os::unix::process::ExitStatusExt;
+use std::panic::AssertUnwindSafe;
+use std::process::ExitStatus;
+
+use common::alone::alone;
+use common::{BACKINGS, pool};
+use hugefork::{Backing, BlockSize, BuildError, CoreDump, Pool, Region, RegionError};
+use procfs::process::{MMapPath, MemoryMap, Process, VmFlags};
+
+const BLOCK: usize = 2 << 20;
+
+/// How the child ends if `body` panics in it.
+const PANICKED: i32 = 101;
+
+/// Runs `body` in a child made by `fork(2)`, which ends with what it returns, and without any destructor.
+fn in_fork(body: impl FnOnce() -> i32) -> ExitStatus {
+    // SAFETY: the tests here run alone in their process; where they have other threads, the child makes system calls only.
+    match unsafe { libc::fork() } {
+        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
+        0 => {
+            // SAFETY: a child that hangs ends with SIGALRM.
+            unsafe { libc::alarm(10) };
+            let code = std::panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED);
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(code) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: writes the status.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            ExitStatus::from_raw(status)
+        }
+    }
+}
+
+/// The child of [`in_fork`] found everything as it should be.
+#[track_caller]
+fn check_fork(body: impl FnOnce()) {
+    let status = in_fork(|| {
+        body();
+        0
+    });
+    assert!(status.success(), "{status}");
+}
+
+#[track_caller]
+fn check_fork_dies_of_access_to(at: *mut u8) {
+    // SAFETY: a fault, which ends the child.
+    let status = in_fork(|| unsafe { i32::from(at.read_volatile()) });
+    assert_eq!(status.signal(), Some(libc::SIGSEGV), "read: {status}");
+    let status = in_fork(|| {
+        // SAFETY: as above.
+        unsafe { at.write_volatile(99) };
+        0
+    });
+    assert_eq!(status.signal(), Some(libc::SIGSEGV), "write: {status}");
+}
+
+/// This process's mappings of pool memory.
+fn pool_mappings() -> Vec<MemoryMap> {
+    let maps = Process::myself().unwrap().smaps().unwrap();
+    let of_a_pool =
+        |map: &MemoryMap| matches!(&map.pathname, MMapPath::Path(path) if path.to_string_lossy().contains("hugefork"));
+    maps.into_iter().filter(of_a_pool).collect()
+}
+
+/// Blocks of all kinds: alone, never written, shared with a snapshot, shared with a fork.
+fn region_of_all_kinds(pool: &Pool) -> (Region, Region, hugefork::Snapshot) {
+    let block = pool.block_size().bytes();
+    let mut region = pool.region(4 * block).unwrap();
+    region.as_mut_slice()[2 * block..].fill(1);
+    let (fork, snapshot) = (region.fork().unwrap(), region.snapshot().unwrap());
+    region.as_mut_slice()[..block].fill(2);
+    region.as_mut_slice()[3 * block..].fill(3);
+    assert_eq!(snapshot[2 * block], 1);
+    (region, fork, snapshot)
+}
+
+#[test]
+fn a_child_cannot_touch_a_region() {
+    let mut backings = 0;
+    let ended = alone(|| {
+        for backing in BACKINGS {
+            let Some(pool) = pool(backing, 8 * BLOCK, BlockSize::MIB_2) else { continue };
+            let (mut region, fork, snapshot) = region_of_all_kinds(&pool);
+            let before = region.as_mut_slice().to_vec();
+            for at in [0, BLOCK - 1, BLOCK, 2 * BLOCK + 5, 3 * BLOCK] {
+                check_fork_dies_of_access_to(region.as_mut_ptr().wrapping_add(at));
+            }
+            check_fork_dies_of_access_to(fork.as_mut_ptr().wrapping_add(2 * BLOCK));
+            check_fork_dies_of_access_to(snapshot.as_ptr().cast_mut().wrapping_add(2 * BLOCK));
+            assert!(region.as_mut_slice() == before);
+            region.as_mut_slice().fill(4);
+            assert_eq!((snapshot[0], snapshot[2 * BLOCK]), (0, 1));
+            backings += 1;
+        }
+        eprintln!("backings: {backings}");
+    });
+    // Seven addresses, read and written.
+    let said = ended.stderr.lines().filter(|line| line.contains("regions do not cross fork(2)")).count();
+    let (_, backings) = ended.stderr.trim().rsplit_once("backings: ").expect("the last line");
+    assert_eq!(said, 14 * backings.parse::<usize>().unwrap(), "{ended}");
+    ended.well();
+}
+
+#[test]
+fn a_child_cannot_touch_the_direct_map() {
+    alone(|| {
+        for backing in BACKINGS {
+            let Some(pool) = pool(backing, 8 * BLOCK, BlockSize::MIB_2) else { continue };
+            let (mut region, ..) = region_of_all_kinds(&pool);
+            let before = region.as_mut_slice().to_vec();
+            let is_direct = |map: &&MemoryMap| (map.address.1 - map.address.0) as usize == pool.capacity();
+            let maps = pool_mappings();
+            let direct = maps.iter().find(is_direct).expect("the whole pool is mapped once");
+            for at in (0..pool.capacity()).step_by(BLOCK) {
+                check_fork_dies_of_access_to(std::ptr::with_exposed_provenance_mut(direct.address.0 as usize + at));
+            }
+            assert!(region.as_mut_slice() == before);
+        }
+    })
+    .well();
+}
+
+#[test]
+fn every_mapping_of_pool_memory_is_kept_from_children_and_the_direct_map_from_core_dumps() {
+    alone(|| {
+        for (backing, block_size, core_dump) in [
+            (Backing::ShmemHuge, BlockSize::MIB_2, CoreDump::LeftOut),
+            (Backing::Hugetlb, BlockSize::MIB_2, CoreDump::LeftOut),
+            (Backing::ShmemBase, BlockSize::MIB_2, CoreDump::LeftOut),
+            (Backing::ShmemBase, BlockSize::KIB_64, CoreDump::LeftOut),
+            (Backing::ShmemBase, BlockSize::KIB_4, CoreDump::Included),
+            (Backing::ShmemHuge, BlockSize::MIB_2, CoreDump::Included),
+        ] {
+            let capacity = 8 * block_size.bytes();
+            if pool(backing, capacity, block_size).is_none() {
+                continue;
+            }
+            let builder = Pool::builder().capacity(capacity).block_size(block_size).backing(backing);
+            let pool = builder.core_dump(core_dump).build().unwrap();
+            let held = region_of_all_kinds(&pool);
+            let maps = pool_mappings();
+            assert!(maps.len() >= 5, "the direct map, two in the region, one in the fork, one in the snapshot");
+            for map in maps {
+                let flags = map.extension.vm_flags;
+                assert!(flags.contains(VmFlags::DC), "{map:?}");
+                let is_direct = (map.address.1 - map.address.0) as usize == capacity;
+                let left_out = is_direct || core_dump == CoreDump::LeftOut;
+                // Shared hugetlb memory is left out by `/proc/self/coredump_filter` unless it is asked for there.
+                if is_direct || backing != Backing::Hugetlb {
+                    assert_eq!(flags.contains(VmFlags::DD), left_out, "{map:?}");
+                }
+            }
+            drop((held, pool));
+            assert!(pool_mappings().is_empty(), "nothing stays mapped");
+        }
+    })
+    .well();
+}
+
+#[test]
+fn a_child_gets_errors_and_not_its_parents_memory() {
+    alone(|| {
+        let pool = Pool::builder().capacity(8 * BLOCK).build().unwrap();
+        let (mut region, fork, snapshot) = region_of_all_kinds(&pool);
+        let unmapped = region.snapshot().unwrap();
+        let refused = |result: Result<(), RegionError>| assert_eq!(result, Err(RegionError::ForkedChild));
+        check_fork(|| {
+            refused(pool.region(BLOCK).map(drop));
+            refused(region.fork().map(drop));
+            refused(region.snapshot().map(drop));
+            refused(region.populate());
+            refused(region.prepare_write(0..1));
+            refused(region.discard(0..BLOCK));
+            refused(fork.fork().map(drop));
+            refused(snapshot.fork().map(drop));
+            refused(snapshot.map().map(drop));
+            refused(unmapped.map().map(drop));
+            let mut bytes = [7; 3];
+            refused(snapshot.read_at(0, &mut bytes));
+            assert_eq!(bytes, [7; 3]);
+            assert_eq!(Pool::builder().capacity(BLOCK).build().unwrap_err(), BuildError::ForkedChild);
+            // Its own children are no better off.
+            check_fork(|| refused(region.fork().map(drop)));
+        });
+        let before = region.as_mut_slice().to_vec();
+        assert!(unmapped[..] == before[..]);
+        region.as_mut_slice()[0] += 1;
+        assert_eq!(unmapped[0] + 1, region.as_mut_slice()[0]);
+    })
+    .well();
+}
+
+#[test]
+fn what_a_child_drops_stays_with_its_parent() {
+    alone(|| {
+        for backing in BACKINGS {
+            let Some(pool) = pool(backing, 16 * BLOCK, BlockSize::MIB_2) else { continue };
+            let other = Pool::builder().name("dropped in the child").capacity(BLOCK).build().unwrap();
+            let (region, fork, snapshot) = region_of_all_kinds(&pool);
+            let unmapped = region.snapshot().unwrap();
+            let free = pool.stats().blocks_free;
+            let mut all = Some((region, fork, snapshot, unmapped, pool.clone(), other));
+            for _ in 0..3 {
+                check_fork(|| drop(all.take()));
+                assert_eq!(pool.stats().blocks_free, free);
+            }
+            let (mut region, mut fork, snapshot, unmapped, _, other) = all.take().unwrap();
+            region.as_mut_slice().fill(8);
+            fork.as_mut_slice().fill(9);
+            assert_eq!((snapshot[2 * BLOCK], snapshot[0], unmapped[0], unmapped[2 * BLOCK]), (1, 0, 2, 1));
+            other.region(BLOCK).unwrap().as_mut_slice()[0] = 1;
+            drop((region, fork, snapshot, unmapped));
+            assert_eq!(pool.stats().blocks_free, 16);
+        }
+    })
+    .well();
+}
+
+#[test]
+fn a_child_that_was_made_before_the_first_pool_has_pools_of_its_own() {
+    fn use_a_pool() {
+        let pool = Pool::builder().capacity(8 * BLOCK).build().unwrap();
+        let (mut region, _fork, snapshot) = region_of_all_kinds(&pool);
+        region.as_mut_slice().fill(5);
+        assert_eq!(snapshot[0], 0);
+    }
+    alone(|| {
+        check_fork(use_a_pool);
+        use_a_pool();
+        check_fork(|| assert_eq!(Pool::builder().capacity(BLOCK).build().unwrap_err(), BuildError::ForkedChild));
+    })
+    .well();
+}
+
+/// Looks in `/proc/self/maps` for pool memory that `is_forbidden` by its permissions; with system calls only.
+fn finds_pool_memory(buffer: &mut [u8], is_forbidden: impl Fn(&[u8]) -> bool) -> bool {
+    // SAFETY: the name ends with a zero byte.
+    let maps = unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY) };
+    let mut len = 0;
+    loop {
+        let rest = &mut buffer[len..];
+        // SAFETY: writes into `rest` at most.
+        let read = unsafe { libc::read(maps, rest.as_mut_ptr().cast(), rest.len()) };
+        assert!(read >= 0 && (read as usize) < rest.len());
+        if read == 0 {
+            break;
+        }
+        len += read as usize;
+    }
+    assert!(len > 0);
+    buffer[..len].split(|&byte| byte == b'\n').any(|line| {
+        let permissions = line.split(|&byte| byte == b' ').nth(1).unwrap_or_default();
+        line.windows(8).any(|name| name == b"hugefork") && is_forbidden(permissions)
+    })
+}
+
+/// Makes 200 children while two other threads `work`. None may find pool memory that `is_forbidden`.
+fn check_forks_amid(work: impl Fn() + Sync, is_forbidden: fn(&[u8]) -> bool) {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    work();
+                }
+            });
+        }
+        let mut buffer = vec![0; 1 << 20];
+        let (mut found, mut failed) = (0, 0);
+        for _ in 0..200 {
+            let status = in_fork(|| i32::from(finds_pool_memory(&mut buffer, is_forbidden)));
+            found += usize::from(status.code() == Some(1));
+            failed += usize::from(!matches!(status.code(), Some(0 | 1)));
+        }
+        over.store(true, Ordering::Relaxed);
+        assert_eq!((found, failed), (0, 0), "children that found pool memory, and that did not end well");
+    });
+}
+
+/// Faults of all kinds, snapshots and drops.
+fn check_forks_amid_faults(backing: Backing, block_size: BlockSize, is_forbidden: fn(&[u8]) -> bool) {
+    let block = block_size.bytes();
+    let Some(pool) = pool(backing, 24 * block, block_size) else { return };
+    let fault = || {
+        let mut region = pool.region(4 * block).unwrap();
+        for value in 1..4 {
+            let snapshot = region.snapshot().unwrap();
+            (0..4).for_each(|at| region.as_mut_slice()[at * block] = value);
+            assert_eq!(snapshot[0], value - 1);
+        }
+    };
+    check_forks_amid(fault, is_forbidden);
+    assert!(pool.stats().faults.faults() > 200, "{:?}", pool.stats());
+    assert_eq!(pool.stats().blocks_free, 24);
+}
+
+fn writable(permissions: &[u8]) -> bool {
+    permissions.contains(&b'w')
+}
+
+#[test]
+fn no_child_sees_shmem_pool_memory_whenever_it_is_made() {
+    alone(|| {
+        check_forks_amid_faults(Backing::ShmemHuge, BlockSize::MIB_2, |_| true);
+        check_forks_amid_faults(Backing::ShmemBase, BlockSize::KIB_64, |_| true);
+    })
+    .well();
+}
+
+#[test]
+fn no_child_can_write_to_hugetlb_pool_memory_whenever_it_is_made() {
+    // A block is mapped for reading before it can be kept from children (sys/linux/memory.rs).
+    alone(|| check_forks_amid_faults(Backing::Hugetlb, BlockSize::MIB_2, writable)).well();
+}
+
+#[test]
+fn no_child_can_write_to_a_pool_that_was_being_built_when_it_was_made() {
+    alone(|| {
+        let build = || drop(Pool::builder().capacity(BLOCK).backing(Backing::ShmemBase).build().unwrap());
+        build();
+        check_forks_amid(build, writable);
+    })
+    .well();
+}
