@@ -63,15 +63,17 @@ impl fmt::Display for KernelError {
                 }
                 NamePart::Primitive => {
                     write!(f, "unknown primitive \"{given}\": this machine has ")?;
-                    list(f, available(|_| true))
+                    list(f, available(|_| true))?;
+                    list_after(f, "; not on this machine: ", unavailable())
                 }
                 NamePart::Window => {
-                    write!(f, "\"{given}\" is no window size: write a multiple of 4KiB as in 128KiB or 1MiB")
+                    write!(f, "\"{given}\" is no window size: write a multiple of 4KiB as in 128KiB, 1MiB or 131072")
                 }
             },
             KernelError::Unavailable(primitive) => {
                 write!(f, "{primitive} needs {}, which this machine does not offer: use ", primitive.needs())?;
-                list(f, available(|_| true))
+                list(f, available(|_| true))?;
+                list_after(f, "; not on this machine either: ", unavailable().filter(|name| *name != primitive.name()))
             }
             KernelError::BadWindow(bytes) => {
                 write!(f, "a window of {bytes} bytes is not a positive multiple of 4KiB: use for example 128KiB")
@@ -93,6 +95,24 @@ impl core::error::Error for KernelError {}
 fn available(wanted: impl Fn(Primitive) -> bool) -> impl Iterator<Item = &'static str> {
     let usable = Primitive::ALL.iter().copied();
     usable.filter(move |primitive| primitive.is_available() && wanted(*primitive)).map(Primitive::name)
+}
+
+fn unavailable() -> impl Iterator<Item = &'static str> {
+    Primitive::ALL.iter().filter(|primitive| !primitive.is_available()).map(|primitive| primitive.name())
+}
+
+/// The introduction and the list, or nothing for an empty list.
+fn list_after(
+    f: &mut fmt::Formatter<'_>,
+    introduction: &str,
+    names: impl Iterator<Item = &'static str>,
+) -> fmt::Result {
+    let mut names = names.peekable();
+    if names.peek().is_none() {
+        return Ok(());
+    }
+    f.write_str(introduction)?;
+    list(f, names)
 }
 
 fn list(f: &mut fmt::Formatter<'_>, names: impl Iterator<Item = &'static str>) -> fmt::Result {

@@ -4,34 +4,36 @@
 //! [`Kernel::copy`] then run in a signal handler. Both are [`Kernel::run`] over [`visit`](crate::visit), which picks the
 //! primitive of each span and puts the fence. Names are parsed and printed in `name`.
 
+use core::sync::atomic::{Ordering, fence};
+
 use crate::{
     arch,
     error::KernelError,
-    order::{GIGANTIC, Order, Reach, SUBPAGE, Target, visit},
+    order::{GIGANTIC, Order, Reach, SUBPAGE, Side, Target, Window, visit},
     primitive::Primitive,
 };
 
 /// What [`Kernel::new`] and [`Kernel::for_clear`] keep near: the smallest window that holds the 64 KiB around any target.
 /// Zen 5, 2 MiB clear and 64 KiB use in µs: 64 KiB window 26.9 + 0.99, 128 KiB 28.9 + 0.43, 256 KiB 30.8 + 0.43.
-const CLEAR_WINDOW: usize = 128 << 10;
+pub(crate) const CLEAR_WINDOW: usize = 128 << 10;
 
 /// What [`Kernel::for_copy`] keeps near. A copy waits for its source more than for its stores, so a wider window is
 /// free: on Zen 5 a 2 MiB copy takes 90 µs with 128 KiB and 91 with 256 KiB, within the noise of either.
-const COPY_WINDOW: usize = 256 << 10;
+pub(crate) const COPY_WINDOW: usize = 256 << 10;
 
 /// A complete way to clear or copy a block; see the [crate documentation](crate).
 ///
-/// Two kernels are equal when they do the same, which is when their names are: the near primitive and the window count
-/// in [`Order::Hybrid`] only, the reschedule function never.
+/// Two kernels are equal when their names are: the near primitive and the window's size count in [`Order::Hybrid`] only,
+/// the window's side and the reschedule function, which callers set from one block to the next, never.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
     order: Order,
     /// Available. Writes everything unless the order is hybrid.
     far: Primitive,
-    /// Available, cached, can copy.
+    /// Available and cached.
     near: Primitive,
-    /// A positive multiple of [`SUBPAGE`].
-    window: usize,
+    /// Its size is a positive multiple of [`SUBPAGE`].
+    window: Window,
     reschedule: fn(),
 }
 
@@ -43,7 +45,8 @@ impl Kernel {
     ///
     /// [`KernelError::Unavailable`] if this machine lacks the primitive.
     pub fn new(order: Order, far: Primitive) -> Result<Kernel, KernelError> {
-        Ok(Kernel { order, far: available(far)?, near: Primitive::CACHED, window: CLEAR_WINDOW, reschedule: || () })
+        let window = Window::around(CLEAR_WINDOW);
+        Ok(Kernel { order, far: available(far)?, near: Primitive::CACHED, window, reschedule: || () })
     }
 
     /// With another primitive for the window. Only [`Order::Hybrid`] has one.
@@ -69,7 +72,12 @@ impl Kernel {
         if bytes == 0 || !bytes.is_multiple_of(SUBPAGE) {
             return Err(KernelError::BadWindow(bytes));
         }
-        Ok(Kernel { window: bytes, ..self })
+        Ok(self.resized(bytes))
+    }
+
+    /// With the window on one side of the target. Only [`Order::Hybrid`] has one.
+    pub fn with_side(self, side: Side) -> Kernel {
+        Kernel { window: Window { side, ..self.window }, ..self }
     }
 
     /// With a function to call between the steps of a block above [`GIGANTIC`], that is at least every
@@ -99,7 +107,29 @@ impl Kernel {
             Some(far) => (Order::Hybrid, far),
             None => (Order::Straight, Primitive::Portable),
         };
-        Kernel { order, far, near: fast_cached(), window, reschedule: || () }
+        Kernel { order, far, near: fast_cached(), window: Window::around(window), reschedule: || () }
+    }
+
+    /// Everything through the cache, with the better cached primitive.
+    pub(crate) fn cached() -> Kernel {
+        Kernel::best(&[], CLEAR_WINDOW).straight(fast_cached())
+    }
+
+    /// Straight with `far`, which is available, and otherwise as `self`.
+    pub(crate) fn straight(self, far: Primitive) -> Kernel {
+        debug_assert!(far.is_available());
+        Kernel { order: Order::Straight, far, ..self }
+    }
+
+    /// Hybrid with `far`, which is available, and the better cached primitive; otherwise as `self`.
+    pub(crate) fn hybrid(self, far: Primitive, window: usize) -> Kernel {
+        debug_assert!(far.is_available() && window != 0 && window.is_multiple_of(SUBPAGE));
+        Kernel { order: Order::Hybrid, far, near: fast_cached(), ..self }.resized(window)
+    }
+
+    /// With a window that is known to be a positive multiple of [`SUBPAGE`].
+    fn resized(self, bytes: usize) -> Kernel {
+        Kernel { window: Window { bytes, ..self.window }, ..self }
     }
 
     /// Refuses a kernel that only clears, such as `hybrid/clzero`: to check a choice before it is used for copies.
@@ -128,7 +158,17 @@ impl Kernel {
 
     /// Bytes in the window of [`Order::Hybrid`].
     pub fn window(&self) -> usize {
-        self.window
+        self.window.bytes
+    }
+
+    /// Where the window of [`Order::Hybrid`] lies.
+    pub fn side(&self) -> Side {
+        self.window.side
+    }
+
+    /// What is called between the steps of a block above [`GIGANTIC`].
+    pub(crate) fn reschedule(&self) -> fn() {
+        self.reschedule
     }
 
     /// Clears the block, ending around the target. Allocates nothing, takes no lock, does not panic: made for signal
@@ -158,7 +198,8 @@ impl Kernel {
         debug_assert!(from.addr().is_multiple_of(SUBPAGE) && to.addr().abs_diff(from.addr()) >= len);
         let far = if self.far.can_copy() { self.far } else { self.near };
         self.run(far, len, target, |primitive, start, len| {
-            // SAFETY: as in `clear`, for both blocks; `far` can copy and so can every near primitive.
+            // SAFETY: as in `clear`, for both blocks; `far` can copy, and where the near one
+            // cannot `arch` copies with another.
             unsafe { arch::copy(primitive, to.add(start), from.add(start), len) }
         });
     }
@@ -184,6 +225,9 @@ impl Kernel {
         });
         if undrained {
             arch::drain();
+        } else {
+            // Cached stores need it on architectures that reorder them; on x86-64 it is no instruction.
+            fence(Ordering::Release);
         }
     }
 }
@@ -192,7 +236,7 @@ impl PartialEq for Kernel {
     fn eq(&self, other: &Kernel) -> bool {
         self.order == other.order
             && self.far == other.far
-            && (self.order != Order::Hybrid || (self.near == other.near && self.window == other.window))
+            && (self.order != Order::Hybrid || (self.near == other.near && self.window.bytes == other.window.bytes))
     }
 }
 
@@ -228,7 +272,7 @@ mod tests {
 
     /// Not through `new`: nothing is executed here, so any machine can test any primitive.
     fn kernel(order: Order, far: Primitive) -> Kernel {
-        Kernel { order, far, near: Primitive::Avx2, window: 16 * KIB, reschedule: || () }
+        Kernel { order, far, near: Primitive::Avx2, window: Window::around(16 * KIB), reschedule: || () }
     }
 
     /// Primitive, start and length in KiB of what would run in a block of `len` bytes with the target in its middle.
@@ -253,6 +297,17 @@ mod tests {
     }
 
     #[test]
+    fn the_side_moves_the_window() {
+        use Primitive::{Avx2, Avx512Nt};
+        let kernel = kernel(Order::Hybrid, Avx512Nt);
+        let after = [(Avx512Nt, 0, 32), (Avx512Nt, 48, 16), (Avx2, 32, 16)];
+        assert_eq!(steps(kernel.with_side(Side::After), 64 * KIB), after);
+        let before = [(Avx512Nt, 0, 20), (Avx512Nt, 36, 28), (Avx2, 20, 16)];
+        assert_eq!(steps(kernel.with_side(Side::Before), 64 * KIB), before);
+        assert_eq!(kernel.with_side(Side::Before), kernel, "the name is the same");
+    }
+
+    #[test]
     fn other_orders_write_with_one_primitive() {
         for order in Order::ALL.iter().filter(|order| **order != Order::Hybrid) {
             let steps = steps(kernel(*order, Primitive::Clzero), 64 * KIB);
@@ -266,7 +321,7 @@ mod tests {
         for (kernel, window) in [(Kernel::for_clear(), 128), (Kernel::for_copy(), 256)] {
             assert!(kernel.far.is_available() && kernel.near.is_available());
             assert!(!kernel.near.is_non_temporal() && kernel.near.can_copy());
-            assert_eq!(kernel.window, window * KIB);
+            assert_eq!(kernel.window, Window::around(window * KIB));
         }
         let portable = Kernel::best(&[], CLEAR_WINDOW);
         let expected = (Order::Straight, Primitive::Portable);

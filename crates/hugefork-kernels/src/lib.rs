@@ -7,9 +7,10 @@
 //! * an [`Order`]: straight; Linux's target-last (up to 6.19) and neighbourhood-last (7.0); or *hybrid*, where a window
 //!   around the target is written last and through the cache, and the rest before it and past the cache;
 //! * a [`Primitive`]: `rep stosb`/`rep movsb`, SSE2, AVX2 and AVX-512 stores, cached or non-temporal, `clzero`, and the
-//!   portable `memset`/`memcpy`, which is all there is on other architectures than x86-64;
-//! * a [`Kernel`]: both together, with the window's size. [`Kernel::for_clear`] and [`Kernel::for_copy`] are what this
-//!   machine should use.
+//!   portable `memset`/`memcpy`, which is all there is on other architectures than x86-64 and (untested) aarch64;
+//! * a [`Kernel`]: both together, with the window's size and the [`Side`] of the target on which it lies;
+//! * [`Kernels`]: which kernel for which block size and [`Use`], as [`calibrate`] measured it on this machine in a few
+//!   milliseconds, as its extensions suggest ([`Kernels::default_for_this_cpu`]), or as the user pinned it.
 //!
 //! It is the lowest layer of `hugefork` and needs nothing of it. `no_std`, no allocation, no locks, no panics on the run
 //! path: [`Kernel::clear`] and [`Kernel::copy`] are made for a SIGSEGV handler. They use vector
@@ -65,21 +66,29 @@
 //! | `order` | the target-last iterator, [`visit`]: spans in processing order, the same for clear and copy |
 //! | `primitive` | names and availability |
 //! | `kernel`, `name` | the choice, its checks, the run over `visit`; how it is written |
+//! | `kernels` | the set of them: by work, use and block size; pinning |
+//! | `calibrate` | choosing the set by timing candidates |
 //! | `cpu` | what CPUID and XCR0 offer |
 //! | `arch` | the loops, one file an extension, each with what it needs and when not to use it |
 
 #![no_std]
 
 mod arch;
+mod calibrate;
 #[cfg(target_arch = "x86_64")]
 mod cpu;
 mod error;
 mod kernel;
+mod kernels;
 mod name;
 mod order;
 mod primitive;
 
+pub use calibrate::{Calibration, Figure, calibrate};
 pub use error::{Excerpt, KernelError, NamePart};
 pub use kernel::{Kernel, every_kernel};
-pub use order::{GIGANTIC, Order, RESCHEDULE_EVERY, Reach, SUBPAGE, Span, Target, TargetLast, target_last, visit};
+pub use kernels::{Kernels, Use, Work};
+pub use order::{
+    GIGANTIC, Order, RESCHEDULE_EVERY, Reach, SUBPAGE, Side, Span, Target, TargetLast, Window, target_last, visit,
+};
 pub use primitive::Primitive;

@@ -57,9 +57,11 @@ fn split_optional(text: &str, separator: char) -> (&str, Option<&str>) {
     }
 }
 
-fn parse_size(text: &str) -> Result<usize, KernelError> {
+pub(crate) fn parse_size(text: &str) -> Result<usize, KernelError> {
     UNITS
         .iter()
+        // Without a unit they are bytes.
+        .chain([&("", 1)])
         .find_map(|(unit, bytes)| {
             let number = text.strip_suffix(unit)?;
             // `parse` alone would take a sign.

@@ -10,9 +10,11 @@
 //! target-last          |   pairs: 2 4 6 … t … 7 5 3    |<--------------------------- 1 |   t in the left half
 //! neighbourhood-last   |2 ------------>| 3: t ± 2 pages |1 ----------------------------->|
 //! hybrid               |1 ------->| 3: window around t |2 ----------------------------->|
+//!   window after t     |1 ----------->|t 3: window ---|2 -------------------------------->|
+//!   window before t    |1 ---------->| 3: window ---t|2 --------------------------------->|
 //! ```
 
-use core::{fmt, iter::FusedIterator, str::FromStr};
+use core::{fmt, iter::FusedIterator, ops::Range, str::FromStr};
 
 use crate::error::{KernelError, NamePart};
 
@@ -117,21 +119,63 @@ pub struct Span {
     pub reach: Reach,
 }
 
+/// Where the window of [`Order::Hybrid`] lies: what the program is known to touch after the target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Side {
+    /// Nothing is known of the direction: the target lies in the middle.
+    #[default]
+    Around,
+    /// The program goes up: from the target's subpage on.
+    After,
+    /// The program goes down: up to the end of the target's subpage.
+    Before,
+}
+
+/// The part of a block that [`Order::Hybrid`] keeps [`Reach::Near`].
+///
+/// At an end of the block it is moved, not cut: a full one costs nothing more there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Its size, rounded up to subpages.
+    pub bytes: usize,
+    /// How it lies to the target.
+    pub side: Side,
+}
+
+impl Window {
+    /// `bytes` with the target in their middle.
+    pub fn around(bytes: usize) -> Window {
+        Window { bytes, side: Side::Around }
+    }
+
+    /// Its bytes in a block of `len` bytes for a target in the subpage that starts at `page`.
+    fn place(self, len: usize, page: usize) -> Range<usize> {
+        let bytes = self.bytes.min(len).next_multiple_of(SUBPAGE);
+        let begin = match self.side {
+            // Half in whole subpages, so that a window of one is the target's.
+            Side::Around => page.saturating_sub(round_down(bytes / 2)),
+            Side::After => page,
+            Side::Before => (page + SUBPAGE).saturating_sub(bytes),
+        };
+        let begin = begin.min(len - bytes);
+        begin..begin + bytes
+    }
+}
+
 /// Calls `each` for the spans of a block of `len` bytes, in processing order; every byte is in exactly one span.
 ///
-/// `len` is a multiple of [`SUBPAGE`]. `window` is the number of bytes that [`Order::Hybrid`] keeps [`Reach::Near`],
-/// centred on the target and moved inside the block; it is rounded up to subpages. The other orders ignore it.
-/// A block of at most `window` bytes is one near span. A block larger than [`GIGANTIC`] goes straight through in far
+/// `len` is a multiple of [`SUBPAGE`]. Only [`Order::Hybrid`] heeds the `window`. A block that is not
+/// larger than it is one near span. A block larger than [`GIGANTIC`] goes straight through in far
 /// steps of [`RESCHEDULE_EVERY`] bytes.
 ///
 /// ```
-/// use hugefork_kernels::{Order, Target, visit};
+/// use hugefork_kernels::{Order, Target, Window, visit};
 ///
 /// let mut spans = Vec::new();
-/// visit(Order::Hybrid, 64 << 10, Target::At(0x5432), 8192, |span| spans.push((span.start, span.len)));
+/// visit(Order::Hybrid, 64 << 10, Target::At(0x5432), Window::around(8192), |span| spans.push((span.start, span.len)));
 /// assert_eq!(spans, [(0, 0x4000), (0x6000, 0xa000), (0x4000, 0x2000)]);
 /// ```
-pub fn visit(order: Order, len: usize, target: Target, window: usize, mut each: impl FnMut(Span)) {
+pub fn visit(order: Order, len: usize, target: Target, window: Window, mut each: impl FnMut(Span)) {
     debug_assert!(len.is_multiple_of(SUBPAGE), "a block is a whole number of subpages");
     // Empty parts are dropped here, so that the orders below need not care about the ends of the block.
     let mut emit = |start: usize, end: usize, reach| {
@@ -162,13 +206,10 @@ pub fn visit(order: Order, len: usize, target: Target, window: usize, mut each: 
             emit(begin, end, Reach::Near);
         }
         Order::Hybrid => {
-            let window = window.min(len).next_multiple_of(SUBPAGE);
-            // Half in whole subpages, so that a window of one is the target's. At the end of the block the window is
-            // moved, not cut: a full one costs nothing more there.
-            let begin = page.saturating_sub(round_down(window / 2)).min(len - window);
-            emit(0, begin, Reach::Far);
-            emit(begin + window, len, Reach::Far);
-            emit(begin, begin + window, Reach::Near);
+            let window = window.place(len, page);
+            emit(0, window.start, Reach::Far);
+            emit(window.end, len, Reach::Far);
+            emit(window.start, window.end, Reach::Near);
         }
     }
 }

@@ -27,6 +27,10 @@ pub enum Primitive {
     Avx512Nt,
     /// The `clzero` instruction, 64 bytes at a time; clears only.
     Clzero,
+    /// `dc zva` of aarch64, which clears a line or more through the cache; clears only.
+    DcZva,
+    /// 32-byte non-temporal stores of aarch64, `stnp`.
+    Stnp,
 }
 
 impl Primitive {
@@ -40,6 +44,8 @@ impl Primitive {
         Primitive::Avx512,
         Primitive::Avx512Nt,
         Primitive::Clzero,
+        Primitive::DcZva,
+        Primitive::Stnp,
     ];
 
     /// The cached primitive that goes with any other one, on every machine of this architecture.
@@ -57,6 +63,8 @@ impl Primitive {
             Primitive::Avx512 => "avx512",
             Primitive::Avx512Nt => "avx512-nt",
             Primitive::Clzero => "clzero",
+            Primitive::DcZva => "dc-zva",
+            Primitive::Stnp => "stnp",
         }
     }
 
@@ -68,6 +76,8 @@ impl Primitive {
             Primitive::Avx2 | Primitive::Avx2Nt => "a CPU with AVX2 and a system that saves its registers",
             Primitive::Avx512 | Primitive::Avx512Nt => "a CPU with AVX-512F and a system that saves its registers",
             Primitive::Clzero => "an AMD CPU with CLZERO",
+            Primitive::DcZva => "an aarch64 CPU and a system that lets programs use DC ZVA",
+            Primitive::Stnp => "an aarch64 CPU",
         }
     }
 
@@ -81,9 +91,18 @@ impl Primitive {
                 Primitive::Avx2 | Primitive::Avx2Nt => has(Feature::Avx2),
                 Primitive::Avx512 | Primitive::Avx512Nt => has(Feature::Avx512f),
                 Primitive::Clzero => has(Feature::Clzero),
+                Primitive::DcZva | Primitive::Stnp => false,
             }
         }
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        {
+            match self {
+                Primitive::Portable | Primitive::Stnp => true,
+                Primitive::DcZva => crate::arch::has_dc_zva(),
+                _ => false,
+            }
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         {
             self == Primitive::Portable
         }
@@ -91,14 +110,14 @@ impl Primitive {
 
     /// Whether it copies as well as clears.
     pub fn can_copy(self) -> bool {
-        self != Primitive::Clzero
+        !matches!(self, Primitive::Clzero | Primitive::DcZva)
     }
 
     /// Whether its stores bypass the cache. They are weakly ordered too; [`Kernel`](crate::Kernel) puts the fence.
     pub fn is_non_temporal(self) -> bool {
         match self {
-            Primitive::Portable | Primitive::Rep | Primitive::Avx2 | Primitive::Avx512 => false,
-            Primitive::Sse2Nt | Primitive::Avx2Nt | Primitive::Avx512Nt | Primitive::Clzero => true,
+            Primitive::Portable | Primitive::Rep | Primitive::Avx2 | Primitive::Avx512 | Primitive::DcZva => false,
+            Primitive::Sse2Nt | Primitive::Avx2Nt | Primitive::Avx512Nt | Primitive::Clzero | Primitive::Stnp => true,
         }
     }
 }

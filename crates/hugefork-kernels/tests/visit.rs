@@ -1,13 +1,13 @@
 //! What `visit` promises for every order: each byte once, whole subpages, the window or the target at the end.
 
-use hugefork_kernels::{GIGANTIC, Order, RESCHEDULE_EVERY, Reach, SUBPAGE, Span, Target, visit};
+use hugefork_kernels::{GIGANTIC, Order, RESCHEDULE_EVERY, Reach, SUBPAGE, Side, Span, Target, Window, visit};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
 fn spans(order: Order, len: usize, target: Target, window: usize) -> Vec<Span> {
     let mut spans = Vec::new();
-    visit(order, len, target, window, |span| spans.push(span));
+    visit(order, len, target, Window::around(window), |span| spans.push(span));
     spans
 }
 
@@ -140,6 +140,49 @@ fn hybrid_as_drawn() {
     // As large as the window, or smaller: all of it is near.
     assert_eq!(hybrid(128 * KIB, at(64), 128 * KIB), [(0, 128, false)]);
     assert_eq!(hybrid(4 * KIB, at(0), 128 * KIB), [(0, 4, false)]);
+}
+
+/// Start and length in KiB of the window in a block of 1 MiB, and that every byte is in one of the spans.
+fn window(side: Side, kib: usize, target_kib: usize) -> (usize, usize) {
+    let mut spans = Vec::new();
+    let window = Window { bytes: kib * KIB, side };
+    visit(Order::Hybrid, MIB, Target::At(target_kib * KIB + 123), window, |span| spans.push(span));
+    assert_eq!(spans.iter().map(|span| span.len).sum::<usize>(), MIB);
+    let near = spans.pop().unwrap();
+    assert_eq!(near.reach, Reach::Near);
+    assert!(spans.iter().all(|span| span.reach == Reach::Far));
+    (near.start / KIB, near.len / KIB)
+}
+
+#[test]
+fn a_window_lies_on_the_side_that_is_asked_for() {
+    assert_eq!(window(Side::Around, 128, 512), (448, 128));
+    assert_eq!(window(Side::After, 128, 512), (512, 128));
+    assert_eq!(window(Side::Before, 128, 512), (388, 128));
+    // A window of one subpage is the target's on every side, and the target is always inside.
+    for side in [Side::Around, Side::After, Side::Before] {
+        assert_eq!(window(side, 4, 512), (512, 4), "{side:?}");
+        for target in 0..1024 {
+            let (start, len) = window(side, 64, target);
+            assert_eq!(len, 64, "moved, not cut");
+            assert!((start..start + len).contains(&target), "{side:?} {target}: {start}");
+        }
+    }
+}
+
+#[test]
+fn a_window_is_moved_at_the_ends_of_the_block() {
+    assert_eq!(window(Side::After, 128, 0), (0, 128));
+    assert_eq!(window(Side::After, 128, 896), (896, 128));
+    assert_eq!(window(Side::After, 128, 900), (896, 128));
+    assert_eq!(window(Side::After, 128, 1023), (896, 128));
+    assert_eq!(window(Side::Before, 128, 0), (0, 128));
+    assert_eq!(window(Side::Before, 128, 124), (0, 128));
+    assert_eq!(window(Side::Before, 128, 128), (4, 128));
+    assert_eq!(window(Side::Before, 128, 1023), (896, 128));
+    for side in [Side::Around, Side::After, Side::Before] {
+        assert_eq!(window(side, 4096, 512), (0, 1024), "{side:?}");
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub(crate) unsafe fn clear(primitive: Primitive, block: *mut u8, len: usize) {
     // SAFETY: the caller vouches for the memory, the alignment, and the extension that the primitive needs.
     unsafe {
         match primitive {
-            Primitive::Portable => generic::clear(block, len),
+            Primitive::Portable | Primitive::DcZva | Primitive::Stnp => generic::clear(block, len),
             Primitive::Rep => rep::clear(block, len),
             Primitive::Sse2Nt => sse2::clear_nt(block, len),
             Primitive::Avx2 => avx2::clear(block, len),
@@ -51,7 +51,7 @@ pub(crate) unsafe fn copy(primitive: Primitive, to: *mut u8, from: *const u8, le
     // SAFETY: the caller vouches for the memory, the alignment, and the extension that the primitive needs.
     unsafe {
         match primitive {
-            Primitive::Portable => generic::copy(to, from, len),
+            Primitive::Portable | Primitive::DcZva | Primitive::Stnp => generic::copy(to, from, len),
             Primitive::Rep | Primitive::Clzero => rep::copy(to, from, len),
             Primitive::Sse2Nt => sse2::copy_nt(to, from, len),
             Primitive::Avx2 => avx2::copy(to, from, len),
