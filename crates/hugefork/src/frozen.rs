@@ -140,7 +140,7 @@ impl<S: Sys> Frozen<S> {
 impl<S: Sys> Drop for Frozen<S> {
     fn drop(&mut self) {
         for block in self.blocks.iter().flatten() {
-            self.pool.frames.drop_reference(*block);
+            self.pool.release(*block);
         }
     }
 }

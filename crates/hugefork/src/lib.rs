@@ -33,6 +33,7 @@
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
+mod advice;
 mod error;
 mod fault;
 mod frozen;
@@ -50,9 +51,10 @@ mod sys;
 mod table;
 mod units;
 
+pub use advice::Advice;
 pub use error::{BuildError, RegionError, SizeError, SystemError};
 pub use fault::delivery::reinstall_fault_handler;
-pub use pool::{Backing, Commit, CoreDump, Fallback, Granted, HugeBy, Pool, PoolBuilder};
+pub use pool::{Backing, Commit, CoreDump, Fallback, Granted, HugeBy, Pool, PoolBuilder, StockStats, ZeroedStock};
 pub use region::Region;
 pub use snapshot::Snapshot;
 pub use stats::{FaultStats, Histogram, PoolStats, RegionStats};

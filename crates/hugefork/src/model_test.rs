@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
-use hugefork_kernels::Kernel;
+use hugefork_kernels::Kernels;
 use proptest::prelude::*;
 
 use crate::fault::resolver::Unresolved;
 use crate::frozen::{Frozen, View};
 use crate::pool::core::PoolCore;
+use crate::pool::stock::Stock;
 use crate::space::Space;
 use crate::sys::soft::{Call, Page, SoftMmu};
 use crate::sys::{Access, Merging};
@@ -70,8 +71,8 @@ impl World {
     fn new(shape: Shape) -> World {
         let mmu = SoftMmu::new(shape.block * shape.blocks, shape.merging, shape.mappings);
         let size = BlockSize::new(shape.block).unwrap();
-        let kernels = [Kernel::for_clear(), Kernel::for_copy()];
-        let pool = Arc::new(PoolCore::new(mmu, "model".to_owned(), size, shape.blocks, kernels));
+        let kernels = Kernels::default_for_this_cpu();
+        let pool = Arc::new(PoolCore::new(mmu, "model".to_owned(), size, shape.blocks, kernels, Stock::default()));
         World { shape, pool, regions: Vec::new(), snapshots: Vec::new() }
     }
 

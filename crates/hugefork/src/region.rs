@@ -3,7 +3,9 @@
 use std::fmt;
 use std::ops::Range;
 use std::ptr;
+use std::sync::atomic::Ordering;
 
+use crate::advice::Advice;
 use crate::error::RegionError;
 use crate::pool::{Pool, check_owner};
 use crate::snapshot::Snapshot;
@@ -136,6 +138,12 @@ impl Region {
     pub fn snapshot(&self) -> Result<Snapshot, RegionError> {
         check_owner()?;
         Ok(Snapshot::new(self.pool.clone(), self.space().freeze()?))
+    }
+
+    /// Tells hugefork how blocks will be used after the first write to each: that decides what is left in the cache, and
+    /// whether the next blocks are prepared along with one. Takes effect at the next fault, in all threads.
+    pub fn advise(&self, advice: Advice) {
+        self.space().advice.store(advice as u8, Ordering::Relaxed);
     }
 
     /// What happened so far.

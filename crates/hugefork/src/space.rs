@@ -9,10 +9,11 @@
 //! a failed write-protection a `Shared` entry may still be writable, held by this region alone.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{RegionError, SystemError};
+use crate::fault::history::History;
 use crate::fault::report;
 use crate::pool::core::{Home, PoolCore};
 use crate::stats::Counters;
@@ -128,6 +129,9 @@ pub(crate) struct Space<S: Sys> {
     pub(crate) table: Table,
     pub(crate) lock: RegionLock,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) history: History,
+    /// What the program says of its writes, an [`Advice`](crate::Advice).
+    pub(crate) advice: AtomicU8,
     home: Mutex<Option<Home<S>>>,
     /// First block of `home`, where the fault handler can read it.
     home_first: AtomicU32,
@@ -161,6 +165,8 @@ impl<S: Sys> Space<S> {
             table,
             lock: RegionLock::default(),
             counters,
+            history: History::default(),
+            advice: AtomicU8::new(0),
             home: Mutex::new(None),
             home_first: AtomicU32::new(0),
         };
@@ -201,7 +207,7 @@ impl<S: Sys> Space<S> {
             let new = entry(by);
             self.table.set(index, new);
             if let Some(block) = old.filter(|_| old != new.block()) {
-                self.pool().frames.drop_reference(block);
+                self.pool().release(block);
             }
         }
         self.addresses.recount(before, self.edges(start.0, start.0 + count));
@@ -247,9 +253,7 @@ impl<S: Sys> Drop for Space<S> {
         let blocks = (0..self.table.len()).filter_map(|index| self.table.get(EntryIndex(index)).block());
         let pool = Arc::clone(self.pool());
         if self.addresses.close().is_ok() {
-            blocks.for_each(|block| {
-                pool.frames.drop_reference(block);
-            });
+            blocks.for_each(|block| pool.release(block));
         } else {
             // Still mapped, perhaps: nobody may have these blocks again.
             pool.leak(blocks.count());

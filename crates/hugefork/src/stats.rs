@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::pool::StockStats;
 use crate::sync::SignalsBlocked;
 
 /// Counters of one region.
@@ -18,7 +19,7 @@ pub(crate) struct Counters {
     pub(crate) reused: AtomicU64,
     pub(crate) raced: AtomicU64,
     pub(crate) failed: AtomicU64,
-    pub(crate) blocks_fresh: AtomicU64,
+    pub(crate) blocks_zeroed_before: AtomicU64,
     pub(crate) blocks_cleared: AtomicU64,
     pub(crate) blocks_copied: AtomicU64,
     pub(crate) bytes_cleared: AtomicU64,
@@ -56,7 +57,7 @@ impl Counters {
             reused: get(&self.reused),
             raced: get(&self.raced),
             failed: get(&self.failed),
-            blocks_fresh: get(&self.blocks_fresh),
+            blocks_zeroed_before: get(&self.blocks_zeroed_before),
             blocks_cleared: get(&self.blocks_cleared),
             blocks_copied: get(&self.blocks_copied),
             bytes_cleared: get(&self.bytes_cleared),
@@ -132,8 +133,8 @@ pub struct FaultStats {
     pub raced: u64,
     /// Faults that could not be resolved: the pool, the machine's memory or the mapping budget was used up.
     pub failed: u64,
-    /// Blocks given fresh from the kernel, which cleared them.
-    pub blocks_fresh: u64,
+    /// Blocks that were zero already: cleared by the kernel when it gave them, or by the zeroed stock.
+    pub blocks_zeroed_before: u64,
     /// Blocks that hugefork cleared.
     pub blocks_cleared: u64,
     /// Blocks that hugefork copied.
@@ -162,7 +163,7 @@ impl FaultStats {
         self.reused += other.reused;
         self.raced += other.raced;
         self.failed += other.failed;
-        self.blocks_fresh += other.blocks_fresh;
+        self.blocks_zeroed_before += other.blocks_zeroed_before;
         self.blocks_cleared += other.blocks_cleared;
         self.blocks_copied += other.blocks_copied;
         self.bytes_cleared += other.bytes_cleared;
@@ -201,6 +202,10 @@ pub struct PoolStats {
     pub blocks: usize,
     /// Blocks that nobody holds.
     pub blocks_free: usize,
+    /// Free blocks that are zero and have memory: a first write takes one of them without clearing.
+    pub blocks_zeroed_free: usize,
+    /// What the background zeroing came to.
+    pub stock: StockStats,
     /// Blocks whose release the kernel refused: out of use until the process ends, never handed out again.
     pub blocks_leaked: usize,
     /// Living regions.

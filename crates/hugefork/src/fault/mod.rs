@@ -8,5 +8,6 @@
 //! ```
 
 pub(crate) mod delivery;
+pub(crate) mod history;
 pub(crate) mod report;
 pub(crate) mod resolver;

@@ -28,7 +28,7 @@ impl Write for Line {
 }
 
 /// Writes one line to standard error. Whatever goes wrong with that is nobody's concern any more.
-pub(super) fn say(message: fmt::Arguments<'_>) {
+pub(crate) fn say(message: fmt::Arguments<'_>) {
     // One byte is kept for the end of the line.
     let mut line = Line { bytes: [b'\n'; LINE], len: 0 };
     let _ = write!(line, "hugefork: {message}");

@@ -9,7 +9,11 @@
 //!
 //! The window lock is held throughout, so two faults on a block do the work once, and the block that is copied stays the
 //! entry's. The region lock is held, shared, only while the result is published: a snapshot waits microseconds for us,
-//! not for a clear or copy. What it may change meanwhile, `Private` to `Shared`, is not a state that we work on.
+//! not for a clear or copy. What it may change meanwhile, `Private` to `Shared`, is not a state that we work on; what it
+//! is just changing is waited for before it is copied.
+//!
+//! Where the faults of a region are a stream (see `history`), the next blocks of it are prepared in the same fault. Their
+//! locks are only tried for, so no fault waits for another while it holds more than its own.
 //!
 //! Blocks smaller than 2 MiB are taken, zeroed and mapped in runs of the neighbours that are in the same state, at most
 //! one window at a time: a mapping a block would use up `vm.max_map_count` within 256 MiB of 4 KiB blocks. Copies stay
@@ -18,13 +22,17 @@
 //! Runs in the signal handler: no allocation, no panic, no lock but ours, a bounded stack.
 
 use core::ops::Range;
+use core::sync::atomic::Ordering;
 
-use hugefork_kernels::Target;
+use hugefork_kernels::{Target, Use};
 
+use super::history::{self, Stream};
+use crate::advice::Advice;
 use crate::error::SystemError;
-use crate::pool::frames::{Content, Taken};
+use crate::pool::frames::{Content, Taken, Wanted};
 use crate::space::Space;
 use crate::stats::count;
+use crate::sync::WordGuard;
 use crate::sys::{Access, Merging, Sys};
 use crate::table::Entry;
 use crate::units::{BlockId, EntryIndex};
@@ -46,6 +54,16 @@ pub(crate) enum Unresolved {
     TooManyMappings,
     Unmappable(SystemError),
 }
+
+/// What the program is taken to do next.
+#[derive(Clone, Copy)]
+struct Outlook {
+    used: Use,
+    stream: Option<Stream>,
+}
+
+/// Locks of the entries that are prepared ahead.
+type Ahead<'a> = [Option<WordGuard<'a>>; history::MOST - 1];
 
 /// Small blocks are given in runs while at least this share of the pool stays free: below it every block counts.
 const SCARCE: usize = 8;
@@ -97,22 +115,19 @@ impl<S: Sys> Space<S> {
     /// First write: zeroed blocks for `index` and its never-written neighbours.
     fn give_zeroed(&self, index: EntryIndex, target: Option<usize>) -> Result<Resolution, Unresolved> {
         let pool = self.pool();
-        let left = pool.frames.available().saturating_sub(self.table.window_of(index).len());
-        let run = if left >= pool.frames.len() / SCARCE {
-            self.around(index, |entry, _| entry == Entry::Zero)
-        } else {
-            index.0..index.0 + 1
-        };
-        let (taken, start) = self.take(index, run)?;
+        let outlook = self.outlook(index, target);
+        let mut ahead = Ahead::default();
+        let run = self.zero_run(&mut ahead, index, outlook);
+        let (taken, start) = self.take(index, run, Wanted::Zeroed)?;
         let touched = target.map(|byte| pool.block_size.len_of(index.0 - start.0) + byte);
-        let cleared =
-            pool.zero(taken, touched).map_err(|error| self.returned(taken, Unresolved::OutOfMemory(error)))?;
+        let cleared = pool
+            .zero(taken, touched, outlook.used)
+            .map_err(|error| self.returned(taken, Unresolved::OutOfMemory(error)))?;
         self.map(start, taken)?;
+        self.follow(outlook, start, taken);
+        pool.nudge_stock();
 
-        let blocks_cleared = pool.block_size.count(cleared);
-        count(&self.counters.blocks_cleared, blocks_cleared as u64);
-        count(&self.counters.bytes_cleared, cleared as u64);
-        count(&self.counters.blocks_fresh, (taken.count - blocks_cleared) as u64);
+        self.count_zeroed(taken.count, cleared);
         Ok(Resolution::DemandZero)
     }
 
@@ -144,18 +159,57 @@ impl<S: Sys> Space<S> {
     /// Write to a block that others hold: a copy for this region alone.
     fn copy(&self, index: EntryIndex, target: Option<usize>) -> Result<Resolution, Unresolved> {
         let pool = self.pool();
-        let budget = pool.sys.budget();
-        let run = if budget.fits(budget.limit() / 2) {
-            index.0..index.0 + 1
-        } else {
-            self.around(index, |entry, _| matches!(entry, Entry::Shared(_)))
-        };
-        let (taken, start) = self.take(index, run)?;
+        let outlook = self.outlook(index, target);
+        let mut ahead = Ahead::default();
+        let run = self.copy_run(&mut ahead, index, outlook);
+        // A snapshot marks an entry as shared before it takes the right to write away, and until that is done, and every
+        // processor knows, other threads still write to the block. Once the lock was free it is done for all of the run.
+        drop(self.lock.shared());
+        let (taken, start) = self.take(index, run, Wanted::Any)?;
         for (fresh, content) in pool.runs_by_content(taken) {
             if content == Content::Fresh {
                 pool.obtain(fresh, 0).map_err(|error| self.returned(taken, Unresolved::OutOfMemory(error)))?;
             }
         }
+        self.copy_blocks(start, taken, index, target, outlook.used);
+        self.map(start, taken)?;
+        self.follow(outlook, start, taken);
+        count(&self.counters.blocks_copied, taken.count as u64);
+        count(&self.counters.bytes_copied, pool.block_size.len_of(taken.count) as u64);
+        Ok(Resolution::Copied)
+    }
+
+    // Choosing, copying and counting are functions of their own so that what they need is off the stack when the deepest
+    // call is made: without optimisation every local of a function stays there (see handler_stack).
+
+    /// The entries that a first write to `index` gives blocks to.
+    fn zero_run<'a>(&'a self, ahead: &mut Ahead<'a>, index: EntryIndex, outlook: Outlook) -> Range<usize> {
+        if !self.leaves_enough(index, outlook) {
+            index.0..index.0 + 1
+        } else if self.table.is_one_a_window() {
+            self.lock_ahead(ahead, index, outlook, |entry| entry == Entry::Zero)
+        } else {
+            self.around(index, |entry, _| entry == Entry::Zero)
+        }
+    }
+
+    /// The entries that a write to the shared block at `index` copies.
+    fn copy_run<'a>(&'a self, ahead: &mut Ahead<'a>, index: EntryIndex, outlook: Outlook) -> Range<usize> {
+        let (frames, budget) = (&self.pool().frames, self.pool().sys.budget());
+        let is_held_by_others = |entry| matches!(entry, Entry::Shared(block) if frames.references(block) > 1);
+        if self.table.is_one_a_window() && self.leaves_enough(index, outlook) {
+            self.lock_ahead(ahead, index, outlook, is_held_by_others)
+        } else if budget.fits(budget.limit() / 2) {
+            index.0..index.0 + 1
+        } else {
+            self.around(index, |entry, _| matches!(entry, Entry::Shared(_)))
+        }
+    }
+
+    /// Copies what the entries from `start` on show into `taken`.
+    fn copy_blocks(&self, start: EntryIndex, taken: Taken, index: EntryIndex, target: Option<usize>, used: Use) {
+        let pool = self.pool();
+        let kernel = pool.kernels.copy(pool.block_size.bytes(), used);
         for (by, new) in taken.blocks().enumerate() {
             pool.frames.set_content(new, Content::Used);
             let Some(old) = self.table.get(EntryIndex(start.0 + by)).block() else { continue };
@@ -164,7 +218,7 @@ impl<S: Sys> Space<S> {
             // else. `old` is held by this entry, under its window lock, and mapped read-only wherever it is mapped, so
             // nobody writes to it.
             unsafe {
-                pool.copy_kernel.copy(
+                kernel.copy(
                     pool.direct(new),
                     pool.direct(old),
                     pool.block_size.bytes(),
@@ -172,10 +226,63 @@ impl<S: Sys> Space<S> {
                 );
             }
         }
-        self.map(start, taken)?;
-        count(&self.counters.blocks_copied, taken.count as u64);
-        count(&self.counters.bytes_copied, pool.block_size.len_of(taken.count) as u64);
-        Ok(Resolution::Copied)
+    }
+
+    fn count_zeroed(&self, blocks: usize, bytes_cleared: usize) {
+        let cleared = self.pool().block_size.count(bytes_cleared);
+        count(&self.counters.blocks_cleared, cleared as u64);
+        count(&self.counters.bytes_cleared, bytes_cleared as u64);
+        count(&self.counters.blocks_zeroed_before, (blocks - cleared) as u64);
+    }
+
+    /// What the program is taken to do next, by its advice or by the region's recent faults.
+    fn outlook(&self, index: EntryIndex, target: Option<usize>) -> Outlook {
+        let advice = Advice::from_u8(self.advice.load(Ordering::Relaxed));
+        let stream = match advice {
+            Advice::Near => None,
+            Advice::Unknown | Advice::Whole => target.and_then(|byte| self.history.stream(index, byte)),
+        };
+        let is_whole = advice == Advice::Whole || stream.is_some_and(Stream::is_believed);
+        Outlook { used: if is_whole { Use::Whole } else { Use::Near }, stream }
+    }
+
+    /// Whether blocks may be given that nobody has asked for: an eighth of the pool is left for those who do.
+    fn leaves_enough(&self, index: EntryIndex, outlook: Outlook) -> bool {
+        let frames = &self.pool().frames;
+        let more = self.table.window_of(index).len() + outlook.stream.map_or(0, Stream::ahead);
+        frames.available().saturating_sub(more) >= frames.len() / SCARCE
+    }
+
+    /// The entry at `index`, and the next ones of a stream that `belongs` says are in the same state, as far as their locks
+    /// are to be had at once. Only where each entry has a lock of its own.
+    fn lock_ahead<'a>(
+        &'a self,
+        locks: &mut Ahead<'a>,
+        index: EntryIndex,
+        outlook: Outlook,
+        belongs: impl Fn(Entry) -> bool,
+    ) -> Range<usize> {
+        let most = index.0 + 1 + outlook.stream.map_or(0, Stream::ahead);
+        let mut run = index.0..index.0 + 1;
+        for lock in locks {
+            if run.end >= most.min(self.table.len()) {
+                break;
+            }
+            let next = EntryIndex(run.end);
+            *lock = self.table.try_lock(next);
+            if lock.is_none() || !belongs(self.table.get(next)) {
+                break;
+            }
+            run.end += 1;
+        }
+        run
+    }
+
+    /// Notes how far a stream has been prepared.
+    fn follow(&self, outlook: Outlook, start: EntryIndex, taken: Taken) {
+        if let Some(stream) = outlook.stream {
+            self.history.advance(stream, EntryIndex(start.0 + taken.count));
+        }
     }
 
     /// The entries around `index`, in its window and without a gap, that `belongs` says belong to it; it is told how far
@@ -195,10 +302,10 @@ impl<S: Sys> Space<S> {
 
     /// Takes blocks for `index` and as much of `run` around it as there are neighbours free. Returns them and the entry
     /// that the first of them is for.
-    fn take(&self, index: EntryIndex, run: Range<usize>) -> Result<(Taken, EntryIndex), Unresolved> {
+    fn take(&self, index: EntryIndex, run: Range<usize>, wanted: Wanted) -> Result<(Taken, EntryIndex), Unresolved> {
         self.check_budget()?;
         let (before, after) = (index.0 - run.start, run.end - 1 - index.0);
-        let taken = self.pool().frames.take(self.wish(index), before, after).ok_or(Unresolved::PoolFull)?;
+        let taken = self.pool().frames.take(self.wish(index), before, after, wanted).ok_or(Unresolved::PoolFull)?;
         Ok((taken, EntryIndex(index.0 - (taken.wanted.0 - taken.first.0) as usize)))
     }
 

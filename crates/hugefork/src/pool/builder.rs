@@ -8,14 +8,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use hugefork_kernels::Kernel;
+use hugefork_kernels::Kernels;
 use rustix::thread::sched_yield;
 
-use super::Pool;
 use super::core::PoolCore;
+use super::stock::{Keeper, Stock, ZeroedStock};
+use super::{Pool, Shared};
 use crate::error::{BuildError, SystemError};
-use crate::fault::delivery;
-use crate::pool::frames::Content;
+use crate::fault::{delivery, report};
 use crate::sys::Sys;
 use crate::sys::linux::arena::{self, Arena};
 use crate::sys::linux::memory::{Dump, Kind, Linux};
@@ -152,6 +152,7 @@ pub struct PoolBuilder {
     fallback: Fallback,
     commit: Commit,
     core_dump: CoreDump,
+    zeroed_stock: Option<ZeroedStock>,
 }
 
 impl Default for PoolBuilder {
@@ -164,6 +165,7 @@ impl Default for PoolBuilder {
             fallback: Fallback::default(),
             commit: Commit::default(),
             core_dump: CoreDump::default(),
+            zeroed_stock: None,
         }
     }
 }
@@ -212,6 +214,15 @@ impl PoolBuilder {
         self
     }
 
+    /// Clears used blocks in the background, so that first writes find them zero. Without this there is no thread.
+    ///
+    /// If the thread cannot be started the pool works without it and says so in one line on standard error;
+    /// [`StockStats::running`](crate::StockStats) tells.
+    pub fn zeroed_stock(mut self, stock: ZeroedStock) -> Self {
+        self.zeroed_stock = Some(stock);
+        self
+    }
+
     /// Builds the pool, and installs hugefork's fault handler if this is the first one of the process.
     ///
     /// # Errors
@@ -226,12 +237,18 @@ impl PoolBuilder {
         let (memory, grant) = self.find_memory()?;
         delivery::install_once()?;
         let blocks = self.block_size.count(self.capacity);
-        let kernels = [Kernel::for_clear(), Kernel::for_copy()].map(|kernel| kernel.with_reschedule(sched_yield));
-        let core = PoolCore::new(memory, self.name, self.block_size, blocks, kernels);
+        let kernels = Kernels::default_for_this_cpu().with_reschedule(sched_yield);
+        let stock = Stock::new(self.zeroed_stock, self.block_size, blocks);
+        let core = PoolCore::new(memory, self.name, self.block_size, blocks, kernels, stock);
         if self.commit == Commit::Upfront {
             obtain_all(&core)?;
         }
-        Ok(Pool { core: Arc::new(core), grant: Arc::new(grant) })
+        let core = Arc::new(core);
+        let keeper = Keeper::start(&core, lower_priority).unwrap_or_else(|error| {
+            report::say(format_args!("pool `{}` goes without a zeroed stock: no thread for it: {error}", core.name));
+            None
+        });
+        Ok(Pool { core, shared: Arc::new(Shared { grant, keeper }) })
     }
 
     fn check_sizes(&self) -> Result<(), BuildError> {
@@ -353,6 +370,14 @@ impl PoolBuilder {
     }
 }
 
+/// Lets everything else on the machine go first.
+fn lower_priority() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // A refusal leaves the thread at the program's priority, within its share of a CPU.
+    // SAFETY: changes the calling thread's scheduling class only.
+    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameters) };
+}
+
 /// What the machine granted.
 #[derive(Debug)]
 pub(crate) struct Grant {
@@ -379,6 +404,6 @@ fn obtain_all(core: &PoolCore<Linux>) -> Result<(), BuildError> {
         workers.into_iter().try_for_each(|worker| worker.join().expect("obtaining memory does not panic"))
     });
     result.map_err(|source| BuildError::OutOfMemory { wanted: core.block_size.len_of(blocks), source })?;
-    core.frames.mark_all(Content::Clean);
+    core.frames.mark_all_zeroed();
     Ok(())
 }

@@ -4,15 +4,16 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hugefork_kernels::{Kernel, Target};
+use hugefork_kernels::{Kernels, Target, Use};
 
 use super::frames::{Content, Frames, Taken};
 use super::ranges::Ranges;
+use super::stock::Stock;
 use crate::error::{RegionError, SystemError};
 use crate::stats::Registry;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
-use crate::units::{BlockId, BlockSize};
+use crate::units::{BlockId, BlockSize, HUGE_PAGE};
 
 /// One pool. Regions, snapshots and their holders share it and keep it alive.
 pub(crate) struct PoolCore<S: Sys> {
@@ -20,9 +21,9 @@ pub(crate) struct PoolCore<S: Sys> {
     pub(crate) frames: Frames,
     pub(crate) block_size: BlockSize,
     pub(crate) name: String,
-    pub(crate) clear_kernel: Kernel,
-    pub(crate) copy_kernel: Kernel,
+    pub(crate) kernels: Kernels,
     pub(crate) registry: Registry,
+    pub(crate) stock: Stock,
     /// Blocks that stay out of use because the kernel refused to unmap them.
     pub(crate) leaked: AtomicUsize,
     homes: Mutex<Ranges>,
@@ -30,15 +31,22 @@ pub(crate) struct PoolCore<S: Sys> {
 
 impl<S: Sys> PoolCore<S> {
     /// A pool of `blocks` fresh blocks, which clears and copies with `kernels`.
-    pub(crate) fn new(sys: S, name: String, block_size: BlockSize, blocks: usize, kernels: [Kernel; 2]) -> Self {
+    pub(crate) fn new(
+        sys: S,
+        name: String,
+        block_size: BlockSize,
+        blocks: usize,
+        kernels: Kernels,
+        stock: Stock,
+    ) -> Self {
         PoolCore {
             sys,
             frames: Frames::new(blocks),
             block_size,
             name,
-            clear_kernel: kernels[0],
-            copy_kernel: kernels[1],
+            kernels,
             registry: Registry::default(),
+            stock,
             leaked: AtomicUsize::new(0),
             homes: Mutex::new(Ranges::new(blocks)),
         }
@@ -57,7 +65,7 @@ impl<S: Sys> PoolCore<S> {
 
     /// Makes blocks that the caller just took read as zeros, the byte `touched` of their run to be used next. Returns
     /// how many bytes hugefork cleared itself.
-    pub(crate) fn zero(&self, taken: Taken, touched: Option<usize>) -> Result<usize, SystemError> {
+    pub(crate) fn zero(&self, taken: Taken, touched: Option<usize>, used: Use) -> Result<usize, SystemError> {
         let mut cleared = 0;
         for (run, content) in self.runs_by_content(taken) {
             let start = self.block_size.len_of((run.first.0 - taken.first.0) as usize);
@@ -68,16 +76,25 @@ impl<S: Sys> PoolCore<S> {
                 Content::Fresh => self.obtain(run, target.unwrap_or(0))?,
                 Content::Clean => {}
                 Content::Used => {
-                    // SAFETY: the caller holds these blocks alone and they are mapped nowhere but here; they are
-                    // neighbours, so `len` bytes from the first lie in the direct map, which is page-aligned.
-                    unsafe {
-                        self.clear_kernel.clear(self.direct(run.first), len, target.map_or(Target::Unknown, Target::At))
-                    };
+                    self.clear(run, len, target, used);
                     cleared += len;
                 }
             }
         }
         Ok(cleared)
+    }
+
+    /// Clears neighbouring used blocks that the caller just took: small ones in one go, around the target.
+    fn clear(&self, run: Taken, len: usize, target: Option<usize>, used: Use) {
+        let step = self.block_size.bytes().max(HUGE_PAGE).min(len);
+        let kernel = self.kernels.clear(step, used);
+        for start in (0..len).step_by(step) {
+            let target = target.map_or(Target::Unknown, |byte| Target::At(byte.saturating_sub(start).min(step - 1)));
+            // SAFETY: the caller holds these blocks alone and they are mapped nowhere but here; they are neighbours, so
+            // `len` bytes from the first lie in the direct map, which is page-aligned. A run of small blocks is at most
+            // 2 MiB long, and a run of larger ones a multiple of a block, so the steps end where it ends.
+            unsafe { kernel.clear(self.direct(run.first).add(start), step, target) };
+        }
     }
 
     /// Gets memory for fresh blocks that the caller just took.
@@ -103,11 +120,16 @@ impl<S: Sys> PoolCore<S> {
         })
     }
 
+    /// Takes a holder of a block away; the last one gives it back to the pool, where it may be zeroed.
+    pub(crate) fn release(&self, block: BlockId) {
+        if self.frames.drop_reference(block) {
+            self.nudge_stock();
+        }
+    }
+
     /// Gives blocks back that were taken for nothing.
     pub(crate) fn give_back(&self, taken: Taken) {
-        taken.blocks().for_each(|block| {
-            self.frames.drop_reference(block);
-        });
+        taken.blocks().for_each(|block| self.release(block));
     }
 
     /// Sets a range of `count` neighbouring blocks aside as the place where a region would like its blocks, so that

@@ -4,13 +4,16 @@
 //! words     one u32 a block:   [ references : 30 | content : 2 ]
 //! free      one bit a block, set when nobody holds it
 //! summary   one bit for 64 of those, a hint that one of them may be set
+//! zeroed    one bit a block, set when it is free and zero
 //! ```
-//! 4 bytes and a bit a block: 0.0002 % of a pool of 2 MiB blocks, 0.1 % at 4 KiB.
+//! 4 bytes and two bits a block: 0.0002 % of a pool of 2 MiB blocks, 0.1 % at 4 KiB.
 //!
 //! Invariant: a block's free bit is set exactly when its reference count is zero and nobody is taking it. Taking clears
 //! the bit first, giving back sets it last, so whoever clears the bit owns the word.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+use rustix::thread::sched_yield;
 
 use crate::units::BlockId;
 
@@ -49,6 +52,15 @@ impl Content {
     }
 }
 
+/// What a taken block is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// A first write: a block that is zero already is worth a place further off.
+    Zeroed,
+    /// A copy over all of it.
+    Any,
+}
+
 /// Blocks that were taken together: `count` neighbours from `first` on, `wanted` among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
@@ -69,6 +81,11 @@ pub(crate) struct Frames {
     words: Box<[AtomicU32]>,
     free: Box<[AtomicU64]>,
     summary: Box<[AtomicU64]>,
+    zeroed: Box<[AtomicU64]>,
+    /// Free blocks that are zero and have memory.
+    zeroed_count: AtomicUsize,
+    /// Free blocks that were never used.
+    fresh_count: AtomicUsize,
     /// Blocks that may still be taken. Lowered before a bit is cleared and raised after one is set, so that whoever
     /// lowered it finds a bit.
     available: AtomicUsize,
@@ -78,13 +95,22 @@ impl Frames {
     /// `count` blocks, all free and fresh.
     pub(crate) fn new(count: usize) -> Frames {
         let words = Box::new_zeroed_slice(count);
+        let zeroed = (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let bitmap = |bits: usize| -> Box<[AtomicU64]> {
             (0..bits.div_ceil(64)).map(|word| AtomicU64::new(low_bits((bits - word * 64).min(64)))).collect()
         };
         let free = bitmap(count);
         let summary = bitmap(free.len());
-        // SAFETY: all zeroes is a valid AtomicU32: no references, fresh.
-        Frames { words: unsafe { words.assume_init() }, free, summary, available: AtomicUsize::new(count) }
+        Frames {
+            // SAFETY: all zeroes is a valid AtomicU32: no references, fresh.
+            words: unsafe { words.assume_init() },
+            free,
+            summary,
+            zeroed,
+            zeroed_count: AtomicUsize::new(0),
+            fresh_count: AtomicUsize::new(count),
+            available: AtomicUsize::new(count),
+        }
     }
 
     /// Number of blocks.
@@ -97,16 +123,29 @@ impl Frames {
         self.available.load(Ordering::Relaxed)
     }
 
+    /// Free blocks that are zero and have memory.
+    pub(crate) fn zeroed(&self) -> usize {
+        self.zeroed_count.load(Ordering::SeqCst)
+    }
+
+    /// Free blocks that need clearing, give or take those that change hands at the moment.
+    pub(crate) fn used_and_free(&self) -> usize {
+        self.available().saturating_sub(self.zeroed() + self.fresh_count.load(Ordering::Relaxed))
+    }
+
     /// Bytes of metadata.
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&*self.words) + size_of_val(&*self.free) + size_of_val(&*self.summary)
+        size_of_val(&*self.words)
+            + size_of_val(&*self.free) * 2
+            + size_of_val(&*self.summary)
+            + size_of_val(&*self.zeroed)
     }
 
     /// Takes the block `near` if it is free, else the next free one after it, and then those of its `before` neighbours
     /// on the left and `after` on the right that are free without a gap. `None`: the pool is full.
     ///
     /// All taken blocks have one reference, the caller's; what is in them is in [`Frames::content`].
-    pub(crate) fn take(&self, near: BlockId, before: usize, after: usize) -> Option<Taken> {
+    pub(crate) fn take(&self, near: BlockId, before: usize, after: usize, wanted: Wanted) -> Option<Taken> {
         let booked = loop {
             match self.book(1 + before + after) {
                 // Another thread may have booked more than it will find neighbours: then there is a free block still.
@@ -115,7 +154,10 @@ impl Frames {
                 booked => break booked,
             }
         };
-        let wanted = self.take_one(near);
+        let wanted = match wanted {
+            Wanted::Zeroed => self.take_zeroed(near).unwrap_or_else(|| self.take_one(near)),
+            Wanted::Any => self.take_one(near),
+        };
         let (mut first, mut last) = (wanted, wanted);
         let mut left = booked - 1;
         while left > 0 && last.0 - wanted.0 < after as u32 && self.claim(last.offset(1)) {
@@ -128,6 +170,46 @@ impl Frames {
         }
         self.available.fetch_add(left, Ordering::Release);
         Some(Taken { first, wanted, count: (last.0 - first.0 + 1) as usize })
+    }
+
+    /// A zeroed block: `near` itself, or one not far behind it. One that is somewhere else costs the region a mapping.
+    fn take_zeroed(&self, near: BlockId) -> Option<BlockId> {
+        const WORDS: usize = 16;
+        if self.zeroed() == 0 {
+            return None;
+        }
+        let first = near.index() / 64;
+        let words = self.zeroed.get(first..)?.iter().take(WORDS);
+        words.enumerate().find_map(|(by, word)| {
+            let skipped = if by == 0 { low_bits(near.index() % 64) } else { 0 };
+            let bits = word.load(Ordering::Relaxed) & !skipped;
+            let block = BlockId(((first + by) * 64) as u32 + bits.trailing_zeros());
+            (bits != 0 && self.claim(block)).then_some(block)
+        })
+    }
+
+    /// Takes a free block that needs clearing, at `from` or after it, out of the free list. It stays available: who
+    /// needs it meanwhile waits until [`Frames::return_zeroed`].
+    pub(crate) fn take_used(&self, from: usize) -> Option<BlockId> {
+        if self.used_and_free() == 0 {
+            return None;
+        }
+        for start in [from, 0] {
+            let mut at = start;
+            while let Some(block) = self.next_free(at) {
+                if self.content(block) == Content::Used && self.claim(block) {
+                    return Some(block);
+                }
+                at = block.index() + 1;
+            }
+        }
+        None
+    }
+
+    /// Gives a block back that [`Frames::take_used`] took and that was cleared.
+    pub(crate) fn return_zeroed(&self, block: BlockId) {
+        self.words[block.index()].store(Content::Clean.encode(), Ordering::Relaxed);
+        self.set_free(block, Content::Clean);
     }
 
     /// Finds the block that `book` promised.
@@ -143,8 +225,9 @@ impl Frames {
                 }
                 from = 0;
             }
-            // The promised bit is set, but others took and gave theirs about while we looked: look again.
-            core::hint::spin_loop();
+            // The promised bit is set, but others took and gave theirs about while we looked, or the block is just being
+            // cleared for the stock: look again.
+            sched_yield();
         }
     }
 
@@ -158,10 +241,15 @@ impl Frames {
         self.words[block.index()].store(ONE_REFERENCE | content.encode(), Ordering::Relaxed);
     }
 
-    /// Notes what is in all blocks, while none of them is held yet.
-    pub(crate) fn mark_all(&self, content: Content) {
+    /// Notes that all blocks have memory, which is zero, while none of them is held yet.
+    pub(crate) fn mark_all_zeroed(&self) {
         debug_assert_eq!(self.available(), self.len());
-        self.words.iter().for_each(|word| word.store(content.encode(), Ordering::Relaxed));
+        self.words.iter().for_each(|word| word.store(CLEAN, Ordering::Relaxed));
+        self.zeroed.iter().zip(&self.free).for_each(|(zeroed, free)| {
+            zeroed.store(free.load(Ordering::Relaxed), Ordering::Relaxed);
+        });
+        self.zeroed_count.store(self.len(), Ordering::SeqCst);
+        self.fresh_count.store(0, Ordering::Relaxed);
     }
 
     /// Number of holders.
@@ -186,12 +274,27 @@ impl Frames {
         }
         // All accesses of earlier holders happen before whatever the next one does with the block.
         fence(Ordering::Acquire);
+        self.set_free(block, Content::decode(before));
+        self.available.fetch_add(1, Ordering::Release);
+        true
+    }
+
+    /// Puts a block without references into the free list.
+    fn set_free(&self, block: BlockId, content: Content) {
         let (word, bit) = place(block.index());
+        match content {
+            Content::Clean => {
+                self.zeroed[word].fetch_or(bit, Ordering::Relaxed);
+                self.zeroed_count.fetch_add(1, Ordering::SeqCst);
+            }
+            Content::Fresh => {
+                self.fresh_count.fetch_add(1, Ordering::Relaxed);
+            }
+            Content::Used => {}
+        }
         self.free[word].fetch_or(bit, Ordering::Release);
         let (summary_word, summary_bit) = place(word);
         self.summary[summary_word].fetch_or(summary_bit, Ordering::Release);
-        self.available.fetch_add(1, Ordering::Release);
-        true
     }
 
     /// Books up to `wanted` blocks; the number booked may be cleared out of the bitmap.
@@ -219,7 +322,18 @@ impl Frames {
         if before == bit {
             self.clear_summary(word);
         }
-        self.set_content(block, self.content(block));
+        let content = self.content(block);
+        match content {
+            Content::Clean => {
+                self.zeroed[word].fetch_and(!bit, Ordering::Relaxed);
+                self.zeroed_count.fetch_sub(1, Ordering::SeqCst);
+            }
+            Content::Fresh => {
+                self.fresh_count.fetch_sub(1, Ordering::Relaxed);
+            }
+            Content::Used => {}
+        }
+        self.set_content(block, content);
         true
     }
 
@@ -273,7 +387,7 @@ mod tests {
     use super::*;
 
     fn take(frames: &Frames, near: u32) -> Option<u32> {
-        frames.take(BlockId(near), 0, 0).map(|taken| {
+        frames.take(BlockId(near), 0, 0, Wanted::Any).map(|taken| {
             assert_eq!((taken.first, taken.count), (taken.wanted, 1));
             taken.first.0
         })
@@ -320,7 +434,7 @@ mod tests {
     fn a_run_stops_at_its_limits_at_taken_blocks_and_at_both_ends() {
         let frames = Frames::new(100);
         take(&frames, 20).unwrap();
-        let run = |near, before, after| frames.take(BlockId(near), before, after);
+        let run = |near, before, after| frames.take(BlockId(near), before, after, Wanted::Any);
         let taken = |first, wanted, count| Some(Taken { first: BlockId(first), wanted: BlockId(wanted), count });
         assert_eq!(run(25, 15, 4), taken(21, 25, 9));
         assert_eq!(run(25, 2, 1), taken(30, 30, 2), "the next free one, with what is free around it");
@@ -329,6 +443,29 @@ mod tests {
         assert_eq!(run(0, 9, 100), taken(0, 0, 20));
         assert_eq!(run(0, 0, 100), taken(32, 32, 58));
         assert_eq!(run(0, 9, 100), None);
+    }
+
+    #[test]
+    fn zeroed_blocks_are_found_counted_and_given_once() {
+        let frames = Frames::new(300);
+        let all: Vec<u32> = (0..300).map(|_| take(&frames, 0).unwrap()).collect();
+        for &block in &all {
+            frames.set_content(BlockId(block), Content::Used);
+            frames.drop_reference(BlockId(block));
+        }
+        assert_eq!((frames.zeroed(), frames.used_and_free()), (0, 300));
+        let block = frames.take_used(77).unwrap();
+        assert_eq!((block, frames.available()), (BlockId(77), 300), "what is being cleared is still available");
+        frames.return_zeroed(block);
+        assert_eq!((frames.zeroed(), frames.used_and_free()), (1, 299));
+        let taken = frames.take(BlockId(70), 0, 0, Wanted::Zeroed).unwrap();
+        assert_eq!((taken.wanted, frames.content(taken.wanted)), (BlockId(77), Content::Clean));
+        assert_eq!(
+            frames.take(BlockId(70), 0, 0, Wanted::Zeroed).unwrap().wanted,
+            BlockId(70),
+            "none is zeroed any more"
+        );
+        assert_eq!(frames.zeroed(), 0);
     }
 
     #[test]

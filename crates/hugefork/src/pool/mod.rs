@@ -6,11 +6,15 @@
 //! | `core` | a pool's blocks and their memory, on any `Sys` |
 //! | `frames` | who holds each block, what is in it, which are free |
 //! | `ranges` | a first-fit allocator of ranges |
+//! | `stock` | clearing used blocks in the background |
 
 mod builder;
 pub(crate) mod core;
 pub(crate) mod frames;
 pub(crate) mod ranges;
+pub(crate) mod stock;
+
+pub use stock::{StockStats, ZeroedStock};
 
 pub use builder::{Backing, Commit, CoreDump, Fallback, Granted, HugeBy, PoolBuilder};
 
@@ -18,9 +22,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use hugefork_kernels::Kernel;
+use hugefork_kernels::{Kernel, Use};
 
 use self::core::PoolCore;
+use self::stock::Keeper;
 use crate::error::RegionError;
 use crate::region::Region;
 use crate::space::Space;
@@ -40,7 +45,24 @@ use crate::units::BlockSize;
 #[derive(Clone)]
 pub struct Pool {
     pub(crate) core: Arc<PoolCore<Linux>>,
-    pub(crate) grant: Arc<builder::Grant>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What all handles of a pool share beside its core.
+pub(crate) struct Shared {
+    grant: builder::Grant,
+    /// Taken out when dropped.
+    keeper: Option<Keeper<Linux>>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(keeper) = self.keeper.take()
+            && owner::is_forked_child()
+        {
+            keeper.forget();
+        }
+    }
 }
 
 impl Pool {
@@ -66,22 +88,22 @@ impl Pool {
 
     /// The backing that the pool really got, as verified in `/proc/self/smaps` when it was built.
     pub fn backing(&self) -> Granted {
-        self.grant.granted
+        self.shared.grant.granted
     }
 
     /// Why it is not a better one, if the machine refused a better one.
     pub fn fallback_reason(&self) -> Option<&str> {
-        self.grant.fallback_reason.as_deref()
+        self.shared.grant.fallback_reason.as_deref()
     }
 
-    /// How this pool's blocks are cleared.
+    /// How this pool's blocks are cleared, unless they are to be written as a whole.
     pub fn clear_kernel(&self) -> Kernel {
-        self.core.clear_kernel
+        self.core.kernels.clear(self.block_size().bytes(), Use::Near)
     }
 
-    /// How this pool's blocks are copied.
+    /// How this pool's blocks are copied, unless they are to be written as a whole.
     pub fn copy_kernel(&self) -> Kernel {
-        self.core.copy_kernel
+        self.core.kernels.copy(self.block_size().bytes(), Use::Near)
     }
 
     /// A region of `len` bytes that reads as zeros. It takes blocks from the pool as it is written to, or by
@@ -111,6 +133,8 @@ impl Pool {
         PoolStats {
             blocks: core.frames.len(),
             blocks_free: core.frames.available(),
+            blocks_zeroed_free: core.frames.zeroed(),
+            stock: core.stock.stats(),
             blocks_leaked: core.leaked.load(Ordering::Relaxed),
             regions,
             metadata_bytes: core.frames.bytes() + size_of::<PoolCore<Linux>>(),

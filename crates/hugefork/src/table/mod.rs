@@ -67,6 +67,16 @@ impl Table {
         start..(start + self.window).min(self.len())
     }
 
+    /// Locks the window of `index` if nobody has it.
+    pub(crate) fn try_lock(&self, index: EntryIndex) -> Option<WordGuard<'_>> {
+        self.windows[index.0 / self.window].try_lock()
+    }
+
+    /// Whether every entry has a window of its own.
+    pub(crate) fn is_one_a_window(&self) -> bool {
+        self.window == 1
+    }
+
     /// Locks the window of `index`.
     pub(crate) fn lock(&self, index: EntryIndex) -> WordGuard<'_> {
         self.windows[index.0 / self.window].lock()

@@ -1,0 +1,199 @@
+//! The zeroed stock: used blocks that are cleared in the background, so that a first write finds them zero.
+//!
+//! ```text
+//!   zeroed free blocks
+//!   high ┤·······╱╲················╱╲····     the thread clears used free blocks from low to high,
+//!        │      ╱  ╲   faults     ╱  ╲        in its own time: lowest scheduling class, and a
+//!   low  ┤·····╱    ╲·······     ╱            share of one CPU
+//!        └────┴──────┴──────────┴─────▶       asleep otherwise: no timer, woken when there is work
+//! ```
+//! A block that is being cleared is out of the free list but still counted as available. A fault that needs the very last
+//! block waits for it, no longer than the clear takes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hugefork_kernels::{Target, Use};
+
+use super::core::PoolCore;
+use crate::stats::count;
+use crate::sync::{self, SignalsBlocked};
+use crate::sys::Sys;
+use crate::units::{BlockId, BlockSize};
+
+/// How many bytes of zeroed blocks a pool keeps ready, and what clearing them may cost.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use hugefork::{Pool, ZeroedStock};
+/// let stock = ZeroedStock::keep(4 << 20, 8 << 20).cpu_percent(10);
+/// let pool = Pool::builder().capacity(16 << 20).zeroed_stock(stock).build()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ZeroedStock {
+    low: usize,
+    high: usize,
+    cpu_percent: u32,
+}
+
+impl ZeroedStock {
+    /// Clears in the background when less than `low` bytes of free blocks are zero, until `high` bytes are or no used
+    /// block is free. Both are cut to the pool's capacity, and `low` to `high`. Uses at most a quarter of one CPU.
+    pub fn keep(low: usize, high: usize) -> ZeroedStock {
+        ZeroedStock { low, high, cpu_percent: 25 }
+    }
+
+    /// The share of one CPU that clearing may take, 1 to 100 per cent; anything else is cut to that. Whatever it is, the
+    /// thread runs only while nothing else wants the CPU (`SCHED_IDLE`).
+    pub fn cpu_percent(mut self, percent: u32) -> ZeroedStock {
+        self.cpu_percent = percent.clamp(1, 100);
+        self
+    }
+}
+
+/// What a pool's background zeroing came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StockStats {
+    /// Whether there is a thread for it.
+    pub running: bool,
+    /// Blocks that it cleared.
+    pub blocks: u64,
+    /// Time that it spent clearing them.
+    pub time: Duration,
+}
+
+/// The part that faults and releases see. Zero blocks to keep: there is no thread, and nothing is ever woken.
+#[derive(Debug, Default)]
+pub(crate) struct Stock {
+    low: usize,
+    high: usize,
+    cpu_percent: u32,
+    /// 1 while the thread sleeps on this word.
+    asleep: AtomicU32,
+    /// 1 when it is to end; also the word that it pauses on between blocks.
+    stop: AtomicU32,
+    running: AtomicBool,
+    blocks: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+impl Stock {
+    pub(crate) fn new(wanted: Option<ZeroedStock>, block_size: BlockSize, blocks: usize) -> Stock {
+        let Some(wanted) = wanted else { return Stock::default() };
+        let high = block_size.count(wanted.high).min(blocks);
+        Stock { low: block_size.count(wanted.low).min(high), high, cpu_percent: wanted.cpu_percent, ..Stock::default() }
+    }
+
+    pub(crate) fn stats(&self) -> StockStats {
+        StockStats {
+            running: self.running.load(Ordering::Relaxed),
+            blocks: self.blocks.load(Ordering::Relaxed),
+            time: Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+impl<S: Sys> PoolCore<S> {
+    /// Wakes the zeroing thread if there is work for it. After blocks came back or zeroed ones went: for the fault handler,
+    /// one load while the thread is awake or there is none.
+    pub(crate) fn nudge_stock(&self) {
+        let asleep = &self.stock.asleep;
+        if asleep.load(Ordering::SeqCst) == 1 && self.stock_is_low() && asleep.swap(0, Ordering::SeqCst) == 1 {
+            sync::wake(asleep, 1);
+        }
+    }
+
+    fn stock_is_low(&self) -> bool {
+        self.frames.zeroed() < self.stock.low && self.frames.used_and_free() > 0
+    }
+
+    /// Clears used blocks until told to stop. The body of the thread.
+    fn keep_stock(&self) {
+        let stock = &self.stock;
+        let (mut filling, mut from) = (false, 0);
+        while stock.stop.load(Ordering::SeqCst) == 0 {
+            filling = self.frames.zeroed() < if filling { stock.high } else { stock.low };
+            let block = if filling { self.frames.take_used(from) } else { None };
+            if let Some(block) = block {
+                from = block.index() + 1;
+                self.clear_for_stock(block);
+                continue;
+            }
+            (filling, from) = (false, 0);
+            stock.asleep.store(1, Ordering::SeqCst);
+            // Whoever made work before the line above did not see us asleep.
+            if self.stock_is_low() || stock.stop.load(Ordering::SeqCst) == 1 {
+                stock.asleep.store(0, Ordering::SeqCst);
+                std::thread::yield_now();
+            } else {
+                sync::wait(&stock.asleep, 1);
+            }
+        }
+    }
+
+    /// Clears one block and pauses for as long as its share of the CPU asks.
+    fn clear_for_stock(&self, block: BlockId) {
+        let stock = &self.stock;
+        let (started, len) = (self.sys.now(), self.block_size.bytes());
+        // Past the cache: it is not known who will use the block, and when.
+        let kernel = self.kernels.clear(len, Use::Whole);
+        // SAFETY: the block was free and is ours until it is returned: mapped nowhere but in the direct map.
+        unsafe { kernel.clear(self.direct(block), len, Target::Unknown) };
+        self.frames.return_zeroed(block);
+        let spent = self.sys.now().saturating_sub(started);
+        count(&stock.blocks, 1);
+        count(&stock.nanoseconds, spent);
+        let pause = spent * u64::from(100 - stock.cpu_percent) / u64::from(stock.cpu_percent);
+        if pause > 0 {
+            sync::wait_at_most(&stock.stop, 0, Duration::from_nanos(pause));
+        }
+    }
+}
+
+/// The thread of one pool; ends when this is dropped.
+pub(crate) struct Keeper<S: Sys> {
+    core: Arc<PoolCore<S>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<S: Sys> Keeper<S> {
+    /// Starts the thread if the pool is to keep a stock. `lower` is called on it first, to make it give way to others.
+    /// Without a thread the pool works as if it kept none; the error says why.
+    pub(crate) fn start(core: &Arc<PoolCore<S>>, lower: fn()) -> std::io::Result<Option<Keeper<S>>> {
+        if core.stock.high == 0 {
+            return Ok(None);
+        }
+        // The thread inherits the mask: signals of the program are not for it.
+        let _signals = SignalsBlocked::new();
+        let worker = Arc::clone(core);
+        let thread = std::thread::Builder::new().name("hugefork-zero".to_owned()).spawn(move || {
+            lower();
+            worker.keep_stock();
+        })?;
+        core.stock.running.store(true, Ordering::Relaxed);
+        Ok(Some(Keeper { core: Arc::clone(core), thread: Some(thread) }))
+    }
+
+    /// Forgets the thread, which did not come along into a `fork(2)` child.
+    pub(crate) fn forget(mut self) {
+        std::mem::forget(self.thread.take());
+    }
+}
+
+impl<S: Sys> Drop for Keeper<S> {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        let stock = &self.core.stock;
+        stock.stop.store(1, Ordering::SeqCst);
+        stock.asleep.store(0, Ordering::SeqCst);
+        sync::wake(&stock.stop, 1);
+        sync::wake(&stock.asleep, 1);
+        // It does not panic; if it did, the pool is going away all the same.
+        let _ = thread.join();
+    }
+}

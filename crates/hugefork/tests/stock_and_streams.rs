@@ -1,0 +1,133 @@
+//! The zeroed stock, and faults that prepare more than they were asked for.
+
+mod common;
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use common::pool;
+use hugefork::{Advice, Backing, BlockSize, Commit, Fallback, Pool, Region, ZeroedStock};
+
+const BLOCK: usize = 2 << 20;
+
+/// Threads are told apart by their name, which all zeroing threads of a process share.
+static ONE_STOCK: Mutex<()> = Mutex::new(());
+
+fn pool_with_stock(blocks: usize, stock: ZeroedStock) -> Pool {
+    let builder = Pool::builder().name("stock").capacity(blocks * BLOCK).fallback(Fallback::Allowed);
+    builder.zeroed_stock(stock.cpu_percent(100)).build().unwrap()
+}
+
+/// Writes to every block of a region over the whole pool and gives all of them back.
+fn use_all_blocks(pool: &Pool) {
+    pool.region(pool.capacity()).unwrap().as_mut_slice().fill(0xaa);
+}
+
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed() < Duration::from_secs(10), "{what} did not come");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// CPU time of the thread that zeroes, in clock ticks.
+fn zeroing_ticks() -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let is_zeroing = |path: &std::path::Path| {
+        std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == "hugefork-zero")
+    };
+    let stat = tasks.map(|task| task.path()).find(|path| is_zeroing(path)).map(|path| path.join("stat")).unwrap();
+    let text = std::fs::read_to_string(stat).unwrap();
+    let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn used_blocks_are_zeroed_in_the_background_and_then_given_without_clearing() {
+    let _alone = ONE_STOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let pool = pool_with_stock(16, ZeroedStock::keep(16 * BLOCK, 16 * BLOCK));
+    assert!(pool.stats().stock.running);
+    use_all_blocks(&pool);
+    wait_until("a full stock", || pool.stats().blocks_zeroed_free == 16);
+    let before = pool.stats();
+    assert!(before.stock.blocks >= 16 && before.stock.time > Duration::ZERO);
+
+    let mut region = pool.region(16 * BLOCK).unwrap();
+    for block in 0..16 {
+        region.as_mut_slice()[block * BLOCK + 12345] = 1;
+    }
+    assert_eq!(region.as_mut_slice().iter().map(|&byte| usize::from(byte)).sum::<usize>(), 16, "zero everywhere else");
+    let faults = region.stats().faults;
+    assert_eq!((faults.blocks_cleared, faults.blocks_zeroed_before), (0, 16));
+    assert_eq!(pool.stats().blocks_zeroed_free, 0);
+}
+
+#[test]
+fn the_stock_is_kept_between_its_watermarks_and_costs_nothing_when_it_is_full() {
+    let _alone = ONE_STOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let pool = pool_with_stock(16, ZeroedStock::keep(4 * BLOCK, 8 * BLOCK));
+    use_all_blocks(&pool);
+    wait_until("the high watermark", || pool.stats().blocks_zeroed_free == 8);
+    let ticks = zeroing_ticks();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(zeroing_ticks(), ticks, "an idle stock uses the CPU");
+    assert_eq!(pool.stats().blocks_zeroed_free, 8);
+    // Below the low watermark it is filled again.
+    let mut region = pool.region(5 * BLOCK).unwrap();
+    for block in 0..5 {
+        region.as_mut_slice()[block * BLOCK + 5000] = 1;
+    }
+    wait_until("the high watermark again", || pool.stats().blocks_zeroed_free >= 8);
+}
+
+#[test]
+fn a_pool_with_a_stock_can_be_used_up_and_goes_at_once() {
+    let _alone = ONE_STOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    for _ in 0..20 {
+        let pool = pool_with_stock(4, ZeroedStock::keep(4 * BLOCK, 4 * BLOCK));
+        use_all_blocks(&pool);
+        // Takes every block while some are being zeroed: none may be missed, none shown.
+        let mut region = pool.region(4 * BLOCK).unwrap();
+        region.as_mut_slice().iter_mut().step_by(4096).for_each(|byte| *byte += 1);
+        assert!(region.as_mut_slice().iter().step_by(4096).all(|&byte| byte == 1));
+        assert_eq!(region.stats().faults.failed, 0);
+    }
+}
+
+/// Faults that writing the region from end to end takes.
+fn faults_of_a_sweep(region: &mut Region) -> u64 {
+    let before = region.stats().faults.faults();
+    region.as_mut_slice().iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    region.stats().faults.faults() - before
+}
+
+#[test]
+fn a_region_written_from_end_to_end_takes_fewer_faults_than_it_has_blocks() {
+    for backing in common::BACKINGS {
+        let builder = Pool::builder().capacity(48 * BLOCK).backing(backing).commit(Commit::Upfront);
+        let Some(_) = pool(backing, 48 * BLOCK, BlockSize::MIB_2) else { continue };
+        let pool = builder.build().unwrap();
+        let mut region = pool.region(16 * BLOCK).unwrap();
+        let first = faults_of_a_sweep(&mut region);
+        let snapshot = region.snapshot().unwrap();
+        let copied = faults_of_a_sweep(&mut region);
+        assert!(first <= 7 && copied <= 7, "{first} and {copied} faults for 16 blocks on {backing}");
+        assert_eq!(region.stats().faults.blocks_copied, 16);
+        drop(snapshot);
+
+        region.discard(0..16 * BLOCK).unwrap();
+        region.advise(Advice::Near);
+        assert_eq!(faults_of_a_sweep(&mut region), 16, "nothing is prepared ahead when the program says so");
+    }
+}
+
+#[test]
+fn blocks_far_apart_are_never_prepared_ahead() {
+    let Some(pool) = pool(Backing::Auto, 64 * BLOCK, BlockSize::MIB_2) else { return };
+    let mut region = pool.region(32 * BLOCK).unwrap();
+    for block in (0..32).rev().step_by(2) {
+        region.as_mut_slice()[block * BLOCK] = 1;
+    }
+    assert_eq!(region.stats().blocks_present, 16);
+}
