@@ -110,6 +110,12 @@ pub enum BuildError {
         /// The call that failed.
         source: SystemError,
     },
+    /// An environment variable that hugefork reads has a value that cannot be.
+    #[error("{reason}")]
+    Setting {
+        /// Which, and what it could be.
+        reason: String,
+    },
     /// This process is a `fork(2)` child of one that already uses hugefork.
     #[error("a fork(2) child cannot use its parent's hugefork: call exec, or build the first pool after the fork")]
     ForkedChild,

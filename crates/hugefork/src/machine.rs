@@ -2,11 +2,13 @@
 
 use std::fs;
 
-use hugefork_kernels::{Kernel, Primitive};
+use hugefork_kernels::{Figure, Kernel, Kernels, Primitive, Use};
 
+use crate::pool::choice;
 use crate::pool::{Backing, Commit, Fallback, Granted, Pool};
+use crate::sys::linux::memory::Linux;
 use crate::sys::linux::{memory, settings};
-use crate::units::BlockSize;
+use crate::units::{BlockSize, HUGE_PAGE};
 
 /// What this machine offers hugefork.
 #[derive(Clone, Debug)]
@@ -38,10 +40,28 @@ pub struct Survey {
     pub backings: Vec<(Backing, Result<Granted, String>)>,
     /// What `Backing::Auto` chooses, and why not something better.
     pub chosen: Result<(Granted, Option<String>), String>,
+    /// What was measured to choose how blocks are cleared and copied; empty if `HUGEFORK_KERNEL` pins it.
+    pub calibration: Vec<Candidate>,
     /// How blocks would be cleared.
     pub clear_kernel: Kernel,
     /// How blocks would be copied.
     pub copy_kernel: Kernel,
+}
+
+/// A way to clear or copy 2 MiB, as it was measured on this machine.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Candidate {
+    /// `clear` or `copy`.
+    pub work: String,
+    /// What comes after it: `near` use of 64 KiB, or of the `whole` block.
+    pub used: String,
+    /// Its name.
+    pub kernel: String,
+    /// Time for the work and the use; zero if there was no time left to measure it.
+    pub nanoseconds: u64,
+    /// Whether it is what hugefork uses.
+    pub chosen: bool,
 }
 
 /// The hugetlb pool of one page size.
@@ -59,6 +79,10 @@ pub struct Hugetlb {
 /// Looks at the machine, and builds a pool of one block on each backing to see what it gets: some milliseconds.
 pub fn survey() -> Survey {
     memory::refresh_budget();
+    // A pool that is large enough to measure on, if that has not been done yet. What it says of itself is said below.
+    let _ = Pool::builder().name("survey").capacity(choice::WORKED_ON).build();
+    let kernels =
+        choice::choose::<Linux>(None).map_or_else(|_| Kernels::default_for_this_cpu(), |(kernels, _)| kernels);
     let try_backing = |backing, fallback| {
         let block_size = BlockSize::MIB_2;
         let pool = Pool::builder()
@@ -93,8 +117,21 @@ pub fn survey() -> Survey {
             .collect(),
         chosen: try_backing(Backing::Auto, Fallback::Allowed)
             .map(|pool| (pool.backing(), pool.fallback_reason().map(str::to_owned))),
-        clear_kernel: Kernel::for_clear(),
-        copy_kernel: Kernel::for_copy(),
+        calibration: choice::calibration()
+            .map(|measured| measured.table().map(candidate).collect())
+            .unwrap_or_default(),
+        clear_kernel: kernels.clear(HUGE_PAGE, Use::Near),
+        copy_kernel: kernels.copy(HUGE_PAGE, Use::Near),
+    }
+}
+
+fn candidate(figure: Figure) -> Candidate {
+    Candidate {
+        work: format!("{:?}", figure.what).to_lowercase(),
+        used: format!("{:?}", figure.used).to_lowercase(),
+        kernel: figure.kernel.to_string(),
+        nanoseconds: figure.nanoseconds.unwrap_or(0),
+        chosen: figure.chosen,
     }
 }
 

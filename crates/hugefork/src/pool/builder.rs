@@ -8,9 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use hugefork_kernels::Kernels;
-use rustix::thread::sched_yield;
-
+use super::choice;
 use super::core::PoolCore;
 use super::stock::{Keeper, Stock, ZeroedStock};
 use super::{Pool, Shared};
@@ -237,11 +235,17 @@ impl PoolBuilder {
         let (memory, grant) = self.find_memory()?;
         delivery::install_once()?;
         let blocks = self.block_size.count(self.capacity);
-        let kernels = Kernels::default_for_this_cpu().with_reschedule(sched_yield);
+        let measurable = matches!(grant.granted, Granted::Hugetlb | Granted::ShmemHuge(_))
+            && self.block_size.bytes() >= HUGE_PAGE
+            && self.capacity >= choice::WORKED_ON;
+        let (kernels, worked_on) = choice::choose(measurable.then_some(&memory))?;
         let stock = Stock::new(self.zeroed_stock, self.block_size, blocks);
         let core = PoolCore::new(memory, self.name, self.block_size, blocks, kernels, stock);
         if self.commit == Commit::Upfront {
             obtain_all(&core)?;
+        }
+        if worked_on {
+            core.frames.mark_used(self.block_size.count(choice::WORKED_ON.next_multiple_of(self.block_size.bytes())));
         }
         let core = Arc::new(core);
         let keeper = Keeper::start(&core, lower_priority).unwrap_or_else(|error| {

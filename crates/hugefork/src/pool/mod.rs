@@ -3,12 +3,14 @@
 //! | file | what |
 //! |---|---|
 //! | `builder` | which backing the machine grants |
+//! | `choice` | which kernels clear and copy |
 //! | `core` | a pool's blocks and their memory, on any `Sys` |
 //! | `frames` | who holds each block, what is in it, which are free |
 //! | `ranges` | a first-fit allocator of ranges |
 //! | `stock` | clearing used blocks in the background |
 
 mod builder;
+pub(crate) mod choice;
 pub(crate) mod core;
 pub(crate) mod frames;
 pub(crate) mod ranges;

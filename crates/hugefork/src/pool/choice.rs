@@ -1,0 +1,74 @@
+//! Which kernels a pool clears and copies with: measured once for the process, on memory of the first pool that has 8 MiB
+//! of it in huge pages, or pinned by the environment.
+//!
+//! | variable | pins | example |
+//! |---|---|---|
+//! | `HUGEFORK_KERNEL` | clears, and copies if it can copy | `hybrid/avx512-nt`, `straight/rep` |
+//! | `HUGEFORK_WINDOW` | the window of hybrid kernels | `128KiB` |
+
+use std::env;
+use std::sync::OnceLock;
+
+use hugefork_kernels::{Calibration, Kernels, calibrate};
+use rustix::thread::sched_yield;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::error::{BuildError, SystemError};
+use crate::sys::Sys;
+
+/// Memory that calibration works on.
+pub(crate) const WORKED_ON: usize = 8 << 20;
+
+/// What was measured; kept for the process.
+static CALIBRATION: OnceLock<Calibration> = OnceLock::new();
+
+/// What was measured, if it was yet.
+pub(crate) fn calibration() -> Option<&'static Calibration> {
+    CALIBRATION.get()
+}
+
+/// The kernels to use. If `memory` is given and nothing has been measured yet, obtains its first [`WORKED_ON`] bytes and
+/// measures there, some 7 ms; true if it did, and the bytes are no longer zero.
+pub(crate) fn choose<S: Sys>(memory: Option<&S>) -> Result<(Kernels, bool), BuildError> {
+    let (kernel, window) = (pinned("HUGEFORK_KERNEL")?, pinned("HUGEFORK_WINDOW")?);
+    // Read first: a bad value is an error however the rest turns out, and a pinned kernel needs no measuring.
+    Kernels::pinned(kernel.as_deref(), window.as_deref(), Kernels::default_for_this_cpu()).map_err(setting)?;
+    let mut measured = false;
+    if let Some(memory) = memory.filter(|_| kernel.is_none() && CALIBRATION.get().is_none()) {
+        measured = measure(memory).is_ok();
+    }
+    let base = CALIBRATION.get().map_or_else(Kernels::default_for_this_cpu, Calibration::kernels);
+    let kernels = Kernels::pinned(kernel.as_deref(), window.as_deref(), base).map_err(setting)?;
+    Ok((kernels.with_reschedule(sched_yield), measured))
+}
+
+fn measure<S: Sys>(memory: &S) -> Result<(), SystemError> {
+    const STEP: usize = 2 << 20;
+    for offset in (0..WORKED_ON).step_by(STEP) {
+        memory.obtain(offset, STEP, 0)?;
+    }
+    // SAFETY: the pool is being built: its memory is nobody's yet, page-aligned, and was just obtained.
+    let calibration = unsafe { calibrate(memory.direct(), WORKED_ON, cpu_time) };
+    let _ = CALIBRATION.set(calibration);
+    Ok(())
+}
+
+/// CPU time of this thread: what others do meanwhile does not count.
+fn cpu_time() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn pinned(variable: &'static str) -> Result<Option<String>, BuildError> {
+    match env::var(variable) {
+        Ok(value) => Ok(Some(value)),
+        Err(env::VarError::NotPresent) => Ok(None),
+        Err(env::VarError::NotUnicode(_)) => {
+            Err(BuildError::Setting { reason: format!("{variable} is not readable text") })
+        }
+    }
+}
+
+fn setting(error: hugefork_kernels::KernelError) -> BuildError {
+    BuildError::Setting { reason: format!("HUGEFORK_KERNEL or HUGEFORK_WINDOW: {error}") }
+}
