@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::panic::resume_unwind;
 use std::ptr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::advice::Advice;
 use crate::error::RegionError;
@@ -92,6 +93,41 @@ impl Region {
     pub fn populate(&self) -> Result<(), RegionError> {
         check_owner()?;
         self.space().populate(0..self.len())
+    }
+
+    /// As [`Region::populate`], with `threads` threads, at least one, and a report of how many bytes are done, made on any of
+    /// them after each 64 MiB or block. For regions of many gigabytes and for gigantic blocks.
+    ///
+    /// # Errors
+    /// Those of [`Region::populate`]; the first one ends the work of all threads.
+    ///
+    /// # Panics
+    /// If `progress` does.
+    pub fn populate_with(&self, threads: usize, progress: impl Fn(usize) + Sync) -> Result<(), RegionError> {
+        const STEP: usize = 64 << 20;
+        check_owner()?;
+        let step = STEP.max(self.pool.block_size().bytes());
+        let (next, done, failed) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+        let work = || -> Result<(), RegionError> {
+            while !failed.load(Ordering::Relaxed) {
+                let start = next.fetch_add(step, Ordering::Relaxed);
+                if start >= self.len() {
+                    break;
+                }
+                let end = self.len().min(start + step);
+                self.space().populate(start..end).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+                progress(done.fetch_add(end - start, Ordering::Relaxed) + end - start);
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let helpers: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+            let mine = work();
+            helpers
+                .into_iter()
+                .map(|helper| helper.join().unwrap_or_else(|panic| resume_unwind(panic)))
+                .fold(mine, Result::and)
+        })
     }
 
     /// Makes all blocks that `range` touches writable now, so that a system call can write there: until the next fork or

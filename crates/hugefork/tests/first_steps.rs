@@ -164,3 +164,24 @@ fn snapshots_are_read_without_being_mapped() {
     assert!(matches!(outside, RegionError::OutOfRange { .. }));
     assert!(snapshot.read_at(usize::MAX, &mut bytes).is_err());
 }
+
+#[test]
+fn threads_populate_a_region_and_say_how_far_they_are() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let pool = pool(Backing::Auto, 200 << 20, BlockSize::MIB_2).unwrap();
+    let mut region = pool.region(180 << 20).unwrap();
+    let (calls, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let report = |done| {
+        calls.fetch_add(1, Ordering::Relaxed);
+        most.fetch_max(done, Ordering::Relaxed);
+    };
+    region.populate_with(3, report).unwrap();
+    assert_eq!((calls.into_inner(), most.into_inner()), (3, 180 << 20));
+    assert_eq!(region.stats().blocks_present, 90);
+    let before = region.stats().faults.faults();
+    region.as_mut_slice().iter_mut().step_by(4096).for_each(|byte| *byte += 1);
+    assert_eq!(region.stats().faults.faults(), before, "nothing faults any more");
+    assert!(region.as_mut_slice().iter().step_by(4096).all(|&byte| byte == 1));
+    let (full, rest) = (pool.region(180 << 20).unwrap(), |_| {});
+    assert!(matches!(full.populate_with(2, rest), Err(RegionError::PoolFull { .. })));
+}
