@@ -52,7 +52,7 @@ pub fn compare(report: &Report) -> Vec<Comparison> {
         .results
         .iter()
         .filter(leads)
-        .filter(|result| result.subject == Subject::Hugefork.to_string())
+        .filter(|result| is_ours(&result.subject))
         .filter_map(|ours| {
             let case = case_of(ours)?;
             let same_work = |other: &&CaseResult| {
@@ -97,6 +97,11 @@ fn beside(case: Case, ours: &CaseResult, other: &CaseResult) -> Option<Beside> {
     })
 }
 
+/// Whether a subject is hugefork, with a stock of zeroed blocks or without.
+fn is_ours(subject: &str) -> bool {
+    subject.parse().is_ok_and(|subject: Subject| subject.stock().is_some())
+}
+
 /// How many times better `ours` is than `theirs`.
 pub fn ratio(metric: Metric, ours: f64, theirs: f64) -> f64 {
     match metric.better() {
@@ -108,9 +113,10 @@ pub fn ratio(metric: Metric, ours: f64, theirs: f64) -> f64 {
 fn rank(case: Case, subject: &str) -> Option<Rank> {
     let named: Subject = subject.parse().ok()?;
     match (case, named) {
-        (_, Subject::Hugefork) => None,
+        (_, ours) if ours.stock().is_some() => None,
         // Single kernels are the full list's matter, but for the one that Linux uses.
         (Case::Clear | Case::Copy, Subject::Kernel(kernel)) => (kernel == linux_order()).then_some(Rank::Rival),
+        (_, Subject::Reversed) => None,
         (Case::ZeroFault, Subject::Kernel4k) => {
             Some(Rank::Aside("makes 64 KiB of each stretch present, not all of it"))
         }
@@ -189,12 +195,30 @@ mod tests {
     }
 
     #[test]
+    fn each_stock_is_compared_on_its_own_and_not_with_the_others() {
+        let of = |subject, median| result(Case::ZeroFault, subject, Metric::Latency, median, &[]);
+        let found = compare(&report(vec![
+            of("hugefork", 27.0),
+            of("hugefork-zeroed", 8.0),
+            of("hugefork-refilling", 9.0),
+            of("kernel-thp", 80.0),
+        ]));
+        assert_eq!(found.len(), 3);
+        for comparison in &found {
+            assert_eq!(comparison.others.len(), 1, "{comparison:?}");
+        }
+        assert_eq!(found[1].ours.subject, "hugefork-zeroed");
+        assert_eq!(found[1].best().unwrap().ratio, 10.0);
+    }
+
+    #[test]
     fn clear_is_compared_with_linux_and_libc_only() {
         let linux = linux_order().to_string();
         let of = |subject: &str, median| result(Case::Clear, subject, Metric::Total, median, &[("use", "64KiB")]);
         let found = compare(&report(vec![
             of("hugefork", 24.0),
             of(&linux, 82.0),
+            of("target-last/reversed", 80.0),
             of("straight/portable", 40.0),
             of("memset", 40.0),
         ]));

@@ -1,27 +1,75 @@
-//! hugefork's side of the cases: pools whose blocks have all been used before.
+//! hugefork's side of the cases: pools whose blocks have all been used before, and what their stock of zeroed blocks is
+//! waited for.
+//!
+//! A stock is filled before a sample begins *and* before the next subject's turn: its thread is not to be found on a CPU
+//! that somebody else is timed on.
 
-use hugefork::{BlockSize, Commit, Pool, Region};
+use std::time::{Duration, Instant};
+
+use hugefork::{ByteSize, Commit, Pool, Region, ZeroedStock};
 
 use crate::error::BenchError;
-use crate::plan::{CasePlan, EngineChoice};
+use crate::plan::EngineChoice;
 use crate::result::{Param, Params};
+use crate::sample::{Measure, Metric};
+use crate::subject::Stock;
 use crate::work;
+
+/// A stock that fills more slowly than this does not work: 1 GiB takes some 20 ms of a CPU.
+const FILL_AT_LEAST: usize = 100 << 20;
 
 /// A pool of `capacity` bytes, built as the plan says, every block of it written and given back once.
 ///
 /// Used blocks are what a program that runs for a while has, and the harder case: a fresh block is zero already, and its
 /// fault would cost nothing but the mapping. Writing them also gets the host's first touch out of the way.
-pub(crate) fn warm_pool(choice: EngineChoice, block: BlockSize, capacity: usize) -> Result<Pool, BenchError> {
-    let pool = Pool::builder()
+pub(crate) fn warm_pool(choice: EngineChoice, capacity: usize) -> Result<Pool, BenchError> {
+    let mut builder = Pool::builder()
         .name("bench")
         .capacity(capacity)
-        .block_size(block)
+        .block_size(choice.block_size)
         .backing(choice.backing)
         .fallback(choice.fallback)
-        .commit(Commit::Upfront)
-        .build()?;
+        .commit(Commit::Upfront);
+    if choice.stock != Stock::Without {
+        // All of it, whenever a block is not: what is measured is a full stock, or one that fills as fast as it can.
+        builder = builder.zeroed_stock(ZeroedStock::keep(capacity, capacity).cpu_percent(100));
+    }
+    let pool = builder.build()?;
+    if choice.stock != Stock::Without && !pool.stats().stock.running {
+        return Err(BenchError::CannotRun("the pool's zeroing thread could not be started".to_owned()));
+    }
     drop(written(&pool, capacity, 0)?);
     Ok(pool)
+}
+
+/// Waits until `len` bytes of free blocks are zero, if the pool keeps a stock. Not timed.
+pub(crate) fn fill_stock(pool: &Pool, choice: EngineChoice, len: usize) -> Result<(), BenchError> {
+    if choice.stock == Stock::Without {
+        return Ok(());
+    }
+    let allowed = Duration::from_secs(5 + (len / FILL_AT_LEAST) as u64);
+    let start = Instant::now();
+    loop {
+        let zeroed = pool.stats().blocks_zeroed_free * choice.block_size.bytes();
+        if zeroed >= len {
+            return Ok(());
+        }
+        if start.elapsed() > allowed {
+            return Err(BenchError::StockNotFilled { zeroed: ByteSize(zeroed), wanted: ByteSize(len), after: allowed });
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The zeroing thread's time so far, by which to know what it spent on a sample.
+pub(crate) fn zeroing_so_far(pool: &Pool) -> Duration {
+    pool.stats().stock.time
+}
+
+/// What the zeroing thread spent since, if the pool has one.
+pub(crate) fn zeroing_since(pool: &Pool, choice: EngineChoice, before: Duration) -> Option<Measure> {
+    let spent = zeroing_so_far(pool).saturating_sub(before);
+    (choice.stock != Stock::Without).then(|| Measure::new(Metric::Zeroing, spent.as_secs_f64() * 1e3))
 }
 
 /// A region of `len` bytes in which every word has been written, `p[i] = i + bias`.
@@ -33,9 +81,9 @@ pub(crate) fn written(pool: &Pool, len: usize, bias: u64) -> Result<Region, Benc
 }
 
 /// What every entry of hugefork says of itself before its pool exists.
-pub(crate) fn asked(plan: &CasePlan, choice: EngineChoice) -> Params {
+pub(crate) fn asked(choice: EngineChoice) -> Params {
     Params::from([
-        ("block_size".to_owned(), Param::text(plan.block_size)),
+        ("block_size".to_owned(), Param::text(choice.block_size)),
         ("backing".to_owned(), Param::text(choice.backing)),
     ])
 }

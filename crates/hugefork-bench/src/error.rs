@@ -2,7 +2,9 @@
 //! ([`BenchError`]).
 
 use std::io;
+use std::time::Duration;
 
+use hugefork::ByteSize;
 use thiserror::Error;
 
 /// A request that cannot be met on any machine state: found before anything runs. The message names the option.
@@ -50,6 +52,16 @@ pub enum BenchError {
         found: u64,
         /// The word that the work leaves there.
         expected: u64,
+    },
+    /// The pool's zeroing thread did not keep up with what was asked of it.
+    #[error("the zeroed stock holds {zeroed} of {wanted} after {after:?} with nothing else to do")]
+    StockNotFilled {
+        /// Bytes of free blocks that are zero.
+        zeroed: ByteSize,
+        /// Bytes that a sample needs.
+        wanted: ByteSize,
+        /// How long it was waited for.
+        after: Duration,
     },
     /// The observer could not keep the results.
     #[error("{0}")]

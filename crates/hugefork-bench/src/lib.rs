@@ -27,11 +27,14 @@ pub mod nearest;
 pub mod plan;
 mod random;
 pub mod result;
+mod reversed;
 pub mod runner;
 pub mod sample;
 pub mod stats;
 pub mod subject;
+pub mod sweep;
 pub mod tasks;
+pub mod victim;
 mod warm;
 pub mod work;
 

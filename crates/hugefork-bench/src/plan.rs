@@ -9,7 +9,9 @@ use crate::cases::Case;
 use crate::error::UsageError;
 use crate::host::Host;
 use crate::kernel_memory::{HUGE_PAGE, PageKind};
-use crate::subject::Subject;
+use crate::subject::{Stock, Subject};
+use crate::sweep;
+use crate::victim::{self, VictimPlan};
 
 /// Fewer counted rounds than this are run, but flagged.
 pub const COUNTED_MINIMUM: usize = 5;
@@ -17,7 +19,7 @@ pub const COUNTED_MINIMUM: usize = 5;
 /// More tasks than this are taken for a slip.
 const MAX_TASKS: usize = 1024;
 
-/// Subjects may keep their memory between samples up to this part of it each.
+/// Subjects may keep their memory between samples up to this part of it each, and hugefork's pools half of it together.
 const KEEP_SHARE: usize = 8;
 
 /// How much is run when nothing says otherwise.
@@ -27,6 +29,8 @@ pub enum Scope {
     Quick,
     /// The sizes that figures are published for.
     Full,
+    /// As `Full`; of `clear` and `copy` also every window, and blocks from 4 KiB to 1 GiB (see [`sweep`]).
+    Sweep,
 }
 
 /// What was asked for.
@@ -40,8 +44,9 @@ pub struct Options {
     pub size: Option<usize>,
     /// Tasks of the `anon-*` cases; all CPUs if absent.
     pub tasks: Option<usize>,
-    /// The block size of hugefork's pools, and of `clear` and `copy`.
-    pub block_size: BlockSize,
+    /// The blocks of `clear` and `copy`, and of hugefork's pools, each of which is a subject of its own. If absent 2 MiB, and
+    /// [`sweep::BLOCKS`] for `clear` and `copy` in [`Scope::Sweep`].
+    pub block_sizes: Option<Vec<BlockSize>>,
     /// The backings of hugefork's pools; each is a subject of its own.
     pub backings: Vec<Backing>,
     /// Counted rounds.
@@ -72,10 +77,14 @@ pub struct CasePlan {
     pub size: usize,
     /// Tasks at once; 1 where the case has no tasks.
     pub tasks: usize,
-    /// hugefork's block size.
+    /// The block of `clear` and `copy`; elsewhere the largest block of hugefork's pools.
     pub block_size: BlockSize,
     /// Bytes that reference operations rotate over.
     pub rotation: usize,
+    /// Whom clearing disturbs, or why nobody can be found; none where that is not measured.
+    pub victim: Option<Result<VictimPlan, String>>,
+    /// Why none of its subjects can run.
+    pub lack: Option<String>,
     /// Its subjects.
     pub subjects: Vec<SubjectPlan>,
 }
@@ -109,6 +118,10 @@ pub struct SubjectPlan {
 /// What hugefork's pool is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineChoice {
+    /// Bytes in a block.
+    pub block_size: BlockSize,
+    /// What is done about blocks that were used.
+    pub stock: Stock,
     /// The backing.
     pub backing: Backing,
     /// Only `auto` may fall back: figures of a backing that was asked for by name must be of that backing.
@@ -133,6 +146,10 @@ impl CasePlan {
 
     /// Shares out what `host` has right now: first to those who keep it.
     fn settle(&mut self, host: &Host) {
+        if self.lack.is_some() {
+            self.subjects.iter_mut().for_each(|subject| subject.lack.clone_from(&self.lack));
+            return;
+        }
         let mut pages = host.hugetlb_free();
         for turn in [Keep::Held, Keep::Freed] {
             for subject in self.subjects.iter_mut().filter(|subject| subject.keep == turn) {
@@ -209,9 +226,14 @@ impl Plan {
         let mut seen = BTreeSet::new();
         let mut cases = Vec::new();
         for case in options.cases.iter().copied().filter(|case| seen.insert(*case)) {
-            let planned = plan_case(case, options, host)?;
-            warnings.extend(caveats(&planned, host));
-            cases.push(planned);
+            let blocks = blocks(case, options);
+            // For a pool the block size is one of its properties, like the backing; clear and copy do other work with each.
+            let groups = if case.has_pool() { blocks.chunks(blocks.len()) } else { blocks.chunks(1) };
+            for group in groups {
+                let planned = plan_case(case, group, options, host)?;
+                warnings.extend(caveats(&planned, host).into_iter().filter(|_| planned.lack.is_none()));
+                cases.push(planned);
+            }
         }
         Ok(Plan { cases, runs: options.runs, warnings })
     }
@@ -245,16 +267,29 @@ fn check_numbers(options: &Options) -> Result<(), UsageError> {
     }
 }
 
+/// The block sizes of a case, each once. Never empty.
+fn blocks(case: Case, options: &Options) -> Vec<BlockSize> {
+    let mut blocks = match &options.block_sizes {
+        Some(asked) if !asked.is_empty() => asked.clone(),
+        _ if options.scope == Scope::Sweep && !case.has_pool() => sweep::BLOCKS.to_vec(),
+        _ => vec![BlockSize::MIB_2],
+    };
+    let mut seen = BTreeSet::new();
+    blocks.retain(|block| seen.insert(*block));
+    blocks
+}
+
 /// What areas are a whole number of: huge pages, for the kernel's subjects, and blocks.
-fn unit(options: &Options) -> usize {
-    options.block_size.bytes().max(HUGE_PAGE)
+fn unit(blocks: &[BlockSize]) -> usize {
+    blocks.iter().map(|block| block.bytes()).max().unwrap_or(0).max(HUGE_PAGE)
 }
 
 fn check_size(options: &Options, host: &Host) -> Result<(), UsageError> {
     let Some(size) = options.size else {
         return Ok(());
     };
-    let unit = unit(options);
+    // A sweep's own sizes are not asked for: those that do not fit are left out, see `plan_case`.
+    let unit = unit(options.block_sizes.as_deref().unwrap_or_default());
     if size == 0 {
         return Err(UsageError(format!("--size 0: take a multiple of {}", ByteSize(unit))));
     }
@@ -294,8 +329,9 @@ fn check_subjects(options: &Options) -> Result<(), UsageError> {
     Ok(())
 }
 
-fn plan_case(case: Case, options: &Options, host: &Host) -> Result<CasePlan, UsageError> {
-    let unit = unit(options);
+fn plan_case(case: Case, blocks: &[BlockSize], options: &Options, host: &Host) -> Result<CasePlan, UsageError> {
+    let unit = unit(blocks);
+    let block_size = blocks.iter().copied().max().unwrap_or(BlockSize::MIB_2);
     let tasks = if case.has_tasks() { options.tasks.unwrap_or(host.cpus) } else { 1 };
     let rotation = host.rotation().next_multiple_of(unit);
     let size = options.size.unwrap_or_else(|| default_size(case, options.scope, tasks, host, rotation, unit));
@@ -304,13 +340,20 @@ fn plan_case(case: Case, options: &Options, host: &Host) -> Result<CasePlan, Usa
         scope: options.scope,
         size,
         tasks,
-        block_size: options.block_size,
+        block_size,
         // A reference that is colder than what it is compared with would make it look slow.
         rotation: rotation.min(size),
+        victim: (case == Case::Clear && options.scope != Scope::Quick).then(|| victim::plan(host)),
+        lack: (!size.is_multiple_of(unit)).then(|| {
+            format!("--size {} is not a whole number of blocks of {}; leave --size out", ByteSize(size), ByteSize(unit))
+        }),
         subjects: Vec::new(),
     };
-    let subjects = match &options.subjects {
+    let subjects: Vec<Subject> = match &options.subjects {
         Some(only) => only.iter().filter(|subject| case.has(subject)).cloned().collect(),
+        None if options.scope == Scope::Sweep && !case.has_pool() => {
+            case.subjects(options.scope).into_iter().filter(|subject| sweep::differs(subject, block_size)).collect()
+        }
         None => case.subjects(options.scope),
     };
     for subject in subjects {
@@ -318,20 +361,24 @@ fn plan_case(case: Case, options: &Options, host: &Host) -> Result<CasePlan, Usa
             UsageError(format!("--size {} with {tasks} tasks: more than an address can name", ByteSize(size)))
         })?;
         // Clear and copy run hugefork's kernels without a pool.
-        let engines = if subject == Subject::Hugefork && case.has_pool() { options.backings.as_slice() } else { &[] };
-        for backing in engines.iter().copied() {
-            let fallback = if backing == Backing::Auto { Fallback::Allowed } else { Fallback::Refused };
-            let engine = Some(EngineChoice { backing, fallback });
-            let keep = if case.forks() { Keep::Freed } else { Keep::Held };
-            plan.subjects.push(SubjectPlan { subject: subject.clone(), engine, memory, keep, lack: None });
-        }
-        if engines.is_empty() {
+        let Some(stock) = subject.stock().filter(|_| case.has_pool()) else {
             plan.subjects.push(SubjectPlan { subject, engine: None, memory, keep: Keep::Held, lack: None });
+            continue;
+        };
+        for block_size in blocks.iter().copied() {
+            for backing in options.backings.iter().copied() {
+                let fallback = if backing == Backing::Auto { Fallback::Allowed } else { Fallback::Refused };
+                let engine = Some(EngineChoice { block_size, stock, backing, fallback });
+                let keep = if case.forks() { Keep::Freed } else { Keep::Held };
+                plan.subjects.push(SubjectPlan { subject: subject.clone(), engine, memory, keep, lack: None });
+            }
         }
     }
     let share = host.memory_bytes.min(host.available_bytes) / KEEP_SHARE;
+    let pools = plan.subjects.iter().filter(|subject| subject.engine.is_some()).map(|subject| subject.memory);
+    let crowded = pools.fold(0, usize::saturating_add) > KEEP_SHARE / 2 * share;
     // Clear and copy have one area between all of them.
-    if case.has_pool() && plan.subjects.iter().any(|subject| subject.memory > share) {
+    if case.has_pool() && (crowded || plan.subjects.iter().any(|subject| subject.memory > share)) {
         plan.subjects.iter_mut().for_each(|subject| subject.keep = Keep::Freed);
     }
     Ok(plan)

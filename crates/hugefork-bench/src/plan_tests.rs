@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::host::{Cache, HugetlbPool, Thp};
+use crate::subject::Stock;
 
 fn host(memory_gib: usize, hugetlb_pages: usize) -> Host {
     Host {
@@ -22,7 +23,7 @@ fn options(cases: &[Case]) -> Options {
         scope: Scope::Quick,
         size: None,
         tasks: None,
-        block_size: BlockSize::MIB_2,
+        block_sizes: None,
         backings: vec![Backing::Auto],
         runs: 5,
         subjects: None,
@@ -83,10 +84,10 @@ fn defaults_rotate_over_enough_and_fit_small_machines() {
 #[test]
 fn a_block_larger_than_a_huge_page_is_the_stride() {
     let mut options = options(&[Case::ZeroFault]);
-    options.block_size = BlockSize::new(8 << 20).unwrap();
+    options.block_sizes = Some(vec![BlockSize::new(8 << 20).unwrap()]);
     let plan = Plan::new(&options, &host(24, 0)).unwrap();
     assert_eq!(plan.cases[0].stride(), 8 << 20);
-    options.block_size = BlockSize::KIB_4;
+    options.block_sizes = Some(vec![BlockSize::KIB_4]);
     let plan = Plan::new(&options, &host(24, 0)).unwrap();
     assert_eq!(plan.cases[0].stride(), 2 << 20);
 }
@@ -97,6 +98,7 @@ fn hugetlb_pages_are_shared_out_and_who_gets_none_is_told_why() {
     options.size = Some(64 << 20);
     options.tasks = Some(2);
     options.backings = vec![Backing::Hugetlb, Backing::Auto];
+    options.subjects = Some(vec![Subject::Hugefork, Subject::KernelThp, Subject::KernelHugetlb, Subject::Kernel4k]);
     let lacks = |pages: usize| {
         let host = host(24, pages);
         let mut plan = Plan::new(&options, &host).unwrap();
@@ -166,4 +168,101 @@ fn switched_off_huge_pages_and_too_little_memory_are_told() {
 fn a_case_named_twice_runs_once() {
     let plan = Plan::new(&options(&[Case::Snapshot, Case::Snapshot]), &host(24, 0)).unwrap();
     assert_eq!(plan.cases.len(), 1);
+}
+
+#[test]
+fn several_blocks_are_works_of_clear_and_subjects_of_pools() {
+    let mut options = options(&[Case::Clear, Case::ZeroFault]);
+    options.block_sizes = Some(vec![BlockSize::MIB_2, BlockSize::KIB_64, BlockSize::MIB_2]);
+    options.subjects = Some(vec![Subject::Hugefork, Subject::Memset, Subject::KernelThp]);
+    let plan = Plan::new(&options, &host(24, 0)).unwrap();
+    let what: Vec<(Case, BlockSize, usize)> =
+        plan.cases.iter().map(|case| (case.case, case.block_size, case.subjects.len())).collect();
+    assert_eq!(
+        what,
+        [
+            (Case::Clear, BlockSize::MIB_2, 2),
+            (Case::Clear, BlockSize::KIB_64, 2),
+            // hugefork with each, the kernel once: all go in the same strides.
+            (Case::ZeroFault, BlockSize::MIB_2, 3),
+        ]
+    );
+    let blocks: Vec<BlockSize> = plan.cases[2].subjects.iter().filter_map(|s| s.engine).map(|e| e.block_size).collect();
+    assert_eq!(blocks, [BlockSize::MIB_2, BlockSize::KIB_64]);
+    options.block_sizes = Some(vec![BlockSize::KIB_4, BlockSize::GIB_1]);
+    options.size = Some(256 << 20);
+    assert!(Plan::new(&options, &host(24, 0)).unwrap_err().0.contains("not a multiple of 1GiB"));
+}
+
+#[test]
+fn a_sweep_goes_over_its_blocks_and_leaves_out_what_does_not_fit() {
+    let mut options = options(&[Case::Clear, Case::Copy, Case::ZeroFault]);
+    options.scope = Scope::Sweep;
+    let sizes = |plan: &Plan, case: Case| -> Vec<(BlockSize, usize)> {
+        plan.cases.iter().filter(|planned| planned.case == case).map(|p| (p.block_size, p.size)).collect()
+    };
+    let host = host(24, 0);
+    let plan = Plan::new(&options, &host).unwrap();
+    let area = 1 << 30;
+    for case in [Case::Clear, Case::Copy] {
+        assert_eq!(sizes(&plan, case), sweep::BLOCKS.map(|block| (block, area)), "{case}");
+    }
+    assert_eq!(sizes(&plan, Case::ZeroFault), [(BlockSize::MIB_2, area)]);
+    assert!(plan.cases[2].subjects.iter().any(|subject| subject.subject == Subject::Reversed));
+    assert!(plan.cases.iter().all(|case| case.lack.is_none()));
+
+    // By --size, and by memory.
+    let lacks = |options: &Options, host: &Host| -> Vec<Option<String>> {
+        let mut plan = Plan::new(options, host).unwrap();
+        plan.settle(host);
+        plan.cases.iter().take(4).map(|case| case.subjects[0].lack.clone()).collect()
+    };
+    options.size = Some(256 << 20);
+    let found = lacks(&options, &host);
+    assert_eq!(found[..3], [None, None, None]);
+    assert!(found[3].as_ref().unwrap().contains("not a whole number of blocks of 1GiB"), "{found:?}");
+    options.size = None;
+    let mut small = host;
+    small.available_bytes = 512 << 20;
+    let found = lacks(&options, &small);
+    assert_eq!(found[..3], [None, None, None]);
+    assert!(found[3].as_ref().unwrap().contains("needs 1GiB of memory"), "{found:?}");
+}
+
+#[test]
+fn a_victim_is_looked_for_where_clear_is_named() {
+    let victims = |scope, host: &Host| -> Vec<Option<bool>> {
+        let plan = Plan::new(&Options { scope, ..options(&[Case::Clear, Case::Copy]) }, host).unwrap();
+        plan.cases.iter().map(|case| case.victim.as_ref().map(Result::is_ok)).collect()
+    };
+    let mut host = host(24, 0);
+    assert_eq!(victims(Scope::Quick, &host), [None, None]);
+    assert_eq!(victims(Scope::Full, &host), [Some(true), None]);
+    host.cpu_numbers = vec![0];
+    assert_eq!(victims(Scope::Full, &host), [Some(false), None]);
+}
+
+#[test]
+fn stocks_belong_to_cases_with_first_writes() {
+    let stocks = |scope| -> Vec<Vec<Stock>> {
+        let cases = [Case::ZeroFault, Case::AnonWSeq, Case::AnonCowSeq];
+        let plan = Plan::new(&Options { scope, ..options(&cases) }, &host(64, 0)).unwrap();
+        plan.cases.iter().map(|c| c.subjects.iter().filter_map(|s| s.engine).map(|e| e.stock).collect()).collect()
+    };
+    let (both, without) = (vec![Stock::Without, Stock::Filled], vec![Stock::Without]);
+    assert_eq!(stocks(Scope::Quick), [both.clone(), both.clone(), without.clone()]);
+    let all = vec![Stock::Without, Stock::Filled, Stock::Refilling];
+    assert_eq!(stocks(Scope::Full), [both, all, without]);
+}
+
+#[test]
+fn pools_make_way_when_they_are_many() {
+    let mut options = options(&[Case::AnonWSeq]);
+    options.scope = Scope::Full;
+    options.tasks = Some(2);
+    options.size = Some(1 << 30);
+    let keeps = |options: &Options| Plan::new(options, &host(24, 0)).unwrap().cases[0].subjects[0].keep;
+    assert_eq!(keeps(&options), Keep::Held);
+    options.backings = vec![Backing::ShmemHuge, Backing::ShmemBase, Backing::Auto];
+    assert_eq!(keeps(&options), Keep::Freed, "nine pools of 2 GiB");
 }

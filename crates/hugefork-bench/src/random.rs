@@ -20,9 +20,14 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
+    /// A number below `limit`, which is not 0.
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
     /// The offset of an 8-byte word in a block of `len` bytes.
     pub(crate) fn word_offset(&mut self, len: usize) -> usize {
-        (self.next() % (len as u64 / 8)) as usize * 8
+        self.below(len / 8) * 8
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use hugefork::{Backing, BlockSize};
+use hugefork::Backing;
 
 use super::*;
 use crate::plan::{Options, Scope};
@@ -79,7 +79,7 @@ fn run_fakes(keep: Keep, entries: Vec<Entry>, runs: usize, samples: usize) -> Re
         scope: Scope::Quick,
         size: Some(2 << 20),
         tasks: None,
-        block_size: BlockSize::MIB_2,
+        block_sizes: None,
         backings: vec![Backing::Auto],
         runs,
         subjects: None,

@@ -17,6 +17,8 @@ pub enum Metric {
     Use,
     /// Both, block by block.
     Total,
+    /// How many times longer another CPU's walk through memory in its cache takes while blocks are cleared.
+    VictimSlowdown,
     /// Fault and near use.
     Latency,
     /// The fault alone.
@@ -27,6 +29,10 @@ pub enum Metric {
     Throughput,
     /// Areas and tasks made.
     Create,
+    /// Faults for each GiB written.
+    FaultsPerGib,
+    /// Time that the zeroing thread spent on what the sample used.
+    Zeroing,
     /// The call that takes a fork or snapshot.
     Pause,
     /// User time of the sample.
@@ -46,15 +52,18 @@ pub enum Better {
 
 impl Metric {
     /// Every metric.
-    pub const ALL: [Metric; 11] = [
+    pub const ALL: [Metric; 14] = [
         Metric::Op,
         Metric::Use,
         Metric::Total,
+        Metric::VictimSlowdown,
         Metric::Latency,
         Metric::Fault,
         Metric::Overhead,
         Metric::Throughput,
         Metric::Create,
+        Metric::FaultsPerGib,
+        Metric::Zeroing,
         Metric::Pause,
         Metric::User,
         Metric::Sys,
@@ -66,11 +75,14 @@ impl Metric {
             Metric::Op => "op",
             Metric::Use => "use",
             Metric::Total => "total",
+            Metric::VictimSlowdown => "victim_slowdown",
             Metric::Latency => "latency",
             Metric::Fault => "fault",
             Metric::Overhead => "overhead",
             Metric::Throughput => "throughput",
             Metric::Create => "create",
+            Metric::FaultsPerGib => "faults_per_gib",
+            Metric::Zeroing => "zeroing",
             Metric::Pause => "pause",
             Metric::User => "user",
             Metric::Sys => "sys",
@@ -82,7 +94,9 @@ impl Metric {
         match self {
             Metric::Op | Metric::Use | Metric::Total | Metric::Latency | Metric::Fault | Metric::Overhead => "us",
             Metric::Throughput => "GiB/s",
-            Metric::Create | Metric::Pause => "ms",
+            Metric::Create | Metric::Zeroing | Metric::Pause => "ms",
+            Metric::VictimSlowdown => "ratio",
+            Metric::FaultsPerGib => "count",
             Metric::User | Metric::Sys => "s",
         }
     }

@@ -14,6 +14,10 @@ use crate::nearest;
 pub enum Subject {
     /// hugefork as it comes: in `clear` and `copy`, the kernel that it would choose on this machine.
     Hugefork,
+    /// hugefork with a stock of zeroed blocks, filled before each sample.
+    HugeforkZeroed,
+    /// hugefork with a stock of zeroed blocks that is empty when a sample begins, and refills meanwhile.
+    HugeforkRefilling,
     /// Anonymous memory with transparent huge pages.
     KernelThp,
     /// Anonymous memory of hugetlb pages.
@@ -30,14 +34,29 @@ pub enum Subject {
     Memset,
     /// libc's `memcpy`.
     Memcpy,
+    /// Linux's order with the bytes of each subpage cleared from end to begin.
+    Reversed,
     /// One kernel of `hugefork_kernels`, by its full name, such as `target-last/rep`.
     Kernel(Kernel),
 }
 
+/// What a pool of hugefork does about blocks that were used before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stock {
+    /// Clears them at the fault.
+    Without,
+    /// Has a thread clear them ahead of the faults; when a sample begins it has cleared them all.
+    Filled,
+    /// Likewise, but when a sample begins all its blocks have just come back unzeroed.
+    Refilling,
+}
+
 impl Subject {
     /// Every subject that has a fixed name.
-    pub const NAMED: [Subject; 9] = [
+    pub const NAMED: [Subject; 12] = [
         Subject::Hugefork,
+        Subject::HugeforkZeroed,
+        Subject::HugeforkRefilling,
         Subject::KernelThp,
         Subject::KernelHugetlb,
         Subject::Kernel4k,
@@ -46,12 +65,15 @@ impl Subject {
         Subject::Fork4k,
         Subject::Memset,
         Subject::Memcpy,
+        Subject::Reversed,
     ];
 
     /// The fixed name; none for a single kernel, whose name says what it does.
     fn fixed_name(&self) -> Option<&'static str> {
         Some(match self {
             Subject::Hugefork => "hugefork",
+            Subject::HugeforkZeroed => "hugefork-zeroed",
+            Subject::HugeforkRefilling => "hugefork-refilling",
             Subject::KernelThp => "kernel-thp",
             Subject::KernelHugetlb => "kernel-hugetlb",
             Subject::Kernel4k => "kernel-4k",
@@ -60,8 +82,19 @@ impl Subject {
             Subject::Fork4k => "fork-4k",
             Subject::Memset => "memset",
             Subject::Memcpy => "memcpy",
+            Subject::Reversed => "target-last/reversed",
             Subject::Kernel(_) => return None,
         })
+    }
+
+    /// How hugefork's pool gets zeroed blocks; none for the other subjects.
+    pub fn stock(&self) -> Option<Stock> {
+        match self {
+            Subject::Hugefork => Some(Stock::Without),
+            Subject::HugeforkZeroed => Some(Stock::Filled),
+            Subject::HugeforkRefilling => Some(Stock::Refilling),
+            _ => None,
+        }
     }
 
     /// The pages that a kernel subject stands on; none for the others.

@@ -39,13 +39,20 @@ Cases:
   snapshot      pause to take a fork or snapshot of a populated area
 
 Subjects:
-  hugefork, memset, memcpy
+  hugefork                                   clears blocks at the fault
+  hugefork-zeroed                            takes them from a stock of zeroed blocks, filled before
+  hugefork-refilling                         likewise, empty at first and refilled beside the tasks
   kernel-thp, kernel-hugetlb, kernel-4k      fresh anonymous memory
   fork-thp, fork-hugetlb, fork-4k            fork(2) over anonymous memory
-  and for clear and copy any kernel, such as target-last/rep or hybrid/avx512-nt
+  memset, memcpy                             libc's
+  and for clear and copy any kernel, such as target-last/rep or hybrid/avx512-nt+rep@256KiB;
+  target-last/reversed clears like Linux, but each 4 KiB from end to begin
 
-Sizes are written 64KiB, 512MiB, 1GiB, or in bytes. Exit status: 0 done, 1 a subject failed, 2 called wrongly,
-130 stopped by Ctrl-C (results so far are kept).";
+Clear, when it is named, also tells how many times longer another CPU takes to walk through its
+cache while blocks are cleared (victim_slowdown).
+
+Sizes are written 64KiB, 512MiB, 1GiB, or in bytes. Exit status: 0 done, 1 a subject failed,
+2 called wrongly, 130 stopped by Ctrl-C (results so far are kept).";
 
 /// Options of `bench`.
 #[derive(Args, Debug)]
@@ -63,9 +70,13 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N")]
     pub(crate) tasks: Option<usize>,
 
-    /// hugefork's block size, and the block of clear and copy
-    #[arg(long, value_name = "SIZE", default_value = "2MiB")]
-    pub(crate) block_size: BlockSize,
+    /// The block of clear and copy, and of hugefork's pools, 4KiB to 1GiB; several are compared [default: 2MiB]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',')]
+    pub(crate) block_size: Option<Vec<BlockSize>>,
+
+    /// Clear and copy with every window too, and blocks of 4KiB, 64KiB, 2MiB and, where memory allows, 1GiB
+    #[arg(long)]
+    pub(crate) sweep: bool,
 
     /// What hugefork's pools stand on: auto, hugetlb, shmem-thp, shmem-base; several are compared
     #[arg(long, value_name = "BACKING", value_delimiter = ',', default_value = "auto")]
@@ -159,17 +170,17 @@ mod tests {
 
     #[test]
     fn everything_can_be_asked_for() {
-        let line = "hugefork bench clear snapshot --size 512MiB --tasks 2 --block-size 64KiB \
-                    --backing hugetlb,shmem-thp --runs 7 --subjects hugefork,fork-4k --json out.json --tune";
+        let line = "hugefork bench clear snapshot --size 512MiB --tasks 2 --block-size 64KiB,1GiB \
+                    --backing hugetlb,shmem-thp --runs 7 --subjects hugefork,fork-4k --json out.json --tune --sweep";
         let Command::Bench(args) = Cli::try_parse_from(line.split_whitespace()).unwrap().command else {
             panic!("bench was asked for");
         };
         assert_eq!(args.cases, [Case::Clear, Case::Snapshot]);
         assert_eq!(args.size, Some(ByteSize(512 << 20)));
-        assert_eq!(args.block_size.bytes(), 64 << 10);
+        assert_eq!(args.block_size, Some(vec![BlockSize::KIB_64, BlockSize::GIB_1]));
         assert_eq!(args.backing, [Backing::Hugetlb, Backing::ShmemHuge]);
         assert_eq!(args.subjects.unwrap().len(), 2);
-        assert!(args.tune);
+        assert!(args.tune && args.sweep);
     }
 
     #[test]

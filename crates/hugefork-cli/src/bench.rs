@@ -17,7 +17,7 @@ use crate::tune::Tuning;
 /// Runs the bench that was asked for.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let mut host = Host::read();
-    let mut plan = Plan::new(&options(args), &host)?;
+    let mut plan = Plan::new(&options(args)?, &host)?;
     let sink = args.json.as_deref().map(Sink::open).transpose()?;
     // Before anything is tuned, so that Ctrl-C finds its way from the start.
     let signals = Signals::install()?;
@@ -51,18 +51,26 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn options(args: &BenchArgs) -> Options {
-    let quick = args.cases.is_empty();
-    Options {
-        cases: if quick { Case::ALL.to_vec() } else { args.cases.clone() },
-        scope: if quick { Scope::Quick } else { Scope::Full },
+fn options(args: &BenchArgs) -> Result<Options, Failure> {
+    let sweeps = args.cases.iter().any(|case| matches!(case, Case::Clear | Case::Copy));
+    if args.sweep && !sweeps {
+        return Err(Failure::Usage("--sweep: goes over clear and copy; name one of them, or both".to_owned()));
+    }
+    let scope = match (args.cases.is_empty(), args.sweep) {
+        (true, _) => Scope::Quick,
+        (false, false) => Scope::Full,
+        (false, true) => Scope::Sweep,
+    };
+    Ok(Options {
+        cases: if scope == Scope::Quick { Case::ALL.to_vec() } else { args.cases.clone() },
+        scope,
         size: args.size.map(|size| size.0),
         tasks: args.tasks,
-        block_size: args.block_size,
+        block_sizes: args.block_size.clone(),
         backings: args.backing.clone(),
         runs: args.runs,
         subjects: args.subjects.clone(),
-    }
+    })
 }
 
 /// The command as it can be typed again, whatever path it was called by.

@@ -6,11 +6,10 @@
 //! *pass*: as good as it gets. *warn*: hugefork works, though not at its best. *fail*: hugefork, or what was asked of it, does
 //! not work. The exit status is 1 if anything fails.
 
+use std::fmt::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use comfy_table::Table;
-use comfy_table::presets::NOTHING;
 use hugefork::machine::{self, Survey};
 use hugefork::{Backing, ByteSize, Granted};
 use hugefork_bench::Host;
@@ -19,6 +18,7 @@ use serde::Serialize;
 
 use crate::args::DoctorArgs;
 use crate::bench::print;
+use crate::calibration::{self, Tried};
 use crate::failure::Failure;
 
 /// The layout of the JSON.
@@ -62,19 +62,22 @@ struct Diagnosis {
     /// The worst of the checks.
     status: Status,
     checks: Vec<Check>,
+    /// What was tried to choose the kernels.
+    calibration: Vec<Tried>,
     host: Host,
 }
 
 /// Looks, judges, prints.
 pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
-    let checks = judge(&machine::survey());
+    let survey = machine::survey();
+    let (checks, calibration) = (judge(&survey), calibration::of(&survey));
     let status = checks.iter().map(|check| check.status).max().unwrap_or(Status::Pass);
     let text = if args.json {
-        let diagnosis =
-            Diagnosis { schema: SCHEMA, version: env!("CARGO_PKG_VERSION"), status, checks, host: Host::read() };
+        let version = env!("CARGO_PKG_VERSION");
+        let diagnosis = Diagnosis { schema: SCHEMA, version, status, checks, calibration, host: Host::read() };
         serde_json::to_string_pretty(&diagnosis).context("writing JSON")? + "\n"
     } else {
-        render(&checks)
+        render(&checks) + &calibration::render(&calibration)
     };
     print(&text)?;
     Ok(if status == Status::Fail { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -214,23 +217,42 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// Columns that the text fills at most, but for commands, which are there to be copied.
+const WIDTH: usize = 100;
+
 fn render(checks: &[Check]) -> String {
-    let mut table = Table::new();
-    table.load_style(NOTHING);
+    let names = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
     for check in checks {
-        table.add_row([check.status.word(), check.name, &check.found]);
+        let begin = format!(" {}  {:names$}  ", check.status.word(), check.name);
+        let mut indent = begin.len();
+        let mut line = begin;
+        for word in check.found.split_whitespace() {
+            if line.chars().count() > indent && line.chars().count() + word.chars().count() > WIDTH {
+                text.push_str(line.trim_end());
+                text.push('\n');
+                // What goes on is indented a little further, so that no line of it is taken for a finding.
+                indent = names + 11;
+                line = " ".repeat(indent);
+            }
+            line.push_str(word);
+            line.push(' ');
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
         if let Some(mend) = &check.mend {
-            table.add_row(["", "", &format!("mend: {mend}")]);
+            let _ = writeln!(text, "{:1$}mend: {mend}", "", names + 9);
         }
     }
     let count = |status| checks.iter().filter(|check| check.status == status).count();
-    let lines = table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n");
-    format!(
-        "{lines}\n\n{} passed, {} to improve, {} failed\n",
+    let _ = writeln!(
+        text,
+        "\n{} passed, {} to improve, {} failed",
         count(Status::Pass),
         count(Status::Warn),
         count(Status::Fail)
-    )
+    );
+    text
 }
 
 #[cfg(test)]
@@ -291,6 +313,21 @@ mod tests {
         let nt = Primitive::ALL.iter().find(|primitive| primitive.is_non_temporal()).unwrap();
         assert_eq!(cpu("x", 1, &[(*nt, true)]).status, Status::Pass);
         assert_eq!(cpu("x", 1, &[(*nt, false)]).status, Status::Warn);
+    }
+
+    #[test]
+    fn long_findings_are_wrapped_and_commands_are_not() {
+        let long = (1..60).map(|word| format!("word{word}")).collect::<Vec<_>>().join(" ");
+        let command = "x".repeat(120);
+        let checks = [check("CPU", Status::Warn, long.clone()).mended_by(&command), check("a name", Status::Pass, "y")];
+        let text = render(&checks);
+        let commands = |line: &&str| line.contains("mend: ");
+        assert!(text.lines().filter(|line| !commands(line)).all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.lines().find(commands).unwrap().ends_with(&command), "{text}");
+        let found = text.lines().take_while(|line| !commands(line)).flat_map(str::split_whitespace).skip(2);
+        assert_eq!(found.collect::<Vec<_>>().join(" "), long);
+        // Names and findings stay below each other.
+        assert!(text.contains("\n pass  a name  y\n") && text.starts_with(" warn  CPU     word1 word2"), "{text}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! | command | what it does | module |
 //! |---|---|---|
 //! | `bench` | measures hugefork beside the kernel | [`mod@bench`], [`progress`], [`table`], [`sink`], [`tune`] |
-//! | `doctor` | says what this machine offers hugefork | [`doctor`] |
+//! | `doctor` | says what this machine offers hugefork | [`doctor`], [`calibration`] |
 //! | `tune-guardian` | hidden; puts settings back when `bench --tune` is gone | [`guardian`] |
 //!
 //! Exit status: 0 done, 1 something failed, 2 it was called wrongly, 128 + n stopped by signal n (130: Ctrl-C). An error is
@@ -11,6 +11,7 @@
 
 mod args;
 mod bench;
+mod calibration;
 mod doctor;
 mod failure;
 mod guardian;

@@ -9,6 +9,7 @@ use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 use hugefork_bench::compare::{Beside, Comparison, Rank, compare};
 use hugefork_bench::result::{Absent, CaseResult, Params};
+use hugefork_bench::sample::Metric;
 use hugefork_bench::{Case, Report};
 
 /// Renders `report`.
@@ -102,18 +103,41 @@ fn work(comparison: &Comparison) -> String {
         Case::AnonCowSeq => format!("{} tasks write forks of {}", param("tasks"), param("size")),
         _ => format!("pause, {}", param("size")),
     };
-    match comparison.ours.params.get("backing") {
-        Some(backing) => format!("{work} ({backing})"),
-        None => work,
+    let Some(backing) = comparison.ours.params.get("backing") else {
+        return work;
+    };
+    // What sets hugefork's own rows apart.
+    let mut how = backing.to_string();
+    if let Some(stock) = comparison.ours.subject.strip_prefix("hugefork-") {
+        how = format!("{stock}, {how}");
+    }
+    match param("block_size").as_str() {
+        "" | "2MiB" => format!("{work} ({how})"),
+        block => format!("{work} ({how}, blocks of {block})"),
     }
 }
 
 /// Seconds of CPU time from which on it is worth a column.
 const TICKS: f64 = 0.010;
 
-/// The figures of one case: a row a subject, a column a metric.
+/// What sets works of one case apart whose figures do not belong beside each other.
+const WORKS: [&str; 3] = ["size", "use", "victim"];
+
+/// The figures of one case: a table a work.
 fn details(case: Case, report: &Report) -> String {
-    let results: Vec<&CaseResult> = report.results.iter().filter(|result| result.case == case.name()).collect();
+    let work = |result: &CaseResult| WORKS.map(|name| result.params.get(name).map(ToString::to_string));
+    let mut works: Vec<(_, Vec<&CaseResult>)> = Vec::new();
+    for result in report.results.iter().filter(|result| result.case == case.name()) {
+        match works.iter_mut().find(|(known, _)| *known == work(result)) {
+            Some((_, results)) => results.push(result),
+            None => works.push((work(result), vec![result])),
+        }
+    }
+    works.iter().map(|(_, results)| figures(case, results)).collect()
+}
+
+/// The figures of one work: a row a subject, a column a metric.
+fn figures(case: Case, results: &[&CaseResult]) -> String {
     let Some(first) = results.first() else {
         return String::new();
     };
@@ -126,7 +150,7 @@ fn details(case: Case, report: &Report) -> String {
         .collect();
     let mut metrics: Vec<(&str, &str)> = Vec::new();
     let mut rows: BTreeMap<(String, &Params), Vec<&CaseResult>> = BTreeMap::new();
-    for result in &results {
+    for result in results {
         if !metrics.contains(&(&result.metric, &result.unit)) {
             metrics.push((&result.metric, &result.unit));
         }
@@ -136,8 +160,10 @@ fn details(case: Case, report: &Report) -> String {
     // Read off the scheduler's ticks: below a few of them user and system time say nothing, and only fill the line.
     let says_something = |metric: &str| results.iter().any(|result| result.metric == metric && result.median >= TICKS);
     metrics.retain(|(_, unit)| *unit != "s" || says_something("user") || says_something("sys"));
-    let lead = case.lead_metric();
+    let measured = |metric: &Metric| metrics.iter().any(|(name, _)| *name == metric.name());
+    let lead = [case.lead_metric(), Metric::VictimSlowdown].into_iter().find(measured);
     let rank = |row: &[&CaseResult]| {
+        let Some(lead) = lead else { return 0.0 };
         let median = row.iter().find(|r| r.metric == lead.name()).map_or(f64::INFINITY, |r| r.median);
         // Best first, whichever way is better.
         hugefork_bench::compare::ratio(lead, median, 1.0)
@@ -173,10 +199,23 @@ fn spread(result: &CaseResult) -> String {
     format!("{} ({} … {})", figure(summary.median), figure(summary.min), figure(summary.max))
 }
 
+/// More subjects than this with one reason are counted, not named.
+const NAMED: usize = 4;
+
+/// Who gave no figures, and why: a line a reason.
 fn absent(what: &str, list: &[Absent]) -> String {
-    let mut text = String::new();
+    let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
     for Absent { case, subject, why } in list {
-        let _ = writeln!(text, "{case} {subject}: {what}: {why}");
+        match reasons.iter_mut().find(|(known, reason, _)| known == case && reason == why) {
+            Some((.., subjects)) if subjects.contains(&subject.as_str()) => {}
+            Some((.., subjects)) => subjects.push(subject),
+            None => reasons.push((case, why, vec![subject])),
+        }
+    }
+    let mut text = String::new();
+    for (case, why, subjects) in reasons {
+        let who = if subjects.len() > NAMED { format!("{} subjects", subjects.len()) } else { subjects.join(", ") };
+        let _ = writeln!(text, "{case} {who}: {what}: {why}");
     }
     if !text.is_empty() {
         text.push('\n');
@@ -274,6 +313,54 @@ mod tests {
             let (ours, theirs) = order(case);
             assert!(ours < theirs, "{case}");
         }
+    }
+
+    #[test]
+    fn works_have_tables_of_their_own_and_the_victims_is_sorted_too() {
+        let mut report = Report::new(String::new(), Host::default());
+        let clear = |subject: &str, params: &[(&str, &str)]| result(Case::Clear, subject, 2.0, params);
+        report.results = vec![
+            clear("hugefork", &[("size", "2MiB"), ("use", "64KiB")]),
+            clear("memset", &[("size", "2MiB"), ("use", "64KiB")]),
+            clear("hugefork", &[("size", "4KiB"), ("use", "4KiB")]),
+        ];
+        for (subject, slowdown) in [("memset", 3.0), ("hugefork", 1.5)] {
+            report.results.push(CaseResult {
+                metric: Metric::VictimSlowdown.name().to_owned(),
+                unit: Metric::VictimSlowdown.unit().to_owned(),
+                median: slowdown,
+                ..clear(subject, &[("size", "2MiB"), ("victim", "2MiB")])
+            });
+        }
+        let text = details(Case::Clear, &report);
+        let headings: Vec<&str> = text.lines().filter(|line| line.starts_with("clear ")).collect();
+        let expected = ["size=2MiB use=64KiB", "size=4KiB use=4KiB", "size=2MiB victim=2MiB"];
+        assert_eq!(headings.len(), expected.len(), "{text}");
+        assert!(headings.iter().zip(expected).all(|(heading, params)| heading.contains(params)), "{headings:?}");
+        let victims = &text[text.find("victim=").unwrap()..];
+        assert!(victims.find("hugefork").unwrap() < victims.find("memset").unwrap(), "{victims}");
+    }
+
+    #[test]
+    fn who_did_not_run_is_told_once_for_each_reason() {
+        let of = |subject: &str, why: &str| Absent {
+            case: "clear".to_owned(),
+            subject: subject.to_owned(),
+            why: why.to_owned(),
+        };
+        let mut list = vec![of("a", "no room"), of("b", "no room"), of("a", "no room"), of("c", "no CPU")];
+        assert_eq!(absent("not run", &list), "clear a, b: not run: no room\nclear c: not run: no CPU\n\n");
+        list.extend(["d", "e", "f"].map(|subject| of(subject, "no room")));
+        assert!(absent("not run", &list).starts_with("clear 5 subjects: not run: no room\n"));
+    }
+
+    #[test]
+    fn stocks_and_blocks_are_told_apart() {
+        let mut report = report();
+        let params = [("size", "512MiB"), ("backing", "hugetlb"), ("block_size", "64KiB")];
+        report.results.push(result(Case::ZeroFault, "hugefork-zeroed", 8.0, &params));
+        let text = render(&report);
+        assert!(text.contains("(hugetlb)") && text.contains("(zeroed, hugetlb, blocks of 64KiB)"), "{text}");
     }
 
     #[test]

@@ -47,6 +47,11 @@ fn help_names_cases_subjects_and_options() {
     for name in ["zero-fault", "anon-cow-seq", "kernel-hugetlb", "fork-4k", "--tune", "--block-size", "--json"] {
         assert!(text.contains(name), "{name} is not in\n{text}");
     }
+    for name in ["--sweep", "hugefork-zeroed", "hugefork-refilling", "target-last/reversed", "victim_slowdown"] {
+        assert!(text.contains(name), "{name} is not in\n{text}");
+    }
+    let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > 100).collect();
+    assert!(wide.is_empty(), "wider than 100 columns: {wide:#?}");
     assert!(!text.contains("tune-guardian"));
     let output = hugefork("--help").assert().success().get_output().clone();
     assert!(!String::from_utf8(output.stdout).unwrap().contains("tune-guardian"));
@@ -63,6 +68,11 @@ fn calling_it_wrongly_is_status_2_and_one_line() {
     assert!(refused("bench --size 1.5GiB", 2).contains("--size"));
     assert!(refused("bench --block-size 3MiB", 2).contains("--block-size"));
     assert!(refused("bench --block-size 4MiB --size 2MiB", 2).contains("not a multiple of 4MiB"));
+    assert!(refused("bench clear --block-size 64KiB,1GiB --size 2MiB", 2).contains("not a multiple of 1GiB"));
+    assert!(refused("bench --sweep", 2).starts_with("error: --sweep: goes over clear and copy"));
+    assert!(refused("bench zero-fault --sweep", 2).contains("--sweep"));
+    assert!(refused("bench clear --subjects hugefork-zeroed", 2).contains("--subjects hugefork-zeroed"));
+    assert!(refused("bench copy --subjects target-last/reversed", 2).contains("--subjects target-last/reversed"));
     assert!(refused("bench --backing disk", 2).contains("--backing"));
     assert!(refused("bench --runs 0", 2).contains("--runs 0"));
     assert!(refused("bench --tasks 0", 2).contains("--tasks 0"));
@@ -139,16 +149,19 @@ fn every_case_runs_small() {
 fn block_sizes_and_backings_are_taken() {
     let file = Scratch::new("blocks");
     hugefork(
-        "bench zero-fault anon-cow-seq --size 4MiB --runs 1 --tasks 1 --block-size 64KiB --backing shmem-base --json",
+        "bench zero-fault anon-cow-seq --size 4MiB --runs 1 --tasks 1 --block-size 64KiB,4KiB --backing shmem-base --json",
     )
     .arg(&file.0)
     .assert()
     .success();
     let json = file.json();
-    let ours =
-        json["results"].as_array().unwrap().iter().find(|result| result["subject"] == "hugefork").unwrap().clone();
-    assert_eq!(ours["params"]["block_size"], "64KiB");
-    assert_eq!(ours["params"]["backing"], "shmem-base");
+    let results = json["results"].as_array().unwrap();
+    for (case, metric) in [("zero-fault", "latency"), ("anon-cow-seq", "throughput")] {
+        let ours = |r: &&Value| r["case"] == case && r["subject"] == "hugefork" && r["metric"] == metric;
+        let blocks: Vec<&Value> = results.iter().filter(ours).map(|result| &result["params"]["block_size"]).collect();
+        assert_eq!(blocks, ["64KiB", "4KiB"], "{case}");
+        assert!(results.iter().filter(ours).all(|result| result["params"]["backing"] == "shmem-base"));
+    }
 }
 
 #[test]
@@ -167,6 +180,61 @@ fn a_named_kernel_is_measured_near_and_whole() {
         .map(|result| &result["params"]["use"])
         .collect();
     assert_eq!(uses, ["64KiB", "block"]);
+}
+
+#[test]
+fn a_sweep_goes_over_blocks_that_fit_and_says_which_do_not() {
+    let file = Scratch::new("sweep");
+    let output =
+        hugefork("bench clear --sweep --size 8MiB --runs 1 --subjects hugefork,target-last/reversed,memset --json")
+            .arg(&file.0)
+            .assert()
+            .success()
+            .get_output()
+            .clone();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let why =
+        "clear hugefork, target-last/reversed, memset: not run: --size 8MiB is not a whole number of blocks of 1GiB";
+    assert_eq!(text.matches(why).count(), 1, "{text}");
+    let json = file.json();
+    let results = json["results"].as_array().unwrap();
+    for subject in ["hugefork", "target-last/reversed", "memset"] {
+        for size in ["4KiB", "64KiB", "2MiB"] {
+            let of = |metric: &str| {
+                let mine = |r: &&Value| r["subject"] == subject && r["params"]["size"] == size && r["metric"] == metric;
+                results.iter().filter(mine).count()
+            };
+            assert_eq!(of("total"), 2, "near and whole use of {size}, {subject}");
+            let absent = |a: &Value| a["why"].as_str().unwrap().starts_with("victim_slowdown needs a second CPU");
+            let lonely = json["not_run"].as_array().unwrap().iter().any(absent);
+            assert_eq!(of("victim_slowdown"), usize::from(!lonely), "{size}, {subject}");
+        }
+    }
+}
+
+#[test]
+fn stocks_are_filled_and_faults_counted() {
+    let file = Scratch::new("stock");
+    let subjects = "hugefork,hugefork-zeroed,hugefork-refilling";
+    hugefork(&format!("bench zero-fault anon-w-seq --subjects {subjects} --size 16MiB --tasks 2 --runs 2 --json"))
+        .arg(&file.0)
+        .assert()
+        .success();
+    let json = file.json();
+    let results = json["results"].as_array().unwrap();
+    let median = |case: &str, subject: &str, metric: &str| {
+        let wanted = |r: &&Value| r["case"] == case && r["subject"] == subject && r["metric"] == metric;
+        results.iter().find(wanted).map(|result| result["median"].as_f64().unwrap())
+    };
+    for subject in subjects.split(',') {
+        assert!(median("anon-w-seq", subject, "throughput").unwrap() > 0.0, "{subject}");
+        let faults = median("anon-w-seq", subject, "faults_per_gib").unwrap();
+        assert!(faults > 0.0 && faults <= 2.0 * 512.0, "{subject}: {faults}");
+        assert_eq!(median("anon-w-seq", subject, "zeroing").is_some(), subject != "hugefork", "{subject}");
+    }
+    assert!(median("zero-fault", "hugefork", "overhead").is_some());
+    assert!(median("zero-fault", "hugefork-zeroed", "overhead").is_none());
+    assert!(median("zero-fault", "hugefork-zeroed", "latency").unwrap() > 0.0);
 }
 
 #[test]

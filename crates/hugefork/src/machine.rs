@@ -4,6 +4,7 @@ use std::fs;
 
 use hugefork_kernels::{Figure, Kernel, Kernels, Primitive, Use};
 
+use crate::error::BuildError;
 use crate::pool::choice;
 use crate::pool::{Backing, Commit, Fallback, Granted, Pool};
 use crate::sys::linux::memory::Linux;
@@ -74,6 +75,18 @@ pub struct Hugetlb {
     pub total: usize,
     /// Pages that nobody uses or has reserved.
     pub available: usize,
+}
+
+/// How pools of this process clear and copy: measured on a pool of 8 MiB if none was built yet, or pinned by the
+/// environment.
+///
+/// # Errors
+/// Those of [`PoolBuilder::build`](crate::PoolBuilder::build), [`BuildError::Setting`] among them.
+pub fn kernels() -> Result<Kernels, BuildError> {
+    if choice::calibration().is_none() {
+        Pool::builder().name("survey").capacity(choice::WORKED_ON).build()?;
+    }
+    Ok(choice::choose::<Linux>(None)?.0)
 }
 
 /// Looks at the machine, and builds a pool of one block on each backing to see what it gets: some milliseconds.

@@ -37,7 +37,7 @@ pub(super) fn work(plan: &CasePlan, subject: &SubjectPlan, cpus: &[usize]) -> (P
     let (plan, cpus) = (plan.clone(), cpus.to_vec());
     match subject.engine {
         Some(choice) => {
-            params.extend(engine::asked(&plan, choice));
+            params.extend(engine::asked(choice));
             (params, Box::new(Hugefork { plan, choice, cpus, held: None }))
         }
         None => (params, Box::new(Processes { plan, kind: subject.pages(), cpus, original: None })),
@@ -113,7 +113,7 @@ struct Held {
 
 impl Hugefork {
     fn overhead(&mut self, targets: &mut Random) -> Result<Measure, BenchError> {
-        let block = self.plan.block_size.bytes();
+        let block = self.choice.block_size.bytes();
         let stride = self.plan.stride();
         let held = self.held.as_mut().expect("prepared before sampled");
         let fork = held.original.fork()?;
@@ -155,7 +155,7 @@ impl Work for Hugefork {
         }
         let forks = self.plan.size * (self.plan.tasks + 1);
         let reference = 2 * self.plan.rotation;
-        let pool = engine::warm_pool(self.choice, self.plan.block_size, forks + reference)?;
+        let pool = engine::warm_pool(self.choice, forks + reference)?;
         let original = engine::written(&pool, self.plan.size, BIAS)?;
         let reference = engine::written(&pool, reference, 0)?;
         self.held = Some(Held { original, reference, pool, next: 0 });

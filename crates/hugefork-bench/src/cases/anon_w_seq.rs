@@ -6,6 +6,12 @@
 //!
 //! The kernel's areas are mapped by the parent, untouched, and written by one child each; without reservation, since
 //! hugetlb reservations would stay with the parent. hugefork's are regions of one pool whose blocks have been used before.
+//!
+//! `hugefork-zeroed` begins with a stock of zeroed blocks that is full. `hugefork-refilling` begins where a pass has just
+//! ended: a first pass, which does not count, takes the stock, its blocks come back unzeroed, and the one that counts begins
+//! at once, with the zeroing thread beside its tasks. `zeroing` is what that thread spent on one pass, during or after it.
+//!
+//! `faults_per_gib` counts hugefork's faults: 512 where each maps one block of 2 MiB, less where a fault maps several.
 
 use hugefork::{Pool, Region};
 
@@ -17,6 +23,7 @@ use crate::plan::{CasePlan, EngineChoice, SubjectPlan};
 use crate::random::Random;
 use crate::result::{Param, Params};
 use crate::sample::{Measure, Metric, Work};
+use crate::subject::Stock;
 use crate::tasks::{Area, Outcome, Team};
 use crate::warm::warm;
 
@@ -25,7 +32,7 @@ pub(super) fn work(plan: &CasePlan, subject: &SubjectPlan, cpus: &[usize]) -> (P
     let (plan, cpus) = (plan.clone(), cpus.to_vec());
     match subject.engine {
         Some(choice) => {
-            params.extend(engine::asked(&plan, choice));
+            params.extend(engine::asked(choice));
             (params, Box::new(Hugefork { plan, choice, cpus, pool: None }))
         }
         None => (params, Box::new(Processes { plan, kind: subject.pages(), cpus })),
@@ -84,24 +91,46 @@ struct Hugefork {
     pool: Option<Pool>,
 }
 
-impl Work for Hugefork {
-    fn prepare(&mut self) -> Result<(), BenchError> {
-        if self.pool.is_none() {
-            let capacity = self.plan.size * self.plan.tasks;
-            self.pool = Some(engine::warm_pool(self.choice, self.plan.block_size, capacity)?);
-        }
-        Ok(())
+impl Hugefork {
+    /// What all tasks write.
+    fn capacity(&self) -> usize {
+        self.plan.size * self.plan.tasks
     }
 
-    fn sample(&mut self, _: &mut Random) -> Result<Vec<Measure>, BenchError> {
-        let pool = self.pool.as_ref().expect("prepared before sampled");
+    fn pass(&self, pool: &Pool) -> Result<Vec<Measure>, BenchError> {
         let start = clock::now();
         let regions = (0..self.plan.tasks).map(|_| pool.region(self.plan.size)).collect::<Result<Vec<Region>, _>>()?;
         let areas: Vec<Area> = regions.iter().map(|region| Area::new(region.as_mut_ptr(), region.len())).collect();
         // SAFETY: one region a thread, which outlive the team: it ends within this function.
         let team = unsafe { Team::of_threads(&areas, &self.cpus) }?;
         let created = clock::now();
-        Ok(measures(&self.plan, clock::ms(start, created), team.run()?))
+        let mut measures = measures(&self.plan, clock::ms(start, created), team.run()?);
+        let faults: u64 = regions.iter().map(|region| region.stats().faults.faults()).sum();
+        let gib = self.capacity() as f64 / (1u64 << 30) as f64;
+        measures.push(Measure::new(Metric::FaultsPerGib, faults as f64 / gib));
+        Ok(measures)
+    }
+}
+
+impl Work for Hugefork {
+    fn prepare(&mut self) -> Result<(), BenchError> {
+        if self.pool.is_none() {
+            self.pool = Some(engine::warm_pool(self.choice, self.capacity())?);
+        }
+        let pool = self.pool.as_ref().expect("made above");
+        engine::fill_stock(pool, self.choice, self.capacity())
+    }
+
+    fn sample(&mut self, _: &mut Random) -> Result<Vec<Measure>, BenchError> {
+        let pool = self.pool.as_ref().expect("prepared before sampled");
+        if self.choice.stock == Stock::Refilling {
+            self.pass(pool)?;
+        }
+        let before = engine::zeroing_so_far(pool);
+        let mut measures = self.pass(pool)?;
+        engine::fill_stock(pool, self.choice, self.capacity())?;
+        measures.extend(engine::zeroing_since(pool, self.choice, before));
+        Ok(measures)
     }
 
     fn release(&mut self) {

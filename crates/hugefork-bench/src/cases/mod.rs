@@ -14,7 +14,8 @@ use hugefork_kernels::{Kernel, Order, Primitive, every_kernel};
 use crate::nearest;
 use crate::plan::{CasePlan, Scope};
 use crate::sample::{Entry, Metric};
-use crate::subject::Subject;
+use crate::subject::{Stock, Subject};
+use crate::sweep;
 
 /// A case. Names are stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,7 +63,7 @@ impl Case {
     }
 
     /// Its subjects. The quick `clear` and `copy` take hugefork's choice, what Linux up to 6.19 does, one whole `rep` and
-    /// libc; the full ones every kernel of the machine.
+    /// libc; the full ones every kernel of the machine, and the sweep each with every window, and Linux's order byte-reversed.
     pub fn subjects(self, scope: Scope) -> Vec<Subject> {
         match self {
             Case::Clear | Case::Copy => {
@@ -71,11 +72,20 @@ impl Case {
                 match scope {
                     Scope::Quick => subjects.extend([linux_order(), one_call()].map(Subject::Kernel)),
                     Scope::Full => subjects.extend(every_kernel().filter(|k| self.can_use(k)).map(Subject::Kernel)),
+                    Scope::Sweep => {
+                        subjects.extend(sweep::kernels().filter(|k| self.can_use(k)).map(Subject::Kernel));
+                        subjects.extend((self == Case::Clear).then_some(Subject::Reversed));
+                    }
                 }
                 subjects
             }
             Case::ZeroFault | Case::AnonWSeq => {
-                vec![Subject::Hugefork, Subject::KernelThp, Subject::KernelHugetlb, Subject::Kernel4k]
+                let mut subjects = vec![Subject::Hugefork, Subject::HugeforkZeroed];
+                if self == Case::AnonWSeq && scope != Scope::Quick {
+                    subjects.push(Subject::HugeforkRefilling);
+                }
+                subjects.extend([Subject::KernelThp, Subject::KernelHugetlb, Subject::Kernel4k]);
+                subjects
             }
             Case::AnonCowSeq => vec![Subject::Hugefork, Subject::ForkThp, Subject::ForkHugetlb, Subject::Fork4k],
             Case::Snapshot => {
@@ -88,7 +98,7 @@ impl Case {
     pub fn has(self, subject: &Subject) -> bool {
         match subject {
             Subject::Kernel(kernel) => matches!(self, Case::Clear | Case::Copy) && self.can_use(kernel),
-            named => self.subjects(Scope::Quick).contains(named),
+            named => self.subjects(Scope::Sweep).contains(named),
         }
     }
 
@@ -118,18 +128,18 @@ impl Case {
             (Case::Clear | Case::Copy, Scope::Quick) => 256 * MIB,
             (Case::ZeroFault | Case::AnonWSeq, Scope::Quick) => 512 * MIB,
             (Case::AnonCowSeq, Scope::Quick) => 256 * MIB,
-            (Case::AnonCowSeq, Scope::Full) => 512 * MIB,
-            (Case::Snapshot, Scope::Quick) | (_, Scope::Full) => 1024 * MIB,
+            (Case::AnonCowSeq, Scope::Full | Scope::Sweep) => 512 * MIB,
+            (Case::Snapshot, Scope::Quick) | (_, Scope::Full | Scope::Sweep) => 1024 * MIB,
         }
     }
 
     /// Bytes that `subject` needs at the same time; none if that is more than can be counted.
     pub(crate) fn memory(self, plan: &CasePlan, subject: &Subject) -> Option<usize> {
-        let hugefork = *subject == Subject::Hugefork;
+        let hugefork = subject.stock().is_some();
         match self {
             Case::Clear => Some(plan.size),
             Case::Copy => plan.size.checked_mul(2),
-            Case::ZeroFault if hugefork => plan.size.checked_add(plan.rotation),
+            Case::ZeroFault if subject.stock() == Some(Stock::Without) => plan.size.checked_add(plan.rotation),
             Case::ZeroFault => Some(plan.size),
             Case::AnonWSeq => plan.size.checked_mul(plan.tasks),
             Case::AnonCowSeq => {
@@ -215,7 +225,7 @@ mod tests {
     #[test]
     fn every_case_has_hugefork_and_a_rival() {
         for case in Case::ALL {
-            for scope in [Scope::Quick, Scope::Full] {
+            for scope in [Scope::Quick, Scope::Full, Scope::Sweep] {
                 let subjects = case.subjects(scope);
                 assert_eq!(subjects[0], Subject::Hugefork);
                 assert!(subjects.len() >= 3);

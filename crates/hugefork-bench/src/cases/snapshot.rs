@@ -30,7 +30,7 @@ pub(super) fn work(plan: &CasePlan, subject: &SubjectPlan, cpus: &[usize]) -> (P
     let mut params = Params::from([("size".to_owned(), Param::size(size))]);
     let work: Box<dyn Work> = match subject.engine {
         Some(choice) => {
-            params.extend(engine::asked(plan, choice));
+            params.extend(engine::asked(choice));
             Box::new(Hugefork { plan: plan.clone(), choice, cpu, held: None })
         }
         None if subject.subject == Subject::Memcpy => Box::new(Memcpy { size, cpu, held: None }),
@@ -145,7 +145,7 @@ impl Work for Hugefork {
             // SAFETY: our own region; the last snapshot is gone, so these writes find room.
             Some(held) => unsafe { work::touch_pages(held.region.as_mut_ptr(), held.region.len()) },
             None => {
-                let pool = engine::warm_pool(self.choice, self.plan.block_size, self.plan.size)?;
+                let pool = engine::warm_pool(self.choice, self.plan.size)?;
                 let region = engine::written(&pool, self.plan.size, 1)?;
                 self.held = Some(Held { region, pool });
             }

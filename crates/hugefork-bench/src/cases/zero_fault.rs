@@ -15,6 +15,10 @@
 //! own clear of a block of the same backing, written before and out of the caches: median fault less median clear. It is what
 //! the signal, the handler, the mapping and the processor's own page walk cost beyond the clear. It is a pass of its own so
 //! that the reference does not disturb `latency`.
+//!
+//! `hugefork-zeroed` takes its blocks from a stock that was filled before: its faults clear nothing, so that they are
+//! overhead from end to end, and `overhead` is not reported again. `zeroing` is what filling the stock again takes the pool's
+//! thread, afterwards.
 
 use hugefork::{Pool, Region};
 use hugefork_kernels::Target;
@@ -29,6 +33,7 @@ use crate::random::Random;
 use crate::result::{Param, Params};
 use crate::sample::{Measure, Metric, Work};
 use crate::stats::median_in_place;
+use crate::subject::Stock;
 use crate::warm::warm;
 use crate::work;
 
@@ -41,7 +46,7 @@ pub(super) fn work(plan: &CasePlan, subject: &SubjectPlan, cpus: &[usize]) -> (P
     ]);
     match subject.engine {
         Some(choice) => {
-            params.extend(engine::asked(&plan, choice));
+            params.extend(engine::asked(choice));
             (params, Box::new(Hugefork { plan, choice, cpu, held: None }))
         }
         None => (params, Box::new(KernelFaults { plan, kind: subject.pages(), cpu, fresh: None })),
@@ -130,21 +135,27 @@ struct Hugefork {
 
 struct Held {
     // Regions before their pool: fields drop in order.
-    reference: Region,
+    reference: Option<Reference>,
     pool: Pool,
-    /// The next block of `reference` to clear.
+}
+
+/// What is cleared directly. Not kept beside a stock, whose faults clear nothing.
+struct Reference {
+    region: Region,
+    /// The next block to clear.
     next: usize,
 }
 
 impl Hugefork {
     /// The second pass: faults alone, each followed by a direct clear of the same size.
-    fn overhead(&mut self, targets: &mut Random) -> Result<Measure, BenchError> {
-        let block = self.plan.block_size.bytes();
+    fn overhead(&mut self, targets: &mut Random) -> Result<Option<Measure>, BenchError> {
+        let block = self.choice.block_size.bytes();
         let stride = self.plan.stride();
         let held = self.held.as_mut().expect("prepared before sampled");
+        let Some(reference) = &mut held.reference else { return Ok(None) };
         let region = held.pool.region(self.plan.size)?;
         let kernel = held.pool.clear_kernel();
-        let blocks = held.reference.len() / block;
+        let blocks = reference.region.len() / block;
         let steps = region.len() / stride;
         let (mut faults, mut clears) = (Vec::with_capacity(steps), Vec::with_capacity(steps));
         let _pinned = Pinned::to(self.cpu)?;
@@ -157,38 +168,45 @@ impl Hugefork {
                 let start = clock::now_fenced();
                 work::first_write(fresh, target, MARK);
                 faults.push(clock::us(start, clock::now_fenced()));
-                let written = held.reference.as_mut_ptr().add(held.next * block);
+                let written = reference.region.as_mut_ptr().add(reference.next * block);
                 let start = clock::now_fenced();
                 kernel.clear(written, block, Target::At(target));
                 clears.push(clock::us(start, clock::now_fenced()));
             }
-            held.next = (held.next + 1) % blocks;
+            reference.next = (reference.next + 1) % blocks;
         }
         let medians = median_in_place(&mut faults).zip(median_in_place(&mut clears));
-        Ok(Measure::new(Metric::Overhead, medians.map_or(f64::NAN, |(fault, clear)| fault - clear)))
+        Ok(medians.map(|(fault, clear)| Measure::new(Metric::Overhead, fault - clear)))
     }
 }
 
 impl Work for Hugefork {
     fn prepare(&mut self) -> Result<(), BenchError> {
         if self.held.is_none() {
-            let capacity = self.plan.size + self.plan.rotation;
-            let pool = engine::warm_pool(self.choice, self.plan.block_size, capacity)?;
-            let reference = engine::written(&pool, self.plan.rotation, 0)?;
-            self.held = Some(Held { reference, pool, next: 0 });
+            let rotation = if self.choice.stock == Stock::Without { self.plan.rotation } else { 0 };
+            let pool = engine::warm_pool(self.choice, self.plan.size + rotation)?;
+            let reference = match self.choice.stock {
+                Stock::Without => Some(Reference { region: engine::written(&pool, rotation, 0)?, next: 0 }),
+                Stock::Filled | Stock::Refilling => None,
+            };
+            self.held = Some(Held { reference, pool });
         }
-        Ok(())
+        let held = self.held.as_ref().expect("made above");
+        engine::fill_stock(&held.pool, self.choice, self.plan.size)
     }
 
     fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
+        let held = self.held.as_ref().expect("prepared before sampled");
+        let before = engine::zeroing_so_far(&held.pool);
         let mut measures = {
-            let held = self.held.as_ref().expect("prepared before sampled");
             let region = held.pool.region(self.plan.size)?;
             let _pinned = Pinned::to(self.cpu)?;
             // SAFETY: a new region of our own; its pool has a block for every fault.
             unsafe { pass(region.as_mut_ptr(), region.len(), self.plan.stride(), targets)? }
         };
-        measures.push(self.overhead(targets)?);
+        engine::fill_stock(&held.pool, self.choice, self.plan.size)?;
+        measures.extend(engine::zeroing_since(&held.pool, self.choice, before));
+        measures.extend(self.overhead(targets)?);
         Ok(measures)
     }
 

@@ -1,0 +1,111 @@
+//! `target-last/reversed`: Linux's order up to 6.19, subpage by subpage, with the bytes of each subpage cleared from end to
+//! begin, so that the lines at its beginning are the youngest in the cache.
+//!
+//! A rival and not a kernel of hugefork: it makes no visible difference. It uses the widest cached stores of the machine,
+//! one after the other downwards, so `target-last/avx512` (or `avx2`) is what to compare it with. Not `std; rep stosb`,
+//! which stores single bytes: 4 KiB take a thousand cycles, whatever the order.
+
+use hugefork_kernels::{Primitive, SUBPAGE, target_last};
+
+/// Clears one subpage downwards.
+type ClearDown = unsafe fn(*mut u8);
+
+/// The stores of this machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reversed {
+    /// As wide as these.
+    pub(crate) stores: Primitive,
+    clear_down: ClearDown,
+}
+
+impl Reversed {
+    pub(crate) fn new() -> Reversed {
+        #[cfg(target_arch = "x86_64")]
+        for (stores, clear_down) in
+            [(Primitive::Avx512, x86_64::avx512 as ClearDown), (Primitive::Avx2, x86_64::avx2 as ClearDown)]
+        {
+            if stores.is_available() {
+                return Reversed { stores, clear_down };
+            }
+        }
+        Reversed { stores: Primitive::Portable, clear_down: words }
+    }
+
+    /// Clears the block, ending with the subpage of `target`.
+    ///
+    /// # Safety
+    /// `block` is valid for writes of `len` bytes and aligned to [`SUBPAGE`]; `len` is a positive multiple of it; nobody else
+    /// accesses the block meanwhile.
+    pub(crate) unsafe fn clear(self, block: *mut u8, len: usize, target: usize) {
+        for index in target_last(len / SUBPAGE, target / SUBPAGE) {
+            // SAFETY: the order has each subpage of the block once; the CPU has the stores, as `new` saw.
+            unsafe { (self.clear_down)(block.add(index * SUBPAGE)) };
+        }
+    }
+}
+
+/// Stores `zero` over a subpage, from its end to its begin. Volatile, or the compiler makes a `memset` of it.
+///
+/// # Safety
+/// `page` is valid for writes of [`SUBPAGE`] bytes and aligned to as many. Zero bytes are a value of `V`.
+#[inline(always)]
+unsafe fn store_down<V: Copy>(page: *mut u8, zero: V) {
+    for index in (0..SUBPAGE / size_of::<V>()).rev() {
+        // SAFETY: within the page, aligned as it is.
+        unsafe { page.cast::<V>().add(index).write_volatile(zero) };
+    }
+}
+
+/// # Safety
+/// As [`store_down`].
+unsafe fn words(page: *mut u8) {
+    // SAFETY: by contract.
+    unsafe { store_down(page, 0u64) };
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64 {
+    use std::arch::x86_64::{_mm256_setzero_si256, _mm512_setzero_si512};
+
+    use super::store_down;
+
+    /// # Safety
+    /// As [`store_down`], on a CPU with AVX-512F.
+    #[target_feature(enable = "avx512f")]
+    pub(super) unsafe fn avx512(page: *mut u8) {
+        // SAFETY: by contract.
+        unsafe { store_down(page, _mm512_setzero_si512()) };
+    }
+
+    /// # Safety
+    /// As [`store_down`], on a CPU with AVX2.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn avx2(page: *mut u8) {
+        // SAFETY: by contract.
+        unsafe { store_down(page, _mm256_setzero_si256()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[repr(align(4096))]
+    #[derive(Clone)]
+    struct Page([u8; SUBPAGE]);
+
+    #[test]
+    fn clears_the_block_and_nothing_beside_it() {
+        for target in [0, SUBPAGE + 5, 5 * SUBPAGE - 1] {
+            for reversed in [Reversed::new(), Reversed { stores: Primitive::Portable, clear_down: words }] {
+                let mut pages = vec![Page([0xa5; SUBPAGE]); 7];
+                // SAFETY: the five pages in the middle of seven of our own.
+                unsafe { reversed.clear(pages.as_mut_ptr().add(1).cast(), 5 * SUBPAGE, target) };
+                for (index, page) in pages.iter().enumerate() {
+                    let expected = if (1..6).contains(&index) { 0 } else { 0xa5 };
+                    assert!(page.0.iter().all(|byte| *byte == expected), "page {index}, target {target}");
+                }
+            }
+        }
+    }
+}
