@@ -41,11 +41,15 @@ const ROUNDS: usize = 2;
 /// Fewer samples decide nothing: a single one may have been interrupted.
 const DECISIVE: usize = 2;
 
+/// Hundredths that are no more than the noise of a shared machine: what the smallest size for non-temporal stores goes by.
+const NOISE: u64 = 97;
+
 /// Another candidate must take less than so many hundredths of what the one preferred so far takes.
 const fn clearly_faster(used: Use) -> u64 {
     match used {
-        // Less than the noise of a shared machine.
-        Use::Near => 97,
+        // More than the noise of a shared machine, and than what 8 MiB do not show: full queues to memory, which cost the
+        // window after wide stores 3 to 4 µs of 25 when the blocks lie all over 1 GiB.
+        Use::Near => 88,
         // The calibration's blocks fit in the last-level cache, so whoever writes through it never pays for the lines that
         // have to leave it: here `rep stosb` and 2 MiB of stores take 73 µs and non-temporal 84; with blocks all over
         // 1 GiB it is 119 and 92.
@@ -56,7 +60,7 @@ const fn clearly_faster(used: Use) -> u64 {
 
 /// Far primitives to try.
 const FAR: [Primitive; 6] =
-    [Primitive::Clzero, Primitive::Avx512Nt, Primitive::Avx2Nt, Primitive::Sse2Nt, Primitive::Stnp, Primitive::DcZva];
+    [Primitive::Sse2Nt, Primitive::Clzero, Primitive::Avx512Nt, Primitive::Avx2Nt, Primitive::Stnp, Primitive::DcZva];
 
 /// Windows to try. For whole use only the last: no window is large enough to matter there, and each sample is long.
 const WINDOWS: [usize; 3] = [64 << 10, CLEAR_WINDOW, COPY_WINDOW];
@@ -212,8 +216,8 @@ impl Group {
         let default = self.slots[0].kernel;
         let what = self.what;
         let can = |far: &Primitive| match far {
-            // No better than its wider relative, and its samples would take their part of the budget.
-            Primitive::Sse2Nt if Primitive::Avx2Nt.is_available() => false,
+            // Between its relatives in width and in figures, and its samples would take their part of the budget.
+            Primitive::Avx2Nt if Primitive::Avx512Nt.is_available() => false,
             _ => far.is_available() && (what == Work::Clear || far.can_copy()),
         };
         for far in FAR.into_iter().filter(can) {
@@ -284,7 +288,7 @@ fn is_below(figure: u64, other: u64, hundredths: u64) -> bool {
 fn smallest(pairs: [(u64, u64); SIZES.len()]) -> usize {
     let mut from = BLOCK + 1;
     for (size, (kernel, cached)) in SIZES.into_iter().zip(pairs).rev() {
-        if !is_below(kernel, cached, clearly_faster(Use::Near)) {
+        if !is_below(kernel, cached, NOISE) {
             break;
         }
         from = size;

@@ -149,7 +149,7 @@ impl Frames {
         let booked = loop {
             match self.book(1 + before + after) {
                 // Another thread may have booked more than it will find neighbours: then there is a free block still.
-                0 if self.next_free(0).is_some() => core::hint::spin_loop(),
+                0 if self.next_free(0).is_some() => sched_yield(),
                 0 => return None,
                 booked => break booked,
             }
