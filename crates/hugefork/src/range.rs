@@ -10,8 +10,8 @@ use crate::sys::Sys;
 use crate::table::Entry;
 use crate::units::EntryIndex;
 
-/// Windows that `discard` holds at once: enough for one system call per 2 GiB of 2 MiB blocks, few enough that writers
-/// elsewhere in the range wait microseconds only.
+/// Windows that `discard` holds at once: one system call for each 2 GiB of 2 MiB blocks, so that writers to them wait
+/// for microseconds only.
 const WINDOWS_AT_ONCE: usize = 1024;
 
 impl<S: Sys> Space<S> {
