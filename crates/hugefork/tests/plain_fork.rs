@@ -186,6 +186,7 @@ fn a_child_gets_errors_and_not_its_parents_memory() {
             refused(snapshot.read_at(0, &mut bytes));
             assert_eq!(bytes, [7; 3]);
             assert_eq!(Pool::builder().capacity(BLOCK).build().unwrap_err(), BuildError::ForkedChild);
+            assert_eq!(pool.stats().regions, 0, "regions stay with the parent");
             // Its own children are no better off.
             check_fork(|| refused(region.fork().map(drop)));
         });

@@ -130,7 +130,8 @@ impl Pool {
     /// What happened so far.
     pub fn stats(&self) -> PoolStats {
         let core = &self.core;
-        let (regions, faults) = core.registry.sum();
+        // In a fork(2) child there are no regions, and another thread may have held the registry's lock at the fork.
+        let (regions, faults) = if owner::is_forked_child() { Default::default() } else { core.registry.sum() };
         let budget = core.sys.budget();
         PoolStats {
             blocks: core.frames.len(),
