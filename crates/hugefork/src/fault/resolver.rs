@@ -125,8 +125,6 @@ impl<S: Sys> Space<S> {
             .map_err(|error| self.returned(taken, Unresolved::OutOfMemory(error)))?;
         self.map(start, taken)?;
         self.follow(outlook, start, taken);
-        pool.nudge_stock();
-
         self.count_zeroed(taken.count, cleared);
         Ok(Resolution::DemandZero)
     }
@@ -161,10 +159,13 @@ impl<S: Sys> Space<S> {
         let pool = self.pool();
         let outlook = self.outlook(index, target);
         let mut ahead = Ahead::default();
-        let run = self.copy_run(&mut ahead, index, outlook);
         // A snapshot marks an entry as shared before it takes the right to write away, and until that is done, and every
-        // processor knows, other threads still write to the block. Once the lock was free it is done for all of the run.
-        drop(self.lock.shared());
+        // processor knows, other threads still write to the block. Under the lock no snapshot is half done: what others
+        // hold then is write-protected, and stays so under our window locks. Locks ahead are only tried for, so it does not
+        // matter that this one is held already.
+        let choosing = self.lock.shared();
+        let run = self.copy_run(&mut ahead, index, outlook);
+        drop(choosing);
         let (taken, start) = self.take(index, run, Wanted::Any)?;
         for (fresh, content) in pool.runs_by_content(taken) {
             if content == Content::Fresh {
@@ -193,7 +194,7 @@ impl<S: Sys> Space<S> {
         }
     }
 
-    /// The entries that a write to the shared block at `index` copies.
+    /// The entries that a write to the shared block at `index` copies. Under the region lock.
     fn copy_run<'a>(&'a self, ahead: &mut Ahead<'a>, index: EntryIndex, outlook: Outlook) -> Range<usize> {
         let (frames, budget) = (&self.pool().frames, self.pool().sys.budget());
         let is_held_by_others = |entry| matches!(entry, Entry::Shared(block) if frames.references(block) > 1);
@@ -202,7 +203,7 @@ impl<S: Sys> Space<S> {
         } else if budget.fits(budget.limit() / 2) {
             index.0..index.0 + 1
         } else {
-            self.around(index, |entry, _| matches!(entry, Entry::Shared(_)))
+            self.around(index, |entry, _| is_held_by_others(entry))
         }
     }
 
@@ -215,8 +216,8 @@ impl<S: Sys> Space<S> {
             let Some(old) = self.table.get(EntryIndex(start.0 + by)).block() else { continue };
             let target = if start.0 + by == index.0 { target } else { None };
             // SAFETY: both blocks lie in the direct map and are page-aligned. `new` is ours alone and mapped nowhere
-            // else. `old` is held by this entry, under its window lock, and mapped read-only wherever it is mapped, so
-            // nobody writes to it.
+            // else. `old` is held by this entry, under its window lock, and was held by others too when the run was chosen,
+            // so it is write-protected wherever it is mapped, and nobody writes to it.
             unsafe {
                 kernel.copy(
                     pool.direct(new),
@@ -306,6 +307,7 @@ impl<S: Sys> Space<S> {
         self.check_budget()?;
         let (before, after) = (index.0 - run.start, run.end - 1 - index.0);
         let taken = self.pool().frames.take(self.wish(index), before, after, wanted).ok_or(Unresolved::PoolFull)?;
+        self.pool().nudge_stock();
         Ok((taken, EntryIndex(index.0 - (taken.wanted.0 - taken.first.0) as usize)))
     }
 
