@@ -129,14 +129,13 @@ fn on_fault(
     let is_fault = info_ref.si_code > 0;
     // SAFETY: the address is part of the siginfo_t; it only means something for a fault.
     let address = unsafe { info_ref.si_addr() }.addr();
-    if is_fault && resolve(address, context_ref) {
-        return;
-    }
-    // SAFETY: reads this thread's errno.
+    // SAFETY: reads this thread's errno, which belongs to the interrupted code.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let saved = unsafe { *errno };
-    pass_on(earlier, number, info, context, &context_ref.uc_sigmask);
+    if !(is_fault && resolve(address, context_ref)) {
+        pass_on(earlier, number, info, context, &context_ref.uc_sigmask);
+    }
     // SAFETY: as above.
     unsafe { *errno = saved };
 }
@@ -161,13 +160,7 @@ fn resolve(address: usize, context: &mut libc::ucontext_t) -> bool {
     let started = now();
     if let Err(reason) = space.resolve(offset) {
         report::unresolved(space.pool(), address, reason);
-        // SAFETY: reads this thread's errno, which raising may change.
-        let errno = unsafe { libc::__errno_location() };
-        // SAFETY: as above.
-        let saved = unsafe { *errno };
         signal::raise_bus_error(address, &mut context.uc_sigmask);
-        // SAFETY: as above.
-        unsafe { *errno = saved };
     }
     space.counters.record_handler(now().saturating_sub(started));
     true

@@ -16,7 +16,6 @@ use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::io::Errno;
 use rustix::mm::{
     Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect,
     mremap_fixed, msync, munmap,
@@ -113,16 +112,10 @@ impl Linux {
 
     /// Asks for one huge page under each 2 MiB of the range. Contents stay.
     fn collapse(&self, offset: usize, len: usize) -> Result<(), SystemError> {
-        // rustix does not know this advice yet. libc's call sets errno, which belongs to the interrupted code.
-        // SAFETY: reads and writes this thread's errno.
-        let errno = unsafe { libc::__errno_location() };
-        // SAFETY: as above.
-        let saved = unsafe { *errno };
+        // rustix does not know this advice yet.
         // SAFETY: the range lies in the direct map; collapsing keeps contents.
-        let result = unsafe { libc::madvise(self.direct.byte_add(offset), len, libc::MADV_COLLAPSE) };
-        // SAFETY: as above.
-        let answer = unsafe { errno.replace(saved) };
-        let result = if result == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(answer)) };
+        let failed = unsafe { libc::madvise(self.direct.byte_add(offset), len, libc::MADV_COLLAPSE) } != 0;
+        let result = if failed { Err(super::last_error()) } else { Ok(()) };
         named("madvise(MADV_COLLAPSE)", result)
     }
 }

@@ -20,3 +20,9 @@ use crate::error::SystemError;
 pub(crate) fn named<T>(call: &'static str, result: rustix::io::Result<T>) -> Result<T, SystemError> {
     result.map_err(|errno| SystemError { call, errno })
 }
+
+/// Why the last call through libc failed. The fault handler puts `errno` back when it is done.
+pub(crate) fn last_error() -> rustix::io::Errno {
+    let raw = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
+    rustix::io::Errno::from_raw_os_error(raw)
+}

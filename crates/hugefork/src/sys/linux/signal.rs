@@ -50,12 +50,7 @@ pub(crate) fn set_default(signal: c_int) {
 }
 
 fn checked(result: c_int) -> Result<(), SystemError> {
-    let result = if result == 0 {
-        Ok(())
-    } else {
-        let raw = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
-        Err(rustix::io::Errno::from_raw_os_error(raw))
-    };
+    let result = if result == 0 { Ok(()) } else { Err(super::last_error()) };
     named("sigaction", result)
 }
 
