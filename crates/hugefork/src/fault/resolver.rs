@@ -24,9 +24,9 @@
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 
-use hugefork_kernels::{Target, Use};
+use hugefork_kernels::{Side, Target, Use};
 
-use super::history::{self, Stream};
+use super::history::{self, Direction, Stream};
 use crate::advice::Advice;
 use crate::error::SystemError;
 use crate::pool::frames::{Content, Taken, Wanted};
@@ -59,6 +59,7 @@ pub(crate) enum Unresolved {
 #[derive(Clone, Copy)]
 struct Outlook {
     used: Use,
+    side: Side,
     stream: Option<Stream>,
 }
 
@@ -121,7 +122,7 @@ impl<S: Sys> Space<S> {
         let (taken, start) = self.take(index, run, Wanted::Zeroed)?;
         let touched = target.map(|byte| pool.block_size.len_of(index.0 - start.0) + byte);
         let cleared = pool
-            .zero(taken, touched, outlook.used)
+            .zero(taken, touched, outlook.used, outlook.side)
             .map_err(|error| self.returned(taken, Unresolved::OutOfMemory(error)))?;
         self.map(start, taken)?;
         self.follow(outlook, start, taken);
@@ -172,7 +173,7 @@ impl<S: Sys> Space<S> {
                 pool.obtain(fresh, 0).map_err(|error| self.returned(taken, Unresolved::OutOfMemory(error)))?;
             }
         }
-        self.copy_blocks(start, taken, index, target, outlook.used);
+        self.copy_blocks(start, taken, index, target, outlook);
         self.map(start, taken)?;
         self.follow(outlook, start, taken);
         count(&self.counters.blocks_copied, taken.count as u64);
@@ -208,9 +209,9 @@ impl<S: Sys> Space<S> {
     }
 
     /// Copies what the entries from `start` on show into `taken`.
-    fn copy_blocks(&self, start: EntryIndex, taken: Taken, index: EntryIndex, target: Option<usize>, used: Use) {
+    fn copy_blocks(&self, start: EntryIndex, taken: Taken, index: EntryIndex, target: Option<usize>, outlook: Outlook) {
         let pool = self.pool();
-        let kernel = pool.kernels.copy(pool.block_size.bytes(), used);
+        let kernel = pool.kernels.copy(pool.block_size.bytes(), outlook.used).with_side(outlook.side);
         for (by, new) in taken.blocks().enumerate() {
             pool.frames.set_content(new, Content::Used);
             let Some(old) = self.table.get(EntryIndex(start.0 + by)).block() else { continue };
@@ -239,12 +240,13 @@ impl<S: Sys> Space<S> {
     /// What the program is taken to do next, by its advice or by the region's recent faults.
     fn outlook(&self, index: EntryIndex, target: Option<usize>) -> Outlook {
         let advice = Advice::from_u8(self.advice.load(Ordering::Relaxed));
+        let size = self.pool().block_size;
         let stream = match advice {
             Advice::Near => None,
-            Advice::Unknown | Advice::Whole => target.and_then(|byte| self.history.stream(index, byte)),
+            Advice::Unknown | Advice::Whole => target.and_then(|byte| self.history.stream(index, byte, size)),
         };
         let is_whole = advice == Advice::Whole || stream.is_some_and(Stream::is_believed);
-        Outlook { used: if is_whole { Use::Whole } else { Use::Near }, stream }
+        Outlook { used: if is_whole { Use::Whole } else { Use::Near }, side: self.history.side(index), stream }
     }
 
     /// Whether blocks may be given that nobody has asked for: an eighth of the pool is left for those who do.
@@ -263,18 +265,19 @@ impl<S: Sys> Space<S> {
         outlook: Outlook,
         belongs: impl Fn(Entry) -> bool,
     ) -> Range<usize> {
-        let most = index.0 + 1 + outlook.stream.map_or(0, Stream::ahead);
         let mut run = index.0..index.0 + 1;
-        for lock in locks {
-            if run.end >= most.min(self.table.len()) {
-                break;
-            }
-            let next = EntryIndex(run.end);
+        let Some(stream) = outlook.stream else { return run };
+        for lock in locks.iter_mut().take(stream.ahead()) {
+            let next = match stream.direction {
+                Direction::Up if run.end < self.table.len() => EntryIndex(run.end),
+                Direction::Down if run.start > 0 => EntryIndex(run.start - 1),
+                _ => break,
+            };
             *lock = self.table.try_lock(next);
             if lock.is_none() || !belongs(self.table.get(next)) {
                 break;
             }
-            run.end += 1;
+            run = run.start.min(next.0)..run.end.max(next.0 + 1);
         }
         run
     }
@@ -282,7 +285,7 @@ impl<S: Sys> Space<S> {
     /// Notes how far a stream has been prepared.
     fn follow(&self, outlook: Outlook, start: EntryIndex, taken: Taken) {
         if let Some(stream) = outlook.stream {
-            self.history.advance(stream, EntryIndex(start.0 + taken.count));
+            self.history.advance(stream, start, taken.count);
         }
     }
 

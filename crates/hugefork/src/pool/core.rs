@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hugefork_kernels::{Kernels, Target, Use};
+use hugefork_kernels::{Kernels, Side, Target, Use};
 
 use super::frames::{Content, Frames, Taken};
 use super::ranges::Ranges;
@@ -65,7 +65,13 @@ impl<S: Sys> PoolCore<S> {
 
     /// Makes blocks that the caller just took read as zeros, the byte `touched` of their run to be used next. Returns
     /// how many bytes hugefork cleared itself.
-    pub(crate) fn zero(&self, taken: Taken, touched: Option<usize>, used: Use) -> Result<usize, SystemError> {
+    pub(crate) fn zero(
+        &self,
+        taken: Taken,
+        touched: Option<usize>,
+        used: Use,
+        side: Side,
+    ) -> Result<usize, SystemError> {
         let mut cleared = 0;
         for (run, content) in self.runs_by_content(taken) {
             let start = self.block_size.len_of((run.first.0 - taken.first.0) as usize);
@@ -76,7 +82,7 @@ impl<S: Sys> PoolCore<S> {
                 Content::Fresh => self.obtain(run, target.unwrap_or(0))?,
                 Content::Clean => {}
                 Content::Used => {
-                    self.clear(run, len, target, used);
+                    self.clear(run, len, target, used, side);
                     cleared += len;
                 }
             }
@@ -85,9 +91,9 @@ impl<S: Sys> PoolCore<S> {
     }
 
     /// Clears neighbouring used blocks that the caller just took: small ones in one go, around the target.
-    fn clear(&self, run: Taken, len: usize, target: Option<usize>, used: Use) {
+    fn clear(&self, run: Taken, len: usize, target: Option<usize>, used: Use, side: Side) {
         let step = self.block_size.bytes().max(HUGE_PAGE).min(len);
-        let kernel = self.kernels.clear(step, used);
+        let kernel = self.kernels.clear(step, used).with_side(side);
         for start in (0..len).step_by(step) {
             let target = target.map_or(Target::Unknown, |byte| Target::At(byte.saturating_sub(start).min(step - 1)));
             // SAFETY: the caller holds these blocks alone and they are mapped nowhere but here; they are neighbours, so
