@@ -11,10 +11,10 @@ use std::sync::OnceLock;
 
 use hugefork_kernels::{Calibration, Kernels, calibrate};
 use rustix::thread::sched_yield;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::{BuildError, SystemError};
 use crate::sys::Sys;
+use crate::sys::linux::memory::cpu_time;
 
 /// Memory that calibration works on.
 pub(crate) const WORKED_ON: usize = 8 << 20;
@@ -51,12 +51,6 @@ fn measure<S: Sys>(memory: &S) -> Result<(), SystemError> {
     let calibration = unsafe { calibrate(memory.direct(), WORKED_ON, cpu_time) };
     let _ = CALIBRATION.set(calibration);
     Ok(())
-}
-
-/// CPU time of this thread: what others do meanwhile does not count.
-fn cpu_time() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 fn pinned(variable: &'static str) -> Result<Option<String>, BuildError> {

@@ -8,7 +8,8 @@
 //!        └────┴──────┴──────────┴─────▶       asleep otherwise: no timer, woken when there is work
 //! ```
 //! A block that is being cleared is out of the free list but still counted as available. A fault that needs the very last
-//! block waits for it, no longer than the clear takes.
+//! block waits for it, no longer than the clear takes; the last few free blocks are left alone, so that this is rare where
+//! the thread, which gives way to all others, takes its time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -22,6 +23,9 @@ use crate::stats::count;
 use crate::sync::{self, SignalsBlocked};
 use crate::sys::Sys;
 use crate::units::{BlockId, BlockSize};
+
+/// Free blocks that are for faults only.
+const LEFT_ALONE: usize = 2;
 
 /// How many bytes of zeroed blocks a pool keeps ready, and what clearing them may cost.
 ///
@@ -63,7 +67,7 @@ pub struct StockStats {
     pub running: bool,
     /// Blocks that it cleared.
     pub blocks: u64,
-    /// Time that it spent clearing them.
+    /// CPU time that it spent clearing them.
     pub time: Duration,
 }
 
@@ -109,7 +113,11 @@ impl<S: Sys> PoolCore<S> {
     }
 
     fn stock_is_low(&self) -> bool {
-        self.frames.zeroed() < self.stock.low && self.frames.used_and_free() > 0
+        self.frames.zeroed() < self.stock.low && self.may_take_used()
+    }
+
+    fn may_take_used(&self) -> bool {
+        self.frames.used_and_free() > 0 && self.frames.available() > LEFT_ALONE
     }
 
     /// Clears used blocks until told to stop. The body of the thread.
@@ -118,7 +126,7 @@ impl<S: Sys> PoolCore<S> {
         let (mut filling, mut from) = (false, 0);
         while stock.stop.load(Ordering::SeqCst) == 0 {
             filling = self.frames.zeroed() < if filling { stock.high } else { stock.low };
-            let block = if filling { self.frames.take_used(from) } else { None };
+            let block = if filling && self.may_take_used() { self.frames.take_used(from) } else { None };
             if let Some(block) = block {
                 from = block.index() + 1;
                 self.clear_for_stock(block);
@@ -139,13 +147,13 @@ impl<S: Sys> PoolCore<S> {
     /// Clears one block and pauses for as long as its share of the CPU asks.
     fn clear_for_stock(&self, block: BlockId) {
         let stock = &self.stock;
-        let (started, len) = (self.sys.now(), self.block_size.bytes());
+        let (started, len) = (self.sys.cpu_time(), self.block_size.bytes());
         // Past the cache: it is not known who will use the block, and when.
         let kernel = self.kernels.clear(len, Use::Whole);
         // SAFETY: the block was free and is ours until it is returned: mapped nowhere but in the direct map.
         unsafe { kernel.clear(self.direct(block), len, Target::Unknown) };
         self.frames.return_zeroed(block);
-        let spent = self.sys.now().saturating_sub(started);
+        let spent = self.sys.cpu_time().saturating_sub(started);
         count(&stock.blocks, 1);
         count(&stock.nanoseconds, spent);
         let pause = spent * u64::from(100 - stock.cpu_percent) / u64::from(stock.cpu_percent);

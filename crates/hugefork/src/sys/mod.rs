@@ -80,4 +80,7 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
 
     /// Nanoseconds on a clock that only goes forward.
     fn now(&self) -> u64;
+
+    /// Nanoseconds that this thread has had a processor.
+    fn cpu_time(&self) -> u64;
 }

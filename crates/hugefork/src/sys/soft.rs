@@ -264,6 +264,10 @@ impl Sys for SoftMmu {
     fn now(&self) -> u64 {
         0
     }
+
+    fn cpu_time(&self) -> u64 {
+        0
+    }
 }
 
 impl Drop for SoftMmu {

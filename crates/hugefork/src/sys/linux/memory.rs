@@ -268,6 +268,10 @@ impl Sys for Linux {
     fn now(&self) -> u64 {
         now()
     }
+
+    fn cpu_time(&self) -> u64 {
+        cpu_time()
+    }
 }
 
 /// The failure of the call that replaces a mapping. Mostly the kernel has refused it before it touched anything, as it
@@ -286,7 +290,16 @@ fn torn(result: Result<(), SystemError>) -> Result<(), MapFailure> {
 
 /// Nanoseconds on the monotonic clock, through the vDSO.
 pub(crate) fn now() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
+    nanoseconds(ClockId::Monotonic)
+}
+
+/// Nanoseconds that this thread has had a processor.
+pub(crate) fn cpu_time() -> u64 {
+    nanoseconds(ClockId::ThreadCPUTime)
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
