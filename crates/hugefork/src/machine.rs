@@ -86,7 +86,7 @@ pub fn kernels() -> Result<Kernels, BuildError> {
     if choice::calibration().is_none() {
         Pool::builder().name("survey").capacity(choice::WORKED_ON).build()?;
     }
-    Ok(choice::choose::<Linux>(None)?.0)
+    choice::choose::<Linux>(None)
 }
 
 /// Looks at the machine, and builds a pool of one block on each backing to see what it gets: some milliseconds.
@@ -94,8 +94,7 @@ pub fn survey() -> Survey {
     memory::refresh_budget();
     // A pool that is large enough to measure on, if that has not been done yet. What it says of itself is said below.
     let _ = Pool::builder().name("survey").capacity(choice::WORKED_ON).build();
-    let kernels =
-        choice::choose::<Linux>(None).map_or_else(|_| Kernels::default_for_this_cpu(), |(kernels, _)| kernels);
+    let kernels = choice::choose::<Linux>(None).unwrap_or_else(|_| Kernels::default_for_this_cpu());
     let try_backing = |backing, fallback| {
         let block_size = BlockSize::MIB_2;
         let pool = Pool::builder()

@@ -131,3 +131,36 @@ fn blocks_far_apart_are_never_prepared_ahead() {
     }
     assert_eq!(region.stats().blocks_present, 16);
 }
+
+#[test]
+fn a_region_written_downwards_is_a_stream_too() {
+    let Some(pool) = pool(Backing::Auto, 48 * BLOCK, BlockSize::MIB_2) else { return };
+    let mut region = pool.region(16 * BLOCK).unwrap();
+    region.as_mut_slice().iter_mut().rev().step_by(4096).for_each(|byte| *byte = 1);
+    let first = region.stats().faults.faults();
+    let snapshot = region.snapshot().unwrap();
+    region.as_mut_slice().iter_mut().rev().step_by(4096).for_each(|byte| *byte += 1);
+    let copied = region.stats().faults.faults() - first;
+    assert!(first <= 7 && copied <= 7, "{first} and {copied} faults for 16 blocks");
+    assert_eq!(region.stats().faults.blocks_copied, 16);
+    assert!(snapshot.iter().rev().step_by(4096).all(|&byte| byte == 1));
+    assert!(region.as_mut_slice().iter().rev().step_by(4096).all(|&byte| byte == 2));
+}
+
+/// What was prepared ahead and never written is the region's, and goes like the rest of it.
+#[test]
+fn blocks_prepared_ahead_are_given_back_by_a_discard() {
+    let Some(pool) = pool(Backing::Auto, 64 * BLOCK, BlockSize::MIB_2) else { return };
+    let mut region = pool.region(32 * BLOCK).unwrap();
+    for block in 0..6 {
+        region.as_mut_slice()[block * BLOCK] = 1;
+    }
+    let ahead = region.stats().blocks_present - 6;
+    assert!((1..4).contains(&ahead), "{ahead} blocks ahead");
+    // Only what was never written.
+    region.discard(6 * BLOCK..32 * BLOCK).unwrap();
+    assert_eq!((region.stats().blocks_present, pool.stats().blocks_free), (6, 58));
+    assert!(region.as_mut_slice()[6 * BLOCK..].iter().step_by(4096).all(|&byte| byte == 0));
+    region.discard(0..32 * BLOCK).unwrap();
+    assert_eq!(pool.stats().blocks_free, 64);
+}

@@ -238,14 +238,11 @@ impl PoolBuilder {
         let measurable = matches!(grant.granted, Granted::Hugetlb | Granted::ShmemHuge(_))
             && self.block_size.bytes() >= HUGE_PAGE
             && self.capacity >= choice::WORKED_ON;
-        let (kernels, worked_on) = choice::choose(measurable.then_some(&memory))?;
+        let kernels = choice::choose(measurable.then_some(&memory))?;
         let stock = Stock::new(self.zeroed_stock, self.block_size, blocks);
         let core = PoolCore::new(memory, self.name, self.block_size, blocks, kernels, stock);
         if self.commit == Commit::Upfront {
             obtain_all(&core)?;
-        }
-        if worked_on {
-            core.frames.mark_used(self.block_size.count(choice::WORKED_ON.next_multiple_of(self.block_size.bytes())));
         }
         let core = Arc::new(core);
         let keeper = Keeper::start(&core, lower_priority).unwrap_or_else(|error| {

@@ -9,7 +9,7 @@
 use std::env;
 use std::sync::OnceLock;
 
-use hugefork_kernels::{Calibration, Kernels, calibrate};
+use hugefork_kernels::{Calibration, Kernels, Target, Use, calibrate};
 use rustix::thread::sched_yield;
 
 use crate::error::{BuildError, SystemError};
@@ -28,18 +28,18 @@ pub(crate) fn calibration() -> Option<&'static Calibration> {
 }
 
 /// The kernels to use. If `memory` is given and nothing has been measured yet, obtains its first [`WORKED_ON`] bytes and
-/// measures there, some 7 ms; true if it did, and the bytes are no longer zero.
-pub(crate) fn choose<S: Sys>(memory: Option<&S>) -> Result<(Kernels, bool), BuildError> {
+/// measures there, some 7 ms; the bytes are zero again afterwards.
+pub(crate) fn choose<S: Sys>(memory: Option<&S>) -> Result<Kernels, BuildError> {
     let (kernel, window) = (pinned("HUGEFORK_KERNEL")?, pinned("HUGEFORK_WINDOW")?);
     // Read first: a bad value is an error however the rest turns out, and a pinned kernel needs no measuring.
     Kernels::pinned(kernel.as_deref(), window.as_deref(), Kernels::default_for_this_cpu()).map_err(setting)?;
-    let mut measured = false;
     if let Some(memory) = memory.filter(|_| kernel.is_none() && CALIBRATION.get().is_none()) {
-        measured = measure(memory).is_ok();
+        // Without memory for it the defaults serve as well.
+        let _ = measure(memory);
     }
     let base = CALIBRATION.get().map_or_else(Kernels::default_for_this_cpu, Calibration::kernels);
     let kernels = Kernels::pinned(kernel.as_deref(), window.as_deref(), base).map_err(setting)?;
-    Ok((kernels.with_reschedule(sched_yield), measured))
+    Ok(kernels.with_reschedule(sched_yield))
 }
 
 fn measure<S: Sys>(memory: &S) -> Result<(), SystemError> {
@@ -49,6 +49,10 @@ fn measure<S: Sys>(memory: &S) -> Result<(), SystemError> {
     }
     // SAFETY: the pool is being built: its memory is nobody's yet, page-aligned, and was just obtained.
     let calibration = unsafe { calibrate(memory.direct(), WORKED_ON, cpu_time) };
+    // The blocks count as fresh: zero as soon as they have memory.
+    let kernel = calibration.kernels().clear(WORKED_ON, Use::Whole);
+    // SAFETY: as above.
+    unsafe { kernel.clear(memory.direct(), WORKED_ON, Target::Unknown) };
     let _ = CALIBRATION.set(calibration);
     Ok(())
 }

@@ -252,22 +252,6 @@ impl Frames {
         self.fresh_count.store(0, Ordering::Relaxed);
     }
 
-    /// Notes that the first `count` blocks hold something, while none of them is held yet.
-    pub(crate) fn mark_used(&self, count: usize) {
-        let (mut zeroed, mut fresh) = (0, 0);
-        for (index, word) in self.words[..count].iter().enumerate() {
-            match Content::decode(word.swap(USED, Ordering::Relaxed)) {
-                Content::Clean => zeroed += 1,
-                Content::Fresh => fresh += 1,
-                Content::Used => {}
-            }
-            let (word, bit) = place(index);
-            self.zeroed[word].fetch_and(!bit, Ordering::Relaxed);
-        }
-        self.zeroed_count.fetch_sub(zeroed, Ordering::SeqCst);
-        self.fresh_count.fetch_sub(fresh, Ordering::Relaxed);
-    }
-
     /// Number of holders.
     ///
     /// If this says one and the caller is a holder, all other holders' accesses have happened before.
