@@ -17,7 +17,7 @@
 use core::sync::atomic::{Ordering, fence};
 
 use crate::{
-    kernel::{CLEAR_WINDOW, COPY_WINDOW, Kernel},
+    kernel::{Kernel, WINDOW},
     kernels::{Choice, Kernels, Use, Work},
     order::Target,
     primitive::Primitive,
@@ -63,7 +63,7 @@ const FAR: [Primitive; 6] =
     [Primitive::Sse2Nt, Primitive::Clzero, Primitive::Avx512Nt, Primitive::Avx2Nt, Primitive::Stnp, Primitive::DcZva];
 
 /// Windows to try. For whole use only the last: no window is large enough to matter there, and each sample is long.
-const WINDOWS: [usize; 3] = [64 << 10, CLEAR_WINDOW, COPY_WINDOW];
+const WINDOWS: [usize; 3] = [64 << 10, WINDOW, 256 << 10];
 
 /// Block sizes from which `nt_from` is chosen; the last is [`BLOCK`].
 const SIZES: [usize; 4] = [128 << 10, 256 << 10, 512 << 10, BLOCK];

@@ -13,13 +13,10 @@ use crate::{
     primitive::Primitive,
 };
 
-/// What [`Kernel::new`] and [`Kernel::for_clear`] keep near: the smallest window that holds the 64 KiB around any target.
-/// Zen 5, 2 MiB clear and 64 KiB use in µs: 64 KiB window 26.9 + 0.99, 128 KiB 28.9 + 0.43, 256 KiB 30.8 + 0.43.
-pub(crate) const CLEAR_WINDOW: usize = 128 << 10;
-
-/// What [`Kernel::for_copy`] keeps near. A copy waits for its source more than for its stores, so a wider window is
-/// free: on Zen 5 a 2 MiB copy takes 90 µs with 128 KiB and 91 with 256 KiB, within the noise of either.
-pub(crate) const COPY_WINDOW: usize = 256 << 10;
+/// What is kept near: the smallest window that holds the 64 KiB around any target.
+/// Zen 5, 2 MiB clear and 64 KiB use in µs: 64 KiB window 26.9 + 0.99, 128 KiB 28.9 + 0.43, 256 KiB 30.8 + 0.43; copy and
+/// use: 84.1 with 128 KiB, 85.7 with 256 KiB.
+pub(crate) const WINDOW: usize = 128 << 10;
 
 /// A complete way to clear or copy a block; see the [crate documentation](crate).
 ///
@@ -45,7 +42,7 @@ impl Kernel {
     ///
     /// [`KernelError::Unavailable`] if this machine lacks the primitive.
     pub fn new(order: Order, far: Primitive) -> Result<Kernel, KernelError> {
-        let window = Window::around(CLEAR_WINDOW);
+        let window = Window::around(WINDOW);
         Ok(Kernel { order, far: available(far)?, near: Primitive::CACHED, window, reschedule: || () })
     }
 
@@ -93,28 +90,28 @@ impl Kernel {
         // takes 2 µs, and after whole lines at a time 5 to 6: those fill the queues to memory that it then waits for.
         // 2 MiB and 64 KiB use: sse2-nt 25.5 µs, clzero 29.3, avx2-nt and avx512-nt 30.9; a fault 32.4, 36.7 and 38.4.
         let far = [Primitive::Sse2Nt, Primitive::Clzero, Primitive::Avx512Nt, Primitive::Avx2Nt];
-        Kernel::best(&far, CLEAR_WINDOW)
+        Kernel::best(&far)
     }
 
-    /// What this machine should copy with: hybrid with the best non-temporal primitive outside a 256 KiB window.
+    /// What this machine should copy with: hybrid with the best non-temporal primitive outside a 128 KiB window.
     pub fn for_copy() -> Kernel {
-        let far = [Primitive::Avx512Nt, Primitive::Avx2Nt, Primitive::Sse2Nt];
-        Kernel::best(&far, COPY_WINDOW)
+        // 2 MiB and 64 KiB use on Zen 5: avx2-nt 84.1 µs, sse2-nt 86.3, avx512-nt 93.0, `memcpy` 110.
+        Kernel::best(&[Primitive::Avx2Nt, Primitive::Avx512Nt, Primitive::Sse2Nt])
     }
 
     /// Hybrid with the first available primitive, or the straight portable kernel that every machine runs.
-    fn best(far: &[Primitive], window: usize) -> Kernel {
+    fn best(far: &[Primitive]) -> Kernel {
         let far = far.iter().copied().find(|far| far.is_available());
         let (order, far) = match far {
             Some(far) => (Order::Hybrid, far),
             None => (Order::Straight, Primitive::Portable),
         };
-        Kernel { order, far, near: fast_cached(), window: Window::around(window), reschedule: || () }
+        Kernel { order, far, near: fast_cached(), window: Window::around(WINDOW), reschedule: || () }
     }
 
     /// Everything through the cache, with the better cached primitive.
     pub(crate) fn cached() -> Kernel {
-        Kernel::best(&[], CLEAR_WINDOW).straight(fast_cached())
+        Kernel::best(&[]).straight(fast_cached())
     }
 
     /// Straight with `far`, which is available, and otherwise as `self`.
@@ -320,12 +317,12 @@ mod tests {
 
     #[test]
     fn chooses_what_is_available() {
-        for (kernel, window) in [(Kernel::for_clear(), 128), (Kernel::for_copy(), 256)] {
+        for kernel in [Kernel::for_clear(), Kernel::for_copy()] {
             assert!(kernel.far.is_available() && kernel.near.is_available());
             assert!(!kernel.near.is_non_temporal() && kernel.near.can_copy());
-            assert_eq!(kernel.window, Window::around(window * KIB));
+            assert_eq!(kernel.window, Window::around(128 * KIB));
         }
-        let portable = Kernel::best(&[], CLEAR_WINDOW);
+        let portable = Kernel::best(&[]);
         let expected = (Order::Straight, Primitive::Portable);
         assert_eq!((portable.order, portable.far), expected);
     }
