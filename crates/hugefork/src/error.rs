@@ -165,6 +165,44 @@ pub enum RegionError {
         /// Their size.
         block_size: BlockSize,
     },
+    /// Blocks cannot be set aside: the pool has not that many left.
+    #[error(
+        "pool `{pool}` cannot set {wanted} blocks of {block_size} aside: {available} are neither in use nor set aside for \
+         others; drop a fork or snapshot, take Reserve::None, or build the pool with more capacity"
+    )]
+    NotReservable {
+        /// The pool's name.
+        pool: String,
+        /// Blocks wanted.
+        wanted: usize,
+        /// Blocks left.
+        available: usize,
+        /// Their size.
+        block_size: BlockSize,
+    },
+    /// Forks and snapshots of the region would hold more than it allows ([`OnLimit::Fail`](crate::OnLimit::Fail)).
+    #[error(
+        "forks and snapshots of this region hold {} beside it, all that it allows (max_cow_bytes): drop one, or raise the limit",
+        ByteSize(*.limit)
+    )]
+    CowLimit {
+        /// The pool's name.
+        pool: String,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// A part of this fork or snapshot was taken away by the region that it was made from, which had no other block left.
+    #[error(
+        "part of this fork or snapshot was taken away, since the pool was empty and the region that it was made from had to go \
+         on: make it with Reserve::Full, or build the pool with more capacity"
+    )]
+    Revoked,
+    /// A block is pinned as often as can be counted.
+    #[error("a block is pinned 255 times already: drop a pin of it first")]
+    TooManyPins,
+    /// A region has one observer, for good.
+    #[error("this region has an observer already: let that one tell others")]
+    AlreadyObserved,
     /// The machine has no memory left for a block that the pool has not used yet.
     #[error(
         "the machine has no memory left for pool `{pool}`: {source}; free memory, or build the pool with Commit::Upfront"

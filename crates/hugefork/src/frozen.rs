@@ -5,158 +5,474 @@
 //!  Space ─────────────▶ Frozen ─────────────────────────▶ Space (a fork)
 //!                        │  ▲
 //!                        │  └── duplicate
-//!                        └── map, on first use ─▶ View (a snapshot's bytes)
+//!                        └── map, on first use ─▶ a snapshot's bytes
 //! ```
 //! Invariant: a `Frozen` holds one reference to each of its blocks, so none of them is ever written again while it lives:
-//! a region writes only to blocks it holds alone.
+//! a region writes only to blocks it holds alone. Its entries are `Zero`, `Borrowed` or, once taken away, `Revoked`; they
+//! change under its lock.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use crate::error::RegionError;
+use hugefork_kernels::{Target, Use};
+
+use crate::cow::Derived;
+use crate::error::{RegionError, SystemError};
+use crate::fault::report;
+use crate::fault::resolver::Unresolved;
+use crate::options::{RegionOptions, Reserve};
 use crate::pool::core::{Home, PoolCore};
+use crate::pool::frames::{Content, Wanted};
+use crate::pool::holders::{Droppable, Dropped, Holder};
 use crate::space::{Addresses, Space, joined, runs};
-use crate::sync::SignalsBlocked;
-use crate::sys::{Access, Sys};
-use crate::table::Entry;
+use crate::sync::{RegionLock, SignalsBlocked};
+use crate::sys::{Access, Left, Sys};
+use crate::table::split::SplitPage;
+use crate::table::{Booked, Entries, Entry};
 use crate::units::{BlockId, EntryIndex};
 
-/// The blocks of a region at one moment. `None` reads as zeros.
+/// The blocks of a region at one moment. Stays in its box: the pool and the fault handler find it by address.
 pub(crate) struct Frozen<S: Sys> {
     pool: Arc<PoolCore<S>>,
-    blocks: Box<[Option<BlockId>]>,
+    entries: Entries,
+    lock: RegionLock,
+    revoked: AtomicUsize,
+    /// The bytes at an address, made on first use.
+    view: OnceLock<Addresses<S>>,
+    origin: Derived,
     /// Keeps the range of the pool that the blocks lie in set aside, so that the next region settles elsewhere.
-    _home: Option<Home<S>>,
+    home: Option<Home<S>>,
 }
 
 impl<S: Sys> Space<S> {
     /// Freezes the region: the pause of a fork or snapshot. Takes time in proportion to the number of blocks, some
-    /// nanoseconds each, and one write-protection.
+    /// nanoseconds each, and one write-protection. Pinned blocks are copied, and the parts of split blocks that were
+    /// dropped get memory again.
     ///
     /// The cut is consistent. A write that lands before its page is protected is in the blocks that we keep. A thread
     /// whose write comes later waits in its fault until the lock is free, so nothing that it does afterwards can be in
     /// them either.
-    pub(crate) fn freeze(&self) -> Result<Frozen<S>, RegionError> {
-        let pool = self.pool();
-        let mut blocks = vec![None; self.table.len()].into_boxed_slice();
+    pub(crate) fn freeze(&self) -> Result<Box<Frozen<S>>, RegionError> {
+        loop {
+            let mut frozen = Frozen::empty(self.pool(), self.table.len(), Derived::of(&self.cow));
+            match self.fill(&frozen) {
+                Ok(()) => {
+                    frozen.home = self.move_home();
+                    return Ok(frozen);
+                }
+                Err(RegionError::PoolFull { .. }) if self.pool().drop_some_lazy() => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
 
-        let signals = SignalsBlocked::new();
+    fn fill(&self, frozen: &Frozen<S>) -> Result<(), RegionError> {
+        let pool = self.pool();
+        let _signals = SignalsBlocked::new();
+        // Who wants a block back that is in there already waits until all are.
+        let _filling = frozen.lock.exclusive();
         let started = pool.sys.now();
         let alone = self.lock.exclusive();
-        let (mut first, mut last) = (usize::MAX, 0);
         let mut mappings = 1;
-        let mut before = None;
-        for (index, frozen) in blocks.iter_mut().enumerate() {
-            let mut entry = self.table.get(EntryIndex(index));
-            if let Some(block) = entry.block() {
-                pool.frames.add_reference(block);
-                *frozen = Some(block);
-                (first, last) = (first.min(index), index);
-                entry = Entry::Shared(block);
-                self.table.set(EntryIndex(index), entry);
-            }
-            mappings += usize::from(before.is_some_and(|before| !joined(before, entry, pool.sys.merging())));
-            before = Some(entry);
-        }
-        let mut frozen = Frozen { pool: Arc::clone(pool), blocks, _home: None };
-        if first <= last {
-            let len = pool.block_size.len_of(last + 1 - first);
-            // On failure the entries stay `Shared` and `frozen` gives its references back: the next writes find a
-            // single reference and make their blocks writable again, whatever the kernel has left of the protection.
-            // That is also why what was `Shared` already is protected once more: it costs nothing where nothing changes.
-            pool.sys.protect(self.address_of(first), len, Access::Read)?;
+        let filled = self.fill_locked(frozen, &mut mappings);
+        if filled.is_err() || self.table.has_splits() || self.pins.are_used() {
+            // What was counted on the way does not hold there.
+            mappings = 1 + self.edges(0..self.table.len());
         }
         self.addresses.recount(self.addresses.mappings(), mappings);
         drop(alone);
+        filled?;
         let pause = pool.sys.now().saturating_sub(started);
-        drop(signals);
-
         self.counters.snapshots.fetch_add(1, Ordering::Relaxed);
         self.counters.longest_pause.fetch_max(pause, Ordering::Relaxed);
-        frozen._home = self.move_home();
-        Ok(frozen)
+        Ok(())
+    }
+
+    fn fill_locked(&self, frozen: &Frozen<S>, mappings: &mut usize) -> Result<(), RegionError> {
+        if self.revoked.load(Ordering::Relaxed) > 0 {
+            return Err(RegionError::Revoked);
+        }
+        let pool = self.pool();
+        let (mut first, mut last) = (usize::MAX, 0);
+        let mut before = None;
+        for index in (0..self.table.len()).map(EntryIndex) {
+            let mut entry = self.table.get(index);
+            match entry {
+                Entry::Private(block) => entry = Entry::Shared(block),
+                Entry::Split(block) => self.fill_holes(index, block).map_err(|reason| self.error(reason))?,
+                _ => {}
+            }
+            if let Some(block) = entry.block() {
+                (first, last) = (first.min(index.0), index.0);
+                if !self.pins.has(index) {
+                    pool.frames.add_reference(block);
+                    frozen.entries.set(index, Entry::Borrowed(block));
+                    self.table.set(index, entry);
+                }
+            }
+            *mappings += usize::from(before.is_some_and(|before| !joined(before, entry, pool.sys.merging())));
+            before = Some(entry);
+        }
+        if first > last {
+            return Ok(());
+        }
+        // On failure the entries stay `Shared` and `frozen` gives its references back: the next writes find a single
+        // reference and make their blocks writable again, whatever the kernel has left of the protection. That is also
+        // why what was `Shared` already is protected once more: it costs nothing where nothing changes.
+        self.protect_all(first..last + 1)?;
+        self.copy_pinned(frozen, first..last + 1)
+    }
+
+    /// Takes the right to write to `entries` away.
+    fn protect_all(&self, entries: Range<usize>) -> Result<(), RegionError> {
+        let len = self.pool().block_size.len_of(entries.len());
+        let protected = self.pool().sys.protect(self.address_of(entries.start), len, Access::Read);
+        let has_pins_left = protected.is_err() && self.pins.are_used();
+        for index in entries.map(EntryIndex).filter(|_| has_pins_left || self.table.has_splits()) {
+            match (self.table.get(index), self.table.split(index)) {
+                (Entry::Split(_), Some(split)) => {
+                    for page in (0..split.len()).filter(|&page| split.get(page) == SplitPage::Writable) {
+                        split.set(page..page + 1, SplitPage::Readable);
+                    }
+                }
+                // Pinned, and perhaps not writable any more.
+                (Entry::Private(block), _) if has_pins_left => self.table.set(index, Entry::Shared(block)),
+                _ => {}
+            }
+        }
+        Ok(protected?)
+    }
+
+    /// Gives pinned blocks to `frozen` as copies, and the right to write to them back to the region.
+    fn copy_pinned(&self, frozen: &Frozen<S>, entries: Range<usize>) -> Result<(), RegionError> {
+        if !self.pins.are_used() {
+            return Ok(());
+        }
+        let mut result = Ok(());
+        for index in entries.map(EntryIndex).filter(|index| self.pins.has(*index)) {
+            let entry = self.table.get(index);
+            let Some(block) = entry.block() else { continue };
+            if result.is_ok() {
+                result = self.copy_of(block).map(|copy| frozen.entries.set(index, Entry::Borrowed(copy)));
+            }
+            if let Entry::Private(_) = entry {
+                let len = self.pool().block_size.bytes();
+                let writable = self.pool().sys.protect(self.address_of(index.0), len, Access::ReadWrite);
+                if let Err(error) = writable {
+                    // Still the region's alone: the next write makes it writable.
+                    self.table.set(index, Entry::Shared(block));
+                    result = result.and(Err(error.into()));
+                }
+            }
+        }
+        result
+    }
+
+    /// A new block with what is in `block`, which nobody can write to through the page table just now.
+    fn copy_of(&self, block: BlockId) -> Result<BlockId, RegionError> {
+        let pool = self.pool();
+        let taken = pool.frames.take(block, 0, 0, Wanted::Any, Booked::No).ok_or_else(|| pool.full())?;
+        let new = taken.first;
+        if pool.frames.content(new) == Content::Fresh
+            && let Err(source) = pool.obtain(taken, 0)
+        {
+            pool.give_back(taken);
+            return Err(RegionError::OutOfMemory { pool: pool.name.clone(), source });
+        }
+        pool.frames.set_content(new, Content::Used);
+        let len = pool.block_size.bytes();
+        // SAFETY: both lie in the direct map and are page-aligned; `new` is ours alone. `block` is the region's alone and
+        // write-protected; what a pin's holder writes there by other ways is its own race, as the pin's documentation says.
+        unsafe { pool.kernels.copy(len, Use::Whole).copy(pool.direct(new), pool.direct(block), len, Target::Unknown) };
+        Ok(new)
+    }
+
+    /// Gives the dropped pages of a split block memory again, so that others can hold it. Under the region lock, exclusively.
+    fn fill_holes(&self, index: EntryIndex, block: BlockId) -> Result<(), Unresolved> {
+        let Some(split) = self.table.split(index) else { return Ok(()) };
+        split
+            .runs_of(0..split.len(), SplitPage::Dropped)
+            .try_for_each(|run| self.fill_hole(index, block, split, run, Access::Read))
     }
 }
 
 impl<S: Sys> Frozen<S> {
-    /// Length in bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.pool.block_size.len_of(self.blocks.len())
+    /// Holds nothing yet.
+    fn empty(pool: &Arc<PoolCore<S>>, count: usize, origin: Derived) -> Box<Frozen<S>> {
+        let frozen = Box::new(Frozen {
+            pool: Arc::clone(pool),
+            entries: Entries::new(count),
+            lock: RegionLock::default(),
+            revoked: AtomicUsize::new(0),
+            view: OnceLock::new(),
+            origin,
+            home: None,
+        });
+        pool.holders.add(&*frozen);
+        frozen
     }
 
-    /// A region that shares these blocks, taking this holder's references over.
-    pub(crate) fn share(mut self) -> Result<Space<S>, RegionError> {
-        let space = Space::sharing(&self.pool, &self.blocks)?;
-        // Its entries hold the references from here on.
-        self.blocks = Box::default();
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.pool.block_size.len_of(self.entries.len())
+    }
+
+    /// Whether any of the blocks was taken away.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether the block that holds byte `offset` was taken away. Waits for one who is just doing it.
+    pub(crate) fn is_revoked_at(&self, offset: usize) -> bool {
+        let _looking = self.lock.shared();
+        self.entries.get(EntryIndex(self.pool.block_size.count(offset))) == Entry::Revoked
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<PoolCore<S>> {
+        &self.pool
+    }
+
+    fn check(&self) -> Result<(), RegionError> {
+        if self.is_revoked() { Err(RegionError::Revoked) } else { Ok(()) }
+    }
+
+    /// Books a block for each that is here, for the copies that writers of the region will need.
+    pub(crate) fn reserve(&self) -> Result<(), RegionError> {
+        let _signals = SignalsBlocked::new();
+        let present = self.entries.iter().filter(|entry| entry.block().is_some()).count();
+        self.pool.book(present)?;
+        let _alone = self.lock.exclusive();
+        let mut unused = present;
+        for index in (0..self.entries.len()).map(EntryIndex) {
+            if self.entries.get(index).block().is_some() && self.entries.set_booked(index, Booked::Yes) {
+                unused -= 1;
+            }
+        }
+        self.pool.frames.unreserve(unused);
+        self.check()
+    }
+
+    /// A region that shares these blocks, taking this holder's references over: it holds nothing afterwards.
+    pub(crate) fn share(&self, options: RegionOptions) -> Result<Box<Space<S>>, RegionError> {
+        self.check()?;
+        let mappings = runs(&self.entries, self.pool.sys.merging()).count();
+        let addresses = Addresses::reserve(&self.pool, self.len(), mappings)?;
+        let mut booked = 0;
+        if options.reserve == Reserve::Full {
+            self.pool.book(self.entries.len())?;
+            booked = self.entries.len();
+        }
+        let space = Space::at(addresses, options, Some(self.origin.clone()));
+        for index in 0..booked {
+            space.table.set_booked(EntryIndex(index), Booked::Yes);
+        }
+        let signals = SignalsBlocked::new();
+        let alone = self.lock.exclusive();
+        self.check()?;
+        space.addresses.map_frozen(&self.entries)?;
+        for index in (0..self.entries.len()).map(EntryIndex) {
+            let entry = self.entries.get(index);
+            if entry != Entry::Zero {
+                space.table.set(index, entry);
+                self.entries.set(index, Entry::Zero);
+            }
+        }
+        drop(alone);
+        drop(signals);
         Ok(space)
     }
 
     /// A second holder of the same blocks.
-    pub(crate) fn duplicate(&self) -> Frozen<S> {
-        self.blocks.iter().flatten().for_each(|block| self.pool.frames.add_reference(*block));
-        Frozen { pool: Arc::clone(&self.pool), blocks: self.blocks.clone(), _home: None }
+    pub(crate) fn duplicate(&self) -> Result<Box<Frozen<S>>, RegionError> {
+        let copy = Frozen::empty(&self.pool, self.entries.len(), self.origin.clone());
+        let _signals = SignalsBlocked::new();
+        let filling = copy.lock.exclusive();
+        let reading = self.lock.shared();
+        self.check()?;
+        for (index, entry) in self.entries.iter().enumerate() {
+            if let Some(block) = entry.block() {
+                self.pool.frames.add_reference(block);
+                copy.entries.set(EntryIndex(index), entry);
+            }
+        }
+        drop((reading, filling));
+        Ok(copy)
     }
 
     /// Copies bytes out, through the direct map. `offset + to.len()` is at most [`Frozen::len`].
-    pub(crate) fn read(&self, mut offset: usize, mut to: &mut [u8]) {
+    pub(crate) fn read(&self, mut offset: usize, mut to: &mut [u8]) -> Result<(), RegionError> {
         let size = self.pool.block_size;
         while !to.is_empty() {
             let start = size.within(offset);
             let (now, rest) = to.split_at_mut(to.len().min(size.bytes() - start));
-            match self.blocks[size.count(offset)] {
-                None => now.fill(0),
-                // SAFETY: the block is held by `self`, so nobody writes to it; `start + now.len()` is within the block.
-                Some(block) => unsafe {
-                    core::ptr::copy_nonoverlapping(self.pool.direct(block).add(start), now.as_mut_ptr(), now.len());
-                },
+            let index = EntryIndex(size.count(offset));
+            match self.entries.get(index) {
+                Entry::Zero => now.fill(0),
+                Entry::Borrowed(block) => {
+                    // SAFETY: `start + now.len()` is within the block, which lies in the direct map.
+                    unsafe { copy_out(self.pool.direct(block).add(start), now) };
+                    // Taken away meanwhile, it may have been written to since.
+                    std::sync::atomic::fence(Ordering::Acquire);
+                    if self.entries.get(index) == Entry::Revoked {
+                        return Err(RegionError::Revoked);
+                    }
+                }
+                _ => return Err(RegionError::Revoked),
             }
             offset += now.len();
             to = rest;
         }
+        Ok(())
     }
 
-    /// Makes the bytes visible at an address.
-    pub(crate) fn map(&self) -> Result<View<S>, RegionError> {
-        let mappings = runs(&self.blocks, self.pool.sys.merging()).count();
+    /// Makes the bytes visible at an address, the first time, and returns it. One caller at a time.
+    pub(crate) fn map(&self) -> Result<usize, RegionError> {
+        if let Some(view) = self.view.get() {
+            return Ok(view.base);
+        }
+        self.check()?;
+        let mappings = runs(&self.entries, self.pool.sys.merging()).count();
         let addresses = Addresses::reserve(&self.pool, self.len(), mappings)?;
-        addresses.map_frozen(&self.blocks)?;
-        Ok(View { addresses })
+        let base = addresses.base;
+        let _signals = SignalsBlocked::new();
+        let alone = self.lock.exclusive();
+        let mapped = self.check().and_then(|()| Ok(addresses.map_frozen(&self.entries)?));
+        // Not dropped under the lock: that may allocate.
+        let unused = match mapped {
+            Ok(()) => self.view.set(addresses).err(),
+            Err(_) => Some(addresses),
+        };
+        drop(alone);
+        drop(unused);
+        mapped.map(|()| base)
     }
 
-    /// Gives the references up without giving the blocks back: they are out of use for good.
-    pub(crate) fn leak(mut self) {
-        let blocks = std::mem::take(&mut self.blocks);
-        self.pool.leak(blocks.iter().flatten().count());
+    /// Where the bytes are visible, if they are.
+    pub(crate) fn view(&self) -> Option<usize> {
+        self.view.get().map(|view| view.base)
     }
 
-    /// The blocks, for tests that count references.
+    /// What is held, for tests that count references.
     #[cfg(test)]
-    pub(crate) fn blocks(&self) -> &[Option<BlockId>] {
-        &self.blocks
+    pub(crate) fn entries(&self) -> &Entries {
+        &self.entries
+    }
+
+    /// Mappings as counted, for tests.
+    #[cfg(test)]
+    pub(crate) fn mappings(&self) -> usize {
+        self.view.get().map_or(0, Addresses::mappings)
+    }
+}
+
+/// Copies bytes that may be changed meanwhile: the caller finds out afterwards and forgets them.
+///
+/// # Safety
+/// `from` is valid for reads of `to.len()` bytes.
+unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
+    const WORD: usize = size_of::<u64>();
+    // Words by atomic loads where both ends allow, so that a race is no undefined behaviour; bytes elsewhere.
+    let lead = from.align_offset(WORD).min(to.len());
+    let (head, rest) = to.split_at_mut(lead);
+    let byte = |at: usize| {
+        // SAFETY: within `to.len()` bytes of `from`; an atomic byte needs no alignment.
+        unsafe { std::sync::atomic::AtomicU8::from_ptr(from.add(at).cast_mut()) }.load(Ordering::Relaxed)
+    };
+    head.iter_mut().enumerate().for_each(|(at, to)| *to = byte(at));
+    let mut words = rest.chunks_exact_mut(WORD);
+    let mut at = lead;
+    for to in &mut words {
+        // SAFETY: as above, and aligned by `lead`.
+        let word = unsafe { std::sync::atomic::AtomicU64::from_ptr(from.add(at).cast_mut().cast()) };
+        to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        at += WORD;
+    }
+    words.into_remainder().iter_mut().enumerate().for_each(|(by, to)| *to = byte(at + by));
+}
+
+impl<S: Sys> Holder for Frozen<S> {
+    fn oldest_lazy(&self, _after: u32) -> Option<u32> {
+        None
+    }
+
+    fn drop_lazy(&self, _mark: u32, _blocks: usize, _what: Droppable) -> Dropped {
+        Dropped::default()
+    }
+
+    fn revoke(&self, index: EntryIndex, block: BlockId) -> bool {
+        let is_here = || index.0 < self.entries.len() && self.entries.get(index) == Entry::Borrowed(block);
+        if !is_here() {
+            return false;
+        }
+        let _alone = self.lock.exclusive();
+        if !is_here() || self.entries.is_booked(index) {
+            return false;
+        }
+        if let Some(view) = self.view.get()
+            && (!self.pool.sys.budget().fits(2) || !self.hide(view.of(index.0), block))
+        {
+            return false;
+        }
+        self.revoked.fetch_add(1, Ordering::Release);
+        let before = self.edges_at(index);
+        self.entries.set(index, Entry::Revoked);
+        if let Some(view) = self.view.get() {
+            view.recount(before, self.edges_at(index));
+        }
+        // Seen as revoked before the writer can change what is in the block.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        self.pool.release(block);
+        true
+    }
+
+    fn lend_booking(&self, index: EntryIndex, block: BlockId) -> bool {
+        if index.0 >= self.entries.len() || self.entries.get(index) != Entry::Borrowed(block) {
+            return false;
+        }
+        let _alone = self.lock.exclusive();
+        self.entries.get(index) == Entry::Borrowed(block) && self.entries.set_booked(index, Booked::No)
+    }
+}
+
+impl<S: Sys> Frozen<S> {
+    /// Edges of the view on both sides of an entry.
+    fn edges_at(&self, index: EntryIndex) -> usize {
+        let merging = self.pool.sys.merging();
+        let is_edge =
+            |at: &usize| !joined(self.entries.get(EntryIndex(at - 1)), self.entries.get(EntryIndex(*at)), merging);
+        (index.0.max(1)..=(index.0 + 1).min(self.entries.len() - 1)).filter(is_edge).count()
+    }
+
+    /// Makes a block inaccessible in the view; true if it is.
+    fn hide(&self, at: usize, block: BlockId) -> bool {
+        let (sys, len) = (&self.pool.sys, self.pool.block_size.bytes());
+        let Err(failure) = sys.hide(at, len) else { return true };
+        if failure.left == Left::Unknown && sys.map(at, len, self.pool.offset(block), Access::Read).is_err() {
+            // Neither the bytes nor an error that says so would be found there.
+            report::lost(&self.pool, at, failure.error);
+            std::process::abort();
+        }
+        false
+    }
+
+    fn close_view(&mut self) -> Result<(), SystemError> {
+        self.view.take().map_or(Ok(()), |mut view| view.close())
     }
 }
 
 impl<S: Sys> Drop for Frozen<S> {
     fn drop(&mut self) {
-        for block in self.blocks.iter().flatten() {
-            self.pool.release(*block);
+        let pool = Arc::clone(&self.pool);
+        pool.holders.remove(self);
+        let booked = (0..self.entries.len()).filter(|&index| self.entries.is_booked(EntryIndex(index))).count();
+        pool.frames.unreserve(booked);
+        if self.close_view().is_ok() {
+            let freed = self.entries.iter().filter_map(Entry::block).filter(|&block| pool.release(block)).count();
+            self.origin.freed(freed);
+        } else {
+            // Still visible, perhaps: nobody may have these blocks again.
+            pool.leak(self.entries.iter().filter_map(Entry::block).count());
         }
-    }
-}
-
-/// Frozen bytes at an address. Must go before the [`Frozen`] that it shows.
-pub(crate) struct View<S: Sys> {
-    addresses: Addresses<S>,
-}
-
-impl<S: Sys> View<S> {
-    pub(crate) fn as_ptr(&self) -> *const u8 {
-        core::ptr::with_exposed_provenance(self.addresses.base)
-    }
-
-    /// Unmaps. On failure the blocks may still be visible: whoever holds them must keep them.
-    pub(crate) fn close(mut self) -> Result<(), crate::error::SystemError> {
-        self.addresses.close()
     }
 }

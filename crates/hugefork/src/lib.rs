@@ -34,14 +34,20 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 mod advice;
+mod cow;
 mod error;
 mod fault;
 mod frozen;
+mod lazy;
 pub mod machine;
 #[cfg(test)]
 mod model_test;
+mod observer;
+mod options;
+mod pins;
 mod pool;
 mod range;
+mod reclaim;
 mod region;
 mod snapshot;
 mod space;
@@ -54,6 +60,10 @@ mod units;
 pub use advice::Advice;
 pub use error::{BuildError, RegionError, SizeError, SystemError};
 pub use fault::delivery::reinstall_fault_handler;
+pub use lazy::LazyFreed;
+pub use observer::Observer;
+pub use options::{OnLimit, RegionOptions, Reserve};
+pub use pins::Pinned;
 pub use pool::{Backing, Commit, CoreDump, Fallback, Granted, HugeBy, Pool, PoolBuilder, StockStats, ZeroedStock};
 pub use region::Region;
 pub use snapshot::Snapshot;

@@ -4,15 +4,12 @@ use std::ops::Range;
 
 use crate::error::RegionError;
 use crate::fault::resolver::Unresolved;
+use crate::options::{OnLimit, Reserve};
 use crate::space::Space;
-use crate::sync::{SignalsBlocked, WordGuard};
+use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
-use crate::table::Entry;
+use crate::table::{Booked, Entry};
 use crate::units::EntryIndex;
-
-/// Windows that `discard` holds at once: one system call for each 2 GiB of 2 MiB blocks, so that writers to them wait
-/// for microseconds only.
-const WINDOWS_AT_ONCE: usize = 1024;
 
 impl<S: Sys> Space<S> {
     /// Length in bytes.
@@ -37,13 +34,25 @@ impl<S: Sys> Space<S> {
 
     fn make_each_writable(&self, range: Range<usize>, wanted: impl Fn(Entry) -> bool) -> Result<(), RegionError> {
         self.check(&range)?;
-        let _signals = SignalsBlocked::new();
         for index in self.touched(&range).map(EntryIndex) {
             if wanted(self.table.get(index)) {
-                self.make_writable(index, None).map_err(|reason| self.error(reason))?;
+                self.make_writable_patiently(index)?;
             }
         }
         Ok(())
+    }
+
+    /// Makes a block writable; waits where the region's limit says so, with signals let in.
+    pub(crate) fn make_writable_patiently(&self, index: EntryIndex) -> Result<(), RegionError> {
+        loop {
+            let signals = SignalsBlocked::new();
+            let resolved = self.make_writable(index, None);
+            drop(signals);
+            match resolved {
+                Err(Unresolved::CowLimit(OnLimit::Stall)) => self.cow.wait_a_moment(),
+                resolved => return resolved.map(drop).map_err(|reason| self.error(reason)),
+            }
+        }
     }
 
     /// Drops the contents of `range`, which reads as zeros from then on. Blocks wholly inside go back to the pool; of the
@@ -52,7 +61,6 @@ impl<S: Sys> Space<S> {
         self.check(&range)?;
         let size = self.pool().block_size;
         let whole = size.count(range.start.next_multiple_of(size.bytes()))..size.count(range.end);
-        let _signals = SignalsBlocked::new();
         if whole.is_empty() {
             // At most two blocks, neither wholly inside.
             for index in self.touched(&range) {
@@ -67,20 +75,19 @@ impl<S: Sys> Space<S> {
         if size.within(range.end) != 0 {
             self.zero_part(whole.end, 0..size.within(range.end))?;
         }
-        self.drop_blocks(whole)
+        self.drop_blocks(whole.clone())?;
+        self.book_again(whole)
     }
 
     /// Makes `bytes` of one block zero, copying it first if others hold it.
     fn zero_part(&self, index: usize, bytes: Range<usize>) -> Result<(), RegionError> {
         let index = EntryIndex(index);
-        let _window = self.table.lock(index);
-        if self.table.get(index) == Entry::Zero {
-            return Ok(());
-        }
-        // A snapshot may share the block again as soon as it is writable: then once more.
-        loop {
-            self.make_writable_locked(index, Some(bytes.start)).map_err(|reason| self.error(reason))?;
+        while self.table.get(index) != Entry::Zero {
+            self.make_writable_patiently(index)?;
+            let _signals = SignalsBlocked::new();
+            let _window = self.table.lock(index);
             let _publishing = self.lock.shared();
+            // A snapshot may share the block again as soon as it is writable: then once more.
             if let Entry::Private(block) = self.table.get(index) {
                 // SAFETY: the block is held by this region alone and stays so under the region lock; `bytes` lie
                 // within it. The program is told not to use the range meanwhile.
@@ -88,6 +95,7 @@ impl<S: Sys> Space<S> {
                 return Ok(());
             }
         }
+        Ok(())
     }
 
     /// Gives whole blocks back, one system call for each run of windows.
@@ -100,13 +108,12 @@ impl<S: Sys> Space<S> {
                 break;
             };
             self.check_budget().map_err(|reason| self.error(reason))?;
-            let mut locked: Vec<WordGuard<'_>> = Vec::with_capacity(WINDOWS_AT_ONCE);
-            let mut end = first;
-            while end < entries.end && locked.len() < WINDOWS_AT_ONCE {
-                locked.push(self.table.lock(EntryIndex(end)));
-                end = self.table.window_of(EntryIndex(end)).end.min(entries.end);
-            }
+            let windows = self.windows_from(first, entries.end);
+            let end = self.table.entries_of(windows.clone()).end.min(entries.end);
+            let _signals = SignalsBlocked::new();
+            let _windows = self.table.lock_windows(windows);
             let _publishing = self.lock.shared();
+            let _changing = self.changing(first..end);
             let len = self.pool().block_size.len_of(end - first);
             if let Err(failure) = self.pool().sys.map_zeros(self.address_of(first), len) {
                 self.restore(first..end, failure.left);
@@ -118,8 +125,28 @@ impl<S: Sys> Space<S> {
         Ok(())
     }
 
+    /// Books blocks for never-written entries that have lost theirs since others hold what was there.
+    fn book_again(&self, entries: Range<usize>) -> Result<(), RegionError> {
+        if self.reserve == Reserve::None {
+            return Ok(());
+        }
+        for index in entries.map(EntryIndex) {
+            if self.table.get(index) != Entry::Zero || self.table.is_booked(index) {
+                continue;
+            }
+            self.pool().book(1)?;
+            let _signals = SignalsBlocked::new();
+            let _window = self.table.lock(index);
+            let _publishing = self.lock.shared();
+            if self.table.get(index) != Entry::Zero || !self.table.set_booked(index, Booked::Yes) {
+                self.pool().frames.unreserve(1);
+            }
+        }
+        Ok(())
+    }
+
     /// The entries that `range` touches.
-    fn touched(&self, range: &Range<usize>) -> Range<usize> {
+    pub(crate) fn touched(&self, range: &Range<usize>) -> Range<usize> {
         let size = self.pool().block_size;
         if range.is_empty() {
             return 0..0;
@@ -138,6 +165,11 @@ impl<S: Sys> Space<S> {
                 RegionError::TooManyMappings { needed: 2, used: budget.used(), limit: budget.limit() }
             }
             Unresolved::Unmappable(error) => RegionError::System(error),
+            Unresolved::Revoked => RegionError::Revoked,
+            Unresolved::CowLimit(_) => RegionError::CowLimit {
+                pool: pool.name.clone(),
+                limit: pool.block_size.len_of(self.limit.map_or(0, |limit| limit.blocks)),
+            },
         }
     }
 }

@@ -4,10 +4,15 @@ use std::fmt;
 use std::ops::Range;
 use std::panic::resume_unwind;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::advice::Advice;
 use crate::error::RegionError;
+use crate::lazy::LazyFreed;
+use crate::observer::Observer;
+use crate::options::{RegionOptions, Reserve};
+use crate::pins::Pinned;
 use crate::pool::{Pool, check_owner};
 use crate::snapshot::Snapshot;
 use crate::space::Space;
@@ -16,7 +21,7 @@ use crate::sys::linux::arena::Arena;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 use crate::table::Entry;
-use crate::units::EntryIndex;
+use crate::units::{BASE_PAGE, EntryIndex};
 
 /// A range of memory, zero at first, of which [`Region::fork`] and [`Region::snapshot`] make copies in microseconds.
 ///
@@ -32,6 +37,11 @@ use crate::units::EntryIndex;
 /// fails with `EFAULT`. Call [`Region::prepare_write`] on the buffer first. System calls that read from a region always
 /// work.
 ///
+/// # When the pool is full
+/// A write that finds no free block drops lazily freed ones, of any region of the pool. If there are none, and a fork or
+/// snapshot shares the block that is written to, the block is taken away from those without a reservation, and the region
+/// goes on ([`Snapshot::is_revoked`]).
+///
 /// # When a write cannot be given memory
 /// One line on standard error says why, and the thread gets `SIGBUS` at the address it wrote to, as it would from a
 /// mapped file that ran out of space. A `SIGBUS` handler may make room and return: the write is tried again.
@@ -42,8 +52,7 @@ pub struct Region {
 }
 
 impl Region {
-    pub(crate) fn new(pool: Pool, space: Space<Linux>) -> Region {
-        let space = Box::new(space);
+    pub(crate) fn new(pool: Pool, space: Box<Space<Linux>>) -> Region {
         if let Some(arena) = Arena::get() {
             arena.register(&space);
         }
@@ -153,6 +162,73 @@ impl Region {
         self.space().discard(range)
     }
 
+    /// Allows hugefork to drop the contents of `range` when memory is short. Until that happens it reads as before, and
+    /// writing to a block takes the permission back, for that block and with its contents kept; a block of which only a
+    /// part was lazily freed is treated page by page (4 KiB). What was dropped reads as zeros.
+    ///
+    /// Contents are dropped when a write, region, fork or snapshot finds no free block, oldest first, when the program
+    /// calls [`Pool::reclaim`], or by a [pressure watcher](crate::PoolBuilder::reclaim_under_pressure). Blocks that a fork or
+    /// snapshot holds are skipped, and so are parts of blocks that are pinned or on hugetlb, which cannot be split. The ends
+    /// of the range are rounded inward to base pages. What came of each byte is in the result.
+    ///
+    /// Takes some nanoseconds a block and one write-protection for each 2 GiB. Others may use the range meanwhile; a write
+    /// that races with this may come before it or after.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`], [`RegionError::TooManyMappings`], [`RegionError::System`], [`RegionError::ForkedChild`]. Some of
+    /// the range may have been lazily freed by then; nothing is lost.
+    pub fn lazy_free(&self, range: Range<usize>) -> Result<LazyFreed, RegionError> {
+        check_owner()?;
+        self.space().lazy_free(range)
+    }
+
+    /// Takes back what [`Region::lazy_free`] allowed, for what has not been dropped yet, as if it had been written to. Returns
+    /// how many bytes that is. Blocks that were lazily freed as a whole are taken back as a whole.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`], [`RegionError::ForkedChild`].
+    pub fn cancel_lazy_free(&self, range: Range<usize>) -> Result<usize, RegionError> {
+        check_owner()?;
+        self.space().cancel_lazy_free(range)
+    }
+
+    /// Makes the blocks that `range` touches writable and keeps them where they are until the guard is dropped: for those who
+    /// use their physical memory (DMA, `io_uring` fixed buffers). A fork or snapshot gets a copy of a pinned block at once
+    /// instead of sharing it, so it takes 2 MiB / 25 GB/s longer for each; reclaim leaves it alone. What the physical user
+    /// writes while a fork or snapshot is being taken may be in it or not.
+    ///
+    /// A pin counts as a write: a block that was lazily freed while it was pinned is kept when the last pin goes.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`], [`RegionError::TooManyPins`], and those of [`Region::prepare_write`]. Nothing is pinned then.
+    pub fn pin(&self, range: Range<usize>) -> Result<Pinned<'_>, RegionError> {
+        check_owner()?;
+        self.space().pin(range.clone())?;
+        Ok(Pinned::new(self, range))
+    }
+
+    pub(crate) fn unpin(&self, range: &Range<usize>) {
+        if !owner::is_forked_child() {
+            self.space().unpin(range);
+        }
+    }
+
+    /// Has `observer` told around every change of the memory behind this region, see [`Observer`]. Its forks have none.
+    ///
+    /// # Errors
+    /// [`RegionError::AlreadyObserved`]: a region has one observer, for good.
+    pub fn observe(&self, observer: Arc<dyn Observer>) -> Result<(), RegionError> {
+        check_owner()?;
+        self.space().observer.set(observer).map_err(|_| RegionError::AlreadyObserved)
+    }
+
+    /// Whether part of this fork was taken away by the region that it was made from: that happens when the pool is empty
+    /// and that region has to write to what both share, unless the fork was made with [`Reserve::Full`]. Any access to that part is
+    /// a `SIGBUS` and a line that says why, never zeros. Discarding it makes it new memory.
+    pub fn is_revoked(&self) -> bool {
+        self.space().revoked.load(Ordering::Acquire) > 0
+    }
+
     /// A copy of this region as it is now, which can be written to without this one changing, and the other way round.
     /// Blocks are shared until one side writes to them.
     ///
@@ -160,10 +236,20 @@ impl Region {
     /// if a write is in the copy, so is every write that happened before it.
     ///
     /// # Errors
-    /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::ForkedChild`].
+    /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::Revoked`] if this region is a fork that
+    /// has lost a part, [`RegionError::PoolFull`] and [`RegionError::OutOfMemory`] if pinned or split blocks need memory,
+    /// [`RegionError::ForkedChild`].
     pub fn fork(&self) -> Result<Region, RegionError> {
+        self.fork_with(RegionOptions::new())
+    }
+
+    /// As [`Region::fork`], with a reservation or a limit of its own.
+    ///
+    /// # Errors
+    /// Those of [`Region::fork`], and [`RegionError::NotReservable`].
+    pub fn fork_with(&self, options: RegionOptions) -> Result<Region, RegionError> {
         check_owner()?;
-        Ok(Region::new(self.pool.clone(), self.space().freeze()?.share()?))
+        Ok(Region::new(self.pool.clone(), self.space().freeze()?.share(options)?))
     }
 
     /// A copy of this region as it is now, which cannot be written to. Like [`Region::fork`], and cheaper by the
@@ -172,8 +258,20 @@ impl Region {
     /// # Errors
     /// Those of [`Region::fork`].
     pub fn snapshot(&self) -> Result<Snapshot, RegionError> {
+        self.snapshot_with(Reserve::None)
+    }
+
+    /// As [`Region::snapshot`]; with [`Reserve::Full`] nothing of it is ever taken away.
+    ///
+    /// # Errors
+    /// Those of [`Region::fork`], and [`RegionError::NotReservable`].
+    pub fn snapshot_with(&self, reserve: Reserve) -> Result<Snapshot, RegionError> {
         check_owner()?;
-        Ok(Snapshot::new(self.pool.clone(), self.space().freeze()?))
+        let frozen = self.space().freeze()?;
+        if reserve == Reserve::Full {
+            frozen.reserve()?;
+        }
+        Ok(Snapshot::new(self.pool.clone(), frozen))
     }
 
     /// Tells hugefork how blocks will be used after the first write to each: that decides what is left in the cache, and
@@ -185,18 +283,26 @@ impl Region {
     /// What happened so far.
     pub fn stats(&self) -> RegionStats {
         let space = self.space();
-        let (mut present, mut shared) = (0, 0);
-        for index in 0..space.table.len() {
-            let entry = space.table.get(EntryIndex(index));
+        let (mut present, mut shared, mut split) = (0, 0, 0);
+        for entry in space.table.iter() {
             present += usize::from(entry.block().is_some());
-            shared += usize::from(matches!(entry, Entry::Shared(_)));
+            shared += usize::from(matches!(entry, Entry::Shared(_) | Entry::Borrowed(_)));
+            split += usize::from(matches!(entry, Entry::Split(_)));
         }
+        let size = self.pool.block_size().bytes();
+        let lazy = space.lazy_blocks.load(Ordering::Relaxed);
         RegionStats {
             blocks: space.table.len(),
             blocks_present: present,
             blocks_shared: shared,
+            blocks_lazy: lazy,
+            blocks_split: split,
+            blocks_reserved: (0..space.table.len()).filter(|&index| space.table.is_booked(EntryIndex(index))).count(),
+            blocks_revoked: space.revoked.load(Ordering::Relaxed),
+            bytes_lazy: lazy * size + space.lazy_pages.load(Ordering::Relaxed) * BASE_PAGE,
+            cow_bytes: space.cow.blocks() * size,
             mappings: space.addresses.mappings(),
-            metadata_bytes: space.table.bytes() + size_of::<Space<Linux>>(),
+            metadata_bytes: space.table.bytes() + space.pins.bytes() + size_of::<Space<Linux>>(),
             faults: stats::read(&space.counters),
         }
     }
@@ -219,7 +325,7 @@ impl Drop for Region {
             // The memory is the parent's, and locks may be held by threads that did not come along.
             std::mem::forget(space);
         } else if let Some(arena) = Arena::get() {
-            arena.unregister(&space);
+            arena.unregister(space.addresses.base, space.len());
         }
     }
 }

@@ -2,14 +2,16 @@
 
 use std::fmt;
 use std::ops::{Deref, Range};
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
 
 use crate::error::RegionError;
-use crate::frozen::{Frozen, View};
+use crate::frozen::Frozen;
+use crate::options::RegionOptions;
 use crate::pool::{Pool, check_owner};
 use crate::range::check_range;
 use crate::region::Region;
 use crate::sync::SignalsBlocked;
+use crate::sys::linux::arena::Arena;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 
@@ -17,7 +19,8 @@ use crate::sys::linux::owner;
 /// to, outlive the region, and be forked again.
 ///
 /// It holds the blocks that it shares with the region, so each of them that the region writes to afterwards takes a
-/// second block from the pool.
+/// second block from the pool. When the pool has none left, the region takes the block that it writes to away from its
+/// snapshots: see [`Snapshot::is_revoked`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -31,17 +34,15 @@ use crate::sys::linux::owner;
 /// # }
 /// ```
 pub struct Snapshot {
-    /// Taken out when dropped, after the view.
-    frozen: Option<Frozen<Linux>>,
-    /// Made on first use.
-    view: OnceLock<View<Linux>>,
+    /// In a box, since the fault handler finds it by address; taken out only to be left behind in a `fork(2)` child.
+    frozen: Option<Box<Frozen<Linux>>>,
     mapping: Mutex<()>,
     pool: Pool,
 }
 
 impl Snapshot {
-    pub(crate) fn new(pool: Pool, frozen: Frozen<Linux>) -> Snapshot {
-        Snapshot { frozen: Some(frozen), view: OnceLock::new(), mapping: Mutex::new(()), pool }
+    pub(crate) fn new(pool: Pool, frozen: Box<Frozen<Linux>>) -> Snapshot {
+        Snapshot { frozen: Some(frozen), mapping: Mutex::new(()), pool }
     }
 
     fn frozen(&self) -> &Frozen<Linux> {
@@ -59,42 +60,50 @@ impl Snapshot {
         &self.pool
     }
 
+    /// Whether part of it was taken away: that happens when the pool is empty and the region that it was made from has to
+    /// write to what both share, unless it was made with [`Reserve::Full`](crate::Reserve::Full). Reading that part is a
+    /// `SIGBUS` and a line that says why, never zeros; [`Snapshot::read_at`] returns an error. The rest is as it was.
+    ///
+    /// A program whose pool may run out asks this *after* it has used what it read, or reads with `read_at`.
+    pub fn is_revoked(&self) -> bool {
+        self.frozen().is_revoked()
+    }
+
     /// The bytes. The first call maps them, which takes a system call for each run of neighbouring blocks.
     ///
     /// # Errors
-    /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::ForkedChild`].
-    /// [`Snapshot::read_at`] needs no mapping.
+    /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::Revoked`] if part of it was taken away
+    /// before the first call, [`RegionError::ForkedChild`]. [`Snapshot::read_at`] needs no mapping.
     pub fn map(&self) -> Result<&[u8], RegionError> {
         check_owner()?;
-        let view = match self.view.get() {
-            Some(view) => view,
+        let frozen = self.frozen();
+        let base = match frozen.view() {
+            Some(base) => base,
             None => {
                 let _signals = SignalsBlocked::new();
                 let _one_maps = self.mapping.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                match self.view.get() {
-                    Some(view) => view,
-                    None => {
-                        let view = self.frozen().map()?;
-                        self.view.get_or_init(|| view)
-                    }
+                let base = frozen.map()?;
+                if let Some(arena) = Arena::get() {
+                    arena.register_snapshot(base, frozen);
                 }
+                base
             }
         };
         // SAFETY: the view maps all `len` bytes for as long as `self` lives, and nobody writes to blocks that
-        // `self.frozen` holds.
-        Ok(unsafe { std::slice::from_raw_parts(view.as_ptr(), self.len()) })
+        // `self.frozen` holds. What it does not hold any more is inaccessible: a load there does not return.
+        Ok(unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(base), self.len()) })
     }
 
     /// Copies bytes out, without mapping the snapshot: for a look at a few places, or when mappings are scarce.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`] unless `offset..offset + to.len()` lies inside; [`RegionError::ForkedChild`].
+    /// [`RegionError::OutOfRange`] unless `offset..offset + to.len()` lies inside; [`RegionError::Revoked`] if part of that was
+    /// taken away, `to` then holds nothing of use; [`RegionError::ForkedChild`].
     pub fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<(), RegionError> {
         check_owner()?;
         let range = Range { start: offset, end: offset.saturating_add(to.len()) };
         check_range(&range, self.len())?;
-        self.frozen().read(offset, to);
-        Ok(())
+        self.frozen().read(offset, to)
     }
 
     /// A region that starts as this snapshot.
@@ -102,8 +111,16 @@ impl Snapshot {
     /// # Errors
     /// Those of [`Region::fork`].
     pub fn fork(&self) -> Result<Region, RegionError> {
+        self.fork_with(RegionOptions::new())
+    }
+
+    /// As [`Snapshot::fork`], with a reservation or a limit of its own.
+    ///
+    /// # Errors
+    /// Those of [`Region::fork`], and [`RegionError::NotReservable`].
+    pub fn fork_with(&self, options: RegionOptions) -> Result<Region, RegionError> {
         check_owner()?;
-        Ok(Region::new(self.pool.clone(), self.frozen().duplicate().share()?))
+        Ok(Region::new(self.pool.clone(), self.frozen().duplicate()?.share(options)?))
     }
 }
 
@@ -130,12 +147,11 @@ impl fmt::Debug for Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        let (Some(frozen), view) = (self.frozen.take(), self.view.take()) else { return };
+        let Some(frozen) = self.frozen.take() else { return };
         if owner::is_forked_child() {
-            std::mem::forget((frozen, view));
-        } else if view.is_some_and(|view| view.close().is_err()) {
-            // Still visible, perhaps: nobody may have these blocks again.
-            frozen.leak();
+            std::mem::forget(frozen);
+        } else if let (Some(base), Some(arena)) = (frozen.view(), Arena::get()) {
+            arena.unregister(base, frozen.len());
         }
     }
 }

@@ -26,6 +26,9 @@ pub(crate) struct Counters {
     pub(crate) bytes_copied: AtomicU64,
     pub(crate) snapshots: AtomicU64,
     pub(crate) longest_pause: AtomicU64,
+    pub(crate) bytes_cancelled: AtomicU64,
+    pub(crate) blocks_reclaimed: AtomicU64,
+    pub(crate) blocks_revoked: AtomicU64,
     handler: Buckets,
 }
 
@@ -63,6 +66,9 @@ impl Counters {
             bytes_cleared: get(&self.bytes_cleared),
             bytes_copied: get(&self.bytes_copied),
             snapshots: get(&self.snapshots),
+            bytes_cancelled: get(&self.bytes_cancelled),
+            blocks_reclaimed: get(&self.blocks_reclaimed),
+            blocks_revoked: get(&self.blocks_revoked),
             longest_pause: Duration::from_nanos(get(&self.longest_pause)),
             handler: Histogram { counts: std::array::from_fn(|bucket| get(&self.handler.0[bucket])) },
         }
@@ -145,6 +151,12 @@ pub struct FaultStats {
     pub bytes_copied: u64,
     /// Forks and snapshots taken.
     pub snapshots: u64,
+    /// Bytes that were lazily freed and written to again, or taken back, before they were dropped.
+    pub bytes_cancelled: u64,
+    /// Lazily freed blocks that were dropped.
+    pub blocks_reclaimed: u64,
+    /// Blocks that these regions took away from their forks and snapshots.
+    pub blocks_revoked: u64,
     /// The longest time for which a fork or snapshot kept writers waiting.
     pub longest_pause: Duration,
     /// Time spent in the fault handler, per fault, clearing and copying included.
@@ -169,6 +181,9 @@ impl FaultStats {
         self.bytes_cleared += other.bytes_cleared;
         self.bytes_copied += other.bytes_copied;
         self.snapshots += other.snapshots;
+        self.bytes_cancelled += other.bytes_cancelled;
+        self.blocks_reclaimed += other.blocks_reclaimed;
+        self.blocks_revoked += other.blocks_revoked;
         self.longest_pause = self.longest_pause.max(other.longest_pause);
         for (mine, theirs) in self.handler.counts.iter_mut().zip(&other.handler.counts) {
             *mine += theirs;
@@ -186,6 +201,19 @@ pub struct RegionStats {
     pub blocks_present: usize,
     /// Of those, blocks that a fork or snapshot may hold too: the next write to one copies or reuses it.
     pub blocks_shared: usize,
+    /// Of those present, blocks that were lazily freed as a whole.
+    pub blocks_lazy: usize,
+    /// Blocks that were lazily freed in part.
+    pub blocks_split: usize,
+    /// Blocks that are set aside for it ([`Reserve::Full`](crate::Reserve::Full)).
+    pub blocks_reserved: usize,
+    /// Blocks that were taken away from it.
+    pub blocks_revoked: usize,
+    /// Bytes that were lazily freed and not dropped yet, pages of split blocks among them.
+    pub bytes_lazy: usize,
+    /// Bytes that its forks and snapshots alone hold, having been written or discarded here since. What
+    /// [`RegionOptions::max_cow_bytes`](crate::RegionOptions::max_cow_bytes) limits.
+    pub cow_bytes: usize,
     /// Mappings (VMAs) that the region takes, as the engine counts them.
     pub mappings: usize,
     /// Bytes of the region's page table.
@@ -200,8 +228,10 @@ pub struct RegionStats {
 pub struct PoolStats {
     /// Blocks of the pool.
     pub blocks: usize,
-    /// Blocks that nobody holds.
+    /// Blocks that nobody holds and that are set aside for nobody.
     pub blocks_free: usize,
+    /// Blocks that nobody holds and that are set aside for regions, forks and snapshots.
+    pub blocks_reserved: usize,
     /// Free blocks that are zero and have memory: a first write takes one of them without clearing.
     pub blocks_zeroed_free: usize,
     /// What the background zeroing came to.

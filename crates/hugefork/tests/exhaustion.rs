@@ -8,7 +8,10 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use common::alone::alone;
 use common::signals::{address_of, block, give_up, handle, handle_info};
-use hugefork::{Backing, BlockSize, BuildError, Commit, Fallback, Granted, Pool, Region, RegionError, SizeError};
+use hugefork::{
+    Backing, BlockSize, BuildError, Commit, Fallback, Granted, Pool, Region, RegionError, RegionOptions, Reserve,
+    SizeError,
+};
 use libc::{SIGBUS, siginfo_t};
 
 const BLOCK: usize = 2 << 20;
@@ -120,11 +123,18 @@ fn calls_on_a_full_pool_return_an_error_and_change_nothing() {
     assert!(full.to_string().contains("pool `test` is full") && full.to_string().contains("more capacity"));
     assert_eq!(region.populate(), Err(full.clone()));
     assert_eq!(region.prepare_write(BLOCK..BLOCK + 1), Err(full.clone()));
+    assert!(matches!(
+        region.snapshot_with(Reserve::Full),
+        Err(RegionError::NotReservable { wanted: 1, available: 0, .. })
+    ));
+    assert!(matches!(
+        region.fork_with(RegionOptions::new().reserve(Reserve::Full)),
+        Err(RegionError::NotReservable { .. })
+    ));
     let second = region.snapshot().unwrap();
-    assert_eq!(region.prepare_write(0..1), Err(full.clone()), "the block is shared and cannot be copied");
-    assert_eq!(region.discard(0..1), Err(full.clone()), "nor can a part of it become zero");
     let fork = snapshot.fork().unwrap();
-    assert_eq!(fork.prepare_write(0..1), Err(full));
+    assert_eq!(fork.prepare_write(0..1), Err(full.clone()), "the block is shared and cannot be copied");
+    assert_eq!(fork.discard(0..1), Err(full), "nor can a part of it become zero");
     assert_eq!((snapshot[0], second[0], region.as_mut_slice()[0], region.as_mut_slice()[BLOCK]), (1, 2, 2, 0));
     assert_eq!(pool.stats().blocks_free, 0);
     drop((snapshot, fork));

@@ -43,13 +43,33 @@ fn full_pool() {
     let pool = Pool::builder().name("full").capacity(2 << 20).build().unwrap();
     let mut region = pool.region(2 << 20).unwrap();
     region.as_mut_slice()[0] = 1;
-    *IN_THE_WAY.lock().unwrap() = Some(region.snapshot().unwrap());
-    region.as_mut_slice()[0] += 1;
-    assert_eq!(region.as_mut_slice()[0], 2);
-    assert_eq!(region.stats().faults.failed, 1);
-    assert_eq!(region.stats().faults.reused, 1, "the block was this region's alone when the write was tried again");
+    let mut fork = region.fork().unwrap();
+    drop(region);
+    *IN_THE_WAY.lock().unwrap() = Some(fork.snapshot().unwrap());
+    fork.as_mut_slice()[0] += 1;
+    assert_eq!(fork.as_mut_slice()[0], 2);
+    assert_eq!(fork.stats().faults.failed, 1);
+    assert_eq!(fork.stats().faults.reused, 1, "the block was the fork's alone when the write was tried again");
     // SAFETY: puts the default back.
     unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+}
+
+/// A write that finds the pool full and takes back what a snapshot holds, and one that drops what was lazily freed.
+fn short_pool() {
+    let pool = Pool::builder().name("short").capacity(4 << 20).build().unwrap();
+    let mut region = pool.region(4 << 20).unwrap();
+    region.as_mut_slice().fill(1);
+    let snapshot = region.snapshot().unwrap();
+    assert_eq!(snapshot[0], 1);
+    region.as_mut_slice()[0] = 2;
+    assert!(snapshot.is_revoked());
+    drop(snapshot);
+    region.lazy_free(2 << 20..4 << 20).unwrap();
+    let mut other = pool.region(2 << 20).unwrap();
+    other.as_mut_slice()[0] = 3;
+    assert_eq!((region.as_mut_slice()[0], region.as_mut_slice()[2 << 20]), (2, 0));
+    other.lazy_free(4096..8192).unwrap();
+    other.as_mut_slice()[5000] = 1;
 }
 
 #[test]
@@ -75,9 +95,9 @@ fn the_handler_fits_the_stack_that_rust_gives_a_thread() {
         println!("{block_size} on {}: zero {zero}, copy {copy}, reuse {reuse} bytes", pool.backing());
         most = most.max(zero).max(copy).max(reuse);
     }
-    let full = used_by(full_pool);
-    println!("full pool: {full} bytes");
-    most = most.max(full);
+    let (full, short) = (used_by(full_pool), used_by(short_pool));
+    println!("full pool: {full} bytes, short pool: {short} bytes");
+    most = most.max(full).max(short);
     assert!(most > 1000, "nothing ran on the painted stack");
     assert!(most <= 8192 - 512, "the handler used {most} bytes of a stack that may have 8192");
 }

@@ -21,9 +21,10 @@ use std::sync::{Mutex, PoisonError};
 
 use super::report;
 use crate::error::SystemError;
+use crate::pool::core::PoolCore;
 use crate::sync::SignalsBlocked;
-use crate::sys::linux::arena::Arena;
-use crate::sys::linux::memory::now;
+use crate::sys::linux::arena::{Arena, Owner};
+use crate::sys::linux::memory::{Linux, now};
 use crate::sys::linux::{owner, signal};
 
 /// Installations that are told apart.
@@ -152,10 +153,16 @@ fn resolve(address: usize, context: &mut libc::ucontext_t) -> bool {
         ));
         return false;
     }
-    let Some((space, offset)) = arena.find(address) else { return false };
+    let (space, offset) = match arena.find(address) {
+        Some((Owner::Region(space), offset)) => (space, offset),
+        Some((Owner::Snapshot(frozen), offset)) => {
+            return frozen.is_revoked_at(offset) && raise_revoked(frozen.pool(), address, context);
+        }
+        None => return false,
+    };
     if !is_write(context) {
-        // All of a region can be read at any time. A fault on a read is not one that we could resolve.
-        return false;
+        // All of a region can be read at any time, but for what was taken away from it.
+        return space.is_revoked_at(offset) && raise_revoked(space.pool(), address, context);
     }
     let started = now();
     if let Err(reason) = space.resolve(offset) {
@@ -163,6 +170,13 @@ fn resolve(address: usize, context: &mut libc::ucontext_t) -> bool {
         signal::raise_bus_error(address, &mut context.uc_sigmask);
     }
     space.counters.record_handler(now().saturating_sub(started));
+    true
+}
+
+/// For an access to what was taken away. True, since the fault was ours.
+fn raise_revoked(pool: &PoolCore<Linux>, address: usize, context: &mut libc::ucontext_t) -> bool {
+    report::revoked(pool, address);
+    signal::raise_bus_error(address, &mut context.uc_sigmask);
     true
 }
 

@@ -45,6 +45,15 @@ pub(crate) fn lost<S: Sys>(pool: &PoolCore<S>, address: usize, error: SystemErro
     ));
 }
 
+/// Says that `address` has nothing behind it any more.
+pub(super) fn revoked<S: Sys>(pool: &PoolCore<S>, address: usize) {
+    say(format_args!(
+        "pool `{}`: {address:#x} lies in a block that was taken away from a fork or snapshot, since the pool was empty and \
+         the region that it was made from had to go on; make it with Reserve::Full (SIGBUS)",
+        pool.name
+    ));
+}
+
 /// Says why a write to `address` cannot be completed, and what would have prevented it.
 pub(super) fn unresolved<S: Sys>(pool: &PoolCore<S>, address: usize, reason: Unresolved) {
     let name = &pool.name;
@@ -63,6 +72,11 @@ pub(super) fn unresolved<S: Sys>(pool: &PoolCore<S>, address: usize, reason: Unr
             "pool `{name}`: the write to {address:#x} needs another mapping and all {} are in use; raise \
              vm.max_map_count or take larger blocks (SIGBUS)",
             pool.sys.budget().limit(),
+        )),
+        Unresolved::Revoked => revoked(pool, address),
+        Unresolved::CowLimit(_) => say(format_args!(
+            "pool `{name}`: the write to {address:#x} would copy a block for forks and snapshots that hold all that its \
+             region allows (max_cow_bytes); drop one or raise the limit (SIGBUS)"
         )),
         Unresolved::Unmappable(error) => {
             say(format_args!("pool `{name}`: the write to {address:#x} cannot be mapped: {error} (SIGBUS)"))

@@ -3,9 +3,11 @@
 //! | entry | holders of the block | resolution |
 //! |---|---|---|
 //! | `Zero` | | take a block, make it zero around the fault address, map it |
-//! | `Shared` | others too | take a block, copy around the fault address, map it, let the old one go (CoW) |
-//! | `Shared` | this one only | make it writable (reuse) |
+//! | `Shared`, `Borrowed`, `Lazy` | others too | take a block, copy around the fault address, map it, let the old one go (CoW) |
+//! | `Shared`, `Borrowed`, `Lazy` | this one only | make it writable (reuse); it is not lazily freed any more |
+//! | `Split` | this one only | make the page writable; if it was dropped, give it memory |
 //! | `Private` | this one only | nothing: another thread was faster |
+//! | `Revoked` | | an error |
 //!
 //! The window lock is held throughout, so two faults on a block do the work once, and the block that is copied stays the
 //! entry's. The region lock is held, shared, only while the result is published: a snapshot waits microseconds for us,
@@ -19,6 +21,8 @@
 //! one window at a time: a mapping a block would use up `vm.max_map_count` within 256 MiB of 4 KiB blocks. Copies stay
 //! single while mappings are plentiful, since copying little is what small blocks are for.
 //!
+//! A fault that finds no block lets go of its lock and makes room (see `reclaim`) before it tries once more.
+//!
 //! Runs in the signal handler: no allocation, no panic, no lock but ours, a bounded stack.
 
 use core::ops::Range;
@@ -28,14 +32,17 @@ use hugefork_kernels::{Side, Target, Use};
 
 use super::history::{self, Direction, Stream};
 use crate::advice::Advice;
+use crate::cow::CowLimit;
 use crate::error::SystemError;
+use crate::options::OnLimit;
 use crate::pool::frames::{Content, Taken, Wanted};
 use crate::space::Space;
 use crate::stats::count;
 use crate::sync::WordGuard;
 use crate::sys::{Access, Merging, Sys};
-use crate::table::Entry;
-use crate::units::{BlockId, EntryIndex};
+use crate::table::split::SplitPage;
+use crate::table::{Booked, Entry};
+use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// How a fault was resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +60,10 @@ pub(crate) enum Unresolved {
     OutOfMemory(SystemError),
     TooManyMappings,
     Unmappable(SystemError),
+    /// The block was taken away.
+    Revoked,
+    /// The region's forks and snapshots would hold more than it allows.
+    CowLimit(OnLimit),
 }
 
 /// What the program is taken to do next.
@@ -76,14 +87,32 @@ impl<S: Sys> Space<S> {
     /// Resolves a write to byte `offset` of the region.
     pub(crate) fn resolve(&self, offset: usize) -> Result<Resolution, Unresolved> {
         let index = EntryIndex(self.pool().block_size.count(offset));
-        self.make_writable(index, Some(self.pool().block_size.within(offset)))
+        let resolved = self.make_writable(index, Some(self.pool().block_size.within(offset)));
+        if resolved == Err(Unresolved::CowLimit(OnLimit::Stall)) {
+            // The write faults again, and signals are delivered in between.
+            self.cow.wait_a_moment();
+            return Ok(Resolution::Raced);
+        }
+        resolved
     }
 
     /// Makes the block at `index` writable; `target` is the byte in it that is touched next, if known.
     pub(crate) fn make_writable(&self, index: EntryIndex, target: Option<usize>) -> Result<Resolution, Unresolved> {
-        let window = self.table.lock(index);
-        let resolved = self.make_writable_locked(index, target);
-        drop(window);
+        let mut limit = self.limit;
+        let resolved = loop {
+            let window = self.table.lock(index);
+            let resolved = self.make_writable_locked(index, target, limit);
+            drop(window);
+            match resolved {
+                Err(Unresolved::PoolFull) if self.make_room(index) => {}
+                Err(Unresolved::CowLimit(OnLimit::Revoke)) => {
+                    if !self.revoke_from_others(index) {
+                        limit = None;
+                    }
+                }
+                resolved => break resolved,
+            }
+        };
         let counter = match resolved {
             Ok(Resolution::DemandZero) => &self.counters.demand_zero,
             Ok(Resolution::Copied) => &self.counters.copied,
@@ -95,21 +124,34 @@ impl<S: Sys> Space<S> {
         resolved
     }
 
-    /// As [`Space::make_writable`], the window being locked by the caller.
-    pub(crate) fn make_writable_locked(
+    /// As [`Space::make_writable`], the window being locked by the caller, who makes room if there is none.
+    fn make_writable_locked(
         &self,
         index: EntryIndex,
         target: Option<usize>,
+        limit: Option<CowLimit>,
     ) -> Result<Resolution, Unresolved> {
-        match self.table.get(index) {
-            Entry::Private(_) => Ok(Resolution::Raced),
+        let entry = self.table.get(index);
+        match entry {
+            Entry::Private(_) => {
+                if self.pins.has(index) {
+                    // Perhaps it is being copied for a snapshot, and not writable until that is done.
+                    drop(self.lock.shared());
+                }
+                Ok(Resolution::Raced)
+            }
             Entry::Zero => self.give_zeroed(index, target),
-            Entry::Shared(block) => {
-                if self.reuse(index, block)? {
+            Entry::Shared(block) | Entry::Borrowed(block) | Entry::Lazy(block) => {
+                if self.reuse(index, entry, block)? {
                     return Ok(Resolution::Reused);
                 }
-                self.copy(index, target)
+                self.copy(index, target, limit)
             }
+            Entry::Split(block) => match self.write_split(index, block, target)? {
+                true => Ok(Resolution::Reused),
+                false => self.copy(index, target, limit),
+            },
+            Entry::Revoked => Err(Unresolved::Revoked),
         }
     }
 
@@ -131,33 +173,95 @@ impl<S: Sys> Space<S> {
     }
 
     /// Makes the block writable if this region is its only holder, and with it the neighbours of which that is true too.
-    fn reuse(&self, index: EntryIndex, block: BlockId) -> Result<bool, Unresolved> {
+    fn reuse(&self, index: EntryIndex, entry: Entry, block: BlockId) -> Result<bool, Unresolved> {
         let pool = self.pool();
         let publishing = self.lock.shared();
         // Only a holder can add one, and the only way from this region, a snapshot, is kept out by the lock.
-        if pool.frames.references(block) != 1 {
+        if !self.is_alone_with(block) {
             return Ok(false);
         }
-        let run = if pool.sys.merging() == Merging::Merge {
-            self.around(index, |entry, by| match entry {
-                Entry::Shared(other) => other.0 as isize == block.0 as isize + by && pool.frames.references(other) == 1,
-                _ => false,
+        let is_lazy = matches!(entry, Entry::Lazy(_));
+        let budget = pool.sys.budget();
+        // A write takes back what it writes to and no more, until each such takes one of the last mappings.
+        let run = if pool.sys.merging() == Merging::Merge && !(is_lazy && budget.fits(budget.limit() / 2)) {
+            self.around(index, |other, by| match other.readable() {
+                Some(next) => {
+                    next.0 as isize == block.0 as isize + by
+                        && matches!(other, Entry::Lazy(_)) == is_lazy
+                        && self.is_alone_with(next)
+                }
+                None => false,
             })
         } else {
             index.0..index.0 + 1
         };
         self.check_budget()?;
         let len = pool.block_size.len_of(run.len());
-        pool.sys.protect(self.address_of(run.start), len, Access::ReadWrite).map_err(Unresolved::Unmappable)?;
         let first = BlockId(block.0 - (index.0 - run.start) as u32);
+        let protected = pool.sys.protect(self.address_of(run.start), len, Access::ReadWrite);
+        if let Err(error) = protected {
+            if is_lazy {
+                // Some of it may be writable now, and no fault would tell of a write: it must not be dropped.
+                self.publish(EntryIndex(run.start), run.len(), |by| Entry::Shared(first.offset(by)));
+            }
+            return Err(Unresolved::Unmappable(error));
+        }
         self.publish(EntryIndex(run.start), run.len(), |by| Entry::Private(first.offset(by)));
+        drop(publishing);
+        if is_lazy {
+            count(&self.counters.bytes_cancelled, len as u64);
+        }
+        Ok(true)
+    }
+
+    /// Write to a block of which pages were lazily freed; false if others hold it too.
+    fn write_split(&self, index: EntryIndex, block: BlockId, target: Option<usize>) -> Result<bool, Unresolved> {
+        let publishing = self.lock.shared();
+        let Some(split) = self.table.split(index).filter(|_| self.is_alone_with(block)) else { return Ok(false) };
+        self.check_budget()?;
+        let Some(page) = target.map(|byte| byte / BASE_PAGE) else {
+            return self.join(index, block, split).map(|()| true);
+        };
+        let before = self.edges(index.0..index.0 + 1);
+        let (at, is_lazy) = (self.address_of(index.0), split.get(page) == SplitPage::Lazy);
+        let resolved = match split.get(page) {
+            SplitPage::Writable => Ok(()),
+            SplitPage::Dropped => self.fill_hole(index, block, split, page..page + 1, Access::ReadWrite),
+            SplitPage::Lazy | SplitPage::Readable => {
+                let protected = self.pool().sys.protect(at + page * BASE_PAGE, BASE_PAGE, Access::ReadWrite);
+                // If that failed it may be writable all the same, and must not be dropped.
+                let now = if protected.is_ok() { SplitPage::Writable } else { SplitPage::Readable };
+                split.set(page..page + 1, now);
+                protected.map_err(Unresolved::Unmappable)
+            }
+        };
+        if is_lazy {
+            self.lazy_pages.fetch_sub(1, Ordering::Relaxed);
+            count(&self.counters.bytes_cancelled, BASE_PAGE as u64);
+        }
+        self.addresses.recount(before, self.edges(index.0..index.0 + 1));
+        resolved?;
+        if split.count(SplitPage::Lazy) + split.count(SplitPage::Dropped) == 0 {
+            self.join(index, block, split)?;
+        }
         drop(publishing);
         Ok(true)
     }
 
     /// Write to a block that others hold: a copy for this region alone.
-    fn copy(&self, index: EntryIndex, target: Option<usize>) -> Result<Resolution, Unresolved> {
+    fn copy(
+        &self,
+        index: EntryIndex,
+        target: Option<usize>,
+        limit: Option<CowLimit>,
+    ) -> Result<Resolution, Unresolved> {
         let pool = self.pool();
+        if let Some(limit) = limit
+            && self.table.get(index).is_owner()
+            && self.cow.blocks() >= limit.blocks
+        {
+            return Err(Unresolved::CowLimit(limit.on_limit));
+        }
         let outlook = self.outlook(index, target);
         let mut ahead = Ahead::default();
         // A snapshot marks an entry as shared before it takes the right to write away, and until that is done, and every
@@ -198,7 +302,10 @@ impl<S: Sys> Space<S> {
     /// The entries that a write to the shared block at `index` copies. Under the region lock.
     fn copy_run<'a>(&'a self, ahead: &mut Ahead<'a>, index: EntryIndex, outlook: Outlook) -> Range<usize> {
         let (frames, budget) = (&self.pool().frames, self.pool().sys.budget());
-        let is_held_by_others = |entry| matches!(entry, Entry::Shared(block) if frames.references(block) > 1);
+        let is_held_by_others = |entry: Entry| match entry {
+            Entry::Shared(block) | Entry::Borrowed(block) => frames.references(block) > 1,
+            _ => false,
+        };
         if self.table.is_one_a_window() && self.leaves_enough(index, outlook) {
             self.lock_ahead(ahead, index, outlook, is_held_by_others)
         } else if budget.fits(budget.limit() / 2) {
@@ -251,6 +358,13 @@ impl<S: Sys> Space<S> {
 
     /// Whether blocks may be given that nobody has asked for: an eighth of the pool is left for those who do.
     fn leaves_enough(&self, index: EntryIndex, outlook: Outlook) -> bool {
+        if self.table.is_booked(index) {
+            // Their own blocks, asked for or not.
+            return true;
+        }
+        if self.limit.is_some() {
+            return false;
+        }
         let frames = &self.pool().frames;
         let more = self.table.window_of(index).len() + outlook.stream.map_or(0, Stream::ahead);
         frames.available().saturating_sub(more) >= frames.len() / SCARCE
@@ -274,7 +388,7 @@ impl<S: Sys> Space<S> {
                 _ => break,
             };
             *lock = self.table.try_lock(next);
-            if lock.is_none() || !belongs(self.table.get(next)) {
+            if lock.is_none() || !self.goes_along(index, next) || !belongs(self.table.get(next)) {
                 break;
             }
             run = run.start.min(next.0)..run.end.max(next.0 + 1);
@@ -293,7 +407,10 @@ impl<S: Sys> Space<S> {
     /// from `index` they are.
     fn around(&self, index: EntryIndex, belongs: impl Fn(Entry, isize) -> bool) -> Range<usize> {
         let window = self.table.window_of(index);
-        let belongs = |at: usize| belongs(self.table.get(EntryIndex(at)), at as isize - index.0 as isize);
+        let belongs = |at: usize| {
+            self.goes_along(index, EntryIndex(at))
+                && belongs(self.table.get(EntryIndex(at)), at as isize - index.0 as isize)
+        };
         let mut run = index.0..index.0 + 1;
         while run.end < window.end && belongs(run.end) {
             run.end += 1;
@@ -304,12 +421,19 @@ impl<S: Sys> Space<S> {
         run
     }
 
+    /// Whether `other` may be given a block together with `index`: both have one booked, or neither.
+    fn goes_along(&self, index: EntryIndex, other: EntryIndex) -> bool {
+        self.table.is_booked(index) == self.table.is_booked(other)
+    }
+
     /// Takes blocks for `index` and as much of `run` around it as there are neighbours free. Returns them and the entry
     /// that the first of them is for.
     fn take(&self, index: EntryIndex, run: Range<usize>, wanted: Wanted) -> Result<(Taken, EntryIndex), Unresolved> {
         self.check_budget()?;
         let (before, after) = (index.0 - run.start, run.end - 1 - index.0);
-        let taken = self.pool().frames.take(self.wish(index), before, after, wanted).ok_or(Unresolved::PoolFull)?;
+        let booked = if self.table.is_booked(index) { Booked::Yes } else { Booked::No };
+        let frames = &self.pool().frames;
+        let taken = frames.take(self.wish(index), before, after, wanted, booked).ok_or(Unresolved::PoolFull)?;
         self.pool().nudge_stock();
         Ok((taken, EntryIndex(index.0 - (taken.wanted.0 - taken.first.0) as usize)))
     }
@@ -319,6 +443,7 @@ impl<S: Sys> Space<S> {
         let pool = self.pool();
         let len = pool.block_size.len_of(taken.count);
         let publishing = self.lock.shared();
+        let changing = self.changing(start.0..start.0 + taken.count);
         let mapped = pool.sys.map(self.address_of(start.0), len, pool.offset(taken.first), Access::ReadWrite);
         if let Err(failure) = mapped {
             self.restore(start.0..start.0 + taken.count, failure.left);
@@ -326,6 +451,7 @@ impl<S: Sys> Space<S> {
         }
         taken.blocks().for_each(|block| pool.frames.set_content(block, Content::Used));
         self.publish(start, taken.count, |by| Entry::Private(taken.first.offset(by)));
+        drop(changing);
         drop(publishing);
         Ok(())
     }

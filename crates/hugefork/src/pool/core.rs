@@ -1,18 +1,20 @@
 //! The part of a pool that works on any [`Sys`]: its blocks, their memory, and where regions would like to live.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hugefork_kernels::{Kernels, Side, Target, Use};
 
 use super::frames::{Content, Frames, Taken};
+use super::holders::Holders;
 use super::ranges::Ranges;
 use super::stock::Stock;
 use crate::error::{RegionError, SystemError};
 use crate::stats::Registry;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
+use crate::table::Booked;
 use crate::units::{BlockId, BlockSize, HUGE_PAGE};
 
 /// One pool. Regions, snapshots and their holders share it and keep it alive.
@@ -26,6 +28,9 @@ pub(crate) struct PoolCore<S: Sys> {
     pub(crate) stock: Stock,
     /// Blocks that stay out of use because the kernel refused to unmap them.
     pub(crate) leaked: AtomicUsize,
+    pub(crate) holders: Holders,
+    /// Counts calls of `lazy_free`, so that what was freed first is dropped first.
+    pub(crate) marks: AtomicU32,
     homes: Mutex<Ranges>,
 }
 
@@ -48,6 +53,8 @@ impl<S: Sys> PoolCore<S> {
             registry: Registry::default(),
             stock,
             leaked: AtomicUsize::new(0),
+            holders: Holders::default(),
+            marks: AtomicU32::new(0),
             homes: Mutex::new(Ranges::new(blocks)),
         }
     }
@@ -122,20 +129,30 @@ impl<S: Sys> PoolCore<S> {
             let same = |by: &usize| self.frames.content(taken.first.offset(*by)) == content;
             let count = (next..taken.count).take_while(same).count();
             next += count;
-            Some((Taken { first, wanted: first, count }, content))
+            Some((Taken { first, wanted: first, count, ..taken }, content))
         })
     }
 
-    /// Takes a holder of a block away; the last one gives it back to the pool, where it may be zeroed.
-    pub(crate) fn release(&self, block: BlockId) {
-        if self.frames.drop_reference(block) {
+    /// Takes a holder of a block away; the last one gives it back to the pool, where it may be zeroed. True if it was the
+    /// last.
+    pub(crate) fn release(&self, block: BlockId) -> bool {
+        self.release_and(block, Booked::No)
+    }
+
+    /// As [`PoolCore::release`]; the last holder may keep the block booked for its entry.
+    pub(crate) fn release_and(&self, block: BlockId, keep: Booked) -> bool {
+        let was_last = self.frames.drop_reference(block, keep);
+        if was_last {
             self.nudge_stock();
         }
+        was_last
     }
 
     /// Gives blocks back that were taken for nothing.
     pub(crate) fn give_back(&self, taken: Taken) {
-        taken.blocks().for_each(|block| self.release(block));
+        taken.blocks().for_each(|block| {
+            self.release_and(block, taken.booked);
+        });
     }
 
     /// Sets a range of `count` neighbouring blocks aside as the place where a region would like its blocks, so that

@@ -10,11 +10,15 @@
 //!
 //! Invariant: a block's free bit is set exactly when its reference count is zero and nobody is taking it. Taking clears
 //! the bit first, giving back sets it last, so whoever clears the bit owns the word.
+//!
+//! Free blocks are either available or booked for an entry of a region with a reservation, by number, not by name:
+//! `available + reserved` is the number of free bits, but for those that change hands at the moment.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use rustix::thread::sched_yield;
 
+use crate::table::Booked;
 use crate::units::BlockId;
 
 /// What a block holds when it is taken.
@@ -67,6 +71,8 @@ pub(crate) struct Taken {
     pub(crate) first: BlockId,
     pub(crate) wanted: BlockId,
     pub(crate) count: usize,
+    /// Whether they were booked for the entries that they are for.
+    pub(crate) booked: Booked,
 }
 
 impl Taken {
@@ -89,6 +95,10 @@ pub(crate) struct Frames {
     /// Blocks that may still be taken. Lowered before a bit is cleared and raised after one is set, so that whoever
     /// lowered it finds a bit.
     available: AtomicUsize,
+    /// Blocks that are booked for entries.
+    reserved: AtomicUsize,
+    /// Takers of runs, who book more than they may find: `[ started : 32 | under way : 32 ]`.
+    runs: AtomicU64,
 }
 
 impl Frames {
@@ -110,6 +120,8 @@ impl Frames {
             zeroed_count: AtomicUsize::new(0),
             fresh_count: AtomicUsize::new(count),
             available: AtomicUsize::new(count),
+            reserved: AtomicUsize::new(0),
+            runs: AtomicU64::new(0),
         }
     }
 
@@ -118,9 +130,19 @@ impl Frames {
         self.words.len()
     }
 
-    /// Blocks nobody holds.
+    /// Blocks that nobody holds and that are booked for nobody.
     pub(crate) fn available(&self) -> usize {
         self.available.load(Ordering::Relaxed)
+    }
+
+    /// Blocks that are booked.
+    pub(crate) fn reserved(&self) -> usize {
+        self.reserved.load(Ordering::Relaxed)
+    }
+
+    /// Blocks that nobody holds.
+    pub(crate) fn free(&self) -> usize {
+        self.available() + self.reserved()
     }
 
     /// Free blocks that are zero and have memory.
@@ -130,7 +152,7 @@ impl Frames {
 
     /// Free blocks that need clearing, give or take those that change hands at the moment.
     pub(crate) fn used_and_free(&self) -> usize {
-        self.available().saturating_sub(self.zeroed() + self.fresh_count.load(Ordering::Relaxed))
+        self.free().saturating_sub(self.zeroed() + self.fresh_count.load(Ordering::Relaxed))
     }
 
     /// Bytes of metadata.
@@ -144,22 +166,35 @@ impl Frames {
     /// Takes the block `near` if it is free, else the next free one after it, and then those of its `before` neighbours
     /// on the left and `after` on the right that are free without a gap. `None`: the pool is full.
     ///
-    /// All taken blocks have one reference, the caller's; what is in them is in [`Frames::content`].
-    pub(crate) fn take(&self, near: BlockId, before: usize, after: usize, wanted: Wanted) -> Option<Taken> {
-        let booked = loop {
-            match self.book(1 + before + after) {
-                // Another thread may have booked more than it will find neighbours: then there is a free block still.
-                0 if self.next_free(0).is_some() => sched_yield(),
-                0 => return None,
-                booked => break booked,
-            }
+    /// All taken blocks have one reference, the caller's; what is in them is in [`Frames::content`]. If `booked`, the caller
+    /// answers for a booking for each of these blocks, and the pool cannot be full.
+    pub(crate) fn take(
+        &self,
+        near: BlockId,
+        before: usize,
+        after: usize,
+        wanted: Wanted,
+        booked: Booked,
+    ) -> Option<Taken> {
+        const START: u64 = 1 << 32 | 1;
+        let is_run = before + after > 0;
+        if booked == Booked::No {
+            self.insist(|| self.book(1, 1))?;
+        }
+        if is_run {
+            self.runs.fetch_add(START, Ordering::SeqCst);
+        }
+        let neighbours = match booked {
+            Booked::Yes => before + after,
+            Booked::No if is_run => self.book(0, before + after).unwrap_or(0),
+            Booked::No => 0,
         };
         let wanted = match wanted {
             Wanted::Zeroed => self.take_zeroed(near).unwrap_or_else(|| self.take_one(near)),
             Wanted::Any => self.take_one(near),
         };
         let (mut first, mut last) = (wanted, wanted);
-        let mut left = booked - 1;
+        let mut left = neighbours;
         while left > 0 && last.0 - wanted.0 < after as u32 && self.claim(last.offset(1)) {
             last = last.offset(1);
             left -= 1;
@@ -168,8 +203,28 @@ impl Frames {
             first = BlockId(first.0 - 1);
             left -= 1;
         }
-        self.available.fetch_add(left, Ordering::Release);
-        Some(Taken { first, wanted, count: (last.0 - first.0 + 1) as usize })
+        let count = (last.0 - first.0 + 1) as usize;
+        match booked {
+            Booked::Yes => self.reserved.fetch_sub(count, Ordering::Relaxed),
+            Booked::No => self.available.fetch_add(left, Ordering::Release),
+        };
+        if is_run {
+            self.runs.fetch_sub(1, Ordering::SeqCst);
+        }
+        Some(Taken { first, wanted, count, booked })
+    }
+
+    /// Books blocks for `count` entries; all or none.
+    pub(crate) fn reserve(&self, count: usize) -> Option<()> {
+        self.insist(|| self.book(count, count))?;
+        self.reserved.fetch_add(count, Ordering::Relaxed);
+        Some(())
+    }
+
+    /// Gives `count` bookings up.
+    pub(crate) fn unreserve(&self, count: usize) {
+        self.reserved.fetch_sub(count, Ordering::Relaxed);
+        self.available.fetch_add(count, Ordering::Release);
     }
 
     /// A zeroed block: `near` itself, or one not far behind it. One that is somewhere else costs the region a mapping.
@@ -189,7 +244,7 @@ impl Frames {
     }
 
     /// Takes a free block that needs clearing, at `from` or after it, out of the free list. It stays available: who
-    /// needs it meanwhile waits until [`Frames::return_zeroed`].
+    /// needs it meanwhile waits until [`Frames::put_back`].
     pub(crate) fn take_used(&self, from: usize) -> Option<BlockId> {
         if self.used_and_free() == 0 {
             return None;
@@ -206,10 +261,15 @@ impl Frames {
         None
     }
 
-    /// Gives a block back that [`Frames::take_used`] took and that was cleared.
-    pub(crate) fn return_zeroed(&self, block: BlockId) {
-        self.words[block.index()].store(Content::Clean.encode(), Ordering::Relaxed);
-        self.set_free(block, Content::Clean);
+    /// Takes exactly `block` out of the free list if it is free; otherwise as [`Frames::take_used`].
+    pub(crate) fn take_aside(&self, block: BlockId) -> bool {
+        self.claim(block)
+    }
+
+    /// Gives a block back that was taken out of the free list while it stayed available, with what is in it now.
+    pub(crate) fn put_back(&self, block: BlockId, content: Content) {
+        self.words[block.index()].store(content.encode(), Ordering::Relaxed);
+        self.set_free(block, content);
     }
 
     /// Finds the block that `book` promised.
@@ -265,8 +325,9 @@ impl Frames {
         debug_assert!(before >= ONE_REFERENCE, "a free block got a holder");
     }
 
-    /// Takes a holder away; the last one gives the block back to the pool with what is in it now. True if it was the last.
-    pub(crate) fn drop_reference(&self, block: BlockId) -> bool {
+    /// Takes a holder away; the last one gives the block back to the pool with what is in it now, to whoever wants it or
+    /// booked for the holder's entry. True if it was the last.
+    pub(crate) fn drop_reference(&self, block: BlockId, keep: Booked) -> bool {
         let before = self.words[block.index()].fetch_sub(ONE_REFERENCE, Ordering::Release);
         debug_assert!(before >= ONE_REFERENCE, "a free block lost a holder");
         if before / ONE_REFERENCE != 1 {
@@ -275,7 +336,10 @@ impl Frames {
         // All accesses of earlier holders happen before whatever the next one does with the block.
         fence(Ordering::Acquire);
         self.set_free(block, Content::decode(before));
-        self.available.fetch_add(1, Ordering::Release);
+        match keep {
+            Booked::Yes => self.reserved.fetch_add(1, Ordering::Release),
+            Booked::No => self.available.fetch_add(1, Ordering::Release),
+        };
         true
     }
 
@@ -297,15 +361,33 @@ impl Frames {
         self.summary[summary_word].fetch_or(summary_bit, Ordering::Release);
     }
 
-    /// Books up to `wanted` blocks; the number booked may be cleared out of the bitmap.
-    fn book(&self, wanted: usize) -> usize {
-        let mut seen = self.available.load(Ordering::Relaxed);
+    /// Books up to `most` blocks, which may then be cleared out of the bitmap; nothing if there are not `least`.
+    fn book(&self, least: usize, most: usize) -> Option<usize> {
+        let mut seen = self.available.load(Ordering::SeqCst);
         loop {
-            let granted = seen.min(wanted);
-            match self.available.compare_exchange_weak(seen, seen - granted, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return granted,
+            if seen < least {
+                return None;
+            }
+            let granted = seen.min(most);
+            match self.available.compare_exchange_weak(seen, seen - granted, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return Some(granted),
                 Err(now) => seen = now,
             }
+        }
+    }
+
+    /// Tries until it works or fails while nobody took a run: those book more than they find neighbours, and give the rest
+    /// back in a moment.
+    fn insist(&self, try_once: impl Fn() -> Option<usize>) -> Option<usize> {
+        loop {
+            let before = self.runs.load(Ordering::SeqCst);
+            if let Some(done) = try_once() {
+                return Some(done);
+            }
+            if before as u32 == 0 && self.runs.load(Ordering::SeqCst) == before {
+                return None;
+            }
+            sched_yield();
         }
     }
 
@@ -387,7 +469,7 @@ mod tests {
     use super::*;
 
     fn take(frames: &Frames, near: u32) -> Option<u32> {
-        frames.take(BlockId(near), 0, 0, Wanted::Any).map(|taken| {
+        frames.take(BlockId(near), 0, 0, Wanted::Any, Booked::No).map(|taken| {
             assert_eq!((taken.first, taken.count), (taken.wanted, 1));
             taken.first.0
         })
@@ -411,7 +493,7 @@ mod tests {
             seen.sort_unstable();
             assert!(seen.iter().copied().eq(0..count as u32));
             assert_eq!(take(&frames, 0), None);
-            assert!(frames.drop_reference(BlockId(count as u32 - 1)));
+            assert!(frames.drop_reference(BlockId(count as u32 - 1), Booked::No));
             assert_eq!(take(&frames, 0), Some(count as u32 - 1));
         }
     }
@@ -424,8 +506,8 @@ mod tests {
         frames.set_content(block, Content::Used);
         frames.add_reference(block);
         assert_eq!(frames.references(block), 2);
-        assert!(!frames.drop_reference(block));
-        assert!(frames.drop_reference(block));
+        assert!(!frames.drop_reference(block, Booked::No));
+        assert!(frames.drop_reference(block, Booked::No));
         assert_eq!(take(&frames, 1), Some(1));
         assert_eq!(frames.content(block), Content::Used);
     }
@@ -434,8 +516,10 @@ mod tests {
     fn a_run_stops_at_its_limits_at_taken_blocks_and_at_both_ends() {
         let frames = Frames::new(100);
         take(&frames, 20).unwrap();
-        let run = |near, before, after| frames.take(BlockId(near), before, after, Wanted::Any);
-        let taken = |first, wanted, count| Some(Taken { first: BlockId(first), wanted: BlockId(wanted), count });
+        let run = |near, before, after| frames.take(BlockId(near), before, after, Wanted::Any, Booked::No);
+        let taken = |first, wanted, count| {
+            Some(Taken { first: BlockId(first), wanted: BlockId(wanted), count, booked: Booked::No })
+        };
         assert_eq!(run(25, 15, 4), taken(21, 25, 9));
         assert_eq!(run(25, 2, 1), taken(30, 30, 2), "the next free one, with what is free around it");
         assert_eq!(frames.available(), 100 - 1 - 9 - 2);
@@ -451,20 +535,17 @@ mod tests {
         let all: Vec<u32> = (0..300).map(|_| take(&frames, 0).unwrap()).collect();
         for &block in &all {
             frames.set_content(BlockId(block), Content::Used);
-            frames.drop_reference(BlockId(block));
+            frames.drop_reference(BlockId(block), Booked::No);
         }
         assert_eq!((frames.zeroed(), frames.used_and_free()), (0, 300));
         let block = frames.take_used(77).unwrap();
         assert_eq!((block, frames.available()), (BlockId(77), 300), "what is being cleared is still available");
-        frames.return_zeroed(block);
+        frames.put_back(block, Content::Clean);
         assert_eq!((frames.zeroed(), frames.used_and_free()), (1, 299));
-        let taken = frames.take(BlockId(70), 0, 0, Wanted::Zeroed).unwrap();
+        let zeroed = || frames.take(BlockId(70), 0, 0, Wanted::Zeroed, Booked::No).unwrap();
+        let taken = zeroed();
         assert_eq!((taken.wanted, frames.content(taken.wanted)), (BlockId(77), Content::Clean));
-        assert_eq!(
-            frames.take(BlockId(70), 0, 0, Wanted::Zeroed).unwrap().wanted,
-            BlockId(70),
-            "none is zeroed any more"
-        );
+        assert_eq!(zeroed().wanted, BlockId(70), "none is zeroed any more");
         assert_eq!(frames.zeroed(), 0);
     }
 
@@ -481,7 +562,7 @@ mod tests {
                         if turn % 3 == 2 || mine.len() == 40 {
                             let block: BlockId = mine.swap_remove(turn as usize % mine.len());
                             assert_eq!(holders[block.index()].swap(0, Ordering::Relaxed), thread + 1);
-                            frames.drop_reference(block);
+                            frames.drop_reference(block, Booked::No);
                         } else if let Some(block) = take(frames, turn * 31 % 130).map(BlockId) {
                             assert_eq!(holders[block.index()].swap(thread + 1, Ordering::Relaxed), 0);
                             mine.push(block);
@@ -489,11 +570,28 @@ mod tests {
                     }
                     for block in mine {
                         holders[block.index()].store(0, Ordering::Relaxed);
-                        frames.drop_reference(block);
+                        frames.drop_reference(block, Booked::No);
                     }
                 });
             }
         });
         assert_eq!(frames.available(), 130);
+    }
+
+    #[test]
+    fn what_is_booked_is_for_those_who_booked_it() {
+        let frames = Frames::new(10);
+        frames.reserve(7).unwrap();
+        assert_eq!((frames.available(), frames.reserved(), frames.free()), (3, 7, 10));
+        assert_eq!(frames.reserve(4), None);
+        (0..3).for_each(|_| assert!(take(&frames, 0).is_some()));
+        assert_eq!(take(&frames, 0), None, "the rest is booked");
+        let booked = frames.take(BlockId(5), 1, 1, Wanted::Any, Booked::Yes).unwrap();
+        assert_eq!((booked.first, booked.count, frames.reserved()), (BlockId(4), 3, 4));
+        assert!(frames.drop_reference(BlockId(4), Booked::Yes));
+        assert!(frames.drop_reference(BlockId(5), Booked::No));
+        assert_eq!((frames.available(), frames.reserved()), (1, 5));
+        frames.unreserve(5);
+        assert_eq!((frames.available(), frames.reserved()), (6, 0));
     }
 }

@@ -6,14 +6,18 @@
 //! | `choice` | which kernels clear and copy |
 //! | `core` | a pool's blocks and their memory, on any `Sys` |
 //! | `frames` | who holds each block, what is in it, which are free |
+//! | `holders` | regions and snapshots, for when blocks are short |
 //! | `ranges` | a first-fit allocator of ranges |
+//! | `room` | reclaim, bookings, memory back to the system |
 //! | `stock` | clearing used blocks in the background |
 
 mod builder;
 pub(crate) mod choice;
 pub(crate) mod core;
 pub(crate) mod frames;
+pub(crate) mod holders;
 pub(crate) mod ranges;
+pub(crate) mod room;
 pub(crate) mod stock;
 
 pub use stock::{StockStats, ZeroedStock};
@@ -27,11 +31,14 @@ use std::sync::atomic::Ordering;
 use hugefork_kernels::{Kernel, Use};
 
 use self::core::PoolCore;
+use self::holders::Droppable;
 use self::stock::Keeper;
 use crate::error::RegionError;
+use crate::options::RegionOptions;
 use crate::region::Region;
 use crate::space::Space;
 use crate::stats::PoolStats;
+use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
@@ -119,12 +126,44 @@ impl Pool {
     /// * [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`]: a limit of the process.
     /// * [`RegionError::ForkedChild`]: this process is a `fork(2)` child of the one that built the pool.
     pub fn region(&self, len: usize) -> Result<Region, RegionError> {
+        self.region_with(len, RegionOptions::new())
+    }
+
+    /// As [`Pool::region`], with a reservation or a limit on what forks and snapshots may cost.
+    ///
+    /// # Errors
+    /// Those of [`Pool::region`], and [`RegionError::NotReservable`].
+    pub fn region_with(&self, len: usize, options: RegionOptions) -> Result<Region, RegionError> {
         check_owner()?;
         self.core.block_size.check_len(len)?;
         if len > self.capacity() {
             return Err(RegionError::LargerThanPool { pool: self.name().to_owned(), len, capacity: self.capacity() });
         }
-        Ok(Region::new(self.clone(), Space::zeros(&self.core, len)?))
+        Ok(Region::new(self.clone(), Space::zeros(&self.core, len, options)?))
+    }
+
+    /// Drops what was lazily freed, oldest first, until `bytes` are dropped or nothing is left. Returns how many were. The
+    /// blocks are free then, and still have their memory: [`Pool::trim`] gives that back to the system.
+    ///
+    /// Kept, and still lazily freed, is what is pinned or what a fork or snapshot shares.
+    ///
+    /// # Errors
+    /// [`RegionError::ForkedChild`].
+    pub fn reclaim(&self, bytes: usize) -> Result<usize, RegionError> {
+        check_owner()?;
+        let _signals = SignalsBlocked::new();
+        Ok(self.core.drop_lazy(bytes, Droppable::Everything).bytes)
+    }
+
+    /// Gives the memory of free blocks back to the system, which then has to be got again, and cleared by the kernel, when they
+    /// are used. Returns how many bytes that were. Whole huge pages only, where the pool has them; hugetlb pages are
+    /// set aside for the pool and stay.
+    ///
+    /// # Errors
+    /// [`RegionError::System`]: some may have been given back by then. [`RegionError::ForkedChild`].
+    pub fn trim(&self) -> Result<usize, RegionError> {
+        check_owner()?;
+        Ok(self.core.trim()?)
     }
 
     /// What happened so far.
@@ -136,6 +175,7 @@ impl Pool {
         PoolStats {
             blocks: core.frames.len(),
             blocks_free: core.frames.available(),
+            blocks_reserved: core.frames.reserved(),
             blocks_zeroed_free: core.frames.zeroed(),
             stock: core.stock.stats(),
             blocks_leaked: core.leaked.load(Ordering::Relaxed),

@@ -19,6 +19,7 @@ use std::time::Duration;
 use hugefork_kernels::{Target, Use};
 
 use super::core::PoolCore;
+use super::frames::Content;
 use crate::stats::count;
 use crate::sync::{self, SignalsBlocked};
 use crate::sys::Sys;
@@ -117,7 +118,7 @@ impl<S: Sys> PoolCore<S> {
     }
 
     fn may_take_used(&self) -> bool {
-        self.frames.used_and_free() > 0 && self.frames.available() > LEFT_ALONE
+        self.frames.used_and_free() > 0 && self.frames.free() > LEFT_ALONE
     }
 
     /// Clears used blocks until told to stop. The body of the thread.
@@ -152,7 +153,7 @@ impl<S: Sys> PoolCore<S> {
         let kernel = self.kernels.clear(len, Use::Whole);
         // SAFETY: the block was free and is ours until it is returned: mapped nowhere but in the direct map.
         unsafe { kernel.clear(self.direct(block), len, Target::Unknown) };
-        self.frames.return_zeroed(block);
+        self.frames.put_back(block, Content::Clean);
         let spent = self.sys.cpu_time().saturating_sub(started);
         count(&stock.blocks, 1);
         count(&stock.nanoseconds, spent);

@@ -62,13 +62,25 @@ impl WordLock {
             super::wait(&self.state, HELD_WITH_WAITERS);
         }
     }
+
+    /// Gives up a lock whose guard was [kept](WordGuard::keep).
+    pub(crate) fn release(&self) {
+        if self.state.swap(FREE, Ordering::Release) == HELD_WITH_WAITERS {
+            super::wake(&self.state, 1);
+        }
+    }
+}
+
+impl WordGuard<'_> {
+    /// Leaves the lock taken, until somebody calls [`WordLock::release`].
+    pub(crate) fn keep(self) {
+        core::mem::forget(self);
+    }
 }
 
 impl Drop for WordGuard<'_> {
     fn drop(&mut self) {
-        if self.lock.state.swap(FREE, Ordering::Release) == HELD_WITH_WAITERS {
-            super::wake(&self.lock.state, 1);
-        }
+        self.lock.release();
     }
 }
 

@@ -16,12 +16,12 @@ pub(crate) enum Access {
     ReadWrite,
 }
 
-/// Whether neighbouring mappings of neighbouring blocks become one.
+/// How mappings of this memory behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Merging {
-    /// shmem: they do.
+    /// shmem: neighbouring mappings of neighbouring blocks become one, and parts of a block can be treated by themselves.
     Merge,
-    /// hugetlb: one mapping a block, always.
+    /// hugetlb: one mapping a block, always, and nothing smaller than its pages.
     Separate,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct MapFailure {
 
 /// One pool's memory, and the addresses that its regions live at.
 ///
-/// All offsets, lengths and addresses are multiples of the block size. Except for `refresh_budget`, `reserve` and `release` the methods
+/// All offsets, lengths and addresses are multiples of the block size, or of a base page where a block is split. Except for `refresh_budget`, `reserve` and `release` the methods
 /// are called from the fault handler: no allocation, no lock but the kernel's, no panic.
 pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// First byte of the direct map: the whole pool, readable and writable, at offsets as in the pool.
@@ -58,7 +58,8 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// Counts afresh what the rest of the program leaves of the budget. Not in a fault.
     fn refresh_budget(&self);
 
-    /// Gets memory for a block that was never used; it is zero afterwards. `touched` is the byte that is used next.
+    /// Gets memory for what was never used or was punched out; it is zero afterwards. What has memory keeps it. `touched` is
+    /// the byte that is used next.
     fn obtain(&self, offset: usize, len: usize, touched: usize) -> Result<(), SystemError>;
 
     /// Sets aside an address range of `len` bytes, aligned to `align`, that reads as zeros.
@@ -73,6 +74,13 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
 
     /// Makes `len` bytes at `at` read as zeros, in place of what was there.
     fn map_zeros(&self, at: usize, len: usize) -> Result<(), MapFailure>;
+
+    /// Makes `len` bytes at `at` inaccessible, in place of what was there.
+    fn hide(&self, at: usize, len: usize) -> Result<(), MapFailure>;
+
+    /// Gives the memory of a part of the pool back to the system; what [`Sys::obtain`] gets there afterwards is zero. It is
+    /// mapped nowhere but in the direct map. On failure all is as it was.
+    fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError>;
 
     /// Changes what the program may do with `len` mapped bytes at `at`. When it returns, no processor has the old right
     /// cached.

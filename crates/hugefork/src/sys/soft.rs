@@ -23,17 +23,20 @@ pub(crate) enum Call {
     Map,
     MapZeros,
     Protect,
+    Hide,
+    Punch,
 }
 
 impl Call {
-    pub(crate) const ALL: [Call; 6] =
-        [Call::Obtain, Call::Reserve, Call::Release, Call::Map, Call::MapZeros, Call::Protect];
+    pub(crate) const ALL: [Call; 8] =
+        [Call::Obtain, Call::Reserve, Call::Release, Call::Map, Call::MapZeros, Call::Protect, Call::Hide, Call::Punch];
 }
 
 /// What one base page shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Page {
     Zeros,
+    Hidden,
     Memory { offset: usize, access: Access },
 }
 
@@ -119,7 +122,7 @@ impl SoftMmu {
 
     pub(crate) fn load(&self, address: usize) -> Result<u8, Fault> {
         match self.page(address) {
-            None => Err(Fault),
+            None | Some(Page::Hidden) => Err(Fault),
             Some(Page::Zeros) => Ok(0),
             Some(Page::Memory { offset, .. }) => {
                 self.check_obtained(offset);
@@ -210,11 +213,21 @@ impl Sys for SoftMmu {
         assert!(touched < len);
         let mut state = self.called(Call::Obtain)?;
         for page in pages_of(offset, len) {
-            assert!(!state.obtained[page], "obtained twice");
-            state.obtained[page] = true;
+            if !std::mem::replace(&mut state.obtained[page], true) {
+                // SAFETY: inside the memory; nobody uses it yet.
+                unsafe { self.memory.add(page * BASE_PAGE).write_bytes(0, BASE_PAGE) };
+            }
         }
-        // SAFETY: inside the memory; nobody uses it yet.
-        unsafe { self.memory.add(offset).write_bytes(0, len) };
+        Ok(())
+    }
+
+    fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError> {
+        let mut state = self.called(Call::Punch)?;
+        for page in pages_of(offset, len) {
+            state.obtained[page] = false;
+            // SAFETY: inside the memory; nobody uses it any more.
+            unsafe { self.memory.add(page * BASE_PAGE).write_bytes(0xee, BASE_PAGE) };
+        }
         Ok(())
     }
 
@@ -244,6 +257,10 @@ impl Sys for SoftMmu {
         self.replace(Call::MapZeros, at, len, |_| Page::Zeros)
     }
 
+    fn hide(&self, at: usize, len: usize) -> Result<(), MapFailure> {
+        self.replace(Call::Hide, at, len, |_| Page::Hidden)
+    }
+
     fn protect(&self, at: usize, len: usize, to: Access) -> Result<(), SystemError> {
         let called = self.called(Call::Protect);
         // A failing mprotect has done the first part of its range.
@@ -255,6 +272,7 @@ impl Sys for SoftMmu {
             match state.pages.get_mut(&page) {
                 Some(Page::Memory { access, .. }) => *access = to,
                 Some(Page::Zeros) => assert_eq!(to, Access::Read, "zeros made writable"),
+                Some(Page::Hidden) => panic!("what was revoked is shown again"),
                 None => panic!("protected what is not mapped"),
             }
         }

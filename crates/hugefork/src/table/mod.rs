@@ -3,6 +3,7 @@
 //! ```text
 //! entries   [e0][e1][e2] … [e511] | [e512] …           one u32 each (see entry.rs)
 //! windows   [      lock 0       ] | [ lock 1 ] …       a window is the larger of a block and 2 MiB
+//! marked    [      mark 0       ] | [ mark 1 ] …       when blocks of the window were first lazily freed, 0 if none is
 //! ```
 //! With 2 MiB blocks an entry has a lock of its own. With smaller blocks the entries of 2 MiB share one, so that a fault
 //! can take a run of neighbours in one go, and the locks stay small beside the entries.
@@ -10,20 +11,28 @@
 //! An entry is changed under its window's lock; a snapshot alone changes entries without it (`Private` to `Shared`),
 //! holding the region lock exclusively, which no fault holds while it looks at an entry for the last time.
 
+mod entries;
 mod entry;
+pub(crate) mod split;
 
+pub(crate) use entries::{Booked, Entries};
 pub(crate) use entry::Entry;
 
-use core::ops::Range;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::ops::{Deref, Range};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::OnceLock;
 
 use crate::sync::{WordGuard, WordLock};
-use crate::units::{BlockSize, EntryIndex, HUGE_PAGE};
+use crate::units::{BASE_PAGE, BlockSize, EntryIndex, HUGE_PAGE};
+use split::Split;
 
 /// The entries of one region, and their locks.
 pub(crate) struct Table {
-    entries: Box<[AtomicU32]>,
+    entries: Entries,
     windows: Box<[WordLock]>,
+    marked: Box<[AtomicU32]>,
+    /// The pages of split blocks: made at the first split, each kept until the region goes.
+    splits: OnceLock<Box<[AtomicPtr<Split>]>>,
     /// Entries in a window.
     window: usize,
 }
@@ -32,44 +41,51 @@ impl Table {
     /// A table of `count` entries, all zero. The memory is taken from the system page by page as entries are used.
     pub(crate) fn new(count: usize, block_size: BlockSize) -> Table {
         let window = (HUGE_PAGE / block_size.bytes()).max(1);
-        let entries = Box::new_zeroed_slice(count);
         let windows = Box::new_zeroed_slice(count.div_ceil(window));
+        let marked = Box::new_zeroed_slice(count.div_ceil(window));
         Table {
-            // SAFETY: all zeroes is a valid AtomicU32: an entry that was never written.
-            entries: unsafe { entries.assume_init() },
+            entries: Entries::new(count),
             // SAFETY: all zeroes is a valid WordLock: a free one.
             windows: unsafe { windows.assume_init() },
+            // SAFETY: all zeroes is a valid AtomicU32.
+            marked: unsafe { marked.assume_init() },
+            splits: OnceLock::new(),
             window,
         }
     }
 
-    /// Number of entries.
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     /// Bytes this table occupies when every entry is used.
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&*self.entries) + size_of_val(&*self.windows)
+        self.entries.bytes()
+            + size_of_val(&*self.windows)
+            + size_of_val(&*self.marked)
+            + self.splits.get().map_or(0, |splits| size_of_val(&**splits))
     }
 
-    pub(crate) fn get(&self, index: EntryIndex) -> Entry {
-        Entry::decode(self.entries[index.0].load(Ordering::Acquire))
+    /// Number of windows.
+    pub(crate) fn windows(&self) -> usize {
+        self.windows.len()
     }
 
-    pub(crate) fn set(&self, index: EntryIndex, entry: Entry) {
-        self.entries[index.0].store(entry.encode(), Ordering::Release);
+    /// The window of an entry.
+    pub(crate) fn window(&self, index: EntryIndex) -> usize {
+        index.0 / self.window
+    }
+
+    /// The entries of some windows.
+    pub(crate) fn entries_of(&self, windows: Range<usize>) -> Range<usize> {
+        windows.start * self.window..(windows.end * self.window).min(self.len())
     }
 
     /// The entries that share a lock with `index`.
     pub(crate) fn window_of(&self, index: EntryIndex) -> Range<usize> {
-        let start = index.0 / self.window * self.window;
-        start..(start + self.window).min(self.len())
+        let window = self.window(index);
+        self.entries_of(window..window + 1)
     }
 
     /// Locks the window of `index` if nobody has it.
     pub(crate) fn try_lock(&self, index: EntryIndex) -> Option<WordGuard<'_>> {
-        self.windows[index.0 / self.window].try_lock()
+        self.windows[self.window(index)].try_lock()
     }
 
     /// Whether every entry has a window of its own.
@@ -79,6 +95,81 @@ impl Table {
 
     /// Locks the window of `index`.
     pub(crate) fn lock(&self, index: EntryIndex) -> WordGuard<'_> {
-        self.windows[index.0 / self.window].lock()
+        self.windows[self.window(index)].lock()
+    }
+
+    /// Locks windows, in order. Nothing is allocated.
+    pub(crate) fn lock_windows(&self, windows: Range<usize>) -> WindowsGuard<'_> {
+        for window in &self.windows[windows.clone()] {
+            window.lock().keep();
+        }
+        WindowsGuard { locks: &self.windows[windows] }
+    }
+
+    /// When blocks of the window were first lazily freed, of those that still are; 0 if none is.
+    pub(crate) fn mark(&self, window: usize) -> u32 {
+        self.marked[window].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_mark(&self, window: usize, mark: u32) {
+        self.marked[window].store(mark, Ordering::Relaxed);
+    }
+
+    /// The pages of a block that is or was split.
+    pub(crate) fn split(&self, index: EntryIndex) -> Option<&Split> {
+        let split = self.splits.get()?[index.0].load(Ordering::Acquire);
+        // SAFETY: null, or a box that `prepare_split` left here, which stays until the table goes.
+        unsafe { split.as_ref() }
+    }
+
+    /// Whether any block was ever split.
+    pub(crate) fn has_splits(&self) -> bool {
+        self.splits.get().is_some()
+    }
+
+    /// Makes room for the pages of a block that is about to be split. Allocates: under no lock.
+    pub(crate) fn prepare_split(&self, index: EntryIndex, block_size: BlockSize) -> &Split {
+        let none = || (0..self.len()).map(|_| AtomicPtr::default()).collect();
+        let slot = &self.splits.get_or_init(none)[index.0];
+        if slot.load(Ordering::Acquire).is_null() {
+            let new = Box::into_raw(Box::new(Split::new(block_size.bytes() / BASE_PAGE)));
+            let null = core::ptr::null_mut();
+            if slot.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
+                // SAFETY: made above and not handed to anybody.
+                drop(unsafe { Box::from_raw(new) });
+            }
+        }
+        self.split(index).expect("just made")
+    }
+}
+
+impl Deref for Table {
+    type Target = Entries;
+
+    fn deref(&self) -> &Entries {
+        &self.entries
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        for slot in self.splits.get().into_iter().flatten() {
+            let split = slot.load(Ordering::Relaxed);
+            if !split.is_null() {
+                // SAFETY: `prepare_split` made it from a box; nobody else has the table any more.
+                drop(unsafe { Box::from_raw(split) });
+            }
+        }
+    }
+}
+
+/// Holds neighbouring windows until dropped.
+pub(crate) struct WindowsGuard<'a> {
+    locks: &'a [WordLock],
+}
+
+impl Drop for WindowsGuard<'_> {
+    fn drop(&mut self) {
+        self.locks.iter().for_each(WordLock::release);
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! arena   | slot | slot | slot | slot | …         a slot is 64 MiB of addresses, inaccessible until used
 //!         └── region A ──┘ gap  └─ B ─┘           a range takes whole slots and leaves addresses free behind it
-//! table   [  A   ][  A  ][  A ][  B  ]            slot → region, for the fault handler: one load, no lock
+//! table   [  A   ][  A  ][  A ][  B  ]            slot → region or snapshot, for the fault handler: one load, no lock
 //! ```
 //! Addresses cost nothing: the range is reserved with `PROT_NONE` and no memory. The gap behind each range turns a write
 //! past its end into a fault that belongs to nobody.
@@ -19,6 +19,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use super::memory::Linux;
 use super::named;
 use crate::error::SystemError;
+use crate::frozen::Frozen;
 use crate::pool::ranges::Ranges;
 use crate::space::Space;
 use crate::sync::SignalsBlocked;
@@ -37,10 +38,20 @@ pub(crate) const LEAST: usize = 16 << 30;
 
 static ARENA: OnceLock<Arena> = OnceLock::new();
 
+/// Set in the address of a [`Frozen`], which is even.
+const SNAPSHOT: usize = 1;
+
+/// Whose an address is.
+pub(crate) enum Owner<'a> {
+    Region(&'a Space<Linux>),
+    Snapshot(&'a Frozen<Linux>),
+}
+
 /// The one arena of the process.
 pub(crate) struct Arena {
     base: usize,
-    regions: Box<[AtomicPtr<Space<Linux>>]>,
+    /// Null, the address of a [`Space`], or that of a [`Frozen`] with [`SNAPSHOT`] in it.
+    owners: Box<[AtomicPtr<()>]>,
     free: Mutex<Ranges>,
 }
 
@@ -67,11 +78,11 @@ impl Arena {
             match unsafe { mmap_anonymous(ptr::null_mut(), size + ALIGN, ProtFlags::empty(), flags) } {
                 Ok(at) => {
                     let slots = size / SLOT;
-                    let regions = Box::new_zeroed_slice(slots);
+                    let owners = Box::new_zeroed_slice(slots);
                     return Ok(Arena {
                         base: at.expose_provenance().next_multiple_of(ALIGN),
                         // SAFETY: all zeroes is a null AtomicPtr.
-                        regions: unsafe { regions.assume_init() },
+                        owners: unsafe { owners.assume_init() },
                         free: Mutex::new(Ranges::new(slots)),
                     });
                 }
@@ -99,30 +110,45 @@ impl Arena {
 
     /// From now on faults in the range go to `space`, which must stay where it is until [`Arena::unregister`].
     pub(crate) fn register(&self, space: &Space<Linux>) {
-        self.fill(space, ptr::from_ref(space).cast_mut());
+        self.fill(space.addresses.base, space.len(), ptr::from_ref(space).cast_mut().cast());
+    }
+
+    /// From now on faults at `base`, where `frozen` is mapped, go to it. It must stay where it is until
+    /// [`Arena::unregister`].
+    pub(crate) fn register_snapshot(&self, base: usize, frozen: &Frozen<Linux>) {
+        let (len, marked) = (frozen.len(), ptr::from_ref(frozen).cast_mut().cast::<()>());
+        self.fill(base, len, marked.map_addr(|address| address | SNAPSHOT));
     }
 
     /// From now on faults in the range are nobody's.
-    pub(crate) fn unregister(&self, space: &Space<Linux>) {
-        self.fill(space, ptr::null_mut());
+    pub(crate) fn unregister(&self, base: usize, len: usize) {
+        self.fill(base, len, ptr::null_mut());
     }
 
-    fn fill(&self, space: &Space<Linux>, value: *mut Space<Linux>) {
-        let start = (space.addresses.base - self.base) / SLOT;
-        for slot in &self.regions[start..start + slots_of(space.len())] {
+    fn fill(&self, base: usize, len: usize, value: *mut ()) {
+        let start = (base - self.base) / SLOT;
+        for slot in &self.owners[start..start + slots_of(len)] {
             slot.store(value, Ordering::Release);
         }
     }
 
-    /// The region that `address` lies in, and the offset in it. One load: for the fault handler.
+    /// Whose `address` is, and the offset there. One load: for the fault handler.
     ///
-    /// The reference is good for as long as the program keeps the region, which it must while it writes to it.
-    pub(crate) fn find(&self, address: usize) -> Option<(&Space<Linux>, usize)> {
-        let slot = self.regions.get(address.checked_sub(self.base)? / SLOT)?;
-        // SAFETY: null, or a space that stays in place until it is unregistered.
-        let space = unsafe { slot.load(Ordering::Acquire).as_ref() }?;
-        let offset = address.checked_sub(space.addresses.base)?;
-        (offset < space.len()).then_some((space, offset))
+    /// The reference is good for as long as the program keeps the region or snapshot, which it must while it uses it.
+    pub(crate) fn find(&self, address: usize) -> Option<(Owner<'_>, usize)> {
+        let slot = self.owners.get(address.checked_sub(self.base)? / SLOT)?.load(Ordering::Acquire);
+        let plain = slot.map_addr(|address| address & !SNAPSHOT);
+        let (owner, base, len) = if slot == plain {
+            // SAFETY: null, or a space that stays in place until it is unregistered.
+            let space = unsafe { slot.cast::<Space<Linux>>().as_ref() }?;
+            (Owner::Region(space), space.addresses.base, space.len())
+        } else {
+            // SAFETY: with the mark taken off a snapshot that stays in place until it is unregistered.
+            let frozen = unsafe { plain.cast::<Frozen<Linux>>().as_ref() }?;
+            (Owner::Snapshot(frozen), frozen.view()?, frozen.len())
+        };
+        let offset = address.checked_sub(base)?;
+        (offset < len).then_some((owner, offset))
     }
 
     /// Whether `address` lies in the arena at all.
@@ -131,7 +157,7 @@ impl Arena {
     }
 
     fn range(&self) -> Range<usize> {
-        self.base..self.base + self.regions.len() * SLOT
+        self.base..self.base + self.owners.len() * SLOT
     }
 
     fn free(&self) -> std::sync::MutexGuard<'_, Ranges> {

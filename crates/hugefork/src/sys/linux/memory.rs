@@ -15,7 +15,7 @@ use core::ptr;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::mm::{
     Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect,
     mremap_fixed, msync, munmap,
@@ -258,6 +258,19 @@ impl Sys for Linux {
         // SAFETY: as above.
         let _ = unsafe { madvise(pointer(at), len, Advice::LinuxHugepage) };
         Ok(())
+    }
+
+    fn hide(&self, at: usize, len: usize) -> Result<(), MapFailure> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: the range lies in the arena and belongs to the caller.
+        let mapped = unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) };
+        refused(at, len, named("mmap to hide a block", mapped))
+    }
+
+    fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError> {
+        debug_assert!(offset + len <= self.capacity);
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        named("fallocate(FALLOC_FL_PUNCH_HOLE)", fallocate(&self.fd, flags, offset as u64, len as u64))
     }
 
     fn protect(&self, at: usize, len: usize, access: Access) -> Result<(), SystemError> {

@@ -1,0 +1,70 @@
+//! A row of entries: the table of a region, the blocks of a snapshot.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use super::entry::{Entry, RESERVED};
+use crate::units::EntryIndex;
+
+/// Whether an entry has a block booked in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Booked {
+    Yes,
+    No,
+}
+
+/// One word an entry. Whoever changes one holds the lock that its owner says guards it.
+pub(crate) struct Entries {
+    words: Box<[AtomicU32]>,
+}
+
+impl Entries {
+    /// `count` entries, all zero. The memory is taken from the system page by page as entries are used.
+    pub(crate) fn new(count: usize) -> Entries {
+        let words = Box::new_zeroed_slice(count);
+        Entries {
+            // SAFETY: all zeroes is a valid AtomicU32: an entry that was never written.
+            words: unsafe { words.assume_init() },
+        }
+    }
+
+    /// Number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Bytes this takes when every entry is used.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.words)
+    }
+
+    pub(crate) fn get(&self, index: EntryIndex) -> Entry {
+        Entry::decode(self.words[index.0].load(Ordering::Acquire))
+    }
+
+    /// All of them, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
+        self.words.iter().map(|word| Entry::decode(word.load(Ordering::Acquire)))
+    }
+
+    /// Stores an entry; what is booked for it stays booked.
+    pub(crate) fn set(&self, index: EntryIndex, entry: Entry) {
+        let word = &self.words[index.0];
+        word.store(entry.encode() | word.load(Ordering::Relaxed) & RESERVED, Ordering::Release);
+    }
+
+    pub(crate) fn is_booked(&self, index: EntryIndex) -> bool {
+        self.words[index.0].load(Ordering::Relaxed) & RESERVED != 0
+    }
+
+    /// Notes whether a block is booked for the entry; the entry itself stays. True if that is new.
+    pub(crate) fn set_booked(&self, index: EntryIndex, booked: Booked) -> bool {
+        let word = &self.words[index.0];
+        let before = word.load(Ordering::Relaxed);
+        let after = match booked {
+            Booked::Yes => before | RESERVED,
+            Booked::No => before & !RESERVED,
+        };
+        word.store(after, Ordering::Release);
+        before != after
+    }
+}
