@@ -183,35 +183,42 @@ pub fn visit(order: Order, len: usize, target: Target, window: Window, mut each:
             each(Span { start, len: end - start, reach });
         }
     };
-    if len > GIGANTIC {
-        for start in (0..len).step_by(RESCHEDULE_EVERY) {
-            emit(start, len.min(start + RESCHEDULE_EVERY), Reach::Far);
-        }
-        return;
-    }
     let page = target.subpage_start(len);
+    // A function each: without optimisation all locals of a function stay on the stack, which may be a signal handler's.
     match order {
-        Order::TargetLast => {
-            for index in target_last(len / SUBPAGE, page / SUBPAGE) {
-                emit(index * SUBPAGE, (index + 1) * SUBPAGE, Reach::Near);
-            }
-        }
+        _ if len > GIGANTIC => in_steps(len, emit),
+        Order::TargetLast => by_subpage(len, page, emit),
         Order::Straight => emit(0, len, Reach::Near),
-        Order::NeighbourhoodLast => {
-            let begin = page.saturating_sub(NEIGHBOURHOOD * SUBPAGE);
-            let end = len.min(page + (NEIGHBOURHOOD + 1) * SUBPAGE);
-            // Right before left: with the usual target at the start there is only a right part.
-            emit(end, len, Reach::Far);
-            emit(0, begin, Reach::Far);
-            emit(begin, end, Reach::Near);
-        }
-        Order::Hybrid => {
-            let window = window.place(len, page);
-            emit(0, window.start, Reach::Far);
-            emit(window.end, len, Reach::Far);
-            emit(window.start, window.end, Reach::Near);
-        }
+        Order::NeighbourhoodLast => neighbourhood_last(len, page, emit),
+        Order::Hybrid => window_last(len, window.place(len, page), emit),
     }
+}
+
+fn in_steps(len: usize, mut emit: impl FnMut(usize, usize, Reach)) {
+    for start in (0..len).step_by(RESCHEDULE_EVERY) {
+        emit(start, len.min(start + RESCHEDULE_EVERY), Reach::Far);
+    }
+}
+
+fn by_subpage(len: usize, page: usize, mut emit: impl FnMut(usize, usize, Reach)) {
+    for index in target_last(len / SUBPAGE, page / SUBPAGE) {
+        emit(index * SUBPAGE, (index + 1) * SUBPAGE, Reach::Near);
+    }
+}
+
+fn neighbourhood_last(len: usize, page: usize, mut emit: impl FnMut(usize, usize, Reach)) {
+    let begin = page.saturating_sub(NEIGHBOURHOOD * SUBPAGE);
+    let end = len.min(page + (NEIGHBOURHOOD + 1) * SUBPAGE);
+    // Right before left: with the usual target at the start there is only a right part.
+    emit(end, len, Reach::Far);
+    emit(0, begin, Reach::Far);
+    emit(begin, end, Reach::Near);
+}
+
+fn window_last(len: usize, window: Range<usize>, mut emit: impl FnMut(usize, usize, Reach)) {
+    emit(0, window.start, Reach::Far);
+    emit(window.end, len, Reach::Far);
+    emit(window.start, window.end, Reach::Near);
 }
 
 fn round_down(offset: usize) -> usize {

@@ -157,15 +157,12 @@ impl<S: Sys> Space<S> {
 
     /// First write: zeroed blocks for `index` and its never-written neighbours.
     fn give_zeroed(&self, index: EntryIndex, target: Option<usize>) -> Result<Resolution, Unresolved> {
-        let pool = self.pool();
         let outlook = self.outlook(index, target);
         let mut ahead = Ahead::default();
         let run = self.zero_run(&mut ahead, index, outlook);
         let (taken, start) = self.take(index, run, Wanted::Zeroed)?;
-        let touched = target.map(|byte| pool.block_size.len_of(index.0 - start.0) + byte);
-        let cleared = pool
-            .zero(taken, touched, outlook.used, outlook.side)
-            .map_err(|error| self.returned(taken, Unresolved::OutOfMemory(error)))?;
+        let touched = target.map(|byte| self.pool().block_size.len_of(index.0 - start.0) + byte);
+        let cleared = self.zero(taken, touched, outlook)?;
         self.map(start, taken)?;
         self.follow(outlook, start, taken);
         self.count_zeroed(taken.count, cleared);
@@ -255,13 +252,7 @@ impl<S: Sys> Space<S> {
         target: Option<usize>,
         limit: Option<CowLimit>,
     ) -> Result<Resolution, Unresolved> {
-        let pool = self.pool();
-        if let Some(limit) = limit
-            && self.table.get(index).is_owner()
-            && self.cow.blocks() >= limit.blocks
-        {
-            return Err(Unresolved::CowLimit(limit.on_limit));
-        }
+        self.check_limit(index, limit)?;
         let outlook = self.outlook(index, target);
         let mut ahead = Ahead::default();
         // A snapshot marks an entry as shared before it takes the right to write away, and until that is done, and every
@@ -272,21 +263,48 @@ impl<S: Sys> Space<S> {
         let run = self.copy_run(&mut ahead, index, outlook);
         drop(choosing);
         let (taken, start) = self.take(index, run, Wanted::Any)?;
-        for (fresh, content) in pool.runs_by_content(taken) {
-            if content == Content::Fresh {
-                pool.obtain(fresh, 0).map_err(|error| self.returned(taken, Unresolved::OutOfMemory(error)))?;
-            }
-        }
+        self.obtain_fresh(taken)?;
         self.copy_blocks(start, taken, index, target, outlook);
         self.map(start, taken)?;
         self.follow(outlook, start, taken);
-        count(&self.counters.blocks_copied, taken.count as u64);
-        count(&self.counters.bytes_copied, pool.block_size.len_of(taken.count) as u64);
+        self.count_copied(taken);
         Ok(Resolution::Copied)
     }
 
     // Choosing, copying and counting are functions of their own so that what they need is off the stack when the deepest
     // call is made: without optimisation every local of a function stays there (see handler_stack).
+
+    /// Whether this region lets its forks and snapshots cost it one more copy.
+    fn check_limit(&self, index: EntryIndex, limit: Option<CowLimit>) -> Result<(), Unresolved> {
+        match limit {
+            Some(limit) if self.table.get(index).is_owner() && self.cow.blocks() >= limit.blocks => {
+                Err(Unresolved::CowLimit(limit.on_limit))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Gets memory for those of `taken` that have none.
+    fn obtain_fresh(&self, taken: Taken) -> Result<(), Unresolved> {
+        let pool = self.pool();
+        for (fresh, content) in pool.runs_by_content(taken) {
+            if content == Content::Fresh {
+                pool.obtain(fresh, 0).map_err(|error| self.returned(taken, Unresolved::OutOfMemory(error)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes `taken` read as zeros; returns how many bytes had to be cleared for that.
+    fn zero(&self, taken: Taken, touched: Option<usize>, outlook: Outlook) -> Result<usize, Unresolved> {
+        let zeroed = self.pool().zero(taken, touched, outlook.used, outlook.side);
+        zeroed.map_err(|error| self.returned(taken, Unresolved::OutOfMemory(error)))
+    }
+
+    fn count_copied(&self, taken: Taken) {
+        count(&self.counters.blocks_copied, taken.count as u64);
+        count(&self.counters.bytes_copied, self.pool().block_size.len_of(taken.count) as u64);
+    }
 
     /// The entries that a first write to `index` gives blocks to.
     fn zero_run<'a>(&'a self, ahead: &mut Ahead<'a>, index: EntryIndex, outlook: Outlook) -> Range<usize> {

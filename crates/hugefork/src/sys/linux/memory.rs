@@ -120,6 +120,21 @@ impl Linux {
     }
 }
 
+impl Linux {
+    /// [`Sys::map`] where `mremap` duplicates nothing: three calls.
+    fn map_hugetlb(&self, at: usize, len: usize, offset: usize, access: Access) -> Result<(), MapFailure> {
+        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: the range lies in the arena and belongs to the caller's region.
+        let mapped = unsafe { mmap(pointer(at), len, ProtFlags::READ, flags, self.fd.as_fd(), offset as u64) };
+        refused(at, len, named("mmap of a block", mapped))?;
+        // SAFETY: as above; this advice changes no contents.
+        let marked = unsafe { madvise(pointer(at), len, Advice::LinuxDontFork) };
+        torn(named("madvise(MADV_DONTFORK)", marked))?;
+        // Shared hugetlb memory is not part of a core dump unless bit 6 of coredump_filter says so: core(5).
+        if access == Access::ReadWrite { torn(self.protect(at, len, access)) } else { Ok(()) }
+    }
+}
+
 /// Maps the whole memfd at a multiple of the largest page that it may be made of.
 fn map_aligned(fd: &OwnedFd, capacity: usize, kind: Kind) -> Result<*mut c_void, SystemError> {
     let align = match kind {
@@ -222,15 +237,7 @@ impl Sys for Linux {
     fn map(&self, at: usize, len: usize, offset: usize, access: Access) -> Result<(), MapFailure> {
         debug_assert!(offset + len <= self.capacity);
         if let Kind::Hugetlb { .. } = self.kind {
-            let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
-            // SAFETY: the range lies in the arena and belongs to the caller's region.
-            let mapped = unsafe { mmap(pointer(at), len, ProtFlags::READ, flags, self.fd.as_fd(), offset as u64) };
-            refused(at, len, named("mmap of a block", mapped))?;
-            // SAFETY: as above; this advice changes no contents.
-            let marked = unsafe { madvise(pointer(at), len, Advice::LinuxDontFork) };
-            torn(named("madvise(MADV_DONTFORK)", marked))?;
-            // Shared hugetlb memory is not part of a core dump unless bit 6 of coredump_filter says so: core(5).
-            return if access == Access::ReadWrite { torn(self.protect(at, len, access)) } else { Ok(()) };
+            return self.map_hugetlb(at, len, offset, access);
         }
         let flags = MremapFlags::MAYMOVE;
         // SAFETY: `offset` lies in the direct map, which an old size of zero leaves as it is; the new range lies in the
