@@ -1,5 +1,7 @@
 //! What a time is: `CLOCK_MONOTONIC`, which parent, children and threads share, read behind a full fence.
 
+use std::hint::black_box;
+
 use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds of the monotonic clock, the same in every process of the machine.
@@ -39,6 +41,30 @@ fn full_fence() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
+/// Times calls between fences, and adds up the CPU time that they take in the calling thread.
+#[derive(Debug, Default)]
+pub(crate) struct Stopwatch {
+    cpu: CpuTime,
+}
+
+impl Stopwatch {
+    /// Milliseconds of `call`. What it returns is dropped, if at all, after the clock was read.
+    pub(crate) fn time<T>(&mut self, call: impl FnOnce() -> T) -> (T, f64) {
+        let before = CpuTime::of_this_thread();
+        let start = now_fenced();
+        let made = black_box(call());
+        let end = now_fenced();
+        let used = CpuTime::of_this_thread().since(before);
+        self.cpu = CpuTime { user: self.cpu.user + used.user, sys: self.cpu.sys + used.sys };
+        (made, ms(start, end))
+    }
+
+    /// CPU time of all calls so far.
+    pub(crate) fn cpu(&self) -> CpuTime {
+        self.cpu
+    }
+}
+
 /// User and system time, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuTime {
@@ -51,10 +77,7 @@ pub struct CpuTime {
 impl CpuTime {
     /// What the calling thread has used so far.
     pub fn of_this_thread() -> CpuTime {
-        // SAFETY: `rusage` is plain numbers, for which all-zero bytes are a value.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: the pointer is to a live `rusage`. The call cannot fail with these arguments.
-        unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+        let usage = usage();
         let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
         CpuTime { user: seconds(usage.ru_utime), sys: seconds(usage.ru_stime) }
     }
@@ -63,6 +86,19 @@ impl CpuTime {
     pub fn since(self, earlier: CpuTime) -> CpuTime {
         CpuTime { user: self.user - earlier.user, sys: self.sys - earlier.sys }
     }
+}
+
+/// Page faults of the calling thread that waited for no device, so far.
+pub(crate) fn minor_faults() -> u64 {
+    usage().ru_minflt as u64
+}
+
+fn usage() -> libc::rusage {
+    // SAFETY: `rusage` is plain numbers, for which all-zero bytes are a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live `rusage`. The call cannot fail with these arguments.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+    usage
 }
 
 #[cfg(test)]
@@ -87,5 +123,16 @@ mod tests {
         }
         let used = CpuTime::of_this_thread().since(before);
         assert!(used.user + used.sys > 0.0);
+    }
+
+    #[test]
+    fn a_stopwatch_adds_up() {
+        let mut watch = Stopwatch::default();
+        let ((), slept) = watch.time(|| std::thread::sleep(std::time::Duration::from_millis(2)));
+        assert!((2.0..1000.0).contains(&slept), "{slept} ms");
+        let before = watch.cpu();
+        let until = now() + 30_000_000;
+        watch.time(|| while now() < until {});
+        assert!(watch.cpu().user > before.user);
     }
 }

@@ -80,7 +80,7 @@ pub fn compare(report: &Report) -> Vec<Comparison> {
 }
 
 /// The parameters that say what the work was; results are compared if these agree.
-const WORK: [&str; 5] = ["size", "area", "use", "stride", "tasks"];
+const WORK: [&str; 7] = ["size", "area", "use", "stride", "tasks", "density", "block_size"];
 
 fn case_of(result: &CaseResult) -> Option<Case> {
     result.case.parse().ok()
@@ -121,6 +121,7 @@ fn rank(case: Case, subject: &str) -> Option<Rank> {
             Some(Rank::Aside("makes 64 KiB of each stretch present, not all of it"))
         }
         (Case::Snapshot, Subject::Memcpy) => Some(Rank::Aside("a whole second copy, though nothing to pay later")),
+        (Case::WriterLatency, Subject::Memcpy) => Some(Rank::Aside("has copied everything in its pause")),
         _ => Some(Rank::Rival),
     }
 }
@@ -192,6 +193,28 @@ mod tests {
             assert_eq!(comparison.others.len(), 2, "{comparison:?}");
             assert_eq!(comparison.best().unwrap().median, 20.0);
         }
+    }
+
+    #[test]
+    fn each_density_and_each_folio_size_is_a_work_of_its_own() {
+        let writes = |subject, density, median| {
+            result(Case::WriterLatency, subject, Metric::Writes, median, &[("density", density)])
+        };
+        let mark =
+            |subject, block, median| result(Case::LazyFree, subject, Metric::Mark, median, &[("block_size", block)]);
+        let found = compare(&report(vec![
+            writes("hugefork", "sparse", 60.0),
+            writes("hugefork", "dense", 150.0),
+            writes("fork-4k", "sparse", 12.0),
+            writes("fork-4k", "dense", 600.0),
+            writes("memcpy", "dense", 100.0),
+            mark("hugefork", "4KiB", 10.0),
+            mark("kernel", "4KiB", 50.0),
+            mark("kernel", "2MiB", 0.3),
+        ]));
+        let ratios: Vec<f64> = found.iter().map(|comparison| comparison.best().unwrap().ratio).collect();
+        assert_eq!(ratios, [0.2, 4.0, 5.0]);
+        assert!(matches!(found[1].others[1].rank, Rank::Aside(_)), "memcpy has paid before");
     }
 
     #[test]

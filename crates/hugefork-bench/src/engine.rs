@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use hugefork::{ByteSize, Commit, Pool, Region, ZeroedStock};
+use hugefork_kernels::Kernel;
 
 use crate::error::BenchError;
 use crate::plan::EngineChoice;
@@ -89,8 +90,10 @@ pub(crate) fn asked(choice: EngineChoice) -> Params {
 }
 
 /// What the pool turned out to be; takes the place of what was asked for.
-pub(crate) fn granted(pool: &Pool) -> Params {
-    Params::from([("backing".to_owned(), Param::text(pool.backing()))])
+pub(crate) fn granted(pool: &Pool, kernel: Option<Kernel>) -> Params {
+    let mut params = Params::from([("backing".to_owned(), Param::text(pool.backing()))]);
+    params.extend(kernel.map(|kernel| ("kernel".to_owned(), Param::text(kernel))));
+    params
 }
 
 /// What a reader must know of a pool that is not what was hoped for.

@@ -63,6 +63,16 @@ pub enum BenchError {
         /// How long it was waited for.
         after: Duration,
     },
+    /// Other bytes were lazily freed or reclaimed than must be: the time is that of other work.
+    #[error("{bytes} were {done}, must be {expected}")]
+    NotAll {
+        /// What was done to them.
+        done: &'static str,
+        /// How many it was done to.
+        bytes: ByteSize,
+        /// How many it must be.
+        expected: ByteSize,
+    },
     /// The observer could not keep the results.
     #[error("{0}")]
     Results(String),

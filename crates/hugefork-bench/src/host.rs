@@ -8,6 +8,7 @@ use hugefork::ByteSize;
 use serde::{Deserialize, Serialize};
 
 use crate::affinity::allowed_cpus;
+use crate::folios::{self, Folio};
 use crate::kernel_memory::HUGE_PAGE;
 
 /// The machine, as far as it decides the figures. What could not be read is absent, never guessed.
@@ -60,7 +61,7 @@ pub struct Cache {
     pub shared_by: String,
 }
 
-/// The kernel's settings for transparent huge pages, each the word in effect.
+/// The kernel's settings for transparent huge pages, each the word in effect, or for folios the one that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thp {
     /// `always`, `madvise` or `never`, for anonymous memory.
@@ -69,6 +70,9 @@ pub struct Thp {
     pub defrag: String,
     /// For shmem: `always`, `within_size`, `advise`, `never`, `deny` or `force`.
     pub shmem_enabled: String,
+    /// For anonymous memory by size, smallest first; none before Linux 6.8.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub folios: Vec<Folio>,
 }
 
 /// One hugetlb pool.
@@ -98,6 +102,7 @@ impl Host {
                 enabled: thp_setting("enabled"),
                 defrag: thp_setting("defrag"),
                 shmem_enabled: thp_setting("shmem_enabled"),
+                folios: folios::read(),
             },
             hugetlb: hugetlb_pools(),
             max_map_count: read_trimmed("/proc/sys/vm/max_map_count").and_then(|text| text.parse().ok()),

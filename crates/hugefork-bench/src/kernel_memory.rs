@@ -95,6 +95,18 @@ impl KernelMemory {
         Ok(memory)
     }
 
+    /// Maps `len` bytes and writes every word, `p[i] = i + bias`, whatever pages the kernel gives for it.
+    ///
+    /// # Errors
+    /// As [`KernelMemory::map`].
+    pub(crate) fn written(kind: PageKind, len: usize, bias: u64) -> Result<KernelMemory, BenchError> {
+        let memory = KernelMemory::map(kind, len, Reserve::Yes)?;
+        memory.touch()?;
+        // SAFETY: new memory of our own.
+        unsafe { work::write_words(memory.as_ptr().cast(), len / 8, bias) };
+        Ok(memory)
+    }
+
     /// First byte.
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
@@ -156,6 +168,27 @@ impl KernelMemory {
         }
     }
 
+    /// Lets the kernel drop the contents when it needs memory, unless they are written to again.
+    ///
+    /// # Errors
+    /// [`BenchError::System`] if the kernel refuses, as it does for hugetlb pages.
+    pub(crate) fn free_lazily(&self) -> Result<(), BenchError> {
+        self.advise(Advice::LinuxFree, "madvise(MADV_FREE)")
+    }
+
+    /// Drops the contents and gives the pages back: the mapping reads as zeros.
+    ///
+    /// # Errors
+    /// [`BenchError::System`] if the kernel refuses.
+    pub(crate) fn discard(&self) -> Result<(), BenchError> {
+        self.advise(Advice::LinuxDontNeed, "madvise(MADV_DONTNEED)")
+    }
+
+    /// Bytes of this mapping that the kernel may drop.
+    pub(crate) fn lazily_freed(&self) -> usize {
+        self.counted("LazyFree:")
+    }
+
     /// Checks that a touched mapping really has huge pages where it was asked to: with fragmented memory the kernel gives
     /// 4 KiB pages without a word, and the figures would carry the wrong name.
     ///
@@ -173,7 +206,7 @@ impl KernelMemory {
         if self.kind != PageKind::Thp {
             return Ok(());
         }
-        let huge = self.huge_bytes();
+        let huge = self.counted("AnonHugePages:");
         if (huge as f64) < touched as f64 * HUGE_ENOUGH {
             return Err(BenchError::CannotRun(format!(
                 "the kernel gave transparent huge pages for only {:.0} % of {}: free memory, or compact it \
@@ -185,12 +218,12 @@ impl KernelMemory {
         Ok(())
     }
 
-    /// Bytes of this mapping in transparent huge pages, from `/proc/self/smaps`.
-    fn huge_bytes(&self) -> usize {
+    /// What `/proc/self/smaps` counts of this mapping under `field`, in bytes.
+    fn counted(&self, field: &str) -> usize {
         let from = self.start.as_ptr() as usize;
         let smaps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-        // Neighbouring mappings with equal flags may be one entry; what lies outside ours is huge or not as ours is.
-        huge_bytes_in(&smaps, from..from + self.len).min(self.len)
+        // Neighbouring mappings with equal flags may be one entry; what lies outside ours is counted or not as ours is.
+        counted_in(&smaps, field, from..from + self.len).min(self.len)
     }
 
     fn advise(&self, advice: Advice, what: &'static str) -> Result<(), BenchError> {
@@ -198,7 +231,7 @@ impl KernelMemory {
     }
 
     fn raw_advise(&self, advice: Advice) -> rustix::io::Result<()> {
-        // SAFETY: the range is our own mapping; none of the advices used here takes contents away.
+        // SAFETY: the range is our own mapping, and so are the contents that some advices take away.
         unsafe { madvise(self.start.as_ptr().cast::<c_void>(), self.len, advice) }
     }
 }
@@ -260,7 +293,7 @@ fn map_aligned(len: usize) -> Result<NonNull<u8>, BenchError> {
     }
 }
 
-fn huge_bytes_in(smaps: &str, range: std::ops::Range<usize>) -> usize {
+fn counted_in(smaps: &str, field: &str, range: std::ops::Range<usize>) -> usize {
     let mut inside = false;
     let mut total = 0;
     for line in smaps.lines() {
@@ -270,7 +303,7 @@ fn huge_bytes_in(smaps: &str, range: std::ops::Range<usize>) -> usize {
             && let (Ok(from), Ok(to)) = (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16))
         {
             inside = from < range.end && to > range.start;
-        } else if inside && first == "AnonHugePages:" {
+        } else if inside && first == field {
             total += words.next().and_then(|kib| kib.parse::<usize>().ok()).unwrap_or(0) << 10;
         }
     }
@@ -299,7 +332,19 @@ mod tests {
     #[test]
     fn base_memory_has_no_huge_pages() {
         let memory = KernelMemory::populated(PageKind::Base, 2 * HUGE_PAGE).unwrap();
-        assert_eq!(memory.huge_bytes(), 0);
+        assert_eq!(memory.counted("AnonHugePages:"), 0);
+    }
+
+    #[test]
+    fn lazily_freed_memory_is_counted_and_discarded_memory_is_zero() {
+        let memory = KernelMemory::written(PageKind::Base, 2 * HUGE_PAGE, 1).unwrap();
+        assert_eq!(memory.lazily_freed(), 0);
+        memory.free_lazily().unwrap();
+        // The kernel marks pages in batches: the last one may be on its way.
+        assert!(memory.lazily_freed() > memory.len() / 10 * 9, "{}", memory.lazily_freed());
+        memory.discard().unwrap();
+        // SAFETY: our own mapping.
+        unsafe { work::check_zeros(memory.as_ptr(), memory.len()) }.unwrap();
     }
 
     #[test]
@@ -313,8 +358,9 @@ mod tests {
     fn smaps_is_read_by_overlap() {
         let smaps = "00200000-00600000 rw-p 00000000 00:00 0\nRss: 4096 kB\nAnonHugePages:      2048 kB\n\
                      00800000-00a00000 rw-p 00000000 00:00 0\nAnonHugePages:      2048 kB\n";
-        assert_eq!(huge_bytes_in(smaps, 0x20_0000..0x60_0000), 2 << 20);
-        assert_eq!(huge_bytes_in(smaps, 0x20_0000..0xa0_0000), 4 << 20);
-        assert_eq!(huge_bytes_in(smaps, 0x60_0000..0x80_0000), 0);
+        assert_eq!(counted_in(smaps, "AnonHugePages:", 0x20_0000..0x60_0000), 2 << 20);
+        assert_eq!(counted_in(smaps, "AnonHugePages:", 0x20_0000..0xa0_0000), 4 << 20);
+        assert_eq!(counted_in(smaps, "AnonHugePages:", 0x60_0000..0x80_0000), 0);
+        assert_eq!(counted_in(smaps, "Rss:", 0x20_0000..0x60_0000), 4 << 20);
     }
 }

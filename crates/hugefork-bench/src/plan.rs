@@ -1,4 +1,4 @@
-//! From what was asked to what will run: sizes checked before anything runs, memory and hugetlb pages shared out, and for
+//! From what was asked to what will run: sizes worked out before anything runs, memory and hugetlb pages shared out, and for
 //! each subject that cannot run the reason and its remedy.
 
 use std::collections::BTreeSet;
@@ -6,9 +6,13 @@ use std::collections::BTreeSet;
 use hugefork::{Backing, BlockSize, ByteSize, Fallback};
 
 use crate::cases::Case;
+use crate::density::Density;
 use crate::error::UsageError;
+use crate::folios::{self, Settings};
 use crate::host::Host;
 use crate::kernel_memory::{HUGE_PAGE, PageKind};
+use crate::options::unit;
+pub use crate::options::{Options, Scope};
 use crate::subject::{Stock, Subject};
 use crate::sweep;
 use crate::victim::{self, VictimPlan};
@@ -16,44 +20,8 @@ use crate::victim::{self, VictimPlan};
 /// Fewer counted rounds than this are run, but flagged.
 pub const COUNTED_MINIMUM: usize = 5;
 
-/// More tasks than this are taken for a slip.
-const MAX_TASKS: usize = 1024;
-
 /// Subjects may keep their memory between samples up to this part of it each, and hugefork's pools half of it together.
 const KEEP_SHARE: usize = 8;
-
-/// How much is run when nothing says otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// Sizes and subjects that fit well inside a minute on two cores.
-    Quick,
-    /// The sizes that figures are published for.
-    Full,
-    /// As `Full`; of `clear` and `copy` also every window, and blocks from 4 KiB to 1 GiB (see [`sweep`]).
-    Sweep,
-}
-
-/// What was asked for.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The cases, in order.
-    pub cases: Vec<Case>,
-    /// How much is run where an option below is absent.
-    pub scope: Scope,
-    /// Bytes of one area (see [`Case`] for what that is), for every case.
-    pub size: Option<usize>,
-    /// Tasks of the `anon-*` cases; all CPUs if absent.
-    pub tasks: Option<usize>,
-    /// The blocks of `clear` and `copy`, and of hugefork's pools, each of which is a subject of its own. If absent 2 MiB, and
-    /// [`sweep::BLOCKS`] for `clear` and `copy` in [`Scope::Sweep`].
-    pub block_sizes: Option<Vec<BlockSize>>,
-    /// The backings of hugefork's pools; each is a subject of its own.
-    pub backings: Vec<Backing>,
-    /// Counted rounds.
-    pub runs: usize,
-    /// Only these subjects.
-    pub subjects: Option<Vec<Subject>>,
-}
 
 /// What will run.
 #[derive(Clone, Debug)]
@@ -77,12 +45,16 @@ pub struct CasePlan {
     pub size: usize,
     /// Tasks at once; 1 where the case has no tasks.
     pub tasks: usize,
-    /// The block of `clear` and `copy`; elsewhere the largest block of hugefork's pools.
+    /// The block of `clear`, `copy` and `lazy-free`; elsewhere the largest block of hugefork's pools.
     pub block_size: BlockSize,
+    /// How much is written after a snapshot, where that is what the case does.
+    pub density: Option<Density>,
     /// Bytes that reference operations rotate over.
     pub rotation: usize,
     /// Whom clearing disturbs, or why nobody can be found; none where that is not measured.
     pub victim: Option<Result<VictimPlan, String>>,
+    /// Whether samples may change kernel settings.
+    pub settings: Settings,
     /// Why none of its subjects can run.
     pub lack: Option<String>,
     /// Its subjects.
@@ -145,7 +117,8 @@ impl CasePlan {
     }
 
     /// Shares out what `host` has right now: first to those who keep it.
-    fn settle(&mut self, host: &Host) {
+    fn settle(&mut self, host: &Host, settings: Settings) {
+        self.settings = settings;
         if self.lack.is_some() {
             self.subjects.iter_mut().for_each(|subject| subject.lack.clone_from(&self.lack));
             return;
@@ -153,7 +126,10 @@ impl CasePlan {
         let mut pages = host.hugetlb_free();
         for turn in [Keep::Held, Keep::Freed] {
             for subject in self.subjects.iter_mut().filter(|subject| subject.keep == turn) {
-                subject.lack = subject.lack(host, pages);
+                let folios = (subject.subject == Subject::KernelFolios)
+                    .then(|| folios::lack(&host.thp, self.block_size, settings))
+                    .flatten();
+                subject.lack = folios.or_else(|| subject.lack(host, pages));
                 if subject.lack.is_none() && subject.wants_hugetlb() && turn == Keep::Held {
                     pages -= subject.memory;
                 }
@@ -213,9 +189,7 @@ impl Plan {
     /// [`UsageError`] for what cannot be on any machine state: a size of zero, one that is not a whole number of blocks, one
     /// larger than the memory, no tasks, no runs, a subject that no chosen case has.
     pub fn new(options: &Options, host: &Host) -> Result<Plan, UsageError> {
-        check_numbers(options)?;
-        check_size(options, host)?;
-        check_subjects(options)?;
+        options.check(host)?;
         let mut warnings = Vec::new();
         if options.runs < COUNTED_MINIMUM {
             warnings.push(format!(
@@ -226,13 +200,14 @@ impl Plan {
         let mut seen = BTreeSet::new();
         let mut cases = Vec::new();
         for case in options.cases.iter().copied().filter(|case| seen.insert(*case)) {
-            let blocks = blocks(case, options);
-            // For a pool the block size is one of its properties, like the backing; clear and copy do other work with each.
-            let groups = if case.has_pool() { blocks.chunks(blocks.len()) } else { blocks.chunks(1) };
-            for group in groups {
-                let planned = plan_case(case, group, options, host)?;
-                warnings.extend(caveats(&planned, host).into_iter().filter(|_| planned.lack.is_none()));
-                cases.push(planned);
+            let blocks = options.blocks(case);
+            let at_once = if case.works_differ_by_block() { 1 } else { blocks.len() };
+            for group in blocks.chunks(at_once) {
+                for density in case.densities() {
+                    let planned = plan_case(case, group, density, options, host)?;
+                    warnings.extend(caveats(&planned, host).into_iter().filter(|_| planned.lack.is_none()));
+                    cases.push(planned);
+                }
             }
         }
         Ok(Plan { cases, runs: options.runs, warnings })
@@ -243,10 +218,15 @@ impl Plan {
         self.cases.iter().map(CasePlan::hugetlb_bytes).max().unwrap_or(0)
     }
 
+    /// Whether any sample will change the settings of [`folios::paths`] if it may.
+    pub fn wants_folios(&self) -> bool {
+        self.cases.iter().flat_map(|case| &case.subjects).any(|subject| subject.subject == Subject::KernelFolios)
+    }
+
     /// Shares out what `host` has right now, and notes what cannot run on it.
-    pub fn settle(&mut self, host: &Host) {
+    pub fn settle(&mut self, host: &Host, settings: Settings) {
         for case in &mut self.cases {
-            case.settle(host);
+            case.settle(host, settings);
         }
     }
 
@@ -256,80 +236,13 @@ impl Plan {
     }
 }
 
-fn check_numbers(options: &Options) -> Result<(), UsageError> {
-    if options.runs == 0 {
-        return Err(UsageError("--runs 0: take at least 1 (5 for figures to publish)".to_owned()));
-    }
-    match options.tasks {
-        Some(0) => Err(UsageError("--tasks 0: take at least 1".to_owned())),
-        Some(tasks) if tasks > MAX_TASKS => Err(UsageError(format!("--tasks {tasks}: take at most {MAX_TASKS}"))),
-        _ => Ok(()),
-    }
-}
-
-/// The block sizes of a case, each once. Never empty.
-fn blocks(case: Case, options: &Options) -> Vec<BlockSize> {
-    let mut blocks = match &options.block_sizes {
-        Some(asked) if !asked.is_empty() => asked.clone(),
-        _ if options.scope == Scope::Sweep && !case.has_pool() => sweep::BLOCKS.to_vec(),
-        _ => vec![BlockSize::MIB_2],
-    };
-    let mut seen = BTreeSet::new();
-    blocks.retain(|block| seen.insert(*block));
-    blocks
-}
-
-/// What areas are a whole number of: huge pages, for the kernel's subjects, and blocks.
-fn unit(blocks: &[BlockSize]) -> usize {
-    blocks.iter().map(|block| block.bytes()).max().unwrap_or(0).max(HUGE_PAGE)
-}
-
-fn check_size(options: &Options, host: &Host) -> Result<(), UsageError> {
-    let Some(size) = options.size else {
-        return Ok(());
-    };
-    // A sweep's own sizes are not asked for: those that do not fit are left out, see `plan_case`.
-    let unit = unit(options.block_sizes.as_deref().unwrap_or_default());
-    if size == 0 {
-        return Err(UsageError(format!("--size 0: take a multiple of {}", ByteSize(unit))));
-    }
-    if !size.is_multiple_of(unit) {
-        let below = size / unit * unit;
-        let nearest = if below == 0 { unit } else { below };
-        return Err(UsageError(format!(
-            "--size {}: not a multiple of {} (the larger of a huge page and --block-size); the nearest is {}",
-            ByteSize(size),
-            ByteSize(unit),
-            ByteSize(nearest)
-        )));
-    }
-    if size > host.memory_bytes {
-        return Err(UsageError(format!(
-            "--size {}: larger than this machine's memory ({}MiB); take a smaller one",
-            ByteSize(size),
-            host.memory_bytes >> 20
-        )));
-    }
-    Ok(())
-}
-
-fn check_subjects(options: &Options) -> Result<(), UsageError> {
-    for subject in options.subjects.iter().flatten() {
-        if !options.cases.iter().any(|case| case.has(subject)) {
-            let mut have: Vec<String> =
-                options.cases.iter().flat_map(|case| case.subjects(Scope::Quick)).map(|s| s.to_string()).collect();
-            have.sort_unstable();
-            have.dedup();
-            return Err(UsageError(format!(
-                "--subjects {subject}: no chosen case has it; their subjects are {}",
-                have.join(", ")
-            )));
-        }
-    }
-    Ok(())
-}
-
-fn plan_case(case: Case, blocks: &[BlockSize], options: &Options, host: &Host) -> Result<CasePlan, UsageError> {
+fn plan_case(
+    case: Case,
+    blocks: &[BlockSize],
+    density: Option<Density>,
+    options: &Options,
+    host: &Host,
+) -> Result<CasePlan, UsageError> {
     let unit = unit(blocks);
     let block_size = blocks.iter().copied().max().unwrap_or(BlockSize::MIB_2);
     let tasks = if case.has_tasks() { options.tasks.unwrap_or(host.cpus) } else { 1 };
@@ -341,9 +254,11 @@ fn plan_case(case: Case, blocks: &[BlockSize], options: &Options, host: &Host) -
         size,
         tasks,
         block_size,
+        density,
         // A reference that is colder than what it is compared with would make it look slow.
         rotation: rotation.min(size),
         victim: (case == Case::Clear && options.scope != Scope::Quick).then(|| victim::plan(host)),
+        settings: Settings::Fixed,
         lack: (!size.is_multiple_of(unit)).then(|| {
             format!("--size {} is not a whole number of blocks of {}; leave --size out", ByteSize(size), ByteSize(unit))
         }),

@@ -1,6 +1,7 @@
 //! Tests of what a plan accepts and how it shares out memory.
 
 use super::*;
+use crate::folios::Folio;
 use crate::host::{Cache, HugetlbPool, Thp};
 use crate::subject::Stock;
 
@@ -11,7 +12,14 @@ fn host(memory_gib: usize, hugetlb_pages: usize) -> Host {
         caches: vec![Cache { level: 3, kind: "Unified".into(), size: "32MiB".into(), shared_by: "0-1".into() }],
         memory_bytes: memory_gib << 30,
         available_bytes: memory_gib << 30,
-        thp: Thp { enabled: "madvise".into(), defrag: "madvise".into(), shmem_enabled: "never".into() },
+        thp: Thp {
+            enabled: "madvise".into(),
+            defrag: "madvise".into(),
+            shmem_enabled: "never".into(),
+            folios: [("64KiB", "never"), ("2MiB", "inherit")]
+                .map(|(size, enabled)| Folio { size: size.into(), enabled: enabled.into() })
+                .to_vec(),
+        },
         hugetlb: vec![HugetlbPool { page: "2MiB".into(), total: hugetlb_pages, free: hugetlb_pages }],
         ..Host::default()
     }
@@ -103,7 +111,7 @@ fn hugetlb_pages_are_shared_out_and_who_gets_none_is_told_why() {
         let host = host(24, pages);
         let mut plan = Plan::new(&options, &host).unwrap();
         assert_eq!(plan.hugetlb_bytes(), 2 * (128 << 20), "one for hugefork, one for the kernel");
-        plan.settle(&host);
+        plan.settle(&host, Settings::Fixed);
         plan.cases.remove(0).subjects
     };
     let without = |subjects: &[SubjectPlan]| -> Vec<String> {
@@ -131,7 +139,7 @@ fn with_memory_freed_between_samples_subjects_share_the_pages() {
     let mut plan = Plan::new(&options, &host).unwrap();
     assert!(plan.cases[0].subjects.iter().all(|subject| subject.keep == Keep::Freed));
     assert_eq!(plan.hugetlb_bytes(), 4 << 30);
-    plan.settle(&host);
+    plan.settle(&host, Settings::Fixed);
     assert!(plan.cases[0].subjects.iter().all(|subject| subject.lack.is_none()));
 }
 
@@ -155,7 +163,7 @@ fn switched_off_huge_pages_and_too_little_memory_are_told() {
     host.thp.enabled = "never".into();
     let mut plan = Plan::new(&options, &host).unwrap();
     assert!(plan.cases[0].subjects.iter().all(|subject| subject.keep == Keep::Freed));
-    plan.settle(&host);
+    plan.settle(&host, Settings::Fixed);
     let lack = |subject: Subject| {
         plan.cases[0].subjects.iter().find(|planned| planned.subject == subject).unwrap().lack.clone()
     };
@@ -214,7 +222,7 @@ fn a_sweep_goes_over_its_blocks_and_leaves_out_what_does_not_fit() {
     // By --size, and by memory.
     let lacks = |options: &Options, host: &Host| -> Vec<Option<String>> {
         let mut plan = Plan::new(options, host).unwrap();
-        plan.settle(host);
+        plan.settle(host, Settings::Fixed);
         plan.cases.iter().take(4).map(|case| case.subjects[0].lack.clone()).collect()
     };
     options.size = Some(256 << 20);
@@ -265,4 +273,36 @@ fn pools_make_way_when_they_are_many() {
     assert_eq!(keeps(&options), Keep::Held);
     options.backings = vec![Backing::ShmemHuge, Backing::ShmemBase, Backing::Auto];
     assert_eq!(keeps(&options), Keep::Freed, "nine pools of 2 GiB");
+}
+
+#[test]
+fn writes_after_a_snapshot_are_sparse_or_dense() {
+    let plan = Plan::new(&options(&[Case::Snapshot, Case::WriterLatency]), &host(64, 0)).unwrap();
+    let densities: Vec<Option<Density>> = plan.cases.iter().map(|case| case.density).collect();
+    assert_eq!(densities, [None, Some(Density::Sparse), Some(Density::Dense)]);
+    for case in &plan.cases[1..] {
+        assert!(case.subjects.iter().all(|subject| subject.memory == 2 * case.size), "an area and its copy");
+    }
+}
+
+#[test]
+fn folios_that_only_a_setting_gives_need_tune() {
+    let mut options = options(&[Case::LazyFree]);
+    let sizes = |options: &Options| -> Vec<BlockSize> {
+        Plan::new(options, &host(24, 0)).unwrap().cases.iter().map(|case| case.block_size).collect()
+    };
+    assert_eq!(sizes(&options), [BlockSize::KIB_4, BlockSize::MIB_2]);
+    options.scope = Scope::Full;
+    assert_eq!(sizes(&options).len(), 9);
+    options.block_sizes = Some(vec![BlockSize::KIB_64, BlockSize::MIB_2]);
+    let lacks = |settings| -> Vec<Option<String>> {
+        let mut plan = Plan::new(&options, &host(24, 0)).unwrap();
+        assert!(plan.wants_folios());
+        plan.settle(&host(24, 0), settings);
+        let kernels = plan.cases.iter().flat_map(|case| &case.subjects).filter(|s| s.subject == Subject::KernelFolios);
+        kernels.map(|subject| subject.lack.clone()).collect()
+    };
+    assert_eq!(lacks(Settings::Lent), [None, None]);
+    let fixed = lacks(Settings::Fixed);
+    assert!(fixed[0].as_ref().unwrap().contains("--tune") && fixed[1].is_none(), "{fixed:?}");
 }

@@ -13,6 +13,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cases::Case;
+use crate::engine;
 use crate::error::BenchError;
 use crate::host::Host;
 use crate::plan::{CasePlan, Keep, Plan};
@@ -147,7 +148,7 @@ impl Running {
     fn take(&mut self, plan: &CasePlan, round: usize) -> Result<Vec<Measure>, BenchError> {
         self.work.prepare()?;
         if round == 0 {
-            self.params.extend(self.work.granted());
+            self.params.extend(self.work.pool().into_iter().flat_map(|(pool, kernel)| engine::granted(pool, kernel)));
             self.caveat = self.work.caveat();
         }
         // Of case and round only: in a round, every subject gets the same targets.

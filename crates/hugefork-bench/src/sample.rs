@@ -1,6 +1,10 @@
 //! What a subject is to the runner: memory that is made ready, one sample taken, memory given back.
 
+use hugefork::Pool;
+use hugefork_kernels::Kernel;
+
 use crate::clock::CpuTime;
+use crate::engine;
 use crate::error::BenchError;
 use crate::plan::Keep;
 use crate::random::Random;
@@ -35,6 +39,26 @@ pub enum Metric {
     Zeroing,
     /// The call that takes a fork or snapshot.
     Pause,
+    /// The write that half of all writes are no slower than.
+    P50,
+    /// Likewise, nine of ten.
+    P90,
+    /// 99 of 100.
+    P99,
+    /// 999 of 1000.
+    P999,
+    /// The slowest write.
+    Max,
+    /// All writes together. In results it is `total` as well, in another unit.
+    Writes,
+    /// Bytes copied for each byte that was changed.
+    Amplification,
+    /// The call that marks memory as lazily freed.
+    Mark,
+    /// That, and a write to each block, which takes it back.
+    MarkRewrite,
+    /// From populated memory to memory that is free again.
+    MarkReclaim,
     /// User time of the sample.
     User,
     /// System time of the sample.
@@ -52,7 +76,7 @@ pub enum Better {
 
 impl Metric {
     /// Every metric.
-    pub const ALL: [Metric; 14] = [
+    pub const ALL: [Metric; 24] = [
         Metric::Op,
         Metric::Use,
         Metric::Total,
@@ -65,6 +89,16 @@ impl Metric {
         Metric::FaultsPerGib,
         Metric::Zeroing,
         Metric::Pause,
+        Metric::P50,
+        Metric::P90,
+        Metric::P99,
+        Metric::P999,
+        Metric::Max,
+        Metric::Writes,
+        Metric::Amplification,
+        Metric::Mark,
+        Metric::MarkRewrite,
+        Metric::MarkReclaim,
         Metric::User,
         Metric::Sys,
     ];
@@ -74,7 +108,7 @@ impl Metric {
         match self {
             Metric::Op => "op",
             Metric::Use => "use",
-            Metric::Total => "total",
+            Metric::Total | Metric::Writes => "total",
             Metric::VictimSlowdown => "victim_slowdown",
             Metric::Latency => "latency",
             Metric::Fault => "fault",
@@ -84,6 +118,15 @@ impl Metric {
             Metric::FaultsPerGib => "faults_per_gib",
             Metric::Zeroing => "zeroing",
             Metric::Pause => "pause",
+            Metric::P50 => "p50",
+            Metric::P90 => "p90",
+            Metric::P99 => "p99",
+            Metric::P999 => "p99.9",
+            Metric::Max => "max",
+            Metric::Amplification => "amplification",
+            Metric::Mark => "mark",
+            Metric::MarkRewrite => "mark+rewrite",
+            Metric::MarkReclaim => "mark+reclaim",
             Metric::User => "user",
             Metric::Sys => "sys",
         }
@@ -93,9 +136,11 @@ impl Metric {
     pub fn unit(self) -> &'static str {
         match self {
             Metric::Op | Metric::Use | Metric::Total | Metric::Latency | Metric::Fault | Metric::Overhead => "us",
+            Metric::P50 | Metric::P90 | Metric::P99 | Metric::P999 | Metric::Max => "us",
             Metric::Throughput => "GiB/s",
-            Metric::Create | Metric::Zeroing | Metric::Pause => "ms",
-            Metric::VictimSlowdown => "ratio",
+            Metric::Create | Metric::Zeroing | Metric::Pause | Metric::Writes => "ms",
+            Metric::Mark | Metric::MarkRewrite | Metric::MarkReclaim => "ms",
+            Metric::VictimSlowdown | Metric::Amplification => "ratio",
             Metric::FaultsPerGib => "count",
             Metric::User | Metric::Sys => "s",
         }
@@ -143,14 +188,14 @@ pub(crate) trait Work {
     /// Gives the memory back. Not timed.
     fn release(&mut self);
 
-    /// Parameters that are known only once memory was got, such as the backing that hugefork was granted.
-    fn granted(&self) -> Params {
-        Params::new()
+    /// hugefork's pool, once there is one, and the kernel that its faults run in this case, if they do.
+    fn pool(&self) -> Option<(&Pool, Option<Kernel>)> {
+        None
     }
 
     /// What a reader must know about these figures, known once memory was got.
     fn caveat(&self) -> Option<String> {
-        None
+        self.pool().and_then(|(pool, _)| engine::caveat(pool))
     }
 }
 

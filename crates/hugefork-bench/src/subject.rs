@@ -24,6 +24,8 @@ pub enum Subject {
     KernelHugetlb,
     /// Anonymous memory of 4 KiB pages.
     Kernel4k,
+    /// Anonymous memory in folios of the case's block size.
+    KernelFolios,
     /// `fork(2)` over transparent huge pages.
     ForkThp,
     /// `fork(2)` over hugetlb pages.
@@ -53,13 +55,14 @@ pub enum Stock {
 
 impl Subject {
     /// Every subject that has a fixed name.
-    pub const NAMED: [Subject; 12] = [
+    pub const NAMED: [Subject; 13] = [
         Subject::Hugefork,
         Subject::HugeforkZeroed,
         Subject::HugeforkRefilling,
         Subject::KernelThp,
         Subject::KernelHugetlb,
         Subject::Kernel4k,
+        Subject::KernelFolios,
         Subject::ForkThp,
         Subject::ForkHugetlb,
         Subject::Fork4k,
@@ -77,6 +80,7 @@ impl Subject {
             Subject::KernelThp => "kernel-thp",
             Subject::KernelHugetlb => "kernel-hugetlb",
             Subject::Kernel4k => "kernel-4k",
+            Subject::KernelFolios => "kernel",
             Subject::ForkThp => "fork-thp",
             Subject::ForkHugetlb => "fork-hugetlb",
             Subject::Fork4k => "fork-4k",

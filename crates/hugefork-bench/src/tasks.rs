@@ -270,7 +270,7 @@ impl Team {
         let tasks = self.tasks.len();
         let died = |how: String| BenchError::Task { task, tasks, how };
         match mem::replace(&mut self.tasks[task], Task::Reaped) {
-            Task::Process(pid) => wait_for(pid).map_err(died),
+            Task::Process(pid) => wait_for(pid).map(drop).map_err(died),
             Task::Thread(handle) => handle.join().map_err(|_| died("panicked".to_owned())),
             Task::Reaped => Ok(()),
         }
@@ -324,8 +324,8 @@ pub(crate) unsafe fn fork_child(body: impl FnOnce() -> u32) -> Result<libc::pid_
     }
 }
 
-/// Waits for a child; says how it died, if a signal killed it.
-pub(crate) fn wait_for(pid: libc::pid_t) -> Result<(), String> {
+/// Waits for a child and gives its exit status; says how it died, if a signal killed it.
+pub(crate) fn wait_for(pid: libc::pid_t) -> Result<libc::c_int, String> {
     let mut status = 0;
     loop {
         // SAFETY: `status` is a live integer; `pid` is a child of ours that nobody else waits for.
@@ -338,7 +338,7 @@ pub(crate) fn wait_for(pid: libc::pid_t) -> Result<(), String> {
         }
     }
     if !libc::WIFSIGNALED(status) {
-        return Ok(());
+        return Ok(libc::WEXITSTATUS(status));
     }
     Err(match libc::WTERMSIG(status) {
         libc::SIGBUS => "was killed by SIGBUS: the hugetlb pool ran out of pages".to_owned(),

@@ -13,6 +13,10 @@ const LINE: usize = 64;
 /// A page of the sparse passes.
 const PAGE: usize = 4096;
 
+/// What [`rewrite_blocks`] writes, and where in a block.
+const REWRITTEN: u8 = 0xa5;
+const REWRITTEN_AT: usize = 8;
+
 /// Writes every 8-byte word of an area in order, `p[i] = i + bias`: the work of vm-scalability's `anon-*-seq` (its `usemem`
 /// has no bias).
 ///
@@ -37,6 +41,61 @@ pub unsafe fn check_words(area: *const u64, words: usize, bias: u64) -> Result<(
         let found = unsafe { area.add(i).read_volatile() };
         if found != i as u64 + bias {
             return Err((i * 8, found, i as u64 + bias));
+        }
+    }
+    Ok(())
+}
+
+/// As [`check_words`] over `len` bytes, as an error that a subject fails with.
+///
+/// # Safety
+/// As [`check_words`].
+pub(crate) unsafe fn check_area(area: *const u8, len: usize, bias: u64) -> Result<(), BenchError> {
+    // SAFETY: by contract.
+    unsafe { check_words(area.cast(), len / 8, bias) }.map_err(|(offset, found, expected)| BenchError::WrongContents {
+        offset,
+        found,
+        expected,
+    })
+}
+
+/// Writes one byte of each block of `block` bytes, the ninth: one that [`check_words`] does not look at.
+///
+/// # Safety
+/// `area` is valid for writes of `len` bytes; nobody else accesses it meanwhile.
+#[inline(never)]
+pub unsafe fn rewrite_blocks(area: *mut u8, len: usize, block: usize) {
+    for offset in (0..len).step_by(block) {
+        // SAFETY: a block is at least a page, so the byte is in it, and within the area by contract.
+        unsafe { area.add(offset + REWRITTEN_AT).write_volatile(REWRITTEN) };
+    }
+}
+
+/// Checks what [`rewrite_blocks`] left.
+///
+/// # Safety
+/// As [`rewrite_blocks`], for reads.
+pub(crate) unsafe fn check_rewritten(area: *const u8, len: usize, block: usize) -> Result<(), BenchError> {
+    for offset in (0..len).step_by(block).map(|start| start + REWRITTEN_AT) {
+        // SAFETY: by contract.
+        let found = unsafe { area.add(offset).read_volatile() };
+        if found != REWRITTEN {
+            return Err(BenchError::WrongContents { offset, found: found.into(), expected: REWRITTEN.into() });
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the first word of each page is zero.
+///
+/// # Safety
+/// `area` is valid for reads of `len` bytes and aligned to 8; nobody writes it meanwhile.
+pub(crate) unsafe fn check_zeros(area: *const u8, len: usize) -> Result<(), BenchError> {
+    for offset in (0..len).step_by(PAGE) {
+        // SAFETY: within the area by contract, and a multiple of 4096.
+        let found = unsafe { area.add(offset).cast::<u64>().read_volatile() };
+        if found != 0 {
+            return Err(BenchError::WrongContents { offset, found, expected: 0 });
         }
     }
     Ok(())
@@ -131,6 +190,23 @@ mod tests {
         area[512] = 1;
         // SAFETY: the vector's own memory.
         assert_eq!(unsafe { check_words(area.as_ptr(), area.len(), 5) }, Err((4096, 1, 517)));
+    }
+
+    #[test]
+    fn one_byte_of_each_block_is_rewritten_and_zeros_are_zeros() {
+        let (len, block) = (64 << 10, 16 << 10);
+        let mut area = vec![0u64; len / 8];
+        let base = area.as_mut_ptr().cast::<u8>();
+        // SAFETY: the vector's own memory, throughout.
+        unsafe {
+            check_zeros(base, len).unwrap();
+            write_words(base.cast(), len / 8, 1);
+            assert!(check_zeros(base, len).is_err() && check_rewritten(base, len, block).is_err());
+            rewrite_blocks(base, len, block);
+            check_rewritten(base, len, block).unwrap();
+            check_area(base, len, 1).unwrap();
+            assert!(check_rewritten(base, len, PAGE).is_err(), "of each block, not of each page");
+        }
     }
 
     #[test]

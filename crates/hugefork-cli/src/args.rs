@@ -31,18 +31,21 @@ pub(crate) enum Command {
 
 const BENCH_HELP: &str = "\
 Cases:
-  clear         clear a block around a random target, then use 64 KiB there
-  copy          copy a block likewise
-  zero-fault    first write at a random offset of each 2 MiB, then use 64 KiB there
-  anon-w-seq    each task writes every word of its own new area
-  anon-cow-seq  each task writes every word of its own fork of one populated area
-  snapshot      pause to take a fork or snapshot of a populated area
+  clear           clear a block around a random target, then use 64 KiB there
+  copy            copy a block likewise
+  zero-fault      first write at a random offset of each 2 MiB, then use 64 KiB there
+  anon-w-seq      each task writes every word of its own new area
+  anon-cow-seq    each task writes every word of its own fork of one populated area
+  snapshot        pause to take a fork or snapshot of a populated area
+  writer-latency  random 8-byte writes to a populated area, while a fork or snapshot of it is held
+  lazy-free       lazily free a populated area; then write to it again, or reclaim it
 
 Subjects:
   hugefork                                   clears blocks at the fault
   hugefork-zeroed                            takes them from a stock of zeroed blocks, filled before
   hugefork-refilling                         likewise, empty at first and refilled beside the tasks
   kernel-thp, kernel-hugetlb, kernel-4k      fresh anonymous memory
+  kernel                                     anonymous memory in folios of --block-size
   fork-thp, fork-hugetlb, fork-4k            fork(2) over anonymous memory
   memset, memcpy                             libc's
   and for clear and copy any kernel, such as target-last/rep or hybrid/avx512-nt+rep@256KiB;
@@ -70,7 +73,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N")]
     pub(crate) tasks: Option<usize>,
 
-    /// The block of clear and copy, and of hugefork's pools, 4KiB to 1GiB; several are compared [default: 2MiB]
+    /// The block of clear, copy and lazy-free, and of hugefork's pools, 4KiB to 1GiB; several are compared [default: 2MiB,
+    /// lazy-free: every folio size]
     #[arg(long, value_name = "SIZE", value_delimiter = ',')]
     pub(crate) block_size: Option<Vec<BlockSize>>,
 
@@ -94,7 +98,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
-    /// As root: set shmem huge pages and the hugetlb pool as the subjects need them, and put both back at the end
+    /// As root: set shmem huge pages, the hugetlb pool and folio sizes as the subjects need them, and put all back at the end
     #[arg(long)]
     pub(crate) tune: bool,
 }

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
-use hugefork_bench::{Case, Host, Options, Plan, Report, Scope, runner};
+use hugefork_bench::{Case, Host, Options, Plan, Report, Scope, Settings, runner};
 
 use crate::args::BenchArgs;
 use crate::failure::Failure;
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         // What subjects run on, and what is recorded, is the machine as it is now.
         host = Host::read();
     }
-    plan.settle(&host);
+    plan.settle(&host, if tuning.is_some() { Settings::Lent } else { Settings::Fixed });
     let mut report = Report::new(command_line(), host.clone());
     if let Some(shortfall) = tuning.as_ref().and_then(|tuning| tuning.shortfall.clone()) {
         report.warn(shortfall);

@@ -7,6 +7,7 @@ use std::fmt::Write;
 
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
+use hugefork::BlockSize;
 use hugefork_bench::compare::{Beside, Comparison, Rank, compare};
 use hugefork_bench::result::{Absent, CaseResult, Params};
 use hugefork_bench::sample::Metric;
@@ -101,6 +102,8 @@ fn work(comparison: &Comparison) -> String {
         Case::ZeroFault => format!("first write + use of {}", param("use")),
         Case::AnonWSeq => format!("{} tasks write {} each", param("tasks"), param("size")),
         Case::AnonCowSeq => format!("{} tasks write forks of {}", param("tasks"), param("size")),
+        Case::WriterLatency => format!("{} writes, snapshot of {} held", param("writes"), param("size")),
+        Case::LazyFree => format!("mark {}", param("size")),
         _ => format!("pause, {}", param("size")),
     };
     let Some(backing) = comparison.ours.params.get("backing") else {
@@ -121,7 +124,7 @@ fn work(comparison: &Comparison) -> String {
 const TICKS: f64 = 0.010;
 
 /// What sets works of one case apart whose figures do not belong beside each other.
-const WORKS: [&str; 3] = ["size", "use", "victim"];
+const WORKS: [&str; 4] = ["size", "use", "victim", "density"];
 
 /// The figures of one case: a table a work.
 fn details(case: Case, report: &Report) -> String {
@@ -168,7 +171,14 @@ fn figures(case: Case, results: &[&CaseResult]) -> String {
         // Best first, whichever way is better.
         hugefork_bench::compare::ratio(lead, median, 1.0)
     };
-    rows.sort_by(|(_, a), (_, b)| rank(b).total_cmp(&rank(a)));
+    // By block first where that is the work, so that who did the same stands together.
+    let block = |params: &Params| {
+        let block = params.get("block_size").filter(|_| case == Case::LazyFree)?;
+        block.to_string().parse::<BlockSize>().ok()
+    };
+    rows.sort_by(|((_, with), a), ((_, other), b)| {
+        block(with).cmp(&block(other)).then_with(|| rank(b).total_cmp(&rank(a)))
+    });
 
     let mut header = vec!["subject".to_owned(), "with".to_owned()];
     header.extend(metrics.iter().map(|(metric, unit)| format!("{metric} {unit}")));
@@ -252,136 +262,5 @@ fn times(ratio: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use hugefork_bench::Host;
-    use hugefork_bench::result::Param;
-
-    use super::*;
-
-    fn result(case: Case, subject: &str, median: f64, params: &[(&str, &str)]) -> CaseResult {
-        let metric = case.lead_metric();
-        CaseResult {
-            case: case.name().to_owned(),
-            subject: subject.to_owned(),
-            params: params.iter().map(|(name, value)| ((*name).to_owned(), Param::text(value))).collect(),
-            metric: metric.name().to_owned(),
-            unit: metric.unit().to_owned(),
-            samples: vec![median * 0.9, median, median * 1.2],
-            median,
-        }
-    }
-
-    fn report() -> Report {
-        let mut report = Report::new("hugefork bench".to_owned(), Host { cpu: "A CPU".to_owned(), ..Host::default() });
-        let shared = ("size", "512MiB");
-        report.results = vec![
-            result(Case::ZeroFault, "kernel-4k", 12.0, &[shared]),
-            result(Case::ZeroFault, "kernel-thp", 82.0, &[shared]),
-            result(Case::ZeroFault, "hugefork", 24.0, &[shared, ("backing", "hugetlb")]),
-            result(Case::AnonWSeq, "kernel-thp", 10.0, &[shared]),
-            result(Case::AnonWSeq, "hugefork", 20.0, &[shared]),
-        ];
-        report.not_run.push(Absent {
-            case: "zero-fault".to_owned(),
-            subject: "kernel-hugetlb".to_owned(),
-            why: "needs pages".to_owned(),
-        });
-        report.warnings.push("few runs".to_owned());
-        report
-    }
-
-    #[test]
-    fn ratios_lead_and_details_follow() {
-        let text = render(&report());
-        let place = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what} is not in\n{text}"));
-        assert!(place("3.42x") < place("zero-fault  size=512MiB"));
-        assert!(place("kernel-thp 82.0 us") < place("24.0 (21.6 … 28.8)"));
-        assert!(text.contains("0.500x kernel-4k*") && text.contains("(*) kernel-4k: makes 64 KiB"), "{text}");
-        assert!(text.contains("2.00x"));
-        assert!(place("zero-fault kernel-hugetlb: not run: needs pages") < place("note: few runs"));
-    }
-
-    #[test]
-    fn details_are_sorted_best_first_whichever_way_is_better() {
-        let report = report();
-        let order = |case| {
-            let text = details(case, &report);
-            let place = |what: &str| text.find(what).unwrap();
-            (place("hugefork"), place("kernel-thp"))
-        };
-        for case in [Case::ZeroFault, Case::AnonWSeq] {
-            let (ours, theirs) = order(case);
-            assert!(ours < theirs, "{case}");
-        }
-    }
-
-    #[test]
-    fn works_have_tables_of_their_own_and_the_victims_is_sorted_too() {
-        let mut report = Report::new(String::new(), Host::default());
-        let clear = |subject: &str, params: &[(&str, &str)]| result(Case::Clear, subject, 2.0, params);
-        report.results = vec![
-            clear("hugefork", &[("size", "2MiB"), ("use", "64KiB")]),
-            clear("memset", &[("size", "2MiB"), ("use", "64KiB")]),
-            clear("hugefork", &[("size", "4KiB"), ("use", "4KiB")]),
-        ];
-        for (subject, slowdown) in [("memset", 3.0), ("hugefork", 1.5)] {
-            report.results.push(CaseResult {
-                metric: Metric::VictimSlowdown.name().to_owned(),
-                unit: Metric::VictimSlowdown.unit().to_owned(),
-                median: slowdown,
-                ..clear(subject, &[("size", "2MiB"), ("victim", "2MiB")])
-            });
-        }
-        let text = details(Case::Clear, &report);
-        let headings: Vec<&str> = text.lines().filter(|line| line.starts_with("clear ")).collect();
-        let expected = ["size=2MiB use=64KiB", "size=4KiB use=4KiB", "size=2MiB victim=2MiB"];
-        assert_eq!(headings.len(), expected.len(), "{text}");
-        assert!(headings.iter().zip(expected).all(|(heading, params)| heading.contains(params)), "{headings:?}");
-        let victims = &text[text.find("victim=").unwrap()..];
-        assert!(victims.find("hugefork").unwrap() < victims.find("memset").unwrap(), "{victims}");
-    }
-
-    #[test]
-    fn who_did_not_run_is_told_once_for_each_reason() {
-        let of = |subject: &str, why: &str| Absent {
-            case: "clear".to_owned(),
-            subject: subject.to_owned(),
-            why: why.to_owned(),
-        };
-        let mut list = vec![of("a", "no room"), of("b", "no room"), of("a", "no room"), of("c", "no CPU")];
-        assert_eq!(absent("not run", &list), "clear a, b: not run: no room\nclear c: not run: no CPU\n\n");
-        list.extend(["d", "e", "f"].map(|subject| of(subject, "no room")));
-        assert!(absent("not run", &list).starts_with("clear 5 subjects: not run: no room\n"));
-    }
-
-    #[test]
-    fn stocks_and_blocks_are_told_apart() {
-        let mut report = report();
-        let params = [("size", "512MiB"), ("backing", "hugetlb"), ("block_size", "64KiB")];
-        report.results.push(result(Case::ZeroFault, "hugefork-zeroed", 8.0, &params));
-        let text = render(&report);
-        assert!(text.contains("(hugetlb)") && text.contains("(zeroed, hugetlb, blocks of 64KiB)"), "{text}");
-    }
-
-    #[test]
-    fn an_empty_report_is_a_heading() {
-        let text = render(&Report::new(String::new(), Host::default()));
-        assert_eq!(text.trim().lines().count(), 1);
-    }
-
-    #[test]
-    fn figures_have_three_digits() {
-        for (value, text) in [
-            (0.0, "0"),
-            (0.001234, "0.00123"),
-            (0.1234, "0.123"),
-            (9.996, "10.0"),
-            (24.04, "24.0"),
-            (1234.5, "1234"),
-            (-3.21, "-3.21"),
-        ] {
-            assert_eq!(figure(value), text);
-        }
-        assert_eq!(times(3.416), "3.42x");
-    }
-}
+#[path = "table_tests.rs"]
+mod tests;

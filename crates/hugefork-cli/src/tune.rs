@@ -1,13 +1,14 @@
 //! `--tune`: sets shmem huge pages and the hugetlb pool as the subjects need them, and has them put back by the
-//! [guardian](crate::guardian).
+//! [guardian](crate::guardian). So it has the sizes of folios, which samples that need one of them set themselves.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, bail};
 use hugefork::Backing;
+use hugefork_bench::folios;
 use hugefork_bench::kernel_memory::HUGE_PAGE;
 use hugefork_bench::{Host, Plan};
 
@@ -38,7 +39,7 @@ impl Tuning {
             ));
         }
         // Whoever is stopped from here on leaves the guardian to put things back.
-        let mut tuning = Tuning { guardian: Some(start_guardian()?), shortfall: None };
+        let mut tuning = Tuning { guardian: Some(start_guardian(&settings(plan))?), shortfall: None };
         // Only now: the guardian may have restored what an earlier run had left.
         let host = Host::read();
         // `deny` is the administrator's word, against all of shmem; it is left alone.
@@ -76,12 +77,21 @@ impl Drop for Tuning {
     }
 }
 
-fn start_guardian() -> anyhow::Result<Child> {
+/// What may change. What this kernel does not have will not be set either.
+fn settings(plan: &Plan) -> Vec<PathBuf> {
+    let mut settings = vec![PathBuf::from(SHMEM), PathBuf::from(HUGETLB)];
+    settings.retain(|setting| setting.exists());
+    if plan.wants_folios() {
+        settings.extend(folios::paths());
+    }
+    settings
+}
+
+fn start_guardian(settings: &[PathBuf]) -> anyhow::Result<Child> {
     let this = std::env::current_exe().context("--tune: finding this program")?;
     let mut guardian = Command::new(this)
         .args(["tune-guardian", "--lock", LOCK])
-        // What this kernel does not have will not be set either.
-        .args([SHMEM, HUGETLB].into_iter().filter(|setting| Path::new(setting).exists()))
+        .args(settings)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -47,6 +47,9 @@ fn help_names_cases_subjects_and_options() {
     for name in ["zero-fault", "anon-cow-seq", "kernel-hugetlb", "fork-4k", "--tune", "--block-size", "--json"] {
         assert!(text.contains(name), "{name} is not in\n{text}");
     }
+    for name in ["writer-latency", "lazy-free", "  kernel  "] {
+        assert!(text.contains(name), "{name} is not in\n{text}");
+    }
     for name in ["--sweep", "hugefork-zeroed", "hugefork-refilling", "target-last/reversed", "victim_slowdown"] {
         assert!(text.contains(name), "{name} is not in\n{text}");
     }
@@ -138,7 +141,9 @@ fn every_case_runs_small() {
     let file = Scratch::new("all");
     hugefork("bench --size 8MiB --runs 1 --tasks 2 --json").arg(&file.0).assert().success();
     let json = file.json();
-    for case in ["clear", "copy", "zero-fault", "anon-w-seq", "anon-cow-seq", "snapshot"] {
+    let cases =
+        ["clear", "copy", "zero-fault", "anon-w-seq", "anon-cow-seq", "snapshot", "writer-latency", "lazy-free"];
+    for case in cases {
         let ours =
             json["results"].as_array().unwrap().iter().filter(|r| r["case"] == case && r["subject"] == "hugefork");
         assert!(ours.count() > 0, "{case} has no hugefork in {json:#}");
@@ -161,6 +166,35 @@ fn block_sizes_and_backings_are_taken() {
         let blocks: Vec<&Value> = results.iter().filter(ours).map(|result| &result["params"]["block_size"]).collect();
         assert_eq!(blocks, ["64KiB", "4KiB"], "{case}");
         assert!(results.iter().filter(ours).all(|result| result["params"]["backing"] == "shmem-base"));
+    }
+}
+
+#[test]
+fn writers_are_measured_at_both_densities_with_every_subject_that_runs() {
+    let file = Scratch::new("writers");
+    hugefork("bench writer-latency --size 8MiB --runs 1 --block-size 2MiB,64KiB --json")
+        .arg(&file.0)
+        .assert()
+        .success();
+    let json = file.json();
+    let results = json["results"].as_array().unwrap();
+    let find = |subject: &str, density: &str, metric: &str| -> Vec<f64> {
+        let wanted = |r: &&Value| r["subject"] == subject && r["params"]["density"] == density && r["metric"] == metric;
+        results.iter().filter(wanted).map(|result| result["median"].as_f64().unwrap()).collect()
+    };
+    for density in ["sparse", "dense"] {
+        for (subject, times) in [("hugefork", 2), ("fork-4k", 1), ("memcpy", 1)] {
+            for metric in ["pause", "p50", "p90", "p99", "p99.9", "max", "total", "user", "sys"] {
+                assert_eq!(find(subject, density, metric).len(), times, "{metric} of {subject}");
+            }
+            let [slowest, half] = ["max", "p50"].map(|metric| find(subject, density, metric)[0]);
+            assert!(slowest >= half && half > 0.0, "{subject}: {half} {slowest}");
+        }
+        // Every block of 2 MiB is written, so it is copied whole, once; not every smaller one.
+        let all = find("memcpy", density, "amplification")[0];
+        let [whole, smaller] = find("hugefork", density, "amplification")[..] else { panic!("two block sizes") };
+        let pages = find("fork-4k", density, "amplification")[0];
+        assert!(whole == all && smaller <= all && pages < smaller, "{density}: {all} {whole} {smaller} {pages}");
     }
 }
 

@@ -9,7 +9,7 @@
 //! alone, then the pool's own copy of a block of the same backing, both out of the caches; median fault less median copy.
 
 use hugefork::{Pool, Region};
-use hugefork_kernels::Target;
+use hugefork_kernels::{Kernel, Target};
 
 use super::anon_w_seq::{measures, params};
 use crate::affinity::Pinned;
@@ -19,7 +19,7 @@ use crate::error::BenchError;
 use crate::kernel_memory::{Inherit, KernelMemory, PageKind};
 use crate::plan::{CasePlan, EngineChoice, SubjectPlan};
 use crate::random::Random;
-use crate::result::{Param, Params};
+use crate::result::Params;
 use crate::sample::{Measure, Metric, Work};
 use crate::stats::median_in_place;
 use crate::tasks::{Area, Team};
@@ -42,14 +42,6 @@ pub(super) fn work(plan: &CasePlan, subject: &SubjectPlan, cpus: &[usize]) -> (P
         }
         None => (params, Box::new(Processes { plan, kind: subject.pages(), cpus, original: None })),
     }
-}
-
-/// # Safety
-/// `area` is `len` bytes that nobody writes.
-unsafe fn check_original(area: *const u8, len: usize) -> Result<(), BenchError> {
-    // SAFETY: by contract.
-    unsafe { work::check_words(area.cast(), len / 8, BIAS) }
-        .map_err(|(offset, found, expected)| BenchError::WrongContents { offset, found, expected })
 }
 
 struct Processes {
@@ -85,7 +77,7 @@ impl Work for Processes {
         let outcome = team.run()?;
         original.inherit(Inherit::No)?;
         // SAFETY: our own mapping, which only children wrote, in their copies.
-        unsafe { check_original(original.as_ptr(), original.len()) }?;
+        unsafe { work::check_area(original.as_ptr(), original.len(), BIAS) }?;
         Ok(measures(&self.plan, clock::ms(start, created), outcome))
     }
 
@@ -173,7 +165,7 @@ impl Work for Hugefork {
         let outcome = team.run()?;
         drop(forks);
         // SAFETY: our own region, which nobody writes.
-        unsafe { check_original(held.original.as_ptr(), held.original.len()) }?;
+        unsafe { work::check_area(held.original.as_ptr(), held.original.len(), BIAS) }?;
         let mut measures = measures(&self.plan, clock::ms(start, created), outcome);
         measures.push(self.overhead(targets)?);
         Ok(measures)
@@ -183,15 +175,7 @@ impl Work for Hugefork {
         self.held = None;
     }
 
-    fn granted(&self) -> Params {
-        self.held.as_ref().map_or_else(Params::new, |held| {
-            let mut params = engine::granted(&held.pool);
-            params.insert("kernel".to_owned(), Param::text(held.pool.copy_kernel()));
-            params
-        })
-    }
-
-    fn caveat(&self) -> Option<String> {
-        self.held.as_ref().and_then(|held| engine::caveat(&held.pool))
+    fn pool(&self) -> Option<(&Pool, Option<Kernel>)> {
+        self.held.as_ref().map(|held| (&held.pool, Some(held.pool.copy_kernel())))
     }
 }

@@ -14,6 +14,7 @@
 //! `faults_per_gib` counts hugefork's faults: 512 where each maps one block of 2 MiB, less where a fault maps several.
 
 use hugefork::{Pool, Region};
+use hugefork_kernels::Kernel;
 
 use crate::clock;
 use crate::engine;
@@ -137,15 +138,7 @@ impl Work for Hugefork {
         self.pool = None;
     }
 
-    fn granted(&self) -> Params {
-        self.pool.as_ref().map_or_else(Params::new, |pool| {
-            let mut params = engine::granted(pool);
-            params.insert("kernel".to_owned(), Param::text(pool.clear_kernel()));
-            params
-        })
-    }
-
-    fn caveat(&self) -> Option<String> {
-        self.pool.as_ref().and_then(engine::caveat)
+    fn pool(&self) -> Option<(&Pool, Option<Kernel>)> {
+        self.pool.as_ref().map(|pool| (pool, Some(pool.clear_kernel())))
     }
 }

@@ -128,9 +128,12 @@ struct Held {
 impl Area {
     fn prepare(&mut self) -> Result<(), BenchError> {
         if self.held.is_none() {
-            let to = populated(self.plan.size)?;
+            // Huge where the machine allows: the subjects share it, so small pages are a caveat and not an obstacle. Words
+            // that are not zero: pages that nobody ever wrote might be cheaper to read, and clearing must have work to do.
+            let populated = || KernelMemory::written(PageKind::Thp, self.plan.size, 1);
+            let to = populated()?;
             let from = match self.plan.case {
-                Case::Copy => Some(populated(self.plan.size)?),
+                Case::Copy => Some(populated()?),
                 _ => None,
             };
             self.held = Some(Held { to, from, next: 0 });
@@ -254,16 +257,6 @@ impl Work for Disturb {
     fn caveat(&self) -> Option<String> {
         self.area.borrow().caveat()
     }
-}
-
-/// Touched memory, huge where the machine allows. The subjects share it, so small pages are a caveat and not an obstacle.
-fn populated(len: usize) -> Result<KernelMemory, BenchError> {
-    let memory = KernelMemory::map(PageKind::Thp, len, crate::kernel_memory::Reserve::Yes)?;
-    memory.touch()?;
-    // Words that are not zero: pages that nobody ever wrote might be cheaper to read, and clearing must have work to do.
-    // SAFETY: new memory of our own.
-    unsafe { work::write_words(memory.as_ptr().cast(), len / 8, 1) };
-    Ok(memory)
 }
 
 impl Tool {

@@ -3,14 +3,18 @@
 mod anon_cow_seq;
 mod anon_w_seq;
 mod clear_copy;
+mod lazy_free;
 mod snapshot;
+mod writer_latency;
 mod zero_fault;
 
 use std::fmt;
 use std::str::FromStr;
 
+use hugefork::BlockSize;
 use hugefork_kernels::{Kernel, Order, Primitive, every_kernel};
 
+use crate::density::Density;
 use crate::nearest;
 use crate::plan::{CasePlan, Scope};
 use crate::sample::{Entry, Metric};
@@ -33,12 +37,24 @@ pub enum Case {
     AnonCowSeq,
     /// Pause of the program that takes a fork or snapshot of a populated area.
     Snapshot,
+    /// Random writes to a populated area while a fork or snapshot of it is held.
+    WriterLatency,
+    /// A populated area is lazily freed, written to again, and reclaimed.
+    LazyFree,
 }
 
 impl Case {
     /// Every case, in the order of a full run.
-    pub const ALL: [Case; 6] =
-        [Case::Clear, Case::Copy, Case::ZeroFault, Case::AnonWSeq, Case::AnonCowSeq, Case::Snapshot];
+    pub const ALL: [Case; 8] = [
+        Case::Clear,
+        Case::Copy,
+        Case::ZeroFault,
+        Case::AnonWSeq,
+        Case::AnonCowSeq,
+        Case::Snapshot,
+        Case::WriterLatency,
+        Case::LazyFree,
+    ];
 
     /// The name on the command line and in results.
     pub fn name(self) -> &'static str {
@@ -49,6 +65,8 @@ impl Case {
             Case::AnonWSeq => "anon-w-seq",
             Case::AnonCowSeq => "anon-cow-seq",
             Case::Snapshot => "snapshot",
+            Case::WriterLatency => "writer-latency",
+            Case::LazyFree => "lazy-free",
         }
     }
 
@@ -59,6 +77,8 @@ impl Case {
             Case::ZeroFault => Metric::Latency,
             Case::AnonWSeq | Case::AnonCowSeq => Metric::Throughput,
             Case::Snapshot => Metric::Pause,
+            Case::WriterLatency => Metric::Writes,
+            Case::LazyFree => Metric::Mark,
         }
     }
 
@@ -88,9 +108,10 @@ impl Case {
                 subjects
             }
             Case::AnonCowSeq => vec![Subject::Hugefork, Subject::ForkThp, Subject::ForkHugetlb, Subject::Fork4k],
-            Case::Snapshot => {
+            Case::Snapshot | Case::WriterLatency => {
                 vec![Subject::Hugefork, Subject::ForkThp, Subject::ForkHugetlb, Subject::Fork4k, Subject::Memcpy]
             }
+            Case::LazyFree => vec![Subject::Hugefork, Subject::KernelFolios],
         }
     }
 
@@ -111,6 +132,30 @@ impl Case {
         matches!(self, Case::AnonWSeq | Case::AnonCowSeq)
     }
 
+    /// The block sizes of a run that asks for none.
+    pub fn usual_blocks(self, scope: Scope) -> Vec<BlockSize> {
+        match (self, scope) {
+            (Case::Clear | Case::Copy, Scope::Sweep) => sweep::BLOCKS.to_vec(),
+            // What any user's kernel can do, without a setting.
+            (Case::LazyFree, Scope::Quick) => vec![BlockSize::KIB_4, BlockSize::MIB_2],
+            (Case::LazyFree, Scope::Full | Scope::Sweep) => lazy_free::blocks(),
+            _ => vec![BlockSize::MIB_2],
+        }
+    }
+
+    /// Whether each block size is a work of its own. For hugefork's pools it is only a property, like the backing.
+    pub(crate) fn works_differ_by_block(self) -> bool {
+        !self.has_pool() || self == Case::LazyFree
+    }
+
+    /// How densely is written, each a work of its own; nothing to choose in most cases.
+    pub(crate) fn densities(self) -> Vec<Option<Density>> {
+        match self {
+            Case::WriterLatency => Density::ALL.map(Some).to_vec(),
+            _ => vec![None],
+        }
+    }
+
     /// Whether hugefork takes part with a pool.
     pub(crate) fn has_pool(self) -> bool {
         !matches!(self, Case::Clear | Case::Copy)
@@ -127,7 +172,7 @@ impl Case {
         match (self, scope) {
             (Case::Clear | Case::Copy, Scope::Quick) => 256 * MIB,
             (Case::ZeroFault | Case::AnonWSeq, Scope::Quick) => 512 * MIB,
-            (Case::AnonCowSeq, Scope::Quick) => 256 * MIB,
+            (Case::AnonCowSeq | Case::WriterLatency | Case::LazyFree, Scope::Quick) => 256 * MIB,
             (Case::AnonCowSeq, Scope::Full | Scope::Sweep) => 512 * MIB,
             (Case::Snapshot, Scope::Quick) | (_, Scope::Full | Scope::Sweep) => 1024 * MIB,
         }
@@ -146,14 +191,16 @@ impl Case {
                 let forks = plan.size.checked_mul(plan.tasks + 1)?;
                 if hugefork { forks.checked_add(2 * plan.rotation) } else { Some(forks) }
             }
+            // The area, and a copy of all of it.
             Case::Snapshot if *subject == Subject::Memcpy => plan.size.checked_mul(2),
-            Case::Snapshot => Some(plan.size),
+            Case::WriterLatency => plan.size.checked_mul(2),
+            Case::Snapshot | Case::LazyFree => Some(plan.size),
         }
     }
 
     /// Whether subjects of this case are timed while they fork this process.
     pub(crate) fn forks(self) -> bool {
-        matches!(self, Case::AnonCowSeq | Case::Snapshot)
+        matches!(self, Case::AnonCowSeq | Case::Snapshot | Case::WriterLatency)
     }
 
     /// Builds the case's subjects. `cpus` are the ones to pin to.
@@ -164,6 +211,8 @@ impl Case {
             Case::AnonWSeq => anon_w_seq::work,
             Case::AnonCowSeq => anon_cow_seq::work,
             Case::Snapshot => snapshot::work,
+            Case::WriterLatency => writer_latency::work,
+            Case::LazyFree => lazy_free::work,
         };
         plan.subjects
             .iter()
@@ -228,7 +277,7 @@ mod tests {
             for scope in [Scope::Quick, Scope::Full, Scope::Sweep] {
                 let subjects = case.subjects(scope);
                 assert_eq!(subjects[0], Subject::Hugefork);
-                assert!(subjects.len() >= 3);
+                assert!(subjects.len() >= 2);
                 assert!(subjects.iter().all(|subject| case.has(subject)), "{case}");
             }
         }

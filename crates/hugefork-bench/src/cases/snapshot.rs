@@ -7,12 +7,11 @@
 //! Before every sample each page of the area is written, untimed: the last fork or snapshot left pages read-only, which the
 //! next one would find done.
 
-use std::hint::black_box;
-
 use hugefork::{Pool, Region};
+use hugefork_kernels::Kernel;
 
 use crate::affinity::Pinned;
-use crate::clock::{self, CpuTime};
+use crate::clock::Stopwatch;
 use crate::engine;
 use crate::error::BenchError;
 use crate::kernel_memory::{Inherit, KernelMemory, PageKind};
@@ -42,18 +41,15 @@ pub(super) fn work(plan: &CasePlan, subject: &SubjectPlan, cpus: &[usize]) -> (P
 /// Times `call`, pinned, and throws away what it returns only after the clock was read.
 fn timed<T>(cpu: usize, call: impl FnOnce() -> Result<T, BenchError>) -> Result<(T, Vec<Measure>), BenchError> {
     let _pinned = Pinned::to(cpu)?;
-    let before = CpuTime::of_this_thread();
-    let start = clock::now_fenced();
-    let taken = black_box(call());
-    let end = clock::now_fenced();
-    let used = CpuTime::of_this_thread().since(before);
-    let mut measures = vec![Measure::new(Metric::Pause, clock::ms(start, end))];
-    measures.extend(Measure::cpu(used));
+    let mut watch = Stopwatch::default();
+    let (taken, pause) = watch.time(call);
+    let mut measures = vec![Measure::new(Metric::Pause, pause)];
+    measures.extend(Measure::cpu(watch.cpu()));
     Ok((taken?, measures))
 }
 
 /// Page tables of 16 GiB in 4 KiB pages.
-const PAGE_TABLES: usize = 32 << 20;
+pub(super) const PAGE_TABLES: usize = 32 << 20;
 
 struct Fork {
     size: usize,
@@ -101,11 +97,8 @@ impl Work for Memcpy {
             Some((from, _)) => unsafe { work::touch_pages(from.as_ptr(), from.len()) },
             None => {
                 // Transparent huge pages where they are to be had: memcpy's best case.
-                let huge = |size| {
-                    let memory = KernelMemory::map(PageKind::Thp, size, crate::kernel_memory::Reserve::Yes)?;
-                    memory.touch().map(|()| memory)
-                };
-                self.held = Some((huge(self.size)?, huge(self.size)?));
+                let huge = || KernelMemory::written(PageKind::Thp, self.size, 1);
+                self.held = Some((huge()?, huge()?));
             }
         }
         Ok(())
@@ -164,11 +157,7 @@ impl Work for Hugefork {
         self.held = None;
     }
 
-    fn granted(&self) -> Params {
-        self.held.as_ref().map_or_else(Params::new, |held| engine::granted(&held.pool))
-    }
-
-    fn caveat(&self) -> Option<String> {
-        self.held.as_ref().and_then(|held| engine::caveat(&held.pool))
+    fn pool(&self) -> Option<(&Pool, Option<Kernel>)> {
+        self.held.as_ref().map(|held| (&held.pool, None))
     }
 }

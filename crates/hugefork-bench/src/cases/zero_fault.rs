@@ -21,7 +21,7 @@
 //! thread, afterwards.
 
 use hugefork::{Pool, Region};
-use hugefork_kernels::Target;
+use hugefork_kernels::{Kernel, Target};
 
 use crate::affinity::Pinned;
 use crate::clock::{self, CpuTime};
@@ -214,15 +214,7 @@ impl Work for Hugefork {
         self.held = None;
     }
 
-    fn granted(&self) -> Params {
-        self.held.as_ref().map_or_else(Params::new, |held| {
-            let mut params = engine::granted(&held.pool);
-            params.insert("kernel".to_owned(), Param::text(held.pool.clear_kernel()));
-            params
-        })
-    }
-
-    fn caveat(&self) -> Option<String> {
-        self.held.as_ref().and_then(|held| engine::caveat(&held.pool))
+    fn pool(&self) -> Option<(&Pool, Option<Kernel>)> {
+        self.held.as_ref().map(|held| (&held.pool, Some(held.pool.clear_kernel())))
     }
 }

@@ -1,0 +1,128 @@
+//! What was asked for, and whether it can be.
+
+use std::collections::BTreeSet;
+
+use hugefork::{Backing, BlockSize, ByteSize};
+
+use crate::cases::Case;
+use crate::error::UsageError;
+use crate::host::Host;
+use crate::kernel_memory::HUGE_PAGE;
+use crate::subject::Subject;
+
+/// More tasks than this are taken for a slip.
+const MAX_TASKS: usize = 1024;
+
+/// How much is run when nothing says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Sizes and subjects that fit well inside a minute on two cores.
+    Quick,
+    /// The sizes that figures are published for.
+    Full,
+    /// As `Full`; of `clear` and `copy` also every window, and blocks from 4 KiB to 1 GiB (see [`sweep`](crate::sweep)).
+    Sweep,
+}
+
+/// What was asked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The cases, in order.
+    pub cases: Vec<Case>,
+    /// How much is run where an option below is absent.
+    pub scope: Scope,
+    /// Bytes of one area (see [`Case`] for what that is), for every case.
+    pub size: Option<usize>,
+    /// Tasks of the `anon-*` cases; all CPUs if absent.
+    pub tasks: Option<usize>,
+    /// The blocks of `clear`, `copy` and `lazy-free`, and elsewhere of hugefork's pools, each of which is a subject of its
+    /// own. If absent what [`Case::usual_blocks`] says.
+    pub block_sizes: Option<Vec<BlockSize>>,
+    /// The backings of hugefork's pools; each is a subject of its own.
+    pub backings: Vec<Backing>,
+    /// Counted rounds.
+    pub runs: usize,
+    /// Only these subjects.
+    pub subjects: Option<Vec<Subject>>,
+}
+
+impl Options {
+    /// What cannot be on any state of the machine.
+    pub(crate) fn check(&self, host: &Host) -> Result<(), UsageError> {
+        check_numbers(self)?;
+        check_size(self, host)?;
+        check_subjects(self)
+    }
+
+    /// The block sizes of a case, each once. Never empty.
+    pub(crate) fn blocks(&self, case: Case) -> Vec<BlockSize> {
+        let mut blocks = match &self.block_sizes {
+            Some(asked) if !asked.is_empty() => asked.clone(),
+            _ => case.usual_blocks(self.scope),
+        };
+        let mut seen = BTreeSet::new();
+        blocks.retain(|block| seen.insert(*block));
+        blocks
+    }
+}
+
+fn check_numbers(options: &Options) -> Result<(), UsageError> {
+    if options.runs == 0 {
+        return Err(UsageError("--runs 0: take at least 1 (5 for figures to publish)".to_owned()));
+    }
+    match options.tasks {
+        Some(0) => Err(UsageError("--tasks 0: take at least 1".to_owned())),
+        Some(tasks) if tasks > MAX_TASKS => Err(UsageError(format!("--tasks {tasks}: take at most {MAX_TASKS}"))),
+        _ => Ok(()),
+    }
+}
+
+/// What areas are a whole number of: huge pages, for the kernel's subjects, and blocks.
+pub(crate) fn unit(blocks: &[BlockSize]) -> usize {
+    blocks.iter().map(|block| block.bytes()).max().unwrap_or(0).max(HUGE_PAGE)
+}
+
+fn check_size(options: &Options, host: &Host) -> Result<(), UsageError> {
+    let Some(size) = options.size else {
+        return Ok(());
+    };
+    // A sweep's own sizes are not asked for: those that do not fit are left out, see `plan_case`.
+    let unit = unit(options.block_sizes.as_deref().unwrap_or_default());
+    if size == 0 {
+        return Err(UsageError(format!("--size 0: take a multiple of {}", ByteSize(unit))));
+    }
+    if !size.is_multiple_of(unit) {
+        let below = size / unit * unit;
+        let nearest = if below == 0 { unit } else { below };
+        return Err(UsageError(format!(
+            "--size {}: not a multiple of {} (the larger of a huge page and --block-size); the nearest is {}",
+            ByteSize(size),
+            ByteSize(unit),
+            ByteSize(nearest)
+        )));
+    }
+    if size > host.memory_bytes {
+        return Err(UsageError(format!(
+            "--size {}: larger than this machine's memory ({}MiB); take a smaller one",
+            ByteSize(size),
+            host.memory_bytes >> 20
+        )));
+    }
+    Ok(())
+}
+
+fn check_subjects(options: &Options) -> Result<(), UsageError> {
+    for subject in options.subjects.iter().flatten() {
+        if !options.cases.iter().any(|case| case.has(subject)) {
+            let mut have: Vec<String> =
+                options.cases.iter().flat_map(|case| case.subjects(Scope::Quick)).map(|s| s.to_string()).collect();
+            have.sort_unstable();
+            have.dedup();
+            return Err(UsageError(format!(
+                "--subjects {subject}: no chosen case has it; their subjects are {}",
+                have.join(", ")
+            )));
+        }
+    }
+    Ok(())
+}
