@@ -22,16 +22,13 @@ use std::sync::atomic::Ordering;
 
 use crate::error::RegionError;
 use crate::fault::resolver::Unresolved;
-use crate::space::Space;
+use crate::space::{Space, joined};
 use crate::stats::count;
 use crate::sync::SignalsBlocked;
 use crate::sys::{Access, Merging, Sys};
 use crate::table::Entry;
 use crate::table::split::{Split, SplitPage};
-use crate::units::{BASE_PAGE, BlockId, EntryIndex, HUGE_PAGE};
-
-/// Bytes of windows that are held at once: one system call for each 2 GiB, so that writers to them wait for microseconds.
-pub(crate) const HELD_AT_ONCE: usize = 2 << 30;
+use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// What [`Region::lazy_free`](crate::Region::lazy_free) came to, in bytes; together they are the range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,30 +90,18 @@ impl<S: Sys> Space<S> {
         Ok(done)
     }
 
-    /// Whole blocks, as many windows at once as may be held.
+    /// Whole blocks. Under the region lock alone, exclusively, as a snapshot: what changes, `Private` or held once to
+    /// `Lazy`, is not a state that a fault works on without that lock.
     fn free_blocks(&self, entries: Range<usize>, mark: u32, done: &mut LazyFreed) -> Result<(), RegionError> {
-        let mut next = entries.start;
-        while next < entries.end {
-            let windows = self.windows_from(next, entries.end);
-            let batch = next..self.table.entries_of(windows.clone()).end.min(entries.end);
-            next = batch.end;
-            let _signals = SignalsBlocked::new();
-            let _windows = self.table.lock_windows(windows.clone());
-            let _publishing = self.lock.shared();
-            let marked = done.freed;
-            self.free_batch(batch, done)?;
-            if done.freed > marked {
-                self.mark(windows, mark);
-            }
+        let windows = self.table.window(EntryIndex(entries.start))..self.table.window(EntryIndex(entries.end - 1)) + 1;
+        let _signals = SignalsBlocked::new();
+        let _alone = self.lock.exclusive();
+        let freed = done.freed;
+        let result = self.free_all(entries, done);
+        if done.freed > freed {
+            self.mark(windows, mark);
         }
-        Ok(())
-    }
-
-    /// Windows from that of `entry` on, to that of `end - 1`, as many as may be held at once.
-    pub(crate) fn windows_from(&self, entry: usize, end: usize) -> Range<usize> {
-        let most = (HELD_AT_ONCE / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1);
-        let first = self.table.window(EntryIndex(entry));
-        first..(self.table.window(EntryIndex(end - 1)) + 1).min(first + most)
+        result
     }
 
     /// Notes that something was lazily freed in these windows. What has been waiting for longer stays first in line.
@@ -124,8 +109,7 @@ impl<S: Sys> Space<S> {
         windows.filter(|&window| self.table.mark(window) == 0).for_each(|window| self.table.set_mark(window, mark));
     }
 
-    /// Under the windows' locks and the region lock.
-    fn free_batch(&self, entries: Range<usize>, done: &mut LazyFreed) -> Result<(), RegionError> {
+    fn free_all(&self, entries: Range<usize>, done: &mut LazyFreed) -> Result<(), RegionError> {
         if self.revoked.load(Ordering::Relaxed) == 0 {
             return self.free_run(entries, done);
         }
@@ -161,8 +145,12 @@ impl<S: Sys> Space<S> {
         self.check_budget().map_err(|reason| self.error(reason))?;
         // All in between loses the right to write in one call: the others have none to lose.
         let len = pool.block_size.len_of(last + 1 - first);
-        let before = self.edges(first..last + 1);
         let protected = pool.sys.protect(self.address_of(first), len, Access::Read);
+        if protected.is_ok() && !self.table.has_splits() {
+            self.make_lazy(entries, is_held_once, done);
+            return Ok(());
+        }
+        let before = self.edges(first..last + 1);
         for index in entries {
             let entry = get(index);
             match entry.block() {
@@ -183,6 +171,36 @@ impl<S: Sys> Space<S> {
         }
         self.addresses.recount(before, self.edges(first..last + 1));
         Ok(protected?)
+    }
+
+    /// Entries that have lost the right to write, none of them split. What [`Space::replace`] and [`Space::edges`] would do,
+    /// in one pass: there are 262144 blocks of 4 KiB in a GiB.
+    fn make_lazy(&self, entries: Range<usize>, is_held_once: impl Fn(Entry) -> bool, done: &mut LazyFreed) {
+        let (merging, bytes) = (self.pool().sys.merging(), self.pool().block_size.bytes());
+        let (mut before, mut after, mut freed) = (0, 0, 0);
+        let mut left = entries.start.checked_sub(1).map(|index| self.table.get(EntryIndex(index))).map(|it| (it, it));
+        let with_next = entries.end.min(self.table.len() - 1);
+        for index in entries.start..=with_next {
+            let old = self.table.get(EntryIndex(index));
+            let mut new = old;
+            match old.block() {
+                _ if index == entries.end => {}
+                Some(block) if is_held_once(old) => {
+                    new = Entry::Lazy(block);
+                    self.table.set(EntryIndex(index), new);
+                    freed += 1;
+                }
+                _ => tally(old, bytes, done),
+            }
+            if let Some((left_old, left_new)) = left {
+                before += usize::from(!joined(left_old, old, merging));
+                after += usize::from(!joined(left_new, new, merging));
+            }
+            left = Some((old, new));
+        }
+        self.lazy_blocks.fetch_add(freed, Ordering::Relaxed);
+        self.addresses.recount(before, after);
+        done.freed += freed * bytes;
     }
 
     /// Pages of one block.

@@ -9,7 +9,10 @@ use crate::space::Space;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::table::{Booked, Entry};
-use crate::units::EntryIndex;
+use crate::units::{EntryIndex, HUGE_PAGE};
+
+/// Bytes of windows that are held at once: one system call for each 2 GiB, so that writers to them wait for microseconds.
+const HELD_AT_ONCE: usize = 2 << 30;
 
 impl<S: Sys> Space<S> {
     /// Length in bytes.
@@ -123,6 +126,13 @@ impl<S: Sys> Space<S> {
             next = end;
         }
         Ok(())
+    }
+
+    /// Windows from that of `entry` on, to that of `end - 1`, as many as may be held at once.
+    pub(crate) fn windows_from(&self, entry: usize, end: usize) -> Range<usize> {
+        let most = (HELD_AT_ONCE / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1);
+        let first = self.table.window(EntryIndex(entry));
+        first..(self.table.window(EntryIndex(end - 1)) + 1).min(first + most)
     }
 
     /// Books blocks for never-written entries that have lost theirs since others hold what was there.

@@ -29,7 +29,7 @@ const BELIEVED: u32 = 2;
 /// Steps in one direction after which the next is taken to go there too: faults at random do so one time in 24.
 const TREND: u32 = 3;
 
-/// Blocks prepared in one fault at most, the one that faulted among them.
+/// Blocks cleared or copied in one fault at most, the one that faulted among them.
 pub(crate) const MOST: usize = 4;
 
 /// No entry has this index.
@@ -153,9 +153,10 @@ impl Stream {
         self.length >= BELIEVED
     }
 
-    /// Blocks to prepare beside the one that faulted: none until the stream is believed, then one, and more as it goes on.
-    pub(crate) fn ahead(self) -> usize {
-        if self.is_believed() { (1 << (self.length - BELIEVED + 1).min(8)).min(MOST) - 1 } else { 0 }
+    /// Blocks to prepare beside the one that faulted, `most` in all: none until the stream is believed, then one, and more
+    /// as it goes on.
+    pub(crate) fn ahead(self, most: usize) -> usize {
+        if self.is_believed() { (1 << (self.length - BELIEVED + 1).min(9)).min(most) - 1 } else { 0 }
     }
 }
 
@@ -172,7 +173,7 @@ mod tests {
         let ahead = |index| {
             let stream = history.stream(EntryIndex(index), target, HUGE).unwrap();
             history.advance(stream, EntryIndex(index), 1);
-            stream.ahead()
+            stream.ahead(MOST)
         };
         indices.into_iter().map(ahead).collect()
     }

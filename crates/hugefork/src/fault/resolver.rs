@@ -41,7 +41,7 @@ use crate::stats::count;
 use crate::sync::WordGuard;
 use crate::sys::{Access, Merging, Sys};
 use crate::table::split::SplitPage;
-use crate::table::{Booked, Entry};
+use crate::table::{Booked, Entry, WindowsGuard};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// How a fault was resolved.
@@ -74,8 +74,11 @@ struct Outlook {
     stream: Option<Stream>,
 }
 
-/// Locks of the entries that are prepared ahead.
-type Ahead<'a> = [Option<WordGuard<'a>>; history::MOST - 1];
+/// Entries that are made writable in one fault at most, where that takes no clear or copy.
+const MOST_REUSED: usize = 512;
+
+/// Entries that are treated in one fault, and the locks of those beside the one that faulted.
+type Run<'a> = (WindowsGuard<'a>, Range<usize>);
 
 /// Small blocks are given in runs while at least this share of the pool stays free: below it every block counts.
 const SCARCE: usize = 8;
@@ -132,45 +135,56 @@ impl<S: Sys> Space<S> {
         limit: Option<CowLimit>,
     ) -> Result<Resolution, Unresolved> {
         let entry = self.table.get(index);
+        if let Entry::Private(_) | Entry::Revoked = entry {
+            return self.nothing_to_do(index, entry);
+        }
+        let outlook = self.outlook(index, target);
         match entry {
-            Entry::Private(_) => {
-                if self.pins.has(index) {
-                    // Perhaps it is being copied for a snapshot, and not writable until that is done.
-                    drop(self.lock.shared());
-                }
-                Ok(Resolution::Raced)
-            }
-            Entry::Zero => self.give_zeroed(index, target),
             Entry::Shared(block) | Entry::Borrowed(block) | Entry::Lazy(block) => {
-                if self.reuse(index, entry, block)? {
+                if self.reuse(index, entry, block, outlook)? {
                     return Ok(Resolution::Reused);
                 }
-                self.copy(index, target, limit)
+                self.copy(index, target, outlook, limit)
             }
             Entry::Split(block) => match self.write_split(index, block, target)? {
                 true => Ok(Resolution::Reused),
-                false => self.copy(index, target, limit),
+                false => self.copy(index, target, outlook, limit),
             },
-            Entry::Revoked => Err(Unresolved::Revoked),
+            _ => self.give_zeroed(index, target, outlook),
         }
     }
 
+    /// A write to what is writable already, or to nothing.
+    fn nothing_to_do(&self, index: EntryIndex, entry: Entry) -> Result<Resolution, Unresolved> {
+        if entry == Entry::Revoked {
+            return Err(Unresolved::Revoked);
+        }
+        if self.pins.has(index) {
+            // Perhaps it is being copied for a snapshot, and not writable until that is done.
+            drop(self.lock.shared());
+        }
+        Ok(Resolution::Raced)
+    }
+
     /// First write: zeroed blocks for `index` and its never-written neighbours.
-    fn give_zeroed(&self, index: EntryIndex, target: Option<usize>) -> Result<Resolution, Unresolved> {
-        let outlook = self.outlook(index, target);
-        let mut ahead = Ahead::default();
-        let run = self.zero_run(&mut ahead, index, outlook);
+    fn give_zeroed(
+        &self,
+        index: EntryIndex,
+        target: Option<usize>,
+        outlook: Outlook,
+    ) -> Result<Resolution, Unresolved> {
+        let (_ahead, run) = self.zero_run(index, outlook);
         let (taken, start) = self.take(index, run, Wanted::Zeroed)?;
         let touched = target.map(|byte| self.pool().block_size.len_of(index.0 - start.0) + byte);
         let cleared = self.zero(taken, touched, outlook)?;
         self.map(start, taken)?;
-        self.follow(outlook, start, taken);
+        self.follow(outlook, start, taken.count);
         self.count_zeroed(taken.count, cleared);
         Ok(Resolution::DemandZero)
     }
 
     /// Makes the block writable if this region is its only holder, and with it the neighbours of which that is true too.
-    fn reuse(&self, index: EntryIndex, entry: Entry, block: BlockId) -> Result<bool, Unresolved> {
+    fn reuse(&self, index: EntryIndex, entry: Entry, block: BlockId, outlook: Outlook) -> Result<bool, Unresolved> {
         let pool = self.pool();
         let publishing = self.lock.shared();
         // Only a holder can add one, and the only way from this region, a snapshot, is kept out by the lock.
@@ -178,20 +192,7 @@ impl<S: Sys> Space<S> {
             return Ok(false);
         }
         let is_lazy = matches!(entry, Entry::Lazy(_));
-        let budget = pool.sys.budget();
-        // A write takes back what it writes to and no more, until each such takes one of the last mappings.
-        let run = if pool.sys.merging() == Merging::Merge && !(is_lazy && budget.fits(budget.limit() / 2)) {
-            self.around(index, |other, by| match other.readable() {
-                Some(next) => {
-                    next.0 as isize == block.0 as isize + by
-                        && matches!(other, Entry::Lazy(_)) == is_lazy
-                        && self.is_alone_with(next)
-                }
-                None => false,
-            })
-        } else {
-            index.0..index.0 + 1
-        };
+        let (_ahead, run) = self.reuse_run(index, is_lazy, block, outlook);
         self.check_budget()?;
         let len = pool.block_size.len_of(run.len());
         let first = BlockId(block.0 - (index.0 - run.start) as u32);
@@ -204,6 +205,7 @@ impl<S: Sys> Space<S> {
             return Err(Unresolved::Unmappable(error));
         }
         self.publish(EntryIndex(run.start), run.len(), |by| Entry::Private(first.offset(by)));
+        self.follow(outlook, EntryIndex(run.start), run.len());
         drop(publishing);
         if is_lazy {
             count(&self.counters.bytes_cancelled, len as u64);
@@ -250,23 +252,22 @@ impl<S: Sys> Space<S> {
         &self,
         index: EntryIndex,
         target: Option<usize>,
+        outlook: Outlook,
         limit: Option<CowLimit>,
     ) -> Result<Resolution, Unresolved> {
         self.check_limit(index, limit)?;
-        let outlook = self.outlook(index, target);
-        let mut ahead = Ahead::default();
         // A snapshot marks an entry as shared before it takes the right to write away, and until that is done, and every
         // processor knows, other threads still write to the block. Under the lock no snapshot is half done: what others
         // hold then is write-protected, and stays so under our window locks. Locks ahead are only tried for, so it does not
         // matter that this one is held already.
         let choosing = self.lock.shared();
-        let run = self.copy_run(&mut ahead, index, outlook);
+        let (_ahead, run) = self.copy_run(index, outlook);
         drop(choosing);
         let (taken, start) = self.take(index, run, Wanted::Any)?;
         self.obtain_fresh(taken)?;
         self.copy_blocks(start, taken, index, target, outlook);
         self.map(start, taken)?;
-        self.follow(outlook, start, taken);
+        self.follow(outlook, start, taken.count);
         self.count_copied(taken);
         Ok(Resolution::Copied)
     }
@@ -307,29 +308,52 @@ impl<S: Sys> Space<S> {
     }
 
     /// The entries that a first write to `index` gives blocks to.
-    fn zero_run<'a>(&'a self, ahead: &mut Ahead<'a>, index: EntryIndex, outlook: Outlook) -> Range<usize> {
+    fn zero_run(&self, index: EntryIndex, outlook: Outlook) -> Run<'_> {
+        let is_unwritten = |entry: Entry, _| entry == Entry::Zero;
         if !self.leaves_enough(index, outlook) {
-            index.0..index.0 + 1
+            self.only(index)
         } else if self.table.is_one_a_window() {
-            self.lock_ahead(ahead, index, outlook, |entry| entry == Entry::Zero)
+            self.onward(index, outlook, history::MOST, is_unwritten)
         } else {
-            self.around(index, |entry, _| entry == Entry::Zero)
+            self.around(index, is_unwritten)
         }
     }
 
     /// The entries that a write to the shared block at `index` copies. Under the region lock.
-    fn copy_run<'a>(&'a self, ahead: &mut Ahead<'a>, index: EntryIndex, outlook: Outlook) -> Range<usize> {
+    fn copy_run(&self, index: EntryIndex, outlook: Outlook) -> Run<'_> {
         let (frames, budget) = (&self.pool().frames, self.pool().sys.budget());
-        let is_held_by_others = |entry: Entry| match entry {
+        let is_held_by_others = |entry: Entry, _| match entry {
             Entry::Shared(block) | Entry::Borrowed(block) => frames.references(block) > 1,
             _ => false,
         };
         if self.table.is_one_a_window() && self.leaves_enough(index, outlook) {
-            self.lock_ahead(ahead, index, outlook, is_held_by_others)
+            self.onward(index, outlook, history::MOST, is_held_by_others)
         } else if budget.fits(budget.limit() / 2) {
-            index.0..index.0 + 1
+            self.only(index)
         } else {
-            self.around(index, |entry, _| is_held_by_others(entry))
+            self.around(index, is_held_by_others)
+        }
+    }
+
+    /// The entries that a write to `block` at `index`, which nobody else holds, makes writable. Under the region lock.
+    fn reuse_run(&self, index: EntryIndex, is_lazy: bool, block: BlockId, outlook: Outlook) -> Run<'_> {
+        let budget = self.pool().sys.budget();
+        let is_alike = |other: Entry, by: isize| match other.readable() {
+            Some(next) => {
+                next.0 as isize == block.0 as isize + by
+                    && matches!(other, Entry::Lazy(_)) == is_lazy
+                    && self.is_alone_with(next)
+            }
+            None => false,
+        };
+        if self.pool().sys.merging() == Merging::Separate {
+            self.only(index)
+        } else if self.table.is_one_a_window() || (is_lazy && budget.fits(budget.limit() / 2)) {
+            // A write takes back what was lazily freed there and no more, but for streams, and until each such write takes
+            // one of the last mappings.
+            self.onward(index, outlook, MOST_REUSED, is_alike)
+        } else {
+            self.around(index, is_alike)
         }
     }
 
@@ -384,46 +408,61 @@ impl<S: Sys> Space<S> {
             return false;
         }
         let frames = &self.pool().frames;
-        let more = self.table.window_of(index).len() + outlook.stream.map_or(0, Stream::ahead);
+        let more = self.table.window_of(index).len() + outlook.stream.map_or(0, |stream| stream.ahead(history::MOST));
         frames.available().saturating_sub(more) >= frames.len() / SCARCE
     }
 
-    /// The entry at `index`, and the next ones of a stream that `belongs` says are in the same state, as far as their locks
-    /// are to be had at once. Only where each entry has a lock of its own.
-    fn lock_ahead<'a>(
-        &'a self,
-        locks: &mut Ahead<'a>,
+    /// The entry at `index` and no other.
+    fn only(&self, index: EntryIndex) -> Run<'_> {
+        (WindowsGuard::default(), index.0..index.0 + 1)
+    }
+
+    /// The entry at `index`, and the next ones of its stream, `most` in all, that `belongs` says are in the same state; it
+    /// is told how far from `index` they are. Up to the end of the window, or, where each entry has a lock of its own, as
+    /// far as locks are to be had at once.
+    fn onward(
+        &self,
         index: EntryIndex,
         outlook: Outlook,
-        belongs: impl Fn(Entry) -> bool,
-    ) -> Range<usize> {
+        most: usize,
+        belongs: impl Fn(Entry, isize) -> bool,
+    ) -> Run<'_> {
         let mut run = index.0..index.0 + 1;
-        let Some(stream) = outlook.stream else { return run };
-        for lock in locks.iter_mut().take(stream.ahead()) {
+        let Some(stream) = outlook.stream else { return self.only(index) };
+        let own = self.table.window_of(index);
+        for _ in 0..stream.ahead(most) {
             let next = match stream.direction {
                 Direction::Up if run.end < self.table.len() => EntryIndex(run.end),
                 Direction::Down if run.start > 0 => EntryIndex(run.start - 1),
                 _ => break,
             };
-            *lock = self.table.try_lock(next);
-            if lock.is_none() || !self.goes_along(index, next) || !belongs(self.table.get(next)) {
+            let lock = if own.contains(&next.0) { None } else { self.table.try_lock(next) };
+            let is_locked = own.contains(&next.0) || lock.is_some() && self.table.is_one_a_window();
+            let by = next.0 as isize - index.0 as isize;
+            if !is_locked || !self.goes_along(index, next) || !belongs(self.table.get(next), by) {
                 break;
             }
+            lock.into_iter().for_each(WordGuard::keep);
             run = run.start.min(next.0)..run.end.max(next.0 + 1);
         }
-        run
+        let others = match (self.table.is_one_a_window(), stream.direction) {
+            (false, _) => 0..0,
+            (true, Direction::Up) => index.0 + 1..run.end,
+            (true, Direction::Down) => run.start..index.0,
+        };
+        (self.table.kept(others), run)
     }
 
     /// Notes how far a stream has been prepared.
-    fn follow(&self, outlook: Outlook, start: EntryIndex, taken: Taken) {
+    fn follow(&self, outlook: Outlook, start: EntryIndex, count: usize) {
         if let Some(stream) = outlook.stream {
-            self.history.advance(stream, start, taken.count);
+            self.history.advance(stream, start, count);
         }
     }
 
     /// The entries around `index`, in its window and without a gap, that `belongs` says belong to it; it is told how far
     /// from `index` they are.
-    fn around(&self, index: EntryIndex, belongs: impl Fn(Entry, isize) -> bool) -> Range<usize> {
+    fn around(&self, index: EntryIndex, belongs: impl Fn(Entry, isize) -> bool) -> Run<'_> {
         let window = self.table.window_of(index);
         let belongs = |at: usize| {
             self.goes_along(index, EntryIndex(at))
@@ -436,7 +475,7 @@ impl<S: Sys> Space<S> {
         while run.start > window.start && belongs(run.start - 1) {
             run.start -= 1;
         }
-        run
+        (WindowsGuard::default(), run)
     }
 
     /// Whether `other` may be given a block together with `index`: both have one booked, or neither.

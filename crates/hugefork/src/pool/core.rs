@@ -157,10 +157,11 @@ impl<S: Sys> PoolCore<S> {
 
     /// Sets a range of `count` neighbouring blocks aside as the place where a region would like its blocks, so that
     /// neighbours in the region are neighbours in the pool and their mappings merge. A wish: the blocks in it may be
-    /// taken by others, and there may be no such range.
+    /// taken by others, and there may be no such range. Runs of small blocks start at 2 MiB boundaries where they do in the
+    /// region, so that a run of 2 MiB is mapped by one huge entry.
     pub(crate) fn claim_home(self: &Arc<Self>, count: usize) -> Option<Home<S>> {
         let _signals = SignalsBlocked::new();
-        let blocks = self.homes().take(count, 1)?;
+        let blocks = self.homes().take(count, (HUGE_PAGE / self.block_size.bytes()).max(1))?;
         Some(Home { pool: Arc::clone(self), blocks })
     }
 

@@ -106,6 +106,11 @@ impl Table {
         WindowsGuard { locks: &self.windows[windows] }
     }
 
+    /// Holds windows that were locked one by one and [kept](WordGuard::keep).
+    pub(crate) fn kept(&self, windows: Range<usize>) -> WindowsGuard<'_> {
+        WindowsGuard { locks: &self.windows[windows] }
+    }
+
     /// When blocks of the window were first lazily freed, of those that still are; 0 if none is.
     pub(crate) fn mark(&self, window: usize) -> u32 {
         self.marked[window].load(Ordering::Relaxed)
@@ -163,7 +168,8 @@ impl Drop for Table {
     }
 }
 
-/// Holds neighbouring windows until dropped.
+/// Holds neighbouring windows, perhaps none, until dropped.
+#[derive(Default)]
 pub(crate) struct WindowsGuard<'a> {
     locks: &'a [WordLock],
 }
