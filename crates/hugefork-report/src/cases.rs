@@ -1,0 +1,209 @@
+//! What the reader knows about cases, metrics and subjects. All of it is by name and none of it is needed: a case from a
+//! later hugefork is shown under its own name, each metric as bars.
+
+use std::collections::BTreeSet;
+
+use crate::figures::phrase;
+use crate::record::{Entry, Params};
+
+/// What was done, for people; none for cases from a later hugefork.
+pub(crate) fn description(case: &str) -> Option<&'static str> {
+    Some(match case {
+        "clear" => "One block is cleared around a random target, which is then used.",
+        "copy" => "One block is copied around a random target, which is then used.",
+        "zero-fault" => "First write at a random offset of each stretch of memory, and the use of what lies around it.",
+        "anon-w-seq" => "Each task writes every word of its own new memory, in order.",
+        "anon-w-rand" => "Each task writes every word of its own new memory, in random order.",
+        "anon-cow-seq" => "Each task writes every word of its own fork of one populated area, in order.",
+        "anon-cow-rand" => "Each task writes every word of its own fork of one populated area, in random order.",
+        "snapshot" => "The pause to take a fork or snapshot of populated memory.",
+        "writer-latency" => "Random writes of 8 bytes to a populated area, while a fork or snapshot of it is held.",
+        "lazy-free" => "A populated area is lazily freed; then written to again, or reclaimed.",
+        _ => return None,
+    })
+}
+
+/// What a metric is, for axes; other metrics go by their own names.
+pub(crate) fn metric_name(case: &str, metric: &str) -> String {
+    let known = match (case, metric) {
+        ("clear", "total") => "clear and use",
+        ("copy", "total") => "copy and use",
+        ("writer-latency", "total") => "all writes together",
+        (_, "victim_slowdown") => "slowdown of another CPU",
+        (_, "latency") => "write and use",
+        (_, "create") => "areas and tasks made",
+        (_, "amplification") => "bytes copied for each byte written",
+        (_, "mark") => "lazily freed",
+        (_, "mark+rewrite") => "lazily freed, then written again",
+        (_, "mark+reclaim") => "populated to free again",
+        (_, other) => return other.replace('_', " "),
+    };
+    known.to_owned()
+}
+
+/// The metric that a case is about, of those that it has.
+pub(crate) fn lead_metric<'a>(case: &str, entries: &[&'a Entry]) -> Option<&'a str> {
+    let known = match case {
+        "clear" | "copy" | "writer-latency" => "total",
+        "zero-fault" => "latency",
+        "snapshot" => "pause",
+        "lazy-free" => "mark",
+        _ => "throughput",
+    };
+    let metrics = || entries.iter().map(|entry| entry.metric.as_str());
+    metrics().find(|metric| *metric == known).or_else(|| metrics().find(|metric| has_chart(case, metric)))
+}
+
+/// Whether a metric is worth a chart; the others explain, and stand in the table of all figures.
+pub(crate) fn has_chart(case: &str, metric: &str) -> bool {
+    let explains = match case {
+        "clear" | "copy" => ["op", "use"].contains(&metric),
+        "zero-fault" => ["fault", "overhead", "zeroing"].contains(&metric),
+        "anon-w-seq" | "anon-w-rand" => ["create", "overhead", "zeroing", "faults_per_gib"].contains(&metric),
+        "anon-cow-seq" | "anon-cow-rand" => ["overhead", "zeroing", "faults_per_gib"].contains(&metric),
+        _ => false,
+    };
+    !explains && !["user", "sys"].contains(&metric)
+}
+
+/// The percentile that a metric is, as a part of 1; `max` is 1.
+pub(crate) fn percentile(metric: &str) -> Option<f64> {
+    if metric == "max" {
+        return Some(1.0);
+    }
+    let digits = metric.strip_prefix('p')?;
+    // Names such as `pause` and numbers that `parse` knows but nobody writes (`inf`, `+5`) are no percentiles.
+    digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.').then_some(())?;
+    let percent: f64 = digits.parse().ok()?;
+    (0.0..100.0).contains(&percent).then_some(percent / 100.0)
+}
+
+/// Whether a subject is hugefork.
+pub(crate) fn is_ours(subject: &str) -> bool {
+    subject == "hugefork" || subject.starts_with("hugefork-")
+}
+
+/// What Linux up to 6.19 does.
+const LINUX_ORDER: &str = "target-last/rep";
+
+/// Whether a subject is what a program would have without hugefork. Single kernels of `clear` and `copy` are not, but for the
+/// one that Linux uses.
+pub(crate) fn is_rival(subject: &str) -> bool {
+    !is_ours(subject) && (!subject.contains('/') || subject == LINUX_ORDER)
+}
+
+/// Why a subject does not do the same service in `case`, and is not "the kernel's best" whatever its figure.
+pub(crate) fn aside(case: &str, subject: &str) -> Option<&'static str> {
+    match (case, subject) {
+        ("zero-fault", "kernel-4k") => Some("makes 64 KiB of each stretch present, not all of it"),
+        ("snapshot", "memcpy") => Some("a whole second copy, though nothing to pay later"),
+        ("writer-latency", "memcpy") => Some("has copied everything in its pause"),
+        _ => None,
+    }
+}
+
+/// A subject's name, with what it is where the name does not say so.
+fn subject_name(subject: &str) -> String {
+    if subject == LINUX_ORDER { format!("{subject} (Linux)") } else { subject.to_owned() }
+}
+
+/// Parameters that tell subjects apart, and never say what was done.
+pub(crate) const HOW: [&str; 5] = ["backing", "kernel", "order", "near", "window"];
+
+/// The parameters of `entry` that say what was done, where `entries` are all that one might put beside it: those that all of
+/// them have. What only some have (the block size of a pool) is how they did it.
+pub(crate) fn work(entry: &Entry, entries: &[&Entry]) -> Params {
+    let everywhere = |name: &str| entries.iter().all(|other| other.params.contains_key(name));
+    entry
+        .params
+        .iter()
+        .filter(|(name, _)| !HOW.contains(&name.as_str()) && everywhere(name))
+        .map(|(n, v)| (n.clone(), v.clone()))
+        .collect()
+}
+
+/// The least that tells `entries` apart, a text for each. `told` gives what is told about each already, such as its place on
+/// an axis.
+pub(crate) fn labels<K: PartialEq>(entries: &[&Entry], told: impl Fn(&Entry) -> K) -> Vec<String> {
+    let told: Vec<K> = entries.iter().map(|entry| told(entry)).collect();
+    let names: BTreeSet<&str> = entries.iter().flat_map(|entry| entry.params.keys()).map(String::as_str).collect();
+    let mut names: Vec<&str> = names.into_iter().collect();
+    // What users choose first.
+    names.sort_by_key(|name| ["backing", "block_size"].iter().position(|known| known == name).unwrap_or(2));
+    let mut added: Vec<Vec<String>> = vec![Vec::new(); entries.len()];
+    for name in names {
+        let value = |index: usize| entries[index].params.get(name);
+        let twins = |i: usize, j: usize| {
+            let same = entries[i].subject == entries[j].subject && added[i] == added[j] && told[i] == told[j];
+            same && value(i) != value(j)
+        };
+        let all = 0..entries.len();
+        let unclear: BTreeSet<&str> = all
+            .clone()
+            .filter(|i| all.clone().any(|j| twins(*i, j)))
+            .map(|index| entries[index].subject.as_str())
+            .collect();
+        for (added, entry) in added.iter_mut().zip(entries) {
+            if let Some(value) = entry.params.get(name).filter(|_| unclear.contains(entry.subject.as_str())) {
+                added.push(phrase(name, value));
+            }
+        }
+    }
+    let label = |(entry, added): (&&Entry, &Vec<String>)| {
+        let name = subject_name(&entry.subject);
+        if added.is_empty() { name } else { format!("{name} {}", added.join(", ")) }
+    };
+    entries.iter().zip(&added).map(label).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::parse;
+
+    fn entries(list: &[(&str, &[(&str, &str)])]) -> Vec<Entry> {
+        let entry = |(subject, params): &(&str, &[(&str, &str)])| {
+            let params: serde_json::Map<_, _> = params.iter().map(|(n, v)| ((*n).to_owned(), (*v).into())).collect();
+            serde_json::json!({"case": "c", "subject": subject, "params": params, "metric": "m", "median": 1})
+        };
+        let file = serde_json::json!({"schema": 1, "results": list.iter().map(entry).collect::<Vec<_>>()});
+        parse("x", file.to_string().as_bytes()).unwrap().entries
+    }
+
+    #[test]
+    fn labels_say_what_sets_subjects_apart_and_no_more() {
+        let thp: &[_] = &[("backing", "shmem-thp"), ("block_size", "2MiB"), ("kernel", "a"), ("size", "1GiB")];
+        let hugetlb: &[_] = &[("backing", "hugetlb"), ("block_size", "2MiB"), ("kernel", "b"), ("size", "1GiB")];
+        let other: &[_] = &[("backing", "hugetlb"), ("block_size", "64KiB"), ("kernel", "b"), ("size", "1GiB")];
+        let list = entries(&[("hugefork", thp), ("hugefork", hugetlb), ("kernel-4k", &[("size", "1GiB")])]);
+        let list: Vec<&Entry> = list.iter().collect();
+        assert_eq!(labels(&list, |_| ()), ["hugefork shmem-thp", "hugefork hugetlb", "kernel-4k"]);
+        assert_eq!(labels(&list[..1], |_| ()), ["hugefork"]);
+        let list = entries(&[("hugefork", hugetlb), ("hugefork", other), ("target-last/rep", &[])]);
+        let list: Vec<&Entry> = list.iter().collect();
+        let blocks = ["hugefork 2\u{a0}MiB blocks", "hugefork 64\u{a0}KiB blocks", "target-last/rep (Linux)"];
+        assert_eq!(labels(&list, |_| ()), blocks);
+        let told = labels(&list, |entry| entry.params.get("block_size").cloned());
+        assert_eq!(told, ["hugefork", "hugefork", "target-last/rep (Linux)"]);
+    }
+
+    #[test]
+    fn work_is_what_all_have_and_not_how() {
+        let list = entries(&[
+            ("hugefork", &[("size", "1GiB"), ("block_size", "2MiB"), ("backing", "hugetlb")]),
+            ("kernel", &[("size", "1GiB"), ("backing", "thp")]),
+        ]);
+        let list: Vec<&Entry> = list.iter().collect();
+        assert_eq!(work(list[0], &list), Params::from([("size".to_owned(), "1GiB".to_owned())]));
+    }
+
+    #[test]
+    fn percentiles_are_told_from_other_names() {
+        assert_eq!(percentile("p50"), Some(0.5));
+        assert_eq!(percentile("p99"), Some(0.99));
+        assert_eq!(percentile("max"), Some(1.0));
+        for metric in ["pause", "p", "p100", "p1e1", "pinf", "p-1", "p+1", "p.", "mark"] {
+            assert_eq!(percentile(metric), None, "{metric}");
+        }
+    }
+}

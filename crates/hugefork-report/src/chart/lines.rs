@@ -1,0 +1,192 @@
+//! Lines over a few places: cost by size, throughput by tasks, latency by percentile. Each line is named at its end.
+
+use super::scale::{Kind, Scale};
+use super::style::{BOLD, NORMAL, OURS, SMALL, fit, width};
+use super::svg::{Anchor, Mark, Svg};
+use super::{Drawing, WIDTH};
+
+/// One line.
+pub(crate) struct Line {
+    pub(crate) label: String,
+    pub(crate) ours: bool,
+    /// From left to right. One without a place is the same everywhere, and goes across.
+    pub(crate) points: Vec<Point>,
+}
+
+impl Line {
+    /// As which size its name is as wide as in normal type: hugefork's is bold.
+    fn size(&self) -> f64 {
+        if self.ours { BOLD } else { NORMAL }
+    }
+}
+
+/// One point.
+pub(crate) struct Point {
+    pub(crate) x: Option<f64>,
+    pub(crate) min: f64,
+    pub(crate) median: f64,
+    pub(crate) max: f64,
+    /// What is said under the pointer.
+    pub(crate) hint: String,
+}
+
+/// What lines are drawn over.
+pub(crate) struct Axes {
+    /// Places with their names, from left to right.
+    pub(crate) x: Vec<(f64, String)>,
+    pub(crate) x_title: String,
+    pub(crate) y_title: String,
+    pub(crate) y: Y,
+}
+
+/// How values become heights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Y {
+    Log,
+    /// From zero, or logarithmic where values lie so far apart that most would lie on the axis.
+    AsFits,
+}
+
+/// From this ratio on.
+const FAR_APART: f64 = 20.0;
+
+const TOP: f64 = 26.0;
+const BOTTOM: f64 = 240.0;
+
+/// The widest name at a line's end.
+const NAMES: f64 = 152.0;
+
+/// Between two names.
+const APART: f64 = 15.0;
+
+/// Draws `lines`.
+pub(crate) fn draw(axes: &Axes, lines: &[Line]) -> Drawing {
+    let y = heights(axes.y, lines);
+    let ticks = y.ticks(5);
+    let left = ticks.iter().map(|(_, text)| width(text, SMALL)).fold(0.0, f64::max) + 8.0;
+    let names = lines.iter().map(|line| width(&line.label, line.size())).fold(0.0, f64::max).min(NAMES);
+    let right = WIDTH - names - 16.0;
+    let (first, last) = (axes.x.first().map_or(0.0, |x| x.0), axes.x.last().map_or(1.0, |x| x.0));
+    let x = Scale::new(Kind::Linear, first, last, left + 10.0, right - 6.0);
+    let mut svg = Svg::default();
+    svg.text(0.0, 11.0, Anchor::Start, "soft", &fit(&axes.y_title, SMALL, WIDTH));
+    for (value, text) in &ticks {
+        let height = y.at(*value);
+        svg.line((left, height), (right, height), if *value == 0.0 { "axis" } else { "rule" });
+        svg.text(left - 6.0, height + 4.0, Anchor::End, "soft", text);
+    }
+    places(&mut svg, axes, &x);
+    let styles = styles(lines);
+    let mut ends = Vec::new();
+    for (line, style) in lines.iter().zip(&styles) {
+        let place = |point: &Point| (point.x.map_or(right, |value| x.at(value)), y.at(point.median));
+        let path: Vec<(f64, f64)> = match line.points.as_slice() {
+            [only] if only.x.is_none() => vec![(left, y.at(only.median)), (right, y.at(only.median))],
+            points => points.iter().map(place).collect(),
+        };
+        svg.polyline(&path, &format!("line s-{0} d-{0}", style.class));
+        for point in line.points.iter().filter(|point| point.x.is_some()) {
+            let (at, height) = place(point);
+            svg.line((at, y.at(point.min)), (at, y.at(point.max)), &format!("range s-{}", style.class));
+            svg.mark(style.mark, at, height, &format!("m-{}", style.class));
+            svg.hint((at - 8.0, height - 8.0), (16.0, 16.0), &point.hint);
+        }
+        if let Some(end) = path.last() {
+            ends.push((*end, line, style));
+        }
+    }
+    name(&mut svg, ends, right + 14.0);
+    svg.text(f64::midpoint(left, right), BOTTOM + 33.0, Anchor::Middle, "soft", &axes.x_title);
+    Drawing { height: BOTTOM + 39.0, body: svg.into_string() }
+}
+
+fn heights(wanted: Y, lines: &[Line]) -> Scale {
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let least = points().map(|point| point.min).fold(f64::INFINITY, f64::min);
+    let greatest = points().map(|point| point.max).fold(f64::NEG_INFINITY, f64::max);
+    let medians = || points().map(|point| point.median);
+    let apart = medians().fold(0.0, f64::max) / medians().fold(f64::INFINITY, f64::min);
+    let log = wanted == Y::Log || apart > FAR_APART;
+    // What is not positive has no logarithm.
+    if log && least > 0.0 && greatest.is_finite() {
+        return Scale::new(Kind::Log, least, greatest, BOTTOM, TOP);
+    }
+    Scale::new(Kind::Linear, least.min(0.0), if greatest.is_finite() { greatest } else { 1.0 }, BOTTOM, TOP)
+}
+
+/// The names of places, as many as there is room for, and always the last.
+fn places(svg: &mut Svg, axes: &Axes, x: &Scale) {
+    let half = |text: &str| width(text, SMALL) / 2.0;
+    let last = axes.x.last().map_or(f64::INFINITY, |(value, text)| x.at(*value) - half(text));
+    let mut free = f64::NEG_INFINITY;
+    for (index, (value, text)) in axes.x.iter().enumerate() {
+        let at = x.at(*value);
+        svg.line((at, BOTTOM), (at, BOTTOM + 4.0), "axis");
+        let is_last = index + 1 == axes.x.len();
+        if is_last || (at - half(text) > free && at + half(text) + 4.0 < last) {
+            svg.text(at, BOTTOM + 16.0, Anchor::Middle, "soft", text);
+            free = at + half(text) + 4.0;
+        }
+    }
+}
+
+struct Style {
+    class: String,
+    mark: Mark,
+}
+
+/// hugefork's lines get colours, the others grey with dashes; marks go round.
+fn styles(lines: &[Line]) -> Vec<Style> {
+    let (mut ours, mut theirs) = (0, 0);
+    let style = |line: &Line| {
+        let (count, name, different) = if line.ours { (&mut ours, "ours", OURS) } else { (&mut theirs, "theirs", 4) };
+        let number = *count % different;
+        *count += 1;
+        Style { class: format!("{name}-{number}"), mark: Mark::ALL[number % Mark::ALL.len()] }
+    };
+    lines.iter().map(style).collect()
+}
+
+/// Names lines at their ends, apart from each other.
+fn name(svg: &mut Svg, mut ends: Vec<((f64, f64), &Line, &Style)>, left: f64) {
+    ends.sort_by(|((_, a), ..), ((_, b), ..)| a.total_cmp(b));
+    let mut heights: Vec<f64> = ends.iter().map(|((_, height), ..)| *height).collect();
+    spread(&mut heights, TOP - 4.0, BOTTOM + 4.0);
+    for (((x, end), line, style), height) in ends.into_iter().zip(heights) {
+        if (end - height).abs() > 3.0 || x < left - 22.0 {
+            svg.line((x + 5.0, end), (left - 2.0, height), "leader");
+        }
+        let name = fit(&line.label, line.size(), WIDTH - left);
+        svg.text(left, height + 4.3, Anchor::Start, &format!("t-{}", style.class), &name);
+    }
+}
+
+/// Moves sorted `heights` apart, inside of `top ..= bottom` as far as that can be.
+fn spread(heights: &mut [f64], top: f64, bottom: f64) {
+    let apart = APART.min((bottom - top) / heights.len().max(2).saturating_sub(1) as f64);
+    let mut least = top;
+    for height in heights.iter_mut() {
+        *height = height.max(least);
+        least = *height + apart;
+    }
+    let mut most = bottom;
+    for height in heights.iter_mut().rev() {
+        *height = height.min(most);
+        most = *height - apart;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_moved_apart_and_stay_inside() {
+        let mut heights = [0.0, 1.0, 2.0, 100.0, 101.0];
+        spread(&mut heights, 0.0, 105.0);
+        assert_eq!(heights, [0.0, 15.0, 30.0, 90.0, 105.0]);
+        let mut many = vec![50.0; 40];
+        spread(&mut many, 0.0, 100.0);
+        assert!(many.iter().all(|height| (-1e-9..=100.1).contains(height)), "{many:?}");
+    }
+}

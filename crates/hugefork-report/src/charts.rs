@@ -1,0 +1,315 @@
+//! Which charts a case gets.
+//!
+//! | chart | drawn where |
+//! |---|---|
+//! | bars | a metric of one work; only those of the largest size where works are many |
+//! | percentiles | metrics are named `p50`, `p99.9`, `max` |
+//! | lines | a metric was measured with several tasks, sizes or block sizes |
+//! | heat map | kernels were run in several orders |
+
+use crate::cases::{has_chart, is_ours, is_rival, labels, lead_metric, metric_name, percentile, work};
+use crate::chart::Drawing;
+use crate::chart::bars::{self, Bar};
+use crate::chart::lines::{self, Axes, Line, Point, Y};
+use crate::figures::{common, figure, phrases, quantity, spaced, unit};
+use crate::machines::Machine;
+use crate::policies;
+use crate::record::{Better, Entry, Params};
+use crate::works::{SIZES, group, principal, works};
+
+/// One chart.
+pub(crate) struct Chart<'a> {
+    /// `bars`, `lines`, `percentiles` or `heat`.
+    pub(crate) kind: &'static str,
+    /// What is drawn.
+    pub(crate) title: String,
+    /// The work, as far as it differs between the case's charts.
+    pub(crate) subtitle: String,
+    /// All of the work.
+    pub(crate) work: String,
+    /// What is left out.
+    pub(crate) note: Option<String>,
+    pub(crate) drawing: Drawing,
+    /// The parameter that lines go over, or `metric`.
+    pub(crate) over: Option<String>,
+    /// What it is drawn from.
+    pub(crate) entries: Vec<&'a Entry>,
+}
+
+/// A case with its charts.
+pub(crate) struct CaseCharts<'a> {
+    pub(crate) case: &'a str,
+    /// What is alike in all of it.
+    pub(crate) common: String,
+    pub(crate) charts: Vec<Chart<'a>>,
+    /// Everything that was measured.
+    pub(crate) entries: Vec<&'a Entry>,
+}
+
+/// More bars than this are not looked at.
+const BARS: usize = 12;
+
+/// Single kernels among them.
+const KERNELS: usize = 3;
+
+/// Lines that can be told apart.
+const LINES: usize = 7;
+
+/// The cases of `machine`, with their charts.
+pub(crate) fn charts<'a>(machine: &Machine<'a>) -> Vec<CaseCharts<'a>> {
+    machine.cases().into_iter().map(|case| of_case(machine, case)).collect()
+}
+
+fn of_case<'a>(machine: &Machine<'a>, case: &'a str) -> CaseCharts<'a> {
+    let entries: Vec<&Entry> = machine.entries.iter().copied().filter(|entry| entry.case == case).collect();
+    let lead = lead_metric(case, &entries);
+    let mut metrics: Vec<&str> = lead.into_iter().collect();
+    for entry in &entries {
+        let metric = entry.metric.as_str();
+        if has_chart(case, metric) && !metrics.contains(&metric) {
+            metrics.push(metric);
+        }
+    }
+    let ranks: Vec<&str> = metrics.iter().copied().filter(|metric| percentile(metric).is_some()).collect();
+    // Two make no distribution.
+    let ranks = if ranks.len() > 2 { ranks } else { Vec::new() };
+    metrics.retain(|metric| !ranks.contains(metric));
+    let shown: Vec<&Entry> = entries
+        .iter()
+        .copied()
+        .filter(|e| metrics.contains(&e.metric.as_str()) || ranks.contains(&e.metric.as_str()))
+        .collect();
+    let alike = common(shown.iter().map(|entry| &entry.params));
+    let ground = Ground { case, alike: &alike };
+
+    let mut charts = Vec::new();
+    for metric in metrics {
+        let entries: Vec<&Entry> = entries.iter().copied().filter(|entry| entry.metric == metric).collect();
+        charts.extend(ground.all_bars(&entries));
+        charts.extend(SIZES.iter().flat_map(|over| ground.lines(&entries, over)));
+        if Some(metric) == lead {
+            charts.extend(ground.heat_maps(&entries));
+        }
+    }
+    if !ranks.is_empty() {
+        let entries: Vec<&Entry> =
+            entries.iter().copied().filter(|entry| ranks.contains(&entry.metric.as_str())).collect();
+        charts.extend(works(&entries).into_iter().map(|(_, entries)| ground.percentiles(entries)));
+    }
+    // Charts of one kind are about as high, and stand beside each other.
+    charts.sort_by_key(|chart| ["percentiles", "bars", "lines", "heat"].iter().position(|kind| *kind == chart.kind));
+    let common = phrases(alike.iter().filter(|(name, _)| entries.iter().any(|e| work(e, &shown).contains_key(*name))));
+    CaseCharts { case, common, charts, entries }
+}
+
+/// What the charts of a case share.
+struct Ground<'g> {
+    case: &'g str,
+    alike: &'g Params,
+}
+
+impl Ground<'_> {
+    fn chart<'a>(
+        &self,
+        kind: &'static str,
+        title: String,
+        work: &Params,
+        drawing: Drawing,
+        entries: Vec<&'a Entry>,
+    ) -> Chart<'a> {
+        let own = work.iter().filter(|(name, _)| !self.alike.contains_key(*name));
+        Chart { kind, title, subtitle: phrases(own), work: phrases(work), note: None, drawing, over: None, entries }
+    }
+
+    fn all_bars<'a>(&self, entries: &[&'a Entry]) -> Vec<Chart<'a>> {
+        let mut works = works(entries);
+        principal(&mut works);
+        works.into_iter().map(|(work, entries)| self.bars(&work, entries)).collect()
+    }
+
+    fn bars<'a>(&self, work: &Params, mut entries: Vec<&'a Entry>) -> Chart<'a> {
+        entries.sort_by(|a, b| best_first(a, b));
+        // hugefork, the kernel and libc, and the best of the single kernels.
+        let (mut shown, mut kernels): (Vec<&Entry>, Vec<&Entry>) = entries.iter().partition(|entry| is_plain(entry));
+        shown.sort_by_key(|entry| !is_ours(&entry.subject));
+        shown.truncate(BARS);
+        kernels.truncate(KERNELS);
+        shown.extend(kernels);
+        shown.sort_by(|a, b| best_first(a, b));
+        let bar = |(entry, label): (&&Entry, String)| Bar {
+            ours: is_ours(&entry.subject),
+            min: entry.min(),
+            median: entry.median,
+            max: entry.max(),
+            hint: hint(&label, entry),
+            label,
+        };
+        let drawn: Vec<Bar> = shown.iter().zip(labels(&shown, |_| ())).map(bar).collect();
+        let drawing = bars::draw(&drawn, &axis(self.case, entries[0]));
+        let name = metric_name(self.case, &entries[0].metric);
+        let mut chart = self.chart("bars", capital(&name), work, drawing, entries);
+        let left_out = chart.entries.len() - shown.len();
+        chart.note = (left_out > 0).then(|| format!("The best are shown; {left_out} more are in the table."));
+        chart
+    }
+
+    /// Over the parameter `over`, for each work that is otherwise the same.
+    fn lines<'a>(&self, entries: &[&'a Entry], over: &str) -> Vec<Chart<'a>> {
+        let without = |entry: &Entry| {
+            let mut work = work(entry, entries);
+            work.remove(over);
+            work
+        };
+        let chart = |(work, mut group): (Params, Vec<&'a Entry>)| {
+            // Files of several sizes come one after the other; a subject's sizes belong together.
+            group.sort_by_key(|entry| group_start(entries, entry));
+            let place = |entry: &Entry| entry.params.get(over).and_then(|value| quantity(value)).filter(|x| *x > 0.0);
+            let mut places: Vec<(f64, String)> =
+                group.iter().filter_map(|entry| Some((place(entry)?.log2(), spaced(&entry.params[over])))).collect();
+            places.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+            places.dedup_by(|(a, _), (b, _)| a == b);
+            let drawn = drawable(&group, over, place);
+            if drawn.is_empty() {
+                return None;
+            }
+            let names = labels(&drawn, |entry| entry.params.get(over).cloned());
+            let mut lines = collect_lines(&drawn, &names, |entry| place(entry).map(f64::log2));
+            lines.truncate(LINES);
+            let left_out = group.len() - lines.iter().map(|line| line.points.len()).sum::<usize>();
+            let name = over.replace('_', " ");
+            let axes = Axes { x: places, x_title: name.clone(), y_title: axis(self.case, group[0]), y: Y::AsFits };
+            let title = format!("{} by {name}", capital(&metric_name(self.case, &group[0].metric)));
+            let mut chart = self.chart("lines", title, &work, lines::draw(&axes, &lines), group);
+            chart.over = Some(over.to_owned());
+            chart.note = (left_out > 0).then(|| "More is in the table.".to_owned());
+            Some(chart)
+        };
+        group(entries, without).into_iter().filter_map(chart).collect()
+    }
+
+    fn percentiles<'a>(&self, entries: Vec<&'a Entry>) -> Chart<'a> {
+        let mut ranks: Vec<(f64, &str)> = Vec::new();
+        for entry in &entries {
+            if let Some(part) = percentile(&entry.metric).filter(|_| ranks.iter().all(|(_, m)| *m != entry.metric)) {
+                ranks.push((part, &entry.metric));
+            }
+        }
+        ranks.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        // The slowest of n lies beyond every percentile; it gets the next place.
+        let beyond = ranks.iter().filter(|(part, _)| *part < 1.0).map(|(part, _)| tail(*part)).fold(0.0, f64::max);
+        let place = |part: f64| if part < 1.0 { tail(part) } else { beyond + 1.0 };
+        let names = labels(&entries, |entry| entry.metric.clone());
+        let mut lines = collect_lines(&entries, &names, |entry| percentile(&entry.metric).map(place));
+        lines.truncate(LINES);
+        let axes = Axes {
+            x: ranks.iter().map(|(part, metric)| (place(*part), (*metric).to_owned())).collect(),
+            x_title: "percentile".to_owned(),
+            y_title: format!("latency, {}; less is better", unit(&entries[0].unit)),
+            y: Y::Log,
+        };
+        let work = work(entries[0], &entries);
+        let drawing = lines::draw(&axes, &lines);
+        let mut chart = self.chart("percentiles", "Latency distribution".to_owned(), &work, drawing, entries);
+        chart.over = Some("metric".to_owned());
+        chart
+    }
+
+    fn heat_maps<'a>(&self, entries: &[&'a Entry]) -> Vec<Chart<'a>> {
+        let map = |(work, entries): (Params, Vec<&'a Entry>)| {
+            let drawing = policies::draw(&entries, &axis(self.case, entries[0]))?;
+            Some(self.chart("heat", "By order, window and primitive".to_owned(), &work, drawing, entries))
+        };
+        works(entries).into_iter().filter_map(map).collect()
+    }
+}
+
+/// Those of `group` that make lines over the parameter `over`, or are the same everywhere; nothing if hugefork, where it is
+/// there, makes none. Single kernels stay out: there are scores of them.
+fn drawable<'a>(group: &[&'a Entry], over: &str, place: impl Fn(&Entry) -> Option<f64>) -> Vec<&'a Entry> {
+    let plain: Vec<&Entry> = group.iter().copied().filter(|entry| is_plain(entry)).collect();
+    let names = labels(&plain, |entry| entry.params.get(over).cloned());
+    let lines = collect_lines(&plain, &names, &place);
+    let line = |name: &String| lines.iter().find(|line| line.label == *name);
+    let about_ours = plain.iter().any(|entry| is_ours(&entry.subject));
+    if !lines.iter().any(|line| line.points.len() > 1 && (line.ours || !about_ours)) {
+        return Vec::new();
+    }
+    // One point is no line, unless it is the same everywhere.
+    let makes_line = |name| line(name).is_some_and(|line| line.points.len() > 1 || line.points[0].x.is_none());
+    plain.into_iter().zip(&names).filter(|(_, name)| makes_line(name)).map(|(entry, _)| entry).collect()
+}
+
+/// Lines by name, hugefork's first, then the kernel's and libc's, then the others.
+fn collect_lines(entries: &[&Entry], names: &[String], place: impl Fn(&Entry) -> Option<f64>) -> Vec<Line> {
+    let mut lines: Vec<(bool, Line)> = Vec::new();
+    for (entry, name) in entries.iter().zip(names) {
+        let point = Point {
+            x: place(entry),
+            min: entry.min(),
+            median: entry.median,
+            max: entry.max(),
+            hint: hint(name, entry),
+        };
+        match lines.iter_mut().find(|(_, line)| line.label == *name) {
+            Some((_, line)) => line.points.push(point),
+            None => {
+                let line = Line { label: name.clone(), ours: is_ours(&entry.subject), points: vec![point] };
+                lines.push((is_rival(&entry.subject), line));
+            }
+        }
+    }
+    lines.sort_by_key(|(rival, line)| (!line.ours, !rival));
+    let mut lines: Vec<Line> = lines.into_iter().map(|(_, line)| line).collect();
+    for line in &mut lines {
+        line.points.sort_by(|a, b| a.x.unwrap_or(f64::MIN).total_cmp(&b.x.unwrap_or(f64::MIN)));
+        line.points.dedup_by(|a, b| a.x == b.x);
+    }
+    lines
+}
+
+/// Where the first entry of the same subject is.
+fn group_start(entries: &[&Entry], entry: &Entry) -> Option<usize> {
+    entries.iter().position(|other| other.subject == entry.subject)
+}
+
+/// Whether it is no single kernel of `clear` or `copy`, of which there are scores.
+fn is_plain(entry: &Entry) -> bool {
+    is_ours(&entry.subject) || is_rival(&entry.subject)
+}
+
+pub(crate) fn best_first(a: &Entry, b: &Entry) -> std::cmp::Ordering {
+    match a.better() {
+        Better::Lower => a.median.total_cmp(&b.median),
+        Better::Higher => b.median.total_cmp(&a.median),
+    }
+}
+
+/// How far out a percentile is: 1 for nine of ten, 2 for 99 of 100.
+fn tail(part: f64) -> f64 {
+    -(1.0 - part).log10()
+}
+
+/// The title of an axis.
+fn axis(case: &str, entry: &Entry) -> String {
+    let better = match entry.better() {
+        Better::Lower => "less is better",
+        Better::Higher => "more is better",
+    };
+    let name = metric_name(case, &entry.metric);
+    match unit(&entry.unit) {
+        "" => format!("{name}; {better}"),
+        unit => format!("{name}, {unit}; {better}"),
+    }
+}
+
+/// All that is known of a point.
+pub(crate) fn hint(label: &str, entry: &Entry) -> String {
+    let unit = unit(&entry.unit);
+    let (median, min, max) = (figure(entry.median), figure(entry.min()), figure(entry.max()));
+    format!("{label}: {} {median} {unit} ({min} … {max}, {} samples)", entry.metric, entry.samples.len())
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}

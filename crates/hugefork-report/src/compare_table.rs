@@ -1,0 +1,140 @@
+//! A comparison for people. Tables are Markdown, like those of `hugefork bench`.
+
+use std::fmt::{self, Write};
+
+use comfy_table::presets::ASCII_MARKDOWN;
+use comfy_table::{CellAlignment, Table};
+
+use crate::compare::{Comparison, Lone, Row, Side, Verdict};
+use crate::figures::{figure, words};
+use crate::record::Params;
+
+/// From this many rows on, chance is worth a word.
+const MANY: usize = 20;
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "A: {}\nB: {}\n", side(&self.a), side(&self.b))?;
+        let mut cases: Vec<&str> = Vec::new();
+        for row in &self.rows {
+            if !cases.contains(&row.case.as_str()) {
+                cases.push(&row.case);
+            }
+        }
+        for case in cases {
+            let rows: Vec<&Row> = self.rows.iter().filter(|row| row.case == case).collect();
+            write_case(f, case, &rows)?;
+        }
+        write_lone(f, "A", &self.only_a)?;
+        write_lone(f, "B", &self.only_b)?;
+        let counts = Verdict::ALL.map(|verdict| (verdict, self.count(verdict)));
+        let said: Vec<String> =
+            counts.iter().filter(|(_, count)| *count > 0).map(|(v, count)| format!("{count} {}", v.name())).collect();
+        if said.is_empty() {
+            return writeln!(f, "nothing in common: give results of the same cases and sizes");
+        }
+        writeln!(f, "from A to B: {}", said.join(", "))?;
+        if self.rows.len() >= MANY {
+            let chance = self.rows.len().div_ceil(20);
+            writeln!(f, "note: of {} intervals of 95 %, up to {chance} miss the truth by chance", self.rows.len())?;
+        }
+        if self.count(Verdict::CannotTell) > 0 {
+            writeln!(
+                f,
+                "note: an interval takes at least 4 samples on both sides, all more than 0; measure with --runs 5"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn side(side: &Side) -> String {
+    format!("{}  hugefork {} on {}, {} CPUs, {}", side.file, side.version, side.cpu, side.cpus, side.kernel)
+}
+
+fn write_case(f: &mut fmt::Formatter<'_>, case: &str, rows: &[&Row]) -> fmt::Result {
+    // Parameters that all who have them have alike go to the heading.
+    let mut shared = Params::new();
+    for (name, value) in rows.iter().flat_map(|row| &row.params) {
+        if rows.iter().all(|row| row.params.get(name).is_none_or(|other| other == value) && !row.how.contains_key(name))
+        {
+            shared.insert(name.clone(), value.clone());
+        }
+    }
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN).set_header(["subject", "with", "metric", "A", "B", "B/A", "95 %", "verdict"]);
+    for column in 3..7 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for row in rows {
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let mut with = words(row.params.iter().filter(|(name, _)| !shared.contains_key(*name)));
+        for (name, [a, b]) in &row.how {
+            let _ = write!(with, " {name}={a}→{b}");
+        }
+        table.add_row([
+            row.subject.clone(),
+            with.trim_start().to_owned(),
+            format!("{} {}", row.metric, row.unit),
+            figure(row.a),
+            figure(row.b),
+            or_dash(row.ratio.map(|ratio| format!("{}x", figure(ratio)))),
+            or_dash(row.interval.map(|interval| format!("{} … {}", figure(interval.low), figure(interval.high)))),
+            row.verdict.name().to_owned(),
+        ]);
+    }
+    writeln!(f, "{case}  {}\n\n{table}\n", words(&shared))
+}
+
+/// What only one side has: a line a subject.
+fn write_lone(f: &mut fmt::Formatter<'_>, side: &str, list: &[Lone]) -> fmt::Result {
+    let mut rest = list;
+    while let Some(first) = rest.first() {
+        let same =
+            |lone: &&Lone| (&lone.case, &lone.subject, &lone.params) == (&first.case, &first.subject, &first.params);
+        let count = rest.iter().take_while(same).count();
+        let metrics: Vec<&str> = rest[..count].iter().map(|lone| lone.metric.as_str()).collect();
+        writeln!(
+            f,
+            "only in {side}: {} {} {}: {}",
+            first.case,
+            first.subject,
+            words(&first.params),
+            metrics.join(", ")
+        )?;
+        rest = &rest[count..];
+    }
+    if list.is_empty() { Ok(()) } else { writeln!(f) }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::compare::compare;
+    use crate::load::parse;
+
+    #[test]
+    fn rows_lone_rows_and_the_sum_are_told() {
+        let file = |name: &str, time: f64, other: &str| {
+            let entry = |subject: &str, metric: &str, samples: Vec<f64>| {
+                serde_json::json!({"case": "snapshot", "subject": subject, "params": {"size": "1GiB", "backing": subject},
+                    "metric": metric, "unit": "ms", "samples": samples})
+            };
+            let samples = vec![time, time * 1.01, time * 1.02, time * 1.03, time * 1.04];
+            let file = serde_json::json!({"schema": 1, "version": "0.1.0", "results": [
+                entry("hugefork", "pause", samples), entry("kernel", "pause", vec![1.0]),
+                entry(other, "pause", vec![1.0]), entry(other, "user", vec![1.0])]});
+            parse(name, file.to_string().as_bytes()).unwrap()
+        };
+        let text = compare(&file("a.json", 1.0, "memcpy"), &file("b.json", 2.0, "fork")).to_string();
+        assert!(text.starts_with("A: a.json  hugefork 0.1.0 on"), "{text}");
+        assert!(text.contains("snapshot  size=1GiB\n"), "{text}");
+        assert!(text.contains("| 1.02 | 2.04 | 2.00x | 1.94 … 2.06 | worse"), "{text}");
+        assert!(text.contains("only in A: snapshot memcpy backing=memcpy size=1GiB: pause, user\n"), "{text}");
+        assert!(text.contains("only in B: snapshot fork backing=fork size=1GiB: pause, user\n"), "{text}");
+        assert!(text.contains("from A to B: 1 worse, 1 cannot tell"), "{text}");
+        let empty = parse("e", br#"{"schema": 1, "results": []}"#).unwrap();
+        assert!(compare(&empty, &empty).to_string().contains("nothing in common"));
+    }
+}

@@ -1,0 +1,126 @@
+//! Numbers, units and words as they are shown.
+
+use crate::record::Params;
+
+/// Three digits that count.
+pub(crate) fn figure(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        size if size >= 99.95 => format!("{value:.0}"),
+        size if size >= 9.995 => format!("{value:.1}"),
+        size if size >= 0.9995 => format!("{value:.2}"),
+        size if size >= 0.09995 => format!("{value:.3}"),
+        size if size >= 0.009995 => format!("{value:.4}"),
+        _ => format!("{value:.5}"),
+    }
+}
+
+/// A unit with its sign.
+pub(crate) fn unit(unit: &str) -> &str {
+    match unit {
+        "us" => "µs",
+        "ratio" => "×",
+        "count" => "",
+        other => other,
+    }
+}
+
+/// `2MiB` as `2 MiB`, with a space that does not break; other words as they are.
+pub(crate) fn spaced(word: &str) -> String {
+    let digits = word.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = word.split_at(digits);
+    match unit {
+        "KiB" | "MiB" | "GiB" | "TiB" if digits > 0 => format!("{number}\u{a0}{unit}"),
+        _ => word.to_owned(),
+    }
+}
+
+/// What a size or a count comes to; none for words.
+pub(crate) fn quantity(word: &str) -> Option<f64> {
+    let digits = word.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = word.split_at(digits);
+    let scale = match unit {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
+        _ => return None,
+    };
+    let number: u32 = number.parse().ok()?;
+    Some(f64::from(number) * 2f64.powi(scale))
+}
+
+/// One parameter in words.
+pub(crate) fn phrase(name: &str, value: &str) -> String {
+    let value = spaced(value);
+    match name {
+        // How huge pages were got, as in `shmem-thp (MADV_COLLAPSE)`, is for tables.
+        "backing" => value.split(" (").next().unwrap_or_default().to_owned(),
+        "size" | "density" | "order" => value,
+        "tasks" if value == "1" => "1 task".to_owned(),
+        "tasks" => format!("{value} tasks"),
+        "writes" => format!("{value} writes"),
+        "use" if value == "block" => "whole block used".to_owned(),
+        "use" => format!("{value} used"),
+        "stride" => format!("one write every {value}"),
+        "area" => format!("rotating over {value}"),
+        "victim" => format!("other CPU reads {value}"),
+        "block_size" => format!("{value} blocks"),
+        "window" => format!("{value} window"),
+        _ => format!("{name} {value}"),
+    }
+}
+
+/// Parameters in words, in the order in which one would say them.
+pub(crate) fn phrases<'a>(params: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
+    const ORDER: [&str; 10] =
+        ["density", "writes", "tasks", "size", "block_size", "backing", "use", "stride", "area", "victim"];
+    let mut list: Vec<(&String, &String)> = params.into_iter().collect();
+    list.sort_by_key(|(name, _)| ORDER.iter().position(|known| known == name).unwrap_or(ORDER.len()));
+    list.into_iter().map(|(name, value)| phrase(name, value)).collect::<Vec<_>>().join(", ")
+}
+
+/// Parameters as they stand in the file.
+pub(crate) fn words<'a>(params: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
+    params.into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+}
+
+/// Those of `params` that all of `others` have alike.
+pub(crate) fn common<'a>(mut others: impl Iterator<Item = &'a Params>) -> Params {
+    let mut common = others.next().cloned().unwrap_or_default();
+    for other in others {
+        common.retain(|name, value| other.get(name) == Some(value));
+    }
+    common
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_three_digits() {
+        for (value, text) in
+            [(0.0, "0"), (0.001234, "0.00123"), (0.0665, "0.0665"), (9.996, "10.0"), (24.04, "24.0"), (1234.5, "1234")]
+        {
+            assert_eq!(figure(value), text);
+        }
+    }
+
+    #[test]
+    fn sizes_and_counts_are_quantities_and_words_are_not() {
+        assert_eq!(quantity("2MiB"), Some(2097152.0));
+        assert_eq!(quantity("16"), Some(16.0));
+        for word in ["", "MiB", "block", "2MB", "99999999999999999999"] {
+            assert_eq!(quantity(word), None, "{word}");
+        }
+    }
+
+    #[test]
+    fn parameters_are_said_in_words() {
+        let params =
+            Params::from([("use", "block"), ("size", "2MiB"), ("colour", "red")].map(|(n, v)| (n.into(), v.into())));
+        assert_eq!(phrases(&params), "2\u{a0}MiB, whole block used, colour red");
+    }
+}

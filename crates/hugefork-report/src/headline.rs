@@ -1,0 +1,146 @@
+//! hugefork beside the kernel's best, case by case.
+
+use std::collections::BTreeSet;
+
+use crate::bootstrap::{Interval, interval, seed};
+use crate::cases::{aside, is_ours, is_rival, labels, lead_metric, metric_name, work};
+use crate::figures::{common, phrases};
+use crate::machines::Machine;
+use crate::record::{Better, Entry};
+use crate::works::{principal, works};
+
+/// hugefork in one case, with one work.
+pub(crate) struct Headline<'a> {
+    pub(crate) case: &'a str,
+    /// What is told of it.
+    pub(crate) metric: String,
+    /// What was done.
+    pub(crate) work: String,
+    pub(crate) ours: &'a Entry,
+    pub(crate) ours_label: String,
+    pub(crate) best: Option<Best<'a>>,
+}
+
+/// The strongest rival.
+pub(crate) struct Best<'a> {
+    pub(crate) entry: &'a Entry,
+    /// How many times better hugefork is.
+    pub(crate) ratio: f64,
+    /// Where that lies, by 95 %.
+    pub(crate) interval: Option<Interval>,
+}
+
+impl Best<'_> {
+    /// Whether it can be told that there is a difference.
+    pub(crate) fn is_sure(&self) -> bool {
+        self.interval.is_some_and(|interval| !interval.holds_one())
+    }
+}
+
+/// Every line of the table.
+pub(crate) fn headlines<'a>(machine: &Machine<'a>) -> Vec<Headline<'a>> {
+    let mut lines = Vec::new();
+    for case in machine.cases() {
+        let of_case: Vec<&Entry> = machine.entries.iter().copied().filter(|entry| entry.case == case).collect();
+        let Some(metric) = lead_metric(case, &of_case) else {
+            continue;
+        };
+        let entries: Vec<&Entry> = of_case.into_iter().filter(|entry| entry.metric == metric).collect();
+        let mut worth: Vec<_> = works(&entries).into_iter().map(|(work, _)| (work, ())).collect();
+        principal(&mut worth);
+        let is_worth = |entry: &Entry| worth.iter().any(|(known, ())| *known == work(entry, &entries));
+        let ours: Vec<&Entry> =
+            entries.iter().copied().filter(|entry| is_ours(&entry.subject) && is_worth(entry)).collect();
+        let names = labels(&ours, |entry| work(entry, &entries));
+        // Where they are alike in every line, these stand at the case.
+        let alike = common(entries.iter().map(|entry| &entry.params));
+        for (entry, label) in ours.into_iter().zip(names) {
+            let mut done = work(entry, &entries);
+            done.retain(|name, _| !["stride", "area"].contains(&name.as_str()) || !alike.contains_key(name));
+            lines.push(Headline {
+                case,
+                metric: metric_name(case, metric),
+                work: phrases(&done),
+                ours: entry,
+                ours_label: label,
+                best: best(entry, &entries),
+            });
+        }
+    }
+    lines
+}
+
+/// Subjects of `machine` that stand aside, and why.
+pub(crate) fn asides(machine: &Machine) -> BTreeSet<String> {
+    let told = |entry: &&Entry| {
+        let why = aside(&entry.case, &entry.subject)?;
+        Some(format!("{} in {}: {why}", entry.subject, entry.case))
+    };
+    machine.entries.iter().filter_map(told).collect()
+}
+
+fn best<'a>(ours: &Entry, entries: &[&'a Entry]) -> Option<Best<'a>> {
+    let same = work(ours, entries);
+    let rivals = entries.iter().copied().filter(|other| {
+        is_rival(&other.subject)
+            && aside(&other.case, &other.subject).is_none()
+            && other.unit == ours.unit
+            && work(other, entries) == same
+    });
+    let times = |other: &Entry| match ours.better() {
+        Better::Lower => other.median / ours.median,
+        Better::Higher => ours.median / other.median,
+    };
+    let entry = rivals.min_by(|a, b| times(a).total_cmp(&times(b)))?;
+    let ratio = times(entry);
+    let found = interval(&ours.samples, &entry.samples, seed([ours.case.as_str(), &ours.subject, &entry.subject]));
+    let interval = match ours.better() {
+        Better::Lower => found,
+        Better::Higher => found.map(Interval::inverse),
+    };
+    (ratio.is_finite() && ratio > 0.0).then_some(Best { entry, ratio, interval })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::parse;
+    use crate::machines::machines;
+    use crate::record::Record;
+
+    fn record(case: &str, metric: &str, unit: &str, list: &[(&str, &str, f64)]) -> Record {
+        let entry = |(subject, size, median): &(&str, &str, f64)| {
+            serde_json::json!({"case": case, "subject": subject, "params": {"size": size}, "metric": metric, "unit": unit,
+                "median": median})
+        };
+        let file = serde_json::json!({"schema": 1, "results": list.iter().map(entry).collect::<Vec<_>>()});
+        parse("x", file.to_string().as_bytes()).unwrap()
+    }
+
+    fn ratios(record: Record) -> Vec<(String, f64)> {
+        let records = [record];
+        let found = headlines(&machines(&records)[0]);
+        found.iter().flat_map(|line| &line.best).map(|best| (best.entry.subject.clone(), best.ratio)).collect()
+    }
+
+    #[test]
+    fn the_strongest_rival_of_the_same_work_is_beside_hugefork() {
+        let list = [("hugefork", "1GiB", 2.0), ("a", "1GiB", 8.0), ("b", "1GiB", 6.0), ("c", "2GiB", 1.0)];
+        assert_eq!(ratios(record("snapshot", "pause", "ms", &list)), [("b".to_owned(), 3.0)]);
+        assert_eq!(ratios(record("anon-w-seq", "throughput", "GiB/s", &list)), [("a".to_owned(), 0.25)]);
+    }
+
+    #[test]
+    fn who_stands_aside_is_never_the_best() {
+        let list =
+            [("hugefork", "x", 2.0), ("kernel-4k", "x", 1.0), ("kernel-thp", "x", 6.0), ("straight/rep", "x", 0.1)];
+        assert_eq!(ratios(record("zero-fault", "latency", "us", &list)), [("kernel-thp".to_owned(), 3.0)]);
+        assert!(ratios(record("zero-fault", "latency", "us", &list[..2])).is_empty());
+    }
+
+    #[test]
+    fn a_case_of_a_later_hugefork_is_told_by_its_first_metric() {
+        let list = [("hugefork", "x", 2.0), ("kernel", "x", 6.0)];
+        assert_eq!(ratios(record("defragment", "moves", "us", &list)), [("kernel".to_owned(), 3.0)]);
+    }
+}

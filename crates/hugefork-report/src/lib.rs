@@ -1,0 +1,39 @@
+//! What becomes of the results of `hugefork bench`: read back ([`load`]), two of them compared ([`compare()`]), and any number
+//! drawn as one offline page ([`report`]) or as pictures alone ([`pictures`]).
+//!
+//! ```text
+//! load, record                                   a file, in types that stay readable
+//! compare, compare_table, bootstrap              two files: ratios, intervals, verdicts
+//! machines, works, cases, headline                    which figures belong beside each other, and under which names
+//! charts, policies, chart/                       what is drawn, and how
+//! page, tables, strip, notes, templates/         the page around it
+//! gallery, png                                   charts as files
+//! ```
+
+mod bootstrap;
+mod cases;
+mod chart;
+mod charts;
+mod compare;
+mod compare_table;
+mod figures;
+mod gallery;
+mod headline;
+mod load;
+mod machines;
+mod notes;
+mod page;
+mod png;
+mod policies;
+mod record;
+mod strip;
+mod tables;
+mod works;
+
+pub use bootstrap::Interval;
+pub use compare::{Comparison, Lone, Row, Side, Verdict, compare};
+pub use gallery::{Picture, pictures};
+pub use load::{LoadError, SCHEMA, load, parse};
+pub use page::report;
+pub use png::PictureError;
+pub use record::{Absent, Better, Cache, Entry, Host, HugetlbPool, Params, Record, Thp};

@@ -1,0 +1,288 @@
+//! Reads result files. Whatever is in a file, the outcome is a record or one line that says what to do.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::record::{Absent, Entry, Host, Params, Record, median};
+
+/// The schema that this crate reads.
+pub const SCHEMA: u64 = 1;
+
+/// The longest file that is read. The full sweep of every case is some 2 MiB.
+const LONGEST: u64 = 256 << 20;
+
+/// Larger values are no measurement in any unit: 1e15 us are 31 years.
+const LARGEST: f64 = 1e15;
+
+const HOW: &str = "write one with `hugefork bench --json FILE`";
+
+/// Why a file is no record. The message is one line that names the file and says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// It cannot be read.
+    #[error("{file}: cannot be read: {source}; name a file that `hugefork bench --json FILE` wrote")]
+    Unreadable {
+        /// The file.
+        file: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// There is nothing in it.
+    #[error("{file}: is empty; {HOW}")]
+    Empty {
+        /// The file.
+        file: String,
+    },
+    /// It breaks off.
+    #[error("{file}: ends in the middle, at line {line}; copy it again, or {HOW}")]
+    Truncated {
+        /// The file.
+        file: String,
+        /// Where it ends.
+        line: usize,
+    },
+    /// It is no JSON.
+    #[error("{file}: is not JSON: {what}; {HOW}")]
+    Malformed {
+        /// The file.
+        file: String,
+        /// What is wrong where.
+        what: String,
+    },
+    /// It is JSON of something else.
+    #[error("{file}: is not a result of hugefork: {what}; {HOW}")]
+    Foreign {
+        /// The file.
+        file: String,
+        /// What it lacks.
+        what: String,
+    },
+    /// It is of another time.
+    #[error("{file}: has schema {schema}, this hugefork reads schema {SCHEMA}; use the hugefork that wrote it")]
+    Schema {
+        /// The file.
+        file: String,
+        /// Its schema.
+        schema: String,
+    },
+    /// It has the right schema, but not its shape.
+    #[error("{file}: {place}: {what}; the file was changed or damaged: copy it again, or {HOW}")]
+    Damaged {
+        /// The file.
+        file: String,
+        /// Which part.
+        place: String,
+        /// What is wrong there.
+        what: String,
+    },
+}
+
+/// Reads the result file at `path`.
+///
+/// # Errors
+/// See [`LoadError`]. Nothing that a file contains makes this panic.
+pub fn load(path: &Path) -> Result<Record, LoadError> {
+    let file = clean(&path.display().to_string());
+    let unreadable = |source| LoadError::Unreadable { file: file.clone(), source };
+    let mut bytes = Vec::new();
+    File::open(path).map_err(unreadable)?.take(LONGEST + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > LONGEST {
+        let what = format!("it is longer than {} MiB", LONGEST >> 20);
+        return Err(LoadError::Foreign { file, what });
+    }
+    parse(&file, &bytes)
+}
+
+/// Reads a result from the contents of the file named `file`.
+///
+/// # Errors
+/// As [`load`].
+pub fn parse(file: &str, bytes: &[u8]) -> Result<Record, LoadError> {
+    let file = clean(file);
+    if bytes.trim_ascii().is_empty() {
+        return Err(LoadError::Empty { file });
+    }
+    let value: Value = match serde_json::from_slice(bytes) {
+        Ok(value) => value,
+        Err(error) if error.is_eof() => return Err(LoadError::Truncated { file, line: error.line() }),
+        Err(error) => return Err(LoadError::Malformed { file, what: clean(&error.to_string()) }),
+    };
+    let Value::Object(mut fields) = value else {
+        return Err(LoadError::Foreign { file, what: "it is not an object with `schema` and `results`".to_owned() });
+    };
+    match fields.get("schema") {
+        Some(schema) if schema.as_u64() == Some(SCHEMA) => {}
+        Some(schema) => return Err(LoadError::Schema { file, schema: short(schema) }),
+        None => return Err(LoadError::Foreign { file, what: "it has no `schema`".to_owned() }),
+    }
+    record(&file, &mut fields).map_err(|(place, what)| LoadError::Damaged { file, place, what: clean(&what) })
+}
+
+/// A place in the file, and what is wrong there.
+type Damage = (String, String);
+
+fn record(file: &str, fields: &mut Map<String, Value>) -> Result<Record, Damage> {
+    let Some(Value::Array(results)) = fields.remove("results") else {
+        return Err(("results".to_owned(), "is missing or not a list".to_owned()));
+    };
+    let entries = results
+        .into_iter()
+        .enumerate()
+        .map(|(index, value)| entry(value).map_err(|what| (format!("results[{index}]"), what)));
+    let absent = |mut list: Vec<Absent>| {
+        for Absent { case, subject, why } in &mut list {
+            [case, subject, why].into_iter().for_each(clean_in_place);
+        }
+        list
+    };
+    let mut warnings: Vec<String> = part(fields, "warnings")?;
+    warnings.iter_mut().for_each(clean_in_place);
+    Ok(Record {
+        name: file.to_owned(),
+        version: clean(&part::<String>(fields, "version")?),
+        command: clean(&part::<String>(fields, "command")?),
+        host: host(part(fields, "host")?),
+        entries: entries.collect::<Result<_, _>>()?,
+        not_run: absent(part(fields, "not_run")?),
+        failed: absent(part(fields, "failed")?),
+        warnings,
+        interrupted: part(fields, "interrupted")?,
+    })
+}
+
+/// A field that older or newer files may lack.
+fn part<T: Default + for<'de> Deserialize<'de>>(fields: &mut Map<String, Value>, name: &str) -> Result<T, Damage> {
+    match fields.remove(name) {
+        None | Some(Value::Null) => Ok(T::default()),
+        Some(value) => serde_json::from_value(value).map_err(|error| (name.to_owned(), error.to_string())),
+    }
+}
+
+#[derive(Deserialize)]
+struct RawEntry {
+    case: String,
+    subject: String,
+    #[serde(default)]
+    params: Map<String, Value>,
+    metric: String,
+    #[serde(default)]
+    unit: String,
+    #[serde(default)]
+    samples: Vec<f64>,
+    median: Option<f64>,
+}
+
+fn entry(value: Value) -> Result<Entry, String> {
+    let raw: RawEntry = serde_json::from_value(value).map_err(|error| error.to_string())?;
+    let median = raw.median.or_else(|| median(&mut raw.samples.clone())).ok_or("has neither samples nor a median")?;
+    if let Some(value) = raw.samples.iter().chain([&median]).find(|value| value.abs() > LARGEST) {
+        return Err(format!("{value:e} is more than can be measured"));
+    }
+    let params: Params = raw.params.iter().map(|(name, value)| (clean(name), shown(value))).collect();
+    Ok(Entry {
+        case: clean(&raw.case),
+        subject: clean(&raw.subject),
+        params,
+        metric: clean(&raw.metric),
+        unit: clean(&raw.unit),
+        samples: raw.samples,
+        median,
+    })
+}
+
+/// A parameter as text: words bare, anything else as JSON.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => clean(text),
+        other => clean(&other.to_string()),
+    }
+}
+
+fn host(mut host: Host) -> Host {
+    let Host { cpu, caches, kernel, memory, thp, hugetlb, governor, hypervisor, cpus: _ } = &mut host;
+    [cpu, kernel, memory, &mut thp.enabled, &mut thp.defrag, &mut thp.shmem_enabled]
+        .into_iter()
+        .for_each(clean_in_place);
+    governor.iter_mut().chain(hypervisor).for_each(clean_in_place);
+    caches.iter_mut().flat_map(|cache| [&mut cache.kind, &mut cache.size]).for_each(clean_in_place);
+    hugetlb.iter_mut().for_each(|pool| clean_in_place(&mut pool.page));
+    host
+}
+
+/// Without what a terminal would obey, XML forbids, or that turns the direction of the text around it.
+fn clean(text: &str) -> String {
+    let bad = |c: char| {
+        c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
+    };
+    text.replace(bad, "\u{fffd}")
+}
+
+fn clean_in_place(text: &mut String) {
+    *text = clean(text);
+}
+
+/// The beginning of a value that may be anything.
+fn short(value: &Value) -> String {
+    let text = clean(&value.to_string());
+    if text.chars().count() <= 20 { text } else { text.chars().take(20).chain(['…']).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        let line = parse("a.json", text.as_bytes()).unwrap_err().to_string();
+        assert!(line.starts_with("a.json: ") && !line.contains('\n'), "{line}");
+        line
+    }
+
+    #[test]
+    fn what_is_no_record_is_one_line_that_says_what_to_do() {
+        assert!(refused(" \n").contains("is empty; write one with `hugefork bench --json FILE`"));
+        assert!(refused(r#"{"schema": 1, "#).contains("ends in the middle, at line 1"));
+        assert!(refused("case,subject\n").contains("is not JSON"));
+        assert!(refused("[1]").contains("not an object"));
+        assert!(refused(r#"{"name": "left-pad"}"#).contains("has no `schema`"));
+        assert!(refused(r#"{"schema": 2}"#).contains("has schema 2, this hugefork reads schema 1"));
+        assert!(
+            refused(r#"{"schema": "http://json-schema.org/draft-07"}"#).contains("has schema \"http://json-schema.…")
+        );
+        assert!(refused(r#"{"schema": 1}"#).contains("results: is missing"));
+        assert!(refused(r#"{"schema": 1, "results": [], "host": 3}"#).contains("host: "));
+        assert!(refused(&"[".repeat(100_000)).contains("is not JSON"));
+    }
+
+    #[test]
+    fn damage_is_named_by_its_place() {
+        let of = |entry: &str| refused(&format!(r#"{{"schema": 1, "results": [{entry}]}}"#));
+        assert!(of("{}").contains("results[0]: missing field `case`"));
+        let head = r#""case": "c", "subject": "s", "metric": "m""#;
+        assert!(of(&format!("{{{head}}}")).contains("results[0]: has neither samples nor a median"));
+        assert!(of(&format!(r#"{{{head}, "samples": [1, null]}}"#)).contains("results[0]: "));
+        assert!(of(&format!(r#"{{{head}, "median": 1e300}}"#)).contains("1e300 is more than can be measured"));
+        assert!(of(&format!(r#"{{{head}, "median": 1e999}}"#)).contains("is not JSON"));
+    }
+
+    #[test]
+    fn what_is_not_a_file_is_said_too() {
+        let line = load(Path::new("/nonexistent/a.json")).unwrap_err().to_string();
+        assert!(line.starts_with("/nonexistent/a.json: cannot be read"), "{line}");
+        assert!(load(Path::new("/")).unwrap_err().to_string().starts_with("/: cannot be read"));
+    }
+
+    #[test]
+    fn no_string_can_command_a_terminal() {
+        let text = r#"{"schema": 1, "command": "\u001b[2J\u202e", "host": {"cpu": "\u0000"}, "results":
+            [{"case": "c\u0007", "subject": "s", "params": {"p\u0000": "\u0085", "n": 2}, "metric": "m", "median": 1}]}"#;
+        let record = parse("a\nb", text.as_bytes()).unwrap();
+        let shown = format!("{record:?}");
+        assert!(shown.contains('\u{fffd}') && !shown.contains("\\u{") && !shown.contains("\\n"), "{shown}");
+        assert_eq!(record.entries[0].params["n"], "2");
+    }
+}

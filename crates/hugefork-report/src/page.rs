@@ -1,0 +1,271 @@
+//! The page: everything in one file, which asks for nothing from outside and runs nothing.
+//!
+//! A content security policy says so to the browser as well, in case a string from a file should ever get past the
+//! template's escaping.
+
+use askama::Template;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::cases::description;
+use crate::chart::style;
+use crate::charts::{Chart, charts};
+use crate::figures::{figure, quantity, spaced, unit};
+use crate::gallery::{Names, slug};
+use crate::headline::{Headline, asides, headlines};
+use crate::machines::{Machine, machines};
+use crate::notes::{not_run, notes};
+use crate::png::{Painter, PictureError};
+use crate::record::{Host, Record};
+use crate::strip::Strip;
+use crate::tables::{self, Table};
+
+/// Draws `records` as one page. Records of one machine share charts; machines, and second runs on one, are apart. Each chart
+/// can be saved as SVG, and as PNG if the system has a font; if it has none, the page says so.
+///
+/// # Errors
+/// [`PictureError`] if a picture cannot be drawn, never for the lack of a font.
+pub fn report(records: &[Record]) -> Result<String, PictureError> {
+    let (painter, png_missing) = match Painter::new() {
+        Ok(painter) => (Some(painter), None),
+        Err(missing @ PictureError::NoFont) => (None, Some(missing.to_string())),
+        Err(other) => return Err(other),
+    };
+    let found = machines(records);
+    let mut names = Names::default();
+    let views = found.iter().enumerate().map(|(index, machine)| view(machine, index, &mut names, painter.as_ref()));
+    let page = Page {
+        light: style::variables(style::Scheme::Light),
+        dark: style::variables(style::Scheme::Dark),
+        style: include_str!("../templates/style.css"),
+        rules: style::RULES,
+        machines: views.collect::<Result<_, _>>()?,
+        overview: tables::overview(&found),
+        png_missing,
+    };
+    let failed = |error: askama::Error| PictureError::Drawing { name: "report".to_owned(), what: error.to_string() };
+    page.render().map_err(failed)
+}
+
+#[derive(Template)]
+#[template(path = "report.html")]
+struct Page {
+    light: String,
+    dark: String,
+    style: &'static str,
+    rules: &'static str,
+    machines: Vec<MachineView>,
+    overview: Option<Table>,
+    png_missing: Option<String>,
+}
+
+struct MachineView {
+    id: String,
+    name: String,
+    file_names: String,
+    facts: Vec<(&'static str, String)>,
+    files: Vec<FileView>,
+    headlines: Vec<HeadlineView>,
+    strip_head: String,
+    asides: Vec<String>,
+    notes: Vec<String>,
+    not_run: Vec<String>,
+    cases: Vec<CaseView>,
+}
+
+struct FileView {
+    name: String,
+    settings: String,
+    command: String,
+}
+
+struct HeadlineView {
+    /// So many lines from here on are of this case and work; 0 if the line above is too.
+    rows: usize,
+    case: String,
+    case_id: String,
+    work: String,
+    ours_label: String,
+    ours: f64,
+    ours_text: String,
+    unit: String,
+    best: Option<BestView>,
+}
+
+struct BestView {
+    label: String,
+    value: f64,
+    text: String,
+    ratio: f64,
+    ratio_text: String,
+    /// `sure`, or `unsure` where 1 is in the interval.
+    class: &'static str,
+    interval: String,
+    strip: String,
+}
+
+struct CaseView {
+    /// Of the page, on a large screen.
+    columns: usize,
+    id: String,
+    case: String,
+    description: Option<&'static str>,
+    common: String,
+    charts: Vec<ChartView>,
+    table: Table,
+}
+
+struct ChartView {
+    kind: &'static str,
+    id: String,
+    title: String,
+    subtitle: String,
+    note: Option<String>,
+    svg: String,
+    /// The name under which it is saved.
+    file: String,
+    svg_address: String,
+    png_address: Option<String>,
+    table: Table,
+}
+
+fn view(
+    machine: &Machine,
+    index: usize,
+    names: &mut Names,
+    painter: Option<&Painter>,
+) -> Result<MachineView, PictureError> {
+    let id = format!("machine-{}", index + 1);
+    let lines = headlines(machine);
+    let strip = Strip::over(&lines);
+    let file = |record: &&Record| FileView {
+        name: file_name(record),
+        settings: settings(record),
+        command: record.command.clone(),
+    };
+    let mut cases = Vec::new();
+    for case in charts(machine) {
+        let view = |chart: &Chart| chart_view(chart, machine, case.case, names, painter);
+        cases.push(CaseView {
+            columns: case.charts.len().clamp(1, 3),
+            id: format!("{id}-{}", slug(case.case)),
+            case: case.case.to_owned(),
+            description: description(case.case),
+            common: case.common,
+            charts: case.charts.iter().map(view).collect::<Result<_, _>>()?,
+            table: tables::everything(&case.entries),
+        });
+    }
+    Ok(MachineView {
+        name: machine.name(),
+        file_names: machine.records.iter().map(|record| file_name(record)).collect::<Vec<_>>().join(", "),
+        facts: facts(machine),
+        files: machine.records.iter().map(file).collect(),
+        headlines: headline_views(&lines, &id, &strip),
+        strip_head: strip.head(),
+        asides: asides(machine).into_iter().collect(),
+        notes: notes(machine),
+        not_run: not_run(machine),
+        cases,
+        id,
+    })
+}
+
+fn headline_views(lines: &[Headline], machine: &str, strip: &Strip) -> Vec<HeadlineView> {
+    let mut views: Vec<HeadlineView> = lines.iter().map(|line| headline_view(line, machine, strip)).collect();
+    for index in (1..views.len()).rev() {
+        let (above, view) = (&views[index - 1], &views[index]);
+        if (&above.case, &above.work) == (&view.case, &view.work) {
+            views[index - 1].rows += std::mem::take(&mut views[index].rows);
+        }
+    }
+    views
+}
+
+fn headline_view(line: &Headline, machine: &str, strip: &Strip) -> HeadlineView {
+    let best = line.best.as_ref().map(|best| BestView {
+        label: best.entry.subject.clone(),
+        value: best.entry.median,
+        text: figure(best.entry.median),
+        ratio: best.ratio,
+        ratio_text: format!("{}×", figure(best.ratio)),
+        class: if best.is_sure() { "sure" } else { "unsure" },
+        interval: best.interval.map_or_else(String::new, |i| format!("{} … {}", figure(i.low), figure(i.high))),
+        strip: strip.draw(best),
+    });
+    HeadlineView {
+        rows: 1,
+        case: line.case.to_owned(),
+        case_id: format!("{machine}-{}", slug(line.case)),
+        work: [line.metric.as_str(), line.work.as_str()].join(", ").trim_end_matches(", ").to_owned(),
+        ours_label: line.ours_label.clone(),
+        ours: line.ours.median,
+        ours_text: figure(line.ours.median),
+        unit: unit(&line.ours.unit).to_owned(),
+        best,
+    }
+}
+
+fn chart_view(
+    chart: &Chart,
+    machine: &Machine,
+    case: &str,
+    names: &mut Names,
+    painter: Option<&Painter>,
+) -> Result<ChartView, PictureError> {
+    let file = names.of(case, chart);
+    let svg = chart.standalone(case, machine);
+    let png = painter.map(|painter| painter.png(&file, &svg)).transpose()?;
+    Ok(ChartView {
+        kind: chart.kind,
+        id: format!("chart-{file}"),
+        title: chart.title.clone(),
+        subtitle: chart.subtitle.clone(),
+        note: chart.note.clone(),
+        svg: chart
+            .drawing
+            .inline(&format!("{case}: {}, {}. The figures are in the table below.", chart.title, chart.work)),
+        svg_address: format!("data:image/svg+xml;base64,{}", STANDARD.encode(&svg)),
+        png_address: png.map(|png| format!("data:image/png;base64,{}", STANDARD.encode(png))),
+        file,
+        table: tables::of_chart(chart),
+    })
+}
+
+fn facts(machine: &Machine) -> Vec<(&'static str, String)> {
+    let host: &Host = &machine.records[0].host;
+    let cache = host.last_cache().map(|cache| format!("L{} {}", cache.level, spaced(&cache.size)));
+    // Memory in MiB down to the last one is more than anybody wants to know.
+    let memory = match quantity(&host.memory) {
+        Some(bytes) if bytes >= 1e9 => format!("{} GiB", figure(bytes / f64::from(1 << 30))),
+        _ => spaced(&host.memory),
+    };
+    let facts = [
+        ("cache", cache.unwrap_or_default()),
+        ("memory", memory),
+        ("governor", host.governor.clone().unwrap_or_default()),
+        ("hypervisor", host.hypervisor.clone().unwrap_or_else(|| "none seen".to_owned())),
+        ("hugefork", machine.records[0].version.clone()),
+    ];
+    facts.into_iter().filter(|(_, value)| !value.is_empty()).collect()
+}
+
+/// A record's file, without the way to it.
+fn file_name(record: &Record) -> String {
+    record.name.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+/// What `--tune` and users change between runs.
+fn settings(record: &Record) -> String {
+    let thp = &record.host.thp;
+    let mut settings = Vec::new();
+    for (name, word) in [("THP", &thp.enabled), ("defrag", &thp.defrag), ("shmem", &thp.shmem_enabled)] {
+        if !word.is_empty() {
+            settings.push(format!("{name} {word}"));
+        }
+    }
+    for pool in record.host.hugetlb.iter().filter(|pool| pool.total > 0) {
+        settings.push(format!("{} hugetlb pages of {}", pool.total, spaced(&pool.page)));
+    }
+    settings.join(" · ")
+}

@@ -1,0 +1,77 @@
+//! Drawings as PNG, with the fonts of the system.
+
+use std::sync::Arc;
+
+use resvg::tiny_skia::{Pixmap, Transform};
+use resvg::usvg::fontdb::{Database, Family, Query};
+use resvg::usvg::{Options, Tree};
+
+/// Why there is no picture. The message is one line that says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PictureError {
+    /// A picture without a font would have no text, and a font is not something to carry along in every hugefork.
+    #[error("PNG pictures need a font and this system has none: install one (apt-get install fonts-dejavu-core)")]
+    NoFont,
+    /// Memory, or a defect.
+    #[error("picture {name} cannot be drawn: {what}; SVG pictures are in the page of `hugefork report`")]
+    Drawing {
+        /// Which picture.
+        name: String,
+        /// What was in the way.
+        what: String,
+    },
+}
+
+/// Pixels for each unit, for screens and slides of today.
+const SCALE: f32 = 2.0;
+
+/// Families that look like the page, and that one finds.
+const FAMILIES: [&str; 7] = ["DejaVu Sans", "Noto Sans", "Liberation Sans", "Inter", "Arial", "Helvetica", "Open Sans"];
+
+/// Draws with the system's fonts.
+pub(crate) struct Painter(Options<'static>);
+
+impl Painter {
+    /// Finds the system's fonts.
+    pub(crate) fn new() -> Result<Painter, PictureError> {
+        let mut fonts = Database::new();
+        fonts.load_system_fonts();
+        Painter::with(fonts)
+    }
+
+    fn with(mut fonts: Database) -> Result<Painter, PictureError> {
+        let has =
+            |family: &&str| fonts.query(&Query { families: &[Family::Name(family)], ..Query::default() }).is_some();
+        // What the system calls sans-serif may be a font that is not there.
+        let any = || fonts.faces().next().and_then(|face| Some(face.families.first()?.0.clone()));
+        let family = FAMILIES.iter().copied().find(has).map(str::to_owned).or_else(any);
+        fonts.set_sans_serif_family(family.ok_or(PictureError::NoFont)?);
+        let font_family = "sans-serif".to_owned();
+        Ok(Painter(Options { fontdb: Arc::new(fonts), font_family, ..Options::default() }))
+    }
+
+    /// `svg` as PNG.
+    pub(crate) fn png(&self, name: &str, svg: &str) -> Result<Vec<u8>, PictureError> {
+        let failed = |what: String| PictureError::Drawing { name: name.to_owned(), what };
+        let tree = Tree::from_str(svg, &self.0).map_err(|error| failed(error.to_string()))?;
+        let size = tree.size().to_int_size().scale_by(SCALE).ok_or_else(|| failed("it is empty".to_owned()))?;
+        let mut pixels =
+            Pixmap::new(size.width(), size.height()).ok_or_else(|| failed("it is too large".to_owned()))?;
+        resvg::render(&tree, Transform::from_scale(SCALE, SCALE), &mut pixels.as_mut());
+        pixels.encode_png().map_err(|error| failed(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_system_without_fonts_is_told_which_to_install() {
+        let Err(error) = Painter::with(Database::new()) else {
+            panic!("there is no font");
+        };
+        assert!(error.to_string().contains("apt-get install fonts-dejavu-core"));
+    }
+}

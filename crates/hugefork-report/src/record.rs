@@ -1,0 +1,190 @@
+//! What a result file says, schema 1, as far as a reader needs it.
+//!
+//! These types are the reader's own, not the bench's: a file must stay readable for ever, whatever the bench writes by then.
+//! Unknown fields are skipped and later ones may be absent. Strings hold no control characters and numbers are finite and of a
+//! size that a clock can measure, because [`crate::load`] is the only way to get a record.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// One result file.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Record {
+    /// The file, as it was named.
+    pub name: String,
+    /// hugefork's version.
+    pub version: String,
+    /// The command that measured this.
+    pub command: String,
+    /// What it was measured on.
+    pub host: Host,
+    /// What was measured, in the file's order.
+    pub entries: Vec<Entry>,
+    /// Subjects that the machine could not run.
+    pub not_run: Vec<Absent>,
+    /// Subjects that went wrong.
+    pub failed: Vec<Absent>,
+    /// What a reader must know before quoting a figure.
+    pub warnings: Vec<String>,
+    /// Whether the bench was stopped before its end.
+    pub interrupted: bool,
+}
+
+/// The parameters of an entry by name, each as it is shown: `2MiB`, `hugetlb`, `2`.
+pub type Params = BTreeMap<String, String>;
+
+/// One metric of one subject of one case.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Entry {
+    /// The case's name.
+    pub case: String,
+    /// The subject's name.
+    pub subject: String,
+    /// What distinguishes this from other runs of the subject.
+    pub params: Params,
+    /// The metric's name.
+    pub metric: String,
+    /// The metric's unit.
+    pub unit: String,
+    /// One value a counted round, in order.
+    pub samples: Vec<f64>,
+    /// Their median.
+    pub median: f64,
+}
+
+/// A subject without a figure.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Absent {
+    /// The case's name.
+    pub case: String,
+    /// The subject's name.
+    pub subject: String,
+    /// Why, and what would mend it.
+    pub why: String,
+}
+
+/// The machine, as far as it decides the figures.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Host {
+    /// The CPU's name.
+    pub cpu: String,
+    /// CPUs that the process could use.
+    pub cpus: u64,
+    /// The first CPU's caches, nearest first.
+    pub caches: Vec<Cache>,
+    /// Operating system and its release.
+    pub kernel: String,
+    /// All memory.
+    pub memory: String,
+    /// Transparent huge pages.
+    pub thp: Thp,
+    /// The pools of hugetlb pages.
+    pub hugetlb: Vec<HugetlbPool>,
+    /// The frequency governor, where there is one.
+    pub governor: Option<String>,
+    /// The hypervisor; none on bare metal.
+    pub hypervisor: Option<String>,
+}
+
+/// One cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Cache {
+    /// 1 is nearest to the core.
+    pub level: u64,
+    /// `Data`, `Instruction` or `Unified`.
+    pub kind: String,
+    /// Its size, such as `32MiB`.
+    pub size: String,
+}
+
+/// The kernel's settings for transparent huge pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Thp {
+    /// For anonymous memory.
+    pub enabled: String,
+    /// What a fault does to get one.
+    pub defrag: String,
+    /// For shmem.
+    pub shmem_enabled: String,
+}
+
+/// One hugetlb pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct HugetlbPool {
+    /// The size of its pages.
+    pub page: String,
+    /// Pages in the pool.
+    pub total: u64,
+}
+
+/// Which way a metric is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// Times, ratios, counts.
+    Lower,
+    /// Rates.
+    Higher,
+}
+
+impl Entry {
+    /// Which way is better, by the unit: more of something a second is, more of anything else is not.
+    pub fn better(&self) -> Better {
+        if self.unit.ends_with("/s") { Better::Higher } else { Better::Lower }
+    }
+
+    /// The least sample.
+    pub fn min(&self) -> f64 {
+        self.samples.iter().copied().fold(self.median, f64::min)
+    }
+
+    /// The greatest sample.
+    pub fn max(&self) -> f64 {
+        self.samples.iter().copied().fold(self.median, f64::max)
+    }
+
+    /// What makes an entry the same in two files.
+    pub(crate) fn key(&self) -> (&str, &str, &Params, &str, &str) {
+        (&self.case, &self.subject, &self.params, &self.metric, &self.unit)
+    }
+}
+
+impl Host {
+    /// The last cache that holds data.
+    pub(crate) fn last_cache(&self) -> Option<&Cache> {
+        self.caches.iter().filter(|cache| cache.kind != "Instruction").max_by_key(|cache| cache.level)
+    }
+
+    /// Whether `other` may be the same machine under the same kernel. Settings do not count: `--tune` changes them.
+    pub(crate) fn same_machine(&self, other: &Host) -> bool {
+        let identity = |host: &Host| {
+            let Host { cpu, cpus, caches, kernel, memory, hypervisor, .. } = host.clone();
+            (cpu, cpus, caches, kernel, memory, hypervisor)
+        };
+        identity(self) == identity(other)
+    }
+}
+
+/// The median of `samples`, which are left in another order; none if there are none.
+pub(crate) fn median(samples: &mut [f64]) -> Option<f64> {
+    samples.sort_unstable_by(f64::total_cmp);
+    let middle = samples.len() / 2;
+    match samples.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(samples[middle]),
+        _ => Some(f64::midpoint(samples[middle - 1], samples[middle])),
+    }
+}

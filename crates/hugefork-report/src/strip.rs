@@ -1,0 +1,80 @@
+//! A ratio as a point on a line, so that a table of them can be read at a glance: 1 in the same place in every row.
+
+use std::fmt::Write;
+
+use crate::headline::{Best, Headline};
+
+/// What all rows share.
+pub(crate) struct Strip {
+    low: f64,
+    high: f64,
+}
+
+const WIDTH: f64 = 220.0;
+const MIDDLE: f64 = 10.0;
+const MARGIN: f64 = 12.0;
+
+/// What is worth a line.
+const TICKS: [f64; 9] = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0, 300.0];
+
+impl Strip {
+    /// Wide enough for all of `lines`, on both sides of 1.
+    pub(crate) fn over(lines: &[Headline]) -> Strip {
+        let ends = lines.iter().flat_map(|line| &line.best).flat_map(|best| {
+            let interval = best.interval.unwrap_or(crate::Interval { low: best.ratio, high: best.ratio });
+            [best.ratio, interval.low, interval.high]
+        });
+        let (mut low, mut high) = (0.8, 2.0);
+        for end in ends.filter(|end| end.is_finite() && *end > 0.0) {
+            low = f64::min(low, end);
+            high = f64::max(high, end);
+        }
+        Strip { low, high }
+    }
+
+    /// The axis, for the head of the table.
+    pub(crate) fn head(&self) -> String {
+        let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} 20\" aria-hidden=\"true\">");
+        let mut free = f64::NEG_INFINITY;
+        for tick in self.ticks() {
+            let x = self.at(tick);
+            // 1 is always said, whatever is beside it.
+            if x > free && (tick >= 1.0 || x + 24.0 < self.at(1.0)) {
+                let _ = write!(svg, "<text x=\"{x}\" y=\"15\" text-anchor=\"middle\">{tick}×</text>");
+                free = x + 24.0;
+            }
+        }
+        svg + "</svg>"
+    }
+
+    fn ticks(&self) -> impl Iterator<Item = f64> {
+        TICKS.into_iter().filter(|tick| (self.low..=self.high).contains(tick))
+    }
+
+    /// One row.
+    pub(crate) fn draw(&self, best: &Best) -> String {
+        let unsure = if best.is_sure() { "sure" } else { "unsure" };
+        let mut svg =
+            format!("<svg viewBox=\"0 0 {WIDTH} 20\" preserveAspectRatio=\"xMinYMid meet\" aria-hidden=\"true\">");
+        for tick in self.ticks() {
+            let (x, class) = (self.at(tick), if tick == 1.0 { "one" } else { "grid" });
+            let _ = write!(svg, "<line class=\"{class}\" x1=\"{x}\" y1=\"0\" x2=\"{x}\" y2=\"20\"/>");
+        }
+        if let Some(interval) = best.interval {
+            let (from, to) = (self.at(interval.low), self.at(interval.high));
+            let _ = write!(
+                svg,
+                "<line class=\"span {unsure}\" x1=\"{from}\" y1=\"{MIDDLE}\" x2=\"{to}\" y2=\"{MIDDLE}\"/>"
+            );
+        }
+        let _ =
+            write!(svg, "<circle class=\"{unsure}\" cx=\"{}\" cy=\"{MIDDLE}\" r=\"4\"/></svg>", self.at(best.ratio));
+        svg
+    }
+
+    fn at(&self, ratio: f64) -> f64 {
+        let part = (ratio / self.low).ln() / (self.high / self.low).ln();
+        let part = if part.is_finite() { part.clamp(0.0, 1.0) } else { 0.0 };
+        ((MARGIN + part * (WIDTH - 2.0 * MARGIN)) * 10.0).round() / 10.0
+    }
+}

@@ -1,0 +1,42 @@
+//! Figures by the work that was done.
+
+use crate::cases::work;
+use crate::figures::quantity;
+use crate::record::{Entry, Params};
+
+/// More works than this are too many to look at one by one.
+const WORKS: usize = 4;
+
+/// What is said of many works is a curve over one of these, with its largest value for the rest of the page.
+pub(crate) const SIZES: [&str; 3] = ["tasks", "block_size", "size"];
+
+/// Entries of one case and metric by work, in their order.
+pub(crate) fn works<'a>(entries: &[&'a Entry]) -> Vec<(Params, Vec<&'a Entry>)> {
+    group(entries, |entry| work(entry, entries))
+}
+
+/// Entries by what `by` says of them, in their order.
+pub(crate) fn group<'a>(entries: &[&'a Entry], by: impl Fn(&Entry) -> Params) -> Vec<(Params, Vec<&'a Entry>)> {
+    let mut groups: Vec<(Params, Vec<&Entry>)> = Vec::new();
+    for entry in entries {
+        let key = by(entry);
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, list)) => list.push(entry),
+            None => groups.push((key, vec![entry])),
+        }
+    }
+    groups
+}
+
+/// Of many works those with the largest sizes; of equally large ones the first.
+pub(crate) fn principal<T>(works: &mut Vec<(Params, T)>) {
+    if works.len() <= WORKS {
+        return;
+    }
+    for name in SIZES {
+        let size = |work: &Params| work.get(name).and_then(|value| quantity(value));
+        let largest = works.iter().filter_map(|(work, _)| size(work)).fold(0.0, f64::max);
+        works.retain(|(work, _)| size(work).is_none_or(|size| size == largest));
+    }
+    works.truncate(WORKS);
+}

@@ -1,0 +1,144 @@
+//! What the tests of this crate share.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use hugefork_report::{Record, load, report};
+
+/// This machine's record, all files.
+pub(crate) fn record() -> Vec<Record> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks/record");
+    let mut files: Vec<PathBuf> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|ending| ending == "json"));
+    files.sort();
+    assert!(!files.is_empty());
+    files.iter().map(|path| load(path).unwrap()).collect()
+}
+
+/// Records with what this machine's lacks: curves, percentiles, heat maps, another machine, a case of a later hugefork, and
+/// names that are out to break the page.
+pub(crate) fn everything() -> Vec<Record> {
+    let mut records = record();
+    records.push(made_up("tasks.json", "AMD EPYC", tasks()));
+    records.push(made_up("latency.json", "AMD EPYC", latencies()));
+    records.push(made_up("policies.json", "AMD EPYC", policies()));
+    records.push(made_up("folios.json", "Xeon", folios()));
+    records.push(made_up("<script>.json", "\"Xeon\" <script>alert(1)</script> & 'Co'", hostile()));
+    records
+}
+
+/// The page of [`everything`], which takes a while to draw without optimisation.
+pub(crate) fn page() -> &'static str {
+    static PAGE: OnceLock<String> = OnceLock::new();
+    PAGE.get_or_init(|| report(&everything()).unwrap())
+}
+
+type Entry = (&'static str, String, Vec<(&'static str, String)>, &'static str, &'static str, f64);
+
+fn made_up(name: &str, cpu: &str, entries: Vec<Entry>) -> Record {
+    let entry = |(case, subject, params, metric, unit, median): Entry| {
+        let params: serde_json::Map<_, _> = params.into_iter().map(|(n, v)| (n.to_owned(), v.into())).collect();
+        let samples = [1.0, 0.95, 1.1, 0.97, 1.02].map(|part| part * median);
+        serde_json::json!({"case": case, "subject": subject, "params": params, "metric": metric, "unit": unit,
+            "samples": samples, "median": median})
+    };
+    let file = serde_json::json!({
+        "schema": 1, "version": "0.1.0", "command": "hugefork bench </code><script>alert(2)</script>",
+        "host": {"cpu": cpu, "cpus": 2, "kernel": "Linux 6.18"},
+        "results": entries.into_iter().map(entry).collect::<Vec<_>>(),
+        "warnings": ["<img src=http://example.com/x.png onerror=alert(3)>"],
+    });
+    hugefork_report::parse(name, file.to_string().as_bytes()).unwrap()
+}
+
+fn tasks() -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for tasks in [1, 2, 4, 8] {
+        let rates = [("hugefork", 20.0), ("hugefork-zeroed", 26.0), ("hugefork-refilling", 21.0), ("kernel-thp", 13.0)];
+        for (subject, rate) in rates {
+            let params = vec![("size", "1GiB".to_owned()), ("tasks", tasks.to_string())];
+            let rate = rate * f64::from(tasks).sqrt();
+            entries.push(("anon-w-rand", subject.to_owned(), params, "throughput", "GiB/s", rate));
+        }
+    }
+    entries
+}
+
+fn latencies() -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for density in ["sparse", "dense"] {
+        for (subject, base) in [("hugefork", 0.07), ("fork-4k", 1.9), ("fork-thp", 2.0), ("memcpy", 0.06)] {
+            let params = vec![("size", "1GiB".to_owned()), ("density", density.to_owned())];
+            for (metric, times) in [("p50", 1.0), ("p90", 1.2), ("p99", 40.0), ("p99.9", 300.0), ("max", 900.0)] {
+                entries.push(("writer-latency", subject.to_owned(), params.clone(), metric, "us", base * times));
+            }
+            entries.push(("writer-latency", subject.to_owned(), params.clone(), "total", "ms", base * 1000.0));
+            entries.push(("writer-latency", subject.to_owned(), params, "amplification", "ratio", 26000.0 * base));
+        }
+    }
+    entries
+}
+
+fn policies() -> Vec<Entry> {
+    let mut entries = Vec::new();
+    let params = |order: &str, kernel: &str, window: Option<&str>| {
+        let mut params = vec![("size", "2MiB".to_owned()), ("use", "64KiB".to_owned())];
+        params.extend([("order", order.to_owned()), ("kernel", kernel.to_owned())]);
+        params.extend(window.map(|window| ("window", window.to_owned())));
+        params
+    };
+    for (index, kernel) in ["portable", "rep", "sse2-nt", "avx512", "avx512-nt", "clzero"].into_iter().enumerate() {
+        let cost = 25.0 + 9.0 * index as f64;
+        for (order, times) in [("target-last", 2.0), ("straight", 1.1), ("neighbourhood-last", 1.2)] {
+            let params = params(order, kernel, None);
+            entries.push(("move", format!("{order}/{kernel}"), params, "total", "us", cost * times));
+        }
+        for window in ["64KiB", "128KiB"] {
+            let params = params("hybrid", kernel, Some(window));
+            entries.push(("move", format!("hybrid/{kernel}+rep@{window}"), params, "total", "us", cost));
+        }
+    }
+    entries.push(("move", "hugefork".to_owned(), params("hybrid", "sse2-nt", Some("128KiB")), "total", "us", 43.5));
+    entries
+}
+
+fn folios() -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for (index, block) in ["4KiB", "16KiB", "64KiB", "256KiB", "1MiB", "2MiB"].into_iter().enumerate() {
+        for (subject, cost) in [("hugefork", 30.0), ("kernel", 50.0)] {
+            let params = vec![("size", "1GiB".to_owned()), ("block_size", block.to_owned())];
+            let cost = cost / 3f64.powi(index as i32);
+            entries.push(("lazy-free", subject.to_owned(), params, "mark", "ms", cost));
+        }
+    }
+    entries
+}
+
+fn hostile() -> Vec<Entry> {
+    let long = "a subject whose name is much longer than any column or chart is wide, and then some more".to_owned();
+    let params = || vec![("mode", "<b>'\"&".to_owned())];
+    vec![
+        ("defrag <b>", "hugefork".to_owned(), params(), "moves <i>", "count", 5.0),
+        ("defrag <b>", "x' onload='alert(4)".to_owned(), params(), "moves <i>", "count", -3.0),
+        ("defrag <b>", long, params(), "moves <i>", "count", 1e14),
+    ]
+}
+
+/// Every figure of a table of the page: the value in full, and how it is shown.
+pub(crate) fn figures(html: &str) -> Vec<(f64, &str)> {
+    let figure = |part: &'_ str| -> Option<(f64, usize, usize)> {
+        let (value, rest) = part.split_once("\">")?;
+        let start = part.len() - rest.len();
+        Some((value.parse().ok()?, start, start + rest.find("</data>")?))
+    };
+    html.split("<data value=\"")
+        .skip(1)
+        .filter_map(|part| figure(part).map(|(v, from, to)| (v, &part[from..to])))
+        .collect()
+}
+
+/// The figures of each chart of the page, by the chart's number.
+pub(crate) fn charts(html: &str) -> Vec<&str> {
+    html.split("<figure ").skip(1).map(|part| part.split("</figure>").next().unwrap()).collect()
+}

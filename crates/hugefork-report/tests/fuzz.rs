@@ -1,0 +1,97 @@
+//! Whatever is in a file, reading it ends in a record or in one line, and what was read can be compared and drawn.
+
+use std::path::Path;
+
+use hugefork_report::{compare, parse, report};
+use proptest::prelude::*;
+
+fn golden() -> Vec<u8> {
+    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/schema-1.json")).unwrap()
+}
+
+fn snapshot() -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks/record/zen5-2cpu-vm-snapshot.json");
+    std::fs::read(path).unwrap()
+}
+
+/// Reads `bytes`, and if that gave a record does all that can be done with one.
+fn survive(bytes: &[u8]) {
+    match parse("some\nfile.json", bytes) {
+        Ok(record) => {
+            let _ = compare(&record, &record).to_string();
+            let _ = report(&[record]).unwrap();
+        }
+        Err(error) => {
+            let line = error.to_string();
+            assert!(line.starts_with("some\u{fffd}file.json: ") && !line.contains(char::is_control), "{line:?}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
+
+    #[test]
+    fn random_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        survive(&bytes);
+    }
+
+    #[test]
+    fn truncations(part in 0.0..1.0f64) {
+        let file = snapshot();
+        survive(&file[..(part * file.len() as f64) as usize]);
+    }
+
+    #[test]
+    fn flipped_bytes(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
+        let mut file = golden();
+        for (index, byte) in changes {
+            let index = index.index(file.len());
+            file[index] = byte;
+        }
+        survive(&file);
+    }
+
+    #[test]
+    fn moved_pieces(from in any::<prop::sample::Index>(), to in any::<prop::sample::Index>(), len in 0usize..60) {
+        let mut file = golden();
+        let from = from.index(file.len());
+        let piece: Vec<u8> = file[from..].iter().take(len).copied().collect();
+        let to = to.index(file.len());
+        file.splice(to..to, piece);
+        survive(&file);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+
+    /// Well-formed files of anything: any names, any parameters, any numbers.
+    #[test]
+    fn any_results(
+        results in proptest::collection::vec((
+            prop_oneof![Just("clear"), Just("writer-latency"), Just("new\u{0}case")],
+            prop_oneof![Just("hugefork".to_owned()), Just("target-last/rep".to_owned()), ".{0,40}"],
+            prop_oneof![Just("total"), Just("p50"), Just("p99.9"), Just("max"), Just("p101")],
+            prop_oneof![Just("4KiB"), Just("2MiB"), Just("0"), Just("many"), Just("99999999999KiB")],
+            prop_oneof![Just("target-last"), Just("hybrid"), Just("straight")],
+            proptest::collection::vec(prop_oneof![-1e15..1e15, -1.0..1.0, Just(0.0), Just(1e-300), Just(1e16)], 1..6),
+        ), 0..30)
+    ) {
+        let results: Vec<_> = results.into_iter().map(|(case, subject, metric, size, order, samples)| {
+            serde_json::json!({"case": case, "subject": subject, "metric": metric, "unit": "us", "samples": samples,
+                "params": {"size": size, "block_size": size, "tasks": samples.len(), "order": order, "kernel": size,
+                    "window": size}})
+        }).collect();
+        survive(serde_json::json!({"schema": 1, "results": results}).to_string().as_bytes());
+    }
+}
+
+#[test]
+fn every_truncation_of_a_record_is_one_line() {
+    let file = golden();
+    let end = file.trim_ascii_end().len();
+    for len in 0..end {
+        assert!(parse("a.json", &file[..len]).is_err(), "{len} bytes");
+    }
+}
