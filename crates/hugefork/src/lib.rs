@@ -64,7 +64,10 @@ pub use lazy::LazyFreed;
 pub use observer::Observer;
 pub use options::{OnLimit, RegionOptions, Reserve};
 pub use pins::Pinned;
-pub use pool::{Backing, Commit, CoreDump, Fallback, Granted, HugeBy, Pool, PoolBuilder, StockStats, ZeroedStock};
+pub use pool::{
+    Backing, Commit, CoreDump, Fallback, Granted, HugeBy, Pool, PoolBuilder, PressureStats, PressureWatch, StockStats,
+    ZeroedStock,
+};
 pub use region::Region;
 pub use snapshot::Snapshot;
 pub use stats::{FaultStats, Histogram, PoolStats, RegionStats};

@@ -265,7 +265,15 @@ impl<S: Sys> Space<S> {
         note(&self.revoked, |entry| entry == Entry::Revoked);
         if old.block() != new.block() {
             self.leave(index, old, new);
-        } else if matches!(new, Entry::Private(_)) && self.table.set_booked(index, Booked::No) {
+            return;
+        }
+        if let (Some(origin), Entry::Borrowed(_)) = (&self.origin, old)
+            && new.is_owner()
+        {
+            // Nobody else holds it: it is this fork's own from now on, and no cost of the region that it came from.
+            origin.freed(1);
+        }
+        if matches!(new, Entry::Private(_)) && self.table.set_booked(index, Booked::No) {
             // It has become the region's own without a block from the pool.
             self.pool().frames.unreserve(1);
         }

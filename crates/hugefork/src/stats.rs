@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::pool::StockStats;
+use crate::pool::{PressureStats, StockStats};
 use crate::sync::SignalsBlocked;
 
 /// Counters of one region.
@@ -236,6 +236,8 @@ pub struct PoolStats {
     pub blocks_zeroed_free: usize,
     /// What the background zeroing came to.
     pub stock: StockStats,
+    /// What watching for memory pressure came to.
+    pub pressure: PressureStats,
     /// Blocks whose release the kernel refused: out of use until the process ends, never handed out again.
     pub blocks_leaked: usize,
     /// Living regions.

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use super::choice;
 use super::core::PoolCore;
-use super::stock::{Keeper, Stock, ZeroedStock};
+use super::pressure::{PressureWatch, Watcher};
+use super::stock::{Stock, ZeroedStock};
 use super::{Pool, Shared};
 use crate::error::{BuildError, SystemError};
 use crate::fault::{delivery, report};
@@ -151,6 +152,7 @@ pub struct PoolBuilder {
     commit: Commit,
     core_dump: CoreDump,
     zeroed_stock: Option<ZeroedStock>,
+    pressure: Option<PressureWatch>,
 }
 
 impl Default for PoolBuilder {
@@ -164,6 +166,7 @@ impl Default for PoolBuilder {
             commit: Commit::default(),
             core_dump: CoreDump::default(),
             zeroed_stock: None,
+            pressure: None,
         }
     }
 }
@@ -212,12 +215,35 @@ impl PoolBuilder {
         self
     }
 
-    /// Clears used blocks in the background, so that first writes find them zero. Without this there is no thread.
+    /// Clears used blocks in the background, so that first writes find them zero. Without this there is no thread for it.
     ///
     /// If the thread cannot be started the pool works without it and says so in one line on standard error;
     /// [`StockStats::running`](crate::StockStats) tells.
     pub fn zeroed_stock(mut self, stock: ZeroedStock) -> Self {
         self.zeroed_stock = Some(stock);
+        self
+    }
+
+    /// Gives memory back to the system when it is short: that of free blocks, and then that of what was
+    /// [lazily freed](crate::Region::lazy_free), which is dropped, oldest first. Without this only the program's own shortage
+    /// of blocks drops it. [`PressureWatch`] says what it takes and costs.
+    ///
+    /// Where pressure cannot be watched (no PSI, no permission), or where the pool got hugetlb pages, which stay with it, the
+    /// pool works without and says so in one line on standard error; [`PressureStats::running`](crate::PressureStats) tells.
+    ///
+    /// ```
+    /// use hugefork::{Pool, PressureWatch};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let pool = Pool::builder().capacity(16 << 20).reclaim_under_pressure(PressureWatch::new()).build()?;
+    /// let mut cache = pool.region(8 << 20)?;
+    /// cache.as_mut_slice().fill(1);
+    /// cache.lazy_free(0..8 << 20)?; // stays readable, until somebody is short of memory
+    /// println!("{:?}", pool.stats().pressure);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn reclaim_under_pressure(mut self, watch: PressureWatch) -> Self {
+        self.pressure = Some(watch);
         self
     }
 
@@ -245,11 +271,17 @@ impl PoolBuilder {
             obtain_all(&core)?;
         }
         let core = Arc::new(core);
-        let keeper = Keeper::start(&core, lower_priority).unwrap_or_else(|error| {
+        let keeper = core.start_stock(lower_priority).unwrap_or_else(|error| {
             report::say(format_args!("pool `{}` goes without a zeroed stock: no thread for it: {error}", core.name));
             None
         });
-        Ok(Pool { core, shared: Arc::new(Shared { grant, keeper }) })
+        let watcher = self.pressure.and_then(|watch| {
+            let started = Watcher::start(&core, &watch);
+            let say =
+                |why: &String| report::say(format_args!("pool `{}` does not watch memory pressure: {why}", core.name));
+            started.inspect_err(say).ok()
+        });
+        Ok(Pool { core, shared: Arc::new(Shared { grant, _keeper: keeper, watcher }) })
     }
 
     fn check_sizes(&self) -> Result<(), BuildError> {

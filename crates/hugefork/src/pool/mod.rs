@@ -7,19 +7,24 @@
 //! | `core` | a pool's blocks and their memory, on any `Sys` |
 //! | `frames` | who holds each block, what is in it, which are free |
 //! | `holders` | regions and snapshots, for when blocks are short |
+//! | `pressure` | giving memory back when the machine or the control group is short of it |
 //! | `ranges` | a first-fit allocator of ranges |
 //! | `room` | reclaim, bookings, memory back to the system |
 //! | `stock` | clearing used blocks in the background |
+//! | `worker` | the threads of a pool |
 
 mod builder;
 pub(crate) mod choice;
 pub(crate) mod core;
 pub(crate) mod frames;
 pub(crate) mod holders;
+pub(crate) mod pressure;
 pub(crate) mod ranges;
 pub(crate) mod room;
 pub(crate) mod stock;
+pub(crate) mod worker;
 
+pub use pressure::{PressureStats, PressureWatch};
 pub use stock::{StockStats, ZeroedStock};
 
 pub use builder::{Backing, Commit, CoreDump, Fallback, Granted, HugeBy, PoolBuilder};
@@ -32,7 +37,8 @@ use hugefork_kernels::{Kernel, Use};
 
 use self::core::PoolCore;
 use self::holders::Droppable;
-use self::stock::Keeper;
+use self::pressure::Watcher;
+use self::worker::Worker;
 use crate::error::RegionError;
 use crate::options::RegionOptions;
 use crate::region::Region;
@@ -57,21 +63,11 @@ pub struct Pool {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What all handles of a pool share beside its core.
+/// What all handles of a pool share beside its core. Its threads end with it.
 pub(crate) struct Shared {
     grant: builder::Grant,
-    /// Taken out when dropped.
-    keeper: Option<Keeper<Linux>>,
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        if let Some(keeper) = self.keeper.take()
-            && owner::is_forked_child()
-        {
-            keeper.forget();
-        }
-    }
+    _keeper: Option<Worker>,
+    watcher: Option<Watcher>,
 }
 
 impl Pool {
@@ -178,6 +174,7 @@ impl Pool {
             blocks_reserved: core.frames.reserved(),
             blocks_zeroed_free: core.frames.zeroed(),
             stock: core.stock.stats(),
+            pressure: self.shared.watcher.as_ref().map(Watcher::stats).unwrap_or_default(),
             blocks_leaked: core.leaked.load(Ordering::Relaxed),
             regions,
             metadata_bytes: core.frames.bytes() + size_of::<PoolCore<Linux>>(),

@@ -83,18 +83,24 @@ impl<S: Sys> PoolCore<S> {
         oldest
     }
 
-    /// Gives the memory of free blocks back to the system; returns how many bytes. hugetlb pages are set aside for the
-    /// pool and stay: given back, they might be somebody else's when they are needed again.
+    /// Gives the memory of all free blocks back to the system, as [`PoolCore::trim_some`] does.
     pub(crate) fn trim(&self) -> Result<usize, SystemError> {
+        self.trim_some(usize::MAX)
+    }
+
+    /// Gives the memory of free blocks back to the system until `bytes` are reached, or a little more; returns how many bytes.
+    /// hugetlb pages are set aside for the pool and stay: given back, they might be somebody else's when they are needed again.
+    pub(crate) fn trim_some(&self, bytes: usize) -> Result<usize, SystemError> {
         if self.sys.merging() == Merging::Separate {
             return Ok(0);
         }
         let _signals = SignalsBlocked::new();
         // Whole huge pages, or the kernel would have to split them.
         let grain = (HUGE_PAGE / self.block_size.bytes()).max(1);
-        let most = self.block_size.count(TRIMMED_AT_ONCE).max(grain);
+        let most = self.block_size.count(TRIMMED_AT_ONCE.min(bytes)).max(grain);
+        let wanted = bytes.div_ceil(self.block_size.bytes());
         let (blocks, mut next, mut trimmed) = (self.frames.len(), 0, 0);
-        while next < blocks {
+        while next < blocks && trimmed < wanted {
             // A run of free blocks that have memory, taken aside: nobody gets one meanwhile.
             let mut end = next;
             while end < blocks && end - next < most && self.take_aside(end..(end + grain).min(blocks)) {

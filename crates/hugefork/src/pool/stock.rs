@@ -11,17 +11,18 @@
 //! block waits for it, no longer than the clear takes; the last few free blocks are left alone, so that this is rare where
 //! the thread, which gives way to all others, takes its time.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use hugefork_kernels::{Target, Use};
 
 use super::core::PoolCore;
 use super::frames::Content;
+use super::worker::Worker;
 use crate::stats::count;
-use crate::sync::{self, SignalsBlocked};
+use crate::sync;
 use crate::sys::Sys;
 use crate::units::{BlockId, BlockSize};
 
@@ -101,9 +102,32 @@ impl Stock {
             time: Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed)),
         }
     }
+
+    fn tell_to_end(&self) {
+        self.stop.store(1, Ordering::SeqCst);
+        self.asleep.store(0, Ordering::SeqCst);
+        sync::wake(&self.stop, 1);
+        sync::wake(&self.asleep, 1);
+    }
 }
 
 impl<S: Sys> PoolCore<S> {
+    /// Starts the zeroing thread if the pool is to keep a stock. `lower` is called on it first, to make it give way to others.
+    /// Without a thread the pool works as if it kept none; the error says why.
+    pub(crate) fn start_stock(self: &Arc<Self>, lower: fn()) -> io::Result<Option<Worker>> {
+        if self.stock.high == 0 {
+            return Ok(None);
+        }
+        let (working, telling) = (Arc::clone(self), Arc::clone(self));
+        let work = move || {
+            lower();
+            working.keep_stock();
+        };
+        let worker = Worker::start("hugefork-zero", work, move || telling.stock.tell_to_end())?;
+        self.stock.running.store(true, Ordering::Relaxed);
+        Ok(Some(worker))
+    }
+
     /// Wakes the zeroing thread if there is work for it. After blocks came back or zeroed ones went: for the fault handler,
     /// one load while the thread is awake or there is none.
     pub(crate) fn nudge_stock(&self) {
@@ -161,48 +185,5 @@ impl<S: Sys> PoolCore<S> {
         if pause > 0 {
             sync::wait_at_most(&stock.stop, 0, Duration::from_nanos(pause));
         }
-    }
-}
-
-/// The thread of one pool; ends when this is dropped.
-pub(crate) struct Keeper<S: Sys> {
-    core: Arc<PoolCore<S>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl<S: Sys> Keeper<S> {
-    /// Starts the thread if the pool is to keep a stock. `lower` is called on it first, to make it give way to others.
-    /// Without a thread the pool works as if it kept none; the error says why.
-    pub(crate) fn start(core: &Arc<PoolCore<S>>, lower: fn()) -> std::io::Result<Option<Keeper<S>>> {
-        if core.stock.high == 0 {
-            return Ok(None);
-        }
-        // The thread inherits the mask: signals of the program are not for it.
-        let _signals = SignalsBlocked::new();
-        let worker = Arc::clone(core);
-        let thread = std::thread::Builder::new().name("hugefork-zero".to_owned()).spawn(move || {
-            lower();
-            worker.keep_stock();
-        })?;
-        core.stock.running.store(true, Ordering::Relaxed);
-        Ok(Some(Keeper { core: Arc::clone(core), thread: Some(thread) }))
-    }
-
-    /// Forgets the thread, which did not come along into a `fork(2)` child.
-    pub(crate) fn forget(mut self) {
-        std::mem::forget(self.thread.take());
-    }
-}
-
-impl<S: Sys> Drop for Keeper<S> {
-    fn drop(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
-        let stock = &self.core.stock;
-        stock.stop.store(1, Ordering::SeqCst);
-        stock.asleep.store(0, Ordering::SeqCst);
-        sync::wake(&stock.stop, 1);
-        sync::wake(&stock.asleep, 1);
-        // It does not panic; if it did, the pool is going away all the same.
-        let _ = thread.join();
     }
 }

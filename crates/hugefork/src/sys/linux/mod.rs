@@ -5,12 +5,14 @@
 //! | `arena` | the address range that all regions live in, and which region an address belongs to |
 //! | `memory` | one pool's memfd, its direct map, and the mappings made of it |
 //! | `owner` | whether this process is the one that the regions belong to, or a `fork(2)` child of it |
+//! | `pressure` | sleeping until tasks wait for memory |
 //! | `settings` | what the machine allows: huge pages, map count, memory |
 //! | `signal` | signal dispositions, and raising `SIGBUS` |
 
 pub(crate) mod arena;
 pub(crate) mod memory;
 pub(crate) mod owner;
+pub(crate) mod pressure;
 pub(crate) mod settings;
 pub(crate) mod signal;
 

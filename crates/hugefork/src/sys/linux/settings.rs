@@ -1,7 +1,7 @@
 //! What the machine allows, as `/proc` and `/sys` say. Read when pools are built and by `machine::survey`, never in a fault.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use procfs::Current;
 use procfs::process::{MMapExtension, Process};
@@ -106,11 +106,19 @@ fn meminfo() -> Option<procfs::Meminfo> {
     procfs::Meminfo::current().ok()
 }
 
-/// A memory file of this process's control group, version 2; `None` where there is none or it says `max`.
+/// What a memory file of this process's control group says; `None` where there is none or it says `max`.
 fn cgroup(file: &str) -> Option<usize> {
+    number(group_file(file)?)
+}
+
+/// A file of this process's control group, version 2; `None` where it has none.
+pub(crate) fn group_file(file: &str) -> Option<PathBuf> {
     let line = fs::read_to_string("/proc/self/cgroup").ok()?;
     let group = line.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    number(Path::new("/sys/fs/cgroup").join(group).join(file))
+    // Beside version 1 it is mounted one level down.
+    let mut candidates =
+        ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].iter().map(|at| Path::new(at).join(group).join(file));
+    candidates.find(|path| path.exists())
 }
 
 fn number(path: impl AsRef<Path>) -> Option<usize> {

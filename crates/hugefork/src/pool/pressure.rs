@@ -1,0 +1,398 @@
+//! The pressure watcher: memory back to the system when tasks wait for it.
+//!
+//! ```text
+//!                trigger of the pressure file           free blocks, then what was lazily freed,
+//!        ┌──────┐ ─────────────────────────▶ ┌───────┐  oldest first: one step
+//!        │asleep│                            │relieve│ ──────────────┐
+//!        └──────┘ ◀───────────────────────── └───────┘ ◀──────────┐  ▼
+//!                nothing left to give            ▲  tasks wait  ┌─┴──────────┐
+//!             ◀───────────────────────────────── └───────────── │look, 50 ms │
+//!                nobody waits any more                          └────────────┘
+//! ```
+//! What it watches is PSI, of the control group if it can, else of the machine: the kernel itself measures for how long
+//! tasks wait for memory, calls only when that is long, and looks only while some wait. `memory.events` of a control group would
+//! need no trigger, but its counters also rise when clean page cache is replaced at the limit, which a group full of it
+//! does all day, and nobody waits; and a group that is slowed down at `memory.high` shows in PSI too. `memory.pressure_level`
+//! is version 1 only.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::core::PoolCore;
+use super::holders::Droppable;
+use super::worker::Worker;
+use crate::error::SystemError;
+use crate::fault::report;
+use crate::stats::count;
+use crate::sys::linux::owner;
+use crate::sys::linux::pressure::{Ask, PressureFile, Signal};
+use crate::sys::{Merging, Sys};
+
+/// When memory counts as short, and how much a pool gives back at a time:
+/// [`PoolBuilder::reclaim_under_pressure`](crate::PoolBuilder::reclaim_under_pressure).
+///
+/// A thread of the pool (`hugefork-press`, all signals blocked) sleeps until the kernel says that tasks waited for memory, by
+/// default for 150 ms within 2 s. It then gives back a step of memory, looks for 50 ms whether tasks still wait for as
+/// large a part of the time, and goes on until they do not or nothing is left. A step takes free blocks, and where they do not
+/// suffice drops what was [lazily freed](crate::Region::lazy_free), oldest first, except what is pinned or what a fork or
+/// snapshot shares.
+///
+/// # What it costs
+/// * Nothing while nobody waits for memory: no timer, no wake-up. With `CAP_SYS_RESOURCE` the kernel has a thread of its
+///   own for it (`psimon`), asleep as well; without it is up to 2 s later.
+/// * A block whose memory was given back gets it again at its next first write, and the kernel clears it then. That holds
+///   for [`Commit::Upfront`](crate::Commit) and [`Reserve::Full`](crate::Reserve) as well: they can then find the machine out
+///   of memory.
+/// * Dropping the pool waits until the kernel has taken the trigger away, some 10 ms.
+///
+/// # Where it looks
+/// At `memory.pressure` of the process's control group (version 2) as it is when the pool is built, so that a group at its
+/// limit gets memory back while the machine has plenty; if that cannot be opened for writing, as in containers that see it read-only,
+/// at `/proc/pressure/memory`, the whole machine. [`PressureWatch::file`] chooses another.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use hugefork::{Pool, PressureWatch};
+/// // Earlier than by default, in larger steps, and for others on this machine too.
+/// let watch = PressureWatch::file("/proc/pressure/memory")
+///     .stall(Duration::from_millis(50), Duration::from_secs(2))
+///     .step(256 << 20);
+/// let pool = Pool::builder().capacity(16 << 20).reclaim_under_pressure(watch).build()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PressureWatch {
+    file: Option<PathBuf>,
+    stall: Duration,
+    window: Duration,
+    step: usize,
+}
+
+impl Default for PressureWatch {
+    fn default() -> Self {
+        PressureWatch { file: None, stall: Duration::from_millis(150), window: Duration::from_secs(2), step: 64 << 20 }
+    }
+}
+
+impl PressureWatch {
+    /// Watches the process's control group, or else the machine.
+    pub fn new() -> PressureWatch {
+        PressureWatch::default()
+    }
+
+    /// Watches this PSI file: `memory.pressure` of any control group, such as the one that systemd names in
+    /// `MEMORY_PRESSURE_WATCH`, or `/proc/pressure/memory`. There is no other choice if it cannot be watched.
+    pub fn file(path: impl Into<PathBuf>) -> PressureWatch {
+        PressureWatch { file: Some(path.into()), ..PressureWatch::default() }
+    }
+
+    /// Memory is short when any task waited for it for `stall` within `window`; default 150 ms within 2 s. The kernel takes
+    /// windows of 0.5 to 10 s, from processes without `CAP_SYS_RESOURCE` only 2, 4, 6, 8 and 10 s, and tells once a window at most.
+    /// What it refuses is not watched.
+    pub fn stall(mut self, stall: Duration, window: Duration) -> PressureWatch {
+        (self.stall, self.window) = (stall, window);
+        self
+    }
+
+    /// Bytes that are given back before it looks again, rounded up to blocks, at least one; default 64 MiB.
+    pub fn step(mut self, bytes: usize) -> PressureWatch {
+        self.step = bytes.max(1);
+        self
+    }
+}
+
+/// What watching for memory pressure came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PressureStats {
+    /// Whether there is a thread that watches.
+    pub running: bool,
+    /// How often the kernel said that memory is short.
+    pub events: u64,
+    /// Bytes of lazily freed contents that were dropped.
+    pub bytes_reclaimed: u64,
+    /// Bytes of free blocks, among them those that were dropped, whose memory went back to the system. What was
+    /// dropped of blocks that are lazily freed in part goes back without being counted here.
+    pub bytes_trimmed: u64,
+}
+
+/// [`PressureStats`], as they are counted.
+#[derive(Debug, Default)]
+struct Counters {
+    running: AtomicBool,
+    events: AtomicU64,
+    bytes_reclaimed: AtomicU64,
+    bytes_trimmed: AtomicU64,
+}
+
+/// The thread of one pool.
+pub(crate) struct Watcher {
+    counters: Arc<Counters>,
+    _worker: Worker,
+}
+
+impl Watcher {
+    /// Starts it; the error says why there is none.
+    pub(crate) fn start<S: Sys>(core: &Arc<PoolCore<S>>, watch: &PressureWatch) -> Result<Watcher, String> {
+        if core.sys.merging() == Merging::Separate {
+            return Err("its hugetlb pages are set aside for it, and others cannot have them".to_owned());
+        }
+        let file = Arc::new(PressureFile::open(watch.file.as_deref(), watch.stall, watch.window)?);
+        let counters = Arc::new(Counters { running: AtomicBool::new(true), ..Counters::default() });
+        let work = {
+            // Of the pool no more than the core: its handles end this thread.
+            let (core, file, counters, step) = (Arc::clone(core), Arc::clone(&file), Arc::clone(&counters), watch.step);
+            move || watch_for_pressure(&core, step, &counters, |ask| file.answer(ask))
+        };
+        let worker = Worker::start("hugefork-press", work, move || file.stop());
+        let worker = worker.map_err(|error| format!("no thread for it: {error}"))?;
+        Ok(Watcher { counters, _worker: worker })
+    }
+
+    pub(crate) fn stats(&self) -> PressureStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        PressureStats {
+            running: self.counters.running.load(Ordering::Relaxed) && !owner::is_forked_child(),
+            events: get(&self.counters.events),
+            bytes_reclaimed: get(&self.counters.bytes_reclaimed),
+            bytes_trimmed: get(&self.counters.bytes_trimmed),
+        }
+    }
+}
+
+/// Gives memory back, `step` bytes at a time, as `answer` says. The body of the thread.
+fn watch_for_pressure<S: Sys>(
+    core: &PoolCore<S>,
+    step: usize,
+    counters: &Counters,
+    mut answer: impl FnMut(Ask) -> Signal,
+) {
+    let (mut ask, mut said) = (Ask::WhenShort, false);
+    loop {
+        let signal = answer(ask);
+        match signal {
+            Signal::Short => {}
+            Signal::Enough => {
+                ask = Ask::WhenShort;
+                continue;
+            }
+            Signal::Stop => break,
+            Signal::Gone => {
+                report::say(format_args!(
+                    "pool `{}` watches memory pressure no more: its file is gone, with the control group",
+                    core.name
+                ));
+                break;
+            }
+        }
+        if ask == Ask::WhenShort {
+            count(&counters.events, 1);
+        }
+        ask = match core.relieve(step, counters) {
+            Ok(0) => Ask::WhenShort,
+            Ok(_) => Ask::StillShort,
+            Err(error) => {
+                if !std::mem::replace(&mut said, true) {
+                    report::say(format_args!("pool `{}` could not give memory back: {error}", core.name));
+                }
+                Ask::WhenShort
+            }
+        };
+    }
+    counters.running.store(false, Ordering::Relaxed);
+}
+
+impl<S: Sys> PoolCore<S> {
+    /// Gives about `step` bytes back to the system. Free blocks first: with them nothing is lost. Returns how many bytes
+    /// were given back or dropped; zero: there is nothing left. Where the system does not take them back nothing is dropped.
+    fn relieve(&self, step: usize, counters: &Counters) -> Result<usize, SystemError> {
+        let trim = |bytes: usize| {
+            let trimmed = self.trim_some(bytes)?;
+            count(&counters.bytes_trimmed, trimmed as u64);
+            Ok(trimmed)
+        };
+        let free = trim(step)?;
+        let missing = step.saturating_sub(free);
+        let dropped = self.drop_lazy(missing, Droppable::Everything).bytes;
+        count(&counters.bytes_reclaimed, dropped as u64);
+        if dropped > 0 {
+            trim(missing)?;
+        }
+        Ok(free + dropped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hugefork_kernels::Kernels;
+
+    use super::*;
+    use crate::options::RegionOptions;
+    use crate::pool::stock::Stock;
+    use crate::space::Space;
+    use crate::sys::soft::{Call, SoftMmu};
+    use crate::units::BlockSize;
+
+    const BLOCK: usize = 2 << 20;
+
+    type Soft = Box<Space<SoftMmu>>;
+
+    fn pool(blocks: usize) -> Arc<PoolCore<SoftMmu>> {
+        let mmu = SoftMmu::new(blocks * BLOCK, Merging::Merge, 1000);
+        let kernels = Kernels::default_for_this_cpu();
+        Arc::new(PoolCore::new(mmu, "test".to_owned(), BlockSize::MIB_2, blocks, kernels, Stock::default()))
+    }
+
+    /// A region of so many blocks, all of which begin with `value`.
+    fn region(pool: &Arc<PoolCore<SoftMmu>>, blocks: usize, value: u8) -> Soft {
+        let space = Space::zeros(pool, blocks * BLOCK, RegionOptions::new()).unwrap();
+        (0..blocks).for_each(|block| write(&space, block * BLOCK, value));
+        space
+    }
+
+    fn write(space: &Soft, offset: usize, value: u8) {
+        while space.pool().sys.store(space.addresses.base + offset, value).is_err() {
+            space.resolve(offset).unwrap();
+        }
+    }
+
+    /// How each block begins.
+    fn contents(space: &Soft) -> Vec<u8> {
+        let load = |offset: usize| space.pool().sys.load(space.addresses.base + offset).unwrap();
+        (0..space.len()).step_by(BLOCK).map(load).collect()
+    }
+
+    fn lazy_free_all(space: &Soft) {
+        assert_eq!(space.lazy_free(0..space.len()).unwrap().freed, space.len());
+    }
+
+    /// What the watcher asked, in the order of the answers; `between` runs before each answer.
+    fn watch(
+        pool: &PoolCore<SoftMmu>,
+        step: usize,
+        answers: &[Signal],
+        mut between: impl FnMut(usize),
+    ) -> (Vec<Ask>, Counters) {
+        let (mut asked, counters) = (Vec::new(), Counters::default());
+        counters.running.store(true, Ordering::Relaxed);
+        watch_for_pressure(pool, step, &counters, |ask| {
+            between(asked.len());
+            asked.push(ask);
+            answers[asked.len() - 1]
+        });
+        assert_eq!(asked.len(), answers.len(), "it ends when it is told to, and not before");
+        assert!(!counters.running.load(Ordering::Relaxed));
+        (asked, counters)
+    }
+
+    fn counts(counters: &Counters) -> [usize; 3] {
+        [&counters.events, &counters.bytes_reclaimed, &counters.bytes_trimmed]
+            .map(|counter| counter.load(Ordering::Relaxed) as usize)
+    }
+
+    use Ask::{StillShort, WhenShort};
+    use Signal::{Enough, Gone, Short, Stop};
+
+    #[test]
+    fn what_was_lazily_freed_first_goes_first_in_steps_until_memory_is_no_longer_short() {
+        let pool = pool(6);
+        let (young, old, kept) = (region(&pool, 2, 1), region(&pool, 2, 2), region(&pool, 2, 3));
+        lazy_free_all(&old);
+        lazy_free_all(&young);
+        let seen = [
+            [vec![2, 2], vec![1, 1]],
+            [vec![0, 2], vec![1, 1]],
+            [vec![0, 0], vec![1, 1]],
+            [vec![0, 0], vec![0, 1]],
+            [vec![0, 0], vec![0, 1]],
+        ];
+        let (asked, counters) = watch(&pool, BLOCK, &[Short, Short, Short, Enough, Stop], |step| {
+            assert_eq!([contents(&old), contents(&young)], seen[step], "after {step} steps");
+        });
+        assert_eq!(asked, [WhenShort, StillShort, StillShort, StillShort, WhenShort]);
+        assert_eq!(contents(&kept), [3, 3]);
+        assert_eq!(counts(&counters), [1, 3 * BLOCK, 3 * BLOCK]);
+        assert_eq!(pool.sys.calls(Call::Punch), 3);
+    }
+
+    #[test]
+    fn it_sleeps_when_nothing_is_left_and_comes_back_at_the_next_event() {
+        let pool = pool(4);
+        let space = region(&pool, 2, 1);
+        lazy_free_all(&space);
+        let answers = [Short, Short, Short, Short, Stop];
+        let (asked, counters) = watch(&pool, 64 << 20, &answers, |step| {
+            if step == 2 {
+                write(&space, 0, 5);
+                space.lazy_free(0..BLOCK).unwrap();
+            }
+        });
+        // One step takes everything, the look after it finds nothing more to give; then the same again.
+        assert_eq!(asked, [WhenShort, StillShort, WhenShort, StillShort, WhenShort]);
+        assert_eq!(counts(&counters), [2, 3 * BLOCK, 3 * BLOCK]);
+        assert_eq!(contents(&space), [0, 0]);
+    }
+
+    #[test]
+    fn free_blocks_go_before_anything_is_dropped() {
+        let pool = pool(8);
+        // Three blocks are used, and two of them again.
+        drop(region(&pool, 3, 9));
+        let space = region(&pool, 2, 1);
+        lazy_free_all(&space);
+        let (_, counters) = watch(&pool, BLOCK, &[Short, Enough, Stop], |_| {});
+        assert_eq!(counts(&counters), [1, 0, BLOCK], "a step that a free block suffices for");
+        assert_eq!(contents(&space), [1, 1]);
+        let (_, counters) = watch(&pool, BLOCK, &[Short, Enough, Stop], |_| {});
+        assert_eq!(counts(&counters), [1, BLOCK, BLOCK]);
+        assert_eq!(contents(&space), [0, 1]);
+    }
+
+    #[test]
+    fn what_others_use_is_kept() {
+        let pool = pool(8);
+        let (shared, pinned, pages) = (region(&pool, 1, 1), region(&pool, 1, 2), region(&pool, 1, 3));
+        lazy_free_all(&shared);
+        lazy_free_all(&pinned);
+        let snapshot = shared.freeze().unwrap();
+        pinned.pin(0..1).unwrap();
+        // Half of a block: its pages go, and the block stays.
+        pages.lazy_free(BLOCK / 2..BLOCK).unwrap();
+        let (asked, counters) = watch(&pool, 64 << 20, &[Short, Short, Stop], |_| {});
+        assert_eq!(asked, [WhenShort, StillShort, WhenShort]);
+        assert_eq!(counts(&counters), [1, BLOCK / 2, 0]);
+        assert_eq!([&shared, &pinned, &pages].map(contents), [[1], [2], [3]]);
+        drop(snapshot);
+    }
+
+    #[test]
+    fn it_stops_between_steps_and_when_its_file_is_gone() {
+        for last in [Stop, Gone] {
+            let pool = pool(4);
+            let space = region(&pool, 4, 1);
+            lazy_free_all(&space);
+            let (_, counters) = watch(&pool, BLOCK, &[last], |_| {});
+            assert_eq!((counts(&counters), contents(&space)), ([0; 3], vec![1; 4]));
+            let (_, counters) = watch(&pool, BLOCK, &[Short, last], |_| {});
+            assert_eq!((counts(&counters), contents(&space)), ([1, BLOCK, BLOCK], vec![0, 1, 1, 1]));
+        }
+    }
+
+    #[test]
+    fn nothing_is_dropped_where_the_system_takes_nothing_back() {
+        let pool = pool(4);
+        drop(region(&pool, 1, 9));
+        let space = region(&pool, 2, 1);
+        drop(region(&pool, 2, 9));
+        lazy_free_all(&space);
+        let (asked, counters) = watch(&pool, BLOCK, &[Short, Short, Stop], |step| {
+            pool.sys.fail((step < 2).then_some((Call::Punch, 0)));
+        });
+        assert_eq!(asked, [WhenShort; 3]);
+        assert_eq!((counts(&counters), contents(&space)), ([2, 0, 0], vec![1, 1]));
+    }
+}

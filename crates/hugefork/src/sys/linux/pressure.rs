@@ -1,0 +1,176 @@
+//! Pressure files: sleeping until tasks wait for memory (PSI; `Documentation/accounting/psi.rst` of the kernel).
+//!
+//! ```text
+//!   write "some STALL WINDOW" ─▶ poll(POLLPRI) ─▶ tasks stalled for STALL within WINDOW, told at most once a WINDOW
+//!   read                      ─▶ "some avg10=… total=T"   T: microseconds stalled since the file is there
+//! ```
+//! The kernel looks at a trigger only while tasks stall. Rules of triggers: one for each open file; windows of 0.5 to 10 s;
+//! without `CAP_SYS_RESOURCE` multiples of 2 s, from Linux 6.4 on, and none in `/proc/pressure` before.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{Errno, pread, write};
+use rustix::time::Timespec;
+
+use super::{memory, named, settings};
+use crate::error::SystemError;
+
+/// The machine's pressure file.
+const SYSTEM: &str = "/proc/pressure/memory";
+
+/// How long [`Ask::StillShort`] looks, in nanoseconds. Not less: the kernel weighs the CPUs by whole jiffies, of up to 10 ms, and
+/// loses what is read out sooner.
+const LOOK: i64 = 50_000_000;
+
+/// What a watcher asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// Sleep until memory is short.
+    WhenShort,
+    /// Look whether it still is.
+    StillShort,
+}
+
+/// What it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signal {
+    /// Tasks wait for memory.
+    Short,
+    /// They do not any more.
+    Enough,
+    /// The watcher is to end.
+    Stop,
+    /// The file will never tell again.
+    Gone,
+}
+
+/// An open pressure file with a trigger.
+#[derive(Debug)]
+pub(crate) struct PressureFile {
+    file: OwnedFd,
+    stop: OwnedFd,
+    stall: Duration,
+    window: Duration,
+}
+
+impl PressureFile {
+    /// Opens `path`, or else the file of this process's control group, or else that of the machine.
+    pub(crate) fn open(path: Option<&Path>, stall: Duration, window: Duration) -> Result<PressureFile, String> {
+        let of_group = settings::group_file("memory.pressure");
+        let candidates = match path {
+            Some(path) => vec![path],
+            None => of_group.as_deref().into_iter().chain([Path::new(SYSTEM)]).collect(),
+        };
+        let mut reasons = Vec::new();
+        for path in candidates {
+            match PressureFile::open_one(path, stall, window) {
+                Ok(file) => return Ok(file),
+                Err(reason) => reasons.push(format!("{}: {reason}", path.display())),
+            }
+        }
+        Err(reasons.join("; "))
+    }
+
+    fn open_one(path: &Path, stall: Duration, window: Duration) -> Result<PressureFile, String> {
+        let why = |error: SystemError| error.to_string();
+        // A pipe is not to be waited for, and what is no pressure file is not to be written to.
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = named("open", open(path, flags, Mode::empty())).map_err(why)?;
+        let stop = named("eventfd", eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)).map_err(why)?;
+        let file = PressureFile { file, stop, stall, window };
+        file.stalled().ok_or("no pressure file")?;
+        // The kernel reads 32-bit numbers, and takes the last byte for the end of the text.
+        let micros = |time: Duration| time.as_micros().min(u128::from(u32::MAX));
+        let trigger = format!("some {} {}\0", micros(stall), micros(window));
+        match write(&file.file, trigger.as_bytes()) {
+            Ok(_) => Ok(file),
+            Err(Errno::INVAL) => Err(format!(
+                "{stall:?} in {window:?} is refused: windows are 0.5 to 10 s, without CAP_SYS_RESOURCE 2, 4, 6, 8 or 10 s \
+                 (Linux 6.4), and stalls not longer"
+            )),
+            Err(errno) => Err(why(SystemError { call: "write of a trigger", errno })),
+        }
+    }
+
+    /// Answers a watcher.
+    pub(crate) fn answer(&self, ask: Ask) -> Signal {
+        match ask {
+            Ask::WhenShort => self.sleep(),
+            Ask::StillShort => self.look(),
+        }
+    }
+
+    /// Has whoever asks, now or later, told to end.
+    pub(crate) fn stop(&self) {
+        // Fails only if it is told already, 2^64 times.
+        let _ = write(&self.stop, &1_u64.to_ne_bytes());
+    }
+
+    fn sleep(&self) -> Signal {
+        loop {
+            let mut wanted = [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&self.file, PollFlags::PRI)];
+            match poll(&mut wanted, None) {
+                Ok(_) => {}
+                // ENOMEM would be memory that is short: it passes.
+                Err(Errno::INTR | Errno::NOMEM | Errno::AGAIN) => continue,
+                Err(_) => return Signal::Gone,
+            }
+            let [stop, file] = wanted.map(|one| one.revents());
+            if !stop.is_empty() {
+                return Signal::Stop;
+            }
+            if file.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
+                return Signal::Gone;
+            }
+            if file.contains(PollFlags::PRI) {
+                return Signal::Short;
+            }
+        }
+    }
+
+    /// Memory is short while tasks stall for as large a part of the time as the trigger says.
+    fn look(&self) -> Signal {
+        let (started, before) = (memory::now(), self.stalled());
+        let time = Timespec { tv_sec: 0, tv_nsec: LOOK };
+        if poll(&mut [PollFd::new(&self.stop, PollFlags::IN)], Some(&time)).is_ok_and(|ready| ready > 0) {
+            return Signal::Stop;
+        }
+        let (Some(before), Some(after)) = (before, self.stalled()) else { return Signal::Enough };
+        let stalled = Duration::from_micros(after.saturating_sub(before)).as_secs_f64();
+        let looked = Duration::from_nanos(memory::now() - started).as_secs_f64();
+        let is_short = stalled * self.window.as_secs_f64() >= looked * self.stall.as_secs_f64();
+        if is_short { Signal::Short } else { Signal::Enough }
+    }
+
+    /// Microseconds for which tasks have stalled so far. Allocates nothing: memory may be short.
+    fn stalled(&self) -> Option<u64> {
+        let mut text = [0; 256];
+        let len = pread(&self.file, &mut text, 0).ok()?;
+        total(core::str::from_utf8(&text[..len]).ok()?)
+    }
+}
+
+/// The figure at the end of the first line, if this is the text of a pressure file.
+fn total(text: &str) -> Option<u64> {
+    let (_, total) = text.lines().next()?.strip_prefix("some avg10=")?.rsplit_once(" total=")?;
+    total.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_total_is_that_of_some() {
+        let text =
+            "some avg10=0.00 avg60=0.10 avg300=0.02 total=1494880\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
+        assert_eq!(total(text), Some(1_494_880));
+        for other in ["", "full avg10=0.00 total=7", "some text", "low 0\nhigh 3\n", "some avg10=0.00 total=x"] {
+            assert_eq!(total(other), None, "{other}");
+        }
+    }
+}
