@@ -10,7 +10,19 @@
 
 mod region_lock;
 mod signals;
+#[cfg(test)]
+mod tests;
 mod word_lock;
+
+/// What the locks are made of. `tests/locks.rs` puts a concurrency checker's in its place.
+mod primitive {
+    pub(super) use core::hint::spin_loop;
+    pub(super) use core::sync::atomic::{AtomicU32, Ordering};
+
+    /// A lock looks this many times before it sleeps: publishing a mapping takes microseconds, a sleep and a wake more
+    /// than that.
+    pub(super) const SPINS: u32 = 100;
+}
 
 pub(crate) use region_lock::RegionLock;
 pub(crate) use signals::SignalsBlocked;

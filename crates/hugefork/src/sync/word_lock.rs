@@ -9,14 +9,11 @@
 //! ```
 //! The three-state futex mutex of Drepper, "Futexes are tricky" (2011). Every state change is one atomic instruction.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use super::primitive::{AtomicU32, Ordering, SPINS, spin_loop};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const HELD_WITH_WAITERS: u32 = 2;
-
-/// Looks this many times before sleeping: publishing a mapping takes microseconds, a sleep and a wake more than that.
-const SPINS: u32 = 100;
 
 /// A mutex in one word; all zeroes is a free lock.
 #[derive(Debug, Default)]
@@ -50,7 +47,7 @@ impl WordLock {
     #[cold]
     fn lock_contended(&self) {
         for _ in 0..SPINS {
-            core::hint::spin_loop();
+            spin_loop();
             if self.state.load(Ordering::Relaxed) == FREE
                 && self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
@@ -81,57 +78,5 @@ impl WordGuard<'_> {
 impl Drop for WordGuard<'_> {
     fn drop(&mut self) {
         self.lock.release();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::cell::UnsafeCell;
-
-    struct Counter {
-        lock: WordLock,
-        value: UnsafeCell<u64>,
-    }
-    // SAFETY: `value` is only touched under `lock`.
-    unsafe impl Sync for Counter {}
-
-    impl Counter {
-        fn value(&self) -> &UnsafeCell<u64> {
-            &self.value
-        }
-    }
-
-    #[test]
-    fn trying_for_a_lock_that_is_held_leaves_it_held() {
-        let lock = WordLock::default();
-        let held = lock.lock();
-        assert!(lock.try_lock().is_none());
-        assert!(lock.try_lock().is_none(), "the first try has not released it");
-        drop(held);
-        assert!(lock.try_lock().is_some());
-        assert!(lock.try_lock().is_some());
-    }
-
-    #[test]
-    fn counts_of_many_threads_are_not_lost() {
-        let counter = &Counter { lock: WordLock::default(), value: UnsafeCell::new(0) };
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for turn in 0..5_000 {
-                        let _held = counter.lock.lock();
-                        // SAFETY: the lock is held.
-                        unsafe { *counter.value().get() += 1 };
-                        if turn % 1000 == 0 {
-                            std::thread::yield_now();
-                        }
-                    }
-                });
-            }
-        });
-        // SAFETY: all threads are gone.
-        assert_eq!(unsafe { *counter.value().get() }, 20_000);
-        assert_eq!(counter.lock.state.load(Ordering::Relaxed), FREE);
     }
 }

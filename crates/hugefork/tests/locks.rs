@@ -1,0 +1,136 @@
+//! The handler's locks in every interleaving of a few steps, with every value that relaxed memory could show: the engine's own
+//! files, on the atomics of a concurrency checker, with a model of the futex.
+
+// The part of each lock that a model does not use.
+#![allow(dead_code)]
+
+#[path = "../src/sync/region_lock.rs"]
+mod region_lock;
+#[path = "../src/sync/word_lock.rs"]
+mod word_lock;
+
+mod primitive {
+    pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
+
+    /// Looking more than once is the same step to the checker.
+    pub(crate) const SPINS: u32 = 1;
+
+    pub(crate) fn spin_loop() {}
+}
+
+use loom::cell::UnsafeCell;
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+use primitive::{AtomicU32, Ordering};
+use region_lock::RegionLock;
+use word_lock::WordLock;
+
+loom::lazy_static! {
+    /// The kernel's bucket: whoever waits compares under it, whoever wakes has changed the word before taking it.
+    static ref BUCKET: Mutex<()> = Mutex::new(());
+    /// Wakes so far. Who waits for one that never comes goes round until the checker gives up.
+    static ref WAKES: AtomicU32 = AtomicU32::new(0);
+}
+
+fn wait(word: &AtomicU32, seen: u32) {
+    let held = BUCKET.lock().unwrap();
+    let before = WAKES.load(Ordering::SeqCst);
+    let is_changed = word.load(Ordering::SeqCst) != seen;
+    drop(held);
+    while !is_changed && WAKES.load(Ordering::SeqCst) == before {
+        thread::yield_now();
+    }
+}
+
+fn wake(_word: &AtomicU32, _count: u32) {
+    let _held = BUCKET.lock().unwrap();
+    WAKES.fetch_add(1, Ordering::SeqCst);
+}
+
+struct Guarded<L> {
+    lock: L,
+    value: UnsafeCell<u32>,
+}
+
+// SAFETY: the value is touched under the lock; the checker fails the test if it is not.
+unsafe impl<L: Sync> Sync for Guarded<L> {}
+// SAFETY: as above.
+unsafe impl<L: Send> Send for Guarded<L> {}
+
+fn guarded<L>(lock: L) -> Arc<Guarded<L>> {
+    Arc::new(Guarded { lock, value: UnsafeCell::new(0) })
+}
+
+fn add<L>(guarded: &Guarded<L>) {
+    // SAFETY: the caller holds the lock; the checker looks.
+    guarded.value.with_mut(|value| unsafe { *value += 1 });
+}
+
+fn read<L>(guarded: &Guarded<L>) -> u32 {
+    // SAFETY: as above.
+    guarded.value.with(|value| unsafe { *value })
+}
+
+/// Runs `here` and `there` at once, in every order, and then looks at the sum of what they added.
+fn race<L: Default + Sync + Send + 'static>(here: fn(&Guarded<L>), there: fn(&Guarded<L>), sum: u32) {
+    loom::model(move || {
+        let shared = guarded(L::default());
+        let other = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || there(&shared))
+        };
+        here(&shared);
+        other.join().unwrap();
+        assert_eq!(read(&shared), sum);
+    });
+}
+
+#[test]
+fn a_word_lock_lets_one_in_and_wakes_who_waits() {
+    fn once(guarded: &Guarded<WordLock>) {
+        let _held = guarded.lock.lock();
+        add(guarded);
+    }
+    race(once, once, 2);
+}
+
+#[test]
+fn trying_for_a_word_lock_never_breaks_it() {
+    loom::model(|| {
+        let shared = guarded(WordLock::default());
+        let other = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let tried = shared.lock.try_lock();
+                if tried.is_some() {
+                    add(&shared);
+                }
+                u32::from(tried.is_some())
+            })
+        };
+        {
+            let _held = shared.lock.lock();
+            add(&shared);
+        }
+        let tried = other.join().unwrap();
+        let _held = shared.lock.lock();
+        assert_eq!(read(&shared), 1 + tried);
+    });
+}
+
+fn snapshot(guarded: &Guarded<RegionLock>) {
+    let _alone = guarded.lock.exclusive();
+    add(guarded);
+}
+
+fn fault(guarded: &Guarded<RegionLock>) {
+    let _inside = guarded.lock.shared();
+    read(guarded);
+}
+
+#[test]
+fn a_snapshot_is_alone_and_wakes_who_waits() {
+    race(snapshot, snapshot, 2);
+    race(snapshot, fault, 1);
+    race(fault, fault, 0);
+}
