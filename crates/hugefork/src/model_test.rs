@@ -308,14 +308,13 @@ impl World {
             }
             Op::Pin { region: at, start, len } => {
                 if let Some(at) = region(at) {
-                    let block = self.shape.block;
-                    let model = &mut self.regions[at];
-                    let range = sub_range(*start, *len, model.bytes.len(), block);
-                    if model.space.pin(range.clone()).is_ok() {
-                        for page in (range.start / block * block..range.end.next_multiple_of(block)).step_by(BASE_PAGE)
-                        {
-                            model.lazy[page / BASE_PAGE] &= range.is_empty();
-                        }
+                    let range = sub_range(*start, *len, self.regions[at].bytes.len(), self.shape.block);
+                    let pinned = self.regions[at].space.pin(range.clone());
+                    self.notice_what_was_dropped();
+                    if pinned.is_ok() {
+                        let pages = range.start / BASE_PAGE..range.end.div_ceil(BASE_PAGE).max(range.start / BASE_PAGE);
+                        let model = &mut self.regions[at];
+                        assert!(range.is_empty() || !model.lazy[pages].contains(&true), "a pin is a write");
                         model.pins.push(range);
                     }
                 }
@@ -355,13 +354,11 @@ impl World {
                         // Who pins a range and discards it has lost it.
                         return;
                     }
-                    // Pages at the ends are written to, which cancels; a discard in between leaves nothing to be dropped.
-                    for edge in [range.start, range.end].into_iter().filter(|edge| edge % self.shape.block != 0) {
-                        let block = edge / self.shape.block * self.shape.block / BASE_PAGE;
-                        let pages = block..block + self.shape.block / BASE_PAGE;
-                        model.lazy[pages].fill(false);
-                    }
-                    match model.space.discard(range.clone()) {
+                    let discarded = model.space.discard(range.clone());
+                    // At the ends it may have needed blocks.
+                    self.notice_what_was_dropped();
+                    let model = &mut self.regions[at];
+                    match discarded {
                         Ok(()) => model.bytes[range].fill(0),
                         // Some of it may be zero, none of it may be anything else.
                         Err(_) => {
@@ -389,13 +386,11 @@ impl World {
             }
             Op::PrepareWrite { region: at, start, len } => {
                 if let Some(at) = region(at) {
+                    let range = sub_range(*start, *len, self.regions[at].bytes.len(), self.shape.block);
+                    let prepared = self.regions[at].space.prepare_write(range.clone());
+                    self.notice_what_was_dropped();
                     let model = &mut self.regions[at];
-                    let range = sub_range(*start, *len, model.bytes.len(), self.shape.block);
-                    if model.space.prepare_write(range.clone()).is_ok() {
-                        for index in model.space.touched(&range) {
-                            let pages = self.shape.block / BASE_PAGE;
-                            model.lazy[index * pages..(index + 1) * pages].fill(false);
-                        }
+                    if prepared.is_ok() {
                         let base = model.space.addresses.base;
                         for offset in range.step_by(BASE_PAGE) {
                             let keep = self.pool.sys.load(base + offset).unwrap();
@@ -487,15 +482,16 @@ impl World {
         assert_eq!(self.mmu().budget_used(), mappings, "the budget is off");
     }
 
-    /// What may be dropped reads as before or as zeros; what reads as zeros stays so.
+    /// What may be dropped reads as before, or as zeros once it was dropped; either way there is then nothing more to drop.
     fn notice_what_was_dropped(&mut self) {
         let block = self.shape.block;
         for model in &mut self.regions {
             for page in 0..model.lazy.len() {
                 let start = page * BASE_PAGE;
-                if !model.lazy[page] || !is_interesting(start, block) || model.is_revoked(start, block) {
+                if !model.lazy[page] || is_lazy(&model.space, start, block) || model.is_revoked(start, block) {
                     continue;
                 }
+                model.lazy[page] = false;
                 let now = [start, start + 1, start + BASE_PAGE - 1]
                     .map(|offset| self.pool.sys.load(model.space.addresses.base + offset).unwrap());
                 if now == [0; 3] {
@@ -753,3 +749,4 @@ fn runs_are_one_system_call() {
     assert_eq!(world.mmu().calls(Call::MapZeros), 1);
     world.check();
 }
+
