@@ -61,17 +61,23 @@ impl<S: Sys> Space<S> {
                     frozen.home = self.move_home();
                     return Ok(frozen);
                 }
-                Err(RegionError::PoolFull { .. }) if self.pool().drop_some_lazy() => {}
+                Err(RegionError::PoolFull { .. }) if self.make_room_for_copies() => {}
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Pinned blocks are copied: that takes blocks.
+    fn make_room_for_copies(&self) -> bool {
+        let _signals = SignalsBlocked::new();
+        self.pool().drop_some_lazy()
     }
 
     fn fill(&self, frozen: &Frozen<S>) -> Result<(), RegionError> {
         let pool = self.pool();
         let _signals = SignalsBlocked::new();
         // Who wants a block back that is in there already waits until all are.
-        let _filling = frozen.lock.exclusive();
+        let filling = frozen.lock.exclusive();
         let started = pool.sys.now();
         let alone = self.lock.exclusive();
         let mut mappings = 1;
@@ -82,16 +88,20 @@ impl<S: Sys> Space<S> {
         }
         self.addresses.recount(self.addresses.mappings(), mappings);
         drop(alone);
-        filled?;
+        if let Err(reason) = filled {
+            // Naming the pool allocates: not under a lock.
+            drop(filling);
+            return Err(self.error(reason));
+        }
         let pause = pool.sys.now().saturating_sub(started);
         self.counters.snapshots.fetch_add(1, Ordering::Relaxed);
         self.counters.longest_pause.fetch_max(pause, Ordering::Relaxed);
         Ok(())
     }
 
-    fn fill_locked(&self, frozen: &Frozen<S>, mappings: &mut usize) -> Result<(), RegionError> {
+    fn fill_locked(&self, frozen: &Frozen<S>, mappings: &mut usize) -> Result<(), Unresolved> {
         if self.revoked.load(Ordering::Relaxed) > 0 {
-            return Err(RegionError::Revoked);
+            return Err(Unresolved::Revoked);
         }
         let pool = self.pool();
         let (mut first, mut last) = (usize::MAX, 0);
@@ -100,7 +110,7 @@ impl<S: Sys> Space<S> {
             let mut entry = self.table.get(index);
             match entry {
                 Entry::Private(block) => entry = Entry::Shared(block),
-                Entry::Split(block) => self.fill_holes(index, block).map_err(|reason| self.error(reason))?,
+                Entry::Split(block) => self.fill_holes(index, block)?,
                 _ => {}
             }
             if let Some(block) = entry.block() {
@@ -125,7 +135,7 @@ impl<S: Sys> Space<S> {
     }
 
     /// Takes the right to write to `entries` away.
-    fn protect_all(&self, entries: Range<usize>) -> Result<(), RegionError> {
+    fn protect_all(&self, entries: Range<usize>) -> Result<(), Unresolved> {
         let len = self.pool().block_size.len_of(entries.len());
         let protected = self.pool().sys.protect(self.address_of(entries.start), len, Access::Read);
         let has_pins_left = protected.is_err() && self.pins.are_used();
@@ -141,11 +151,11 @@ impl<S: Sys> Space<S> {
                 _ => {}
             }
         }
-        Ok(protected?)
+        protected.map_err(Unresolved::Unmappable)
     }
 
     /// Gives pinned blocks to `frozen` as copies, and the right to write to them back to the region.
-    fn copy_pinned(&self, frozen: &Frozen<S>, entries: Range<usize>) -> Result<(), RegionError> {
+    fn copy_pinned(&self, frozen: &Frozen<S>, entries: Range<usize>) -> Result<(), Unresolved> {
         if !self.pins.are_used() {
             return Ok(());
         }
@@ -162,7 +172,7 @@ impl<S: Sys> Space<S> {
                 if let Err(error) = writable {
                     // Still the region's alone: the next write makes it writable.
                     self.table.set(index, Entry::Shared(block));
-                    result = result.and(Err(error.into()));
+                    result = result.and(Err(Unresolved::Unmappable(error)));
                 }
             }
         }
@@ -170,15 +180,15 @@ impl<S: Sys> Space<S> {
     }
 
     /// A new block with what is in `block`, which nobody can write to through the page table just now.
-    fn copy_of(&self, block: BlockId) -> Result<BlockId, RegionError> {
+    fn copy_of(&self, block: BlockId) -> Result<BlockId, Unresolved> {
         let pool = self.pool();
-        let taken = pool.frames.take(block, 0, 0, Wanted::Any, Booked::No).ok_or_else(|| pool.full())?;
+        let taken = pool.frames.take(block, 0, 0, Wanted::Any, Booked::No).ok_or(Unresolved::PoolFull)?;
         let new = taken.first;
         if pool.frames.content(new) == Content::Fresh
-            && let Err(source) = pool.obtain(taken, 0)
+            && let Err(error) = pool.obtain(taken, 0)
         {
             pool.give_back(taken);
-            return Err(RegionError::OutOfMemory { pool: pool.name.clone(), source });
+            return Err(Unresolved::OutOfMemory(error));
         }
         pool.frames.set_content(new, Content::Used);
         let len = pool.block_size.bytes();
@@ -424,6 +434,10 @@ impl<S: Sys> Holder for Frozen<S> {
         std::sync::atomic::fence(Ordering::SeqCst);
         self.pool.release(block);
         true
+    }
+
+    fn holds(&self, index: EntryIndex, block: BlockId) -> bool {
+        index.0 < self.entries.len() && self.entries.get(index).block() == Some(block)
     }
 
     fn lend_booking(&self, index: EntryIndex, block: BlockId) -> bool {
