@@ -749,4 +749,3 @@ fn runs_are_one_system_call() {
     assert_eq!(world.mmu().calls(Call::MapZeros), 1);
     world.check();
 }
-

@@ -13,6 +13,8 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use rustix::thread::sched_yield;
+
 use crate::options::Reserve;
 use crate::pool::frames::Content;
 use crate::pool::holders::{Droppable, Dropped, Enough, Holder};
@@ -23,39 +25,92 @@ use crate::table::split::{Split, SplitPage};
 use crate::table::{Booked, Entry};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
+/// A block that a region wrote, and how many hold it, in spite of having been asked to let go of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Kept {
+    block: BlockId,
+    holders: u32,
+}
+
 impl<S: Sys> Space<S> {
     /// After a write to `index` found no block: true if it may find one now, or need none.
     pub(crate) fn make_room(&self, index: EntryIndex) -> bool {
-        self.pool().drop_some_lazy() || self.revoke_from_others(index) || self.take_over_booking(index)
+        if self.pool().drop_some_lazy() {
+            return true;
+        }
+        let (revoked, kept) = self.revoke(index);
+        revoked > 0 || self.take_over_booking(index) || self.may_have_changed(index, kept)
     }
 
     /// Takes the block at `index` away from forks and snapshots, if this region wrote it; true if anybody lost it.
     pub(crate) fn revoke_from_others(&self, index: EntryIndex) -> bool {
-        let _window = self.table.lock(index);
-        let Some(block) = self.lendable(index) else { return false };
+        self.revoke(index).0 > 0
+    }
+
+    /// How many lost it, and who has kept it.
+    fn revoke(&self, index: EntryIndex) -> (u64, Option<Kept>) {
         let mut revoked = 0;
-        self.pool().holders.visit(|holder| {
+        let kept = self.ask_all(index, |holder, block| {
             revoked += u64::from(holder.revoke(index, block));
             Enough::No
         });
         count(&self.counters.blocks_revoked, revoked);
-        revoked > 0
+        (revoked, kept)
     }
 
     /// Has a block that a fork or snapshot booked for this copy booked for this region instead.
     fn take_over_booking(&self, index: EntryIndex) -> bool {
-        let _window = self.table.lock(index);
-        let Some(block) = self.lendable(index) else { return false };
         let mut lent = false;
-        self.pool().holders.visit(|holder| {
+        self.ask_all(index, |holder, block| {
             lent = holder.lend_booking(index, block);
-            if lent { Enough::Yes } else { Enough::No }
-        });
-        if lent {
+            if !lent {
+                return Enough::No;
+            }
             let _publishing = self.lock.shared();
             self.table.set_booked(index, Booked::Yes);
-        }
+            Enough::Yes
+        });
         lent
+    }
+
+    /// Has `ask` asked of the holders, under the window's lock, if this region wrote the block at `index` and others hold it.
+    /// Returns who held it when it had been asked, this region among them.
+    ///
+    /// The window is locked inside of the visit: who adds a holder waits for all visits and lets no other begin, and one of
+    /// those may be waiting for the window.
+    fn ask_all(&self, index: EntryIndex, mut ask: impl FnMut(&dyn Holder, BlockId) -> Enough) -> Option<Kept> {
+        let (mut locked, mut holders) = (None, 0);
+        self.pool().holders.visit(|holder| {
+            let (_, block) = locked.get_or_insert_with(|| (self.table.lock(index), self.lendable(index)));
+            let Some(block) = *block else { return Enough::Yes };
+            let enough = ask(holder, block);
+            holders += u32::from(holder.holds(index, block));
+            enough
+        });
+        let block = locked?.1?;
+        Some(Kept { block, holders })
+    }
+
+    /// Whether a write to `index` that found no room may find some now: others have made it meanwhile, or the block has a
+    /// holder that was just coming or going and so was not asked. `kept` says who was.
+    fn may_have_changed(&self, index: EntryIndex, kept: Option<Kept>) -> bool {
+        let pool = self.pool();
+        if pool.frames.available() > 0 || self.table.is_booked(index) {
+            return true;
+        }
+        let entry = self.table.get(index);
+        let Some(block) = entry.block() else { return false };
+        let holders = pool.frames.references(block);
+        if holders == 1 {
+            return true;
+        }
+        // Those who have leaked a block are gone for good.
+        let is_final = kept == Some(Kept { block, holders }) || pool.leaked.load(Ordering::Relaxed) > 0;
+        if is_final || !entry.is_owner() {
+            return false;
+        }
+        sched_yield();
+        true
     }
 
     /// The block at `index`, if others have it from here.
@@ -227,6 +282,10 @@ impl<S: Sys> Holder for Space<S> {
         }
         self.publish(index, 1, |_| Entry::Revoked);
         true
+    }
+
+    fn holds(&self, index: EntryIndex, block: BlockId) -> bool {
+        index.0 < self.table.len() && self.table.get(index).block() == Some(block)
     }
 
     fn lend_booking(&self, index: EntryIndex, block: BlockId) -> bool {

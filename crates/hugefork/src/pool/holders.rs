@@ -25,6 +25,9 @@ pub(crate) trait Holder: Sync {
     /// from now on gets an error. True if it let go.
     fn revoke(&self, index: EntryIndex, block: BlockId) -> bool;
 
+    /// Whether it holds `block` at `index`, as far as can be seen without a lock.
+    fn holds(&self, index: EntryIndex, block: BlockId) -> bool;
+
     /// Hands the booking of `block` at `index` over, if this holder has one and needs it no more once the region that
     /// wrote the block has a copy of its own. The caller answers for the booking from then on.
     fn lend_booking(&self, index: EntryIndex, block: BlockId) -> bool;
@@ -96,7 +99,7 @@ impl Holders {
     }
 
     /// Calls `each` for the holders until it says enough. `each` may wait for windows and holders' locks: the caller holds
-    /// none.
+    /// none, since a new holder keeps visitors out until those inside have left.
     pub(crate) fn visit(&self, mut each: impl FnMut(&dyn Holder) -> Enough) {
         let _inside = self.lock.shared();
         // SAFETY: under the lock, shared with other readers.
@@ -135,6 +138,10 @@ mod tests {
         }
 
         fn revoke(&self, _index: EntryIndex, _block: BlockId) -> bool {
+            false
+        }
+
+        fn holds(&self, _index: EntryIndex, _block: BlockId) -> bool {
             false
         }
 
