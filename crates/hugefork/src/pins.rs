@@ -109,7 +109,9 @@ impl<'a> Pinned<'a> {
         self.range.clone()
     }
 
-    /// The first of them: good for reading, writing and physical use while this lives.
+    /// The first of them: good for reading, writing and physical use while this lives. While a fork or snapshot is being taken
+    /// writes through the page table wait, and a system call that writes there may fail with `EFAULT`: call it again. The
+    /// same holds after [`Region::lazy_free`] of the block, until it is written to.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.region.as_mut_ptr().wrapping_add(self.range.start)
     }

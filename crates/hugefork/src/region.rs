@@ -156,7 +156,8 @@ impl Region {
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`]; or, where a block partly inside is shared and must be copied first, those of
-    /// [`Region::populate`]. Some of the range may have become zero by then.
+    /// [`Region::populate`]. Some of the range may have become zero by then. [`RegionError::NotReservable`]: the range is zero,
+    /// but a region with a reservation could not set blocks aside again in place of those that forks and snapshots keep.
     pub fn discard(&self, range: Range<usize>) -> Result<(), RegionError> {
         check_owner()?;
         self.space().discard(range)
