@@ -49,6 +49,8 @@ mod pool;
 mod range;
 mod reclaim;
 mod region;
+#[cfg(test)]
+mod rows_test;
 mod snapshot;
 mod space;
 mod stats;

@@ -1,0 +1,330 @@
+//! What the design says of copy-on-write, pins and observers.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicPtr, AtomicUsize};
+use std::sync::mpsc::channel;
+
+use super::*;
+use crate::Observer;
+use crate::table::Booked;
+
+#[test]
+fn a_snapshot_adds_a_reference_to_every_block_and_write_protects_in_one_call() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, free) = (world.written(4), world.free());
+        let references = || [0, 1, 2, 3].map(|at| world.pool.frames.references(region.entry(at).block().unwrap()));
+        let calls = G::calls(&world.pool, Call::Protect);
+        let snapshot = region.snapshot();
+        assert_eq!(G::calls(&world.pool, Call::Protect), calls.map(|calls| calls + 1));
+        assert_eq!((references(), world.free()), ([2; 4], free), "nothing is copied");
+        let fork = region.fork(RegionOptions::new());
+        assert_eq!((references(), world.free()), ([3; 4], free));
+        assert_eq!((kept_by(&snapshot), fork.kept()), (vec![0..4 * G::PAGES], vec![0..4 * G::PAGES]));
+    }
+    everywhere!(row, 8);
+}
+
+#[test]
+fn a_snapshot_is_mapped_on_first_use() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(2);
+        let snapshot = region.snapshot();
+        assert_eq!(snapshot.view(), None);
+        region.write(100, 7);
+        let base = snapshot.map().unwrap();
+        assert_eq!((snapshot.map().unwrap(), snapshot.view()), (base, Some(base)));
+        let load = |offset| G::load(&world.pool, base + offset).unwrap();
+        assert_eq!((kept(snapshot.len(), load), load(100)), (vec![0..2 * G::PAGES], 0));
+    }
+    everywhere!(row, 4);
+}
+
+#[test]
+fn a_write_meanwhile_waits_until_the_snapshot_is_taken() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = &world.written(1);
+        drop(region.snapshot());
+        let (done, is_done) = channel();
+        std::thread::scope(|scope| {
+            // What a snapshot holds while it is being taken.
+            let taking = region.lock.exclusive();
+            scope.spawn(move || {
+                region.write(100, 7);
+                done.send(()).unwrap();
+            });
+            assert!(is_done.recv_timeout(Duration::from_millis(50)).is_err(), "it did not wait");
+            drop(taking);
+            is_done.recv_timeout(Duration::from_secs(20)).unwrap();
+        });
+        assert_eq!(region.read(100), Some(7));
+    }
+    everywhere!(row, 2);
+}
+
+#[test]
+fn a_fault_waits_for_no_fault_of_another_region_or_window() {
+    fn row<G: Ground>(world: &World<G>) {
+        // 2 MiB apart are different windows.
+        let [one, other] = &[world.region(33), world.region(1)];
+        let (done, is_done) = channel();
+        let waited = std::thread::scope(|scope| {
+            let held = one.table.lock(EntryIndex(0));
+            scope.spawn(move || {
+                other.write(100, 7);
+                one.write(32 * G::BLOCK + 100, 8);
+                done.send(()).unwrap();
+            });
+            let waited = is_done.recv_timeout(Duration::from_secs(5)).is_err();
+            drop(held);
+            waited
+        });
+        assert!(!waited);
+        assert_eq!((other.read(100), one.read(32 * G::BLOCK + 100)), (Some(7), Some(8)));
+    }
+    everywhere!(row, 40);
+}
+
+#[test]
+fn a_write_to_a_shared_block_copies_it() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, free) = (world.written(3), world.free());
+        let (snapshot, fork) = (region.snapshot(), region.fork(RegionOptions::new()));
+        let before = [0, 1, 2].map(|at| region.block(at));
+        region.write(G::BLOCK + 100, 7);
+        assert_eq!(world.free(), free - 1);
+        assert_ne!(region.block(1), before[1]);
+        assert_eq!([region.block(0), region.block(2)], [before[0], before[2]]);
+        fork.write(G::BLOCK + 100, 8);
+        fork.write(2 * G::BLOCK + 100, 9);
+        let seen = |at| (region.read(at), fork.read(at), read_at(&snapshot, at).unwrap());
+        assert_eq!(seen(G::BLOCK + 100), (Some(7), Some(8), 0));
+        assert_eq!(seen(2 * G::BLOCK + 100), (Some(0), Some(9), 0));
+        let all = vec![0..3 * G::PAGES];
+        assert_eq!((region.kept(), fork.kept(), kept_by(&snapshot)), (all.clone(), all.clone(), all));
+    }
+    everywhere!(row, 8);
+}
+
+#[test]
+fn a_write_to_a_block_that_nobody_else_holds_reuses_it() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(2);
+        let rest = world.fill();
+        drop(region.snapshot());
+        let before = [region.block(0), region.block(1)];
+        (0..2).for_each(|at| region.write(at * G::BLOCK + 100, 7));
+        assert_eq!([region.block(0), region.block(1)], before);
+        assert_eq!(region.counters.blocks_copied.load(Ordering::Relaxed), 0);
+        assert_eq!((region.kept(), region.read(100)), (vec![0..2 * G::PAGES], Some(7)));
+        drop(rest);
+    }
+    everywhere!(row, 4);
+}
+
+#[test]
+fn two_racers_take_one_block_of_an_almost_empty_pool() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = &world.written(1);
+        for round in 1..20 {
+            let snapshot = region.snapshot();
+            assert_eq!(world.free(), 1);
+            let start = &Barrier::new(2);
+            std::thread::scope(|scope| {
+                for thread in 0..2 {
+                    scope.spawn(move || {
+                        start.wait();
+                        region.write(100 + thread * G::BLOCK / 2, round);
+                    });
+                }
+            });
+            assert_eq!((world.free(), region.counters.failed.load(Ordering::Relaxed)), (0, 0));
+            assert!(!snapshot.is_revoked(), "a second block was looked for");
+            assert_eq!([100, 100 + G::BLOCK / 2].map(|at| region.read(at)), [Some(round); 2]);
+        }
+    }
+    everywhere!(row, 2);
+}
+
+/// Real memory cannot be made to fail here.
+#[test]
+fn a_copy_that_cannot_be_mapped_gives_its_block_and_its_booking_back() {
+    fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
+        let fork = world.written(2).fork(reserved());
+        // With something of the call carried out, and with nothing.
+        for _ in 0..2 {
+            let before = (world.free(), world.reserved(), fork.block(0));
+            assert_eq!(before.1, 2);
+            let snapshot = fork.snapshot();
+            world.pool.sys.fail(Some((Call::Map, 0)));
+            fork.resolve(100).unwrap_err();
+            assert!(fork.table.is_booked(EntryIndex(0)));
+            assert_eq!((world.free(), world.reserved(), fork.block(0)), before);
+            assert_eq!(fork.kept(), vec![0..2 * G::PAGES]);
+            drop(snapshot);
+        }
+        let snapshot = fork.snapshot();
+        fork.write(100, 7);
+        assert_eq!((world.reserved(), fork.table.set_booked(EntryIndex(0), Booked::No)), (1, false));
+        assert_eq!((fork.read(100), read_at(&snapshot, 100)), (Some(7), Ok(0)));
+    }
+    run::<Soft>(8, row);
+    run::<SoftHugetlb>(8, row);
+}
+
+#[test]
+fn a_pinned_block_is_copied_eagerly_when_a_snapshot_is_taken() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, free) = (world.written(3), world.free());
+        region.pin(G::BLOCK..G::BLOCK + 1).unwrap();
+        let before = [0, 1, 2].map(|at| region.block(at));
+        let snapshot = region.snapshot();
+        assert_eq!(world.free(), free - 1, "one copy, now");
+        assert!(matches!(region.entry(1), Entry::Private(_)) && matches!(region.entry(0), Entry::Shared(_)));
+        assert_eq!(kept_by(&snapshot), vec![0..3 * G::PAGES]);
+        region.write(G::BLOCK + 100, 7);
+        assert_eq!([0, 1, 2].map(|at| region.block(at)), before, "and it was not moved");
+        assert_eq!((region.read(G::BLOCK + 100), read_at(&snapshot, G::BLOCK + 100)), (Some(7), Ok(0)));
+        region.unpin(&(G::BLOCK..G::BLOCK + 1));
+        let later = region.snapshot();
+        assert_eq!((world.free(), read_at(&later, G::BLOCK + 100)), (free - 1, Ok(7)), "shared like any other again");
+    }
+    everywhere!(row, 8);
+}
+
+#[test]
+fn a_pinned_block_is_neither_moved_nor_dropped_when_the_pool_is_empty() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, other) = (world.written(2), world.region(2));
+        region.pin(0..2 * G::BLOCK).unwrap();
+        let before = [region.block(0), region.block(1)];
+        region.lazy_free(0..2 * G::BLOCK).unwrap();
+        assert_eq!(world.free(), 0);
+        let full = other.prepare_write(0..1);
+        assert!(matches!(full, Err(RegionError::PoolFull { .. })), "{full:?}");
+        assert!(matches!(region.freeze(), Err(RegionError::PoolFull { .. })), "it cannot be copied, and is not shared");
+        assert_eq!(([region.block(0), region.block(1)], region.kept()), (before, vec![0..2 * G::PAGES]));
+        region.unpin(&(0..2 * G::BLOCK));
+    }
+    everywhere!(row, 2);
+}
+
+/// Notes what it is told, and which block stands there then. Runs in the fault handler: no allocation, no lock.
+struct Recorder<S: Sys> {
+    space: AtomicPtr<Space<S>>,
+    told: [AtomicUsize; 64],
+    count: AtomicUsize,
+}
+
+/// What an observer was told: about which bytes, and which block stood at the first of them.
+type Told = (Range<usize>, Option<usize>);
+
+impl<S: Sys> Recorder<S> {
+    fn of(space: &Space<S>) -> Arc<Recorder<S>> {
+        let space = AtomicPtr::new(std::ptr::from_ref(space).cast_mut());
+        Arc::new(Recorder { space, told: [const { AtomicUsize::new(0) }; 64], count: AtomicUsize::new(0) })
+    }
+
+    fn note(&self, range: Range<usize>) {
+        // SAFETY: the region that tells this.
+        let space = unsafe { &*self.space.load(Ordering::Relaxed) };
+        let block = space.table.get(EntryIndex(space.pool().block_size.count(range.start))).block();
+        let at = self.count.fetch_add(3, Ordering::Relaxed);
+        for (by, value) in [range.start, range.end, block.map_or(0, |block| block.index() + 1)].into_iter().enumerate()
+        {
+            self.told[at + by].store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// What was told since the last time: starts and ends in turn.
+    fn take(&self) -> Vec<[Told; 2]> {
+        let told: Vec<_> = self.told.iter().map(|told| told.load(Ordering::Relaxed)).collect();
+        let told = &told[..self.count.swap(0, Ordering::Relaxed)];
+        let each: Vec<Told> = told.chunks(3).map(|it| (it[0]..it[1], it[2].checked_sub(1))).collect();
+        assert_eq!(each.len() % 2, 0, "a start without an end: {each:?}");
+        each.chunks(2).map(|pair| [pair[0].clone(), pair[1].clone()]).collect()
+    }
+}
+
+impl<S: Sys> Observer for Recorder<S> {
+    fn invalidate_start(&self, range: Range<usize>) {
+        assert_eq!(self.count.load(Ordering::Relaxed) / 3 % 2, 0, "a start within another");
+        self.note(range);
+    }
+
+    fn invalidate_end(&self, range: Range<usize>) {
+        assert_eq!(self.count.load(Ordering::Relaxed) / 3 % 2, 1, "an end without a start");
+        self.note(range);
+    }
+}
+
+/// A region of one block, so that the range is always that.
+#[test]
+fn an_observer_is_told_around_every_change_of_backing() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.region(1);
+        let recorder = Recorder::of(&region);
+        assert!(region.observer.set(recorder.clone()).is_ok());
+        let whole = 0..G::BLOCK;
+        let told = |before: Option<usize>, after: Option<usize>| {
+            assert_eq!(recorder.take(), [[(whole.clone(), before), (whole.clone(), after)]]);
+        };
+        region.write(100, 1);
+        let first = region.entry(0).block().map(|block| block.index());
+        told(None, first);
+        let snapshot = region.snapshot();
+        assert!(recorder.take().is_empty(), "a snapshot changes nothing by itself");
+        region.write(100, 2);
+        let second = region.entry(0).block().map(|block| block.index());
+        assert_ne!(first, second);
+        told(first, second);
+        drop(region.snapshot());
+        region.write(100, 3);
+        region.lazy_free(whole.clone()).unwrap();
+        assert!(recorder.take().is_empty(), "the same block, with other rights");
+        world.reclaim_all();
+        told(second, None);
+        region.write(100, 4);
+        recorder.take();
+        let third = region.entry(0).block().map(|block| block.index());
+        region.discard(whole.clone()).unwrap();
+        told(third, None);
+        drop(snapshot);
+    }
+    everywhere!(row, 4);
+}
+
+#[test]
+fn an_observer_of_a_fork_is_told_around_a_revocation() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(2);
+        let fork = region.fork(RegionOptions::new());
+        let recorder = Recorder::of(&fork);
+        assert!(fork.observer.set(recorder.clone()).is_ok());
+        let shared = Some(fork.block(1));
+        let rest = world.fill();
+        region.write(G::BLOCK + 100, 7);
+        let range = G::BLOCK..2 * G::BLOCK;
+        assert_eq!(recorder.take(), [[(range.clone(), shared), (range, None)]]);
+        assert_eq!((fork.entry(0).block().is_some(), fork.entry(1)), (true, Entry::Revoked));
+        drop(rest);
+    }
+    everywhere!(row, 4);
+}
+
+#[test]
+fn an_observer_is_told_when_pages_of_a_split_block_go_and_come_back() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(1);
+        let recorder = Recorder::of(&region);
+        assert!(region.observer.set(recorder.clone()).is_ok());
+        let same = Some(region.block(0));
+        let told = [[(0..G::BLOCK, same), (0..G::BLOCK, same)]];
+        region.lazy_free(0..2 * BASE_PAGE).unwrap();
+        assert!(recorder.take().is_empty());
+        world.reclaim_all();
+        assert_eq!(recorder.take(), told);
+        region.write(100, 7);
+        assert_eq!(recorder.take(), told);
+    }
+    where_blocks_split!(row, 2);
+}

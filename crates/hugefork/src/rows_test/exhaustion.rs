@@ -1,0 +1,367 @@
+//! The table of reservations and exhaustion.
+
+use super::*;
+use crate::fault::resolver::Unresolved;
+use crate::options::OnLimit;
+
+/// A write that finds the pool full, as a call and as a fault.
+#[track_caller]
+fn check_full<S: Sys>(space: &Space<S>, offset: usize) {
+    let called = space.prepare_write(offset..offset + 1);
+    assert!(matches!(called, Err(RegionError::PoolFull { .. })), "{called:?}");
+    assert_eq!(space.resolve(offset), Err(Unresolved::PoolFull));
+}
+
+#[test]
+fn first_touch_faults_of_a_reserved_region_cannot_fail() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.region_with(3, reserved());
+        let rest = world.fill();
+        check_full(&*world.region(1), 0);
+        (0..3).for_each(|block| region.write(block * G::BLOCK + 100, 7));
+        assert_eq!([0, 1, 2].map(|block| region.read(block * G::BLOCK + 100)), [Some(7); 3]);
+        // What it discards stays promised to it.
+        region.discard(0..3 * G::BLOCK).unwrap();
+        assert_eq!((world.free(), world.reserved()), (0, 3));
+        check_full(&*world.region(1), 0);
+        (0..3).for_each(|block| region.write(block * G::BLOCK + 100, 8));
+        drop(rest);
+    }
+    everywhere!(row, 6);
+}
+
+#[test]
+fn what_a_reserved_region_lazily_frees_stays_promised_to_it() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(2, reserved());
+        let rest = world.fill();
+        region.lazy_free(0..2 * G::BLOCK).unwrap();
+        check_full(&*world.region(1), 0);
+        assert_eq!(world.reclaim_all().blocks, 2);
+        assert_eq!((world.free(), world.reserved(), region.kept()), (0, 2, vec![]));
+        check_full(&*world.region(1), 0);
+        (0..2).for_each(|block| region.write(block * G::BLOCK + 100, 8));
+        drop(rest);
+    }
+    everywhere!(row, 4);
+}
+
+#[test]
+fn a_reservation_that_does_not_fit_is_an_error_and_books_nothing() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(3);
+        let none = |result: Result<(), RegionError>| {
+            assert!(matches!(result, Err(RegionError::NotReservable { available: 1, .. })), "{result:?}");
+            assert_eq!((world.free(), world.reserved()), (1, 0));
+        };
+        none(Space::zeros(&world.pool, 2 * G::BLOCK, reserved()).map(drop));
+        none(region.snapshot().reserve());
+        none(region.snapshot().share(reserved()).map(drop));
+        assert_eq!(region.kept(), vec![0..3 * G::PAGES]);
+    }
+    everywhere!(row, 4);
+}
+
+#[test]
+fn a_fork_or_snapshot_has_no_reservation_unless_asked_for() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(2, reserved());
+        let before = (world.free(), world.reserved());
+        assert_eq!(before, (6, 0));
+        let (snapshot, fork) = (region.snapshot(), region.fork(RegionOptions::new()));
+        assert_eq!((world.free(), world.reserved()), before);
+        snapshot.reserve().unwrap();
+        assert_eq!((world.free(), world.reserved()), (4, 2));
+        let reserved_fork = fork.fork(reserved());
+        assert_eq!((world.free(), world.reserved()), (2, 4));
+        let rest = world.fill();
+        check_full(&fork, 100);
+        (0..2).for_each(|block| reserved_fork.write(block * G::BLOCK + 100, 7));
+        assert_eq!((reserved_fork.kept(), world.reserved()), (vec![0..2 * G::PAGES], 2));
+        drop(snapshot);
+        assert_eq!((world.free(), world.reserved()), (2, 0), "what was not used is given up");
+        drop(rest);
+    }
+    everywhere!(row, 8);
+}
+
+#[test]
+fn an_owners_copy_does_not_use_up_its_first_touch_reservation() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(4, reserved());
+        region.discard(2 * G::BLOCK..4 * G::BLOCK).unwrap();
+        let snapshot = region.snapshot();
+        let before = (world.free(), world.reserved());
+        assert_eq!(before.1, 2, "of the blocks not there");
+        region.write(100, 7);
+        assert_eq!((world.free(), world.reserved()), (before.0 - 1, 2));
+        let rest = world.fill();
+        // Not even when there is no other block: the snapshot loses its own instead.
+        region.write(G::BLOCK + 100, 7);
+        assert_eq!((world.reserved(), snapshot.is_revoked()), (2, true));
+        (2..4).for_each(|block| region.write(block * G::BLOCK + 100, 8));
+        assert_eq!((region.kept(), read_at(&snapshot, 100)), (vec![0..2 * G::PAGES], Ok(0)));
+        drop(rest);
+    }
+    everywhere!(row, 6);
+}
+
+#[test]
+fn with_the_pool_empty_lazily_freed_blocks_go_first_then_shared_ones_and_the_owner_goes_on() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, lazy) = (world.written(3), world.written(1));
+        let (snapshot, fork) = (region.snapshot(), region.fork(RegionOptions::new()));
+        let rest = world.fill();
+        lazy.lazy_free(0..G::BLOCK).unwrap();
+        region.write(100, 7);
+        assert_eq!((lazy.kept(), snapshot.is_revoked(), fork.revoked.load(Ordering::Relaxed)), (vec![], false, 0));
+        region.write(G::BLOCK + 100, 8);
+        assert_eq!((snapshot.is_revoked(), fork.entry(1)), (true, Entry::Revoked));
+        assert_eq!(region.counters.blocks_revoked.load(Ordering::Relaxed), 2);
+        assert_eq!(
+            (region.kept(), region.read(100), region.read(G::BLOCK + 100)),
+            (vec![0..3 * G::PAGES], Some(7), Some(8))
+        );
+        // Nothing else has gone.
+        assert_eq!(
+            [0, 2].map(|block| read_at(&snapshot, block * G::BLOCK)),
+            [0, 2].map(|block| Ok(pattern(block * G::PAGES)))
+        );
+        assert_eq!(
+            [0, 2].map(|block| fork.read(block * G::BLOCK)),
+            [0, 2].map(|block| Some(pattern(block * G::PAGES)))
+        );
+        assert_eq!(rest.kept(), []);
+    }
+    everywhere!(row, 6);
+}
+
+#[test]
+fn a_revoked_holder_fails_loudly_and_never_reads_zeros() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(2);
+        let (mapped, unmapped, fork) = (region.snapshot(), region.snapshot(), region.fork(RegionOptions::new()));
+        let base = mapped.map().unwrap();
+        let rest = world.fill();
+        region.write(100, 7);
+        for snapshot in [&mapped, &unmapped] {
+            assert_eq!(
+                (read_at(snapshot, 0), read_at(snapshot, G::BLOCK - 1)),
+                (Err(RegionError::Revoked), Err(RegionError::Revoked))
+            );
+            let across = snapshot.read(G::BLOCK - 1, &mut [0; 2]);
+            assert_eq!((across, read_at(snapshot, G::BLOCK)), (Err(RegionError::Revoked), Ok(pattern(G::PAGES))));
+            assert!(snapshot.is_revoked() && snapshot.is_revoked_at(5) && !snapshot.is_revoked_at(G::BLOCK));
+            assert_eq!(snapshot.duplicate().map(drop), Err(RegionError::Revoked));
+        }
+        assert_eq!(unmapped.map(), Err(RegionError::Revoked));
+        let load = |address| G::load(&world.pool, address);
+        assert_eq!([load(base), load(base + G::BLOCK - 1)], [None; 2], "a plain load of the snapshot");
+        assert_eq!(load(base + G::BLOCK), Some(pattern(G::PAGES)));
+        assert_eq!([fork.read(0), fork.read(G::BLOCK - 1)], [None; 2], "a plain load of the fork");
+        assert_eq!(fork.read(G::BLOCK), Some(pattern(G::PAGES)));
+        assert_eq!(fork.resolve(100), Err(Unresolved::Revoked));
+        let calls = [fork.prepare_write(0..1), fork.pin(0..1), fork.discard(0..1), fork.freeze().map(drop)];
+        calls.into_iter().for_each(|result| assert_eq!(result, Err(RegionError::Revoked)));
+        drop(rest);
+        assert_eq!(mapped.reserve(), Err(RegionError::Revoked), "too late");
+    }
+    everywhere!(row, 4);
+}
+
+#[test]
+fn what_was_revoked_is_not_shown_again_by_lazy_free_and_is_new_memory_once_discarded() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(3);
+        let fork = region.fork(RegionOptions::new());
+        let rest = world.fill();
+        region.write(G::BLOCK + 100, 7);
+        drop((region, rest));
+        let done = fork.lazy_free(0..3 * G::BLOCK).unwrap();
+        assert_eq!((done.freed, done.revoked), (2 * G::BLOCK, G::BLOCK));
+        assert_eq!((fork.read(G::BLOCK), world.reclaim_all().blocks), (None, 2));
+        assert_eq!((fork.cancel_lazy_free(0..3 * G::BLOCK), fork.read(G::BLOCK)), (Ok(0), None));
+        fork.discard(G::BLOCK..2 * G::BLOCK).unwrap();
+        assert_eq!((fork.kept(), fork.revoked.load(Ordering::Relaxed)), (vec![], 0));
+        fork.write(G::BLOCK + 100, 8);
+        assert!(!fork.snapshot().is_revoked());
+    }
+    everywhere!(row, 6);
+}
+
+#[test]
+fn a_reserved_snapshots_booking_pays_for_the_copy() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(2);
+        let (snapshot, other) = (region.snapshot(), region.snapshot());
+        snapshot.reserve().unwrap();
+        let rest = world.fill();
+        assert_eq!(world.reserved(), 2);
+        region.write(100, 7);
+        // The one without a reservation has lost its block, and that was not enough.
+        assert_eq!((world.reserved(), snapshot.is_revoked(), other.is_revoked()), (1, false, true));
+        region.write(G::BLOCK + 100, 8);
+        assert_eq!((world.reserved(), kept_by(&snapshot)), (0, vec![0..2 * G::PAGES]));
+        assert_eq!((region.kept(), read_at(&snapshot, 100)), (vec![0..2 * G::PAGES], Ok(0)));
+        drop(rest);
+    }
+    everywhere!(row, 6);
+}
+
+#[test]
+fn a_reserved_fork_keeps_its_blocks_and_its_bookings_pay_for_its_own_writes() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(2);
+        let fork = region.fork(reserved());
+        let rest = world.fill();
+        region.write(100, 7);
+        assert_eq!((world.reserved(), fork.kept()), (1, vec![0..2 * G::PAGES]), "one copy, whoever makes it");
+        (0..2).for_each(|block| fork.write(block * G::BLOCK + 100, 9));
+        assert_eq!((world.reserved(), region.read(100), fork.read(100)), (0, Some(7), Some(9)));
+        region.write(G::BLOCK + 100, 8);
+        assert_eq!((region.read(G::BLOCK + 100), fork.read(G::BLOCK + 100)), (Some(8), Some(9)));
+        assert_eq!((region.kept(), fork.kept()), (vec![0..2 * G::PAGES], vec![0..2 * G::PAGES]));
+        drop(rest);
+    }
+    everywhere!(row, 6);
+}
+
+#[test]
+fn a_forks_write_with_the_pool_empty_fails_and_nobody_else_is_disturbed() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(2);
+        let (snapshot, fork) = (region.snapshot(), region.fork(RegionOptions::new()));
+        let sibling = fork.fork(RegionOptions::new());
+        let rest = world.fill();
+        check_full(&fork, 100);
+        assert_eq!((snapshot.is_revoked(), sibling.revoked.load(Ordering::Relaxed)), (false, 0));
+        let all = vec![0..2 * G::PAGES];
+        assert_eq!(
+            (region.kept(), fork.kept(), sibling.kept(), kept_by(&snapshot)),
+            (all.clone(), all.clone(), all.clone(), all)
+        );
+        drop(rest);
+        fork.write(100, 7);
+        assert_eq!((fork.read(100), sibling.read(100), region.read(100)), (Some(7), Some(0), Some(0)));
+    }
+    everywhere!(row, 4);
+}
+
+/// A fork owns what it wrote itself.
+#[test]
+fn a_fork_takes_what_it_wrote_away_from_its_own_snapshots() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(2);
+        let fork = region.fork(RegionOptions::new());
+        fork.write(100, 7);
+        let snapshot = fork.snapshot();
+        let rest = world.fill();
+        fork.write(100, 8);
+        assert_eq!((fork.read(100), read_at(&snapshot, 0)), (Some(8), Err(RegionError::Revoked)));
+        check_full(&fork, G::BLOCK);
+        assert_eq!((region.kept(), read_at(&snapshot, G::BLOCK)), (vec![0..2 * G::PAGES], Ok(pattern(G::PAGES))));
+        drop(rest);
+    }
+    everywhere!(row, 4);
+}
+
+/// One block of copies.
+fn limited<G: Ground>(on_limit: OnLimit) -> RegionOptions {
+    RegionOptions::new().max_cow_bytes(G::BLOCK, on_limit)
+}
+
+#[test]
+fn beyond_max_cow_bytes_revoke_takes_the_block_away_and_copies_no_more() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(3, limited::<G>(OnLimit::Revoke));
+        let snapshot = region.snapshot();
+        let free = world.free();
+        (0..3).for_each(|block| region.write(block * G::BLOCK + 100, 7));
+        assert_eq!((world.free(), region.cow.blocks()), (free - 1, 1));
+        assert_eq!(read_at(&snapshot, 0), Ok(pattern(0)));
+        (1..3).for_each(|block| assert_eq!(read_at(&snapshot, block * G::BLOCK), Err(RegionError::Revoked)));
+        drop(snapshot);
+        assert_eq!((region.cow.blocks(), region.kept()), (0, vec![0..3 * G::PAGES]));
+        // A holder with a reservation is copied for all the same.
+        let snapshot = region.snapshot();
+        snapshot.reserve().unwrap();
+        (0..3).for_each(|block| region.write(block * G::BLOCK + 100, 8));
+        assert_eq!((snapshot.is_revoked(), read_at(&snapshot, 2 * G::BLOCK + 100)), (false, Ok(7)));
+    }
+    everywhere!(row, 12);
+}
+
+#[test]
+fn beyond_max_cow_bytes_fail_fails_loudly_and_leaves_the_snapshot() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(3, limited::<G>(OnLimit::Fail));
+        let snapshot = region.snapshot();
+        region.write(100, 7);
+        assert_eq!(region.resolve(G::BLOCK + 100), Err(Unresolved::CowLimit(OnLimit::Fail)));
+        let called = region.prepare_write(G::BLOCK..2 * G::BLOCK);
+        assert!(matches!(called, Err(RegionError::CowLimit { limit, .. }) if limit == G::BLOCK), "{called:?}");
+        region.write(101, 8);
+        assert_eq!((kept_by(&snapshot), region.kept()), (vec![0..3 * G::PAGES], vec![0..3 * G::PAGES]));
+        drop(snapshot);
+        region.write(G::BLOCK + 100, 9);
+    }
+    everywhere!(row, 12);
+}
+
+#[test]
+fn beyond_max_cow_bytes_stall_waits_until_a_snapshot_is_dropped() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(3, limited::<G>(OnLimit::Stall));
+        let snapshot = region.snapshot();
+        region.write(100, 7);
+        std::thread::scope(|scope| {
+            let stalled = [
+                scope.spawn(|| region.write(G::BLOCK + 100, 8)),
+                scope.spawn(|| region.prepare_write(2 * G::BLOCK..3 * G::BLOCK).unwrap()),
+            ];
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!stalled.iter().any(|thread| thread.is_finished()), "it did not wait");
+            assert_eq!((region.read(G::BLOCK + 100), snapshot.is_revoked()), (Some(0), false));
+            drop(snapshot);
+        });
+        assert_eq!((region.kept(), region.read(G::BLOCK + 100)), (vec![0..3 * G::PAGES], Some(8)));
+        assert_eq!(region.counters.blocks_copied.load(Ordering::Relaxed), 1, "then nothing had to be copied");
+    }
+    everywhere!(row, 12);
+}
+
+/// Real memory cannot be made to fail here.
+#[test]
+fn a_holder_that_cannot_be_hidden_is_revoked_or_intact_and_nothing_in_between() {
+    fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
+        for is_fork in [true, false] {
+            let region = world.written(1);
+            let (snapshot, fork) = (region.snapshot(), is_fork.then(|| region.fork(RegionOptions::new())));
+            let base = if is_fork { fork.as_ref().unwrap().addresses.base } else { snapshot.map().unwrap() };
+            let snapshot = (!is_fork).then_some(snapshot);
+            let rest = world.fill();
+            let shown = || kept(region.len(), |offset| world.pool.sys.load(base + offset).unwrap());
+            // With something of the call carried out, and with nothing.
+            for _ in 0..2 {
+                world.pool.sys.fail(Some((Call::Hide, 0)));
+                assert_eq!(region.resolve(100), Err(Unresolved::PoolFull), "nobody let go");
+                assert!(!world.pool.sys.failure_pending());
+                assert_eq!(shown(), vec![0..G::PAGES]);
+                match (&fork, &snapshot) {
+                    (Some(fork), _) => assert!(matches!(fork.entry(0), Entry::Borrowed(_))),
+                    (_, Some(snapshot)) => {
+                        assert_eq!((snapshot.is_revoked(), kept_by(snapshot)), (false, vec![0..G::PAGES]))
+                    }
+                    _ => unreachable!(),
+                }
+                assert_eq!(world.pool.frames.references(region.entry(0).block().unwrap()), 2);
+            }
+            region.write(100, 7);
+            assert_eq!((0..G::PAGES).find_map(|page| world.pool.sys.load(base + page * BASE_PAGE).ok()), None);
+            assert!(snapshot.is_none_or(|snapshot| read_at(&snapshot, 0) == Err(RegionError::Revoked)));
+            drop(rest);
+        }
+    }
+    run::<Soft>(3, row);
+    run::<SoftHugetlb>(3, row);
+}

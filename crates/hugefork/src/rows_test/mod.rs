@@ -1,0 +1,367 @@
+//! What the design says of copy-on-write, exhaustion and lazy free, row by row, and the bugs that others had there: each row
+//! is one test, and runs from one text on the software MMU and on real memory.
+//!
+//! | ground | memory | blocks |
+//! |---|---|---|
+//! | [`Soft`], [`SoftHugetlb`] | the software MMU, with mappings that merge or do not | 64 KiB |
+//! | [`Base`] | shmem base pages | 64 KiB |
+//! | [`Huge`], [`Hugetlb`] | shmem huge pages, hugetlb | 2 MiB |
+//!
+//! Where a row ends in an error, the death of a plain load or store is in `tests/promises.rs`.
+
+// Lists of runs of pages, some of one run.
+#![allow(clippy::single_range_in_vec_init)]
+
+mod copy_on_write;
+mod exhaustion;
+mod lazy_free;
+mod races;
+
+use std::ops::{Deref, Range};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hugefork_kernels::Kernels;
+
+use crate::error::RegionError;
+use crate::frozen::Frozen;
+use crate::options::{RegionOptions, Reserve};
+use crate::pool::core::PoolCore;
+use crate::pool::holders::{Droppable, Dropped};
+use crate::pool::stock::Stock;
+use crate::pool::{Backing, Fallback, Pool};
+use crate::space::Space;
+use crate::sync::SignalsBlocked;
+use crate::sys::linux::arena::Arena;
+use crate::sys::linux::memory::Linux;
+use crate::sys::soft::{Call, SoftMmu};
+use crate::sys::{Merging, Sys};
+use crate::table::Entry;
+use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
+
+/// Runs a row on every ground.
+macro_rules! everywhere {
+    ($row:ident, $blocks:expr) => {
+        where_blocks_split!($row, $blocks);
+        where_blocks_do_not_split!($row, $blocks);
+    };
+}
+
+/// Runs a row where a block can be treated page by page.
+macro_rules! where_blocks_split {
+    ($row:ident, $blocks:expr) => {
+        run::<Soft>($blocks, $row);
+        run::<Base>($blocks, $row);
+        run::<Huge>($blocks, $row);
+    };
+}
+
+/// Runs a row where it can not.
+macro_rules! where_blocks_do_not_split {
+    ($row:ident, $blocks:expr) => {
+        run::<SoftHugetlb>($blocks, $row);
+        run::<Hugetlb>($blocks, $row);
+    };
+}
+
+use {everywhere, where_blocks_do_not_split, where_blocks_split};
+
+/// What a row runs on.
+trait Ground: Sized {
+    type S: Sys;
+    const BLOCK: usize;
+    const PAGES: usize = Self::BLOCK / BASE_PAGE;
+
+    /// `None`, said aloud, where the machine has it not.
+    fn pool(blocks: usize) -> Option<Arc<PoolCore<Self::S>>>;
+
+    /// Makes faults of the region known to who resolves them, and forgotten again.
+    fn enter(_: &Space<Self::S>) {}
+    fn leave(_: &Space<Self::S>) {}
+
+    /// A plain load; `None` where it would fault.
+    fn load(pool: &PoolCore<Self::S>, address: usize) -> Option<u8>;
+
+    /// A plain store, through a fault if need be.
+    fn store(space: &Space<Self::S>, offset: usize, value: u8);
+
+    /// How often the system was called, where that is counted.
+    fn calls(_: &PoolCore<Self::S>, _: Call) -> Option<usize> {
+        None
+    }
+}
+
+struct Soft;
+struct SoftHugetlb;
+struct Base;
+struct Huge;
+struct Hugetlb;
+
+/// The software MMU.
+macro_rules! soft_ground {
+    ($ground:ty, $merging:expr) => {
+        impl Ground for $ground {
+            type S = SoftMmu;
+            const BLOCK: usize = 64 << 10;
+
+            fn pool(blocks: usize) -> Option<Arc<PoolCore<SoftMmu>>> {
+                let mmu = SoftMmu::new(blocks * Self::BLOCK, $merging, 1000);
+                let (name, size) = ("rows".to_owned(), BlockSize::new(Self::BLOCK).unwrap());
+                let kernels = Kernels::default_for_this_cpu();
+                Some(Arc::new(PoolCore::new(mmu, name, size, blocks, kernels, Stock::default())))
+            }
+
+            fn load(pool: &PoolCore<SoftMmu>, address: usize) -> Option<u8> {
+                pool.sys.load(address).ok()
+            }
+
+            fn store(space: &Space<SoftMmu>, offset: usize, value: u8) {
+                let started = Instant::now();
+                while space.pool().sys.store(space.addresses.base + offset, value).is_err() {
+                    space.resolve(offset).unwrap();
+                    assert!(started.elapsed() < Duration::from_secs(20), "a write does not get through");
+                }
+            }
+
+            fn calls(pool: &PoolCore<SoftMmu>, call: Call) -> Option<usize> {
+                Some(pool.sys.calls(call))
+            }
+        }
+    };
+}
+
+soft_ground!(Soft, Merging::Merge);
+soft_ground!(SoftHugetlb, Merging::Separate);
+
+/// Real memory.
+macro_rules! real_ground {
+    ($ground:ty, $backing:expr, $block:expr) => {
+        impl Ground for $ground {
+            type S = Linux;
+            const BLOCK: usize = $block;
+
+            fn pool(blocks: usize) -> Option<Arc<PoolCore<Linux>>> {
+                real_pool($backing, blocks, Self::BLOCK)
+            }
+
+            fn enter(space: &Space<Linux>) {
+                Arena::get().unwrap().register(space);
+            }
+
+            fn leave(space: &Space<Linux>) {
+                Arena::get().unwrap().unregister(space.addresses.base, space.len());
+            }
+
+            fn load(_: &PoolCore<Linux>, address: usize) -> Option<u8> {
+                real_load(address)
+            }
+
+            fn store(space: &Space<Linux>, offset: usize, value: u8) {
+                assert!(offset < space.len());
+                // SAFETY: inside the region, which is known to the fault handler.
+                unsafe {
+                    std::ptr::with_exposed_provenance_mut::<u8>(space.addresses.base + offset).write_volatile(value)
+                };
+            }
+        }
+    };
+}
+
+real_ground!(Base, Backing::ShmemBase, 64 << 10);
+real_ground!(Huge, Backing::ShmemHuge, 2 << 20);
+real_ground!(Hugetlb, Backing::Hugetlb, 2 << 20);
+
+/// As `pool` of `tests/common`, for tests inside of the crate.
+fn real_pool(backing: Backing, blocks: usize, block: usize) -> Option<Arc<PoolCore<Linux>>> {
+    let builder = Pool::builder().name("rows").capacity(blocks * block).block_size(BlockSize::new(block).unwrap());
+    match builder.backing(backing).fallback(Fallback::Refused).build() {
+        Ok(pool) => Some(pool.core),
+        Err(error) => {
+            let required = std::env::var("HUGEFORK_REQUIRE").unwrap_or_default();
+            assert!(!required.split(',').any(|name| name == backing.to_string()), "required, but {error}");
+            println!("skipped: {error}");
+            None
+        }
+    }
+}
+
+fn real_load(address: usize) -> Option<u8> {
+    let at: *const u8 = std::ptr::with_exposed_provenance(address);
+    let mut byte = 0u8;
+    let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let from = libc::iovec { iov_base: at.cast_mut().cast(), iov_len: 1 };
+    // SAFETY: reads one byte of this process into `byte`; an address without access is an error.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
+    // SAFETY: the kernel has just read it, and the test that calls this is the only one to change what is mapped there.
+    (read == 1).then(|| unsafe { at.read_volatile() })
+}
+
+/// Real memory of some kinds is scarce: one row at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Runs a row in a pool of its own, all of whose blocks must be back afterwards.
+fn run<G: Ground>(blocks: usize, row: impl FnOnce(&World<G>)) {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    println!("on {}", std::any::type_name::<G>());
+    let Some(pool) = G::pool(blocks) else { return };
+    let world = World { pool };
+    row(&world);
+    assert_eq!((world.free(), world.reserved()), (blocks, 0), "free and booked blocks when all is dropped");
+    assert_eq!(world.pool.leaked.load(Ordering::Relaxed), 0);
+}
+
+/// A pool.
+struct World<G: Ground> {
+    pool: Arc<PoolCore<G::S>>,
+}
+
+impl<G: Ground> World<G> {
+    /// Blocks that anybody may have.
+    fn free(&self) -> usize {
+        self.pool.frames.available()
+    }
+
+    fn reserved(&self) -> usize {
+        self.pool.frames.reserved()
+    }
+
+    fn region_with(&self, blocks: usize, options: RegionOptions) -> Region<G> {
+        Region::new(Space::zeros(&self.pool, blocks * G::BLOCK, options).unwrap())
+    }
+
+    fn region(&self, blocks: usize) -> Region<G> {
+        self.region_with(blocks, RegionOptions::new())
+    }
+
+    /// A region with the pattern in all pages.
+    fn written(&self, blocks: usize) -> Region<G> {
+        self.written_with(blocks, RegionOptions::new())
+    }
+
+    fn written_with(&self, blocks: usize, options: RegionOptions) -> Region<G> {
+        let region = self.region_with(blocks, options);
+        for page in 0..blocks * G::PAGES {
+            region.write(page * BASE_PAGE, pattern(page));
+            region.write((page + 1) * BASE_PAGE - 1, pattern(page));
+        }
+        region
+    }
+
+    /// Uses up what is free.
+    fn fill(&self) -> Region<G> {
+        let rest = self.region(self.free());
+        rest.populate(0..rest.len()).unwrap();
+        assert_eq!(self.free(), 0);
+        rest
+    }
+
+    /// Asks for some bytes of what was lazily freed.
+    fn reclaim(&self, bytes: usize) -> Dropped {
+        let _signals = SignalsBlocked::new();
+        self.pool.drop_lazy(bytes, Droppable::Everything)
+    }
+
+    fn reclaim_all(&self) -> Dropped {
+        self.reclaim(usize::MAX)
+    }
+}
+
+/// What the first and the last byte of a page hold: never zero.
+fn pattern(page: usize) -> u8 {
+    (1 + page % 250) as u8
+}
+
+/// A region whose faults are resolved.
+struct Region<G: Ground> {
+    space: Box<Space<G::S>>,
+}
+
+impl<G: Ground> Region<G> {
+    fn new(space: Box<Space<G::S>>) -> Region<G> {
+        G::enter(&space);
+        Region { space }
+    }
+
+    fn write(&self, offset: usize, value: u8) {
+        G::store(&self.space, offset, value);
+    }
+
+    /// `None` if a plain load would fault.
+    fn read(&self, offset: usize) -> Option<u8> {
+        G::load(self.pool(), self.addresses.base + offset)
+    }
+
+    fn entry(&self, block: usize) -> Entry {
+        self.table.get(EntryIndex(block))
+    }
+
+    fn block(&self, block: usize) -> usize {
+        self.entry(block).block().unwrap().index()
+    }
+
+    /// Bytes that are lazily freed and not dropped.
+    fn lazy(&self) -> usize {
+        self.lazy_blocks.load(Ordering::Relaxed) * G::BLOCK + self.lazy_pages.load(Ordering::Relaxed) * BASE_PAGE
+    }
+
+    /// The runs of pages that hold the pattern; all others are zeros.
+    fn kept(&self) -> Vec<Range<usize>> {
+        kept(self.len(), |offset| self.read(offset).expect("a region can be read"))
+    }
+
+    fn snapshot(&self) -> Box<Frozen<G::S>> {
+        self.freeze().unwrap()
+    }
+
+    fn fork(&self, options: RegionOptions) -> Region<G> {
+        Region::new(self.snapshot().share(options).unwrap())
+    }
+}
+
+impl<G: Ground> Deref for Region<G> {
+    type Target = Space<G::S>;
+
+    fn deref(&self) -> &Space<G::S> {
+        &self.space
+    }
+}
+
+impl<G: Ground> Drop for Region<G> {
+    fn drop(&mut self) {
+        G::leave(&self.space);
+    }
+}
+
+/// The runs of pages that hold the pattern; all others must be zeros.
+fn kept(len: usize, read: impl Fn(usize) -> u8) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for page in 0..len / BASE_PAGE {
+        let ends = [read(page * BASE_PAGE), read((page + 1) * BASE_PAGE - 1)];
+        if ends == [0; 2] {
+            continue;
+        }
+        assert_eq!(ends, [pattern(page); 2], "in page {page}");
+        match runs.last_mut().filter(|run| run.end == page) {
+            Some(run) => run.end += 1,
+            None => runs.push(page..page + 1),
+        }
+    }
+    runs
+}
+
+/// One byte of a snapshot, as `Snapshot::read_at` reads it.
+fn read_at<S: Sys>(frozen: &Frozen<S>, offset: usize) -> Result<u8, RegionError> {
+    let mut byte = [0];
+    frozen.read(offset, &mut byte).map(|()| byte[0])
+}
+
+/// The pages of a snapshot that hold the pattern, as `Snapshot::read_at` reads them.
+fn kept_by<S: Sys>(frozen: &Frozen<S>) -> Vec<Range<usize>> {
+    kept(frozen.len(), |offset| read_at(frozen, offset).unwrap())
+}
+
+/// A region or fork with a reservation.
+fn reserved() -> RegionOptions {
+    RegionOptions::new().reserve(Reserve::Full)
+}

@@ -1,0 +1,106 @@
+//! An owner's write to a full pool, while others come, go, and look for blocks too.
+
+use std::mem::ManuallyDrop;
+use std::sync::Barrier;
+use std::sync::mpsc::channel;
+
+use super::*;
+use crate::pool::holders::Enough;
+
+/// Has `others` done again and again while the region writes to blocks that only they can give up.
+fn write_meanwhile<G: Ground>(world: &World<G>, others: impl Fn(&Region<G>) + Sync) {
+    let region = &world.written(8);
+    let rest = world.fill();
+    for _ in 0..40 {
+        drop(region.snapshot());
+        let start = &Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let taken = region.snapshot();
+                start.wait();
+                drop(taken);
+                others(region);
+            });
+            start.wait();
+            for block in 0..8 {
+                let written = region.prepare_write(block * G::BLOCK..(block + 1) * G::BLOCK);
+                assert_eq!(written, Ok(()), "of block {block}");
+            }
+        });
+    }
+    assert_eq!(region.kept(), vec![0..8 * G::PAGES]);
+    drop(rest);
+}
+
+#[test]
+fn a_write_does_not_fail_since_a_snapshot_is_just_being_taken_or_dropped() {
+    fn row<G: Ground>(world: &World<G>) {
+        write_meanwhile(world, |region| {
+            for _ in 0..4 {
+                let snapshot = region.snapshot();
+                let _ = snapshot.map();
+                drop(snapshot.duplicate());
+            }
+        });
+    }
+    everywhere!(row, 10);
+}
+
+#[test]
+fn a_write_does_not_fail_since_a_fork_is_just_being_made_or_dropped() {
+    fn row<G: Ground>(world: &World<G>) {
+        write_meanwhile(world, |region| {
+            for _ in 0..4 {
+                let _ = region.snapshot().share(RegionOptions::new());
+            }
+        });
+    }
+    everywhere!(row, 10);
+}
+
+/// One visits the holders and waits for a window, one wants to become a holder and waits for the visit: whoever has the
+/// window must not wait for either.
+#[test]
+fn a_revocation_does_not_wait_for_who_waits_for_its_window() {
+    fn row<G: Ground + 'static>(world: &World<G>) {
+        let region = Arc::new(world.written(1));
+        // Not dropped if this fails: that would wait for them as well.
+        let fork = ManuallyDrop::new(region.fork(RegionOptions::new()));
+        let (moment, patience) = (Duration::from_millis(30), Duration::from_secs(10));
+        let ((entered, has_entered), (go, may_go), (done, is_done)) = (channel(), channel(), channel());
+        let held = region.table.lock(EntryIndex(0));
+        let (visited, pool, tell) = (Arc::clone(&region), Arc::clone(&world.pool), done.clone());
+        let mut threads = vec![std::thread::spawn(move || {
+            pool.holders.visit(|_| {
+                entered.send(()).unwrap();
+                may_go.recv().unwrap();
+                drop(visited.table.lock(EntryIndex(0)));
+                Enough::Yes
+            });
+            tell.send("visit").unwrap();
+        })];
+        has_entered.recv_timeout(patience).unwrap();
+        let (pool, tell) = (Arc::clone(&world.pool), done.clone());
+        threads.push(std::thread::spawn(move || {
+            drop(Space::zeros(&pool, G::BLOCK, RegionOptions::new()).unwrap());
+            tell.send("new holder").unwrap();
+        }));
+        std::thread::sleep(moment);
+        let owner = Arc::clone(&region);
+        threads.push(std::thread::spawn(move || {
+            assert!(owner.revoke_from_others(EntryIndex(0)));
+            done.send("revocation").unwrap();
+        }));
+        std::thread::sleep(moment);
+        drop(held);
+        std::thread::sleep(moment);
+        go.send(()).unwrap();
+        for _ in 0..3 {
+            is_done.recv_timeout(patience).expect("all three wait for each other");
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(fork.entry(0), Entry::Revoked);
+        drop(ManuallyDrop::into_inner(fork));
+    }
+    everywhere!(row, 4);
+}

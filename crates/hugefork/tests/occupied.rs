@@ -1,0 +1,176 @@
+//! One pool without a free block, and threads that write, lazily free, snapshot, fork, pin, reclaim and trim it all the same.
+//!
+//! ```text
+//! the region   | page of 1 | of 2 | of 3 | of 1 | …  | all of 1 | all of 2 | all of 3 |   reserved: writes cannot fail
+//!                stripes: owners share blocks           each its own blocks
+//! the filler   | takes every block that is left, gives some up lazily, takes them again                              |
+//! ```
+//! Each page has one owner, who knows what is in it: words that name the owner, the page and the write. What is lazily freed
+//! reads as before or as zeros; everything else is exact, in the region and in every snapshot and fork of it, or an error
+//! that says that it was taken away. In the end every block is back.
+//!
+//! 3 s a block size; `HUGEFORK_SOAK_SECONDS=60` for longer.
+
+mod common;
+#[path = "occupied/owner.rs"]
+mod owner;
+
+use std::io::Write;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::signals::handle;
+use hugefork::{Backing, BlockSize, Pool, Region, RegionOptions, Reserve};
+use owner::Owner;
+
+const PAGE: usize = 4096;
+
+const OWNERS: usize = 3;
+
+/// Whoever makes no progress for so long is waiting for ever.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What all threads share.
+struct World {
+    pool: Pool,
+    /// As large as the pool, without a reservation.
+    filler: Region,
+    started: Instant,
+    over: AtomicBool,
+    /// One fork with a reservation at a time: of two that share a block, neither gives its booking for an owner's copy.
+    reserved_fork: Mutex<()>,
+    progress: [Progress; OWNERS + 1],
+    counts: Counts,
+}
+
+/// How far a thread is, for whoever wonders where it hangs.
+#[derive(Default)]
+struct Progress {
+    steps: AtomicU64,
+    doing: Mutex<&'static str>,
+}
+
+/// What [`Progress::doing`] says in the end.
+const DONE: &str = "done";
+
+/// What happened.
+#[derive(Debug, Default)]
+struct Counts {
+    /// Writes that asked first, and found the pool full.
+    full: AtomicU64,
+    /// Looks at what was taken away.
+    revoked: AtomicU64,
+    /// Snapshots, forks and discards for which there was no room.
+    refused: AtomicU64,
+    /// Without and with a reservation.
+    snapshots: [AtomicU64; 2],
+    forks: [AtomicU64; 2],
+}
+
+impl World {
+    fn new(pool: Pool) -> World {
+        World {
+            filler: pool.region(pool.capacity()).unwrap(),
+            pool,
+            started: Instant::now(),
+            over: AtomicBool::new(false),
+            reserved_fork: Mutex::new(()),
+            progress: Default::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Every fourth quarter of a second the pool is left some room, so that copies and reservations are made as well.
+    fn is_at_ease(&self) -> bool {
+        self.started.elapsed().as_millis() / 250 % 4 == 3
+    }
+}
+
+fn more(count: &AtomicU64) {
+    count.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Aborts if a thread makes no progress.
+fn watch(world: &World) {
+    let read = || world.progress.each_ref().map(|progress| progress.steps.load(Ordering::Relaxed));
+    let mut last = read().map(|steps| (steps, Instant::now()));
+    loop {
+        std::thread::sleep(Duration::from_millis(20));
+        let doing = world.progress.each_ref().map(|progress| *progress.doing.lock().unwrap());
+        if doing.iter().all(|&doing| doing == DONE) {
+            return;
+        }
+        for (thread, (steps, last)) in read().into_iter().zip(&mut last).enumerate() {
+            if last.0 != steps {
+                *last = (steps, Instant::now());
+            } else if last.1.elapsed() > PATIENCE && doing[thread] != DONE {
+                // Past the harness, which would keep it to itself.
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "thread {thread} makes no progress: {doing:?}, {:?}",
+                    world.pool.stats()
+                );
+                std::process::abort();
+            }
+        }
+    }
+}
+
+/// A region of `blocks` blocks in a pool of three times as many, all of them in use; `stripe` pages in a row are one
+/// owner's.
+fn occupy(backing: Backing, block_size: BlockSize, blocks: usize, stripe: usize) {
+    // One pool at a time, so that threads meet there.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    // A write that fails is not tried again, as Rust's own handler would.
+    handle(libc::SIGBUS, libc::SIG_DFL, 0, &[]);
+    let seconds = std::env::var("HUGEFORK_SOAK_SECONDS").map_or(3, |seconds| seconds.parse().unwrap());
+    let len = blocks * block_size.bytes();
+    let pool = Pool::builder().name("occupied").capacity(3 * len).block_size(block_size).backing(backing);
+    let world = World::new(pool.build().unwrap());
+    let region = world.pool.region_with(len, RegionOptions::new().reserve(Reserve::Full)).unwrap();
+    // The first half in stripes, the other block by block.
+    let (half, own) = (len / PAGE / 2, len / PAGE / 2 / OWNERS);
+    let mut found_full = [0, 0];
+    std::thread::scope(|scope| {
+        let (world, region) = (&world, &region);
+        for id in 0..OWNERS {
+            let stripes = (0..half).filter(move |page| page / stripe % OWNERS == id);
+            let pages = stripes.chain(half + id * own..half + (id + 1) * own).collect();
+            scope.spawn(move || Owner::new(world, id, region, pages, true).run(Owner::step));
+        }
+        let pages = (0..world.filler.len() / PAGE).collect();
+        scope.spawn(move || Owner::new(world, OWNERS, &world.filler, pages, false).run(Owner::fill));
+        scope.spawn(|| watch(world));
+        while world.started.elapsed() < Duration::from_secs(seconds) && !world.over.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
+            found_full[usize::from(world.pool.stats().blocks_free == 0)] += 1;
+        }
+        world.over.store(true, Ordering::Relaxed);
+    });
+    let World { pool, filler, counts, .. } = world;
+    drop((region, filler));
+    let stats = pool.stats();
+    println!("{}, {block_size}, {seconds} s: full at {found_full:?}, {counts:?}, {:?}", pool.backing(), stats.faults);
+    assert_eq!((stats.blocks_free, stats.blocks_reserved, stats.blocks_leaked), (stats.blocks, 0, 0));
+    // Or it was no test of what it is called.
+    assert!(found_full[1] > 0 && stats.faults.blocks_reclaimed > 0 && stats.faults.blocks_revoked > 0);
+    let done = [&counts.full, &counts.revoked, &counts.snapshots[0], &counts.forks[0]];
+    assert!(done.iter().all(|count| count.load(Ordering::Relaxed) > 0), "{counts:?}");
+}
+
+#[test]
+fn nothing_is_lost_in_an_occupied_pool_of_huge_blocks() {
+    occupy(Backing::Auto, BlockSize::MIB_2, 12, 128);
+}
+
+#[test]
+fn nothing_is_lost_in_an_occupied_pool_of_64_kib_blocks() {
+    occupy(Backing::ShmemBase, BlockSize::KIB_64, 96, 4);
+}
+
+#[test]
+fn nothing_is_lost_in_an_occupied_pool_of_4_kib_blocks() {
+    occupy(Backing::ShmemBase, BlockSize::KIB_4, 1536, 1);
+}
