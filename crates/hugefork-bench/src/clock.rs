@@ -55,7 +55,7 @@ impl Stopwatch {
         let made = black_box(call());
         let end = now_fenced();
         let used = CpuTime::of_this_thread().since(before);
-        self.cpu = CpuTime { user: self.cpu.user + used.user, sys: self.cpu.sys + used.sys };
+        self.cpu = self.cpu.and(used);
         (made, ms(start, end))
     }
 
@@ -77,9 +77,22 @@ pub struct CpuTime {
 impl CpuTime {
     /// What the calling thread has used so far.
     pub fn of_this_thread() -> CpuTime {
-        let usage = usage();
+        CpuTime::of(&usage(libc::RUSAGE_THREAD))
+    }
+
+    /// What all threads of this process and its children that were waited for have used so far.
+    pub(crate) fn of_this_process_and_children() -> CpuTime {
+        CpuTime::of(&usage(libc::RUSAGE_SELF)).and(CpuTime::of(&usage(libc::RUSAGE_CHILDREN)))
+    }
+
+    fn of(usage: &libc::rusage) -> CpuTime {
         let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
         CpuTime { user: seconds(usage.ru_utime), sys: seconds(usage.ru_stime) }
+    }
+
+    /// Both together.
+    fn and(self, other: CpuTime) -> CpuTime {
+        CpuTime { user: self.user + other.user, sys: self.sys + other.sys }
     }
 
     /// What was used since `earlier`.
@@ -90,14 +103,14 @@ impl CpuTime {
 
 /// Page faults of the calling thread that waited for no device, so far.
 pub(crate) fn minor_faults() -> u64 {
-    usage().ru_minflt as u64
+    usage(libc::RUSAGE_THREAD).ru_minflt as u64
 }
 
-fn usage() -> libc::rusage {
+fn usage(who: libc::c_int) -> libc::rusage {
     // SAFETY: `rusage` is plain numbers, for which all-zero bytes are a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a live `rusage`. The call cannot fail with these arguments.
-    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+    unsafe { libc::getrusage(who, &mut usage) };
     usage
 }
 

@@ -4,8 +4,8 @@
 //! ```text
 //! Options ──Plan::new──▶ Plan ──Plan::settle(host)──▶ what runs, what does not and why
 //!                                      │
-//!                                 runner::run        round 0 warms up, rounds 1…n count; each round runs every subject once
-//!                                      │
+//!                                 runner::run        round 0 warms up, rounds 1…n count; each round runs every subject once;
+//!                                      │            budget cuts sizes and rounds, load and counters look at the machine
 //!                                   Report ──▶ JSON (schema 1), compare::compare ──▶ ratios
 //! ```
 //!
@@ -16,9 +16,11 @@
 //! Relies on Linux: `/proc`, `/sys`, `fork(2)`, futexes.
 
 pub mod affinity;
+mod budget;
 pub mod cases;
 pub mod clock;
 pub mod compare;
+mod counters;
 pub mod density;
 mod engine;
 mod error;
@@ -26,6 +28,7 @@ pub mod folios;
 mod holder;
 pub mod host;
 pub mod kernel_memory;
+mod load;
 pub mod nearest;
 mod options;
 pub mod plan;
@@ -34,9 +37,11 @@ pub mod result;
 mod reversed;
 pub mod runner;
 pub mod sample;
+mod samples_csv;
 pub mod stats;
 pub mod subject;
 pub mod sweep;
+
 pub mod tasks;
 pub mod victim;
 mod warm;

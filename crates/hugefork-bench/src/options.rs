@@ -1,6 +1,7 @@
 //! What was asked for, and whether it can be.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use hugefork::{Backing, BlockSize, ByteSize};
 
@@ -42,6 +43,8 @@ pub struct Options {
     pub backings: Vec<Backing>,
     /// Counted rounds.
     pub runs: usize,
+    /// How long all cases together may take; sizes that were not asked for and rounds are cut for it.
+    pub time_budget: Option<Duration>,
     /// Only these subjects.
     pub subjects: Option<Vec<Subject>>,
 }

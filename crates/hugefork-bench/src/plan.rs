@@ -2,6 +2,7 @@
 //! each subject that cannot run the reason and its remedy.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use hugefork::{Backing, BlockSize, ByteSize, Fallback};
 
@@ -30,6 +31,8 @@ pub struct Plan {
     pub cases: Vec<CasePlan>,
     /// Counted rounds.
     pub runs: usize,
+    /// How long it may take.
+    pub time_budget: Option<Duration>,
     /// What a reader must know.
     pub warnings: Vec<String>,
 }
@@ -43,6 +46,8 @@ pub struct CasePlan {
     pub scope: Scope,
     /// Bytes of one area.
     pub size: usize,
+    /// What that may be cut to, the largest first; nothing if it was asked for.
+    pub smaller: Vec<usize>,
     /// Tasks at once; 1 where the case has no tasks.
     pub tasks: usize,
     /// The block of `clear`, `copy` and `lazy-free`; elsewhere the largest block of hugefork's pools.
@@ -105,6 +110,16 @@ impl CasePlan {
     /// does the same work whatever its pages.
     pub fn stride(&self) -> usize {
         self.block_size.bytes().max(HUGE_PAGE)
+    }
+
+    /// The same with areas of `size`, which is less.
+    pub(crate) fn cut_to(&self, size: usize) -> CasePlan {
+        let mut plan = CasePlan { size, rotation: self.rotation.min(size), ..self.clone() };
+        for index in 0..plan.subjects.len() {
+            let memory = plan.case.memory(&plan, &plan.subjects[index].subject);
+            plan.subjects[index].memory = memory.unwrap_or(plan.subjects[index].memory);
+        }
+        plan
     }
 
     /// Bytes of hugetlb pages that subjects hold all the time, and the most that one takes for the length of a sample.
@@ -210,7 +225,7 @@ impl Plan {
                 }
             }
         }
-        Ok(Plan { cases, runs: options.runs, warnings })
+        Ok(Plan { cases, runs: options.runs, time_budget: options.time_budget, warnings })
     }
 
     /// Bytes of 2 MiB hugetlb pages that would let every chosen subject run.
@@ -252,6 +267,7 @@ fn plan_case(
         case,
         scope: options.scope,
         size,
+        smaller: if options.size.is_some() { Vec::new() } else { smaller_sizes(size, cold(host) / tasks.max(1), unit) },
         tasks,
         block_size,
         density,
@@ -307,9 +323,20 @@ fn default_size(case: Case, scope: Scope, tasks: usize, host: &Host, rotation: u
     (wanted.min(fits) / unit * unit).max(unit)
 }
 
+/// Halves of `size`, while caches do not decide the figures.
+fn smaller_sizes(size: usize, least: usize, unit: usize) -> Vec<usize> {
+    let halves = std::iter::successors(Some(size), |size| Some(size / 2)).skip(1);
+    halves.take_while(|half| *half >= least.max(unit) && half.is_multiple_of(unit)).collect()
+}
+
+/// Less memory than this may stay in the caches from one round to the next.
+fn cold(host: &Host) -> usize {
+    4 * host.last_level_cache()
+}
+
 fn caveats(plan: &CasePlan, host: &Host) -> Vec<String> {
     let mut caveats = Vec::new();
-    let cold = 4 * host.last_level_cache();
+    let cold = cold(host);
     // A snapshot's pause does not depend on what is in the caches; everything else does.
     let gone_over = plan.size * plan.tasks;
     if plan.case != Case::Snapshot && gone_over < cold {

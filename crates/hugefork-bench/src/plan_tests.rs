@@ -34,6 +34,7 @@ fn options(cases: &[Case]) -> Options {
         block_sizes: None,
         backings: vec![Backing::Auto],
         runs: 5,
+        time_budget: None,
         subjects: None,
     }
 }

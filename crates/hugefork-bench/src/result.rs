@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Names are stable. Raw samples are kept, in the order in which they were taken; minimum and maximum follow from them.
-//! User and system time ride along as the metrics `user` and `sys` of the same entry.
+//! User and system time ride along as the metrics `user` and `sys` of the same entry, and so do `cycles`, `instructions` and
+//! `llc_misses` (in millions) where the CPU counts them; where it does not, `counters` says why.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -44,6 +45,9 @@ pub struct Report {
     /// What a reader must know before quoting a figure.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// Why there are no `cycles`, `instructions` and `llc_misses`, if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counters: Option<String>,
     /// Whether the bench was stopped before its end.
     #[serde(default)]
     pub interrupted: bool,
@@ -132,6 +136,7 @@ impl Report {
             not_run: Vec::new(),
             failed: Vec::new(),
             warnings: Vec::new(),
+            counters: None,
             interrupted: false,
         }
     }
@@ -149,6 +154,14 @@ impl Report {
     /// None in practice: every field has a JSON form.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self).map(|text| text + "\n")
+    }
+
+    /// As CSV: a line a sample, each parameter that any result has a column.
+    ///
+    /// # Errors
+    /// None in practice: it is written to memory.
+    pub fn to_csv(&self) -> Result<Vec<u8>, csv::Error> {
+        crate::samples_csv::to_csv(self)
     }
 }
 

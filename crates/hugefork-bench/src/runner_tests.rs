@@ -7,6 +7,7 @@ use hugefork::Backing;
 
 use super::*;
 use crate::plan::{Options, Scope};
+use crate::result::Param;
 use crate::subject::Subject;
 
 type Log = Rc<RefCell<Vec<String>>>;
@@ -73,25 +74,82 @@ fn entry(subject: Subject, name: &'static str, log: &Log, fails_at: Option<usize
     Entry { subject, params: Params::new(), keep: Keep::Held, work: Ok(work) }
 }
 
-fn run_fakes(keep: Keep, entries: Vec<Entry>, runs: usize, samples: usize) -> Report {
+/// A plan of one case, 1 GiB unless a size is given.
+fn plan(size: Option<usize>, runs: usize) -> Plan {
     let options = Options {
         cases: vec![Case::Snapshot],
-        scope: Scope::Quick,
-        size: Some(2 << 20),
+        scope: Scope::Full,
+        size,
         tasks: None,
         block_sizes: None,
         backings: vec![Backing::Auto],
         runs,
+        time_budget: None,
         subjects: None,
     };
-    let host = Host::read();
-    let plan = Plan::new(&options, &host).unwrap();
-    let entries = entries.into_iter().map(|entry| Entry { keep, ..entry }).collect();
-    let mut report = Report::new(String::new(), host);
+    let host = Host { cpus: 1, memory_bytes: 64 << 30, available_bytes: 64 << 30, ..Host::default() };
+    Plan::new(&options, &host).unwrap()
+}
+
+fn run_fakes(keep: Keep, entries: Vec<Entry>, runs: usize, samples: usize) -> Report {
+    let entries = RefCell::new(entries.into_iter().map(|entry| Entry { keep, ..entry }).collect());
+    let mut report = Report::new(String::new(), Host::default());
     let stop = AtomicBool::new(false);
-    let mut observer = StopAfter { left: samples, stop: &stop };
-    run_case(&plan.cases[0], entries, runs, &mut report, &mut Watch { stop: &stop, observer: &mut observer });
+    let observer = &mut StopAfter { left: samples, stop: &stop };
+    let build = |_: &CasePlan| entries.take();
+    let mut watch = Watch { stop: &stop, observer, build: &build, counters: Counters::none(), place: 1, cases: 1 };
+    run_case(&plan(Some(2 << 20), runs).cases[0], runs, &mut report, &mut watch);
     report
+}
+
+/// Takes so long for each sample.
+struct Slow(Duration);
+
+impl Work for Slow {
+    fn prepare(&mut self) -> Result<(), BenchError> {
+        Ok(())
+    }
+
+    fn sample(&mut self, _: &mut Random) -> Result<Vec<Measure>, BenchError> {
+        std::thread::sleep(self.0);
+        Ok(vec![Measure::new(Metric::Pause, 1.0)])
+    }
+
+    fn release(&mut self) {}
+}
+
+/// Runs a case of `size` whose samples take `gib` for each GiB, within `total`.
+fn run_in(total: Duration, size: Option<usize>, gib: Duration, runs: usize) -> Report {
+    let mut report = Report::new(String::new(), Host::default());
+    let stop = AtomicBool::new(false);
+    let observer = &mut StopAfter { left: usize::MAX, stop: &stop };
+    let build = |plan: &CasePlan| {
+        let work = Box::new(Slow(gib.mul_f64(plan.size as f64 / (1u64 << 30) as f64)));
+        let params = Params::from([("size".to_owned(), Param::size(plan.size))]);
+        vec![Entry { subject: Subject::Fork4k, params, keep: Keep::Held, work: Ok(work) }]
+    };
+    let mut watch = Watch { stop: &stop, observer, build: &build, counters: Counters::none(), place: 1, cases: 1 };
+    let budget = Budget { total, ends: Instant::now() + total, cases: 1 };
+    fit_case(&plan(size, runs).cases[0], runs, budget, &mut report, &mut watch);
+    report
+}
+
+#[test]
+fn a_budget_cuts_sizes_first_then_rounds_then_the_case_and_says_so() {
+    let ms = Duration::from_millis;
+    // 6 rounds of 50 ms for each 128 MiB: 256 MiB fit, on a machine that is busy perhaps 128 MiB.
+    let report = run_in(ms(900), None, ms(400), 5);
+    assert!(report.warnings[0].ends_with("MiB instead of 1GiB (--time-budget 0.9s)"), "{:?}", report.warnings);
+    let size = report.results[0].params["size"].to_string();
+    assert!(["128MiB", "256MiB"].contains(&size.as_str()) && report.results[0].samples.len() == 5, "{size}");
+
+    let report = run_in(ms(400), Some(1 << 30), ms(20), 1000);
+    assert!(report.warnings[0].contains(" rounds instead of 1000"), "a size that was asked for stays: {report:?}");
+    assert!((5..20).contains(&report.results[0].samples.len()));
+
+    let report = run_in(ms(20), Some(1 << 30), ms(20), 5);
+    assert!(report.results.is_empty() && report.warnings.is_empty());
+    assert_eq!(report.not_run[0].why, "--time-budget 0.02s: 5 rounds do not fit into what is left of it");
 }
 
 #[test]

@@ -63,6 +63,12 @@ pub enum Metric {
     User,
     /// System time of the sample.
     Sys,
+    /// Cycles of the CPU, in user and kernel mode, of the whole sample with what is not timed in it.
+    Cycles,
+    /// Likewise, instructions.
+    Instructions,
+    /// Likewise, misses of the last-level cache.
+    LlcMisses,
 }
 
 /// Whether more is better.
@@ -76,7 +82,7 @@ pub enum Better {
 
 impl Metric {
     /// Every metric.
-    pub const ALL: [Metric; 24] = [
+    pub const ALL: [Metric; 27] = [
         Metric::Op,
         Metric::Use,
         Metric::Total,
@@ -101,6 +107,9 @@ impl Metric {
         Metric::MarkReclaim,
         Metric::User,
         Metric::Sys,
+        Metric::Cycles,
+        Metric::Instructions,
+        Metric::LlcMisses,
     ];
 
     /// The name in results.
@@ -129,6 +138,9 @@ impl Metric {
             Metric::MarkReclaim => "mark+reclaim",
             Metric::User => "user",
             Metric::Sys => "sys",
+            Metric::Cycles => "cycles",
+            Metric::Instructions => "instructions",
+            Metric::LlcMisses => "llc_misses",
         }
     }
 
@@ -143,6 +155,7 @@ impl Metric {
             Metric::VictimSlowdown | Metric::Amplification => "ratio",
             Metric::FaultsPerGib => "count",
             Metric::User | Metric::Sys => "s",
+            Metric::Cycles | Metric::Instructions | Metric::LlcMisses => "M",
         }
     }
 

@@ -1,13 +1,18 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use hugefork::{Backing, BlockSize, ByteSize};
 use hugefork_bench::{Case, Subject};
 
+use crate::compare::CompareArgs;
+use crate::doctor::DoctorArgs;
 use crate::failure::Failure;
+use crate::manual::{CompletionsArgs, ManArgs};
+use crate::report::ReportArgs;
 
 /// Huge-page memory whose faults are resolved in user space: measure it here, see what this machine offers it.
 #[derive(Debug, Parser)]
@@ -21,13 +26,22 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Measure hugefork beside the kernel: same work, interleaved, raw samples kept
-    Bench(BenchArgs),
+    Bench(Box<BenchArgs>),
+    /// Draw results of `bench --json` as one page that needs no network, or as pictures
+    Report(ReportArgs),
     /// Say what this machine offers hugefork, and the command that mends what it does not
     Doctor(DoctorArgs),
+    /// Print completions of a shell for this command line
+    Completions(CompletionsArgs),
+    /// Print or write man pages
+    Man(ManArgs),
     /// Restore settings once standard input ends (started by `bench --tune`)
     #[command(hide = true)]
     TuneGuardian(GuardianArgs),
 }
+
+/// The longest time budget.
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 const BENCH_HELP: &str = "\
 Cases:
@@ -54,13 +68,23 @@ Subjects:
 Clear, when it is named, also tells how many times longer another CPU takes to walk through its
 cache while blocks are cleared (victim_slowdown).
 
+Examples:
+  hugefork bench                                   every case, quick, as any user
+  sudo hugefork bench --tune --json here.json      with the kernel's subjects that need settings
+  hugefork bench zero-fault snapshot --size 4GiB   two cases, larger
+  hugefork bench clear --sweep --time-budget 2m    every kernel, order, window and block that fits
+  hugefork report here.json                        the results as a page
+
 Sizes are written 64KiB, 512MiB, 1GiB, or in bytes. Exit status: 0 done, 1 a subject failed,
 2 called wrongly, 130 stopped by Ctrl-C (results so far are kept).";
 
 /// Options of `bench`.
 #[derive(Args, Debug)]
-#[command(after_help = BENCH_HELP)]
+#[command(after_help = BENCH_HELP, args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) instead: Option<BenchCommand>,
+
     /// Cases to run; none runs a quick suite of them all in under a minute
     #[arg(value_name = "CASE")]
     pub(crate) cases: Vec<Case>,
@@ -94,21 +118,32 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "SUBJECT", value_delimiter = ',')]
     pub(crate) subjects: Option<Vec<Subject>>,
 
+    /// Fit into TIME, such as 90, 90s or 2m: smaller areas (unless --size) and fewer rounds, no less than figures need
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) time_budget: Option<Duration>,
+
     /// Write results to FILE, after every case
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+
+    /// Write samples to FILE, a line each, after every case
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+
+    /// Show no progress, only results
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
 
     /// As root: set shmem huge pages, the hugetlb pool and folio sizes as the subjects need them, and put all back at the end
     #[arg(long)]
     pub(crate) tune: bool,
 }
 
-/// Options of `doctor`.
-#[derive(Args, Debug)]
-pub(crate) struct DoctorArgs {
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
+/// What `bench` does instead of measuring. The name of no case.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Put two results side by side: two machines, kernels or builds
+    Compare(CompareArgs),
 }
 
 /// Options of the guardian.
@@ -122,6 +157,11 @@ pub(crate) struct GuardianArgs {
     pub(crate) settings: Vec<PathBuf>,
 }
 
+/// The command line, described.
+pub(crate) fn command() -> clap::Command {
+    Cli::command()
+}
+
 /// Reads the command line. `--help` and `--version` print and leave.
 pub(crate) fn parse() -> Result<Command, Failure> {
     Cli::try_parse().map(|cli| cli.command).map_err(|error| match error.kind() {
@@ -130,6 +170,17 @@ pub(crate) fn parse() -> Result<Command, Failure> {
         }
         _ => Failure::Usage(one_line(&error)),
     })
+}
+
+/// Seconds, or minutes with an `m`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let (number, scale) = match text.strip_suffix('m') {
+        Some(minutes) => (minutes, 60.0),
+        None => (text.strip_suffix('s').unwrap_or(text), 1.0),
+    };
+    let seconds = number.parse::<f64>().ok().map(|number| number * scale).filter(|seconds| *seconds > 0.0);
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.filter(|time| *time <= DAY).ok_or_else(|| "not a time up to a day, such as 90, 90s or 2m".to_owned())
 }
 
 /// clap's message without its usage block: what is wrong, the nearest name where there is one, and where to read on.
@@ -151,13 +202,11 @@ fn one_line(error: &clap::Error) -> String {
         };
         line.push_str(&format!("; did you mean `{nearest}`?"));
     }
-    line + " (see `hugefork --help` and `hugefork bench --help`)"
+    line + " (see `hugefork --help`, or --help behind a command)"
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     fn refused(line: &str) -> String {
@@ -175,7 +224,7 @@ mod tests {
     #[test]
     fn everything_can_be_asked_for() {
         let line = "hugefork bench clear snapshot --size 512MiB --tasks 2 --block-size 64KiB,1GiB \
-                    --backing hugetlb,shmem-thp --runs 7 --subjects hugefork,fork-4k --json out.json --tune --sweep";
+                    --backing hugetlb,shmem-thp --runs 7 --subjects hugefork,fork-4k --json out.json --tune --sweep --time-budget 1.5m";
         let Command::Bench(args) = Cli::try_parse_from(line.split_whitespace()).unwrap().command else {
             panic!("bench was asked for");
         };
@@ -185,6 +234,7 @@ mod tests {
         assert_eq!(args.backing, [Backing::Hugetlb, Backing::ShmemHuge]);
         assert_eq!(args.subjects.unwrap().len(), 2);
         assert!(args.tune && args.sweep);
+        assert_eq!(args.time_budget, Some(Duration::from_secs(90)));
     }
 
     #[test]
@@ -197,5 +247,11 @@ mod tests {
         assert!(refused("hugefork bench --block-size 3MiB").contains("power of two"));
         assert!(refused("hugefork bench --backing disk").contains("--backing"));
         assert!(refused("hugefork bench --runs many").contains("--runs"));
+        for time in ["0", "-1", "2h", "1e99", "nan", "m"] {
+            assert!(refused(&format!("hugefork bench --time-budget={time}")).contains("--time-budget"), "{time}");
+        }
+        for percent in ["-1", "inf", "nan", "5%"] {
+            assert!(refused(&format!("hugefork bench compare a b --fail-above={percent}")).contains("--fail-above"));
+        }
     }
 }

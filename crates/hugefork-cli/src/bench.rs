@@ -1,12 +1,14 @@
 //! `hugefork bench`: plan, tune, run, print.
 
 use std::io::{self, ErrorKind, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use hugefork_bench::{Case, Host, Options, Plan, Report, Scope, Settings, runner};
 
-use crate::args::BenchArgs;
+use crate::args::{BenchArgs, BenchCommand};
+use crate::compare;
 use crate::failure::Failure;
 use crate::progress::Teller;
 use crate::signals::Signals;
@@ -16,9 +18,16 @@ use crate::tune::Tuning;
 
 /// Runs the bench that was asked for.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
+    if let Some(BenchCommand::Compare(args)) = &args.instead {
+        return compare::run(args);
+    }
     let mut host = Host::read();
     let mut plan = Plan::new(&options(args)?, &host)?;
-    let sink = args.json.as_deref().map(Sink::open).transpose()?;
+    if let Some(path) = args.csv.as_ref().filter(|path| args.json.as_ref() == Some(path)) {
+        return Err(Failure::Usage(format!("--csv {}: is where --json goes; name another file", path.display())));
+    }
+    let open = |option, path: &Option<PathBuf>| path.as_deref().map(|path| Sink::open(option, path)).transpose();
+    let mut teller = Teller::new(open("--json", &args.json)?, open("--csv", &args.csv)?, args.quiet);
     // Before anything is tuned, so that Ctrl-C finds its way from the start.
     let signals = Signals::install()?;
     let tuning = if args.tune { Some(Tuning::apply(&plan)?) } else { None };
@@ -31,7 +40,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     if let Some(shortfall) = tuning.as_ref().and_then(|tuning| tuning.shortfall.clone()) {
         report.warn(shortfall);
     }
-    let measured = runner::run(&plan, &host, &mut report, &signals.stop, &mut Teller::new(sink.as_ref()));
+    let measured = runner::run(&plan, &host, &mut report, &signals.stop, &mut teller);
     // First the results, then everything that can still go wrong.
     print(&table::render(&report))?;
     let restored = tuning.map_or(Ok(()), Tuning::restore);
@@ -69,6 +78,7 @@ fn options(args: &BenchArgs) -> Result<Options, Failure> {
         block_sizes: args.block_size.clone(),
         backings: args.backing.clone(),
         runs: args.runs,
+        time_budget: args.time_budget,
         subjects: args.subjects.clone(),
     })
 }

@@ -44,3 +44,9 @@ impl From<hugefork_bench::UsageError> for Failure {
         Failure::Usage(error.0)
     }
 }
+
+impl From<hugefork_report::LoadError> for Failure {
+    fn from(error: hugefork_report::LoadError) -> Self {
+        Failure::Usage(error.to_string())
+    }
+}

@@ -1,40 +1,83 @@
-//! How far the bench has got, on standard error: one line that is overwritten and vanishes on a terminal, one line a case
-//! elsewhere. And results to their file, as soon as a case is over.
+//! How far the bench has got, on standard error: a bar that vanishes on a terminal, one line a case elsewhere, nothing if it
+//! is to be quiet. And results to their files, as soon as a case is over.
 
-use std::io::{IsTerminal, Write};
-use std::time::Instant;
+use std::io::{IsTerminal, Write, stderr};
+use std::time::{Duration, Instant};
 
 use hugefork_bench::runner::{Observer, Progress};
 use hugefork_bench::{Case, Report};
+use hugefork_report::figure;
+use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::sink::Sink;
 
-/// Clears the line it stands on.
-const CLEAR: &str = "\r\x1b[2K";
+/// The case, how far it is, how long it will take, and the figure that comes out of it so far.
+const BAR: &str = "{prefix} {bar:24} {pos}/{len} {eta:>4} left  {wide_msg}";
 
 /// Tells the user, and keeps the results.
-pub(crate) struct Teller<'a> {
-    sink: Option<&'a Sink>,
-    terminal: bool,
+pub(crate) struct Teller {
+    json: Option<Sink>,
+    csv: Option<Sink>,
+    telling: Telling,
     /// When the case began, which is when the one before it ended.
     began: Instant,
     taken: usize,
 }
 
-impl<'a> Teller<'a> {
-    pub(crate) fn new(sink: Option<&'a Sink>) -> Self {
-        Teller { sink, terminal: std::io::stderr().is_terminal(), began: Instant::now(), taken: 0 }
+/// Whom it is told.
+enum Telling {
+    Terminal(ProgressBar),
+    File,
+    Nobody,
+}
+
+impl Teller {
+    pub(crate) fn new(json: Option<Sink>, csv: Option<Sink>, quiet: bool) -> Self {
+        let telling = match (quiet, stderr().is_terminal()) {
+            (true, _) => Telling::Nobody,
+            (false, false) => Telling::File,
+            (false, true) => Telling::Terminal(ProgressBar::hidden()),
+        };
+        Teller { json, csv, telling, began: Instant::now(), taken: 0 }
+    }
+
+    fn keep(&self, report: &Report) -> anyhow::Result<()> {
+        if let Some(sink) = &self.json {
+            sink.write(report.to_json()?.as_bytes())?;
+        }
+        self.csv.as_ref().map_or(Ok(()), |sink| sink.write(&report.to_csv()?))
     }
 }
 
-impl Observer for Teller<'_> {
+/// The bar of a case that began so long ago.
+fn bar(progress: &Progress<'_>, elapsed: Duration) -> ProgressBar {
+    let style = ProgressStyle::with_template(BAR).expect("the template is a constant that tests parse");
+    ProgressBar::new(progress.of as u64)
+        .with_style(style)
+        .with_prefix(format!("[{}/{}] {}", progress.place, progress.cases, progress.case))
+        .with_message(estimate(progress))
+        .with_elapsed(elapsed)
+}
+
+/// The subject and its figure so far.
+fn estimate(progress: &Progress<'_>) -> String {
+    let metric = progress.case.lead_metric();
+    match progress.estimate {
+        Some(median) => format!("{} {} {} {}", progress.subject, metric.name(), figure(median), metric.unit()),
+        None => format!("{} warms up", progress.subject),
+    }
+}
+
+impl Observer for Teller {
     fn sampled(&mut self, progress: Progress<'_>) {
         self.taken += 1;
-        if self.terminal {
-            let Progress { case, subject, done, of } = progress;
-            // Nobody to tell is no reason to stop measuring.
-            let mut stderr = std::io::stderr();
-            let _ = write!(stderr, "{CLEAR}{case}  {done}/{of}  {subject}").and_then(|()| stderr.flush());
+        if let Telling::Terminal(shown) = &mut self.telling {
+            // Another case, or more rounds of one that tried how many would fit.
+            if self.taken == 1 || shown.length() != Some(progress.of as u64) {
+                *shown = bar(&progress, self.began.elapsed());
+            }
+            shown.set_message(estimate(&progress));
+            shown.set_position(progress.done as u64);
         }
     }
 
@@ -42,15 +85,34 @@ impl Observer for Teller<'_> {
         let seconds = self.began.elapsed().as_secs_f64();
         self.began = Instant::now();
         let taken = std::mem::take(&mut self.taken);
-        let mut stderr = std::io::stderr();
-        let _ = if self.terminal {
-            write!(stderr, "{CLEAR}").and_then(|()| stderr.flush())
-        } else {
-            writeln!(stderr, "{case}: {taken} samples in {seconds:.1} s")
-        };
-        match self.sink {
-            Some(sink) => sink.write(report).map_err(|error| format!("{error:#}")),
-            None => Ok(()),
+        match &self.telling {
+            Telling::Terminal(bar) => bar.finish_and_clear(),
+            // Nobody to tell is no reason to stop measuring.
+            Telling::File => drop(writeln!(stderr(), "{case}: {taken} samples in {seconds:.1} s")),
+            Telling::Nobody => {}
         }
+        self.keep(report).map_err(|error| format!("{error:#}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_estimate_is_the_figure_that_the_case_is_about() {
+        let mut progress = Progress {
+            case: Case::ZeroFault,
+            place: 3,
+            cases: 8,
+            subject: "kernel-thp",
+            estimate: None,
+            done: 2,
+            of: 30,
+        };
+        assert_eq!(estimate(&progress), "kernel-thp warms up");
+        progress.estimate = Some(81.94);
+        assert_eq!(estimate(&progress), "kernel-thp latency 81.9 us");
+        assert_eq!(bar(&progress, Duration::ZERO).prefix(), "[3/8] zero-fault");
     }
 }

@@ -1,15 +1,18 @@
-//! Where `--json` goes: replaced as a whole after every case, so that the file is never half a result, whenever the bench
-//! is stopped.
+//! A file that is written for the user: replaced as a whole, so that it is never half of anything, whenever the command is
+//! stopped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
-use hugefork_bench::Report;
+use anyhow::Context;
 
-/// A file that takes reports.
+use crate::failure::Failure;
+
+/// A file that can be written.
 #[derive(Debug)]
 pub(crate) struct Sink {
+    /// The option that names it.
+    option: &'static str,
     /// As the user wrote it.
     named: PathBuf,
     way: Way,
@@ -24,45 +27,46 @@ enum Way {
 }
 
 impl Sink {
-    /// Checks that `path` can be written, before anything is measured for it. An older file stays until there is a result.
-    pub(crate) fn open(path: &Path) -> anyhow::Result<Sink> {
+    /// Checks that `path`, which `option` names, can be written, before anything is done for it. An older file stays until
+    /// there is a newer.
+    pub(crate) fn open(option: &'static str, path: &Path) -> Result<Sink, Failure> {
         let named = path.to_owned();
         // Through links, so that what they point at is replaced, and not the link.
         let target = fs::canonicalize(path).unwrap_or_else(|_| named.clone());
         let way = match fs::metadata(&target) {
             Ok(there) if there.is_dir() => {
-                return Err(anyhow!("--json {}: is a directory; name a file", path.display()));
+                return Err(Failure::Usage(format!("{option} {}: is a directory; name a file", path.display())));
             }
             Ok(there) if !there.is_file() => Way::Write,
             _ => {
                 let Some(name) = target.file_name().and_then(|name| name.to_str()) else {
-                    return Err(anyhow!("--json {}: not a file name", path.display()));
+                    return Err(Failure::Usage(format!("{option} {}: not a file name", path.display())));
                 };
                 let beside = target.with_file_name(format!(".{name}.{}", std::process::id()));
                 Way::Replace { target, beside }
             }
         };
-        let sink = Sink { named, way };
+        let sink = Sink { option, named, way };
         if let Way::Replace { beside, .. } = &sink.way {
-            fs::write(beside, "").with_context(|| sink.complaint())?;
+            fs::write(beside, "").map_err(|error| Failure::Usage(format!("{}: {error}", sink.complaint())))?;
             let _ = fs::remove_file(beside);
         }
         Ok(sink)
     }
 
-    /// Writes `report`.
-    pub(crate) fn write(&self, report: &Report) -> anyhow::Result<()> {
-        let text = report.to_json()?;
+    /// Writes `contents`.
+    pub(crate) fn write(&self, contents: &[u8]) -> anyhow::Result<()> {
         let written = match &self.way {
-            Way::Replace { target, beside } => fs::write(beside, text).and_then(|()| fs::rename(beside, target)),
-            Way::Write => fs::write(&self.named, text),
+            Way::Replace { target, beside } => fs::write(beside, contents).and_then(|()| fs::rename(beside, target)),
+            Way::Write => fs::write(&self.named, contents),
         };
         written.with_context(|| self.complaint())
     }
 
     fn complaint(&self) -> String {
         format!(
-            "--json {}: cannot be written; name a file in a directory that exists and is yours",
+            "{} {}: cannot be written; name a file in a directory that exists and is yours",
+            self.option,
             self.named.display()
         )
     }
@@ -79,8 +83,6 @@ impl Drop for Sink {
 
 #[cfg(test)]
 mod tests {
-    use hugefork_bench::Host;
-
     use super::*;
 
     /// A directory of this test's own, removed at its end.
@@ -105,29 +107,27 @@ mod tests {
         let scratch = Scratch::new("sink");
         let path = scratch.0.join("out.json");
         fs::write(&path, "old").unwrap();
-        let sink = Sink::open(&path).unwrap();
+        let sink = Sink::open("--json", &path).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
-        let report = Report::new("test".to_owned(), Host::default());
-        sink.write(&report).unwrap();
-        sink.write(&report).unwrap();
+        sink.write(b"new").unwrap();
+        sink.write(b"newer").unwrap();
         drop(sink);
-        let back: Report = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-        assert_eq!(back, report);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "newer");
         assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
     }
 
     #[test]
     fn what_cannot_be_written_is_said_first() {
-        let error = Sink::open(Path::new("/nonexistent/out.json")).unwrap_err();
-        assert!(format!("{error:#}").starts_with("--json /nonexistent/out.json: cannot be written"));
-        let error = Sink::open(Path::new("/")).unwrap_err();
+        let error = Sink::open("--csv", Path::new("/nonexistent/out.csv")).unwrap_err();
+        assert!(error.to_string().starts_with("--csv /nonexistent/out.csv: cannot be written"));
+        let error = Sink::open("--json", Path::new("/")).unwrap_err();
         assert!(error.to_string().contains("is a directory"));
     }
 
     #[test]
     fn a_device_is_written_and_stays_a_device() {
-        let sink = Sink::open(Path::new("/dev/null")).unwrap();
-        sink.write(&Report::new(String::new(), Host::default())).unwrap();
+        let sink = Sink::open("--json", Path::new("/dev/null")).unwrap();
+        sink.write(b"new").unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
     }
 
@@ -137,8 +137,8 @@ mod tests {
         let (file, link) = (scratch.0.join("file.json"), scratch.0.join("link.json"));
         fs::write(&file, "old").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        Sink::open(&link).unwrap().write(&Report::new(String::new(), Host::default())).unwrap();
+        Sink::open("--json", &link).unwrap().write(b"new").unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-        assert!(fs::read_to_string(&file).unwrap().contains("\"schema\""));
+        assert_eq!(fs::read_to_string(&file).unwrap(), "new");
     }
 }

@@ -12,6 +12,7 @@ use hugefork_bench::compare::{Beside, Comparison, Rank, compare};
 use hugefork_bench::result::{Absent, CaseResult, Params};
 use hugefork_bench::sample::Metric;
 use hugefork_bench::{Case, Report};
+use hugefork_report::figure;
 
 /// Renders `report`.
 pub(crate) fn render(report: &Report) -> String {
@@ -27,6 +28,9 @@ pub(crate) fn render(report: &Report) -> String {
     text.push_str(&absent("FAILED", &report.failed));
     for warning in &report.warnings {
         let _ = writeln!(text, "note: {warning}");
+    }
+    if let Some(why) = &report.counters {
+        let _ = writeln!(text, "note: cycles, instructions and cache misses: {why}");
     }
     if report.interrupted {
         text.push_str("note: stopped before the end; figures hold the rounds that were counted\n");
@@ -242,18 +246,6 @@ fn markdown<S: Into<String>>(header: impl IntoIterator<Item = S>) -> Table {
 fn align_right(table: &mut Table, column: usize) {
     if let Some(column) = table.column_mut(column) {
         column.set_cell_alignment(CellAlignment::Right);
-    }
-}
-
-/// Three digits that count.
-fn figure(value: f64) -> String {
-    match value.abs() {
-        0.0 => "0".to_owned(),
-        size if size >= 99.95 => format!("{value:.0}"),
-        size if size >= 9.995 => format!("{value:.1}"),
-        size if size >= 0.9995 => format!("{value:.2}"),
-        size if size >= 0.01 => format!("{value:.3}"),
-        _ => format!("{value:.5}"),
     }
 }
 

@@ -63,7 +63,7 @@ pub(crate) fn has_chart(case: &str, metric: &str) -> bool {
         "anon-cow-seq" | "anon-cow-rand" => ["overhead", "zeroing", "faults_per_gib"].contains(&metric),
         _ => false,
     };
-    !explains && !["user", "sys"].contains(&metric)
+    !explains && !["user", "sys", "cycles", "instructions", "llc_misses"].contains(&metric)
 }
 
 /// The percentile that a metric is, as a part of 1; `max` is 1.

@@ -2,8 +2,8 @@
 
 use crate::record::Params;
 
-/// Three digits that count.
-pub(crate) fn figure(value: f64) -> String {
+/// A measured value as it is shown: three digits that count.
+pub fn figure(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
         size if size >= 99.95 => format!("{value:.0}"),
@@ -101,9 +101,15 @@ mod tests {
 
     #[test]
     fn figures_have_three_digits() {
-        for (value, text) in
-            [(0.0, "0"), (0.001234, "0.00123"), (0.0665, "0.0665"), (9.996, "10.0"), (24.04, "24.0"), (1234.5, "1234")]
-        {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.001234, "0.00123"),
+            (0.0665, "0.0665"),
+            (9.996, "10.0"),
+            (24.04, "24.0"),
+            (1234.5, "1234"),
+            (-3.21, "-3.21"),
+        ] {
             assert_eq!(figure(value), text);
         }
     }

@@ -18,19 +18,29 @@ pub(crate) struct Headline<'a> {
     pub(crate) work: String,
     pub(crate) ours: &'a Entry,
     pub(crate) ours_label: String,
-    pub(crate) best: Option<Best<'a>>,
+    /// The strongest rival first; last those who stand aside.
+    pub(crate) others: Vec<Beside<'a>>,
 }
 
-/// The strongest rival.
-pub(crate) struct Best<'a> {
+/// What a program would have without hugefork.
+pub(crate) struct Beside<'a> {
     pub(crate) entry: &'a Entry,
+    /// Whether it does not do the same service: see [`aside`].
+    pub(crate) aside: bool,
     /// How many times better hugefork is.
     pub(crate) ratio: f64,
     /// Where that lies, by 95 %.
     pub(crate) interval: Option<Interval>,
 }
 
-impl Best<'_> {
+impl<'a> Headline<'a> {
+    /// The strongest rival.
+    pub(crate) fn best(&self) -> Option<&Beside<'a>> {
+        self.others.first().filter(|other| !other.aside)
+    }
+}
+
+impl Beside<'_> {
     /// Whether it can be told that there is a difference.
     pub(crate) fn is_sure(&self) -> bool {
         self.interval.is_some_and(|interval| !interval.holds_one())
@@ -63,7 +73,7 @@ pub(crate) fn headlines<'a>(machine: &Machine<'a>) -> Vec<Headline<'a>> {
                 work: phrases(&done),
                 ours: entry,
                 ours_label: label,
-                best: best(entry, &entries),
+                others: others(entry, &entries),
             });
         }
     }
@@ -79,26 +89,25 @@ pub(crate) fn asides(machine: &Machine) -> BTreeSet<String> {
     machine.entries.iter().filter_map(told).collect()
 }
 
-fn best<'a>(ours: &Entry, entries: &[&'a Entry]) -> Option<Best<'a>> {
+fn others<'a>(ours: &Entry, entries: &[&'a Entry]) -> Vec<Beside<'a>> {
     let same = work(ours, entries);
-    let rivals = entries.iter().copied().filter(|other| {
-        is_rival(&other.subject)
-            && aside(&other.case, &other.subject).is_none()
-            && other.unit == ours.unit
-            && work(other, entries) == same
-    });
-    let times = |other: &Entry| match ours.better() {
-        Better::Lower => other.median / ours.median,
-        Better::Higher => ours.median / other.median,
-    };
-    let entry = rivals.min_by(|a, b| times(a).total_cmp(&times(b)))?;
-    let ratio = times(entry);
+    let is_other = |other: &&Entry| is_rival(&other.subject) && other.unit == ours.unit && work(other, entries) == same;
+    let mut others: Vec<Beside> = entries.iter().copied().filter(is_other).map(|other| beside(ours, other)).collect();
+    // Of figures that may be negative, no ratio says who is better.
+    if others.iter().any(|other| !other.ratio.is_finite() || other.ratio <= 0.0) {
+        return Vec::new();
+    }
+    others.sort_by(|a, b| a.aside.cmp(&b.aside).then(a.ratio.total_cmp(&b.ratio)));
+    others
+}
+
+fn beside<'a>(ours: &Entry, entry: &'a Entry) -> Beside<'a> {
     let found = interval(&ours.samples, &entry.samples, seed([ours.case.as_str(), &ours.subject, &entry.subject]));
-    let interval = match ours.better() {
-        Better::Lower => found,
-        Better::Higher => found.map(Interval::inverse),
+    let (ratio, interval) = match ours.better() {
+        Better::Lower => (entry.median / ours.median, found),
+        Better::Higher => (ours.median / entry.median, found.map(Interval::inverse)),
     };
-    (ratio.is_finite() && ratio > 0.0).then_some(Best { entry, ratio, interval })
+    Beside { entry, aside: aside(&entry.case, &entry.subject).is_some(), ratio, interval }
 }
 
 #[cfg(test)]
@@ -120,7 +129,7 @@ mod tests {
     fn ratios(record: Record) -> Vec<(String, f64)> {
         let records = [record];
         let found = headlines(&machines(&records)[0]);
-        found.iter().flat_map(|line| &line.best).map(|best| (best.entry.subject.clone(), best.ratio)).collect()
+        found.iter().flat_map(Headline::best).map(|best| (best.entry.subject.clone(), best.ratio)).collect()
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! What becomes of the results of `hugefork bench`: read back ([`load`]), two of them compared ([`compare()`]), and any number
-//! drawn as one offline page ([`report`]) or as pictures alone ([`pictures`]).
+//! drawn as one offline page ([`report`]), as pictures alone ([`pictures`]) or as Markdown ([`measurements`], [`summary`]).
 //!
 //! ```text
 //! load, record                                   a file, in types that stay readable
@@ -8,6 +8,7 @@
 //! charts, policies, chart/                       what is drawn, and how
 //! page, tables, strip, notes, templates/         the page around it
 //! gallery, png                                   charts as files
+//! measurements                                   the same as Markdown, for a repository
 //! ```
 
 mod bootstrap;
@@ -21,6 +22,7 @@ mod gallery;
 mod headline;
 mod load;
 mod machines;
+mod measurements;
 mod notes;
 mod page;
 mod png;
@@ -32,8 +34,10 @@ mod works;
 
 pub use bootstrap::Interval;
 pub use compare::{Comparison, Lone, Row, Side, Verdict, compare};
+pub use figures::figure;
 pub use gallery::{Picture, pictures};
 pub use load::{LoadError, SCHEMA, load, parse};
+pub use measurements::{measurements, summary};
 pub use page::report;
 pub use png::PictureError;
 pub use record::{Absent, Better, Cache, Entry, Host, HugetlbPool, Params, Record, Thp};

@@ -183,7 +183,7 @@ fn headline_views(lines: &[Headline], machine: &str, strip: &Strip) -> Vec<Headl
 }
 
 fn headline_view(line: &Headline, machine: &str, strip: &Strip) -> HeadlineView {
-    let best = line.best.as_ref().map(|best| BestView {
+    let best = line.best().map(|best| BestView {
         label: best.entry.subject.clone(),
         value: best.entry.median,
         text: figure(best.entry.median),
@@ -232,7 +232,7 @@ fn chart_view(
     })
 }
 
-fn facts(machine: &Machine) -> Vec<(&'static str, String)> {
+pub(crate) fn facts(machine: &Machine) -> Vec<(&'static str, String)> {
     let host: &Host = &machine.records[0].host;
     let cache = host.last_cache().map(|cache| format!("L{} {}", cache.level, spaced(&cache.size)));
     // Memory in MiB down to the last one is more than anybody wants to know.
@@ -251,12 +251,12 @@ fn facts(machine: &Machine) -> Vec<(&'static str, String)> {
 }
 
 /// A record's file, without the way to it.
-fn file_name(record: &Record) -> String {
+pub(crate) fn file_name(record: &Record) -> String {
     record.name.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
 /// What `--tune` and users change between runs.
-fn settings(record: &Record) -> String {
+pub(crate) fn settings(record: &Record) -> String {
     let thp = &record.host.thp;
     let mut settings = Vec::new();
     for (name, word) in [("THP", &thp.enabled), ("defrag", &thp.defrag), ("shmem", &thp.shmem_enabled)] {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::headline::{Best, Headline};
+use crate::headline::{Beside, Headline};
 
 /// What all rows share.
 pub(crate) struct Strip {
@@ -20,7 +20,7 @@ const TICKS: [f64; 9] = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0, 300.0];
 impl Strip {
     /// Wide enough for all of `lines`, on both sides of 1.
     pub(crate) fn over(lines: &[Headline]) -> Strip {
-        let ends = lines.iter().flat_map(|line| &line.best).flat_map(|best| {
+        let ends = lines.iter().flat_map(Headline::best).flat_map(|best| {
             let interval = best.interval.unwrap_or(crate::Interval { low: best.ratio, high: best.ratio });
             [best.ratio, interval.low, interval.high]
         });
@@ -52,7 +52,7 @@ impl Strip {
     }
 
     /// One row.
-    pub(crate) fn draw(&self, best: &Best) -> String {
+    pub(crate) fn draw(&self, best: &Beside) -> String {
         let unsure = if best.is_sure() { "sure" } else { "unsure" };
         let mut svg =
             format!("<svg viewBox=\"0 0 {WIDTH} 20\" preserveAspectRatio=\"xMinYMid meet\" aria-hidden=\"true\">");

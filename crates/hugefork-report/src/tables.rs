@@ -111,7 +111,7 @@ pub(crate) fn overview(machines: &[Machine]) -> Option<Table> {
     let mut rows: Vec<(Vec<String>, Vec<Option<f64>>)> = Vec::new();
     for (index, machine) in machines.iter().enumerate() {
         for line in headlines(machine) {
-            let Some(best) = &line.best else {
+            let Some(best) = line.best() else {
                 continue;
             };
             let what = vec![line.case.to_owned(), format!("{}, {}", line.metric, line.work), line.ours_label.clone()];

@@ -1,12 +1,13 @@
 //! What this machine offers hugefork, for `hugefork doctor` and for programs that log it at start-up.
 
 use std::fs;
+use std::path::PathBuf;
 
 use hugefork_kernels::{Figure, Kernel, Kernels, Primitive, Use};
 
 use crate::error::BuildError;
 use crate::pool::choice;
-use crate::pool::{Backing, Commit, Fallback, Granted, Pool};
+use crate::pool::{Backing, Commit, Fallback, Granted, Pool, PressureWatch};
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::{memory, settings};
 use crate::units::{BlockSize, HUGE_PAGE};
@@ -41,6 +42,9 @@ pub struct Survey {
     pub backings: Vec<(Backing, Result<Granted, String>)>,
     /// What `Backing::Auto` chooses, and why not something better.
     pub chosen: Result<(Granted, Option<String>), String>,
+    /// The file in which [`PoolBuilder::reclaim_under_pressure`](crate::PoolBuilder::reclaim_under_pressure) watches for
+    /// pressure by default, or why none can be watched.
+    pub pressure: Result<PathBuf, String>,
     /// What was measured to choose how blocks are cleared and copied; empty if `HUGEFORK_KERNEL` pins it.
     pub calibration: Vec<Candidate>,
     /// How blocks would be cleared.
@@ -89,7 +93,8 @@ pub fn kernels() -> Result<Kernels, BuildError> {
     choice::choose::<Linux>(None)
 }
 
-/// Looks at the machine, and builds a pool of one block on each backing to see what it gets: some milliseconds.
+/// Looks at the machine, builds a pool of one block on each backing to see what it gets, and sets a pressure trigger for a
+/// moment: some ten milliseconds.
 pub fn survey() -> Survey {
     memory::refresh_budget();
     // A pool that is large enough to measure on, if that has not been done yet. What it says of itself is said below.
@@ -129,6 +134,7 @@ pub fn survey() -> Survey {
             .collect(),
         chosen: try_backing(Backing::Auto, Fallback::Allowed)
             .map(|pool| (pool.backing(), pool.fallback_reason().map(str::to_owned))),
+        pressure: PressureWatch::new().try_out(),
         calibration: choice::calibration()
             .map(|measured| measured.table().map(candidate).collect())
             .unwrap_or_default(),

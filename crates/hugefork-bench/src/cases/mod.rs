@@ -171,10 +171,11 @@ impl Case {
         const MIB: usize = 1 << 20;
         match (self, scope) {
             (Case::Clear | Case::Copy, Scope::Quick) => 256 * MIB,
-            (Case::ZeroFault | Case::AnonWSeq, Scope::Quick) => 512 * MIB,
-            (Case::AnonCowSeq | Case::WriterLatency | Case::LazyFree, Scope::Quick) => 256 * MIB,
+            (Case::ZeroFault | Case::Snapshot, Scope::Quick) => 512 * MIB,
+            (Case::AnonWSeq | Case::AnonCowSeq | Case::LazyFree, Scope::Quick) => 256 * MIB,
+            (Case::WriterLatency, Scope::Quick) => 128 * MIB,
             (Case::AnonCowSeq, Scope::Full | Scope::Sweep) => 512 * MIB,
-            (Case::Snapshot, Scope::Quick) | (_, Scope::Full | Scope::Sweep) => 1024 * MIB,
+            (_, Scope::Full | Scope::Sweep) => 1024 * MIB,
         }
     }
 

@@ -1,20 +1,11 @@
 //! What the tests of this crate share.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+mod record;
+
 use std::sync::OnceLock;
 
-use hugefork_report::{Record, load, report};
-
-/// This machine's record, all files.
-pub(crate) fn record() -> Vec<Record> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks/record");
-    let mut files: Vec<PathBuf> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.retain(|path| path.extension().is_some_and(|ending| ending == "json"));
-    files.sort();
-    assert!(!files.is_empty());
-    files.iter().map(|path| load(path).unwrap()).collect()
-}
+use hugefork_report::{Record, report};
+pub(crate) use record::record;
 
 /// Records with what this machine's lacks: curves, percentiles, heat maps, another machine, a case of a later hugefork, and
 /// names that are out to break the page.

@@ -103,6 +103,11 @@ impl PressureWatch {
         self.step = bytes.max(1);
         self
     }
+
+    /// Opens a trigger and closes it again: the file, or why there is none.
+    pub(crate) fn try_out(&self) -> Result<PathBuf, String> {
+        PressureFile::open(self.file.as_deref(), self.stall, self.window).map(|file| file.path)
+    }
 }
 
 /// What watching for memory pressure came to.

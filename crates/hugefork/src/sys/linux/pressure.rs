@@ -8,7 +8,7 @@
 //! without `CAP_SYS_RESOURCE` multiples of 2 s, from Linux 6.4 on, and none in `/proc/pressure` before.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -51,6 +51,7 @@ pub(crate) enum Signal {
 /// An open pressure file with a trigger.
 #[derive(Debug)]
 pub(crate) struct PressureFile {
+    pub(crate) path: PathBuf,
     file: OwnedFd,
     stop: OwnedFd,
     stall: Duration,
@@ -81,7 +82,7 @@ impl PressureFile {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = named("open", open(path, flags, Mode::empty())).map_err(why)?;
         let stop = named("eventfd", eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)).map_err(why)?;
-        let file = PressureFile { file, stop, stall, window };
+        let file = PressureFile { path: path.to_owned(), file, stop, stall, window };
         file.stalled().ok_or("no pressure file")?;
         // The kernel reads 32-bit numbers, and takes the last byte for the end of the text.
         let micros = |time: Duration| time.as_micros().min(u128::from(u32::MAX));

@@ -1,0 +1,129 @@
+//! The text of `doctor`: 80 columns, but for commands, which are there to be copied.
+
+use std::fmt::Write;
+
+use super::Group;
+use super::check::{Check, Status};
+use super::fix::Fixes;
+
+const WIDTH: usize = 80;
+
+/// How much is told, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Style {
+    /// Why it matters is told of every line, not only of what could be better.
+    pub(super) all_reasons: bool,
+    pub(super) colours: bool,
+}
+
+/// The findings.
+pub(super) fn groups(groups: &[Group], style: Style) -> String {
+    let width = groups.iter().flat_map(|group| &group.checks).map(|check| check.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for group in groups {
+        let _ = writeln!(text, "{}", group.name);
+        for check in &group.checks {
+            line(&mut text, check, width, style);
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn line(text: &mut String, check: &Check, width: usize, style: Style) {
+    let (word, colour) = match check.status {
+        Status::Skip => ("skip", 2),
+        Status::Pass => ("pass", 32),
+        Status::Warn => ("warn", 33),
+        Status::Fail => ("FAIL", 31),
+    };
+    let begin = format!("  {word}  {:width$}  ", check.name);
+    let mut wrapped = wrap(&begin, &check.found);
+    if style.colours {
+        wrapped = wrapped.replacen(word, &format!("\x1b[{colour}m{word}\x1b[0m"), 1);
+    }
+    text.push_str(&wrapped);
+    if style.all_reasons || check.status >= Status::Warn {
+        text.push_str(&wrap("        why:  ", check.why));
+    }
+    if let Some(mend) = &check.mend {
+        let _ = writeln!(text, "        mend: {}", mend.command);
+    }
+}
+
+/// `words` after `begin`, wrapped, and aligned where they begin.
+fn wrap(begin: &str, words: &str) -> String {
+    let (mut text, mut line) = (String::new(), begin.to_owned());
+    for word in words.split_whitespace() {
+        if line.chars().count() > begin.len() && line.chars().count() + word.chars().count() > WIDTH {
+            text += line.trim_end();
+            text.push('\n');
+            line = " ".repeat(begin.len());
+        }
+        line += word;
+        line.push(' ');
+    }
+    text + line.trim_end() + "\n"
+}
+
+/// What `--fix` did.
+pub(super) fn fixes(fixes: &Fixes) -> String {
+    let mut text = String::new();
+    for fixed in &fixes.fixed {
+        let _ = writeln!(text, "fixed {}: {} -> {}\n  undo: {}", fixed.name, fixed.before, fixed.after, fixed.undo);
+    }
+    for refused in &fixes.refused {
+        let _ = writeln!(text, "not fixed {}: {}\n  as root: {}", refused.name, refused.why, refused.command);
+    }
+    if text.is_empty() {
+        text.push_str("nothing to fix\n");
+    }
+    text + "\n"
+}
+
+/// The last line.
+pub(super) fn summary(groups: &[Group]) -> String {
+    let checks = || groups.iter().flat_map(|group| &group.checks);
+    let count = |status| checks().filter(|check| check.status == status).count();
+    let [skip, pass, warn, fail] = [Status::Skip, Status::Pass, Status::Warn, Status::Fail].map(count);
+    let mut text = format!("{pass} passed, {warn} to improve, {fail} failed, {skip} skipped");
+    let fixable = checks().filter(|check| check.mend.as_ref().is_some_and(|mend| mend.set.is_some())).count();
+    if fixable > 0 {
+        let _ = write!(text, "; `hugefork doctor --fix` mends {fixable}");
+    }
+    text + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::About;
+    use super::*;
+
+    const PLAIN: Style = Style { all_reasons: false, colours: false };
+
+    #[test]
+    fn long_findings_are_wrapped_and_commands_are_not() {
+        let long = (1..60).map(|word| format!("word{word}")).collect::<Vec<_>>().join(" ");
+        let command = "x".repeat(120);
+        let checks = vec![About("cpu", "b c a").warn(long.clone()).run(&command), About("name", "").pass("y")];
+        let text = groups(&[Group { name: "group", checks }], PLAIN);
+        let commands = |line: &&str| line.contains("mend: ");
+        assert!(text.lines().filter(|line| !commands(line)).all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.lines().find(commands).unwrap().ends_with(&command), "{text}");
+        let found = text.lines().skip(1).take_while(|line| !line.contains("why: "));
+        assert_eq!(found.flat_map(str::split_whitespace).skip(2).collect::<Vec<_>>().join(" "), long);
+        assert!(
+            text.starts_with("group\n  warn  cpu   word1 word2") && text.ends_with("\n  pass  name  y\n\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn colours_are_around_the_status_alone_and_reasons_on_request() {
+        let checks = || vec![Group { name: "group", checks: vec![About("warn", "b c a").pass("pass")] }];
+        let text = groups(&checks(), Style { colours: true, all_reasons: false });
+        assert_eq!(text, "group\n  \x1b[32mpass\x1b[0m  warn  pass\n\n");
+        let text = groups(&checks(), Style { colours: false, all_reasons: true });
+        assert_eq!(text, "group\n  pass  warn  pass\n        why:  b c a\n\n");
+    }
+}

@@ -1,0 +1,81 @@
+//! `hugefork report`: results as one page, or as pictures.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use hugefork_report::{Record, load, pictures, report};
+
+use crate::bench::print;
+use crate::failure::Failure;
+use crate::sink::Sink;
+
+const REPORT_HELP: &str = "\
+Examples:
+  hugefork bench --json here.json && hugefork report here.json
+  hugefork report laptop.json server.json -o both.html
+  hugefork report here.json --png pictures
+
+Files of one machine share charts, machines stand one after the other.
+Exit status: 0 written, 1 no picture could be drawn, 2 called wrongly, or a file cannot be read or written.";
+
+/// Options of `report`.
+#[derive(Args, Debug)]
+#[command(after_help = REPORT_HELP)]
+pub(crate) struct ReportArgs {
+    /// Results of `bench --json`
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// The page to write [default: report.html, unless --png is given]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Write each chart to DIR, as PNG and as SVG
+    #[arg(long, value_name = "DIR")]
+    pub(crate) png: Option<PathBuf>,
+}
+
+/// The page, unless another is named.
+const PAGE: &str = "report.html";
+
+/// Writes what was asked for.
+pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, Failure> {
+    let records = args.files.iter().map(|file| load(file)).collect::<Result<Vec<_>, _>>()?;
+    let wanted = args.output.as_deref().or_else(|| args.png.is_none().then_some(Path::new(PAGE)));
+    if let Some(page) = wanted {
+        if let Some(file) = args.files.iter().find(|file| is_same(file, page)) {
+            return Err(Failure::Usage(format!("--output {}: is a result to read; name another file", file.display())));
+        }
+        let sink = Sink::open("--output", page)?;
+        let html = report(&records).map_err(|error| anyhow!(error))?;
+        sink.write(html.as_bytes())?;
+        print(&format!("{}\n", page.display()))?;
+    }
+    if let Some(directory) = &args.png {
+        draw(&records, directory)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    fs::canonicalize(one).ok().is_some_and(|one| fs::canonicalize(other).is_ok_and(|other| one == other))
+}
+
+fn draw(records: &[Record], directory: &Path) -> Result<(), Failure> {
+    let refused =
+        |error| Failure::Usage(format!("--png {}: cannot be made: {error}; name a directory", directory.display()));
+    fs::create_dir_all(directory).map_err(refused)?;
+    for picture in pictures(records).map_err(|error| anyhow!(error))? {
+        let file = directory.join(&picture.name);
+        for (ending, contents) in [("png", picture.png.as_slice()), ("svg", picture.svg.as_bytes())] {
+            let file = file.with_added_extension(ending);
+            let complaint = || format!("--png: {} cannot be written", file.display());
+            fs::write(&file, contents).with_context(complaint).map_err(|error| Failure::Usage(format!("{error:#}")))?;
+        }
+        print(&format!("{}.png\n", file.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! What the command says in the same words every time: help, tables, errors.
+//!
+//! In `golden/*.txt`, a line `$ hugefork …` is run in that directory, and what follows it is what it prints and, unless it is 0,
+//! its status. After a change of the text: `HUGEFORK_GOLDEN=write cargo test -p hugefork-cli --test golden`, and look at the
+//! difference.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Runs the commands of a file; gives back how many there were, and what all of them print.
+fn check(name: &str) -> (usize, String) {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let file = directory.join(name);
+    let expected = fs::read_to_string(&file).unwrap();
+    let commands: Vec<&str> = expected.lines().filter_map(|line| line.strip_prefix("$ hugefork ")).collect();
+    let printed: String = commands.iter().map(|command| run(command, &directory)).collect();
+    if std::env::var_os("HUGEFORK_GOLDEN").is_some_and(|value| value == "write") {
+        fs::write(&file, &printed).unwrap();
+    } else {
+        assert_eq!(printed, expected, "{name}: see the top of tests/golden.rs");
+    }
+    (commands.len(), printed)
+}
+
+fn run(command: &str, directory: &Path) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_hugefork"))
+        .args(command.split_whitespace())
+        .current_dir(directory)
+        .env_remove("COLUMNS")
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let status = match output.status.code() {
+        Some(0) => String::new(),
+        status => format!("[{}]\n", status.expect("no signal ends it")),
+    };
+    format!("$ hugefork {command}\n{}{}{status}", text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn help_is_not_wider_than_a_terminal() {
+    let (_, text) = check("help.txt");
+    let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > 100).collect();
+    assert!(wide.is_empty(), "wider than 100 columns: {wide:#?}");
+    assert!(!text.contains("tune-guardian"));
+}
+
+#[test]
+fn comparisons_are_tables_and_may_fail() {
+    check("compare.txt");
+}
+
+#[test]
+fn errors_are_one_line_and_status_2() {
+    let (commands, text) = check("errors.txt");
+    assert_eq!(text.lines().count(), 3 * commands, "a command, a line, a status");
+    assert_eq!(text.matches("\nerror: ").count(), commands);
+    assert_eq!(text.matches("\n[2]\n").count(), commands);
+}
