@@ -1,0 +1,296 @@
+//! Random programs on the software MMU, against plain vectors, with every call of the operating system failing in turn.
+//!
+//! After each operation everything that can be looked at is looked at: every byte that was ever interesting, every
+//! entry against what is mapped, every block's references against its holders, every mapping against the budget.
+//!
+//! | file | what |
+//! |---|---|
+//! | `world` | a pool, its regions and snapshots beside their models, and what each operation does to both |
+//! | `check` | everything that is looked at after each operation |
+
+mod check;
+mod world;
+
+use std::ops::Range;
+
+use proptest::prelude::*;
+
+use crate::sys::Merging;
+use crate::sys::soft::Call;
+use crate::units::BASE_PAGE;
+use world::World;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Create {
+        blocks: usize,
+        with: usize,
+    },
+    Write {
+        region: usize,
+        offset: usize,
+        value: u8,
+    },
+    Fork {
+        region: usize,
+        with: usize,
+    },
+    Snapshot {
+        region: usize,
+        with: usize,
+    },
+    ForkSnapshot {
+        snapshot: usize,
+    },
+    LazyFree {
+        region: usize,
+        start: usize,
+        len: usize,
+    },
+    CancelLazyFree {
+        region: usize,
+        start: usize,
+        len: usize,
+    },
+    Reclaim {
+        blocks: usize,
+    },
+    Trim,
+    Pin {
+        region: usize,
+        start: usize,
+        len: usize,
+    },
+    Unpin {
+        region: usize,
+    },
+    /// A write to physical memory, past the page table.
+    DeviceWrite {
+        region: usize,
+        value: u8,
+    },
+    MapSnapshot {
+        snapshot: usize,
+    },
+    Discard {
+        region: usize,
+        start: usize,
+        len: usize,
+    },
+    Populate {
+        region: usize,
+    },
+    PrepareWrite {
+        region: usize,
+        start: usize,
+        len: usize,
+    },
+    DropRegion {
+        region: usize,
+    },
+    DropSnapshot {
+        snapshot: usize,
+    },
+    FailNext {
+        call: usize,
+        after: usize,
+    },
+}
+
+/// The shape of a pool under test.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    block: usize,
+    blocks: usize,
+    merging: Merging,
+    mappings: usize,
+}
+
+/// 4 KiB blocks share a window of 512 and are given in runs; 2 MiB blocks are alone in theirs.
+const SMALL: Shape = Shape { block: 4 << 10, blocks: 48, merging: Merging::Merge, mappings: 1000 };
+const SPLITTING: Shape = Shape { block: 64 << 10, blocks: 12, merging: Merging::Merge, mappings: 1000 };
+const HUGE: Shape = Shape { block: 2 << 20, blocks: 6, merging: Merging::Merge, mappings: 1000 };
+const HUGETLB: Shape = Shape { block: 2 << 20, blocks: 6, merging: Merging::Separate, mappings: 1000 };
+const SCARCE_MAPPINGS: Shape = Shape { block: 16 << 10, blocks: 48, merging: Merging::Merge, mappings: 14 };
+
+/// Of a huge block only the first, a middle and the last page are looked at, or a run would take minutes.
+fn is_interesting(page: usize, block: usize) -> bool {
+    let within = page % block / BASE_PAGE;
+    within == 0 || within == 100 || within == block / BASE_PAGE - 1
+}
+
+/// One of the bytes that `check_bytes` looks at.
+fn interesting(seed: usize, len: usize, block: usize) -> usize {
+    let pages = [0, 100 * BASE_PAGE % block, block - BASE_PAGE];
+    let start = seed / 9 % (len / block) * block;
+    start + pages[seed / 3 % 3] + [0, 1, BASE_PAGE - 1][seed % 3]
+}
+
+/// A range whose ends lie at blocks, pages, or neither.
+fn sub_range(start: usize, len: usize, whole: usize, block: usize) -> Range<usize> {
+    let unit = [block, BASE_PAGE, 1][start % 3];
+    let start = start % whole / unit * unit;
+    let len = len % (whole - start + 1) / unit * unit;
+    start..start + len
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let index = 0..5usize;
+    let any = 0..usize::MAX / 2;
+    let part = (index.clone(), any.clone(), any.clone());
+    prop_oneof![
+        2 => (0..64usize, 0..12usize).prop_map(|(blocks, with)| Op::Create { blocks, with }),
+        14 => (index.clone(), any, 1..=255u8)
+            .prop_map(|(region, offset, value)| Op::Write { region, offset, value }),
+        2 => (index.clone(), 0..12usize).prop_map(|(region, with)| Op::Fork { region, with }),
+        2 => (index.clone(), 0..12usize).prop_map(|(region, with)| Op::Snapshot { region, with }),
+        1 => index.clone().prop_map(|snapshot| Op::ForkSnapshot { snapshot }),
+        1 => index.clone().prop_map(|snapshot| Op::MapSnapshot { snapshot }),
+        5 => part.clone().prop_map(|(region, start, len)| Op::LazyFree { region, start, len }),
+        1 => part.clone().prop_map(|(region, start, len)| Op::CancelLazyFree { region, start, len }),
+        2 => (0..9usize).prop_map(|blocks| Op::Reclaim { blocks }),
+        1 => Just(Op::Trim),
+        1 => part.clone().prop_map(|(region, start, len)| Op::Pin { region, start, len }),
+        1 => index.clone().prop_map(|region| Op::Unpin { region }),
+        1 => (index.clone(), 1..=255u8).prop_map(|(region, value)| Op::DeviceWrite { region, value }),
+        3 => part.clone().prop_map(|(region, start, len)| Op::Discard { region, start, len }),
+        1 => index.clone().prop_map(|region| Op::Populate { region }),
+        1 => part.prop_map(|(region, start, len)| Op::PrepareWrite { region, start, len }),
+        1 => index.clone().prop_map(|region| Op::DropRegion { region }),
+        1 => index.prop_map(|snapshot| Op::DropSnapshot { snapshot }),
+        1 => (0..Call::ALL.len(), 0..3usize).prop_map(|(call, after)| Op::FailNext { call, after }),
+    ]
+}
+
+/// `HUGEFORK_MODEL_CASES=6000` runs a million operations.
+fn cases(usual: u32) -> u32 {
+    std::env::var("HUGEFORK_MODEL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
+}
+
+fn run(shape: Shape, ops: &[Op]) {
+    let mut world = World::new(shape);
+    for op in ops {
+        world.apply(op);
+        world.check();
+    }
+    // Whatever is left goes in one order or the other, and everything is accounted for.
+    world.mmu().fail(None);
+    while let Some(index) = world.regions.len().checked_sub(1) {
+        world.apply(&Op::DropRegion { region: index });
+        world.apply(&Op::DropSnapshot { snapshot: 0 });
+        world.check();
+    }
+    while !world.snapshots.is_empty() {
+        world.apply(&Op::DropSnapshot { snapshot: 0 });
+        world.check();
+    }
+    let leaked = world.pool.leaked.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(world.pool.frames.available() + leaked >= world.shape.blocks);
+    assert_eq!(world.pool.frames.reserved(), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(150), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn small_blocks_behave_like_vectors(ops in prop::collection::vec(op(), 1..80)) {
+        run(SMALL, &ops);
+    }
+
+    #[test]
+    fn blocks_that_split_behave_like_vectors(ops in prop::collection::vec(op(), 1..80)) {
+        run(SPLITTING, &ops);
+    }
+
+    #[test]
+    fn scarce_mappings_are_an_error_and_nothing_worse(ops in prop::collection::vec(op(), 1..80)) {
+        run(SCARCE_MAPPINGS, &ops);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(12), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn huge_blocks_behave_like_vectors(ops in prop::collection::vec(op(), 1..40)) {
+        run(HUGE, &ops);
+    }
+
+    #[test]
+    fn separate_mappings_behave_like_vectors(ops in prop::collection::vec(op(), 1..40)) {
+        run(HUGETLB, &ops);
+    }
+}
+
+/// Each call of the operating system fails, the first time and the third, in a program that makes all of them.
+#[test]
+fn every_call_may_fail() {
+    for shape in [SMALL, SPLITTING, SCARCE_MAPPINGS] {
+        for call in 0..Call::ALL.len() {
+            for after in [0, 2] {
+                let mut ops = vec![Op::Create { blocks: 7, with: 5 }, Op::FailNext { call, after }];
+                for round in 0..4 {
+                    ops.extend((0..6).map(|n| Op::Write { region: 0, offset: n * 12345, value: 1 + round }));
+                    ops.extend([
+                        Op::Snapshot { region: 0, with: 1 },
+                        Op::MapSnapshot { snapshot: round as usize },
+                        Op::Fork { region: 0, with: 5 },
+                        Op::Write { region: 0, offset: 7, value: 9 },
+                        Op::Write { region: 1, offset: 7, value: 8 },
+                        Op::LazyFree { region: 0, start: shape.block * 3, len: shape.block * 3 },
+                        Op::LazyFree { region: 0, start: 1, len: shape.block * 2 + BASE_PAGE },
+                        Op::Reclaim { blocks: 8 },
+                        Op::Trim,
+                        Op::Discard { region: 0, start: 3, len: shape.block * 3 + 1 },
+                        Op::DropRegion { region: 1 },
+                        Op::DropSnapshot { snapshot: 0 },
+                        Op::Create { blocks: 3, with: 5 },
+                        Op::Populate { region: 1 },
+                        Op::LazyFree { region: 1, start: 1, len: shape.block + BASE_PAGE },
+                        Op::Reclaim { blocks: 8 },
+                        Op::Write { region: 1, offset: 0, value: 3 },
+                        Op::DropRegion { region: 1 },
+                    ]);
+                }
+                let mut world = World::new(shape);
+                for op in &ops {
+                    world.apply(op);
+                    world.check();
+                }
+                let is_due = match Call::ALL[call] {
+                    // Failed by `what_was_promised_at_exhaustion`.
+                    Call::Hide => false,
+                    // Blocks of one page do not split, and with few mappings none does.
+                    Call::Punch => shape.block == SPLITTING.block,
+                    _ => true,
+                };
+                assert!(
+                    !(is_due && world.mmu().failure_pending()),
+                    "{:?} was not called {after} times",
+                    Call::ALL[call]
+                );
+            }
+        }
+    }
+}
+
+/// What the engine asks of the system is what the design says: one call for a run, not one for each block.
+#[test]
+fn runs_are_one_system_call() {
+    let mut world = World::new(SMALL);
+    world.apply(&Op::Create { blocks: 31, with: 5 });
+    world.write(0, 5 * SMALL.block, 1);
+    assert_eq!(world.mmu().calls(Call::Map), 1, "32 never-written small blocks are one run");
+    world.apply(&Op::Snapshot { region: 0, with: 1 });
+    assert_eq!(world.mmu().calls(Call::Protect), 1);
+    world.apply(&Op::MapSnapshot { snapshot: 0 });
+    assert_eq!(world.mmu().calls(Call::Map), 2, "a snapshot of one run is mapped at once");
+    world.apply(&Op::DropSnapshot { snapshot: 0 });
+    world.write(0, 9 * SMALL.block, 2);
+    assert_eq!(world.mmu().calls(Call::Protect), 2);
+    world.write(0, 3 * SMALL.block, 2);
+    assert_eq!(world.mmu().calls(Call::Protect), 2, "the whole run was made writable again");
+    world.apply(&Op::Discard { region: 0, start: 0, len: 32 * SMALL.block });
+    assert_eq!(world.mmu().calls(Call::MapZeros), 1);
+    world.check();
+}

@@ -1,0 +1,318 @@
+//! A pool of the software MMU, its regions and snapshots, and beside each the plain bytes that it should hold.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use hugefork_kernels::Kernels;
+
+use super::check::{is_lazy, mmu_fits};
+use super::{Op, Shape, interesting, sub_range};
+use crate::fault::resolver::Unresolved;
+use crate::frozen::Frozen;
+use crate::options::{OnLimit, RegionOptions, Reserve};
+use crate::pool::core::PoolCore;
+use crate::pool::holders::Droppable;
+use crate::pool::stock::Stock;
+use crate::space::Space;
+use crate::sys::soft::{Call, SoftMmu};
+use crate::table::Entry;
+use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
+
+pub(super) struct RegionModel {
+    pub(super) space: Box<Space<SoftMmu>>,
+    pub(super) bytes: Vec<u8>,
+    /// Pages that may be dropped.
+    pub(super) lazy: Vec<bool>,
+    pub(super) pins: Vec<Range<usize>>,
+    /// Whether it was made with a reservation.
+    pub(super) reserve: Reserve,
+}
+
+impl RegionModel {
+    pub(super) fn new(space: Box<Space<SoftMmu>>, bytes: Vec<u8>, reserve: Reserve) -> RegionModel {
+        let lazy = vec![false; bytes.len() / BASE_PAGE];
+        RegionModel { space, bytes, lazy, pins: Vec::new(), reserve }
+    }
+
+    /// Takes back the permission to drop the unit that holds byte `offset`: a block that may be dropped as a whole, else a
+    /// page.
+    fn cancel(&mut self, offset: usize, block: usize) {
+        let pages = offset / block * block / BASE_PAGE..(offset / block + 1) * block / BASE_PAGE;
+        if self.lazy[pages.clone()].iter().all(|&lazy| lazy) {
+            self.lazy[pages].fill(false);
+        } else {
+            self.lazy[offset / BASE_PAGE] = false;
+        }
+    }
+
+    pub(super) fn is_revoked(&self, offset: usize, block: usize) -> bool {
+        self.space.table.get(EntryIndex(offset / block)) == Entry::Revoked
+    }
+}
+
+pub(super) struct SnapshotModel {
+    pub(super) frozen: Box<Frozen<SoftMmu>>,
+    pub(super) bytes: Vec<u8>,
+    pub(super) reserve: Reserve,
+}
+
+/// What regions and forks are made with.
+fn options(with: usize, block: usize) -> RegionOptions {
+    match with % 6 {
+        0 => RegionOptions::new().reserve(Reserve::Full),
+        1 => RegionOptions::new().max_cow_bytes(block, OnLimit::Revoke),
+        2 => RegionOptions::new().max_cow_bytes(2 * block, OnLimit::Fail),
+        _ => RegionOptions::new(),
+    }
+}
+
+pub(super) struct World {
+    pub(super) shape: Shape,
+    pub(super) pool: Arc<PoolCore<SoftMmu>>,
+    pub(super) regions: Vec<RegionModel>,
+    pub(super) snapshots: Vec<SnapshotModel>,
+}
+
+impl World {
+    pub(super) fn new(shape: Shape) -> World {
+        let mmu = SoftMmu::new(shape.block * shape.blocks, shape.merging, shape.mappings);
+        let size = BlockSize::new(shape.block).unwrap();
+        let kernels = Kernels::default_for_this_cpu();
+        let pool = Arc::new(PoolCore::new(mmu, "model".to_owned(), size, shape.blocks, kernels, Stock::default()));
+        World { shape, pool, regions: Vec::new(), snapshots: Vec::new() }
+    }
+
+    pub(super) fn mmu(&self) -> &SoftMmu {
+        &self.pool.sys
+    }
+
+    /// A write as hardware does it: fault, resolve, repeat.
+    pub(super) fn write(&mut self, region: usize, offset: usize, value: u8) {
+        let (mmu, block) = (&self.pool.sys, self.shape.block);
+        let model = &mut self.regions[region];
+        let address = model.space.addresses.base + offset;
+        let is_first = model.space.table.get(EntryIndex(offset / block)) == Entry::Zero;
+        let failing = mmu.failure_pending();
+        for _ in 0..3 {
+            if mmu.store(address, value).is_ok() {
+                model.cancel(offset, block);
+                model.bytes[offset] = value;
+                return;
+            }
+            match model.space.resolve(offset) {
+                Ok(_) => {}
+                Err(Unresolved::PoolFull) => {
+                    assert_eq!(self.pool.frames.available(), 0, "said full, and was not");
+                    let excused = !mmu_fits(mmu) || failing && !mmu.failure_pending();
+                    assert!(excused || !self.pool.drop_some_lazy(), "said full, and something may be dropped");
+                    // A region that was told to leave its reservation, by a discard that found no other block, is not promised any.
+                    let index = EntryIndex(offset / block);
+                    assert!(!(is_first && model.space.table.is_booked(index)), "a block was promised");
+                    return;
+                }
+                Err(Unresolved::TooManyMappings) => return assert!(!mmu_fits(mmu)),
+                Err(Unresolved::Revoked) => return assert!(model.is_revoked(offset, block)),
+                Err(Unresolved::CowLimit(on_limit)) => return assert_eq!(on_limit, OnLimit::Fail),
+                Err(Unresolved::OutOfMemory(_) | Unresolved::Unmappable(_)) => return,
+            }
+        }
+        panic!("a write does not get through");
+    }
+
+    pub(super) fn apply(&mut self, op: &Op) {
+        let pick = |index: usize, len: usize| (len > 0).then(|| index % len.max(1));
+        let region = |index: &usize| pick(*index, self.regions.len());
+        let snapshot = |index: &usize| pick(*index, self.snapshots.len());
+        match op {
+            Op::Create { blocks, with } => {
+                let len = (blocks % self.shape.blocks + 1) * self.shape.block;
+                let options = options(*with, self.shape.block);
+                if self.regions.len() < 5
+                    && let Ok(space) = Space::zeros(&self.pool, len, options)
+                {
+                    self.regions.push(RegionModel::new(space, vec![0; len], options.reserve));
+                }
+            }
+            Op::Write { region: at, offset, value } => {
+                if let Some(at) = region(at) {
+                    let offset = interesting(*offset, self.regions[at].bytes.len(), self.shape.block);
+                    self.write(at, offset, *value);
+                }
+            }
+            Op::Fork { region: at, with } => {
+                let options = options(*with, self.shape.block);
+                if let Some(at) = region(at)
+                    && self.regions.len() < 5
+                    && let Ok(space) = self.regions[at].space.freeze().and_then(|frozen| frozen.share(options))
+                {
+                    let bytes = self.regions[at].bytes.clone();
+                    self.regions.push(RegionModel::new(space, bytes, options.reserve));
+                }
+            }
+            Op::Snapshot { region: at, with } => {
+                if let Some(at) = region(at)
+                    && self.snapshots.len() < 5
+                    && let Ok(frozen) = self.regions[at].space.freeze()
+                {
+                    let reserve = if with % 4 == 0 { Reserve::Full } else { Reserve::None };
+                    if reserve == Reserve::None || frozen.reserve().is_ok() {
+                        let bytes = self.regions[at].bytes.clone();
+                        self.snapshots.push(SnapshotModel { frozen, bytes, reserve });
+                    }
+                }
+            }
+            Op::ForkSnapshot { snapshot: at } => {
+                if let Some(at) = snapshot(at)
+                    && self.regions.len() < 5
+                    && let Ok(space) =
+                        self.snapshots[at].frozen.duplicate().and_then(|it| it.share(RegionOptions::new()))
+                {
+                    let bytes = self.snapshots[at].bytes.clone();
+                    self.regions.push(RegionModel::new(space, bytes, Reserve::None));
+                }
+            }
+            Op::MapSnapshot { snapshot: at } => {
+                if let Some(at) = snapshot(at) {
+                    let _ = self.snapshots[at].frozen.map();
+                }
+            }
+            Op::LazyFree { region: at, start, len } => {
+                if let Some(at) = region(at) {
+                    let model = &mut self.regions[at];
+                    let range = sub_range(*start, *len, model.bytes.len(), self.shape.block);
+                    match model.space.lazy_free(range.clone()) {
+                        Ok(done) => assert_eq!(done.freed + done.already + done.skipped(), range.len(), "{done:?}"),
+                        Err(_) => assert!(!self.pool.sys.failure_pending() || !mmu_fits(&self.pool.sys)),
+                    }
+                    // Permitted where the engine says so, and nowhere else.
+                    for page in range.start.div_ceil(BASE_PAGE)..range.end / BASE_PAGE {
+                        model.lazy[page] |= is_lazy(&model.space, page * BASE_PAGE, self.shape.block);
+                    }
+                }
+            }
+            Op::CancelLazyFree { region: at, start, len } => {
+                if let Some(at) = region(at) {
+                    let model = &mut self.regions[at];
+                    let range = sub_range(*start, *len, model.bytes.len(), self.shape.block);
+                    model.space.cancel_lazy_free(range.clone()).unwrap();
+                    for page in (range.start / BASE_PAGE..range.end.div_ceil(BASE_PAGE)).filter(|_| !range.is_empty()) {
+                        model.cancel(page * BASE_PAGE, self.shape.block);
+                        assert!(!is_lazy(&model.space, page * BASE_PAGE, self.shape.block));
+                    }
+                }
+            }
+            Op::Reclaim { blocks } => {
+                let before = self.pool.frames.free();
+                let dropped = self.pool.drop_lazy(blocks % 9 * self.shape.block, Droppable::Everything);
+                assert_eq!(self.pool.frames.free(), before + dropped.blocks);
+            }
+            Op::Trim => {
+                let _ = self.pool.trim();
+            }
+            Op::Pin { region: at, start, len } => {
+                if let Some(at) = region(at) {
+                    let range = sub_range(*start, *len, self.regions[at].bytes.len(), self.shape.block);
+                    let pinned = self.regions[at].space.pin(range.clone());
+                    self.notice_what_was_dropped();
+                    if pinned.is_ok() {
+                        let pages = range.start / BASE_PAGE..range.end.div_ceil(BASE_PAGE).max(range.start / BASE_PAGE);
+                        let model = &mut self.regions[at];
+                        assert!(range.is_empty() || !model.lazy[pages].contains(&true), "a pin is a write");
+                        model.pins.push(range);
+                    }
+                }
+            }
+            Op::Unpin { region: at } => {
+                if let Some(at) = region(at)
+                    && let Some(range) = self.regions[at].pins.pop()
+                {
+                    let model = &mut self.regions[at];
+                    model.space.unpin(&range);
+                    for index in model.space.touched(&range) {
+                        if !model.space.pins.has(EntryIndex(index)) {
+                            // It counted as a write.
+                            let pages = self.shape.block / BASE_PAGE;
+                            model.lazy[index * pages..(index + 1) * pages].fill(false);
+                        }
+                    }
+                }
+            }
+            Op::DeviceWrite { region: at, value } => {
+                if let Some(at) = region(at)
+                    && let Some(range) = self.regions[at].pins.last().filter(|range| !range.is_empty())
+                {
+                    let (model, offset) = (&self.regions[at], range.start);
+                    let entry = model.space.table.get(EntryIndex(offset / self.shape.block));
+                    let block = entry.block().expect("pinned blocks are there");
+                    // SAFETY: within the block, which nobody touches but this thread.
+                    unsafe { self.pool.direct(block).add(offset % self.shape.block).write(*value) };
+                    self.regions[at].bytes[offset] = *value;
+                }
+            }
+            Op::Discard { region: at, start, len } => {
+                if let Some(at) = region(at) {
+                    let model = &mut self.regions[at];
+                    let range = sub_range(*start, *len, model.bytes.len(), self.shape.block);
+                    if model.pins.iter().any(|pin| pin.start < range.end && range.start < pin.end) {
+                        // Who pins a range and discards it has lost it.
+                        return;
+                    }
+                    let discarded = model.space.discard(range.clone());
+                    // At the ends it may have needed blocks.
+                    self.notice_what_was_dropped();
+                    let model = &mut self.regions[at];
+                    match discarded {
+                        Ok(()) => model.bytes[range].fill(0),
+                        // Some of it may be zero, none of it may be anything else.
+                        Err(_) => {
+                            for offset in range {
+                                if model.is_revoked(offset, self.shape.block) {
+                                    continue;
+                                }
+                                let now = self.pool.sys.load(model.space.addresses.base + offset).unwrap();
+                                assert!(now == 0 || now == model.bytes[offset]);
+                                model.bytes[offset] = now;
+                            }
+                        }
+                    }
+                }
+            }
+            Op::Populate { region: at } => {
+                if let Some(at) = region(at) {
+                    let model = &self.regions[at];
+                    // What is lazily freed may be dropped for the blocks that the rest needs.
+                    let has_lazy = model.lazy.contains(&true);
+                    if model.space.populate(0..model.bytes.len()).is_ok() && !has_lazy {
+                        assert!(model.space.table.iter().all(|entry| entry != Entry::Zero));
+                    }
+                }
+            }
+            Op::PrepareWrite { region: at, start, len } => {
+                if let Some(at) = region(at) {
+                    let range = sub_range(*start, *len, self.regions[at].bytes.len(), self.shape.block);
+                    let prepared = self.regions[at].space.prepare_write(range.clone());
+                    self.notice_what_was_dropped();
+                    let model = &mut self.regions[at];
+                    if prepared.is_ok() {
+                        let base = model.space.addresses.base;
+                        for offset in range.step_by(BASE_PAGE) {
+                            let keep = self.pool.sys.load(base + offset).unwrap();
+                            assert_eq!(self.pool.sys.store(base + offset, keep), Ok(()), "prepared and faults");
+                        }
+                    }
+                }
+            }
+            Op::DropRegion { region: at } => {
+                if let Some(at) = region(at) {
+                    self.regions.swap_remove(at);
+                }
+            }
+            Op::DropSnapshot { snapshot: at } => {
+                if let Some(at) = snapshot(at) {
+                    self.snapshots.swap_remove(at);
+                }
+            }
+            Op::FailNext { call, after } => self.mmu().fail(Some((Call::ALL[call % Call::ALL.len()], *after))),
+        }
+    }
+}
