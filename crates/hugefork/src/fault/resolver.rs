@@ -135,8 +135,10 @@ impl<S: Sys> Space<S> {
         limit: Option<CowLimit>,
     ) -> Result<Resolution, Unresolved> {
         let entry = self.table.get(index);
-        if let Entry::Private(_) | Entry::Revoked = entry {
-            return self.nothing_to_do(index, entry);
+        match entry {
+            Entry::Private(_) => return Ok(self.raced(index)),
+            Entry::Revoked => return Err(Unresolved::Revoked),
+            _ => {}
         }
         let outlook = self.outlook(index, target);
         match entry {
@@ -154,16 +156,13 @@ impl<S: Sys> Space<S> {
         }
     }
 
-    /// A write to what is writable already, or to nothing.
-    fn nothing_to_do(&self, index: EntryIndex, entry: Entry) -> Result<Resolution, Unresolved> {
-        if entry == Entry::Revoked {
-            return Err(Unresolved::Revoked);
-        }
+    /// A write to what is writable already: another thread was faster.
+    fn raced(&self, index: EntryIndex) -> Resolution {
         if self.pins.has(index) {
             // Perhaps it is being copied for a snapshot, and not writable until that is done.
             drop(self.lock.shared());
         }
-        Ok(Resolution::Raced)
+        Resolution::Raced
     }
 
     /// First write: zeroed blocks for `index` and its never-written neighbours.
