@@ -7,7 +7,10 @@ use crate::record::{Entry, Params};
 /// More works than this are too many to look at one by one.
 const WORKS: usize = 4;
 
-/// What is said of many works is a curve over one of these, with its largest value for the rest of the page.
+/// The block that all is about, in bytes.
+const HUGE_PAGE: f64 = (2 << 20) as f64;
+
+/// What is said of many works is a curve over one of these, with one of its values for the rest of the page.
 pub(crate) const SIZES: [&str; 3] = ["tasks", "block_size", "size"];
 
 /// Entries of one case and metric by work, in their order.
@@ -28,15 +31,16 @@ pub(crate) fn group<'a>(entries: &[&'a Entry], by: impl Fn(&Entry) -> Params) ->
     groups
 }
 
-/// Of many works those with the largest sizes; of equally large ones the first.
+/// Of many works those of a huge page, or else with the largest sizes; of equally large ones the first.
 pub(crate) fn principal<T>(works: &mut Vec<(Params, T)>) {
     if works.len() <= WORKS {
         return;
     }
     for name in SIZES {
         let size = |work: &Params| work.get(name).and_then(|value| quantity(value));
-        let largest = works.iter().filter_map(|(work, _)| size(work)).fold(0.0, f64::max);
-        works.retain(|(work, _)| size(work).is_none_or(|size| size == largest));
+        let sizes = || works.iter().filter_map(|(work, _)| size(work));
+        let shown = sizes().find(|&size| size == HUGE_PAGE).unwrap_or_else(|| sizes().fold(0.0, f64::max));
+        works.retain(|(work, _)| size(work).is_none_or(|size| size == shown));
     }
     works.truncate(WORKS);
 }
