@@ -76,7 +76,7 @@ pub(crate) fn run(args: &GuardianArgs) -> Result<ExitCode, Failure> {
 /// Locks, restores what was left over, and notes the present values.
 fn arm(args: &GuardianArgs) -> anyhow::Result<(Lock, Vec<Setting>)> {
     detach()?;
-    let mut lock = Lock::take(&args.lock)?;
+    let mut lock = Lock::take(&args.lock, "--tune")?;
     for left in lock.left_over()? {
         left.restore().context("--tune: restoring what an earlier run left behind")?;
         let _ = writeln!(
@@ -144,21 +144,22 @@ pub(crate) fn value_of(path: &Path) -> anyhow::Result<String> {
     Ok(chosen_word(&text).unwrap_or(text.trim()).to_owned())
 }
 
-/// The lock file, locked. The lock goes with the file, when this process ends.
-struct Lock {
+/// The lock file, locked. The lock goes with the file, when this is dropped or its process ends.
+pub(crate) struct Lock {
     file: File,
     path: PathBuf,
 }
 
 impl Lock {
-    fn take(path: &Path) -> anyhow::Result<Lock> {
+    /// Locks the file, on behalf of `flag`.
+    pub(crate) fn take(path: &Path, flag: &str) -> anyhow::Result<Lock> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .open(path)
-            .with_context(|| format!("--tune: opening {}", path.display()))?;
+            .with_context(|| format!("{flag}: opening {}", path.display()))?;
         let mut tries = TRIES;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -169,10 +170,10 @@ impl Lock {
                     thread::sleep(PAUSE);
                 }
                 Err(Errno::WOULDBLOCK) => bail!(
-                    "--tune: another `hugefork bench --tune` is at work (it holds {}); wait for it to end, or leave --tune out",
+                    "{flag}: another `hugefork bench --tune` is at work (it holds {}); wait for it to end, or leave {flag} out",
                     path.display()
                 ),
-                Err(errno) => bail!("--tune: locking {}: {errno}", path.display()),
+                Err(errno) => bail!("{flag}: locking {}: {errno}", path.display()),
             }
         }
         Ok(Lock { file, path: path.to_owned() })

@@ -19,7 +19,8 @@ const SHMEM: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 // Not vm.nr_hugepages: that is the pool of the default size, which need not be 2 MiB.
 const HUGETLB: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 const COMPACT: &str = "/proc/sys/vm/compact_memory";
-const LOCK: &str = "/run/hugefork-tune.lock";
+/// Held by whoever changes settings.
+pub(crate) const LOCK: &str = "/run/hugefork-tune.lock";
 
 /// Settings that are changed while this lives.
 #[derive(Debug)]

@@ -227,6 +227,11 @@ fn tune_sets_this_machine_up_and_puts_it_back_even_after_sigkill() {
         assert_eq!(second.status.code(), Some(1));
         let said = String::from_utf8_lossy(&second.stderr).into_owned();
         assert!(said.contains("another `hugefork bench --tune` is at work") && said.lines().count() == 1, "{said}");
+        let lent = read();
+        let doctor = Command::new(env!("CARGO_BIN_EXE_hugefork")).args(["doctor", "--fix"]).output().unwrap();
+        let said = String::from_utf8_lossy(&doctor.stderr).into_owned();
+        assert!(doctor.status.code() == Some(1) && said.contains("or leave --fix out"), "{said}");
+        assert_eq!(read()[..2], lent[..2], "doctor changed what a bench has lent itself");
         child.kill().unwrap();
         child.wait().unwrap();
         let until = Instant::now() + Duration::from_secs(10);

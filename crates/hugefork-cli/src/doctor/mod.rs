@@ -21,7 +21,7 @@ mod root;
 
 use std::env;
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
@@ -36,6 +36,8 @@ use self::root::Root;
 use crate::bench::print;
 use crate::calibration::{self, Tried};
 use crate::failure::Failure;
+use crate::guardian::Lock;
+use crate::tune::LOCK;
 
 const HELP: &str = "\
 Lines: pass, as good as it gets; warn, hugefork works, though not at its best; fail, it does not
@@ -126,7 +128,11 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         (look(&root, survey.as_ref(), args.hugepages), survey.as_ref().map(calibration::of).unwrap_or_default())
     };
     let (mut groups, mut calibration) = look();
+    // What a bench has lent itself is not to be changed beneath it, nor put back by it. Without root nothing is changed.
+    let is_for_real = args.fix && args.root.is_none() && rustix::process::geteuid().is_root();
+    let lock = is_for_real.then(|| Lock::take(Path::new(LOCK), "--fix")).transpose()?;
     let fixes = args.fix.then(|| fix::apply(groups.iter().flat_map(|group| &group.checks)));
+    drop(lock);
     if fixes.is_some() {
         (groups, calibration) = look();
     }
