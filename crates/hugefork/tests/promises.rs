@@ -141,6 +141,7 @@ fn a_write_that_stalls_goes_on_when_another_thread_drops_the_snapshot() {
         drop(snapshot);
     });
     assert_eq!((region.as_mut_slice()[BLOCK], region.stats().cow_bytes), (1, 0));
+    assert_eq!(region.stats().faults.failed, 0, "a write that waits has not failed");
 }
 
 /// Ctrl-C, for this thread while it stalls: there is no other that could take the signal.

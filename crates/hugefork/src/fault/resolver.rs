@@ -113,6 +113,8 @@ impl<S: Sys> Space<S> {
                         limit = None;
                     }
                 }
+                // Not done and not failed: it comes back.
+                Err(Unresolved::CowLimit(OnLimit::Stall)) => return resolved,
                 resolved => break resolved,
             }
         };
