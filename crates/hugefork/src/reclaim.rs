@@ -7,8 +7,9 @@
 //!                            └ all have one ─▶ use what one of them booked for this copy ─▶ again
 //!                  └ none of it ─▶ the write fails, loudly
 //! ```
-//! All this happens after the fault has let go of its own lock, so that it may wait for any other. Revoking alone keeps it: a
-//! writer waits for the windows of regions that were forked from its own, never the other way round.
+//! All this happens after the fault has let go of its own lock, so that it may wait for any other. Revoking takes it again,
+//! inside of the visit to the holders: a writer then waits for the windows of regions that were forked from its own, never
+//! the other way round.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;

@@ -11,8 +11,8 @@
 //!
 //! The window lock is held throughout, so two faults on a block do the work once, and the block that is copied stays the
 //! entry's. The region lock is held, shared, only while the result is published: a snapshot waits microseconds for us,
-//! not for a clear or copy. What it may change meanwhile, `Private` to `Shared`, is not a state that we work on; what it
-//! is just changing is waited for before it is copied.
+//! not for a clear or copy. What it or `lazy_free` may change meanwhile, `Private` to `Shared` or held once to `Lazy`, is
+//! not a state that we work on; what it is just changing is waited for before it is copied.
 //!
 //! Where the faults of a region are a stream (see `history`), the next blocks of it are prepared in the same fault. Their
 //! locks are only tried for, so no fault waits for another while it holds more than its own.

@@ -3,7 +3,7 @@
 //! | lock | guards | held by |
 //! |---|---|---|
 //! | [`WordLock`] | one window of a region's page table | a fault for as long as it clears or copies; `discard`, `populate` |
-//! | [`RegionLock`] | the whole table against a snapshot | shared: a fault while it publishes; exclusive: `fork`, `snapshot` |
+//! | [`RegionLock`] | the whole table against a snapshot | shared: a fault while it publishes; exclusive: `fork`, `snapshot`, `lazy_free` |
 //!
 //! Order: the list of holders, window locks (ascending), the region lock. Code outside the handler holds [`SignalsBlocked`] around them:
 //! a signal handler of the program that touched the region meanwhile would otherwise wait for its own thread.

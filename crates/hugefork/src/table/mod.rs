@@ -8,8 +8,9 @@
 //! With 2 MiB blocks an entry has a lock of its own. With smaller blocks the entries of 2 MiB share one, so that a fault
 //! can take a run of neighbours in one go, and the locks stay small beside the entries.
 //!
-//! An entry is changed under its window's lock; a snapshot alone changes entries without it (`Private` to `Shared`),
-//! holding the region lock exclusively, which no fault holds while it looks at an entry for the last time.
+//! An entry is changed under its window's lock and the region lock, shared. A snapshot (`Private` to `Shared`) and
+//! `lazy_free` (held once to `Lazy`) alone change entries without the window's lock, holding the region lock exclusively,
+//! so never while a fault looks at an entry for the last time.
 
 mod entries;
 mod entry;
