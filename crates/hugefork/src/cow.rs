@@ -8,7 +8,7 @@
 //! The last line mends what forks of forks make inexact: their holders are not told apart.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::options::OnLimit;
@@ -18,13 +18,32 @@ use crate::sync;
 const MOMENT: Duration = Duration::from_millis(10);
 
 /// The account of one region.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct CowAccount {
+    /// Tells the region from all others that there ever were.
+    id: RegionId,
     blocks: AtomicUsize,
     derived: AtomicUsize,
     /// Changes when `blocks` has gone down.
     eased: AtomicU32,
     waiting: AtomicU32,
+}
+
+/// Tells regions apart, for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RegionId(u64);
+
+impl Default for CowAccount {
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        CowAccount {
+            id: RegionId(NEXT.fetch_add(1, Ordering::Relaxed)),
+            blocks: AtomicUsize::new(0),
+            derived: AtomicUsize::new(0),
+            eased: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+        }
+    }
 }
 
 /// The most that a region lets its account come to.
@@ -35,6 +54,11 @@ pub(crate) struct CowLimit {
 }
 
 impl CowAccount {
+    /// The region whose account this is.
+    pub(crate) fn id(&self) -> RegionId {
+        self.id
+    }
+
     /// Blocks that forks and snapshots alone hold.
     pub(crate) fn blocks(&self) -> usize {
         self.blocks.load(Ordering::Relaxed)
@@ -61,34 +85,68 @@ impl CowAccount {
     }
 }
 
-/// A fork or snapshot's share in the account of the region that it was made from.
+/// A fork or snapshot's tie to the region that it was made from: its share in that region's account, and who its parent is.
 #[derive(Debug)]
-pub(crate) struct Derived(Arc<CowAccount>);
+pub(crate) struct Derived {
+    account: Arc<CowAccount>,
+    /// The region that it was made from, or, once that is gone, the one that *that* was made from; 0 if there is none left.
+    parent: AtomicU64,
+}
 
 impl Derived {
     pub(crate) fn of(account: &Arc<CowAccount>) -> Derived {
+        Derived::with_parent(account, account.id.0)
+    }
+
+    fn with_parent(account: &Arc<CowAccount>, parent: u64) -> Derived {
         account.derived.fetch_add(1, Ordering::Relaxed);
-        Derived(Arc::clone(account))
+        Derived { account: Arc::clone(account), parent: AtomicU64::new(parent) }
     }
 
     /// The last holder of some blocks has given them up.
     pub(crate) fn freed(&self, count: usize) {
         if count > 0 {
-            self.0.ease(|blocks| blocks.saturating_sub(count));
+            self.account.ease(|blocks| blocks.saturating_sub(count));
         }
+    }
+
+    /// A fork or snapshot alone holds one more block.
+    pub(crate) fn keeps_alone(&self) {
+        self.account.left();
+    }
+
+    /// The nearest region that it comes from and that still lives.
+    pub(crate) fn parent(&self) -> Option<RegionId> {
+        match self.parent.load(Ordering::Acquire) {
+            0 => None,
+            id => Some(RegionId(id)),
+        }
+    }
+
+    /// The region `gone`, which was made from `parent`, lives no more.
+    pub(crate) fn outlive(&self, gone: RegionId, parent: Option<RegionId>) {
+        let parent = parent.map_or(0, |parent| parent.0);
+        let _ = self.parent.compare_exchange(gone.0, parent, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Follows `source`, which this is a clone of, if its parent went before this one could be told. From now on it is.
+    pub(crate) fn catch_up(&self, source: &Derived) {
+        let seen = self.parent.load(Ordering::Acquire);
+        let now = source.parent.load(Ordering::Acquire);
+        let _ = self.parent.compare_exchange(seen, now, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
 impl Clone for Derived {
     fn clone(&self) -> Self {
-        Derived::of(&self.0)
+        Derived::with_parent(&self.account, self.parent.load(Ordering::Acquire))
     }
 }
 
 impl Drop for Derived {
     fn drop(&mut self) {
-        if self.0.derived.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.0.ease(|_| 0);
+        if self.account.derived.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.account.ease(|_| 0);
         }
     }
 }

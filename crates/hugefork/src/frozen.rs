@@ -15,19 +15,17 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use hugefork_kernels::{Target, Use};
-
-use crate::cow::Derived;
+use crate::cow::{Derived, RegionId};
 use crate::error::{RegionError, SystemError};
 use crate::fault::report;
 use crate::fault::resolver::Unresolved;
 use crate::options::{RegionOptions, Reserve};
 use crate::pool::core::{Home, PoolCore};
-use crate::pool::frames::{Content, Wanted};
 use crate::pool::holders::{Droppable, Dropped, Holder};
+use crate::pool::room::Found;
 use crate::space::{Addresses, Space, joined, runs};
 use crate::sync::{RegionLock, SignalsBlocked};
-use crate::sys::{Access, Left, Sys};
+use crate::sys::{Access, Left, MapFailure, Sys};
 use crate::table::split::SplitPage;
 use crate::table::{Booked, Entries, Entry};
 use crate::units::{BlockId, EntryIndex};
@@ -70,10 +68,10 @@ impl<S: Sys> Space<S> {
     /// Pinned blocks are copied: that takes blocks.
     fn make_room_for_copies(&self) -> bool {
         let _signals = SignalsBlocked::new();
-        self.pool().drop_some_lazy()
+        self.pool().drop_some_lazy() != Found::None
     }
 
-    fn fill(&self, frozen: &Frozen<S>) -> Result<(), RegionError> {
+    pub(crate) fn fill(&self, frozen: &Frozen<S>) -> Result<(), RegionError> {
         let pool = self.pool();
         let _signals = SignalsBlocked::new();
         // Who wants a block back that is in there already waits until all are.
@@ -82,6 +80,10 @@ impl<S: Sys> Space<S> {
         let alone = self.lock.exclusive();
         let mut mappings = 1;
         let filled = self.fill_locked(frozen, &mut mappings);
+        if filled.is_err() {
+            // Before anybody else looks: what two hold, others take for write-protected, and copy.
+            frozen.let_go();
+        }
         if filled.is_err() || self.table.has_splits() || self.pins.are_used() {
             // What was counted on the way does not hold there.
             mappings = 1 + self.edges(0..self.table.len());
@@ -130,72 +132,38 @@ impl<S: Sys> Space<S> {
         // On failure the entries stay `Shared` and `frozen` gives its references back: the next writes find a single
         // reference and make their blocks writable again, whatever the kernel has left of the protection. That is also
         // why what was `Shared` already is protected once more: it costs nothing where nothing changes.
-        self.protect_all(first..last + 1)?;
+        self.without_pinned(first..last + 1, |run| self.protect_run(run))?;
         self.copy_pinned(frozen, first..last + 1)
     }
 
     /// Takes the right to write to `entries` away.
-    fn protect_all(&self, entries: Range<usize>) -> Result<(), Unresolved> {
+    fn protect_run(&self, entries: Range<usize>) -> Result<(), Unresolved> {
         let len = self.pool().block_size.len_of(entries.len());
         let protected = self.pool().sys.protect(self.address_of(entries.start), len, Access::Read);
-        let has_pins_left = protected.is_err() && self.pins.are_used();
-        for index in entries.map(EntryIndex).filter(|_| has_pins_left || self.table.has_splits()) {
-            match (self.table.get(index), self.table.split(index)) {
-                (Entry::Split(_), Some(split)) => {
-                    for page in (0..split.len()).filter(|&page| split.get(page) == SplitPage::Writable) {
-                        split.set(page..page + 1, SplitPage::Readable);
-                    }
+        for index in entries.map(EntryIndex).filter(|_| self.table.has_splits()) {
+            if let (Entry::Split(_), Some(split)) = (self.table.get(index), self.table.split(index)) {
+                for page in (0..split.len()).filter(|&page| split.get(page) == SplitPage::Writable) {
+                    split.set(page..page + 1, SplitPage::Readable);
                 }
-                // Pinned, and perhaps not writable any more.
-                (Entry::Private(block), _) if has_pins_left => self.table.set(index, Entry::Shared(block)),
-                _ => {}
             }
         }
         protected.map_err(Unresolved::Unmappable)
     }
 
-    /// Gives pinned blocks to `frozen` as copies, and the right to write to them back to the region.
+    /// Gives pinned blocks to `frozen` as copies. All else is protected by then, so a write that happened before one that is
+    /// in the cut is in it too, wherever it went; only pinned blocks are not ordered among themselves.
     fn copy_pinned(&self, frozen: &Frozen<S>, entries: Range<usize>) -> Result<(), Unresolved> {
         if !self.pins.are_used() {
             return Ok(());
         }
-        let mut result = Ok(());
         for index in entries.map(EntryIndex).filter(|index| self.pins.has(*index)) {
-            let entry = self.table.get(index);
-            let Some(block) = entry.block() else { continue };
-            if result.is_ok() {
-                result = self.copy_of(block).map(|copy| frozen.entries.set(index, Entry::Borrowed(copy)));
-            }
-            if let Entry::Private(_) = entry {
-                let len = self.pool().block_size.bytes();
-                let writable = self.pool().sys.protect(self.address_of(index.0), len, Access::ReadWrite);
-                if let Err(error) = writable {
-                    // Still the region's alone: the next write makes it writable.
-                    self.table.set(index, Entry::Shared(block));
-                    result = result.and(Err(Unresolved::Unmappable(error)));
-                }
+            if let Some(block) = self.table.get(index).block() {
+                let copy = self.pool().copy_of(block, Booked::No)?;
+                frozen.entries.set(index, Entry::Borrowed(copy));
+                frozen.origin.keeps_alone();
             }
         }
-        result
-    }
-
-    /// A new block with what is in `block`, which nobody can write to through the page table just now.
-    fn copy_of(&self, block: BlockId) -> Result<BlockId, Unresolved> {
-        let pool = self.pool();
-        let taken = pool.frames.take(block, 0, 0, Wanted::Any, Booked::No).ok_or(Unresolved::PoolFull)?;
-        let new = taken.first;
-        if pool.frames.content(new) == Content::Fresh
-            && let Err(error) = pool.obtain(taken, 0)
-        {
-            pool.give_back(taken);
-            return Err(Unresolved::OutOfMemory(error));
-        }
-        pool.frames.set_content(new, Content::Used);
-        let len = pool.block_size.bytes();
-        // SAFETY: both lie in the direct map and are page-aligned; `new` is ours alone. `block` is the region's alone and
-        // write-protected; what a pin's holder writes there by other ways is its own race, as the pin's documentation says.
-        unsafe { pool.kernels.copy(len, Use::Whole).copy(pool.direct(new), pool.direct(block), len, Target::Unknown) };
-        Ok(new)
+        Ok(())
     }
 
     /// Gives the dropped pages of a split block memory again, so that others can hold it. Under the region lock, exclusively.
@@ -208,8 +176,18 @@ impl<S: Sys> Space<S> {
 }
 
 impl<S: Sys> Frozen<S> {
+    /// Gives up all blocks. Under its lock, exclusively, before anybody maps them.
+    fn let_go(&self) {
+        for (index, entry) in self.entries.iter().enumerate() {
+            if let Some(block) = entry.block() {
+                self.entries.set(EntryIndex(index), Entry::Zero);
+                self.origin.freed(usize::from(self.pool.release(block)));
+            }
+        }
+    }
+
     /// Holds nothing yet.
-    fn empty(pool: &Arc<PoolCore<S>>, count: usize, origin: Derived) -> Box<Frozen<S>> {
+    pub(crate) fn empty(pool: &Arc<PoolCore<S>>, count: usize, origin: Derived) -> Box<Frozen<S>> {
         let frozen = Box::new(Frozen {
             pool: Arc::clone(pool),
             entries: Entries::new(count),
@@ -274,13 +252,15 @@ impl<S: Sys> Frozen<S> {
             booked = self.entries.len();
         }
         let space = Space::at(addresses, options, Some(self.origin.clone()));
+        if let Some(origin) = &space.origin {
+            origin.catch_up(&self.origin);
+        }
         for index in 0..booked {
             space.table.set_booked(EntryIndex(index), Booked::Yes);
         }
         let signals = SignalsBlocked::new();
         let alone = self.lock.exclusive();
         self.check()?;
-        space.addresses.map_frozen(&self.entries)?;
         for index in (0..self.entries.len()).map(EntryIndex) {
             let entry = self.entries.get(index);
             if entry != Entry::Zero {
@@ -288,14 +268,18 @@ impl<S: Sys> Frozen<S> {
                 self.entries.set(index, Entry::Zero);
             }
         }
+        // If that fails the new region goes, with the blocks, and with what may be mapped of them.
+        let mapped = space.addresses.map_frozen(&space.table);
         drop(alone);
         drop(signals);
+        mapped?;
         Ok(space)
     }
 
     /// A second holder of the same blocks.
     pub(crate) fn duplicate(&self) -> Result<Box<Frozen<S>>, RegionError> {
         let copy = Frozen::empty(&self.pool, self.entries.len(), self.origin.clone());
+        copy.origin.catch_up(&self.origin);
         let _signals = SignalsBlocked::new();
         let filling = copy.lock.exclusive();
         let reading = self.lock.shared();
@@ -317,18 +301,26 @@ impl<S: Sys> Frozen<S> {
             let start = size.within(offset);
             let (now, rest) = to.split_at_mut(to.len().min(size.bytes() - start));
             let index = EntryIndex(size.count(offset));
-            match self.entries.get(index) {
-                Entry::Zero => now.fill(0),
-                Entry::Borrowed(block) => {
-                    // SAFETY: `start + now.len()` is within the block, which lies in the direct map.
-                    unsafe { copy_out(self.pool.direct(block).add(start), now) };
-                    // Taken away meanwhile, it may have been written to since.
-                    std::sync::atomic::fence(Ordering::Acquire);
-                    if self.entries.get(index) == Entry::Revoked {
-                        return Err(RegionError::Revoked);
+            loop {
+                match self.entries.get(index) {
+                    Entry::Zero => {
+                        now.fill(0);
+                        break;
+                    }
+                    Entry::Borrowed(block) => {
+                        // SAFETY: `start + now.len()` is within the block, which lies in the direct map.
+                        unsafe { copy_out(self.pool.direct(block).add(start), now) };
+                        // Taken away or exchanged for a copy meanwhile, it may have been written to since.
+                        std::sync::atomic::fence(Ordering::Acquire);
+                        if self.entries.get(index) == Entry::Borrowed(block) {
+                            break;
+                        }
+                    }
+                    Entry::Revoked => return Err(RegionError::Revoked),
+                    Entry::Private(_) | Entry::Shared(_) | Entry::Lazy(_) | Entry::Split(_) => {
+                        unreachable!("a snapshot's blocks are borrowed")
                     }
                 }
-                _ => return Err(RegionError::Revoked),
             }
             offset += now.len();
             to = rest;
@@ -402,12 +394,24 @@ unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
 }
 
 impl<S: Sys> Holder for Frozen<S> {
-    fn oldest_lazy(&self, _after: u32) -> Option<u32> {
+    fn id(&self) -> Option<RegionId> {
         None
     }
 
-    fn drop_lazy(&self, _mark: u32, _blocks: usize, _what: Droppable) -> Dropped {
+    fn origin(&self) -> Option<&Derived> {
+        Some(&self.origin)
+    }
+
+    fn oldest_lazy(&self, _what: Droppable) -> Option<u32> {
+        None
+    }
+
+    fn drop_lazy(&self, _until: u32, _bytes: usize, _what: Droppable, _look: &mut usize) -> Dropped {
         Dropped::default()
+    }
+
+    fn recall_lazy(&self, _changes: u64) -> bool {
+        false
     }
 
     fn revoke(&self, index: EntryIndex, block: BlockId) -> bool {
@@ -440,12 +444,40 @@ impl<S: Sys> Holder for Frozen<S> {
         index.0 < self.entries.len() && self.entries.get(index).block() == Some(block)
     }
 
-    fn lend_booking(&self, index: EntryIndex, block: BlockId) -> bool {
-        if index.0 >= self.entries.len() || self.entries.get(index) != Entry::Borrowed(block) {
+    fn copy_from_booking(&self, index: EntryIndex, block: BlockId) -> bool {
+        let is_due = || {
+            index.0 < self.entries.len()
+                && self.entries.get(index) == Entry::Borrowed(block)
+                && self.entries.is_booked(index)
+        };
+        if !is_due() {
             return false;
         }
         let _alone = self.lock.exclusive();
-        self.entries.get(index) == Entry::Borrowed(block) && self.entries.set_booked(index, Booked::No)
+        if !is_due() {
+            return false;
+        }
+        if self.view.get().is_some() && !self.pool.sys.budget().fits(2) {
+            return false;
+        }
+        let Ok(copy) = self.pool.copy_of(block, Booked::Yes) else { return false };
+        if let Some(view) = self.view.get()
+            && !self.show(view.of(index.0), copy, block)
+        {
+            self.pool.release_and(copy, Booked::Yes);
+            return false;
+        }
+        let before = self.edges_at(index);
+        self.entries.set(index, Entry::Borrowed(copy));
+        self.entries.set_booked(index, Booked::No);
+        if let Some(view) = self.view.get() {
+            view.recount(before, self.edges_at(index));
+        }
+        self.origin.keeps_alone();
+        // Seen as exchanged before the writer can change what is in the block.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        self.pool.release(block);
+        true
     }
 }
 
@@ -460,8 +492,21 @@ impl<S: Sys> Frozen<S> {
 
     /// Makes a block inaccessible in the view; true if it is.
     fn hide(&self, at: usize, block: BlockId) -> bool {
+        let hidden = self.pool.sys.hide(at, self.pool.block_size.bytes());
+        self.is_done_or_undone(hidden, at, block)
+    }
+
+    /// Shows `copy` in the view in place of `block`; true if it does.
+    fn show(&self, at: usize, copy: BlockId, block: BlockId) -> bool {
         let (sys, len) = (&self.pool.sys, self.pool.block_size.bytes());
-        let Err(failure) = sys.hide(at, len) else { return true };
+        let shown = sys.map(at, len, self.pool.offset(copy), Access::Read);
+        self.is_done_or_undone(shown, at, block)
+    }
+
+    /// Whether a call that was to replace `block` in the view has; if not, it is there again.
+    fn is_done_or_undone(&self, result: Result<(), MapFailure>, at: usize, block: BlockId) -> bool {
+        let Err(failure) = result else { return true };
+        let (sys, len) = (&self.pool.sys, self.pool.block_size.bytes());
         if failure.left == Left::Unknown && sys.map(at, len, self.pool.offset(block), Access::Read).is_err() {
             // Neither the bytes nor an error that says so would be found there.
             report::lost(&self.pool, at, failure.error);

@@ -9,9 +9,9 @@
 //! |---|---|---|
 //! | wholly inside, held once | `Lazy`; runs are one write-protection and one pass | dropped in runs |
 //! | partly inside, held once | `Split`: its covered pages `Lazy` | pages dropped, memory to the system |
-//! | partly inside, hugetlb or pinned | skipped | |
+//! | partly inside, hugetlb | skipped | |
 //! | shared | skipped | if it became so later: kept, stays lazily freed |
-//! | pinned | as any other | kept, stays lazily freed |
+//! | pinned | skipped: a pin is a write that goes on | |
 //! | never written, lazily freed already | nothing to do | |
 //!
 //! There is no dirty bit to look at in user space. So marking takes the right to write away, and the write that
@@ -40,7 +40,7 @@ pub struct LazyFreed {
     pub already: usize,
     /// Skipped: a fork or snapshot holds the block too. Once that is gone, a second call takes it.
     pub shared: usize,
-    /// Skipped: part of a block that is pinned.
+    /// Skipped: pinned. Once the pin has gone, a second call takes it.
     pub pinned: usize,
     /// Skipped: part of a block that cannot be split, since it is on hugetlb.
     pub indivisible: usize,
@@ -99,17 +99,30 @@ impl<S: Sys> Space<S> {
         let freed = done.freed;
         let result = self.free_all(entries, done);
         if done.freed > freed {
-            self.mark(windows, mark);
+            self.wait_in_line(windows, mark);
         }
         result
     }
 
-    /// Notes that something was lazily freed in these windows. What has been waiting for longer stays first in line.
-    fn mark(&self, windows: Range<usize>, mark: u32) {
-        windows.filter(|&window| self.table.mark(window) == 0).for_each(|window| self.table.set_mark(window, mark));
+    /// Notes that something was lazily freed in these windows.
+    fn wait_in_line(&self, windows: Range<usize>, mark: u32) {
+        self.table.waiting.enter(windows, mark);
+        self.pool().frames.note_change();
     }
 
     fn free_all(&self, entries: Range<usize>, done: &mut LazyFreed) -> Result<(), RegionError> {
+        let bytes = |entries: usize| self.pool().block_size.len_of(entries);
+        let mut freed_to = entries.start;
+        self.without_pinned(entries.clone(), |run| {
+            done.pinned += bytes(run.start - freed_to);
+            freed_to = run.end;
+            self.free_unpinned(run, done)
+        })?;
+        done.pinned += bytes(entries.end - freed_to);
+        Ok(())
+    }
+
+    fn free_unpinned(&self, entries: Range<usize>, done: &mut LazyFreed) -> Result<(), RegionError> {
         if self.revoked.load(Ordering::Relaxed) == 0 {
             return self.free_run(entries, done);
         }
@@ -177,7 +190,7 @@ impl<S: Sys> Space<S> {
     /// in one pass: there are 262144 blocks of 4 KiB in a GiB.
     fn make_lazy(&self, entries: Range<usize>, is_held_once: impl Fn(Entry) -> bool, done: &mut LazyFreed) {
         let (merging, bytes) = (self.pool().sys.merging(), self.pool().block_size.bytes());
-        let (mut before, mut after, mut freed) = (0, 0, 0);
+        let (mut before, mut after, mut freed, mut borrowed) = (0, 0, 0, 0);
         let mut left = entries.start.checked_sub(1).map(|index| self.table.get(EntryIndex(index))).map(|it| (it, it));
         let with_next = entries.end.min(self.table.len() - 1);
         for index in entries.start..=with_next {
@@ -189,6 +202,7 @@ impl<S: Sys> Space<S> {
                     new = Entry::Lazy(block);
                     self.table.set(EntryIndex(index), new);
                     freed += 1;
+                    borrowed += usize::from(matches!(old, Entry::Borrowed(_)));
                 }
                 _ => tally(old, bytes, done),
             }
@@ -199,6 +213,10 @@ impl<S: Sys> Space<S> {
             left = Some((old, new));
         }
         self.lazy_blocks.fetch_add(freed, Ordering::Relaxed);
+        if let Some(origin) = &self.origin {
+            // They are this fork's own from now on.
+            origin.freed(borrowed);
+        }
         self.addresses.recount(before, after);
         done.freed += freed * bytes;
     }
@@ -241,7 +259,7 @@ impl<S: Sys> Space<S> {
                     self.replace(index, Entry::Split(block));
                 }
                 self.free_pages(index, block, split, pages, protected.is_ok(), done);
-                self.mark(self.table.window(index)..self.table.window(index) + 1, mark);
+                self.wait_in_line(self.table.window(index)..self.table.window(index) + 1, mark);
                 self.addresses.recount(before, self.edges(index.0..index.0 + 1));
                 return Ok(protected?);
             }
@@ -331,29 +349,49 @@ impl<S: Sys> Space<S> {
         for index in self.touched(&range).map(EntryIndex) {
             let start = size.len_of(index.0);
             let part = range.start.max(start) - start..range.end.min(start + size.bytes()) - start;
-            let _signals = SignalsBlocked::new();
-            let _window = self.table.lock(index);
-            let _publishing = self.lock.shared();
-            match (self.table.get(index), self.table.split(index)) {
-                // Readable as before; the next write finds out whether anybody else holds it.
-                (Entry::Lazy(block), _) => {
-                    self.replace(index, Entry::Shared(block));
-                    cancelled += size.bytes();
-                }
-                (Entry::Split(_), Some(split)) => {
-                    for page in part.start / BASE_PAGE..part.end.div_ceil(BASE_PAGE) {
-                        if split.get(page) == SplitPage::Lazy {
-                            split.set(page..page + 1, SplitPage::Readable);
-                            self.lazy_pages.fetch_sub(1, Ordering::Relaxed);
-                            cancelled += BASE_PAGE;
-                        }
-                    }
-                }
-                _ => {}
-            }
+            cancelled += self.keep(index, part);
         }
         count(&self.counters.bytes_cancelled, cancelled as u64);
         Ok(cancelled)
+    }
+
+    /// Takes back all that was lazily freed and not dropped yet, for one who is about to hold the region's bytes exclusively:
+    /// until somebody lazily frees again, nothing of them changes. A look at two counters where there is nothing.
+    pub(crate) fn keep_all(&self) {
+        if self.lazy_blocks.load(Ordering::Relaxed) == 0 && self.lazy_pages.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let marked = (0..self.table.windows()).filter(|&window| self.table.waiting.is_waiting(window));
+        let entries = marked.flat_map(|window| self.table.entries_of(window..window + 1));
+        let kept: usize = entries.map(|index| self.keep(EntryIndex(index), 0..self.pool().block_size.bytes())).sum();
+        count(&self.counters.bytes_cancelled, kept as u64);
+    }
+
+    /// Takes back what is lazily freed of a block, as a whole, or of a part of one that is split; returns how many bytes that
+    /// were.
+    fn keep(&self, index: EntryIndex, part: Range<usize>) -> usize {
+        let _signals = SignalsBlocked::new();
+        let _window = self.table.lock(index);
+        let _publishing = self.lock.shared();
+        let mut kept = 0;
+        match (self.table.get(index), self.table.split(index)) {
+            // Readable as before; the next write finds out whether anybody else holds it.
+            (Entry::Lazy(block), _) => {
+                self.replace(index, Entry::Shared(block));
+                kept = self.pool().block_size.bytes();
+            }
+            (Entry::Split(_), Some(split)) => {
+                for page in part.start / BASE_PAGE..part.end.div_ceil(BASE_PAGE) {
+                    if split.get(page) == SplitPage::Lazy {
+                        split.set(page..page + 1, SplitPage::Readable);
+                        self.lazy_pages.fetch_sub(1, Ordering::Relaxed);
+                        kept += BASE_PAGE;
+                    }
+                }
+            }
+            _ => {}
+        }
+        kept
     }
 }
 

@@ -1,8 +1,14 @@
 //! Pins: blocks whose physical memory somebody uses behind the page table's back.
 //!
-//! A pinned block is its region's alone and stays where it is: a snapshot gets a copy of it at once instead of sharing it, and
-//! it is neither split nor reclaimed. What a pin's holder writes there no fault sees, so a pin counts as a write: a block
-//! that was lazily freed while it was pinned is not lazily freed any more when the last pin goes.
+//! A pinned block is its region's alone, `Private`, and stays where it is, writable, at every moment:
+//!
+//! | operation | what becomes of a pinned block |
+//! |---|---|
+//! | fork, snapshot | get a copy of it at once instead of sharing it; the write-protection leaves it out |
+//! | `lazy_free` | skips it: what a pin's holder writes no fault sees, so a pin is a write that goes on |
+//! | `discard` | sets it to zero where it is |
+//! | reclaim, splitting, revocation | never meet one: those are for blocks that are `Lazy` or `Borrowed` |
+//! | drop of the region | leaks it, if the guard was forgotten and so never ends: nobody is given the block again |
 
 use std::fmt;
 use std::ops::Range;
@@ -33,6 +39,12 @@ impl Pins {
     /// Whether the block at `index` is pinned.
     pub(crate) fn has(&self, index: EntryIndex) -> bool {
         self.counts.get().is_some_and(|counts| counts[index.0].load(Ordering::Relaxed) > 0)
+    }
+
+    /// The first of these blocks that is pinned.
+    pub(crate) fn first_in(&self, mut entries: Range<usize>) -> Option<usize> {
+        let counts = self.counts.get()?;
+        entries.find(|&index| counts[index].load(Ordering::Relaxed) > 0)
     }
 
     /// Bytes that the counts take.
@@ -72,6 +84,23 @@ impl<S: Sys> Space<S> {
         }
     }
 
+    /// Does `each` for the runs of `entries` that are not pinned. Under a lock that keeps pins as they are.
+    pub(crate) fn without_pinned<E>(
+        &self,
+        entries: Range<usize>,
+        mut each: impl FnMut(Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if !self.pins.are_used() {
+            return each(entries);
+        }
+        let mut next = entries.start;
+        while let Some(start) = (next..entries.end).find(|&index| !self.pins.has(EntryIndex(index))) {
+            next = self.pins.first_in(start..entries.end).unwrap_or(entries.end);
+            each(start..next)?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn unpin(&self, range: &Range<usize>) {
         self.unpin_entries(self.touched(range));
     }
@@ -84,10 +113,6 @@ impl<S: Sys> Space<S> {
             let _publishing = self.lock.shared();
             let left = counts[index.0].load(Ordering::Relaxed).saturating_sub(1);
             counts[index.0].store(left, Ordering::Relaxed);
-            if let (0, Entry::Lazy(block)) = (left, self.table.get(index)) {
-                // Readable as before, and kept.
-                self.replace(index, Entry::Shared(block));
-            }
         }
     }
 }
@@ -109,9 +134,8 @@ impl<'a> Pinned<'a> {
         self.range.clone()
     }
 
-    /// The first of them: good for reading, writing and physical use while this lives. While a fork or snapshot is being taken
-    /// writes through the page table wait, and a system call that writes there may fail with `EFAULT`: call it again. The
-    /// same holds after [`Region::lazy_free`] of the block, until it is written to.
+    /// The first of them: good for reading, writing, system calls and physical use while this lives, also while a fork or
+    /// snapshot is being taken.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.region.as_mut_ptr().wrapping_add(self.range.start)
     }

@@ -53,6 +53,7 @@ impl<S: Sys> Space<S> {
             drop(signals);
             match resolved {
                 Err(Unresolved::CowLimit(OnLimit::Stall)) => self.cow.wait_a_moment(),
+                Err(Unresolved::NotYet) => {}
                 resolved => return resolved.map(drop).map_err(|reason| self.error(reason)),
             }
         }
@@ -101,8 +102,22 @@ impl<S: Sys> Space<S> {
         Ok(())
     }
 
-    /// Gives whole blocks back, one system call for each run of windows.
+    /// Makes whole blocks zero: pinned ones where they are, all others by giving them back.
     fn drop_blocks(&self, entries: Range<usize>) -> Result<(), RegionError> {
+        let mut next = entries.start;
+        while next < entries.end {
+            next = self.drop_unpinned(next..entries.end)?;
+            if next < entries.end {
+                self.zero_part(next, 0..self.pool().block_size.bytes())?;
+                next += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives whole blocks back up to the first that is pinned, which it returns, or the end. One system call for each run of
+    /// windows.
+    fn drop_unpinned(&self, entries: Range<usize>) -> Result<usize, RegionError> {
         let mut next = entries.start;
         while next < entries.end {
             // The first block that is there: what lies before it reads as zeros already.
@@ -110,12 +125,16 @@ impl<S: Sys> Space<S> {
             else {
                 break;
             };
-            self.check_budget().map_err(|reason| self.error(reason))?;
             let windows = self.windows_from(first, entries.end);
-            let end = self.table.entries_of(windows.clone()).end.min(entries.end);
+            let most = self.table.entries_of(windows.clone()).end.min(entries.end);
             let _signals = SignalsBlocked::new();
             let _windows = self.table.lock_windows(windows);
             let _publishing = self.lock.shared();
+            let end = self.pins.first_in(first..most).unwrap_or(most);
+            if end == first {
+                return Ok(first);
+            }
+            self.check_budget_for(first..end, Entry::Zero).map_err(|reason| self.error(reason))?;
             let _changing = self.changing(first..end);
             let len = self.pool().block_size.len_of(end - first);
             if let Err(failure) = self.pool().sys.map_zeros(self.address_of(first), len) {
@@ -125,14 +144,18 @@ impl<S: Sys> Space<S> {
             self.publish(EntryIndex(first), end - first, |_| Entry::Zero);
             next = end;
         }
-        Ok(())
+        Ok(entries.end)
     }
 
     /// Windows from that of `entry` on, to that of `end - 1`, as many as may be held at once.
     pub(crate) fn windows_from(&self, entry: usize, end: usize) -> Range<usize> {
-        let most = (HELD_AT_ONCE / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1);
         let first = self.table.window(EntryIndex(entry));
-        first..(self.table.window(EntryIndex(end - 1)) + 1).min(first + most)
+        first..(self.table.window(EntryIndex(end - 1)) + 1).min(first + self.most_held())
+    }
+
+    /// How many windows may be held at once.
+    pub(crate) fn most_held(&self) -> usize {
+        (HELD_AT_ONCE / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1)
     }
 
     /// Books blocks for never-written entries that have lost theirs since others hold what was there.
@@ -168,7 +191,7 @@ impl<S: Sys> Space<S> {
     pub(crate) fn error(&self, reason: Unresolved) -> RegionError {
         let pool = self.pool();
         match reason {
-            Unresolved::PoolFull => pool.full(),
+            Unresolved::PoolFull | Unresolved::NotYet => pool.full(),
             Unresolved::OutOfMemory(source) => RegionError::OutOfMemory { pool: pool.name.clone(), source },
             Unresolved::TooManyMappings => {
                 let budget = pool.sys.budget();

@@ -3,10 +3,14 @@
 //! ```text
 //!   fault: pool full ─▶ drop lazily freed blocks of all regions, oldest first ─▶ again
 //!                  └ none ─▶ the writer wrote this block before it was shared:
-//!                              revoke it from forks and snapshots without a reservation ─▶ again: held once, reused
-//!                            └ all have one ─▶ use what one of them booked for this copy ─▶ again
+//!                              revoke it from forks and snapshots without a reservation; those with one
+//!                              copy it into what they have booked ─▶ again: held once, reused
 //!                  └ none of it ─▶ the write fails, loudly
 //! ```
+//! A region may take a block away from those who have it from there: forks and snapshots of it, and of those. That helps
+//! if nobody else has it, as it is with all that the region wrote itself, and with what the region that it was made from has
+//! left to it.
+//!
 //! All this happens after the fault has let go of its own lock, so that it may wait for any other. Revoking takes it again,
 //! inside of the visit to the holders: a writer then waits for the windows of regions that were forked from its own, never
 //! the other way round.
@@ -16,108 +20,124 @@ use std::sync::atomic::Ordering;
 
 use rustix::thread::sched_yield;
 
+use crate::cow::{Derived, RegionId};
 use crate::options::Reserve;
 use crate::pool::frames::Content;
 use crate::pool::holders::{Droppable, Dropped, Enough, Holder};
+use crate::pool::room::{Found, LOOKED_AT_ONCE};
 use crate::space::Space;
 use crate::stats::count;
 use crate::sys::Sys;
+use crate::table::Entry;
 use crate::table::split::{Split, SplitPage};
-use crate::table::{Booked, Entry};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
-/// A block that a region wrote, and how many hold it, in spite of having been asked to let go of it.
+/// Who still holds a block when all had been asked to let go of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Kept {
-    block: BlockId,
-    holders: u32,
+enum Asked {
+    /// Nobody was: the block is shared no more, or a block is booked for the write.
+    Changed,
+    /// Nobody was: somebody has the block from elsewhere.
+    Strangers,
+    /// This many have kept it, this region among them.
+    Kept { block: BlockId, holders: u32 },
 }
 
 impl<S: Sys> Space<S> {
-    /// After a write to `index` found no block: true if it may find one now, or need none.
-    pub(crate) fn make_room(&self, index: EntryIndex) -> bool {
-        if self.pool().drop_some_lazy() {
-            return true;
+    /// After a write to `index` found no block: whether it may find one now, or need none.
+    pub(crate) fn make_room(&self, index: EntryIndex) -> Found {
+        match self.pool().drop_some_lazy() {
+            Found::None => {}
+            found => return found,
         }
-        let (revoked, kept) = self.revoke(index);
-        revoked > 0 || self.take_over_booking(index) || self.may_have_changed(index, kept)
+        let (revoked, asked) = self.revoke(index);
+        if revoked > 0 || self.have_copied(index) || self.may_have_changed(index, asked) {
+            Found::Some
+        } else {
+            Found::None
+        }
     }
 
-    /// Takes the block at `index` away from forks and snapshots, if this region wrote it; true if anybody lost it.
+    /// Takes the block at `index` away from forks and snapshots; true if anybody lost it.
     pub(crate) fn revoke_from_others(&self, index: EntryIndex) -> bool {
         self.revoke(index).0 > 0
     }
 
     /// How many lost it, and who has kept it.
-    fn revoke(&self, index: EntryIndex) -> (u64, Option<Kept>) {
+    fn revoke(&self, index: EntryIndex) -> (u64, Asked) {
         let mut revoked = 0;
-        let kept = self.ask_all(index, |holder, block| {
-            revoked += u64::from(holder.revoke(index, block));
-            Enough::No
-        });
+        let asked = self.ask_all(index, |holder, block| revoked += u64::from(holder.revoke(index, block)));
         count(&self.counters.blocks_revoked, revoked);
-        (revoked, kept)
+        (revoked, asked)
     }
 
-    /// Has a block that a fork or snapshot booked for this copy booked for this region instead.
-    fn take_over_booking(&self, index: EntryIndex) -> bool {
-        let mut lent = false;
-        self.ask_all(index, |holder, block| {
-            lent = holder.lend_booking(index, block);
-            if !lent {
-                return Enough::No;
-            }
-            let _publishing = self.lock.shared();
-            self.table.set_booked(index, Booked::Yes);
-            Enough::Yes
-        });
-        lent
+    /// Has forks and snapshots that have a block booked for it copy the block at `index`; true if one has.
+    fn have_copied(&self, index: EntryIndex) -> bool {
+        let mut copied = false;
+        self.ask_all(index, |holder, block| copied |= holder.copy_from_booking(index, block));
+        copied
     }
 
-    /// Has `ask` asked of the holders, under the window's lock, if this region wrote the block at `index` and others hold it.
-    /// Returns who held it when it had been asked, this region among them.
+    /// Has `ask` asked of the holders, under the window's lock, if others hold the block at `index` and all of them have it
+    /// from here.
     ///
     /// The window is locked inside of the visit: who adds a holder waits for all visits and lets no other begin, and one of
     /// those may be waiting for the window.
-    fn ask_all(&self, index: EntryIndex, mut ask: impl FnMut(&dyn Holder, BlockId) -> Enough) -> Option<Kept> {
-        let (mut locked, mut holders) = (None, 0);
-        self.pool().holders.visit(|holder| {
-            let (_, block) = locked.get_or_insert_with(|| (self.table.lock(index), self.lendable(index)));
+    fn ask_all(&self, index: EntryIndex, mut ask: impl FnMut(&dyn Holder, BlockId)) -> Asked {
+        let (mut locked, mut asked) = (None, Asked::Changed);
+        self.pool().holders.visit(|holder, family| {
+            let (_, block) = locked.get_or_insert_with(|| {
+                let window = self.table.lock(index);
+                let shared = self.lendable(index);
+                let is_ours = |block: &BlockId| {
+                    self.table.get(index).is_owner() || family.is_all_of(self.cow.id(), index, *block)
+                };
+                let block = shared.filter(is_ours);
+                asked = match (shared, block) {
+                    (Some(_), None) => Asked::Strangers,
+                    (_, None) => Asked::Changed,
+                    (_, Some(block)) => Asked::Kept { block, holders: 0 },
+                };
+                (window, block)
+            });
             let Some(block) = *block else { return Enough::Yes };
-            let enough = ask(holder, block);
-            holders += u32::from(holder.holds(index, block));
-            enough
+            if holder.id() != Some(self.cow.id()) {
+                ask(holder, block);
+            }
+            if let Asked::Kept { holders, .. } = &mut asked {
+                *holders += u32::from(holder.holds(index, block));
+            }
+            Enough::No
         });
-        let block = locked?.1?;
-        Some(Kept { block, holders })
+        asked
     }
 
     /// Whether a write to `index` that found no room may find some now: others have made it meanwhile, or the block has a
-    /// holder that was just coming or going and so was not asked. `kept` says who was.
-    fn may_have_changed(&self, index: EntryIndex, kept: Option<Kept>) -> bool {
+    /// holder that was just coming or going and so was not asked.
+    fn may_have_changed(&self, index: EntryIndex, asked: Asked) -> bool {
         let pool = self.pool();
         if pool.frames.available() > 0 || self.table.is_booked(index) {
             return true;
         }
-        let entry = self.table.get(index);
-        let Some(block) = entry.block() else { return false };
+        let Some(block) = self.table.get(index).block() else { return false };
         let holders = pool.frames.references(block);
-        if holders == 1 {
-            return true;
+        match asked {
+            _ if holders == 1 => true,
+            Asked::Changed => true,
+            Asked::Strangers => false,
+            // Those who have leaked a block are gone for good.
+            Asked::Kept { .. } if asked == Asked::Kept { block, holders } => false,
+            Asked::Kept { .. } if pool.leaked.load(Ordering::Relaxed) > 0 => false,
+            Asked::Kept { .. } => {
+                sched_yield();
+                true
+            }
         }
-        // Those who have leaked a block are gone for good.
-        let is_final = kept == Some(Kept { block, holders }) || pool.leaked.load(Ordering::Relaxed) > 0;
-        if is_final || !entry.is_owner() {
-            return false;
-        }
-        sched_yield();
-        true
     }
 
-    /// The block at `index`, if others have it from here.
+    /// The block at `index`, if others hold it too and a write there has no block booked.
     fn lendable(&self, index: EntryIndex) -> Option<BlockId> {
-        let entry = self.table.get(index);
-        let block = entry.block().filter(|block| entry.is_owner() && !self.is_alone_with(*block))?;
+        let block = self.table.get(index).block().filter(|block| !self.is_alone_with(*block))?;
         (!self.table.is_booked(index)).then_some(block)
     }
 
@@ -128,41 +148,61 @@ impl<S: Sys> Space<S> {
         self.table.get(index) == Entry::Revoked
     }
 
-    /// Whether the block of a lazily freed entry may be dropped: nobody else holds or uses it.
+    /// Whether the block of a lazily freed entry may be dropped: nobody else holds it. Nobody uses it either: what is pinned
+    /// is not lazily freed.
     fn may_drop(&self, index: EntryIndex, block: BlockId) -> bool {
-        self.is_alone_with(block) && !self.pins.has(index)
+        debug_assert!(!self.pins.has(index), "a pinned block is writable, and no more");
+        self.is_alone_with(block)
     }
 
-    /// Drops what is lazily freed in these windows.
-    fn drop_windows(&self, windows: Range<usize>, wanted: usize, what: Droppable, dropped: &mut Dropped) {
+    /// Looks at windows that were taken out of the line, and drops what is lazily freed there.
+    fn drop_windows(&self, windows: Range<usize>, bytes: usize, what: Droppable, look: &mut usize) -> Dropped {
         let _windows = self.table.lock_windows(windows.clone());
         let _publishing = self.lock.shared();
+        let size = self.pool().block_size;
         let entries = self.table.entries_of(windows.clone());
+        let mut dropped = Dropped::default();
         let mut next = entries.start;
-        while next < entries.end && dropped.blocks < wanted {
+        while next < entries.end && dropped.bytes < bytes && *look > 0 {
             let may = |index: usize| match self.table.get(EntryIndex(index)) {
                 Entry::Lazy(block) => self.may_drop(EntryIndex(index), block),
-                _ => false,
+                Entry::Zero
+                | Entry::Private(_)
+                | Entry::Shared(_)
+                | Entry::Borrowed(_)
+                | Entry::Split(_)
+                | Entry::Revoked => false,
             };
-            let Some(start) = (next..entries.end).find(|&index| may(index)) else { break };
-            let most = entries.end.min(start.saturating_add(wanted - dropped.blocks));
+            let start = next;
+            let most = entries.end.min(start.saturating_add((bytes - dropped.bytes).div_ceil(size.bytes())));
             let end = (start..most).find(|&index| !may(index)).unwrap_or(most);
-            next = end;
-            if !self.drop_run(start..end) {
-                break;
+            if start < end {
+                if self.drop_run(start..end) {
+                    dropped.blocks += end - start;
+                    dropped.bytes += size.len_of(end - start);
+                }
+                next = end;
+            } else {
+                self.drop_split(EntryIndex(start), what, &mut dropped);
+                next = start + 1;
             }
-            dropped.blocks += end - start;
-            dropped.bytes += self.pool().block_size.len_of(end - start);
+            *look = look.saturating_sub(next - start);
         }
-        if self.lazy_pages.load(Ordering::Relaxed) > 0 {
-            entries.clone().for_each(|index| self.drop_split(EntryIndex(index), what, dropped));
-        }
-        for window in windows {
+        for window in windows.rev() {
             let mut entries = self.table.entries_of(window..window + 1);
-            if !entries.any(|index| self.has_lazy(EntryIndex(index))) {
-                self.table.set_mark(window, 0);
+            if entries.end > next {
+                self.table.waiting.put_back(window);
+            } else if entries.any(|index| self.has_lazy(EntryIndex(index))) {
+                self.table.waiting.set_aside(window);
+            } else {
+                self.table.waiting.leave(window);
             }
         }
+        dropped
+    }
+
+    fn has_any_lazy(&self) -> bool {
+        self.lazy_blocks.load(Ordering::Relaxed) > 0 || self.lazy_pages.load(Ordering::Relaxed) > 0
     }
 
     fn has_lazy(&self, index: EntryIndex) -> bool {
@@ -173,16 +213,18 @@ impl<S: Sys> Space<S> {
         }
     }
 
-    /// One system call for a run of blocks; false if it could not be made.
+    /// One system call for a run of blocks; false if it could not be made, which may be different the next time.
     fn drop_run(&self, entries: Range<usize>) -> bool {
         let pool = self.pool();
-        if self.check_budget().is_err() {
+        if self.check_budget_for(entries.clone(), Entry::Zero).is_err() {
+            pool.frames.note_change();
             return false;
         }
         let _changing = self.changing(entries.clone());
         let len = pool.block_size.len_of(entries.len());
         if let Err(failure) = pool.sys.map_zeros(self.address_of(entries.start), len) {
             self.restore(entries, failure.left);
+            pool.frames.note_change();
             return false;
         }
         self.publish(EntryIndex(entries.start), entries.len(), |_| Entry::Zero);
@@ -201,6 +243,7 @@ impl<S: Sys> Space<S> {
         for run in split.runs_of(0..split.len(), SplitPage::Lazy) {
             let bytes = run.len() * BASE_PAGE;
             if self.check_budget().is_err() || !self.drop_pages(index, block, split, run) {
+                self.pool().frames.note_change();
                 break;
             }
             dropped.bytes += bytes;
@@ -236,33 +279,44 @@ impl<S: Sys> Space<S> {
 }
 
 impl<S: Sys> Holder for Space<S> {
-    fn oldest_lazy(&self, after: u32) -> Option<u32> {
-        if self.lazy_blocks.load(Ordering::Relaxed) == 0 && self.lazy_pages.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        (0..self.table.windows()).map(|window| self.table.mark(window)).filter(|&mark| mark > after).min()
+    fn id(&self) -> Option<RegionId> {
+        Some(self.cow.id())
     }
 
-    fn drop_lazy(&self, mark: u32, blocks: usize, what: Droppable) -> Dropped {
+    fn origin(&self) -> Option<&Derived> {
+        self.origin.as_ref()
+    }
+
+    fn oldest_lazy(&self, what: Droppable) -> Option<u32> {
+        let keeps_its_blocks = what == Droppable::Blocks && self.reserve == Reserve::Full;
+        if keeps_its_blocks || !self.has_any_lazy() {
+            return None;
+        }
+        // Who has some in hand may be about to drop them.
+        let _looking = self.table.waiting.look();
+        self.table.waiting.oldest()
+    }
+
+    fn drop_lazy(&self, until: u32, bytes: usize, what: Droppable, look: &mut usize) -> Dropped {
         let mut dropped = Dropped::default();
-        let keeps_its_blocks = self.reserve == Reserve::Full;
-        if what == Droppable::Blocks && keeps_its_blocks || self.oldest_lazy(0).is_none() {
-            return dropped;
+        let mut slice = LOOKED_AT_ONCE.min(*look);
+        let before = slice;
+        let _looking = self.table.waiting.look();
+        while dropped.bytes < bytes && slice > 0 {
+            // No more than may be held at once, nor than will be needed or looked at.
+            let needed = self.pool().block_size.count(bytes - dropped.bytes).min(slice);
+            let most = (self.table.window(EntryIndex(needed)) + 1).min(self.most_held());
+            let Some(windows) = self.table.waiting.take(until, most) else { break };
+            let more = self.drop_windows(windows, bytes - dropped.bytes, what, &mut slice);
+            dropped.blocks += more.blocks;
+            dropped.bytes += more.bytes;
         }
-        let windows = self.table.windows();
-        let is_due = |window: &usize| (1..=mark).contains(&self.table.mark(*window));
-        let mut next = 0;
-        while dropped.blocks < blocks {
-            let Some(start) = (next..windows).find(is_due) else { break };
-            // No more than may be held at once, nor than will be needed.
-            let needed = self.table.window(EntryIndex(blocks - dropped.blocks)) + 1;
-            let most = self.windows_from(self.table.entries_of(start..start + 1).start, self.table.len()).end;
-            let most = most.min(start.saturating_add(needed));
-            let end = (start..most).find(|window| !is_due(window)).unwrap_or(most);
-            self.drop_windows(start..end, blocks, what, &mut dropped);
-            next = end;
-        }
+        *look -= before - slice;
         dropped
+    }
+
+    fn recall_lazy(&self, changes: u64) -> bool {
+        self.has_any_lazy() && self.table.waiting.recall(&self.table.waiting.look(), changes)
     }
 
     fn revoke(&self, index: EntryIndex, block: BlockId) -> bool {
@@ -273,7 +327,7 @@ impl<S: Sys> Holder for Space<S> {
         let _window = self.table.lock(index);
         let _publishing = self.lock.shared();
         let is_due = self.table.get(index) == Entry::Borrowed(block) && !self.table.is_booked(index);
-        if !is_due || self.check_budget().is_err() {
+        if !is_due || self.check_budget_for(index.0..index.0 + 1, Entry::Revoked).is_err() {
             return false;
         }
         let _changing = self.changing(index.0..index.0 + 1);
@@ -289,14 +343,15 @@ impl<S: Sys> Holder for Space<S> {
         index.0 < self.table.len() && self.table.get(index).block() == Some(block)
     }
 
-    fn lend_booking(&self, index: EntryIndex, block: BlockId) -> bool {
-        if index.0 >= self.table.len() || self.table.get(index) != Entry::Borrowed(block) {
+    fn copy_from_booking(&self, index: EntryIndex, block: BlockId) -> bool {
+        let is_due = || {
+            index.0 < self.table.len() && self.table.get(index) == Entry::Borrowed(block) && self.table.is_booked(index)
+        };
+        // Looked at without the lock first, as when it is to be revoked.
+        if !is_due() {
             return false;
         }
         let _window = self.table.lock(index);
-        let _publishing = self.lock.shared();
-        // With a third holder this fork may need it: its own copy would be one of two that are still to come.
-        let is_other = self.table.get(index) == Entry::Borrowed(block) && self.pool().frames.references(block) == 2;
-        is_other && self.table.set_booked(index, Booked::No)
+        is_due() && self.copy_booked(index).is_ok()
     }
 }

@@ -86,11 +86,14 @@ impl Region {
         ptr::with_exposed_provenance_mut(self.space().addresses.base)
     }
 
-    /// All bytes, for the one who has the region to itself.
+    /// All bytes, for the one who has the region to itself. Takes back what was [lazily freed](Region::lazy_free) and not
+    /// dropped yet, all over the region, so that nothing changes while the slice is used.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        self.space().keep_all();
         // SAFETY: the range is readable and, through faults, writable for as long as `self` is borrowed. Others could
         // only reach it through `as_mut_ptr`, whose users answer for not writing while it is borrowed exclusively.
-        // Changes of what is mapped keep every byte.
+        // Changes of what is mapped keep every byte: those that do not need `self` (`discard`), or what was lazily freed,
+        // and nothing is now, or can be while `self` is borrowed.
         unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) }
     }
 

@@ -302,8 +302,6 @@ impl<S: Sys> Space<S> {
         if matches!(new, Entry::Private(_)) {
             // What was booked has been used.
             self.table.set_booked(index, Booked::No);
-        } else if self.reserve == Reserve::None && self.table.set_booked(index, Booked::No) {
-            pool.frames.unreserve(1);
         } else if wants_booking && !self.table.is_booked(index) && pool.frames.reserve(1).is_some() {
             // Others hold the block that was here: another one is booked in its place, if there is one.
             self.table.set_booked(index, Booked::Yes);
@@ -418,6 +416,20 @@ impl<S: Sys> Space<S> {
         (1..split.len()).filter(|&page| mapped(page - 1) != mapped(page)).count()
     }
 
+    /// Edges in and at both ends of `entries` once all of them are `new`: zeros or nothing, which are one mapping.
+    pub(crate) fn edges_as(&self, entries: &Range<usize>, new: Entry) -> usize {
+        let merging = self.pool().sys.merging();
+        let is_edge = |at: usize, left: Entry, right: Entry| usize::from(!self.joined_at(at, left, right, merging));
+        let mut edges = 0;
+        if entries.start > 0 {
+            edges += is_edge(entries.start, self.table.get(EntryIndex(entries.start - 1)), new);
+        }
+        if entries.end < self.table.len() {
+            edges += is_edge(entries.end, new, self.table.get(EntryIndex(entries.end)));
+        }
+        edges
+    }
+
     /// Whether this region alone holds the block of its entry. Under the region lock that stays so, or becomes so.
     pub(crate) fn is_alone_with(&self, block: BlockId) -> bool {
         self.pool().frames.references(block) == 1
@@ -459,7 +471,10 @@ impl<S: Sys> Drop for Space<S> {
             let mut freed = 0;
             for (index, entry) in held {
                 let Some(block) = entry.block() else { continue };
-                if self.forget_pages(index, entry, block) {
+                if self.pins.has(index) {
+                    // A guard that was forgotten: whoever uses this block's memory may still do so.
+                    pool.leak(1);
+                } else if self.forget_pages(index, entry, block) {
                     freed += usize::from(pool.release(block) && matches!(entry, Entry::Borrowed(_)));
                 } else {
                     pool.leak(1);

@@ -5,7 +5,7 @@ mod common;
 
 use std::sync::Mutex;
 
-use hugefork::{Backing, BlockSize, Pool, Snapshot};
+use hugefork::{Backing, BlockSize, Pool, Region, RegionOptions, Reserve};
 
 const STACK: usize = 256 << 10;
 const PAINT: u8 = 0xa5;
@@ -29,7 +29,7 @@ fn used_by(faults: impl FnOnce() + Send) -> usize {
 }
 
 /// What stands in the way of a write to a full pool, until the `SIGBUS` handler takes it away.
-static IN_THE_WAY: Mutex<Option<Snapshot>> = Mutex::new(None);
+static IN_THE_WAY: Mutex<Option<Region>> = Mutex::new(None);
 
 extern "C" fn make_room(_signal: libc::c_int) {
     // Not what a program should do in a handler; here nothing else runs.
@@ -44,8 +44,7 @@ fn full_pool() {
     let mut region = pool.region(2 << 20).unwrap();
     region.as_mut_slice()[0] = 1;
     let mut fork = region.fork().unwrap();
-    drop(region);
-    *IN_THE_WAY.lock().unwrap() = Some(fork.snapshot().unwrap());
+    *IN_THE_WAY.lock().unwrap() = Some(region);
     fork.as_mut_slice()[0] += 1;
     assert_eq!(fork.as_mut_slice()[0], 2);
     assert_eq!(fork.stats().faults.failed, 1);
@@ -72,6 +71,18 @@ fn short_pool() {
     other.as_mut_slice()[5000] = 1;
 }
 
+/// A write that finds the pool full and has a fork and a snapshot copied into what is booked for them.
+fn booked_pool() {
+    let pool = Pool::builder().name("booked").capacity(6 << 20).build().unwrap();
+    let mut region = pool.region(2 << 20).unwrap();
+    region.as_mut_slice().fill(1);
+    let fork = region.fork_with(RegionOptions::new().reserve(Reserve::Full)).unwrap();
+    let snapshot = region.snapshot_with(Reserve::Full).unwrap();
+    assert_eq!(snapshot[0], 1);
+    region.as_mut_slice()[0] = 2;
+    assert_eq!((snapshot[0], pool.stats().blocks_reserved, fork.is_revoked()), (1, 0, false));
+}
+
 #[test]
 fn the_handler_fits_the_stack_that_rust_gives_a_thread() {
     let mut most = 0;
@@ -95,9 +106,9 @@ fn the_handler_fits_the_stack_that_rust_gives_a_thread() {
         println!("{block_size} on {}: zero {zero}, copy {copy}, reuse {reuse} bytes", pool.backing());
         most = most.max(zero).max(copy).max(reuse);
     }
-    let (full, short) = (used_by(full_pool), used_by(short_pool));
-    println!("full pool: {full} bytes, short pool: {short} bytes");
-    most = most.max(full).max(short);
+    let (full, short, booked) = (used_by(full_pool), used_by(short_pool), used_by(booked_pool));
+    println!("full pool: {full} bytes, short pool: {short} bytes, booked blocks: {booked} bytes");
+    most = most.max(full).max(short).max(booked);
     assert!(most > 1000, "nothing ran on the painted stack");
     assert!(most <= 8192 - 512, "the handler used {most} bytes of a stack that may have 8192");
 }

@@ -73,6 +73,8 @@ pub(super) fn unresolved<S: Sys>(pool: &PoolCore<S>, address: usize, reason: Unr
              vm.max_map_count or take larger blocks (SIGBUS)",
             pool.sys.budget().limit(),
         )),
+        // It comes back by itself.
+        Unresolved::NotYet => {}
         Unresolved::Revoked => revoked(pool, address),
         Unresolved::CowLimit(_) => say(format_args!(
             "pool `{name}`: the write to {address:#x} would copy a block for forks and snapshots that hold all that its \

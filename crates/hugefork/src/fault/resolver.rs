@@ -35,7 +35,9 @@ use crate::advice::Advice;
 use crate::cow::CowLimit;
 use crate::error::SystemError;
 use crate::options::OnLimit;
+use crate::pool::core::Shortage;
 use crate::pool::frames::{Content, Taken, Wanted};
+use crate::pool::room::Found;
 use crate::space::Space;
 use crate::stats::count;
 use crate::sync::WordGuard;
@@ -57,6 +59,8 @@ pub(crate) enum Resolution {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unresolved {
     PoolFull,
+    /// Nothing that may be dropped for it has been found yet: it is looked for again once signals have been let in.
+    NotYet,
     OutOfMemory(SystemError),
     TooManyMappings,
     Unmappable(SystemError),
@@ -64,6 +68,23 @@ pub(crate) enum Unresolved {
     Revoked,
     /// The region's forks and snapshots would hold more than it allows.
     CowLimit(OnLimit),
+}
+
+impl From<Shortage> for Unresolved {
+    fn from(shortage: Shortage) -> Unresolved {
+        match shortage {
+            Shortage::Blocks => Unresolved::PoolFull,
+            Shortage::Memory(error) => Unresolved::OutOfMemory(error),
+        }
+    }
+}
+
+/// What follows a try to make a block writable.
+enum Next {
+    Again,
+    Done,
+    /// Once signals have been let in.
+    ComeBack,
 }
 
 /// What the program is taken to do next.
@@ -90,55 +111,82 @@ impl<S: Sys> Space<S> {
     /// Resolves a write to byte `offset` of the region.
     pub(crate) fn resolve(&self, offset: usize) -> Result<Resolution, Unresolved> {
         let index = EntryIndex(self.pool().block_size.count(offset));
-        let resolved = self.make_writable(index, Some(self.pool().block_size.within(offset)));
-        if resolved == Err(Unresolved::CowLimit(OnLimit::Stall)) {
-            // The write faults again, and signals are delivered in between.
-            self.cow.wait_a_moment();
-            return Ok(Resolution::Raced);
+        let target = self.pool().block_size.within(offset);
+        self.or_come_back(self.make_writable(index, Some(target)))
+    }
+
+    /// Where a write is neither done nor failed, it faults again, and signals are delivered in between.
+    fn or_come_back(&self, resolved: Result<Resolution, Unresolved>) -> Result<Resolution, Unresolved> {
+        match resolved {
+            Err(Unresolved::CowLimit(OnLimit::Stall)) => self.cow.wait_a_moment(),
+            Err(Unresolved::NotYet) => {}
+            resolved => return resolved,
         }
-        resolved
+        Ok(Resolution::Raced)
     }
 
     /// Makes the block at `index` writable; `target` is the byte in it that is touched next, if known.
     pub(crate) fn make_writable(&self, index: EntryIndex, target: Option<usize>) -> Result<Resolution, Unresolved> {
         let mut limit = self.limit;
-        let resolved = loop {
-            let window = self.table.lock(index);
-            let resolved = self.make_writable_locked(index, target, limit);
-            drop(window);
-            match resolved {
-                Err(Unresolved::PoolFull) if self.make_room(index) => {}
-                Err(Unresolved::CowLimit(OnLimit::Revoke)) => {
-                    if !self.revoke_from_others(index) {
-                        limit = None;
-                    }
-                }
-                // Not done and not failed: it comes back.
-                Err(Unresolved::CowLimit(OnLimit::Stall)) => return resolved,
-                resolved => break resolved,
+        loop {
+            let resolved = self.make_writable_once(index, target, limit);
+            match self.after(index, &resolved, &mut limit) {
+                Next::Again => {}
+                Next::Done => return resolved,
+                Next::ComeBack => return Err(Unresolved::NotYet),
             }
-        };
+        }
+    }
+
+    /// What follows a try: room is made, if that is what was missing, or the result is counted. Under no lock.
+    fn after(
+        &self,
+        index: EntryIndex,
+        resolved: &Result<Resolution, Unresolved>,
+        limit: &mut Option<CowLimit>,
+    ) -> Next {
         let counter = match resolved {
             Ok(Resolution::DemandZero) => &self.counters.demand_zero,
             Ok(Resolution::Copied) => &self.counters.copied,
             Ok(Resolution::Reused) => &self.counters.reused,
             Ok(Resolution::Raced) => &self.counters.raced,
-            Err(_) => &self.counters.failed,
+            Err(Unresolved::PoolFull) => match self.make_room(index) {
+                Found::Some => return Next::Again,
+                Found::None => &self.counters.failed,
+                Found::LookAgain => return Next::ComeBack,
+            },
+            Err(Unresolved::CowLimit(OnLimit::Revoke)) => {
+                if !self.revoke_from_others(index) {
+                    *limit = None;
+                }
+                return Next::Again;
+            }
+            // Not done and not failed: it comes back.
+            Err(Unresolved::CowLimit(OnLimit::Stall) | Unresolved::NotYet) => return Next::Done,
+            Err(
+                Unresolved::CowLimit(OnLimit::Fail)
+                | Unresolved::OutOfMemory(_)
+                | Unresolved::TooManyMappings
+                | Unresolved::Unmappable(_)
+                | Unresolved::Revoked,
+            ) => &self.counters.failed,
         };
         count(counter, 1);
-        resolved
+        Next::Done
     }
 
-    /// As [`Space::make_writable`], the window being locked by the caller, who makes room if there is none.
-    fn make_writable_locked(
+    /// As [`Space::make_writable`], with what there is.
+    fn make_writable_once(
         &self,
         index: EntryIndex,
         target: Option<usize>,
         limit: Option<CowLimit>,
     ) -> Result<Resolution, Unresolved> {
+        let _window = self.table.lock(index);
         let entry = self.table.get(index);
         match entry {
-            Entry::Private(_) => return Ok(self.raced(index)),
+            // Another thread was faster.
+            Entry::Private(_) => return Ok(Resolution::Raced),
             Entry::Revoked => return Err(Unresolved::Revoked),
             _ => {}
         }
@@ -156,15 +204,6 @@ impl<S: Sys> Space<S> {
             },
             _ => self.give_zeroed(index, target, outlook),
         }
-    }
-
-    /// A write to what is writable already: another thread was faster.
-    fn raced(&self, index: EntryIndex) -> Resolution {
-        if self.pins.has(index) {
-            // Perhaps it is being copied for a snapshot, and not writable until that is done.
-            drop(self.lock.shared());
-        }
-        Resolution::Raced
     }
 
     /// First write: zeroed blocks for `index` and its never-written neighbours.
@@ -273,6 +312,18 @@ impl<S: Sys> Space<S> {
         Ok(Resolution::Copied)
     }
 
+    /// Copies the block at `index`, which others hold, into the one that is booked for it. Under the window's lock.
+    pub(crate) fn copy_booked(&self, index: EntryIndex) -> Result<(), Unresolved> {
+        // As above: not while a snapshot is half done.
+        drop(self.lock.shared());
+        let (taken, start) = self.take(index, index.0..index.0 + 1, Wanted::Any)?;
+        self.obtain_fresh(taken)?;
+        self.copy_blocks(start, taken, index, None, self.outlook(index, None));
+        self.map(start, taken)?;
+        self.count_copied(taken);
+        Ok(())
+    }
+
     // Choosing, copying and counting are functions of their own so that what they need is off the stack when the deepest
     // call is made: without optimisation every local of a function stays there (see handler_stack).
 
@@ -322,6 +373,10 @@ impl<S: Sys> Space<S> {
 
     /// The entries that a write to the shared block at `index` copies. Under the region lock.
     fn copy_run(&self, index: EntryIndex, outlook: Outlook) -> Run<'_> {
+        if self.limit.is_some() {
+            // Each copy is charged to its limit before it is made.
+            return self.only(index);
+        }
         let (frames, budget) = (&self.pool().frames, self.pool().sys.budget());
         let is_held_by_others = |entry: Entry, _| match entry {
             Entry::Shared(block) | Entry::Borrowed(block) => frames.references(block) > 1,
@@ -518,6 +573,13 @@ impl<S: Sys> Space<S> {
     pub(crate) fn check_budget(&self) -> Result<(), Unresolved> {
         let fits = self.pool().sys.budget().fits(MAPPINGS_PER_FAULT);
         if fits { Ok(()) } else { Err(Unresolved::TooManyMappings) }
+    }
+
+    /// Whether `entries` may become one mapping, of zeros or of nothing: that frees mappings more often than it takes any, and
+    /// must work when there is none left.
+    pub(crate) fn check_budget_for(&self, entries: Range<usize>, new: Entry) -> Result<(), Unresolved> {
+        let more = self.edges_as(&entries, new).saturating_sub(self.edges(entries));
+        if more == 0 || self.pool().sys.budget().fits(more) { Ok(()) } else { Err(Unresolved::TooManyMappings) }
     }
 
     /// Gives blocks back that could not be used, and passes the reason on.

@@ -12,6 +12,7 @@ use crate::frozen::Frozen;
 use crate::options::{OnLimit, RegionOptions, Reserve};
 use crate::pool::core::PoolCore;
 use crate::pool::holders::Droppable;
+use crate::pool::room::Found;
 use crate::pool::stock::Stock;
 use crate::space::Space;
 use crate::sys::soft::{Call, SoftMmu};
@@ -54,6 +55,14 @@ pub(super) struct SnapshotModel {
     pub(super) frozen: Box<Frozen<SoftMmu>>,
     pub(super) bytes: Vec<u8>,
     pub(super) reserve: Reserve,
+}
+
+impl Shape {
+    /// The entries that are pinned.
+    fn pinned(self, model: &RegionModel) -> impl Iterator<Item = EntryIndex> {
+        let entries = (0..model.bytes.len() / self.block).map(EntryIndex);
+        entries.filter(|index| model.space.pins.has(*index))
+    }
 }
 
 /// What regions and forks are made with.
@@ -100,11 +109,14 @@ impl World {
                 return;
             }
             match model.space.resolve(offset) {
-                Ok(_) => {}
+                Ok(_) | Err(Unresolved::NotYet) => {}
                 Err(Unresolved::PoolFull) => {
                     assert_eq!(self.pool.frames.available(), 0, "said full, and was not");
                     let excused = !mmu_fits(mmu) || failing && !mmu.failure_pending();
-                    assert!(excused || !self.pool.drop_some_lazy(), "said full, and something may be dropped");
+                    assert!(
+                        excused || self.pool.drop_some_lazy() == Found::None,
+                        "said full, and something may be dropped"
+                    );
                     // A region that was told to leave its reservation, by a discard that found no other block, is not promised any.
                     let index = EntryIndex(offset / block);
                     assert!(!(is_first && model.space.table.is_booked(index)), "a block was promised");
@@ -145,6 +157,8 @@ impl World {
                     && self.regions.len() < 5
                     && let Ok(space) = self.regions[at].space.freeze().and_then(|frozen| frozen.share(options))
                 {
+                    // Copies of pinned blocks may have needed blocks.
+                    self.notice_what_was_dropped();
                     let bytes = self.regions[at].bytes.clone();
                     self.regions.push(RegionModel::new(space, bytes, options.reserve));
                 }
@@ -155,6 +169,7 @@ impl World {
                     && let Ok(frozen) = self.regions[at].space.freeze()
                 {
                     let reserve = if with % 4 == 0 { Reserve::Full } else { Reserve::None };
+                    self.notice_what_was_dropped();
                     if reserve == Reserve::None || frozen.reserve().is_ok() {
                         let bytes = self.regions[at].bytes.clone();
                         self.snapshots.push(SnapshotModel { frozen, bytes, reserve });
@@ -253,14 +268,15 @@ impl World {
                 if let Some(at) = region(at) {
                     let model = &mut self.regions[at];
                     let range = sub_range(*start, *len, model.bytes.len(), self.shape.block);
-                    if model.pins.iter().any(|pin| pin.start < range.end && range.start < pin.end) {
-                        // Who pins a range and discards it has lost it.
-                        return;
-                    }
+                    let pinned = self.shape.pinned(model).map(|index| (index, model.space.table.get(index)));
+                    let pinned: Vec<_> = pinned.collect();
                     let discarded = model.space.discard(range.clone());
                     // At the ends it may have needed blocks.
                     self.notice_what_was_dropped();
                     let model = &mut self.regions[at];
+                    for (index, entry) in pinned {
+                        assert_eq!(model.space.table.get(index), entry, "a pinned block was moved");
+                    }
                     match discarded {
                         Ok(()) => model.bytes[range].fill(0),
                         // Some of it may be zero, none of it may be anything else.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hugefork_kernels::{Kernels, Side, Target, Use};
 
-use super::frames::{Content, Frames, Taken};
+use super::frames::{Content, Frames, Taken, Wanted};
 use super::holders::Holders;
 use super::ranges::Ranges;
 use super::stock::Stock;
@@ -117,6 +117,24 @@ impl<S: Sys> PoolCore<S> {
         Ok(())
     }
 
+    /// A new block with what is in `block`, which the caller holds: one that is `booked` for it, or any. Others may write to
+    /// `block` meanwhile only if it is pinned, which leaves it open which of their writes are in the copy.
+    pub(crate) fn copy_of(&self, block: BlockId, booked: Booked) -> Result<BlockId, Shortage> {
+        let taken = self.frames.take(block, 0, 0, Wanted::Any, booked).ok_or(Shortage::Blocks)?;
+        let (new, len) = (taken.first, self.block_size.bytes());
+        if self.frames.content(new) == Content::Fresh
+            && let Err(error) = self.obtain(taken, 0)
+        {
+            self.give_back(taken);
+            return Err(Shortage::Memory(error));
+        }
+        self.frames.set_content(new, Content::Used);
+        self.nudge_stock();
+        // SAFETY: both lie in the direct map and are page-aligned; `new` is ours alone, and `block` is held by the caller.
+        unsafe { self.kernels.copy(len, Use::Whole).copy(self.direct(new), self.direct(block), len, Target::Unknown) };
+        Ok(new)
+    }
+
     /// The parts of a run that hold the same.
     pub(crate) fn runs_by_content(&self, taken: Taken) -> impl Iterator<Item = (Taken, Content)> {
         let mut next = 0;
@@ -182,6 +200,15 @@ impl<S: Sys> PoolCore<S> {
     fn homes(&self) -> MutexGuard<'_, Ranges> {
         self.homes.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Why there is no new block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Shortage {
+    /// None is free.
+    Blocks,
+    /// One is, and the kernel gives no memory for it.
+    Memory(SystemError),
 }
 
 /// A range of blocks that a region would like to live in, until this is dropped.

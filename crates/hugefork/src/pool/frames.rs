@@ -97,6 +97,9 @@ pub(crate) struct Frames {
     available: AtomicUsize,
     /// Blocks that are booked for entries.
     reserved: AtomicUsize,
+    /// Goes up when a holder may have become the only one of a block, or something else happened after which lazily freed
+    /// blocks that could not be dropped can.
+    changes: AtomicU64,
     /// Takers of runs, who book more than they may find: `[ started : 32 | under way : 32 ]`.
     runs: AtomicU64,
 }
@@ -121,8 +124,19 @@ impl Frames {
             fresh_count: AtomicUsize::new(count),
             available: AtomicUsize::new(count),
             reserved: AtomicUsize::new(0),
+            changes: AtomicU64::new(0),
             runs: AtomicU64::new(0),
         }
+    }
+
+    /// Counts what may make lazily freed blocks droppable that were not.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    /// Something has changed that [`Frames::changes`] counts.
+    pub(crate) fn note_change(&self) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Number of blocks.
@@ -330,8 +344,13 @@ impl Frames {
     pub(crate) fn drop_reference(&self, block: BlockId, keep: Booked) -> bool {
         let before = self.words[block.index()].fetch_sub(ONE_REFERENCE, Ordering::Release);
         debug_assert!(before >= ONE_REFERENCE, "a free block lost a holder");
-        if before / ONE_REFERENCE != 1 {
-            return false;
+        match before / ONE_REFERENCE {
+            1 => {}
+            2 => {
+                self.note_change();
+                return false;
+            }
+            _ => return false,
         }
         // All accesses of earlier holders happen before whatever the next one does with the block.
         fence(Ordering::Acquire);

@@ -17,6 +17,21 @@ use crate::units::{BlockId, HUGE_PAGE};
 /// faults find some.
 const DROPPED_AT_ONCE: usize = 64 << 20;
 
+/// Entries that a fault looks at for that, at most: half a millisecond. If it has found none by then it lets signals in, and
+/// comes back.
+pub(crate) const LOOKED_AT_ONCE: usize = 64 << 10;
+
+/// What a search for lazily freed blocks came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Some were dropped.
+    Some,
+    /// Nothing can be dropped.
+    None,
+    /// Nothing could be dropped among those that were looked at; there are more.
+    LookAgain,
+}
+
 /// Free blocks are given back to the system in runs of at most this many bytes: faults that need one of them wait so long.
 const TRIMMED_AT_ONCE: usize = 32 << 20;
 
@@ -25,7 +40,7 @@ impl<S: Sys> PoolCore<S> {
     pub(crate) fn book(&self, count: usize) -> Result<(), RegionError> {
         let _signals = SignalsBlocked::new();
         while self.frames.reserve(count).is_none() {
-            if !self.drop_some_lazy() {
+            if self.drop_some_lazy() == Found::None {
                 return Err(RegionError::NotReservable {
                     pool: self.name.clone(),
                     wanted: count,
@@ -37,46 +52,73 @@ impl<S: Sys> PoolCore<S> {
         Ok(())
     }
 
-    /// Drops lazily freed blocks so that others can have them; false if there are none. For a fault handler that holds no
-    /// lock, and for calls, with signals blocked.
-    pub(crate) fn drop_some_lazy(&self) -> bool {
-        self.drop_lazy(DROPPED_AT_ONCE, Droppable::Blocks).blocks > 0
+    /// Drops lazily freed blocks so that others can have them. For a fault handler that holds no lock, and for calls, with
+    /// signals blocked. Takes time in proportion to what is dropped, and to what others have let go of since the last time;
+    /// never more than [`LOOKED_AT_ONCE`] entries.
+    pub(crate) fn drop_some_lazy(&self) -> Found {
+        let mut look = LOOKED_AT_ONCE;
+        self.look_for_lazy(&mut look)
+    }
+
+    /// As [`PoolCore::drop_some_lazy`], looking at no more than `look` entries, from which those are taken that were looked at.
+    pub(crate) fn look_for_lazy(&self, look: &mut usize) -> Found {
+        let mut dropped = self.drop_in_line(DROPPED_AT_ONCE, Droppable::Blocks, look);
+        if dropped.blocks == 0 && *look > 0 && self.recall_lazy(self.frames.changes()) {
+            dropped = self.drop_in_line(DROPPED_AT_ONCE, Droppable::Blocks, look);
+        }
+        match (dropped.blocks, *look) {
+            (0, 0) => Found::LookAgain,
+            (0, _) => Found::None,
+            _ => Found::Some,
+        }
     }
 
     /// Drops what was lazily freed, oldest first, until `bytes` are reached or nothing is left. Takes time in proportion to
-    /// the windows of all regions for each call of `lazy_free` whose blocks are dropped; for all there is, only once.
+    /// what is lazily freed.
     pub(crate) fn drop_lazy(&self, bytes: usize, what: Droppable) -> Dropped {
+        // All is looked at, whether something has changed or not.
+        self.frames.note_change();
+        self.recall_lazy(self.frames.changes());
+        let mut look = usize::MAX;
+        self.drop_in_line(bytes, what, &mut look)
+    }
+
+    /// Drops what waits in line, that of the region first whose first window waits longest.
+    fn drop_in_line(&self, bytes: usize, what: Droppable, look: &mut usize) -> Dropped {
         let mut done = Dropped::default();
-        let mut after = 0;
-        while done.bytes < bytes {
-            let mark = if bytes >= self.block_size.len_of(self.frames.len()) {
-                Some(u32::MAX)
-            } else {
-                self.oldest_lazy(after)
-            };
-            let Some(mark) = mark else { break };
-            self.holders.visit(|holder| {
-                let wanted = self.block_size.count((bytes - done.bytes).saturating_add(self.block_size.bytes() - 1));
-                let dropped = holder.drop_lazy(mark, wanted, what);
+        while done.bytes < bytes && *look > 0 {
+            let Some((oldest, until)) = self.oldest_lazy(what) else { break };
+            self.holders.visit(|holder, _| {
+                if holder.oldest_lazy(what) != Some(oldest) {
+                    return Enough::No;
+                }
+                let dropped = holder.drop_lazy(until, bytes - done.bytes, what, look);
                 done.blocks += dropped.blocks;
                 done.bytes += dropped.bytes;
-                if done.bytes < bytes { Enough::No } else { Enough::Yes }
+                Enough::Yes
             });
-            if mark == u32::MAX {
-                break;
-            }
-            after = mark;
         }
         done
     }
 
-    fn oldest_lazy(&self, after: u32) -> Option<u32> {
+    fn recall_lazy(&self, changes: u64) -> bool {
+        let mut recalled = false;
+        self.holders.visit(|holder, _| {
+            recalled |= holder.recall_lazy(changes);
+            Enough::No
+        });
+        recalled
+    }
+
+    /// Since when the oldest region waits, and until when it is the oldest.
+    fn oldest_lazy(&self, what: Droppable) -> Option<(u32, u32)> {
         let mut oldest = None;
-        self.holders.visit(|holder| {
-            let of_holder = holder.oldest_lazy(after);
-            oldest = match (oldest, of_holder) {
-                (Some(a), Some(b)) => Some(u32::min(a, b)),
-                (a, b) => a.or(b),
+        self.holders.visit(|holder, _| {
+            oldest = match (oldest, holder.oldest_lazy(what)) {
+                (None, Some(first)) => Some((first, u32::MAX)),
+                (Some((first, _)), Some(other)) if other < first => Some((other, first)),
+                (Some((first, until)), Some(other)) => Some((first, until.min(other))),
+                (oldest, None) => oldest,
             };
             Enough::No
         });

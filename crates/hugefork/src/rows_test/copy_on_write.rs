@@ -6,7 +6,9 @@ use std::sync::mpsc::channel;
 
 use super::*;
 use crate::Observer;
+use crate::cow::Derived;
 use crate::table::Booked;
+use crate::units::BlockId;
 
 #[test]
 fn a_snapshot_adds_a_reference_to_every_block_and_write_protects_in_one_call() {
@@ -206,6 +208,89 @@ fn a_pinned_block_is_neither_moved_nor_dropped_when_the_pool_is_empty() {
         region.unpin(&(0..2 * G::BLOCK));
     }
     everywhere!(row, 2);
+}
+
+/// Others may look at the region as soon as a snapshot has failed, and before it is dropped: what it left shared they would
+/// take for write-protected, and copy while somebody writes to it.
+#[test]
+fn a_snapshot_that_fails_has_let_go_of_everything_when_others_may_look() {
+    fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
+        let region = world.written(4);
+        region.pin(G::BLOCK..G::BLOCK + 1).unwrap();
+        let earlier = region.snapshot();
+        region.write(3 * G::BLOCK, 9);
+        let free = world.free();
+        for call in [Call::Protect, Call::Obtain] {
+            let failing = Frozen::empty(&world.pool, region.table.len(), Derived::of(&region.cow));
+            world.pool.sys.fail(Some((call, 0)));
+            region.fill(&failing).unwrap_err();
+            assert!(!world.pool.sys.failure_pending());
+            let holders = [0, 1, 2, 3].map(|at| world.pool.frames.references(region.entry(at).block().unwrap()));
+            assert_eq!((holders, world.free()), ([2, 1, 2, 1], free), "after a failed {call:?}");
+            assert!(failing.entries().iter().all(|entry| entry == Entry::Zero));
+            assert!(matches!(region.entry(1), Entry::Private(_)), "pinned");
+        }
+        let copied = region.counters.blocks_copied.load(Ordering::Relaxed);
+        region.write(3 * G::BLOCK, 10);
+        assert_eq!(region.counters.blocks_copied.load(Ordering::Relaxed), copied, "nobody else holds it");
+        assert_eq!(kept_by(&earlier), vec![0..4 * G::PAGES]);
+        region.unpin(&(G::BLOCK..G::BLOCK + 1));
+    }
+    run::<Soft>(12, row);
+    run::<SoftHugetlb>(12, row);
+}
+
+#[test]
+fn a_discarded_block_that_is_pinned_becomes_zero_where_it_is() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(5);
+        region.pin(2 * G::BLOCK..2 * G::BLOCK + 1).unwrap();
+        let (pinned, free) = (region.block(2), world.free());
+        region.discard(0..5 * G::BLOCK).unwrap();
+        assert_eq!((region.entry(2), world.free()), (Entry::Private(BlockId(pinned as u32)), free + 4));
+        assert_eq!(region.kept(), vec![]);
+        let rest = world.fill();
+        region.discard(BASE_PAGE..5 * G::BLOCK).unwrap();
+        assert_eq!((region.block(2), region.kept()), (pinned, vec![]));
+        region.unpin(&(2 * G::BLOCK..2 * G::BLOCK + 1));
+        drop(rest);
+        region.discard(0..5 * G::BLOCK).unwrap();
+        assert_eq!(world.free(), free + 5);
+    }
+    everywhere!(row, 8);
+}
+
+#[test]
+fn a_block_whose_pin_was_forgotten_is_given_to_nobody_when_its_region_goes() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(3);
+        region.pin(G::BLOCK..G::BLOCK + 1).unwrap();
+        let free = world.free();
+        drop(region);
+        assert_eq!((world.free(), world.pool.leaked.load(Ordering::Relaxed)), (free + 2, 1));
+        // As `run` expects it.
+        let leaked = (0..world.pool.frames.len() as u32).map(BlockId).find(|id| world.pool.frames.references(*id) > 0);
+        world.pool.release(leaked.unwrap());
+        world.pool.leaked.store(0, Ordering::Relaxed);
+    }
+    everywhere!(row, 4);
+}
+
+/// System calls may write there while a snapshot is being taken: no write-protection passes over it.
+#[test]
+fn a_pinned_block_is_never_write_protected() {
+    fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
+        let region = world.written(3);
+        region.pin(G::BLOCK..G::BLOCK + 1).unwrap();
+        world.pool.sys.watch(region.addresses.base + G::BLOCK..region.addresses.base + 2 * G::BLOCK);
+        let snapshot = region.snapshot();
+        region.lazy_free(0..3 * G::BLOCK).unwrap();
+        assert!(!world.pool.sys.was_protected(), "not even for a moment");
+        assert_eq!(kept_by(&snapshot), vec![0..3 * G::PAGES]);
+        region.unpin(&(G::BLOCK..G::BLOCK + 1));
+    }
+    run::<Soft>(6, row);
+    run::<SoftHugetlb>(6, row);
 }
 
 /// Notes what it is told, and which block stands there then. Runs in the fault handler: no allocation, no lock.

@@ -265,6 +265,161 @@ fn a_fork_takes_what_it_wrote_away_from_its_own_snapshots() {
     everywhere!(row, 4);
 }
 
+/// The write of its parent must not use up what a fork was promised.
+#[test]
+fn a_reserved_fork_finds_its_block_after_its_parent_has_written_and_it_was_snapshotted() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(2);
+        let fork = region.fork(reserved());
+        let rest = world.fill();
+        region.write(100, 7);
+        let snapshot = fork.snapshot();
+        fork.write(100, 9);
+        assert_eq!((region.read(100), fork.read(100)), (Some(7), Some(9)));
+        assert_eq!(read_at(&snapshot, 0), Err(RegionError::Revoked));
+        // The block that the parent has not written is paid for by what is booked, snapshot or not.
+        fork.write(G::BLOCK + 100, 9);
+        assert_eq!((world.reserved(), read_at(&snapshot, G::BLOCK + 100)), (0, Ok(0)));
+        drop(rest);
+    }
+    everywhere!(row, 5);
+}
+
+#[test]
+fn two_reserved_forks_make_room_for_their_parents_write() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(1);
+        let (one, two, saved) = (region.fork(reserved()), region.fork(reserved()), region.snapshot());
+        saved.reserve().unwrap();
+        let base = saved.map().unwrap();
+        let rest = world.fill();
+        region.write(100, 7);
+        assert_eq!((region.read(100), world.reserved()), (Some(7), 0), "each has a copy of its own");
+        assert_eq!(
+            (one.kept(), two.kept(), kept_by(&saved)),
+            (vec![0..G::PAGES], vec![0..G::PAGES], vec![0..G::PAGES])
+        );
+        assert_eq!(kept(G::BLOCK, |offset| G::load(&world.pool, base + offset).unwrap()), vec![0..G::PAGES]);
+        one.write(100, 8);
+        two.write(100, 9);
+        assert_eq!([one.read(100), two.read(100), region.read(100)], [Some(8), Some(9), Some(7)]);
+        assert_eq!(G::load(&world.pool, base + 100), Some(0));
+        drop(rest);
+    }
+    everywhere!(row, 5);
+}
+
+/// Not only what it wrote itself: what the region that it was made from has left to it, too.
+#[test]
+fn a_fork_takes_blocks_back_from_its_own_snapshots_and_forks_once_nobody_else_has_them() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(2);
+        let fork = region.fork(RegionOptions::new());
+        let snapshot = fork.snapshot();
+        let grandchild = fork.fork(RegionOptions::new()).fork(RegionOptions::new());
+        let rest = world.fill();
+        check_full(&fork, 100);
+        assert!(!snapshot.is_revoked(), "it would not help: the region has the block as well");
+        drop(region);
+        fork.write(100, 7);
+        assert_eq!((fork.read(100), read_at(&snapshot, 0)), (Some(7), Err(RegionError::Revoked)));
+        assert_eq!((grandchild.entry(0), grandchild.read(G::BLOCK)), (Entry::Revoked, Some(pattern(G::PAGES))));
+        // The other way round it does not go.
+        check_full(&grandchild, G::BLOCK);
+        assert_eq!(fork.read(G::BLOCK), Some(pattern(G::PAGES)));
+        drop(rest);
+    }
+    everywhere!(row, 4);
+}
+
+#[test]
+fn a_copy_that_cannot_be_made_from_a_booking_leaves_the_snapshot_as_it_was() {
+    fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
+        let region = world.written(1);
+        let snapshot = region.snapshot();
+        snapshot.reserve().unwrap();
+        let base = snapshot.map().unwrap();
+        let rest = world.fill();
+        // Without memory for the copy; with something of the mapping carried out, and with nothing.
+        for call in [Call::Obtain, Call::Map, Call::Map] {
+            world.pool.sys.fail(Some((call, 0)));
+            assert!(matches!(region.resolve(100), Err(Unresolved::PoolFull)));
+            assert!(!world.pool.sys.failure_pending());
+            assert_eq!((world.reserved(), kept_by(&snapshot)), (1, vec![0..G::PAGES]));
+            assert_eq!(kept(G::BLOCK, |offset| world.pool.sys.load(base + offset).unwrap()), vec![0..G::PAGES]);
+        }
+        region.write(100, 7);
+        assert_eq!((world.reserved(), kept_by(&snapshot)), (0, vec![0..G::PAGES]));
+        drop(rest);
+    }
+    run::<Soft>(3, row);
+    run::<SoftHugetlb>(3, row);
+}
+
+/// What a fork lazily frees is its own by then, and no cost of the region that left it to it.
+#[test]
+fn blocks_that_a_fork_lazily_frees_are_not_charged_to_its_parent() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(3, limited::<G>(OnLimit::Fail));
+        let fork = region.fork(RegionOptions::new());
+        region.write(100, 7);
+        assert_eq!(region.cow.blocks(), 1);
+        fork.lazy_free(0..3 * G::BLOCK).unwrap();
+        assert_eq!(region.cow.blocks(), 0);
+        world.reclaim_all();
+        assert_eq!(region.cow.blocks(), 0);
+        region.write(G::BLOCK + 100, 7);
+        assert_eq!(region.cow.blocks(), 1);
+        drop(fork);
+        assert_eq!(region.cow.blocks(), 0);
+    }
+    everywhere!(row, 8);
+}
+
+/// A copy that takes its neighbours along is charged for them.
+#[test]
+fn a_limit_is_not_passed_by_the_neighbours_of_a_copy() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(8, limited::<G>(OnLimit::Fail).reserve(Reserve::Full));
+        let snapshot = region.snapshot();
+        world.pool.sys.budget().replace(0, world.pool.sys.budget().limit() / 2 + 1);
+        // A stream of writes, with few mappings left.
+        let written =
+            (0..8).filter(|block| region.prepare_write(block * G::BLOCK..block * G::BLOCK + 1).is_ok()).count();
+        world.pool.sys.budget().replace(world.pool.sys.budget().limit() / 2 + 1, 0);
+        assert_eq!((written, region.cow.blocks()), (1, 1));
+        assert_eq!(kept_by(&snapshot), vec![0..8 * G::PAGES]);
+    }
+    everywhere!(row, 20);
+}
+
+/// What frees mappings must not need any.
+#[test]
+fn without_a_mapping_left_whatever_frees_some_works() {
+    fn row<G: Ground>(world: &World<G>) {
+        let budget = world.pool.sys.budget();
+        for reclaim in [false, true] {
+            let region = world.written(6);
+            // Separate mappings, or one with an edge on both sides of what goes.
+            region.discard(0..G::BLOCK).unwrap();
+            region.discard(5 * G::BLOCK..6 * G::BLOCK).unwrap();
+            if reclaim {
+                region.lazy_free(0..6 * G::BLOCK).unwrap();
+            }
+            let left = budget.limit() - budget.used();
+            budget.replace(0, left);
+            match reclaim {
+                true => assert_eq!(world.reclaim_all().blocks, 4),
+                false => region.discard(G::BLOCK..5 * G::BLOCK).unwrap(),
+            }
+            assert!(budget.fits(1), "there are some now");
+            budget.replace(left, 0);
+            assert_eq!((region.kept(), region.addresses.mappings()), (vec![], 1));
+        }
+    }
+    everywhere!(row, 8);
+}
+
 /// One block of copies.
 fn limited<G: Ground>(on_limit: OnLimit) -> RegionOptions {
     RegionOptions::new().max_cow_bytes(G::BLOCK, on_limit)

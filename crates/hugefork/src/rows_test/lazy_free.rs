@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::LazyFreed;
+use crate::pool::room::{Found, LOOKED_AT_ONCE};
 use crate::units::HUGE_PAGE;
 
 /// Everything freed.
@@ -205,16 +206,17 @@ fn what_is_taken_back_is_kept() {
 }
 
 #[test]
-fn reclaim_keeps_a_pinned_block_which_stays_lazily_freed() {
+fn a_pinned_block_is_skipped_stays_writable_and_the_next_is_taken() {
     fn row<G: Ground>(world: &World<G>) {
-        let region = world.written(2);
-        region.pin(0..1).unwrap();
-        region.lazy_free(0..2 * G::BLOCK).unwrap();
-        assert_eq!(world.reclaim_all(), Dropped { blocks: 1, bytes: G::BLOCK });
-        assert_eq!((region.kept(), region.lazy()), (vec![0..G::PAGES], G::BLOCK));
-        region.unpin(&(0..1));
-        assert_eq!((region.lazy(), world.reclaim_all().blocks), (0, 0), "a pin counts as a write");
-        assert_eq!(region.kept(), vec![0..G::PAGES]);
+        let region = world.written(4);
+        region.pin(G::BLOCK..G::BLOCK + 1).unwrap();
+        let done = LazyFreed { freed: 3 * G::BLOCK, pinned: G::BLOCK, ..LazyFreed::default() };
+        assert_eq!(region.lazy_free(0..4 * G::BLOCK), Ok(done));
+        assert!(matches!(region.entry(1), Entry::Private(_)));
+        assert_eq!(world.reclaim_all(), Dropped { blocks: 3, bytes: 3 * G::BLOCK });
+        assert_eq!((region.kept(), region.lazy()), (vec![G::PAGES..2 * G::PAGES], 0));
+        region.unpin(&(G::BLOCK..G::BLOCK + 1));
+        assert_eq!(region.lazy_free(0..4 * G::BLOCK).unwrap().freed, G::BLOCK, "like any other again");
     }
     everywhere!(row, 4);
 }
@@ -318,12 +320,12 @@ fn a_batch_does_to_each_entry_what_its_own_state_says() {
         region.discard(4 * G::BLOCK..5 * G::BLOCK).unwrap();
         region.pin(5 * G::BLOCK..5 * G::BLOCK + 1).unwrap();
         // Private, shared, shared, private, zero, pinned, lazily freed and shared, shared.
-        let done =
-            LazyFreed { freed: 3 * G::BLOCK, already: 2 * G::BLOCK, shared: 3 * G::BLOCK, ..LazyFreed::default() };
+        let (freed, already, shared, pinned) = (2 * G::BLOCK, 2 * G::BLOCK, 3 * G::BLOCK, G::BLOCK);
+        let done = LazyFreed { freed, already, shared, pinned, ..LazyFreed::default() };
         assert_eq!(region.lazy_free(0..len), Ok(done));
         let is_lazy = [0, 1, 2, 3, 4, 5, 6, 7].map(|block| matches!(region.entry(block), Entry::Lazy(_)));
-        assert_eq!(is_lazy, [true, false, false, true, false, true, true, false]);
-        assert_eq!(world.reclaim_all().blocks, 2, "neither the pinned one nor the one shared since");
+        assert_eq!(is_lazy, [true, false, false, true, false, false, true, false]);
+        assert_eq!(world.reclaim_all().blocks, 2, "not the one that was shared since");
         assert_eq!(region.kept(), [G::PAGES..3 * G::PAGES, 5 * G::PAGES..8 * G::PAGES]);
         // What is written next is written to nobody else's block.
         region.cancel_lazy_free(0..len).unwrap();
@@ -397,4 +399,50 @@ fn what_a_device_writes_into_lazily_freed_memory_is_not_lost() {
         assert_eq!(region.kept(), vec![0..2 * G::PAGES]);
     }
     everywhere!(row, 4);
+}
+
+/// One call for each window, all of it held by a snapshot: a fault looks at each, and then knows.
+#[test]
+fn what_cannot_be_dropped_is_not_looked_at_again_before_something_changes() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(40);
+        for block in 0..40 {
+            region.lazy_free(block * G::BLOCK..(block + 1) * G::BLOCK).unwrap();
+        }
+        let snapshot = region.snapshot();
+        let find = || {
+            let _signals = SignalsBlocked::new();
+            let mut look = LOOKED_AT_ONCE;
+            let found = world.pool.look_for_lazy(&mut look);
+            (found, LOOKED_AT_ONCE - look)
+        };
+        // In line, and once more since there was a call of `lazy_free`.
+        assert_eq!(find(), (Found::None, 2 * 40));
+        assert_eq!(find(), (Found::None, 0), "nothing has changed");
+        drop(snapshot);
+        // One more call, one more look: at as much as is needed.
+        assert_eq!(find().0, Found::Some);
+        assert_eq!(region.lazy() + world.free() * G::BLOCK, 41 * G::BLOCK);
+        world.reclaim_all();
+        assert_eq!((find(), region.kept()), ((Found::None, 0), vec![]));
+    }
+    everywhere!(row, 41);
+}
+
+/// A fault does not look at all there is before it lets signals in.
+#[test]
+fn a_fault_looks_at_so_much_and_the_next_goes_on_where_it_was() {
+    fn row<G: Ground>(world: &World<G>) {
+        // Three windows, and one and a quarter of them at a time.
+        let (window, look) = (HUGE_PAGE / G::BLOCK, HUGE_PAGE / G::BLOCK * 5 / 4);
+        let region = world.written(3 * window);
+        (0..3).for_each(|at| _ = region.lazy_free(at * HUGE_PAGE..(at + 1) * HUGE_PAGE).unwrap());
+        let snapshot = region.snapshot();
+        let _signals = SignalsBlocked::new();
+        let found: Vec<_> = (0..6).map(|_| world.pool.look_for_lazy(&mut { look })).collect();
+        assert_eq!((found[0], found[1]), (Found::LookAgain, Found::LookAgain));
+        assert_eq!(found[5], Found::None, "{found:?}");
+        drop(snapshot);
+    }
+    run::<Soft>(96, row);
 }

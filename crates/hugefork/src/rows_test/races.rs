@@ -71,7 +71,7 @@ fn a_revocation_does_not_wait_for_who_waits_for_its_window() {
         let held = region.table.lock(EntryIndex(0));
         let (visited, pool, tell) = (Arc::clone(&region), Arc::clone(&world.pool), done.clone());
         let mut threads = vec![std::thread::spawn(move || {
-            pool.holders.visit(|_| {
+            pool.holders.visit(|_, _| {
                 entered.send(()).unwrap();
                 may_go.recv().unwrap();
                 drop(visited.table.lock(EntryIndex(0)));

@@ -52,6 +52,9 @@ struct State {
     calls: BTreeMap<Call, usize>,
     /// The call that fails, and how many of its kind go well before.
     failure: Option<(Call, usize)>,
+    /// Pages that must stay writable, and whether they were not at some moment.
+    watched: std::ops::Range<usize>,
+    was_protected: bool,
     /// Failures so far. Of mapping calls every other one is carried out all the same.
     failures: usize,
 }
@@ -95,6 +98,17 @@ impl SoftMmu {
     /// Whether the failure that was asked for has not happened yet.
     pub(crate) fn failure_pending(&self) -> bool {
         self.state().failure.is_some()
+    }
+
+    /// Notes from now on whether anything in a range of addresses loses the right to be written.
+    pub(crate) fn watch(&self, range: std::ops::Range<usize>) {
+        let mut state = self.state();
+        (state.watched, state.was_protected) = (range.start / BASE_PAGE..range.end / BASE_PAGE, false);
+    }
+
+    /// Whether it has.
+    pub(crate) fn was_protected(&self) -> bool {
+        self.state().was_protected
     }
 
     /// How often a call was made.
@@ -269,6 +283,7 @@ impl Sys for SoftMmu {
             Err(error) => (self.state(), Err(error), (len / 2).next_multiple_of(BASE_PAGE)),
         };
         for page in pages_of(at, len) {
+            state.was_protected |= to == Access::Read && state.watched.contains(&page);
             match state.pages.get_mut(&page) {
                 Some(Page::Memory { access, .. }) => *access = to,
                 Some(Page::Zeros) => assert_eq!(to, Access::Read, "zeros made writable"),

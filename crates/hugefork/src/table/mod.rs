@@ -3,7 +3,7 @@
 //! ```text
 //! entries   [e0][e1][e2] … [e511] | [e512] …           one u32 each (see entry.rs)
 //! windows   [      lock 0       ] | [ lock 1 ] …       a window is the larger of a block and 2 MiB
-//! marked    [      mark 0       ] | [ mark 1 ] …       when blocks of the window were first lazily freed, 0 if none is
+//! waiting   [      link 0       ] | [ link 1 ] …       windows that wait for reclaim (see waiting.rs)
 //! ```
 //! With 2 MiB blocks an entry has a lock of its own. With smaller blocks the entries of 2 MiB share one, so that a fault
 //! can take a run of neighbours in one go, and the locks stay small beside the entries.
@@ -15,23 +15,26 @@
 mod entries;
 mod entry;
 pub(crate) mod split;
+mod waiting;
 
 pub(crate) use entries::{Booked, Entries};
 pub(crate) use entry::Entry;
 
 use core::ops::{Deref, Range};
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::OnceLock;
 
 use crate::sync::{WordGuard, WordLock};
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex, HUGE_PAGE};
 use split::Split;
+use waiting::Waiting;
 
 /// The entries of one region, and their locks.
 pub(crate) struct Table {
     entries: Entries,
     windows: Box<[WordLock]>,
-    marked: Box<[AtomicU32]>,
+    /// Windows in which something was lazily freed.
+    pub(crate) waiting: Waiting,
     /// The pages of split blocks: made at the first split, each kept until the region goes.
     splits: OnceLock<Box<[AtomicPtr<Split>]>>,
     /// Entries in a window.
@@ -43,13 +46,11 @@ impl Table {
     pub(crate) fn new(count: usize, block_size: BlockSize) -> Table {
         let window = (HUGE_PAGE / block_size.bytes()).max(1);
         let windows = Box::new_zeroed_slice(count.div_ceil(window));
-        let marked = Box::new_zeroed_slice(count.div_ceil(window));
         Table {
             entries: Entries::new(count),
             // SAFETY: all zeroes is a valid WordLock: a free one.
             windows: unsafe { windows.assume_init() },
-            // SAFETY: all zeroes is a valid AtomicU32.
-            marked: unsafe { marked.assume_init() },
+            waiting: Waiting::new(count.div_ceil(window)),
             splits: OnceLock::new(),
             window,
         }
@@ -59,7 +60,7 @@ impl Table {
     pub(crate) fn bytes(&self) -> usize {
         self.entries.bytes()
             + size_of_val(&*self.windows)
-            + size_of_val(&*self.marked)
+            + self.waiting.bytes()
             + self.splits.get().map_or(0, |splits| size_of_val(&**splits))
     }
 
@@ -110,15 +111,6 @@ impl Table {
     /// Holds windows that were locked one by one and [kept](WordGuard::keep).
     pub(crate) fn kept(&self, windows: Range<usize>) -> WindowsGuard<'_> {
         WindowsGuard { locks: &self.windows[windows] }
-    }
-
-    /// When blocks of the window were first lazily freed, of those that still are; 0 if none is.
-    pub(crate) fn mark(&self, window: usize) -> u32 {
-        self.marked[window].load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_mark(&self, window: usize, mark: u32) {
-        self.marked[window].store(mark, Ordering::Relaxed);
     }
 
     /// The pages of a block that is or was split.

@@ -1,0 +1,38 @@
+//! How long one write takes that finds the pool full where everything is lazily freed and nothing can be dropped: each window
+//! by a call of its own, and all of it held by a snapshot.
+//!
+//! `cargo run --release -p hugefork --example full_pool -- 4GiB 8GiB 16GiB`. Takes as much memory as the largest size.
+
+use std::time::Instant;
+
+use hugefork::{BlockSize, ByteSize, Pool, RegionError};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut sizes: Vec<ByteSize> = std::env::args().skip(1).map(|size| size.parse()).collect::<Result<_, _>>()?;
+    if sizes.is_empty() {
+        sizes.push(ByteSize(64 << 20));
+    }
+    for size in sizes {
+        let block = BlockSize::MIB_2.bytes();
+        let pool = Pool::builder().name("full").capacity(size.0).build()?;
+        let region = pool.region(size.0)?;
+        region.populate_with(2, |_| {})?;
+        for start in (0..size.0).step_by(block) {
+            region.lazy_free(start..start + block)?;
+        }
+        let snapshot = region.snapshot()?;
+        let other = pool.region(block)?;
+        for turn in ["first", "second"] {
+            let started = Instant::now();
+            let refused = other.prepare_write(0..1);
+            let took = started.elapsed();
+            assert!(matches!(refused, Err(RegionError::PoolFull { .. })), "{refused:?}");
+            println!("{size}: the {turn} write that finds nothing to drop takes {took:?}");
+        }
+        drop(snapshot);
+        let started = Instant::now();
+        other.prepare_write(0..1)?;
+        println!("{size}: once the snapshot has gone, the write takes {:?}", started.elapsed());
+    }
+    Ok(())
+}
