@@ -56,6 +56,7 @@ mod space;
 mod stats;
 mod sync;
 mod sys;
+mod system_error;
 mod table;
 mod units;
 

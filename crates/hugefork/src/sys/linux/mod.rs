@@ -20,7 +20,7 @@ use crate::error::SystemError;
 
 /// Names the call that failed.
 pub(crate) fn named<T>(call: &'static str, result: rustix::io::Result<T>) -> Result<T, SystemError> {
-    result.map_err(|errno| SystemError { call, errno })
+    result.map_err(|errno| SystemError::new(call, errno))
 }
 
 /// Why the last call through libc failed. The fault handler puts `errno` back when it is done.
