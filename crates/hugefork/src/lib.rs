@@ -58,6 +58,7 @@ mod sync;
 mod sys;
 mod system_error;
 mod table;
+mod transfer;
 mod units;
 
 pub use advice::Advice;
@@ -74,4 +75,5 @@ pub use pool::{
 pub use region::Region;
 pub use snapshot::Snapshot;
 pub use stats::{FaultStats, Histogram, PoolStats, RegionStats};
+pub use transfer::TransferError;
 pub use units::{BlockSize, ByteSize};

@@ -34,8 +34,9 @@ use crate::units::{BASE_PAGE, EntryIndex};
 ///
 /// # System calls that write
 /// A page fault inside a system call is not delivered to the program: `read(2)` into a block that is not yet writable
-/// fails with `EFAULT`. Call [`Region::prepare_write`] on the buffer first. System calls that read from a region always
-/// work.
+/// fails with `EFAULT`. [`Region::read_from`] reads files, pipes and stream sockets all the same, and beside threads that fork
+/// and snapshot. For other calls [pin](Region::pin) the buffer, or call [`Region::prepare_write`] on it while nobody forks or
+/// snapshots the region. System calls that read from a region always work.
 ///
 /// # When the pool is full
 /// A write that finds no free block drops lazily freed ones, of any region of the pool. If there are none, and a fork or
