@@ -160,6 +160,26 @@ pub enum RegionError {
         /// Length of the region or snapshot in bytes.
         len: usize,
     },
+    /// A range that holds no whole number of values of a type, or starts where none may.
+    #[error(
+        "bytes {start}..{end} are no slice of {of}: {}",
+        if *.size == 0 { "it takes no bytes".to_owned() } else {
+            format!("take a range that starts at a multiple of {align} and is a multiple of {size} bytes long")
+        }
+    )]
+    #[non_exhaustive]
+    NotAView {
+        /// First byte.
+        start: usize,
+        /// One past the last byte.
+        end: usize,
+        /// The type.
+        of: &'static str,
+        /// Its size in bytes.
+        size: usize,
+        /// Its alignment.
+        align: usize,
+    },
     /// No block is free.
     #[error(
         "pool `{pool}` is full: all {capacity_blocks} blocks of {block_size} are in use; drop a fork or snapshot, \
@@ -290,9 +310,10 @@ impl BuildError {
 impl RegionError {
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
-            RegionError::Length(_) | RegionError::LargerThanPool { .. } | RegionError::OutOfRange { .. } => {
-                ErrorKind::InvalidInput
-            }
+            RegionError::Length(_)
+            | RegionError::LargerThanPool { .. }
+            | RegionError::OutOfRange { .. }
+            | RegionError::NotAView { .. } => ErrorKind::InvalidInput,
             RegionError::PoolFull { .. }
             | RegionError::NotReservable { .. }
             | RegionError::OutOfMemory { .. }

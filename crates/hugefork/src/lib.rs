@@ -60,6 +60,7 @@ mod system_error;
 mod table;
 mod transfer;
 mod units;
+mod views;
 
 pub use advice::Advice;
 pub use error::{BuildError, RegionError, SizeError, SystemError};
@@ -77,3 +78,4 @@ pub use snapshot::Snapshot;
 pub use stats::{FaultStats, Histogram, PoolStats, RegionStats};
 pub use transfer::TransferError;
 pub use units::{BlockSize, ByteSize};
+pub use views::Snapshotter;

@@ -87,12 +87,25 @@ impl Region {
         ptr::with_exposed_provenance_mut(self.space().addresses.base)
     }
 
-    /// All bytes, for the one who has the region to itself.
+    /// All bytes, for the one who has the region to itself. [`Region::writers`] gives parts to several threads, and
+    /// [`Region::as_atomic_u64s`] all of it.
+    ///
+    /// # Panics
+    /// In a child of `fork(2)`, which has no regions.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        match self.bytes_mut() {
+            Ok(bytes) => bytes,
+            Err(error) => panic!("a region cannot be borrowed: {error}"),
+        }
+    }
+
+    /// Every exclusive slice of a region comes from here, so what must be so while one lives is made so here.
+    pub(crate) fn bytes_mut(&mut self) -> Result<&mut [u8], RegionError> {
+        check_owner()?;
         // SAFETY: the range is readable and, through faults, writable for as long as `self` is borrowed. Others could
         // only reach it through `as_mut_ptr`, whose users answer for not writing while it is borrowed exclusively.
         // Changes of what is mapped keep every byte.
-        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) }
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) })
     }
 
     /// Gives every block its memory now, so that no first write faults later.

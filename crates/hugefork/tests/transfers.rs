@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use common::pool;
 use common::signals::handle;
+use common::{Over, pool};
 use hugefork::{Backing, BlockSize, Pool, Region, RegionError, TransferError};
 
 const BLOCK: usize = 2 << 20;
@@ -53,13 +53,6 @@ fn beside_snapshots(region: &Region, reads: impl FnOnce(&dyn Fn() -> bool)) {
                 taken.fetch_add(1, Ordering::Relaxed);
             }
         });
-        /// Also when a check fails.
-        struct Over<'a>(&'a AtomicBool);
-        impl Drop for Over<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::Relaxed);
-            }
-        }
         let _over = Over(&is_over);
         reads(&|| taken.load(Ordering::Relaxed) >= READS);
     });
