@@ -79,3 +79,8 @@ pub use stats::{FaultStats, Histogram, PoolStats, RegionStats};
 pub use transfer::TransferError;
 pub use units::{BlockSize, ByteSize};
 pub use views::Snapshotter;
+
+/// The code in the README is tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
