@@ -20,16 +20,17 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Run by the tests, too.
 pub(crate) fn save(mut file: File) -> Result<(), Box<dyn Error>> {
     let pool = Pool::builder().name("state").capacity(4 * LEN).build()?;
-    let mut state = pool.region(LEN)?;
+    let state = pool.region(LEN)?;
 
-    // Each thread adds one to all bytes of its part, again and again.
+    // Each thread adds one to all words of its part, again and again.
     let (is_over, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let (snapshots, parts) = state.writers(THREADS)?;
     let saved = std::thread::scope(|scope| {
-        for part in parts {
-            scope.spawn(|| {
+        let words = state.as_atomic_u64s();
+        for part in words.chunks(words.len() / THREADS) {
+            let (is_over, rounds) = (&is_over, &rounds);
+            scope.spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
-                    part.iter_mut().for_each(|byte| *byte = byte.wrapping_add(1));
+                    part.iter().for_each(|word| word.store(word.load(Ordering::Relaxed) + 1, Ordering::Relaxed));
                     rounds.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -37,7 +38,7 @@ pub(crate) fn save(mut file: File) -> Result<(), Box<dyn Error>> {
         while rounds.load(Ordering::Relaxed) < THREADS {
             std::thread::yield_now();
         }
-        let saved = snapshots.snapshot().map_err(std::io::Error::from);
+        let saved = state.snapshot().map_err(std::io::Error::from);
         // The threads go on meanwhile; what is written is what was at that moment.
         let written = saved.and_then(|saved| saved.write_to(&mut file, 0..LEN).map(|()| saved));
         is_over.store(true, Ordering::Relaxed);

@@ -4,6 +4,10 @@
 //! ends there, with a short count or with `EFAULT`. [`Region::prepare_write`] before the call is no cure if another thread
 //! takes snapshots, since one may come in between and take the right to write away again. So each piece is prepared and
 //! read, again and again; and pinned, if snapshots keep coming in between, since pinned blocks stay writable.
+//!
+//! That does for pipes and stream sockets. Of other descriptors a message may be lost with the call that fails; or a
+//! device goes on writing to the physical page, past its protection, when a snapshot has come to share it. So the piece
+//! is pinned for them from the start, and a snapshot gets a copy of its blocks.
 
 use std::io;
 use std::ops::Range;
@@ -15,7 +19,7 @@ use crate::error::{RegionError, SystemError};
 use crate::pool::check_owner;
 use crate::range::check_range;
 use crate::region::Region;
-use crate::sys::linux::descriptor;
+use crate::sys::linux::descriptor::{self, Moves};
 use crate::units::HUGE_PAGE;
 
 /// What is prepared for the first call, and at least: a pipe holds as much. Of what comes after, as much as the last call
@@ -64,11 +68,15 @@ impl Region {
     /// fork and snapshot the region meanwhile: unlike a `read(2)` after [`Region::prepare_write`], this neither fails nor comes
     /// back short because of it. Interrupted calls are made again.
     ///
+    /// # What it costs others
+    /// Nothing while a pipe or stream socket (TCP, Unix) is waited for. While any other descriptor is read, a few of
+    /// the range's blocks are [pinned](Region::pin) at a time: a snapshot that is taken then copies them.
+    ///
     /// # What is lost
-    /// Nothing of files, pipes, terminals and stream sockets (TCP, Unix): what the kernel could not copy to the region it keeps,
-    /// and gives to the next call. Descriptors that deliver *messages* lose the one that a snapshot hits in its flight, or part
-    /// of it: datagram, seqpacket and raw sockets, `eventfd`, `timerfd`, `signalfd`, `inotify`, character devices. Read those into
-    /// a [pinned](Region::pin) range, or into memory of another kind.
+    /// Nothing of files, pipes and stream sockets: what the kernel could not copy to the region it gives to the next call.
+    /// Descriptors that deliver *messages* (datagram, seqpacket and raw sockets, `eventfd`, `timerfd`, `signalfd`, `inotify`,
+    /// some devices) throw away what they could not copy, and as a range is filled to its end, messages are put behind each
+    /// other. Read those with system calls of your own, into a pinned range or into memory of another kind.
     ///
     /// # Races
     /// The kernel writes as another thread would: keep others from using the range meanwhile, as with
@@ -101,12 +109,14 @@ impl Region {
         self.fill(fd.as_fd(), range, Some(offset))
     }
 
-    /// Writes all of `range` to `fd`. Nothing of the region is copied or given memory for it. For bytes of one moment write
-    /// a [snapshot](crate::Snapshot::write_to).
+    /// Writes all of `range` to `fd`. Nothing of the region is copied or given memory for it, unless `fd` is `O_DIRECT`: then a few
+    /// of its blocks are [pinned](Region::pin) at a time. For bytes of one moment write a
+    /// [snapshot](crate::Snapshot::write_to).
     ///
     /// # Errors
     /// [`TransferError`], which says how many bytes were written before. Its reason is [`RegionError::Revoked`] if a part of this fork
-    /// that was taken away is among them, [`RegionError::System`] if the call failed, or [`RegionError::OutOfRange`].
+    /// that was taken away is among them, [`RegionError::System`] if the call failed, or [`RegionError::OutOfRange`]; with `O_DIRECT` also
+    /// those of [`Region::pin`].
     pub fn write_to(&self, fd: impl AsFd, range: Range<usize>) -> Result<(), TransferError> {
         self.drain(fd.as_fd(), range, None)
     }
@@ -125,12 +135,16 @@ impl Region {
         if let Err(reason) = check_owner().and_then(|()| check_range(&range, self.len())) {
             return stop(done, reason);
         }
+        let unpinned = match Moves::of_reads(fd) {
+            Moves::Bytes => UNPINNED,
+            Moves::PagesOrMessages => 0,
+        };
         while done < range.len() {
             let start = range.start + done;
             let piece = start..range.end.min((start / step + 1) * step);
             let asked = piece.len();
             let offset = offset.map(|offset| offset.saturating_add(done as u64));
-            match self.read_piece(fd, piece, offset, vain) {
+            match self.read_piece(fd, piece, offset, vain >= unpinned) {
                 Ok(Ok(0)) => break,
                 Ok(Ok(count)) => {
                     (done, vain) = (done + count, 0);
@@ -148,23 +162,16 @@ impl Region {
         Ok(done)
     }
 
-    /// One call, after `vain` that read nothing. The outer error is the region's.
+    /// One call. The outer error is the region's.
     fn read_piece(
         &self,
         fd: BorrowedFd<'_>,
         piece: Range<usize>,
         offset: Option<u64>,
-        vain: u32,
+        pinned: bool,
     ) -> Result<Result<usize, SystemError>, RegionError> {
+        let _pin = if pinned { Some(self.pin(piece.clone())?) } else { None };
         self.prepare_write(piece.clone())?;
-        let _pin = match vain {
-            0..UNPINNED => None,
-            _ => match self.pin(piece.clone()) {
-                // Pinned already, as often as can be counted.
-                Err(RegionError::TooManyPins) => None,
-                pin => Some(pin?),
-            },
-        };
         let at = self.as_mut_ptr().wrapping_add(piece.start);
         // SAFETY: `piece` lies inside the region; it is not borrowed exclusively while `self` is borrowed.
         Ok(unsafe { descriptor::read(fd, at, piece.len(), offset) })
@@ -176,11 +183,25 @@ impl Region {
         if let Err(reason) = check_owner().and_then(|()| check_range(&range, self.len())) {
             return stop(done, reason);
         }
+        let moves = Moves::of_writes(fd);
         while done < range.len() {
-            let at = self.as_ptr().wrapping_add(range.start + done);
+            let start = range.start + done;
+            let at = self.as_ptr().wrapping_add(start);
             let offset = offset.map(|offset| offset.saturating_add(done as u64));
-            // SAFETY: the rest of `range`, which lies inside the region.
-            match unsafe { descriptor::write(fd, at, range.len() - done, offset) } {
+            let (len, pin) = match moves {
+                Moves::Bytes => (range.len() - done, None),
+                Moves::PagesOrMessages => {
+                    let piece = start..range.end.min((start / HUGE_PAGE + 1) * HUGE_PAGE);
+                    match self.pin(piece.clone()) {
+                        Ok(pin) => (piece.len(), Some(pin)),
+                        Err(reason) => return stop(done, reason),
+                    }
+                }
+            };
+            // SAFETY: part of the rest of `range`, which lies inside the region.
+            let written = unsafe { descriptor::write(fd, at, len, offset) };
+            drop(pin);
+            match written {
                 Ok(0) => return stop(done, SystemError::new("write of no bytes", rustix::io::Errno::IO).into()),
                 Ok(count) => done += count,
                 Err(refused) => match refused.raw_os_error() {

@@ -1,15 +1,17 @@
-//! The bytes of regions and snapshots as more than `&mut [u8]` and `&[u8]`, without `unsafe`.
+//! The bytes of regions and snapshots as more than `&mut [u8]` and `&[u8]`.
 //!
 //! | who writes meanwhile | a region as | by |
 //! |---|---|---|
 //! | one | `&mut [T]` | [`Region::slice_of_mut`], with the feature `bytemuck` |
-//! | several, each a part of its own, beside one who takes snapshots | `&mut [u8]` each | [`Region::writers`] |
-//! | anybody | `&[AtomicU64]` | [`Region::as_atomic_u64s`] |
+//! | several, each to a part | `&mut [u8]` each | [`Region::writers`] |
+//! | anybody, beside who takes snapshots | `&[AtomicU64]` | [`Region::as_atomic_u64s`] |
+//! | several, each to a part, beside who takes snapshots | `&mut [u8]` each | [`Region::writers_and_snapshots`], `unsafe` |
 //!
 //! What makes that sound: exclusive slices all come from `Region::bytes_mut`, and as long as one lives the borrow checker
 //! keeps everything away that changes bytes. Shared access to what others write is atomic, of one width only, since atomic
 //! accesses of different widths to the same bytes are a data race in Rust's memory model. Forks and snapshots change no byte of
-//! the region, and nobody writes to the blocks of a snapshot.
+//! the region, and nobody writes to the blocks of a snapshot: except a device that has been told to before, by a system call
+//! that was lent a slice. That is why slices and snapshots together are `unsafe`, and words are not.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -61,32 +63,31 @@ impl Region {
         unsafe { std::slice::from_raw_parts(base, count) }
     }
 
-    /// Disjoint parts of the region, for as many threads, and a handle for one more, which takes forks and snapshots while they
-    /// write. Parts end at blocks, so that no two threads fault on the same one, and differ by at most a block. There
-    /// are `count` of them, or fewer if the region has fewer blocks, but at least one.
+    /// Disjoint parts of the region, for as many threads. They end at blocks, so that no two threads fault on the same one, and
+    /// differ by at most a block. There are `count` of them, or fewer if the region has fewer blocks, but at least one.
+    ///
+    /// Nothing else can be done to the region while a part lives. Beside a thread that takes snapshots, write by
+    /// [`Region::as_atomic_u64s`], or take [`Region::writers_and_snapshots`].
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let pool = hugefork::Pool::builder().capacity(32 << 20).build()?;
     /// let mut state = pool.region(8 << 20)?;
-    /// let (snapshots, parts) = state.writers(4)?;
-    /// let saved = std::thread::scope(|scope| {
-    ///     for (value, part) in (1..).zip(parts) {
+    /// std::thread::scope(|scope| -> Result<(), hugefork::RegionError> {
+    ///     for (value, part) in (1..).zip(state.writers(4)?) {
     ///         scope.spawn(move || part.fill(value));
     ///     }
-    ///     snapshots.snapshot() // some of what the threads do, each in the order it did it
+    ///     Ok(())
     /// })?;
     /// assert_eq!(state.as_mut_slice()[(8 << 20) - 1], 4);
-    /// # drop(saved);
     /// # Ok(())
     /// # }
     /// ```
-    /// Nothing that changes bytes of the region can be done as long as a part lives:
     /// ```compile_fail
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
     /// # let mut state = pool.region(4 << 20)?;
-    /// let (_, parts) = state.writers(2)?;
+    /// let parts = state.writers(2)?;
     /// state.discard(0..4096)?; // `state` is borrowed
     /// assert_eq!(parts[0][0], 0);
     /// # Ok(())
@@ -95,23 +96,62 @@ impl Region {
     ///
     /// # Errors
     /// [`RegionError::ForkedChild`].
-    pub fn writers(&mut self, count: usize) -> Result<(Snapshotter<'_>, Vec<&mut [u8]>), RegionError> {
+    pub fn writers(&mut self, count: usize) -> Result<Vec<&mut [u8]>, RegionError> {
         let size = self.pool().block_size().bytes();
-        let bytes = ptr::from_mut(self.bytes_mut()?);
-        let blocks = bytes.len() / size;
+        let mut rest = self.bytes_mut()?;
+        let blocks = rest.len() / size;
         let count = count.clamp(1, blocks);
-        // SAFETY: from `bytes_mut`, whose borrow of the region the result keeps up. The handle beside it reaches the region
-        // too, and offers nothing that changes its bytes.
-        let mut rest = unsafe { &mut *bytes };
         let parts = (0..count).map(|part| {
             let len = (blocks / count + usize::from(part < blocks % count)) * size;
             rest.split_off_mut(..len).expect("the lengths sum up to that of the region")
         });
-        Ok((Snapshotter { region: self }, parts.collect()))
+        Ok(parts.collect())
+    }
+
+    /// The parts of [`Region::writers`], and a handle that takes forks and snapshots of the whole region while they are written.
+    /// The cut is consistent, as always: of each thread it has all writes up to one, and none after it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pool = hugefork::Pool::builder().capacity(32 << 20).build()?;
+    /// let mut state = pool.region(8 << 20)?;
+    /// // SAFETY: the threads lend no part to a system call.
+    /// let (snapshots, parts) = unsafe { state.writers_and_snapshots(4)? };
+    /// let saved = std::thread::scope(|scope| {
+    ///     for part in parts {
+    ///         scope.spawn(|| part.fill(1));
+    ///     }
+    ///     snapshots.snapshot()
+    /// })?;
+    /// assert!(saved.iter().all(|&byte| byte <= 1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`RegionError::ForkedChild`].
+    ///
+    /// # Safety
+    /// While the handle is used no part is lent to a system call that may write to memory past the page table: a read of a file
+    /// that is open with `O_DIRECT` or on FUSE, `io_uring`. Such a call goes on writing to blocks that a snapshot has come to share
+    /// and that are `&[u8]` there. [`Region::read_from`] and [`Region::pin`] are for that.
+    pub unsafe fn writers_and_snapshots(
+        &mut self,
+        count: usize,
+    ) -> Result<(Snapshotter<'_>, Vec<&mut [u8]>), RegionError> {
+        let parts = self.writers(count)?;
+        let parts = parts.into_iter().map(|part| {
+            let part = ptr::from_mut(part);
+            // SAFETY: as `writers` has given it, for as long as the result borrows the region. The handle beside it reaches the
+            // region too, and offers nothing that changes its bytes.
+            unsafe { &mut *part }
+        });
+        let parts = parts.collect();
+        Ok((Snapshotter { region: self }, parts))
     }
 }
 
-/// Takes forks and snapshots of a region whose parts are being written to, see [`Region::writers`].
+/// Takes forks and snapshots of a region whose parts are being written to, see [`Region::writers_and_snapshots`].
 #[derive(Clone, Copy)]
 pub struct Snapshotter<'a> {
     // Whatever is offered here must change no byte of the region.

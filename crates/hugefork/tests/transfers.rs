@@ -108,6 +108,51 @@ fn reads_of_a_pipe_beside_snapshots_are_never_short_and_lose_nothing() {
     }
 }
 
+/// A file past the page cache, where the file system can do that.
+fn direct_file_of(name: &str, bytes: &[u8]) -> Option<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, bytes).unwrap();
+    let file = File::options().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path);
+    std::fs::remove_file(path).unwrap();
+    file.inspect_err(|error| println!("skipped: no O_DIRECT here: {error}")).ok()
+}
+
+#[test]
+fn a_device_that_writes_to_memory_by_itself_changes_no_snapshot_and_is_read_in_full() {
+    let Some(ones) = direct_file_of("ones", &[1; LEN]) else { return };
+    let Some(twos) = direct_file_of("twos", &[2; LEN]) else { return };
+    let pool = pool(Backing::Auto, 8 * LEN, BlockSize::MIB_2).unwrap();
+    let region = pool.region(LEN).unwrap();
+    let (is_over, round) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let over = Over(&is_over);
+        let checking = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let snapshot = region.snapshot().unwrap();
+                let at_once = snapshot.to_vec();
+                let now = round.load(Ordering::Acquire);
+                while round.load(Ordering::Acquire) == now && !is_over.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                assert!(snapshot[..] == at_once[..], "a snapshot changed");
+            }
+        });
+        for _ in 0..100 {
+            let now = round.fetch_add(1, Ordering::Release);
+            let (file, value) = if now.is_multiple_of(2) { (&ones, 1) } else { (&twos, 2) };
+            assert_eq!(region.read_from_at(file, 0..LEN, 0), Ok(LEN), "{now}");
+            assert!(region.snapshot().unwrap()[..] == vec![value; LEN][..], "{now}: what was read is not there");
+        }
+        drop(over);
+        checking.join().unwrap();
+    });
+    region.write_to_at(&ones, 0..LEN, 0).unwrap();
+    let copied = pool.region(LEN).unwrap();
+    assert_eq!(copied.read_from_at(&ones, 0..LEN, 0), Ok(LEN));
+    assert!(copied.snapshot().unwrap()[..] == vec![2; LEN][..]);
+}
+
 #[test]
 fn a_file_that_ends_early_says_how_much_there_was_and_takes_memory_for_that() {
     let region = pool(Backing::Auto, 8 * LEN, BlockSize::MIB_2).unwrap().region(LEN).unwrap();
