@@ -7,7 +7,7 @@ use std::io;
 /// A system call that failed, by name, with what the kernel answered. As an [`io::Error`] it keeps both, and has the kind that
 /// the standard library gives such an answer.
 ///
-/// Prints as `mmap failed: ENOMEM (12)`, without allocating: the fault handler writes it as well.
+/// Prints as `mmap failed: out of memory (ENOMEM)`, without allocating: the fault handler writes it as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SystemError {
     call: &'static str,
@@ -33,9 +33,9 @@ impl SystemError {
 impl fmt::Display for SystemError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} failed: ", self.call)?;
-        match NAMES.iter().find(|(errno, _)| *errno == self.errno) {
-            Some((errno, name)) => write!(f, "{name} ({errno})"),
-            None => write!(f, "errno {}", self.errno),
+        match ANSWERS.iter().find(|(errno, ..)| *errno == self.errno) {
+            Some((_, name, words)) => write!(f, "{words} ({name})"),
+            None => write!(f, "error {}", self.errno),
         }
     }
 }
@@ -54,26 +54,51 @@ impl SystemError {
     }
 }
 
-macro_rules! names {
-    ($($name:ident)*) => { [$((libc::$name, stringify!($name))),*] };
-}
-
-/// The answers that hugefork's calls get, and the most common ones of transfers. libc's `strerror` may allocate.
-const NAMES: [(i32, &str); 30] = names! {
-    EPERM ENOENT EINTR EIO ENXIO EBADF EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST ENODEV EISDIR EINVAL ENFILE EMFILE EFBIG
-    ENOSPC ESPIPE EROFS EPIPE ENOSYS EOVERFLOW EOPNOTSUPP ENOTCONN ECONNRESET ETIMEDOUT EDQUOT EHWPOISON
-};
+/// The answers that hugefork's calls get, and the most common ones of transfers. libc's messages may be allocated.
+#[rustfmt::skip]
+const ANSWERS: [(i32, &str, &str); 30] = [
+    (libc::EPERM, "EPERM", "operation not permitted"),
+    (libc::ENOENT, "ENOENT", "no such file or directory"),
+    (libc::EINTR, "EINTR", "interrupted by a signal"),
+    (libc::EIO, "EIO", "input/output error"),
+    (libc::ENXIO, "ENXIO", "no such device or address"),
+    (libc::EBADF, "EBADF", "bad file descriptor"),
+    (libc::EAGAIN, "EAGAIN", "resource temporarily unavailable"),
+    (libc::ENOMEM, "ENOMEM", "out of memory"),
+    (libc::EACCES, "EACCES", "permission denied"),
+    (libc::EFAULT, "EFAULT", "bad address"),
+    (libc::EBUSY, "EBUSY", "busy"),
+    (libc::EEXIST, "EEXIST", "exists already"),
+    (libc::ENODEV, "ENODEV", "no such device"),
+    (libc::EISDIR, "EISDIR", "is a directory"),
+    (libc::EINVAL, "EINVAL", "invalid argument"),
+    (libc::ENFILE, "ENFILE", "too many open files in the system"),
+    (libc::EMFILE, "EMFILE", "too many open files in the process"),
+    (libc::EFBIG, "EFBIG", "file too large"),
+    (libc::ENOSPC, "ENOSPC", "no space left"),
+    (libc::ESPIPE, "ESPIPE", "has no offsets"),
+    (libc::EROFS, "EROFS", "read-only file system"),
+    (libc::EPIPE, "EPIPE", "nobody reads the other end"),
+    (libc::ENOSYS, "ENOSYS", "not known to this kernel"),
+    (libc::EOVERFLOW, "EOVERFLOW", "value too large"),
+    (libc::EOPNOTSUPP, "EOPNOTSUPP", "not supported"),
+    (libc::ENOTCONN, "ENOTCONN", "not connected"),
+    (libc::ECONNRESET, "ECONNRESET", "connection reset"),
+    (libc::ETIMEDOUT, "ETIMEDOUT", "timed out"),
+    (libc::EDQUOT, "EDQUOT", "quota exceeded"),
+    (libc::EHWPOISON, "EHWPOISON", "the memory is broken"),
+];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_prints_by_name_and_number() {
+    fn an_answer_prints_in_words_and_by_name() {
         let refused = SystemError::new("mmap", rustix::io::Errno::NOMEM);
-        assert_eq!(refused.to_string(), "mmap failed: ENOMEM (12)");
+        assert_eq!(refused.to_string(), "mmap failed: out of memory (ENOMEM)");
         let rare = SystemError { call: "ioctl", errno: 113 };
-        assert_eq!(rare.to_string(), "ioctl failed: errno 113");
+        assert_eq!(rare.to_string(), "ioctl failed: error 113");
     }
 
     #[test]

@@ -64,7 +64,7 @@ fn what_the_kernel_answered_is_to_be_found_in_numbers() {
         let error = Pool::builder().capacity(BLOCK).build().unwrap_err();
         let refused = error.source().and_then(|source| source.downcast_ref::<SystemError>()).expect("a call failed");
         assert_eq!(refused.raw_os_error(), libc::ENOMEM);
-        assert!(error.to_string().contains("failed: ENOMEM (12)"), "{error}");
+        assert!(error.to_string().contains("failed: out of memory (ENOMEM)"), "{error}");
         check(error, ErrorKind::OutOfMemory);
     })
     .well();

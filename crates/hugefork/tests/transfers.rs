@@ -208,7 +208,12 @@ fn errors_say_what_is_wrong_and_how_far_it_came() {
     let reversed = region.write_to(&writer, 2..1).unwrap_err();
     assert!(matches!(reversed.reason, RegionError::OutOfRange { .. }), "{reversed}");
 
-    check_refused(region.read_from(&writer, 0..9), 0, libc::EBADF, &["read failed: EBADF (9)", "open for this"]);
+    check_refused(
+        region.read_from(&writer, 0..9),
+        0,
+        libc::EBADF,
+        &["read failed: bad file descriptor (EBADF)", "open for this"],
+    );
     check_refused(region.write_to(&reader, 0..9), 0, libc::EBADF, &["write failed", "after 0 bytes"]);
     check_refused(region.read_from_at(&reader, 0..9, 0), 0, libc::ESPIPE, &["pread failed", "without `_at`"]);
     check_refused(region.read_from_at(file_of(&[1]), 0..9, u64::MAX), 0, libc::EINVAL, &["pread failed"]);
@@ -225,7 +230,12 @@ fn errors_say_what_is_wrong_and_how_far_it_came() {
     assert_eq!(bytes_of(&region, 0..1000), pattern(1000));
 
     drop(reader);
-    check_refused(region.write_to(&writer, 0..9), 0, libc::EPIPE, &["write failed: EPIPE (32)"]);
+    check_refused(
+        region.write_to(&writer, 0..9),
+        0,
+        libc::EPIPE,
+        &["write failed: nobody reads the other end (EPIPE)"],
+    );
 }
 
 #[test]
@@ -237,7 +247,7 @@ fn a_read_that_fails_whatever_is_done_about_the_memory_ends_with_an_error() {
     let protected = unsafe { libc::mprotect(region.as_mut_ptr().add(BLOCK).cast(), BLOCK, libc::PROT_READ) };
     assert_eq!(protected, 0);
     let file = file_of(&pattern(2 * BLOCK));
-    check_refused(region.read_from(&file, 0..LEN), BLOCK, libc::EFAULT, &["read failed: EFAULT (14)"]);
+    check_refused(region.read_from(&file, 0..LEN), BLOCK, libc::EFAULT, &["read failed: bad address (EFAULT)"]);
 }
 
 #[test]
