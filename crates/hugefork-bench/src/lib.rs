@@ -54,3 +54,8 @@ pub use host::Host;
 pub use plan::{Options, Plan, Scope};
 pub use result::Report;
 pub use subject::Subject;
+
+/// The code in the README is tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

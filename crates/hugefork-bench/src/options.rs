@@ -50,6 +50,21 @@ pub struct Options {
 }
 
 impl Options {
+    /// These cases, with everything else as `hugefork bench` has it by default.
+    pub fn new(cases: Vec<Case>) -> Options {
+        Options {
+            cases,
+            scope: Scope::Full,
+            size: None,
+            tasks: None,
+            block_sizes: None,
+            backings: vec![Backing::Auto],
+            runs: 5,
+            time_budget: None,
+            subjects: None,
+        }
+    }
+
     /// What cannot be on any state of the machine.
     pub(crate) fn check(&self, host: &Host) -> Result<(), UsageError> {
         check_numbers(self)?;

@@ -92,3 +92,8 @@ pub use order::{
     GIGANTIC, Order, RESCHEDULE_EVERY, Reach, SUBPAGE, Side, Span, Target, TargetLast, Window, target_last, visit,
 };
 pub use primitive::Primitive;
+
+/// The code in the README is tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

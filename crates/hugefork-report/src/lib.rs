@@ -41,3 +41,8 @@ pub use measurements::{measurements, summary};
 pub use page::report;
 pub use png::PictureError;
 pub use record::{Absent, Better, Cache, Entry, Host, HugetlbPool, Params, Record, Thp};
+
+/// The code in the README is tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -6,22 +6,18 @@
 //! | [`BuildError`] | [`PoolBuilder::build`](crate::PoolBuilder::build) |
 //! | [`RegionError`] | everything asked of a pool, region or snapshot afterwards |
 //!
+//! Each becomes a [`std::io::Error`] by `?`: of the kind that fits, with the error itself inside
+//! ([`io::Error::get_ref`]).
+//!
 //! What goes wrong inside a page fault has nobody to return an error to: it is reported in one line on standard error
 //! and raised as `SIGBUS` (see [`crate::fault`]).
 
+use std::io::{self, ErrorKind};
+
 use thiserror::Error;
 
+pub use crate::system_error::SystemError;
 use crate::units::{BlockSize, ByteSize};
-
-/// A system call that failed, by name, with what the kernel answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{call} failed: {errno}")]
-pub struct SystemError {
-    /// The call, as its manual page is named.
-    pub call: &'static str,
-    /// The kernel's answer.
-    pub errno: rustix::io::Errno,
-}
 
 /// A size that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -29,12 +25,14 @@ pub struct SystemError {
 pub enum SizeError {
     /// Not a power of two from 4 KiB to 1 GiB.
     #[error("{bytes} bytes is not a block size: take a power of two from 4KiB to 1GiB")]
+    #[non_exhaustive]
     NotABlockSize {
         /// What was asked.
         bytes: usize,
     },
     /// No bytes at all.
     #[error("a size of zero: take at least one block of {block_size}")]
+    #[non_exhaustive]
     Zero {
         /// The pool's block size.
         block_size: BlockSize,
@@ -44,6 +42,7 @@ pub enum SizeError {
         "{bytes} bytes is not a whole number of {block_size} blocks: the next multiple is {} bytes",
         bytes.checked_next_multiple_of(block_size.bytes()).unwrap_or(usize::MAX - block_size.bytes() + 1)
     )]
+    #[non_exhaustive]
     NotAMultiple {
         /// What was asked.
         bytes: usize,
@@ -52,6 +51,7 @@ pub enum SizeError {
     },
     /// Text that is no size.
     #[error("`{text}` is not a size: write 4KiB, 512MiB, 1GiB or plain bytes")]
+    #[non_exhaustive]
     Unreadable {
         /// The text.
         text: String,
@@ -67,6 +67,7 @@ pub enum BuildError {
     Capacity(#[from] SizeError),
     /// More than this machine, or this container, has.
     #[error("a pool of {} does not fit: {limited_by} allows {}; lower the capacity", ByteSize(*.capacity), ByteSize(*.available))]
+    #[non_exhaustive]
     BeyondTheMachine {
         /// What was asked, in bytes.
         capacity: usize,
@@ -77,6 +78,7 @@ pub enum BuildError {
     },
     /// More blocks than the page table can name.
     #[error("{blocks} blocks of {block_size}: a pool has at most {} blocks; take larger blocks", 1 << 28)]
+    #[non_exhaustive]
     TooManyBlocks {
         /// The number of blocks asked for.
         blocks: usize,
@@ -85,6 +87,7 @@ pub enum BuildError {
     },
     /// The backing asked for cannot be had, and a fallback was refused or there is none.
     #[error("backing {backing} is not to be had: {reason}")]
+    #[non_exhaustive]
     BackingUnavailable {
         /// The backing asked for.
         backing: crate::Backing,
@@ -96,6 +99,7 @@ pub enum BuildError {
         "could not set aside the addresses that regions live at ({source}): hugefork wants at least {}, without memory; \
          raise RLIMIT_AS (ulimit -v)", ByteSize(*.least)
     )]
+    #[non_exhaustive]
     OutOfAddresses {
         /// Bytes of addresses that are needed at least.
         least: usize,
@@ -104,6 +108,7 @@ pub enum BuildError {
     },
     /// Memory ran out while the pool was obtaining it (`Commit::Upfront`).
     #[error("could not obtain {} of memory for the pool: {source}; lower the capacity or free memory", ByteSize(*.wanted))]
+    #[non_exhaustive]
     OutOfMemory {
         /// Bytes wanted.
         wanted: usize,
@@ -112,6 +117,7 @@ pub enum BuildError {
     },
     /// An environment variable that hugefork reads has a value that cannot be.
     #[error("{reason}")]
+    #[non_exhaustive]
     Setting {
         /// Which, and what it could be.
         reason: String,
@@ -134,6 +140,7 @@ pub enum RegionError {
     Length(#[from] SizeError),
     /// The region could never be filled.
     #[error("a region of {} is larger than pool `{pool}` ({}): build the pool with more capacity", ByteSize(*.len), ByteSize(*.capacity))]
+    #[non_exhaustive]
     LargerThanPool {
         /// The pool's name.
         pool: String,
@@ -144,6 +151,7 @@ pub enum RegionError {
     },
     /// A range that is not inside.
     #[error("range {start}..{end} is not inside 0..{len}")]
+    #[non_exhaustive]
     OutOfRange {
         /// First byte.
         start: usize,
@@ -152,11 +160,32 @@ pub enum RegionError {
         /// Length of the region or snapshot in bytes.
         len: usize,
     },
+    /// A range that holds no whole number of values of a type, or starts where none may.
+    #[error(
+        "bytes {start}..{end} are no slice of {of}: {}",
+        if *.size == 0 { "it takes no bytes".to_owned() } else {
+            format!("take a range that starts at a multiple of {align} and is a multiple of {size} bytes long")
+        }
+    )]
+    #[non_exhaustive]
+    NotAView {
+        /// First byte.
+        start: usize,
+        /// One past the last byte.
+        end: usize,
+        /// The type.
+        of: &'static str,
+        /// Its size in bytes.
+        size: usize,
+        /// Its alignment.
+        align: usize,
+    },
     /// No block is free.
     #[error(
         "pool `{pool}` is full: all {capacity_blocks} blocks of {block_size} are in use; drop a fork or snapshot, \
          discard a range, or build the pool with more capacity"
     )]
+    #[non_exhaustive]
     PoolFull {
         /// The pool's name.
         pool: String,
@@ -170,6 +199,7 @@ pub enum RegionError {
         "pool `{pool}` cannot set {wanted} blocks of {block_size} aside: {available} are neither in use nor set aside for \
          others; drop a fork or snapshot, take Reserve::None, or build the pool with more capacity"
     )]
+    #[non_exhaustive]
     NotReservable {
         /// The pool's name.
         pool: String,
@@ -185,6 +215,7 @@ pub enum RegionError {
         "forks and snapshots of this region hold {} beside it, all that it allows (max_cow_bytes): drop one, or raise the limit",
         ByteSize(*.limit)
     )]
+    #[non_exhaustive]
     CowLimit {
         /// The pool's name.
         pool: String,
@@ -207,6 +238,7 @@ pub enum RegionError {
     #[error(
         "the machine has no memory left for pool `{pool}`: {source}; free memory, or build the pool with Commit::Upfront"
     )]
+    #[non_exhaustive]
     OutOfMemory {
         /// The pool's name.
         pool: String,
@@ -218,6 +250,7 @@ pub enum RegionError {
         "{needed} more mappings do not fit: {used} of {limit} are in use; raise the limit \
          (sysctl -w vm.max_map_count={}), take larger blocks, or drop forks and snapshots", .limit * 4
     )]
+    #[non_exhaustive]
     TooManyMappings {
         /// Mappings this call needs.
         needed: usize,
@@ -228,6 +261,7 @@ pub enum RegionError {
     },
     /// The part of the address space set aside for regions is used up.
     #[error("no {} of address space left for regions: drop regions or snapshots, or raise RLIMIT_AS", ByteSize(*.len))]
+    #[non_exhaustive]
     OutOfAddresses {
         /// Bytes wanted.
         len: usize,
@@ -238,4 +272,60 @@ pub enum RegionError {
     /// The kernel refused something that has no better name.
     #[error(transparent)]
     System(#[from] SystemError),
+}
+
+impl From<SizeError> for io::Error {
+    fn from(error: SizeError) -> io::Error {
+        io::Error::new(ErrorKind::InvalidInput, error)
+    }
+}
+
+impl From<BuildError> for io::Error {
+    fn from(error: BuildError) -> io::Error {
+        io::Error::new(error.kind(), error)
+    }
+}
+
+impl From<RegionError> for io::Error {
+    fn from(error: RegionError) -> io::Error {
+        io::Error::new(error.kind(), error)
+    }
+}
+
+impl BuildError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            BuildError::Capacity(_) | BuildError::TooManyBlocks { .. } | BuildError::Setting { .. } => {
+                ErrorKind::InvalidInput
+            }
+            BuildError::BeyondTheMachine { .. }
+            | BuildError::OutOfAddresses { .. }
+            | BuildError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
+            BuildError::BackingUnavailable { .. } | BuildError::ForkedChild => ErrorKind::Unsupported,
+            BuildError::System(error) => error.kind(),
+        }
+    }
+}
+
+impl RegionError {
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
+            RegionError::Length(_)
+            | RegionError::LargerThanPool { .. }
+            | RegionError::OutOfRange { .. }
+            | RegionError::NotAView { .. } => ErrorKind::InvalidInput,
+            RegionError::PoolFull { .. }
+            | RegionError::NotReservable { .. }
+            | RegionError::OutOfMemory { .. }
+            | RegionError::TooManyMappings { .. }
+            | RegionError::OutOfAddresses { .. } => ErrorKind::OutOfMemory,
+            RegionError::CowLimit { .. } => ErrorKind::QuotaExceeded,
+            // No kind says that what was there is gone for good.
+            RegionError::Revoked => ErrorKind::Other,
+            RegionError::TooManyPins => ErrorKind::ResourceBusy,
+            RegionError::AlreadyObserved => ErrorKind::AlreadyExists,
+            RegionError::ForkedChild => ErrorKind::Unsupported,
+            RegionError::System(error) => error.kind(),
+        }
+    }
 }

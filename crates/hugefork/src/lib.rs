@@ -23,6 +23,10 @@
 //!   writing thread.
 //! * [`Snapshot`]: a region at one moment, immutable, `&[u8]`.
 //!
+//! Several threads write to a region as atomic words ([`Region::as_atomic_u64s`]), each to a part ([`Region::writers`]), or by
+//! address. With the feature `bytemuck` regions and snapshots are slices of plain types. [`Region::read_from`] and
+//! [`Region::write_to`] are for files, pipes and sockets, [`Snapshot::write_to`] for everything that is `io::Write`.
+//!
 //! # Process
 //! The first pool installs a `SIGSEGV` handler, which passes faults that are not hugefork's on to the one before it (see
 //! [`reinstall_fault_handler`] for the other order). Regions stay with the process: a child of plain `fork(2)` cannot
@@ -56,8 +60,11 @@ mod space;
 mod stats;
 mod sync;
 mod sys;
+mod system_error;
 mod table;
+mod transfer;
 mod units;
+mod views;
 
 pub use advice::Advice;
 pub use error::{BuildError, RegionError, SizeError, SystemError};
@@ -73,4 +80,11 @@ pub use pool::{
 pub use region::Region;
 pub use snapshot::Snapshot;
 pub use stats::{FaultStats, Histogram, PoolStats, RegionStats};
+pub use transfer::TransferError;
 pub use units::{BlockSize, ByteSize};
+pub use views::Snapshotter;
+
+/// The code in the README is tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -2,6 +2,7 @@
 
 /// Whether blocks are set aside so that writes cannot find the pool full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reserve {
     /// None: a write that finds the pool full fails loudly. Of a fork or snapshot the region that it was made from may take
     /// blocks away when the pool is empty (see [`Region::is_revoked`](crate::Region::is_revoked)).
@@ -19,6 +20,7 @@ pub enum Reserve {
 
 /// What a write does that would copy more than [`RegionOptions::max_cow_bytes`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnLimit {
     /// Takes the block away from forks and snapshots without a reservation, so that it need not be copied. Those with one are
     /// copied for all the same.

@@ -34,8 +34,9 @@ use crate::units::{BASE_PAGE, EntryIndex};
 ///
 /// # System calls that write
 /// A page fault inside a system call is not delivered to the program: `read(2)` into a block that is not yet writable
-/// fails with `EFAULT`. Call [`Region::prepare_write`] on the buffer first. System calls that read from a region always
-/// work.
+/// fails with `EFAULT`. [`Region::read_from`] reads files, pipes and stream sockets all the same, and beside threads that fork
+/// and snapshot. For other calls [pin](Region::pin) the buffer, or call [`Region::prepare_write`] on it while nobody forks or
+/// snapshots the region. System calls that read from a region always work.
 ///
 /// # When the pool is full
 /// A write that finds no free block drops lazily freed ones, of any region of the pool. If there are none, and a fork or
@@ -86,15 +87,30 @@ impl Region {
         ptr::with_exposed_provenance_mut(self.space().addresses.base)
     }
 
-    /// All bytes, for the one who has the region to itself. Takes back what was [lazily freed](Region::lazy_free) and not
-    /// dropped yet, all over the region, so that nothing changes while the slice is used.
+    /// All bytes, for the one who has the region to itself. [`Region::writers`] gives parts to several threads, and
+    /// [`Region::as_atomic_u64s`] all of it.
+    ///
+    /// As all exclusive slices of a region, it takes back what was [lazily freed](Region::lazy_free) and not dropped yet, all over
+    /// the region, so that nothing changes while it is used.
+    ///
+    /// # Panics
+    /// In a child of `fork(2)`, which has no regions.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        match self.bytes_mut() {
+            Ok(bytes) => bytes,
+            Err(error) => panic!("a region cannot be borrowed: {error}"),
+        }
+    }
+
+    /// Every exclusive slice of a region comes from here, so what must be so while one lives is made so here.
+    pub(crate) fn bytes_mut(&mut self) -> Result<&mut [u8], RegionError> {
+        check_owner()?;
         self.space().keep_all();
         // SAFETY: the range is readable and, through faults, writable for as long as `self` is borrowed. Others could
         // only reach it through `as_mut_ptr`, whose users answer for not writing while it is borrowed exclusively.
-        // Changes of what is mapped keep every byte: those that do not need `self` (`discard`), or what was lazily freed,
-        // and nothing is now, or can be while `self` is borrowed.
-        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) }
+        // Changes of what is mapped keep every byte, but for two: `discard` needs `self`; and what was lazily freed, of which
+        // there is nothing now, and can be nothing new while `self` is borrowed.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) })
     }
 
     /// Gives every block its memory now, so that no first write faults later.

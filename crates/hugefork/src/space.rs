@@ -49,8 +49,8 @@ impl<S: Sys> Addresses<S> {
         if !budget.fits(needed) {
             return Err(RegionError::TooManyMappings { needed, used: budget.used(), limit: budget.limit() });
         }
-        let base = pool.sys.reserve(len, pool.block_size.bytes()).map_err(|error| match error.errno {
-            rustix::io::Errno::NOMEM => RegionError::OutOfAddresses { len },
+        let base = pool.sys.reserve(len, pool.block_size.bytes()).map_err(|error| match error.raw_os_error() {
+            libc::ENOMEM => RegionError::OutOfAddresses { len },
             _ => RegionError::System(error),
         })?;
         budget.replace(0, mappings);

@@ -23,7 +23,8 @@ fn build(capacity: usize) -> Result<Pool, BuildError> {
 #[test]
 fn sizes_that_cannot_be_are_refused() {
     for bytes in [0, 1, 2048, 3 << 20, 2 << 30, usize::MAX] {
-        assert_eq!(BlockSize::new(bytes), Err(SizeError::NotABlockSize { bytes }));
+        let error = BlockSize::new(bytes).unwrap_err();
+        assert!(matches!(error, SizeError::NotABlockSize { bytes: asked, .. } if asked == bytes), "{error}");
     }
     let zero = build(0).unwrap_err();
     assert!(matches!(zero, BuildError::Capacity(SizeError::Zero { .. })), "{zero}");
@@ -119,9 +120,9 @@ fn full_pool() -> (Pool, Region, hugefork::Snapshot) {
 #[test]
 fn calls_on_a_full_pool_return_an_error_and_change_nothing() {
     let (pool, mut region, snapshot) = full_pool();
-    let full = RegionError::PoolFull { pool: "test".to_owned(), capacity_blocks: 2, block_size: BlockSize::MIB_2 };
+    let full = region.populate().unwrap_err();
+    assert!(matches!(&full, RegionError::PoolFull { pool, capacity_blocks: 2, .. } if pool == "test"), "{full}");
     assert!(full.to_string().contains("pool `test` is full") && full.to_string().contains("more capacity"));
-    assert_eq!(region.populate(), Err(full.clone()));
     assert_eq!(region.prepare_write(BLOCK..BLOCK + 1), Err(full.clone()));
     assert!(matches!(
         region.snapshot_with(Reserve::Full),
@@ -256,7 +257,7 @@ fn a_small_address_space_is_made_do_with_until_it_is_used_up() {
                 Err(error) => break error,
             }
         };
-        assert_eq!(error, RegionError::OutOfAddresses { len: 64 << 20 });
+        assert!(matches!(error, RegionError::OutOfAddresses { len, .. } if len == 64 << 20), "{error}");
         assert!(error.to_string().contains("RLIMIT_AS"), "{error}");
         assert!(regions.len() >= 64, "{}", regions.len());
         assert!(matches!(regions[0].fork(), Err(RegionError::OutOfAddresses { .. })));

@@ -92,7 +92,7 @@ fn install(installed: &mut Installed) -> Result<(), SystemError> {
     }
     let level = installed.levels;
     if level == LEVELS {
-        return Err(SystemError { call: "installing one more fault handler", errno: rustix::io::Errno::NOSPC });
+        return Err(SystemError::new("installing one more fault handler", rustix::io::Errno::NOSPC));
     }
     // A handler that comes on top once more takes the entry on top for the earlier one now. Where it was called before, it
     // is passed over: it would be asked twice, and for ever.

@@ -99,6 +99,7 @@ impl fmt::Display for Granted {
 
 /// Whether a pool may be built of something else than was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Fallback {
     /// Take the next best; [`Pool::backing`] tells what it is, [`Pool::fallback_reason`] why.
     #[default]
@@ -109,6 +110,7 @@ pub enum Fallback {
 
 /// When a pool gets its memory from the system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Commit {
     /// Block by block, when one is used for the first time. The kernel clears it then, which is as slow as the kernel's
     /// own fault, and shmem may find no memory left (hugetlb pages are reserved in any case).
@@ -121,6 +123,7 @@ pub enum Commit {
 /// Whether the contents of regions are part of a core dump. The direct map never is. For hugetlb memory it is bit 6 of
 /// `/proc/self/coredump_filter` that decides, and not this.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CoreDump {
     /// Left out, as databases do with their buffers.
     #[default]

@@ -192,7 +192,7 @@ impl SoftMmu {
             Some((failing, 0)) if failing == call => {
                 state.failure = None;
                 state.failures += 1;
-                Err(SystemError { call: "a call that the test failed", errno: Errno::NOMEM })
+                Err(SystemError::new("a call that the test failed", Errno::NOMEM))
             }
             Some((failing, after)) if failing == call => {
                 state.failure = Some((failing, after - 1));

@@ -6,6 +6,8 @@ pub(crate) mod alone;
 pub(crate) mod foreign;
 pub(crate) mod signals;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use hugefork::{Backing, BlockSize, Fallback, Pool};
 
 /// Every backing there is.
@@ -23,5 +25,14 @@ pub(crate) fn pool(backing: Backing, capacity: usize, block_size: BlockSize) -> 
             println!("skipped: {error}");
             None
         }
+    }
+}
+
+/// Tells other threads that the test is over when it is dropped, also because a check failed: a scope waits for them.
+pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }

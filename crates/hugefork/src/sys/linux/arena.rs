@@ -97,7 +97,7 @@ impl Arena {
         let slots = slots_of(len);
         let _signals = SignalsBlocked::new();
         let taken = self.free().take(slots, (align / SLOT).max(1));
-        let range = taken.ok_or(SystemError { call: "taking addresses from the arena", errno: Errno::NOMEM })?;
+        let range = taken.ok_or(SystemError::new("taking addresses from the arena", Errno::NOMEM))?;
         Ok(self.base + range.start * SLOT)
     }
 

@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `arena` | the address range that all regions live in, and which region an address belongs to |
+//! | `descriptor` | reading and writing files, pipes and sockets by address |
 //! | `memory` | one pool's memfd, its direct map, and the mappings made of it |
 //! | `owner` | whether this process is the one that the regions belong to, or a `fork(2)` child of it |
 //! | `pressure` | sleeping until tasks wait for memory |
@@ -10,6 +11,7 @@
 //! | `signal` | signal dispositions, and raising `SIGBUS` |
 
 pub(crate) mod arena;
+pub(crate) mod descriptor;
 pub(crate) mod memory;
 pub(crate) mod owner;
 pub(crate) mod pressure;
@@ -20,7 +22,7 @@ use crate::error::SystemError;
 
 /// Names the call that failed.
 pub(crate) fn named<T>(call: &'static str, result: rustix::io::Result<T>) -> Result<T, SystemError> {
-    result.map_err(|errno| SystemError { call, errno })
+    result.map_err(|errno| SystemError::new(call, errno))
 }
 
 /// Why the last call through libc failed. The fault handler puts `errno` back when it is done.

@@ -93,7 +93,7 @@ impl PressureFile {
                 "{stall:?} in {window:?} is refused: windows are 0.5 to 10 s, without CAP_SYS_RESOURCE 2, 4, 6, 8 or 10 s \
                  (Linux 6.4), and stalls not longer"
             )),
-            Err(errno) => Err(why(SystemError { call: "write of a trigger", errno })),
+            Err(errno) => Err(why(SystemError::new("write of a trigger", errno))),
         }
     }
 

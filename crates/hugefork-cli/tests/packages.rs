@@ -1,0 +1,64 @@
+//! What each package of the workspace contains when it is published.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Packages, with the examples that each must have.
+const PACKAGES: [(&str, &[&str]); 5] = [
+    ("hugefork", &["offsets.rs", "save_while_writing.rs"]),
+    ("hugefork-bench", &["own_table.rs"]),
+    ("hugefork-cli", &["before_and_after.sh"]),
+    ("hugefork-kernels", &["around_the_target.rs"]),
+    ("hugefork-report", &["page_of_results.rs"]),
+];
+
+fn cargo(args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO")).args(args).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    assert!(output.status.success(), "cargo {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn every_package_has_its_readme_licences_and_examples() {
+    for (name, examples) in PACKAGES {
+        let listed = cargo(&["package", "--list", "--allow-dirty", "--offline", "--package", name]);
+        let files: Vec<&str> = listed.lines().collect();
+        let examples = examples.iter().map(|example| format!("examples/{example}"));
+        for wanted in
+            ["README.md", "LICENSE-MIT", "LICENSE-APACHE", "Cargo.toml"].map(str::to_owned).into_iter().chain(examples)
+        {
+            assert!(files.contains(&wanted.as_str()), "{name} lacks {wanted}: {files:?}");
+        }
+    }
+}
+
+#[test]
+fn every_package_says_what_it_is_and_where_it_comes_from() {
+    let metadata = cargo(&["metadata", "--no-deps", "--offline", "--format-version", "1"]);
+    let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    assert_eq!(packages.len(), PACKAGES.len(), "is a package missing in the list above?");
+    for package in packages {
+        let name = package["name"].as_str().unwrap();
+        assert!(PACKAGES.iter().any(|(known, _)| *known == name), "{name} is not in the list above");
+        for field in ["description", "license", "repository", "readme", "rust_version", "documentation"] {
+            assert!(package[field].as_str().is_some_and(|text| !text.is_empty()), "{name} has no {field}");
+        }
+        for field in ["keywords", "categories"] {
+            let count = package[field].as_array().unwrap().len();
+            assert!((1..=5).contains(&count), "{name} has {count} {field}");
+        }
+        assert_eq!(package["repository"], "https://github.com/hugefork/hugefork");
+    }
+}
+
+#[test]
+fn the_licence_of_every_package_is_that_of_the_project() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
+        let ours = std::fs::read(crates.parent().unwrap().join(licence)).unwrap();
+        for (name, _) in PACKAGES {
+            assert_eq!(std::fs::read(crates.join(name).join(licence)).unwrap(), ours, "{name}/{licence}");
+        }
+    }
+}

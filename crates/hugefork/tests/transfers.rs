@@ -1,0 +1,319 @@
+//! Reading descriptors into regions and writing regions to them, beside threads that snapshot.
+
+mod common;
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write, pipe};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use common::signals::handle;
+use common::{Over, pool};
+use hugefork::{Backing, BlockSize, Pool, Region, RegionError, TransferError};
+
+const BLOCK: usize = 2 << 20;
+const LEN: usize = 4 * BLOCK;
+const READS: usize = 500;
+
+/// Bytes that are different at neighbouring places, and in neighbouring blocks.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect()
+}
+
+/// A file without a name.
+fn file_of(bytes: &[u8]) -> File {
+    let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let file = File::from(file);
+    file.write_all_at(bytes, 0).unwrap();
+    file
+}
+
+fn bytes_of(region: &Region, range: Range<usize>) -> Vec<u8> {
+    let mut bytes = vec![0; range.len()];
+    region.snapshot().unwrap().read_at(range.start, &mut bytes).unwrap();
+    bytes
+}
+
+/// Ranges of lengths below and above that of a pipe, at all places, the same each time.
+fn range(round: usize) -> Range<usize> {
+    let start = round * 777_777 % (LEN - 1);
+    let len = [1, 4095, 65_536, 300_000][round % 4];
+    start..LEN.min(start + len)
+}
+
+/// Runs `reads` while another thread takes snapshots all the time, as many of them as there are reads at least.
+fn beside_snapshots(region: &Region, reads: impl FnOnce(&dyn Fn() -> bool)) {
+    let (taken, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                drop(region.snapshot().unwrap());
+                taken.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let _over = Over(&is_over);
+        reads(&|| taken.load(Ordering::Relaxed) >= READS);
+    });
+}
+
+fn pools() -> impl Iterator<Item = Pool> {
+    [BlockSize::KIB_4, BlockSize::MIB_2].into_iter().map(|size| pool(Backing::Auto, 8 * LEN, size).unwrap())
+}
+
+#[test]
+fn reads_of_a_file_beside_snapshots_are_never_short() {
+    let expected = pattern(LEN);
+    let file = file_of(&expected);
+    for pool in pools() {
+        let region = pool.region(LEN).unwrap();
+        beside_snapshots(&region, |enough_snapshots| {
+            for round in (0..).take_while(|&round| round < READS || !enough_snapshots()) {
+                let (to, from) = (range(round), range(round + 3));
+                let len = to.len().min(from.len());
+                let to = to.start..to.start + len;
+                assert_eq!(region.read_from_at(&file, to.clone(), from.start as u64), Ok(len), "{round}");
+                assert!(bytes_of(&region, to) == expected[from.start..from.start + len], "{round}");
+            }
+        });
+    }
+}
+
+#[test]
+fn reads_of_a_pipe_beside_snapshots_are_never_short_and_lose_nothing() {
+    for pool in pools() {
+        let region = pool.region(LEN).unwrap();
+        let (reader, mut writer) = pipe().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Again and again, until the reader goes.
+                let bytes = pattern(LEN);
+                std::iter::repeat_with(|| writer.write_all(&bytes)).find(Result::is_err);
+            });
+            let (expected, mut at) = (pattern(LEN), 0);
+            beside_snapshots(&region, |enough_snapshots| {
+                for round in (0..).take_while(|&round| round < READS || !enough_snapshots()) {
+                    let to = range(round);
+                    assert_eq!(region.read_from(&reader, to.clone()), Ok(to.len()), "{round}");
+                    let read = bytes_of(&region, to);
+                    let (now, after_the_end) = read.split_at(read.len().min(LEN - at));
+                    assert!(now == &expected[at..at + now.len()], "{round}");
+                    assert!(after_the_end == &expected[..after_the_end.len()], "{round}");
+                    at = (at + read.len()) % LEN;
+                }
+            });
+            drop(reader);
+        });
+    }
+}
+
+/// A file past the page cache, where the file system can do that.
+fn direct_file_of(name: &str, bytes: &[u8]) -> Option<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, bytes).unwrap();
+    let file = File::options().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path);
+    std::fs::remove_file(path).unwrap();
+    file.inspect_err(|error| println!("skipped: no O_DIRECT here: {error}")).ok()
+}
+
+#[test]
+fn a_device_that_writes_to_memory_by_itself_changes_no_snapshot_and_is_read_in_full() {
+    let Some(ones) = direct_file_of("ones", &[1; LEN]) else { return };
+    let Some(twos) = direct_file_of("twos", &[2; LEN]) else { return };
+    let pool = pool(Backing::Auto, 8 * LEN, BlockSize::MIB_2).unwrap();
+    let region = pool.region(LEN).unwrap();
+    let (is_over, round) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let over = Over(&is_over);
+        let checking = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let snapshot = region.snapshot().unwrap();
+                let at_once = snapshot.to_vec();
+                let now = round.load(Ordering::Acquire);
+                while round.load(Ordering::Acquire) == now && !is_over.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                assert!(snapshot[..] == at_once[..], "a snapshot changed");
+            }
+        });
+        for _ in 0..100 {
+            let now = round.fetch_add(1, Ordering::Release);
+            let (file, value) = if now.is_multiple_of(2) { (&ones, 1) } else { (&twos, 2) };
+            assert_eq!(region.read_from_at(file, 0..LEN, 0), Ok(LEN), "{now}");
+            assert!(region.snapshot().unwrap()[..] == vec![value; LEN][..], "{now}: what was read is not there");
+        }
+        drop(over);
+        checking.join().unwrap();
+    });
+    region.write_to_at(&ones, 0..LEN, 0).unwrap();
+    let copied = pool.region(LEN).unwrap();
+    assert_eq!(copied.read_from_at(&ones, 0..LEN, 0), Ok(LEN));
+    assert!(copied.snapshot().unwrap()[..] == vec![2; LEN][..]);
+}
+
+#[test]
+fn a_file_that_ends_early_says_how_much_there_was_and_takes_memory_for_that() {
+    let region = pool(Backing::Auto, 8 * LEN, BlockSize::MIB_2).unwrap().region(LEN).unwrap();
+    let expected = pattern(BLOCK + 17);
+    let mut file = file_of(&expected);
+    assert_eq!(region.read_from(&file, 5..LEN), Ok(BLOCK + 17));
+    assert!(bytes_of(&region, 5..5 + BLOCK + 17) == expected);
+    assert!(bytes_of(&region, 5 + BLOCK + 17..LEN).iter().all(|&byte| byte == 0));
+    assert_eq!(region.read_from(&file, 0..LEN), Ok(0), "it was read to its end");
+    assert_eq!(region.stats().blocks_present, 2);
+    assert_eq!(region.read_from_at(&file, 0..LEN, BLOCK as u64), Ok(17));
+    assert_eq!(region.read_from_at(&file, 0..0, 0), Ok(0));
+    assert_eq!(file.read(&mut [0]).unwrap(), 0, "its position is where it was");
+}
+
+#[test]
+fn what_is_written_is_what_the_region_holds() {
+    let pool = pool(Backing::Auto, 8 * LEN, BlockSize::MIB_2).unwrap();
+    let mut region = pool.region(LEN).unwrap();
+    region.as_mut_slice()[BLOCK..2 * BLOCK].copy_from_slice(&pattern(BLOCK));
+    let file = file_of(&[]);
+    region.write_to(&file, BLOCK - 3..2 * BLOCK + 4).unwrap();
+    region.write_to_at(&file, BLOCK..BLOCK + 9, BLOCK as u64 + 100).unwrap();
+    let mut written = vec![9; BLOCK + 109];
+    file.read_exact_at(&mut written, 0).unwrap();
+    let expected = [&[0; 3][..], &pattern(BLOCK), &[0; 4 + 93], &pattern(9)].concat();
+    assert!(written == expected);
+    assert_eq!(region.stats().blocks_present, 1, "what was never written needs no memory to be read");
+}
+
+/// The answer of the kernel to a transfer, and how far it came.
+#[track_caller]
+fn check_refused<T: std::fmt::Debug>(result: Result<T, TransferError>, done: usize, errno: i32, says: &[&str]) {
+    let error = result.unwrap_err();
+    let found = match &error.reason {
+        RegionError::System(refused) => refused.raw_os_error(),
+        other => panic!("{other}"),
+    };
+    assert_eq!((error.done, found), (done, errno), "{error}");
+    says.iter().for_each(|part| assert!(error.to_string().contains(part), "`{part}` in {error}"));
+}
+
+#[test]
+fn errors_say_what_is_wrong_and_how_far_it_came() {
+    let pool = pool(Backing::Auto, 8 * LEN, BlockSize::MIB_2).unwrap();
+    let region = pool.region(LEN).unwrap();
+    let (reader, mut writer) = pipe().unwrap();
+
+    let outside = region.read_from(&reader, LEN - 1..LEN + 1).unwrap_err();
+    assert!(matches!(outside.reason, RegionError::OutOfRange { len: LEN, .. }), "{outside}");
+    assert_eq!(std::io::Error::from(outside).kind(), ErrorKind::InvalidInput);
+    #[allow(clippy::reversed_empty_ranges)]
+    let reversed = region.write_to(&writer, 2..1).unwrap_err();
+    assert!(matches!(reversed.reason, RegionError::OutOfRange { .. }), "{reversed}");
+
+    check_refused(
+        region.read_from(&writer, 0..9),
+        0,
+        libc::EBADF,
+        &["read failed: bad file descriptor (EBADF)", "open for this"],
+    );
+    check_refused(region.write_to(&reader, 0..9), 0, libc::EBADF, &["write failed", "after 0 bytes"]);
+    check_refused(region.read_from_at(&reader, 0..9, 0), 0, libc::ESPIPE, &["pread failed", "without `_at`"]);
+    check_refused(region.read_from_at(file_of(&[1]), 0..9, u64::MAX), 0, libc::EINVAL, &["pread failed"]);
+    // SAFETY: no descriptor has this number, so nobody's is read.
+    let closed = unsafe { BorrowedFd::borrow_raw(1_000_000) };
+    check_refused(region.read_from(closed, 0..9), 0, libc::EBADF, &["give a descriptor that is open"]);
+    assert_eq!(region.stats().faults.failed, 0);
+
+    rustix::io::ioctl_fionbio(&reader, true).unwrap();
+    writer.write_all(&pattern(1000)).unwrap();
+    let short = region.read_from(&reader, 0..LEN);
+    check_refused(short.clone(), 1000, libc::EAGAIN, &["after 1000 bytes"]);
+    assert_eq!(std::io::Error::from(short.unwrap_err()).kind(), ErrorKind::WouldBlock);
+    assert_eq!(bytes_of(&region, 0..1000), pattern(1000));
+
+    drop(reader);
+    check_refused(
+        region.write_to(&writer, 0..9),
+        0,
+        libc::EPIPE,
+        &["write failed: nobody reads the other end (EPIPE)"],
+    );
+}
+
+#[test]
+fn a_read_that_fails_whatever_is_done_about_the_memory_ends_with_an_error() {
+    let region = pool(Backing::Auto, 8 * LEN, BlockSize::MIB_2).unwrap().region(LEN).unwrap();
+    region.prepare_write(0..LEN).unwrap();
+    // Behind the engine's back: to it the block is writable.
+    // SAFETY: inside the region, to which nobody has a reference.
+    let protected = unsafe { libc::mprotect(region.as_mut_ptr().add(BLOCK).cast(), BLOCK, libc::PROT_READ) };
+    assert_eq!(protected, 0);
+    let file = file_of(&pattern(2 * BLOCK));
+    check_refused(region.read_from(&file, 0..LEN), BLOCK, libc::EFAULT, &["read failed: bad address (EFAULT)"]);
+}
+
+#[test]
+fn a_part_that_was_taken_away_is_an_error_and_not_a_short_file() {
+    let pool = pool(Backing::Auto, 4 * BLOCK, BlockSize::MIB_2).unwrap();
+    let mut region = pool.region(2 * BLOCK).unwrap();
+    region.as_mut_slice().fill(1);
+    let fork = region.fork().unwrap();
+    let rest = pool.region(2 * BLOCK).unwrap();
+    rest.populate().unwrap();
+    region.as_mut_slice()[BLOCK] = 2;
+    assert!(fork.is_revoked());
+    let file = file_of(&[]);
+    let error = fork.write_to(&file, 0..2 * BLOCK).unwrap_err();
+    assert_eq!((error.done, error.reason), (BLOCK, RegionError::Revoked));
+    assert_eq!(fork.write_to(&file, 0..BLOCK), Ok(()));
+    assert_eq!(fork.read_from_at(&file, BLOCK..BLOCK + 1, 0).unwrap_err().reason, RegionError::Revoked);
+}
+
+static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count_interruption(_: i32) {
+    INTERRUPTED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Until the thread sleeps, in what it does next: here `read(2)` of an empty pipe.
+fn wait_until_asleep(thread: u32) {
+    let sleeps = || {
+        let state = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+        state.rsplit_once(") ").unwrap().1.starts_with('S')
+    };
+    while !sleeps() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn interrupted_reads_go_on() {
+    handle(libc::SIGUSR1, count_interruption as *const () as usize, 0, &[]);
+    let region = pool(Backing::Auto, 8 * LEN, BlockSize::MIB_2).unwrap().region(LEN).unwrap();
+    region.prepare_write(0..100).unwrap();
+    let (reader, mut writer) = pipe().unwrap();
+    let thread = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            // SAFETY: no arguments.
+            thread.store(unsafe { libc::syscall(libc::SYS_gettid) } as u32, Ordering::Release);
+            region.read_from(reader.as_fd(), 0..100)
+        });
+        let thread = loop {
+            match thread.load(Ordering::Acquire) {
+                0 => std::thread::yield_now(),
+                thread => break thread,
+            }
+        };
+        for round in 0..10 {
+            wait_until_asleep(thread);
+            // SAFETY: sends a signal to a thread of this process, which lives until the pipe is full.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR1) }, 0);
+            while INTERRUPTED.load(Ordering::Relaxed) <= round {
+                std::thread::yield_now();
+            }
+            wait_until_asleep(thread);
+            writer.write_all(&pattern(100)[round as usize * 10..][..10]).unwrap();
+        }
+        assert_eq!(reading.join().unwrap(), Ok(100));
+    });
+    assert_eq!(bytes_of(&region, 0..100), pattern(100));
+}
