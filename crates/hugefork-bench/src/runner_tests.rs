@@ -79,7 +79,7 @@ fn plan(size: Option<usize>, runs: usize) -> Plan {
     let options = Options {
         cases: vec![Case::Snapshot],
         scope: Scope::Full,
-        size,
+        sizes: size.into_iter().collect(),
         tasks: None,
         block_sizes: None,
         backings: vec![Backing::Auto],
