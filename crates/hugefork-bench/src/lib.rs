@@ -21,6 +21,8 @@ pub mod cases;
 pub mod clock;
 pub mod compare;
 mod counters;
+mod curve;
+mod date;
 pub mod density;
 mod engine;
 mod error;
