@@ -56,3 +56,8 @@ pub use host::Host;
 pub use plan::{Options, Plan, Scope};
 pub use result::Report;
 pub use subject::Subject;
+
+/// The code of the README runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;
