@@ -21,6 +21,8 @@ pub mod cases;
 pub mod clock;
 pub mod compare;
 mod counters;
+mod curve;
+mod date;
 pub mod density;
 mod engine;
 mod error;
@@ -59,3 +61,8 @@ pub use subject::Subject;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// And that in the README of the project.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct ProjectReadme;

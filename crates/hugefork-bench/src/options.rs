@@ -32,8 +32,9 @@ pub struct Options {
     pub cases: Vec<Case>,
     /// How much is run where an option below is absent.
     pub scope: Scope,
-    /// Bytes of one area (see [`Case`] for what that is), for every case.
-    pub size: Option<usize>,
+    /// Bytes of one area (see [`Case`] for what that is), for every case; with several, each case is run with each. If there is
+    /// none, each case has its own.
+    pub sizes: Vec<usize>,
     /// Tasks of the `anon-*` cases; all CPUs if absent.
     pub tasks: Option<usize>,
     /// The blocks of `clear`, `copy` and `lazy-free`, and elsewhere of hugefork's pools, each of which is a subject of its
@@ -55,7 +56,7 @@ impl Options {
         Options {
             cases,
             scope: Scope::Full,
-            size: None,
+            sizes: Vec::new(),
             tasks: None,
             block_sizes: None,
             backings: vec![Backing::Auto],
@@ -68,8 +69,16 @@ impl Options {
     /// What cannot be on any state of the machine.
     pub(crate) fn check(&self, host: &Host) -> Result<(), UsageError> {
         check_numbers(self)?;
-        check_size(self, host)?;
+        self.sizes.iter().try_for_each(|size| check_size(self, *size, host))?;
         check_subjects(self)
+    }
+
+    /// The sizes to run, each once; none where the case has its own. Never empty.
+    pub(crate) fn sizes(&self) -> Vec<Option<usize>> {
+        let mut seen = BTreeSet::new();
+        let asked: Vec<Option<usize>> =
+            self.sizes.iter().copied().filter(|size| seen.insert(*size)).map(Some).collect();
+        if asked.is_empty() { vec![None] } else { asked }
     }
 
     /// The block sizes of a case, each once. Never empty.
@@ -100,10 +109,7 @@ pub(crate) fn unit(blocks: &[BlockSize]) -> usize {
     blocks.iter().map(|block| block.bytes()).max().unwrap_or(0).max(HUGE_PAGE)
 }
 
-fn check_size(options: &Options, host: &Host) -> Result<(), UsageError> {
-    let Some(size) = options.size else {
-        return Ok(());
-    };
+fn check_size(options: &Options, size: usize, host: &Host) -> Result<(), UsageError> {
     // A sweep's own sizes are not asked for: those that do not fit are left out, see `plan_case`.
     let unit = unit(options.block_sizes.as_deref().unwrap_or_default());
     if size == 0 {

@@ -217,11 +217,13 @@ impl Plan {
         for case in options.cases.iter().copied().filter(|case| seen.insert(*case)) {
             let blocks = options.blocks(case);
             let at_once = if case.works_differ_by_block() { 1 } else { blocks.len() };
-            for group in blocks.chunks(at_once) {
-                for density in case.densities() {
-                    let planned = plan_case(case, group, density, options, host)?;
-                    warnings.extend(caveats(&planned, host).into_iter().filter(|_| planned.lack.is_none()));
-                    cases.push(planned);
+            for asked in options.sizes() {
+                for group in blocks.chunks(at_once) {
+                    for density in case.densities() {
+                        let planned = plan_case(case, asked, group, density, options, host)?;
+                        warnings.extend(caveats(&planned, host).into_iter().filter(|_| planned.lack.is_none()));
+                        cases.push(planned);
+                    }
                 }
             }
         }
@@ -253,6 +255,7 @@ impl Plan {
 
 fn plan_case(
     case: Case,
+    asked: Option<usize>,
     blocks: &[BlockSize],
     density: Option<Density>,
     options: &Options,
@@ -262,12 +265,12 @@ fn plan_case(
     let block_size = blocks.iter().copied().max().unwrap_or(BlockSize::MIB_2);
     let tasks = if case.has_tasks() { options.tasks.unwrap_or(host.cpus) } else { 1 };
     let rotation = host.rotation().next_multiple_of(unit);
-    let size = options.size.unwrap_or_else(|| default_size(case, options.scope, tasks, host, rotation, unit));
+    let size = asked.unwrap_or_else(|| default_size(case, options.scope, tasks, host, rotation, unit));
     let mut plan = CasePlan {
         case,
         scope: options.scope,
         size,
-        smaller: if options.size.is_some() { Vec::new() } else { smaller_sizes(size, cold(host) / tasks.max(1), unit) },
+        smaller: if asked.is_some() { Vec::new() } else { smaller_sizes(size, cold(host) / tasks.max(1), unit) },
         tasks,
         block_size,
         density,

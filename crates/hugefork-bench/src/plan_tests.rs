@@ -29,7 +29,7 @@ fn options(cases: &[Case]) -> Options {
     Options {
         cases: cases.to_vec(),
         scope: Scope::Quick,
-        size: None,
+        sizes: Vec::new(),
         tasks: None,
         block_sizes: None,
         backings: vec![Backing::Auto],
@@ -47,10 +47,10 @@ fn refused(change: impl FnOnce(&mut Options)) -> String {
 
 #[test]
 fn impossible_requests_name_their_option_and_a_way_out() {
-    assert!(refused(|o| o.size = Some(0)).starts_with("--size 0: take a multiple of 2MiB"));
-    assert!(refused(|o| o.size = Some(3 << 20)).contains("the nearest is 2MiB"));
-    assert!(refused(|o| o.size = Some(4096)).contains("the nearest is 2MiB"));
-    assert!(refused(|o| o.size = Some(1 << 40)).contains("larger than this machine's memory"));
+    assert!(refused(|o| o.sizes = vec![0]).starts_with("--size 0: take a multiple of 2MiB"));
+    assert!(refused(|o| o.sizes = vec![3 << 20]).contains("the nearest is 2MiB"));
+    assert!(refused(|o| o.sizes = vec![4096]).contains("the nearest is 2MiB"));
+    assert!(refused(|o| o.sizes = vec![1 << 40]).contains("larger than this machine's memory"));
     assert!(refused(|o| o.tasks = Some(0)).starts_with("--tasks 0"));
     assert!(refused(|o| o.tasks = Some(1 << 20)).contains("at most 1024"));
     assert!(refused(|o| o.runs = 0).starts_with("--runs 0"));
@@ -65,7 +65,7 @@ fn impossible_requests_name_their_option_and_a_way_out() {
 fn few_runs_and_warm_caches_are_flagged() {
     let mut options = options(&[Case::ZeroFault]);
     options.runs = 1;
-    options.size = Some(16 << 20);
+    options.sizes = vec![16 << 20];
     let plan = Plan::new(&options, &host(24, 0)).unwrap();
     assert!(plan.warnings[0].contains("1 counted run"), "{:?}", plan.warnings);
     assert!(plan.warnings[1].contains("four times the last-level cache (128MiB)"), "{:?}", plan.warnings);
@@ -104,7 +104,7 @@ fn a_block_larger_than_a_huge_page_is_the_stride() {
 #[test]
 fn hugetlb_pages_are_shared_out_and_who_gets_none_is_told_why() {
     let mut options = options(&[Case::AnonWSeq]);
-    options.size = Some(64 << 20);
+    options.sizes = vec![64 << 20];
     options.tasks = Some(2);
     options.backings = vec![Backing::Hugetlb, Backing::Auto];
     options.subjects = Some(vec![Subject::Hugefork, Subject::KernelThp, Subject::KernelHugetlb, Subject::Kernel4k]);
@@ -134,7 +134,7 @@ fn hugetlb_pages_are_shared_out_and_who_gets_none_is_told_why() {
 #[test]
 fn with_memory_freed_between_samples_subjects_share_the_pages() {
     let mut options = options(&[Case::Snapshot]);
-    options.size = Some(4 << 30);
+    options.sizes = vec![4 << 30];
     options.backings = vec![Backing::Hugetlb];
     let host = host(24, 2048);
     let mut plan = Plan::new(&options, &host).unwrap();
@@ -159,7 +159,7 @@ fn hugefork_makes_way_where_others_fork() {
 #[test]
 fn switched_off_huge_pages_and_too_little_memory_are_told() {
     let mut options = options(&[Case::Snapshot]);
-    options.size = Some(8 << 30);
+    options.sizes = vec![8 << 30];
     let mut host = host(12, 0);
     host.thp.enabled = "never".into();
     let mut plan = Plan::new(&options, &host).unwrap();
@@ -199,7 +199,7 @@ fn several_blocks_are_works_of_clear_and_subjects_of_pools() {
     let blocks: Vec<BlockSize> = plan.cases[2].subjects.iter().filter_map(|s| s.engine).map(|e| e.block_size).collect();
     assert_eq!(blocks, [BlockSize::MIB_2, BlockSize::KIB_64]);
     options.block_sizes = Some(vec![BlockSize::KIB_4, BlockSize::GIB_1]);
-    options.size = Some(256 << 20);
+    options.sizes = vec![256 << 20];
     assert!(Plan::new(&options, &host(24, 0)).unwrap_err().0.contains("not a multiple of 1GiB"));
 }
 
@@ -226,11 +226,11 @@ fn a_sweep_goes_over_its_blocks_and_leaves_out_what_does_not_fit() {
         plan.settle(host, Settings::Fixed);
         plan.cases.iter().take(4).map(|case| case.subjects[0].lack.clone()).collect()
     };
-    options.size = Some(256 << 20);
+    options.sizes = vec![256 << 20];
     let found = lacks(&options, &host);
     assert_eq!(found[..3], [None, None, None]);
     assert!(found[3].as_ref().unwrap().contains("not a whole number of blocks of 1GiB"), "{found:?}");
-    options.size = None;
+    options.sizes = Vec::new();
     let mut small = host;
     small.available_bytes = 512 << 20;
     let found = lacks(&options, &small);
@@ -269,7 +269,7 @@ fn pools_make_way_when_they_are_many() {
     let mut options = options(&[Case::AnonWSeq]);
     options.scope = Scope::Full;
     options.tasks = Some(2);
-    options.size = Some(1 << 30);
+    options.sizes = vec![1 << 30];
     let keeps = |options: &Options| Plan::new(options, &host(24, 0)).unwrap().cases[0].subjects[0].keep;
     assert_eq!(keeps(&options), Keep::Held);
     options.backings = vec![Backing::ShmemHuge, Backing::ShmemBase, Backing::Auto];
@@ -306,4 +306,19 @@ fn folios_that_only_a_setting_gives_need_tune() {
     assert_eq!(lacks(Settings::Lent), [None, None]);
     let fixed = lacks(Settings::Fixed);
     assert!(fixed[0].as_ref().unwrap().contains("--tune") && fixed[1].is_none(), "{fixed:?}");
+}
+
+#[test]
+fn several_sizes_are_cases_one_after_the_other() {
+    let mut options = options(&[Case::Snapshot, Case::WriterLatency]);
+    options.sizes = vec![256 << 20, 1 << 30, 256 << 20];
+    let plan = Plan::new(&options, &host(24, 0)).unwrap();
+    let what: Vec<(Case, usize)> = plan.cases.iter().map(|case| (case.case, case.size >> 20)).collect();
+    let (snapshot, latency) = (Case::Snapshot, Case::WriterLatency);
+    assert_eq!(
+        what,
+        [(snapshot, 256), (snapshot, 1024), (latency, 256), (latency, 256), (latency, 1024), (latency, 1024)]
+    );
+    assert!(plan.cases.iter().all(|case| case.smaller.is_empty()), "a size that was asked for is not cut");
+    assert!(refused(|o| o.sizes = vec![2 << 20, 3 << 20]).starts_with("--size 3MiB: not a multiple"));
 }

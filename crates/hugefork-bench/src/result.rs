@@ -1,9 +1,12 @@
 //! Results as JSON, schema 1.
 //!
 //! ```text
-//! { "schema": 1, "version": "0.1.0", "command": "hugefork bench …", "host": {…},
+//! { "schema": 1, "version": "0.1.0", "commit": "bc87d9e03f41", "date": "2026-11-21T14:53:23Z",
+//!   "command": "hugefork bench …", "host": {…},
 //!   "results": [ { "case": "zero-fault", "subject": "kernel-thp", "params": {"size": "1GiB", …},
 //!                  "metric": "latency", "unit": "us", "samples": [81.9, …], "median": 82.0 }, … ],
+//!   "curves": [ { "case": "writer-latency", "subject": "fork-4k", "params": {…}, "metric": "latency", "unit": "us",
+//!                 "over": "percentile", "rounds": 5, "at": [1.0, …, 100.0], "median": [0.2, …, 112.0] }, … ],
 //!   "not_run": [ { "case": …, "subject": …, "why": … } ], "failed": [ … ], "warnings": [ … ], "interrupted": false }
 //! ```
 //!
@@ -17,6 +20,7 @@ use std::fmt;
 use hugefork::ByteSize;
 use serde::{Deserialize, Serialize};
 
+use crate::date;
 use crate::host::Host;
 use crate::stats::Summary;
 
@@ -30,12 +34,21 @@ pub struct Report {
     pub schema: u32,
     /// hugefork's version.
     pub version: String,
+    /// The commit that it was built from, with `-changed` behind it if it was not all committed; none outside of a repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// When this was begun: UTC, such as `2026-11-21T14:53:23Z`.
+    #[serde(default)]
+    pub date: String,
     /// The command that measured this.
     pub command: String,
     /// What it was measured on.
     pub host: Host,
     /// What was measured.
     pub results: Vec<CaseResult>,
+    /// What was measured and is no single figure.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub curves: Vec<CurveResult>,
     /// Subjects that the machine cannot run.
     #[serde(default)]
     pub not_run: Vec<Absent>,
@@ -77,6 +90,30 @@ impl CaseResult {
     pub fn summary(&self) -> Summary {
         Summary::of(&self.samples).unwrap_or(Summary { min: self.median, median: self.median, max: self.median })
     }
+}
+
+/// One curve of one subject of one case: the medians of the rounds, place by place.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CurveResult {
+    /// The case's name.
+    pub case: String,
+    /// The subject's name.
+    pub subject: String,
+    /// What distinguishes this from other runs of the subject.
+    pub params: Params,
+    /// What the values are: `latency` of a write, `cost` of one that is asked for at some time.
+    pub metric: String,
+    /// Their unit.
+    pub unit: String,
+    /// What the places are: `percentile`, or `time` in milliseconds since the call that takes a snapshot, up to which a
+    /// value holds (0: before it).
+    pub over: String,
+    /// Rounds that were counted.
+    pub rounds: usize,
+    /// The places, ascending.
+    pub at: Vec<f64>,
+    /// The value at each.
+    pub median: Vec<f64>,
 }
 
 /// A subject without a figure.
@@ -130,9 +167,12 @@ impl Report {
         Report {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit: option_env!("HUGEFORK_COMMIT").map(str::to_owned),
+            date: date::now(),
             command,
             host,
             results: Vec::new(),
+            curves: Vec::new(),
             not_run: Vec::new(),
             failed: Vec::new(),
             warnings: Vec::new(),
@@ -184,6 +224,17 @@ mod tests {
             samples: vec![82.5, 80.0, 81.25],
             median: 81.25,
         });
+        report.curves.push(CurveResult {
+            case: "writer-latency".to_owned(),
+            subject: "fork-4k".to_owned(),
+            params: Params::from([("density".to_owned(), Param::text("sparse"))]),
+            metric: "latency".to_owned(),
+            unit: "us".to_owned(),
+            over: "percentile".to_owned(),
+            rounds: 5,
+            at: vec![50.0, 100.0],
+            median: vec![2.0, 112.5],
+        });
         report.not_run.push(Absent {
             case: "zero-fault".to_owned(),
             subject: "kernel-hugetlb".to_owned(),
@@ -207,6 +258,23 @@ mod tests {
         assert_eq!(result["unit"], "us");
         assert_eq!(result["samples"], serde_json::json!([82.5, 80.0, 81.25]));
         assert_eq!(result["median"], 81.25);
+        let curve = &json["curves"][0];
+        assert_eq!((&curve["case"], &curve["params"]["density"]), (&"writer-latency".into(), &"sparse".into()));
+        assert_eq!(
+            (&curve["metric"], &curve["unit"], &curve["over"]),
+            (&"latency".into(), &"us".into(), &"percentile".into())
+        );
+        assert_eq!(
+            (&curve["at"], &curve["median"]),
+            (&serde_json::json!([50.0, 100.0]), &serde_json::json!([2.0, 112.5]))
+        );
+        let date = json["date"].as_str().unwrap();
+        assert!(date.len() == 20 && date.ends_with('Z'), "{date}");
+        // Digits of a commit where there is one to name, and nothing in its place elsewhere.
+        if let Some(commit) = json.get("commit") {
+            let digits = commit.as_str().unwrap().trim_end_matches("-changed");
+            assert!(digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()), "{digits}");
+        }
         assert_eq!(json["not_run"][0]["why"], "no pages");
         assert_eq!(json["interrupted"], false);
     }
@@ -225,6 +293,7 @@ mod tests {
             "memory":"","thp":{"enabled":"","defrag":"","shmem_enabled":""},"hugetlb":[]},"results":[]}"#;
         let report: Report = serde_json::from_str(text).unwrap();
         assert!(report.not_run.is_empty() && !report.interrupted);
+        assert!(report.commit.is_none() && report.date.is_empty() && report.curves.is_empty());
     }
 
     #[test]

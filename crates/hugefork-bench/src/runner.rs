@@ -19,13 +19,14 @@ use hugefork::ByteSize;
 use crate::budget::{self, Budget};
 use crate::cases::Case;
 use crate::counters::{self, Counters};
+use crate::curve::{self, Curve};
 use crate::engine;
 use crate::error::BenchError;
 use crate::host::Host;
 use crate::load;
 use crate::plan::{CasePlan, Keep, Plan};
 use crate::random::Random;
-use crate::result::{Absent, CaseResult, Params, Report};
+use crate::result::{Absent, CaseResult, CurveResult, Params, Report};
 use crate::sample::{Entry, Measure, Metric, Work};
 use crate::stats::Summary;
 
@@ -170,6 +171,7 @@ impl<'a> CaseRun<'a> {
                     keep,
                     work,
                     samples: Vec::new(),
+                    curves: Vec::new(),
                     caveat: None,
                     ended: None,
                 }),
@@ -237,6 +239,8 @@ struct Running {
     keep: Keep,
     work: Box<dyn Work>,
     samples: Vec<(Metric, Vec<f64>)>,
+    /// Each with the rounds that were counted.
+    curves: Vec<Vec<Curve>>,
     caveat: Option<String>,
     ended: Option<BenchError>,
 }
@@ -249,7 +253,10 @@ impl Running {
     /// Takes a sample; round 0 warms up and does not count.
     fn take(&mut self, plan: &CasePlan, round: usize, counters: &mut Counters) {
         match self.sample(plan, round, counters) {
-            Ok(measures) if round > 0 => self.count(measures),
+            Ok(measures) if round > 0 => {
+                self.count(measures);
+                self.count_curves();
+            }
             Ok(_) => {}
             Err(error) => {
                 self.work.release();
@@ -283,11 +290,20 @@ impl Running {
 
     fn count(&mut self, measures: Vec<Measure>) {
         for Measure { metric, value } in measures {
-            // To the nanosecond or better, whatever the unit: the digits behind that are the arithmetic's.
-            let value = (value * 1e6).round() / 1e6;
+            let value = tidy(value);
             match self.samples.iter_mut().find(|(known, _)| *known == metric) {
                 Some((_, samples)) => samples.push(value),
                 None => self.samples.push((metric, vec![value])),
+            }
+        }
+    }
+
+    fn count_curves(&mut self) {
+        for curve in self.work.curves() {
+            let same = |rounds: &&mut Vec<Curve>| (rounds[0].metric, rounds[0].over) == (curve.metric, curve.over);
+            match self.curves.iter_mut().find(same) {
+                Some(rounds) => rounds.push(curve),
+                None => self.curves.push(vec![curve]),
             }
         }
     }
@@ -323,7 +339,26 @@ impl Running {
                 median: summary.median,
             });
         }
+        for rounds in self.curves {
+            let (at, median) = curve::medians(&rounds).into_iter().map(|(at, value)| (at, tidy(value))).unzip();
+            report.curves.push(CurveResult {
+                case: case.name().to_owned(),
+                subject: self.name.clone(),
+                params: self.params.clone(),
+                metric: rounds[0].metric.to_owned(),
+                unit: rounds[0].unit.to_owned(),
+                over: rounds[0].over.name().to_owned(),
+                rounds: rounds.len(),
+                at,
+                median,
+            });
+        }
     }
+}
+
+/// To the nanosecond or better, whatever the unit: the digits behind that are the arithmetic's.
+fn tidy(value: f64) -> f64 {
+    (value * 1e6).round() / 1e6
 }
 
 #[cfg(test)]

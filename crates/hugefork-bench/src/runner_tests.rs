@@ -41,6 +41,11 @@ impl Work for Fake {
         Ok(vec![Measure::new(Metric::Pause, (self.taken - 1) as f64)])
     }
 
+    fn curves(&mut self) -> Vec<Curve> {
+        let points = vec![(50.0, Some(self.taken as f64)), (100.0, None)];
+        vec![Curve { metric: "latency", unit: "us", over: curve::Over::Percentile, points }]
+    }
+
     fn release(&mut self) {
         self.note("release");
     }
@@ -79,7 +84,7 @@ fn plan(size: Option<usize>, runs: usize) -> Plan {
     let options = Options {
         cases: vec![Case::Snapshot],
         scope: Scope::Full,
-        size,
+        sizes: size.into_iter().collect(),
         tasks: None,
         block_sizes: None,
         backings: vec![Backing::Auto],
@@ -216,4 +221,17 @@ fn a_stop_keeps_what_has_been_counted() {
     assert!(report.interrupted);
     let counted: Vec<usize> = report.results.iter().map(|result| result.samples.len()).collect();
     assert_eq!(counted, [2, 1], "two rounds of the first, one of the second");
+}
+
+#[test]
+fn curves_are_the_medians_of_counted_rounds() {
+    let log = Log::default();
+    let report = run_fakes(Keep::Held, vec![entry(Subject::ForkThp, "thp", &log, None)], 3, usize::MAX);
+    let [curve] = &report.curves[..] else { panic!("{:?}", report.curves) };
+    assert_eq!((curve.case.as_str(), curve.subject.as_str()), ("snapshot", "fork-thp"));
+    assert_eq!((curve.metric.as_str(), curve.unit.as_str(), curve.over.as_str()), ("latency", "us", "percentile"));
+    // The warm-up took the first sample; the counted ones are the second to the fourth.
+    assert_eq!((curve.rounds, &curve.at[..], &curve.median[..]), (3, &[50.0][..], &[3.0][..]));
+    let failed = run_fakes(Keep::Held, vec![entry(Subject::ForkThp, "thp", &log, Some(2))], 3, usize::MAX);
+    assert!(failed.curves.is_empty() && failed.failed.len() == 1, "half a subject is not a figure");
 }

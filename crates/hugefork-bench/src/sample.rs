@@ -4,6 +4,7 @@ use hugefork::Pool;
 use hugefork_kernels::Kernel;
 
 use crate::clock::CpuTime;
+use crate::curve::Curve;
 use crate::engine;
 use crate::error::BenchError;
 use crate::plan::Keep;
@@ -197,6 +198,11 @@ pub(crate) trait Work {
 
     /// Takes one sample.
     fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError>;
+
+    /// Curves of the last sample.
+    fn curves(&mut self) -> Vec<Curve> {
+        Vec::new()
+    }
 
     /// Gives the memory back. Not timed.
     fn release(&mut self);

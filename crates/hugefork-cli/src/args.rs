@@ -89,9 +89,10 @@ pub(crate) struct BenchArgs {
     #[arg(value_name = "CASE")]
     pub(crate) cases: Vec<Case>,
 
-    /// Size of one area: what clear and copy rotate over, what faults, what a task writes, what is forked
-    #[arg(long)]
-    pub(crate) size: Option<ByteSize>,
+    /// Size of one area: what clear and copy rotate over, what faults, what a task writes, what is forked; several are run one
+    /// after the other
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) size: Option<Vec<ByteSize>>,
 
     /// Tasks of the anon-* cases [default: one for each CPU]
     #[arg(long, value_name = "N")]
@@ -223,13 +224,13 @@ mod tests {
 
     #[test]
     fn everything_can_be_asked_for() {
-        let line = "hugefork bench clear snapshot --size 512MiB --tasks 2 --block-size 64KiB,1GiB \
+        let line = "hugefork bench clear snapshot --size 256MiB,1GiB --size 512MiB --tasks 2 --block-size 64KiB,1GiB \
                     --backing hugetlb,shmem-thp --runs 7 --subjects hugefork,fork-4k --json out.json --tune --sweep --time-budget 1.5m";
         let Command::Bench(args) = Cli::try_parse_from(line.split_whitespace()).unwrap().command else {
             panic!("bench was asked for");
         };
         assert_eq!(args.cases, [Case::Clear, Case::Snapshot]);
-        assert_eq!(args.size, Some(ByteSize(512 << 20)));
+        assert_eq!(args.size, Some(vec![ByteSize(256 << 20), ByteSize(1 << 30), ByteSize(512 << 20)]));
         assert_eq!(args.block_size, Some(vec![BlockSize::KIB_64, BlockSize::GIB_1]));
         assert_eq!(args.backing, [Backing::Hugetlb, Backing::ShmemHuge]);
         assert_eq!(args.subjects.unwrap().len(), 2);

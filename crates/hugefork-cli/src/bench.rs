@@ -73,7 +73,7 @@ fn options(args: &BenchArgs) -> Result<Options, Failure> {
     Ok(Options {
         cases: if scope == Scope::Quick { Case::ALL.to_vec() } else { args.cases.clone() },
         scope,
-        size: args.size.map(|size| size.0),
+        sizes: args.size.iter().flatten().map(|size| size.0).collect(),
         tasks: args.tasks,
         block_sizes: args.block_size.clone(),
         backings: args.backing.clone(),

@@ -189,6 +189,17 @@ fn writers_are_measured_at_both_densities_with_every_subject_that_runs() {
             let [slowest, half] = ["max", "p50"].map(|metric| find(subject, density, metric)[0]);
             assert!(slowest >= half && half > 0.0, "{subject}: {half} {slowest}");
         }
+        let curves = json["curves"].as_array().unwrap();
+        for (over, from, to) in [("percentile", 1.0, 100.0), ("time", 0.0, 80_000.0)] {
+            let ours = |c: &&Value| c["subject"] == "fork-4k" && c["params"]["density"] == density && c["over"] == over;
+            let curve = curves.iter().find(ours).unwrap_or_else(|| panic!("no curve over {over}"));
+            let list = |name: &str| -> Vec<f64> {
+                curve[name].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
+            };
+            let (at, median) = (list("at"), list("median"));
+            assert!(at.len() == median.len() && at.len() > 5 && at.is_sorted(), "{curve}");
+            assert!(at[0] >= from && at[at.len() - 1] <= to && median.iter().all(|value| *value > 0.0), "{curve}");
+        }
         // Every block of 2 MiB is written, so it is copied whole, once; not every smaller one.
         let all = find("memcpy", density, "amplification")[0];
         let [whole, smaller] = find("hugefork", density, "amplification")[..] else { panic!("two block sizes") };
@@ -268,4 +279,20 @@ fn stocks_are_filled_and_faults_counted() {
     assert!(median("zero-fault", "hugefork", "overhead").is_some());
     assert!(median("zero-fault", "hugefork-zeroed", "overhead").is_none());
     assert!(median("zero-fault", "hugefork-zeroed", "latency").unwrap() > 0.0);
+}
+
+#[test]
+fn several_sizes_are_run_and_the_file_says_when() {
+    let file = Scratch::new("sizes");
+    hugefork("bench snapshot --subjects hugefork,fork-4k --size 4MiB,8MiB --size 16MiB --runs 1 --json")
+        .arg(&file.0)
+        .assert()
+        .success();
+    let json = file.json();
+    let ours = |r: &&Value| r["subject"] == "hugefork" && r["metric"] == "pause";
+    let sizes: Vec<&Value> =
+        json["results"].as_array().unwrap().iter().filter(ours).map(|result| &result["params"]["size"]).collect();
+    assert_eq!(sizes, ["4MiB", "8MiB", "16MiB"]);
+    let date = json["date"].as_str().unwrap();
+    assert!(date.starts_with("20") && date.len() == 20 && date.ends_with('Z'), "{date}");
 }

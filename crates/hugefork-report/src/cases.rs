@@ -4,7 +4,50 @@
 use std::collections::BTreeSet;
 
 use crate::figures::phrase;
-use crate::record::{Entry, Params};
+use crate::record::{Entry, Measured, Params};
+
+/// What a case is about, in plain words; the name of one from a later hugefork.
+pub(crate) fn title(case: &str) -> &str {
+    match case {
+        "clear" => "Clearing a block",
+        "copy" => "Copying a block",
+        "zero-fault" => "First write to new memory",
+        "anon-w-seq" => "Filling new memory",
+        "anon-w-rand" => "Filling new memory in random order",
+        "anon-cow-seq" => "Filling a copy-on-write copy",
+        "anon-cow-rand" => "Filling a copy-on-write copy in random order",
+        "snapshot" => "Taking a snapshot",
+        "writer-latency" => "Writing after a snapshot",
+        "lazy-free" => "Freeing lazily",
+        other => other,
+    }
+}
+
+/// What a chart of a metric shows, in plain words.
+pub(crate) fn chart_title(case: &str, metric: &str) -> String {
+    let known = match (case, metric) {
+        ("clear", "total") => "Clear a block and use it",
+        ("copy", "total") => "Copy a block and use it",
+        ("zero-fault", "latency") => "First write, and use of what lies around it",
+        ("writer-latency", "total") => "All writes together",
+        ("writer-latency", "latency") => "How long single writes take",
+        ("writer-latency", "cost") => "What a write costs, by time",
+        (_, "pause") => "How long the program stands still",
+        (_, "throughput") => "How fast memory is written",
+        (_, "create") => "Making areas and tasks",
+        (_, "victim_slowdown") => "How much slower another CPU gets",
+        (_, "mark") => "Free lazily",
+        (_, "mark+rewrite") => "Free lazily, then write again",
+        (_, "mark+reclaim") => "From in use to free again",
+        (case, metric) => return capital(&metric_name(case, metric)),
+    };
+    known.to_owned()
+}
+
+pub(crate) fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
 
 /// What was done, for people; none for cases from a later hugefork.
 pub(crate) fn description(case: &str) -> Option<&'static str> {
@@ -112,10 +155,10 @@ pub(crate) const HOW: [&str; 5] = ["backing", "kernel", "order", "near", "window
 
 /// The parameters of `entry` that say what was done, where `entries` are all that one might put beside it: those that all of
 /// them have. What only some have (the block size of a pool) is how they did it.
-pub(crate) fn work(entry: &Entry, entries: &[&Entry]) -> Params {
-    let everywhere = |name: &str| entries.iter().all(|other| other.params.contains_key(name));
+pub(crate) fn work<M: Measured>(entry: &M, entries: &[&M]) -> Params {
+    let everywhere = |name: &str| entries.iter().all(|other| other.params().contains_key(name));
     entry
-        .params
+        .params()
         .iter()
         .filter(|(name, _)| !HOW.contains(&name.as_str()) && everywhere(name))
         .map(|(n, v)| (n.clone(), v.clone()))
@@ -124,33 +167,30 @@ pub(crate) fn work(entry: &Entry, entries: &[&Entry]) -> Params {
 
 /// The least that tells `entries` apart, a text for each. `told` gives what is told about each already, such as its place on
 /// an axis.
-pub(crate) fn labels<K: PartialEq>(entries: &[&Entry], told: impl Fn(&Entry) -> K) -> Vec<String> {
+pub(crate) fn labels<M: Measured, K: PartialEq>(entries: &[&M], told: impl Fn(&M) -> K) -> Vec<String> {
     let told: Vec<K> = entries.iter().map(|entry| told(entry)).collect();
-    let names: BTreeSet<&str> = entries.iter().flat_map(|entry| entry.params.keys()).map(String::as_str).collect();
+    let names: BTreeSet<&str> = entries.iter().flat_map(|entry| entry.params().keys()).map(String::as_str).collect();
     let mut names: Vec<&str> = names.into_iter().collect();
     // What users choose first.
     names.sort_by_key(|name| ["backing", "block_size"].iter().position(|known| known == name).unwrap_or(2));
     let mut added: Vec<Vec<String>> = vec![Vec::new(); entries.len()];
     for name in names {
-        let value = |index: usize| entries[index].params.get(name);
+        let value = |index: usize| entries[index].params().get(name);
         let twins = |i: usize, j: usize| {
-            let same = entries[i].subject == entries[j].subject && added[i] == added[j] && told[i] == told[j];
+            let same = entries[i].subject() == entries[j].subject() && added[i] == added[j] && told[i] == told[j];
             same && value(i) != value(j)
         };
         let all = 0..entries.len();
-        let unclear: BTreeSet<&str> = all
-            .clone()
-            .filter(|i| all.clone().any(|j| twins(*i, j)))
-            .map(|index| entries[index].subject.as_str())
-            .collect();
+        let unclear: BTreeSet<&str> =
+            all.clone().filter(|i| all.clone().any(|j| twins(*i, j))).map(|index| entries[index].subject()).collect();
         for (added, entry) in added.iter_mut().zip(entries) {
-            if let Some(value) = entry.params.get(name).filter(|_| unclear.contains(entry.subject.as_str())) {
+            if let Some(value) = entry.params().get(name).filter(|_| unclear.contains(entry.subject())) {
                 added.push(phrase(name, value));
             }
         }
     }
-    let label = |(entry, added): (&&Entry, &Vec<String>)| {
-        let name = subject_name(&entry.subject);
+    let label = |(entry, added): (&&M, &Vec<String>)| {
+        let name = subject_name(entry.subject());
         if added.is_empty() { name } else { format!("{name} {}", added.join(", ")) }
     };
     entries.iter().zip(&added).map(label).collect()

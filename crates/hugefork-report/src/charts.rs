@@ -2,24 +2,27 @@
 //!
 //! | chart | drawn where |
 //! |---|---|
-//! | bars | a metric of one work; only those of the largest size where works are many |
-//! | percentiles | metrics are named `p50`, `p99.9`, `max` |
+//! | bars | a metric of one work; only those of the largest size where works are many; dots where some would not be seen |
+//! | percentiles | metrics are named `p50`, `p99.9`, `max`, or there is a curve over `percentile` |
+//! | time | there is a curve over `time` |
 //! | lines | a metric was measured with several tasks, sizes or block sizes |
 //! | heat map | kernels were run in several orders |
 
-use crate::cases::{has_chart, is_ours, is_rival, labels, lead_metric, metric_name, percentile, work};
+use crate::cases::{chart_title, has_chart, is_ours, is_rival, labels, lead_metric, metric_name, percentile, work};
 use crate::chart::Drawing;
-use crate::chart::bars::{self, Bar};
-use crate::chart::lines::{self, Axes, Line, Point, Y};
+use crate::chart::bars::{self, Bar, Tone};
+use crate::chart::lines::{self, Axes, Between, Line, Point, Y};
+use crate::curves;
 use crate::figures::{common, figure, phrases, quantity, spaced, unit};
+use crate::headline::loses;
 use crate::machines::Machine;
 use crate::policies;
-use crate::record::{Better, Entry, Params};
+use crate::record::{Better, Curve, Entry, Params};
 use crate::works::{SIZES, group, principal, works};
 
 /// One chart.
 pub(crate) struct Chart<'a> {
-    /// `bars`, `lines`, `percentiles` or `heat`.
+    /// `bars`, `lines`, `percentiles`, `time` or `heat`.
     pub(crate) kind: &'static str,
     /// What is drawn.
     pub(crate) title: String,
@@ -32,8 +35,10 @@ pub(crate) struct Chart<'a> {
     pub(crate) drawing: Drawing,
     /// The parameter that lines go over, or `metric`.
     pub(crate) over: Option<String>,
-    /// What it is drawn from.
+    /// What it is drawn from: these,
     pub(crate) entries: Vec<&'a Entry>,
+    /// or these.
+    pub(crate) curves: Vec<&'a Curve>,
 }
 
 /// A case with its charts.
@@ -46,6 +51,9 @@ pub(crate) struct CaseCharts<'a> {
     pub(crate) entries: Vec<&'a Entry>,
 }
 
+/// In the order of the page.
+const KINDS: [&str; 5] = ["bars", "percentiles", "time", "lines", "heat"];
+
 /// More bars than this are not looked at.
 const BARS: usize = 12;
 
@@ -53,7 +61,7 @@ const BARS: usize = 12;
 const KERNELS: usize = 3;
 
 /// Lines that can be told apart.
-const LINES: usize = 7;
+pub(crate) const LINES: usize = 7;
 
 /// The cases of `machine`, with their charts.
 pub(crate) fn charts<'a>(machine: &Machine<'a>) -> Vec<CaseCharts<'a>> {
@@ -62,6 +70,7 @@ pub(crate) fn charts<'a>(machine: &Machine<'a>) -> Vec<CaseCharts<'a>> {
 
 fn of_case<'a>(machine: &Machine<'a>, case: &'a str) -> CaseCharts<'a> {
     let entries: Vec<&Entry> = machine.entries.iter().copied().filter(|entry| entry.case == case).collect();
+    let curves: Vec<&Curve> = machine.curves.iter().copied().filter(|curve| curve.case == case).collect();
     let lead = lead_metric(case, &entries);
     let mut metrics: Vec<&str> = lead.into_iter().collect();
     for entry in &entries {
@@ -91,14 +100,17 @@ fn of_case<'a>(machine: &Machine<'a>, case: &'a str) -> CaseCharts<'a> {
             charts.extend(ground.heat_maps(&entries));
         }
     }
-    if !ranks.is_empty() {
+    let drawn = curves::charts(case, &curves, &alike);
+    // A curve has more percentiles than there are metrics.
+    if !ranks.is_empty() && drawn.iter().all(|chart| chart.kind != "percentiles") {
         let entries: Vec<&Entry> =
             entries.iter().copied().filter(|entry| ranks.contains(&entry.metric.as_str())).collect();
         charts.extend(works(&entries).into_iter().map(|(_, entries)| ground.percentiles(entries)));
     }
+    charts.extend(drawn);
     // Charts of one kind are about as high, and stand beside each other.
-    charts.sort_by_key(|chart| ["percentiles", "bars", "lines", "heat"].iter().position(|kind| *kind == chart.kind));
-    let common = phrases(alike.iter().filter(|(name, _)| entries.iter().any(|e| work(e, &shown).contains_key(*name))));
+    charts.sort_by_key(|chart| KINDS.iter().position(|kind| *kind == chart.kind));
+    let common = phrases(alike.iter().filter(|(name, _)| entries.iter().any(|e| work(*e, &shown).contains_key(*name))));
     CaseCharts { case, common, charts, entries }
 }
 
@@ -118,7 +130,8 @@ impl Ground<'_> {
         entries: Vec<&'a Entry>,
     ) -> Chart<'a> {
         let own = work.iter().filter(|(name, _)| !self.alike.contains_key(*name));
-        Chart { kind, title, subtitle: phrases(own), work: phrases(work), note: None, drawing, over: None, entries }
+        let (subtitle, work) = (phrases(own), phrases(work));
+        Chart { kind, title, subtitle, work, note: None, drawing, over: None, entries, curves: Vec::new() }
     }
 
     fn all_bars<'a>(&self, entries: &[&'a Entry]) -> Vec<Chart<'a>> {
@@ -136,18 +149,24 @@ impl Ground<'_> {
         kernels.truncate(KERNELS);
         shown.extend(kernels);
         shown.sort_by(|a, b| best_first(a, b));
+        let tone = |entry: &Entry| match is_ours(&entry.subject) {
+            false => Tone::Theirs,
+            true if loses(entry, &entries) => Tone::Loss,
+            true => Tone::Ours,
+        };
         let bar = |(entry, label): (&&Entry, String)| Bar {
-            ours: is_ours(&entry.subject),
+            tone: tone(entry),
             min: entry.min(),
             median: entry.median,
             max: entry.max(),
+            text: figure(entry.median),
             hint: hint(&label, entry),
             label,
         };
         let drawn: Vec<Bar> = shown.iter().zip(labels(&shown, |_| ())).map(bar).collect();
         let drawing = bars::draw(&drawn, &axis(self.case, entries[0]));
-        let name = metric_name(self.case, &entries[0].metric);
-        let mut chart = self.chart("bars", capital(&name), work, drawing, entries);
+        let title = chart_title(self.case, &entries[0].metric);
+        let mut chart = self.chart("bars", title, work, drawing, entries);
         let left_out = chart.entries.len() - shown.len();
         chart.note = (left_out > 0).then(|| format!("The best are shown; {left_out} more are in the table."));
         chart
@@ -177,8 +196,14 @@ impl Ground<'_> {
             lines.truncate(LINES);
             let left_out = group.len() - lines.iter().map(|line| line.points.len()).sum::<usize>();
             let name = over.replace('_', " ");
-            let axes = Axes { x: places, x_title: name.clone(), y_title: axis(self.case, group[0]), y: Y::AsFits };
-            let title = format!("{} by {name}", capital(&metric_name(self.case, &group[0].metric)));
+            let axes = Axes {
+                x: places,
+                x_title: name.clone(),
+                y_title: axis(self.case, group[0]),
+                y: Y::AsFits,
+                between: Between::Straight,
+            };
+            let title = format!("{}, by {name}", chart_title(self.case, &group[0].metric));
             let mut chart = self.chart("lines", title, &work, lines::draw(&axes, &lines), group);
             chart.over = Some(over.to_owned());
             chart.note = (left_out > 0).then(|| "More is in the table.".to_owned());
@@ -206,10 +231,11 @@ impl Ground<'_> {
             x_title: "percentile".to_owned(),
             y_title: format!("latency, {}; less is better", unit(&entries[0].unit)),
             y: Y::Log,
+            between: Between::Straight,
         };
         let work = work(entries[0], &entries);
         let drawing = lines::draw(&axes, &lines);
-        let mut chart = self.chart("percentiles", "Latency distribution".to_owned(), &work, drawing, entries);
+        let mut chart = self.chart("percentiles", chart_title(self.case, "latency"), &work, drawing, entries);
         chart.over = Some("metric".to_owned());
         chart
     }
@@ -285,7 +311,7 @@ pub(crate) fn best_first(a: &Entry, b: &Entry) -> std::cmp::Ordering {
 }
 
 /// How far out a percentile is: 1 for nine of ten, 2 for 99 of 100.
-fn tail(part: f64) -> f64 {
+pub(crate) fn tail(part: f64) -> f64 {
     -(1.0 - part).log10()
 }
 
@@ -307,9 +333,4 @@ pub(crate) fn hint(label: &str, entry: &Entry) -> String {
     let unit = unit(&entry.unit);
     let (median, min, max) = (figure(entry.median), figure(entry.min()), figure(entry.max()));
     format!("{label}: {} {median} {unit} ({min} … {max}, {} samples)", entry.metric, entry.samples.len())
-}
-
-fn capital(text: &str) -> String {
-    let mut chars = text.chars();
-    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use crate::cases::title;
+use crate::chart::Ground;
+use crate::chart::style::Scheme;
 use crate::charts::{Chart, charts};
 use crate::machines::{Machine, machines};
 use crate::png::{Painter, PictureError};
@@ -43,11 +46,13 @@ pub fn pictures(records: &[Record]) -> Result<Vec<Picture>, PictureError> {
 impl Chart<'_> {
     /// A file of its own, with heading and source.
     pub(crate) fn standalone(&self, case: &str, machine: &Machine) -> String {
-        let rounds = self.entries.iter().map(|entry| entry.samples.len()).max().unwrap_or(0);
+        let counted = self.entries.iter().map(|entry| entry.samples.len());
+        let rounds = counted.chain(self.curves.iter().map(|curve| curve.rounds as usize)).max().unwrap_or(0);
         let version = &machine.records[0].version;
-        let span = if self.kind == "heat" { "" } else { ", from the least to the greatest" };
+        let span = if self.kind == "heat" || !self.curves.is_empty() { "" } else { ", from the least to the greatest" };
         let source = [machine.name(), format!("hugefork {version}; medians of {rounds} rounds{span}")];
-        self.drawing.standalone(&format!("{case}: {}", self.title), &self.work, &source)
+        let title = format!("{}: {}", title(case), self.title);
+        self.drawing.standalone([&title, &self.work], &source, Scheme::Light, Ground::Paper)
     }
 }
 
@@ -58,7 +63,9 @@ pub(crate) struct Names(BTreeSet<String>);
 impl Names {
     /// One for a chart of `case`.
     pub(crate) fn of(&mut self, case: &str, chart: &Chart) -> String {
-        let metric = chart.entries.first().map_or("", |entry| entry.metric.as_str());
+        let metrics =
+            chart.entries.iter().map(|entry| &entry.metric).chain(chart.curves.iter().map(|curve| &curve.metric));
+        let metric = metrics.map(String::as_str).next().unwrap_or_default();
         let what = if chart.kind == "percentiles" { "" } else { metric };
         let parts = [case, what, chart.kind, &chart.subtitle].map(slug);
         let stem = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-");

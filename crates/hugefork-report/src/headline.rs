@@ -40,11 +40,39 @@ impl<'a> Headline<'a> {
     }
 }
 
-impl Beside<'_> {
-    /// Whether it can be told that there is a difference.
-    pub(crate) fn is_sure(&self) -> bool {
-        self.interval.is_some_and(|interval| !interval.holds_one())
+/// What the ratio of two figures says of hugefork.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Gain,
+    Loss,
+    /// It cannot be told that there is a difference.
+    Unsure,
+}
+
+impl Standing {
+    /// The class of what is drawn or written in its colour.
+    pub(crate) fn class(self) -> &'static str {
+        match self {
+            Standing::Gain => "gain",
+            Standing::Loss => "loss",
+            Standing::Unsure => "unsure",
+        }
     }
+}
+
+impl Beside<'_> {
+    pub(crate) fn standing(&self) -> Standing {
+        match self.interval.filter(|interval| !interval.holds_one()) {
+            None => Standing::Unsure,
+            Some(_) if self.ratio < 1.0 => Standing::Loss,
+            Some(_) => Standing::Gain,
+        }
+    }
+}
+
+/// Whether hugefork's entry is surely behind the strongest rival that did the same work.
+pub(crate) fn loses(ours: &Entry, entries: &[&Entry]) -> bool {
+    others(ours, entries).first().is_some_and(|best| !best.aside && best.standing() == Standing::Loss)
 }
 
 /// Every line of the table.
@@ -56,9 +84,10 @@ pub(crate) fn headlines<'a>(machine: &Machine<'a>) -> Vec<Headline<'a>> {
             continue;
         };
         let entries: Vec<&Entry> = of_case.into_iter().filter(|entry| entry.metric == metric).collect();
-        let mut worth: Vec<_> = works(&entries).into_iter().map(|(work, _)| (work, ())).collect();
+        let ours = |list: &[&Entry]| list.iter().any(|entry| is_ours(&entry.subject));
+        let mut worth: Vec<_> = works(&entries).into_iter().filter(|(_, list)| ours(list)).collect();
         principal(&mut worth);
-        let is_worth = |entry: &Entry| worth.iter().any(|(known, ())| *known == work(entry, &entries));
+        let is_worth = |entry: &Entry| worth.iter().any(|(known, _)| *known == work(entry, &entries));
         let ours: Vec<&Entry> =
             entries.iter().copied().filter(|entry| is_ours(&entry.subject) && is_worth(entry)).collect();
         let names = labels(&ours, |entry| work(entry, &entries));
@@ -80,6 +109,22 @@ pub(crate) fn headlines<'a>(machine: &Machine<'a>) -> Vec<Headline<'a>> {
     lines
 }
 
+/// The few of `lines` that tell most: the first of each case, where it is surely better than the strongest rival, and the worst
+/// loss of all last, if there is any.
+pub(crate) fn leading<'l, 'a>(lines: &'l [Headline<'a>], most: usize) -> Vec<&'l Headline<'a>> {
+    let standing = |line: &Headline| line.best().map_or(Standing::Unsure, Beside::standing);
+    let losses = lines.iter().filter(|line| standing(line) == Standing::Loss);
+    let loss = losses.min_by(|a, b| ratio_of(a).total_cmp(&ratio_of(b)));
+    // Not the best of each case: whoever looks for a gain finds one.
+    let firsts = lines.iter().enumerate().filter(|(index, line)| lines[..*index].iter().all(|l| l.case != line.case));
+    let gains = firsts.map(|(_, line)| line).filter(|line| standing(line) == Standing::Gain);
+    gains.take(most.saturating_sub(usize::from(loss.is_some()))).chain(loss).collect()
+}
+
+fn ratio_of(line: &Headline) -> f64 {
+    line.best().map_or(f64::INFINITY, |best| best.ratio)
+}
+
 /// Subjects of `machine` that stand aside, and why.
 pub(crate) fn asides(machine: &Machine) -> BTreeSet<String> {
     let told = |entry: &&Entry| {
@@ -91,7 +136,8 @@ pub(crate) fn asides(machine: &Machine) -> BTreeSet<String> {
 
 fn others<'a>(ours: &Entry, entries: &[&'a Entry]) -> Vec<Beside<'a>> {
     let same = work(ours, entries);
-    let is_other = |other: &&Entry| is_rival(&other.subject) && other.unit == ours.unit && work(other, entries) == same;
+    let is_other =
+        |other: &&Entry| is_rival(&other.subject) && other.unit == ours.unit && work(*other, entries) == same;
     let mut others: Vec<Beside> = entries.iter().copied().filter(is_other).map(|other| beside(ours, other)).collect();
     // Of figures that may be negative, no ratio says who is better.
     if others.iter().any(|other| !other.ratio.is_finite() || other.ratio <= 0.0) {
@@ -145,6 +191,31 @@ mod tests {
             [("hugefork", "x", 2.0), ("kernel-4k", "x", 1.0), ("kernel-thp", "x", 6.0), ("straight/rep", "x", 0.1)];
         assert_eq!(ratios(record("zero-fault", "latency", "us", &list)), [("kernel-thp".to_owned(), 3.0)]);
         assert!(ratios(record("zero-fault", "latency", "us", &list[..2])).is_empty());
+    }
+
+    #[test]
+    fn the_page_leads_with_gains_and_does_not_hide_the_worst_loss() {
+        let of = |case: &str, subject: &str, use_of: &str, median: f64| {
+            serde_json::json!({"case": case, "subject": subject, "params": {"use": use_of}, "metric": "pause", "unit": "ms",
+                "samples": vec![median; 5], "median": median})
+        };
+        let (mut results, cases) = (Vec::new(), ["snapshot", "a", "b", "c"]);
+        for (case, ours) in cases.into_iter().zip([1.0, 2.0, 40.0, 20.0]) {
+            for use_of in ["x", "y"] {
+                results.extend([of(case, "hugefork", use_of, ours), of(case, "kernel", use_of, 10.0)]);
+            }
+        }
+        let file = serde_json::json!({"schema": 1, "results": results});
+        let records = [parse("x", file.to_string().as_bytes()).unwrap()];
+        let lines = headlines(&machines(&records)[0]);
+        assert_eq!(lines.len(), 8);
+        let leading = |most| -> Vec<&str> { leading(&lines, most).iter().map(|line| line.case).collect() };
+        assert_eq!(leading(4), ["snapshot", "a", "b"]);
+        assert_eq!(leading(2), ["snapshot", "b"]);
+        assert!(super::leading(&[], 4).is_empty());
+        let entries: Vec<&Entry> = records[0].entries.iter().collect();
+        let of_case = |case: &str| -> Vec<&Entry> { entries.iter().copied().filter(|e| e.case == case).collect() };
+        assert!(loses(of_case("c")[0], &of_case("c")) && !loses(of_case("a")[0], &of_case("a")));
     }
 
     #[test]

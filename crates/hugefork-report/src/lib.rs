@@ -1,14 +1,15 @@
 //! What becomes of the results of `hugefork bench`: read back ([`load`]), two of them compared ([`compare()`]), and any number
-//! drawn as one offline page ([`report`]), as pictures alone ([`pictures`]) or as Markdown ([`measurements`], [`summary`]).
+//! drawn as one offline page ([`report`]), as pictures alone ([`pictures`]) or as Markdown ([`measurements`],
+//! [`summary`], [`highlights`]) with one picture ([`pause_picture`]).
 //!
 //! ```text
 //! load, record                                   a file, in types that stay readable
 //! compare, compare_table, bootstrap              two files: ratios, intervals, verdicts
 //! machines, works, cases, headline                    which figures belong beside each other, and under which names
-//! charts, policies, chart/                       what is drawn, and how
+//! charts, curves, policies, chart/               what is drawn, and how
 //! page, tables, strip, notes, templates/         the page around it
 //! gallery, png                                   charts as files
-//! measurements                                   the same as Markdown, for a repository
+//! measurements, readme                           the same as Markdown, for a repository, and its one picture
 //! ```
 
 mod bootstrap;
@@ -17,6 +18,7 @@ mod chart;
 mod charts;
 mod compare;
 mod compare_table;
+mod curves;
 mod figures;
 mod gallery;
 mod headline;
@@ -27,12 +29,14 @@ mod notes;
 mod page;
 mod png;
 mod policies;
+mod readme;
 mod record;
 mod strip;
 mod tables;
 mod works;
 
 pub use bootstrap::Interval;
+pub use chart::style::Scheme;
 pub use compare::{Comparison, Lone, Row, Side, Verdict, compare};
 pub use figures::figure;
 pub use gallery::{Picture, pictures};
@@ -40,7 +44,8 @@ pub use load::{LoadError, SCHEMA, load, parse};
 pub use measurements::{measurements, summary};
 pub use page::report;
 pub use png::PictureError;
-pub use record::{Absent, Better, Cache, Entry, Host, HugetlbPool, Params, Record, Thp};
+pub use readme::{highlights, pause_picture};
+pub use record::{Absent, Better, Cache, Curve, Entry, Host, HugetlbPool, Params, Record, Thp};
 
 /// The code in the README is tested.
 #[cfg(doctest)]

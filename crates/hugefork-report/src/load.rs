@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::record::{Absent, Entry, Host, Params, Record, median};
+use crate::record::{Absent, Curve, Entry, Host, Params, Record, median};
 
 /// The schema that this crate reads.
 pub const SCHEMA: u64 = 1;
@@ -134,6 +134,11 @@ fn record(file: &str, fields: &mut Map<String, Value>) -> Result<Record, Damage>
         .into_iter()
         .enumerate()
         .map(|(index, value)| entry(value).map_err(|what| (format!("results[{index}]"), what)));
+    let curves: Vec<Value> = part(fields, "curves")?;
+    let curves = curves
+        .into_iter()
+        .enumerate()
+        .map(|(index, value)| curve(value).map_err(|what| (format!("curves[{index}]"), what)));
     let absent = |mut list: Vec<Absent>| {
         for Absent { case, subject, why } in &mut list {
             [case, subject, why].into_iter().for_each(clean_in_place);
@@ -145,9 +150,12 @@ fn record(file: &str, fields: &mut Map<String, Value>) -> Result<Record, Damage>
     Ok(Record {
         name: file.to_owned(),
         version: clean(&part::<String>(fields, "version")?),
+        commit: clean(&part::<String>(fields, "commit")?),
+        date: clean(&part::<String>(fields, "date")?),
         command: clean(&part::<String>(fields, "command")?),
         host: host(part(fields, "host")?),
         entries: entries.collect::<Result<_, _>>()?,
+        curves: curves.collect::<Result<_, _>>()?,
         not_run: absent(part(fields, "not_run")?),
         failed: absent(part(fields, "failed")?),
         warnings,
@@ -183,16 +191,58 @@ fn entry(value: Value) -> Result<Entry, String> {
     if let Some(value) = raw.samples.iter().chain([&median]).find(|value| value.abs() > LARGEST) {
         return Err(format!("{value:e} is more than can be measured"));
     }
-    let params: Params = raw.params.iter().map(|(name, value)| (clean(name), shown(value))).collect();
     Ok(Entry {
         case: clean(&raw.case),
         subject: clean(&raw.subject),
-        params,
+        params: params(&raw.params),
         metric: clean(&raw.metric),
         unit: clean(&raw.unit),
         samples: raw.samples,
         median,
     })
+}
+
+#[derive(Deserialize)]
+struct RawCurve {
+    case: String,
+    subject: String,
+    #[serde(default)]
+    params: Map<String, Value>,
+    metric: String,
+    #[serde(default)]
+    unit: String,
+    over: String,
+    #[serde(default)]
+    rounds: u64,
+    at: Vec<f64>,
+    median: Vec<f64>,
+}
+
+fn curve(value: Value) -> Result<Curve, String> {
+    let raw: RawCurve = serde_json::from_value(value).map_err(|error| error.to_string())?;
+    if raw.at.is_empty() || raw.at.len() != raw.median.len() {
+        return Err(format!("has {} places and {} values", raw.at.len(), raw.median.len()));
+    }
+    if !raw.at.is_sorted_by(|a, b| a < b) {
+        return Err("its places do not ascend".to_owned());
+    }
+    if let Some(value) = raw.at.iter().chain(&raw.median).find(|value| value.abs() > LARGEST) {
+        return Err(format!("{value:e} is more than can be measured"));
+    }
+    Ok(Curve {
+        case: clean(&raw.case),
+        subject: clean(&raw.subject),
+        params: params(&raw.params),
+        metric: clean(&raw.metric),
+        unit: clean(&raw.unit),
+        over: clean(&raw.over),
+        rounds: raw.rounds,
+        points: raw.at.into_iter().zip(raw.median).collect(),
+    })
+}
+
+fn params(raw: &Map<String, Value>) -> Params {
+    raw.iter().map(|(name, value)| (clean(name), shown(value))).collect()
 }
 
 /// A parameter as text: words bare, anything else as JSON.
@@ -267,6 +317,19 @@ mod tests {
         assert!(of(&format!(r#"{{{head}, "samples": [1, null]}}"#)).contains("results[0]: "));
         assert!(of(&format!(r#"{{{head}, "median": 1e300}}"#)).contains("1e300 is more than can be measured"));
         assert!(of(&format!(r#"{{{head}, "median": 1e999}}"#)).contains("is not JSON"));
+    }
+
+    #[test]
+    fn curves_have_a_value_at_each_place() {
+        let of = |curve: &str| format!(r#"{{"schema": 1, "results": [], "curves": [{curve}]}}"#);
+        let head = r#""case": "c", "subject": "s", "metric": "m", "over": "time""#;
+        let record = parse("a.json", of(&format!(r#"{{{head}, "at": [0, 1], "median": [2, 3]}}"#)).as_bytes()).unwrap();
+        assert_eq!(record.curves[0].points, [(0.0, 2.0), (1.0, 3.0)]);
+        assert!(refused(&of("{}")).contains("curves[0]: missing field `case`"));
+        assert!(refused(&of(&format!(r#"{{{head}, "at": [], "median": []}}"#))).contains("has 0 places and 0 values"));
+        assert!(refused(&of(&format!(r#"{{{head}, "at": [1], "median": [1, 2]}}"#))).contains("1 places and 2 values"));
+        assert!(refused(&of(&format!(r#"{{{head}, "at": [2, 1], "median": [1, 2]}}"#))).contains("do not ascend"));
+        assert!(refused(&of(&format!(r#"{{{head}, "at": [1], "median": [1e300]}}"#))).contains("more than can be"));
     }
 
     #[test]

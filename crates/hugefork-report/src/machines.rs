@@ -5,13 +5,28 @@
 
 use std::collections::BTreeSet;
 
-use crate::record::{Entry, Record};
+use crate::record::{Curve, Entry, Record};
 
 /// Records that may share a chart.
 pub(crate) struct Machine<'a> {
     pub(crate) records: Vec<&'a Record>,
     pub(crate) entries: Vec<&'a Entry>,
+    pub(crate) curves: Vec<&'a Curve>,
 }
+
+/// What readers ask for, in that order.
+const ASKED: [&str; 10] = [
+    "snapshot",
+    "writer-latency",
+    "anon-cow-seq",
+    "anon-cow-rand",
+    "zero-fault",
+    "anon-w-seq",
+    "anon-w-rand",
+    "lazy-free",
+    "clear",
+    "copy",
+];
 
 /// Sorts `records` by machine, in their order.
 pub(crate) fn machines(records: &[Record]) -> Vec<Machine<'_>> {
@@ -28,15 +43,20 @@ pub(crate) fn machines(records: &[Record]) -> Vec<Machine<'_>> {
             Some(machine) => {
                 machine.records.push(record);
                 machine.entries.extend(&record.entries);
+                machine.curves.extend(&record.curves);
             }
-            None => machines.push(Machine { records: vec![record], entries: record.entries.iter().collect() }),
+            None => machines.push(Machine {
+                records: vec![record],
+                entries: record.entries.iter().collect(),
+                curves: record.curves.iter().collect(),
+            }),
         }
     }
     machines
 }
 
 impl<'a> Machine<'a> {
-    /// The cases that were run, in the order of the files.
+    /// The cases that were run: what readers ask for first, then the others in the order of the files.
     pub(crate) fn cases(&self) -> Vec<&'a str> {
         let mut cases: Vec<&str> = Vec::new();
         for entry in &self.entries {
@@ -44,6 +64,7 @@ impl<'a> Machine<'a> {
                 cases.push(&entry.case);
             }
         }
+        cases.sort_by_key(|case| ASKED.iter().position(|known| known == case).unwrap_or(ASKED.len()));
         cases
     }
 

@@ -7,7 +7,8 @@ use crate::figures::{common, figure, phrases, unit};
 use crate::headline::{Beside, Headline, asides, headlines};
 use crate::machines::{Machine, machines};
 use crate::notes::{not_run, notes};
-use crate::page::{facts, file_name, settings};
+use crate::page::{self, facts, file_name, settings};
+use crate::readme::origin;
 use crate::record::{Entry, Record};
 use crate::tables::everything;
 
@@ -16,7 +17,7 @@ pub fn measurements(records: &[Record]) -> String {
     machines(records).iter().map(section).collect()
 }
 
-/// The lines of a README: hugefork in each case and work, beside all others. Of several backings or block sizes of one subject
+/// The table of a README, with the machine that it is from: hugefork in each case and work, beside all others. Of several backings or block sizes of one subject
 /// the first is told.
 pub fn summary(records: &[Record]) -> String {
     let lines = |machine: &Machine| {
@@ -25,7 +26,9 @@ pub fn summary(records: &[Record]) -> String {
             let what = (line.case.to_owned(), line.work.clone(), line.ours.subject.clone());
             seen.insert(what)
         });
-        compared(machine, first.map(|line| row_of(&line, &line.ours.subject, Detail::Ratio)))
+        let from = escaped(&origin(machine));
+        let head = format!("{from}; medians, each file measured interleaved. More than 1x: hugefork is better.\n\n");
+        head + &compared(machine, first.map(|line| row_of(&line, &line.ours.subject, Detail::Ratio)))
     };
     machines(records).iter().map(lines).collect()
 }
@@ -43,7 +46,9 @@ fn section(machine: &Machine) -> String {
     text += &list(facts(machine).into_iter().map(|(name, value)| format!("{name}: {value}")));
     for record in &machine.records {
         // Indented, a command is code whatever is in it.
-        let file = escaped(&format!("{}: {}", file_name(record), settings(record)));
+        let parts = [settings(record), page::origin(record)];
+        let told: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+        let file = escaped(&format!("{}: {}", file_name(record), told.join(" · ")));
         text += &format!("{file}\n\n    {}\n\n", record.command);
     }
     text +=

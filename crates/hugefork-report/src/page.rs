@@ -7,12 +7,12 @@ use askama::Template;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::cases::description;
+use crate::cases::{description, title};
 use crate::chart::style;
 use crate::charts::{Chart, charts};
 use crate::figures::{figure, quantity, spaced, unit};
 use crate::gallery::{Names, slug};
-use crate::headline::{Headline, asides, headlines};
+use crate::headline::{Headline, Standing, asides, headlines, leading};
 use crate::machines::{Machine, machines};
 use crate::notes::{not_run, notes};
 use crate::png::{Painter, PictureError};
@@ -65,6 +65,7 @@ struct MachineView {
     file_names: String,
     facts: Vec<(&'static str, String)>,
     files: Vec<FileView>,
+    cards: Vec<CardView>,
     headlines: Vec<HeadlineView>,
     strip_head: String,
     asides: Vec<String>,
@@ -75,14 +76,29 @@ struct MachineView {
 
 struct FileView {
     name: String,
+    /// When, and with which hugefork.
+    origin: String,
     settings: String,
     command: String,
+}
+
+/// One figure in large type.
+struct CardView {
+    /// `gain` or `loss`.
+    class: &'static str,
+    case: String,
+    case_id: String,
+    value: f64,
+    text: String,
+    unit: String,
+    what: String,
+    beside: String,
 }
 
 struct HeadlineView {
     /// So many lines from here on are of this case and work; 0 if the line above is too.
     rows: usize,
-    case: String,
+    title: String,
     case_id: String,
     work: String,
     ours_label: String,
@@ -98,20 +114,24 @@ struct BestView {
     text: String,
     ratio: f64,
     ratio_text: String,
-    /// `sure`, or `unsure` where 1 is in the interval.
+    /// `gain`, `loss`, or `unsure` where 1 is in the interval.
     class: &'static str,
     interval: String,
     strip: String,
 }
 
 struct CaseView {
-    /// Of the page, on a large screen.
-    columns: usize,
     id: String,
     case: String,
+    title: String,
     description: Option<&'static str>,
     common: String,
     charts: Vec<ChartView>,
+    /// How many charts are in the last row of three, and of two.
+    last_of_three: usize,
+    last_of_two: usize,
+    /// The figures of one chart, where one place is left beside the last charts.
+    beside: Option<(String, Table)>,
     table: Table,
 }
 
@@ -129,6 +149,12 @@ struct ChartView {
     table: Table,
 }
 
+/// Charts beside each other on a large screen; `style.css` says the same.
+const COLUMNS: usize = 3;
+
+/// Figures that lead.
+const CARDS: usize = 4;
+
 fn view(
     machine: &Machine,
     index: usize,
@@ -140,14 +166,21 @@ fn view(
     let strip = Strip::over(&lines);
     let file = |record: &&Record| FileView {
         name: file_name(record),
+        origin: origin(record),
         settings: settings(record),
         command: record.command.clone(),
     };
     let mut cases = Vec::new();
     for case in charts(machine) {
         let view = |chart: &Chart| chart_view(chart, machine, case.case, names, painter);
+        let (last_of_three, last_of_two) = (case.charts.len() % COLUMNS, case.charts.len() % 2);
+        let principal =
+            case.charts.iter().rev().filter(|chart| chart.curves.is_empty()).max_by_key(|c| c.entries.len());
         cases.push(CaseView {
-            columns: case.charts.len().clamp(1, 3),
+            last_of_three,
+            last_of_two,
+            beside: principal.filter(|_| last_of_three == 2).map(|c| (c.title.clone(), tables::of_chart(c))),
+            title: title(case.case).to_owned(),
             id: format!("{id}-{}", slug(case.case)),
             case: case.case.to_owned(),
             description: description(case.case),
@@ -161,6 +194,7 @@ fn view(
         file_names: machine.records.iter().map(|record| file_name(record)).collect::<Vec<_>>().join(", "),
         facts: facts(machine),
         files: machine.records.iter().map(file).collect(),
+        cards: leading(&lines, CARDS).into_iter().filter_map(|line| card_view(line, &id)).collect(),
         headlines: headline_views(&lines, &id, &strip),
         strip_head: strip.head(),
         asides: asides(machine).into_iter().collect(),
@@ -175,11 +209,43 @@ fn headline_views(lines: &[Headline], machine: &str, strip: &Strip) -> Vec<Headl
     let mut views: Vec<HeadlineView> = lines.iter().map(|line| headline_view(line, machine, strip)).collect();
     for index in (1..views.len()).rev() {
         let (above, view) = (&views[index - 1], &views[index]);
-        if (&above.case, &above.work) == (&view.case, &view.work) {
+        if (&above.case_id, &above.work) == (&view.case_id, &view.work) {
             views[index - 1].rows += std::mem::take(&mut views[index].rows);
         }
     }
     views
+}
+
+fn card_view(line: &Headline, machine: &str) -> Option<CardView> {
+    let rivals = || line.others.iter().filter(|other| !other.aside);
+    let beside = match line.best()?.standing() {
+        Standing::Loss => {
+            let ahead: Vec<String> = rivals()
+                .filter(|other| other.ratio < 1.0)
+                .map(|other| {
+                    format!("{} {} {}", other.entry.subject, figure(other.entry.median), unit(&line.ours.unit))
+                })
+                .collect();
+            format!("behind {}", ahead.join(", "))
+        }
+        _ => {
+            let list = rivals().enumerate().map(|(index, other)| {
+                let than = if index == 0 { "better than " } else { "" };
+                format!("{}×\u{a0}{than}{}", figure(other.ratio), other.entry.subject)
+            });
+            list.collect::<Vec<_>>().join(", ")
+        }
+    };
+    Some(CardView {
+        class: line.best()?.standing().class(),
+        case: title(line.case).to_owned(),
+        case_id: format!("{machine}-{}", slug(line.case)),
+        value: line.ours.median,
+        text: figure(line.ours.median),
+        unit: unit(&line.ours.unit).to_owned(),
+        what: [line.metric.as_str(), line.work.as_str()].join(", ").trim_end_matches(", ").to_owned(),
+        beside,
+    })
 }
 
 fn headline_view(line: &Headline, machine: &str, strip: &Strip) -> HeadlineView {
@@ -189,13 +255,13 @@ fn headline_view(line: &Headline, machine: &str, strip: &Strip) -> HeadlineView 
         text: figure(best.entry.median),
         ratio: best.ratio,
         ratio_text: format!("{}×", figure(best.ratio)),
-        class: if best.is_sure() { "sure" } else { "unsure" },
+        class: best.standing().class(),
         interval: best.interval.map_or_else(String::new, |i| format!("{} … {}", figure(i.low), figure(i.high))),
         strip: strip.draw(best),
     });
     HeadlineView {
         rows: 1,
-        case: line.case.to_owned(),
+        title: title(line.case).to_owned(),
         case_id: format!("{machine}-{}", slug(line.case)),
         work: [line.metric.as_str(), line.work.as_str()].join(", ").trim_end_matches(", ").to_owned(),
         ours_label: line.ours_label.clone(),
@@ -246,8 +312,28 @@ pub(crate) fn facts(machine: &Machine) -> Vec<(&'static str, String)> {
         ("governor", host.governor.clone().unwrap_or_default()),
         ("hypervisor", host.hypervisor.clone().unwrap_or_else(|| "none seen".to_owned())),
         ("hugefork", machine.records[0].version.clone()),
+        ("measured", days(machine)),
     ];
     facts.into_iter().filter(|(_, value)| !value.is_empty()).collect()
+}
+
+/// The day or days on which the machine's records were measured.
+pub(crate) fn days(machine: &Machine) -> String {
+    let mut days: Vec<&str> = machine.records.iter().filter_map(|record| record.date.split('T').next()).collect();
+    days.retain(|day| !day.is_empty());
+    days.sort_unstable();
+    match (days.first(), days.last()) {
+        (Some(first), Some(last)) if first != last => format!("{first} to {last}"),
+        (Some(first), _) => (*first).to_owned(),
+        _ => String::new(),
+    }
+}
+
+/// When a record was measured, and with which hugefork.
+pub(crate) fn origin(record: &Record) -> String {
+    let commit = if record.commit.is_empty() { String::new() } else { format!("commit {}", record.commit) };
+    let parts = [record.date.clone(), commit];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ")
 }
 
 /// A record's file, without the way to it.

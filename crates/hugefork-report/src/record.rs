@@ -16,12 +16,18 @@ pub struct Record {
     pub name: String,
     /// hugefork's version.
     pub version: String,
+    /// The commit that it was built from; empty where that is not known.
+    pub commit: String,
+    /// When it was measured, such as `2026-11-21T14:53:23Z`; empty in older files.
+    pub date: String,
     /// The command that measured this.
     pub command: String,
     /// What it was measured on.
     pub host: Host,
     /// What was measured, in the file's order.
     pub entries: Vec<Entry>,
+    /// What was measured and is no single figure, in the file's order.
+    pub curves: Vec<Curve>,
     /// Subjects that the machine could not run.
     pub not_run: Vec<Absent>,
     /// Subjects that went wrong.
@@ -53,6 +59,54 @@ pub struct Entry {
     pub samples: Vec<f64>,
     /// Their median.
     pub median: f64,
+}
+
+/// One curve of one subject of one case: medians of the rounds, place by place.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Curve {
+    /// The case's name.
+    pub case: String,
+    /// The subject's name.
+    pub subject: String,
+    /// What distinguishes this from other runs of the subject.
+    pub params: Params,
+    /// What the values are, such as `latency`.
+    pub metric: String,
+    /// Their unit.
+    pub unit: String,
+    /// What the places are, such as `percentile`.
+    pub over: String,
+    /// Rounds that were counted.
+    pub rounds: u64,
+    /// Places, ascending, each with its value. There is at least one.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// What was measured of a subject that did some work.
+pub(crate) trait Measured {
+    fn subject(&self) -> &str;
+    fn params(&self) -> &Params;
+}
+
+impl Measured for Entry {
+    fn subject(&self) -> &str {
+        &self.subject
+    }
+
+    fn params(&self) -> &Params {
+        &self.params
+    }
+}
+
+impl Measured for Curve {
+    fn subject(&self) -> &str {
+        &self.subject
+    }
+
+    fn params(&self) -> &Params {
+        &self.params
+    }
 }
 
 /// A subject without a figure.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::chart::style::width;
 use crate::headline::{Beside, Headline};
 
 /// What all rows share.
@@ -13,6 +14,10 @@ pub(crate) struct Strip {
 const WIDTH: f64 = 220.0;
 const MIDDLE: f64 = 10.0;
 const MARGIN: f64 = 12.0;
+
+/// The size of its type, as in `style.css`, and the least room between two texts.
+const TYPE: f64 = 11.0;
+const GAP: f64 = 3.0;
 
 /// What is worth a line.
 const TICKS: [f64; 9] = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0, 300.0];
@@ -38,10 +43,12 @@ impl Strip {
         let mut free = f64::NEG_INFINITY;
         for tick in self.ticks() {
             let x = self.at(tick);
+            let text = format!("{tick}×");
+            let half = width(&text, TYPE) / 2.0;
             // 1 is always said, whatever is beside it.
-            if x > free && (tick >= 1.0 || x + 24.0 < self.at(1.0)) {
-                let _ = write!(svg, "<text x=\"{x}\" y=\"15\" text-anchor=\"middle\">{tick}×</text>");
-                free = x + 24.0;
+            if x - half > free && (tick >= 1.0 || x + half + width("1×", TYPE) < self.at(1.0)) {
+                let _ = write!(svg, "<text x=\"{x}\" y=\"15\" text-anchor=\"middle\">{text}</text>");
+                free = x + half + GAP;
             }
         }
         svg + "</svg>"
@@ -53,7 +60,7 @@ impl Strip {
 
     /// One row.
     pub(crate) fn draw(&self, best: &Beside) -> String {
-        let unsure = if best.is_sure() { "sure" } else { "unsure" };
+        let standing = best.standing().class();
         let mut svg =
             format!("<svg viewBox=\"0 0 {WIDTH} 20\" preserveAspectRatio=\"xMinYMid meet\" aria-hidden=\"true\">");
         for tick in self.ticks() {
@@ -64,11 +71,11 @@ impl Strip {
             let (from, to) = (self.at(interval.low), self.at(interval.high));
             let _ = write!(
                 svg,
-                "<line class=\"span {unsure}\" x1=\"{from}\" y1=\"{MIDDLE}\" x2=\"{to}\" y2=\"{MIDDLE}\"/>"
+                "<line class=\"span {standing}\" x1=\"{from}\" y1=\"{MIDDLE}\" x2=\"{to}\" y2=\"{MIDDLE}\"/>"
             );
         }
         let _ =
-            write!(svg, "<circle class=\"{unsure}\" cx=\"{}\" cy=\"{MIDDLE}\" r=\"4\"/></svg>", self.at(best.ratio));
+            write!(svg, "<circle class=\"{standing}\" cx=\"{}\" cy=\"{MIDDLE}\" r=\"4\"/></svg>", self.at(best.ratio));
         svg
     }
 

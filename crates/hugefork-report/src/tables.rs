@@ -4,10 +4,11 @@ use askama::Template;
 
 use crate::cases::{labels, work};
 use crate::charts::Chart;
+use crate::curves::place_name;
 use crate::figures::{common, figure, spaced, unit};
 use crate::headline::headlines;
 use crate::machines::Machine;
-use crate::record::{Entry, Params};
+use crate::record::{Curve, Entry, Params};
 
 /// A table, which displays as HTML.
 #[derive(Template)]
@@ -54,6 +55,9 @@ fn number(name: impl Into<String>) -> Column {
 
 /// What a chart is drawn from: a row an entry, named as in the chart.
 pub(crate) fn of_chart(chart: &Chart) -> Table {
+    if !chart.curves.is_empty() {
+        return of_curves(chart);
+    }
     let unit = chart.entries.first().map_or("", |entry| unit(&entry.unit));
     let place = |entry: &Entry| match chart.over.as_deref() {
         Some("metric") => Some(entry.metric.clone()),
@@ -72,6 +76,27 @@ pub(crate) fn of_chart(chart: &Chart) -> Table {
     };
     let names = labels(&chart.entries, |entry| place(entry));
     Table { columns, rows: chart.entries.iter().zip(names).map(row).collect() }
+}
+
+/// What a chart of curves is drawn from: a row a place, a column a curve.
+fn of_curves(chart: &Chart) -> Table {
+    let over = chart.over.as_deref().unwrap_or_default();
+    let of = unit(&chart.curves[0].unit);
+    let mut columns = vec![word(over)];
+    let names = labels(&chart.curves, |_| ());
+    columns.extend(names.into_iter().map(|name| number(format!("{name} {of}").trim_end())));
+    let mut places: Vec<f64> = chart.curves.iter().flat_map(|curve| &curve.points).map(|(at, _)| *at).collect();
+    places.sort_by(f64::total_cmp);
+    places.dedup();
+    let value = |curve: &&Curve, place: f64| {
+        let found = curve.points.iter().find(|(at, _)| *at == place);
+        found.map_or_else(|| Cell::text(""), |(_, value)| Cell::figure(*value))
+    };
+    let row = |place: f64| {
+        let name = Cell::text(place_name(over == "time", place));
+        [name].into_iter().chain(chart.curves.iter().map(|curve| value(curve, place))).collect()
+    };
+    Table { columns, rows: places.into_iter().map(row).collect() }
 }
 
 /// Everything of a case: a row a subject, a column a metric.
@@ -148,7 +173,7 @@ impl Parameters {
             }
         }
         // What was done comes before how.
-        names.sort_by_key(|name| !entries.iter().any(|entry| work(entry, entries).contains_key(name)));
+        names.sort_by_key(|name| !entries.iter().any(|entry| work(*entry, entries).contains_key(name)));
         Parameters(names)
     }
 

@@ -2,7 +2,7 @@
 
 use crate::cases::work;
 use crate::figures::quantity;
-use crate::record::{Entry, Params};
+use crate::record::{Measured, Params};
 
 /// More works than this are too many to look at one by one.
 const WORKS: usize = 4;
@@ -13,14 +13,17 @@ const HUGE_PAGE: f64 = (2 << 20) as f64;
 /// What is said of many works is a curve over one of these, with one of its values for the rest of the page.
 pub(crate) const SIZES: [&str; 3] = ["tasks", "block_size", "size"];
 
-/// Entries of one case and metric by work, in their order.
-pub(crate) fn works<'a>(entries: &[&'a Entry]) -> Vec<(Params, Vec<&'a Entry>)> {
+/// What was measured in one case and metric by work, in its order.
+pub(crate) type Groups<'a, M> = Vec<(Params, Vec<&'a M>)>;
+
+/// Entries of one case and metric by work.
+pub(crate) fn works<'a, M: Measured>(entries: &[&'a M]) -> Groups<'a, M> {
     group(entries, |entry| work(entry, entries))
 }
 
-/// Entries by what `by` says of them, in their order.
-pub(crate) fn group<'a>(entries: &[&'a Entry], by: impl Fn(&Entry) -> Params) -> Vec<(Params, Vec<&'a Entry>)> {
-    let mut groups: Vec<(Params, Vec<&Entry>)> = Vec::new();
+/// Entries by what `by` says of them.
+pub(crate) fn group<'a, M>(entries: &[&'a M], by: impl Fn(&M) -> Params) -> Groups<'a, M> {
+    let mut groups: Groups<M> = Vec::new();
     for entry in entries {
         let key = by(entry);
         match groups.iter_mut().find(|(known, _)| *known == key) {
@@ -31,9 +34,16 @@ pub(crate) fn group<'a>(entries: &[&'a Entry], by: impl Fn(&Entry) -> Params) ->
     groups
 }
 
-/// Of many works those of a huge page, or else with the largest sizes; of equally large ones the first.
+/// Of several sizes of one work the largest. Of many works those of a huge page, or else with the largest sizes; of equally
+/// large ones the first.
 pub(crate) fn principal<T>(works: &mut Vec<(Params, T)>) {
-    if works.len() <= WORKS {
+    let without_size = |work: &Params| {
+        let mut work = work.clone();
+        work.remove("size");
+        work
+    };
+    let one_work = works.windows(2).all(|pair| without_size(&pair[0].0) == without_size(&pair[1].0));
+    if works.len() <= WORKS && !one_work {
         return;
     }
     for name in SIZES {

@@ -22,7 +22,7 @@ addEventListener('load', () => {
   for (const figure of figures) {
     const svg = figure.querySelector('svg'), all = svg.getBoundingClientRect();
     if (all.width < 300 || all.height < 50) wrong.push(`${figure.id} is ${all.width} by ${all.height}`);
-    if (!svg.querySelector('rect:not(.hint),polyline')) wrong.push(`${figure.id} shows nothing`);
+    if (!svg.querySelector('rect:not(.hint),polyline,circle')) wrong.push(`${figure.id} shows nothing`);
     const texts = [...svg.querySelectorAll('text')].map(text => [text, text.getBoundingClientRect()]);
     texts.forEach(([text, box], index) => {
       if (box.left < all.left - 1 || box.right > all.right + 1 || box.top < all.top - 1 || box.bottom > all.bottom + 1)
@@ -36,6 +36,10 @@ addEventListener('load', () => {
           wrong.push(`${figure.id}: '${text.textContent}' lies on '${other.textContent}'`);
       }
     });
+  }
+  for (const charts of document.querySelectorAll('.charts')) {
+    const all = charts.getBoundingClientRect(), right = charts.lastElementChild.getBoundingClientRect().right;
+    if (all.right - right > all.width / 4) wrong.push(`${charts.parentElement.id}: a part of its last row is empty`);
   }
   parent.postMessage({figures: figures.length, wrong, ground: getComputedStyle(document.body).backgroundColor}, '*');
 });

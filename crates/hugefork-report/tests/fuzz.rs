@@ -9,9 +9,8 @@ fn golden() -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/schema-1.json")).unwrap()
 }
 
-fn snapshot() -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks/record/zen5-2cpu-vm-snapshot.json");
-    std::fs::read(path).unwrap()
+fn curves() -> Vec<u8> {
+    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/curves.json")).unwrap()
 }
 
 /// Reads `bytes`, and if that gave a record does all that can be done with one.
@@ -38,13 +37,15 @@ proptest! {
 
     #[test]
     fn truncations(part in 0.0..1.0f64) {
-        let file = snapshot();
+        let file = curves();
         survive(&file[..(part * file.len() as f64) as usize]);
     }
 
     #[test]
-    fn flipped_bytes(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
-        let mut file = golden();
+    fn flipped_bytes(
+        mut file in prop_oneof![Just(golden()), Just(curves())],
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+    ) {
         for (index, byte) in changes {
             let index = index.index(file.len());
             file[index] = byte;
@@ -76,14 +77,24 @@ proptest! {
             prop_oneof![Just("4KiB"), Just("2MiB"), Just("0"), Just("many"), Just("99999999999KiB")],
             prop_oneof![Just("target-last"), Just("hybrid"), Just("straight")],
             proptest::collection::vec(prop_oneof![-1e15..1e15, -1.0..1.0, Just(0.0), Just(1e-300), Just(1e16)], 1..6),
-        ), 0..30)
+        ), 0..30),
+        curves in proptest::collection::vec((
+            prop_oneof![Just("percentile"), Just("time"), Just("size")],
+            prop_oneof![Just("hugefork"), Just("fork-4k")],
+            proptest::collection::btree_map(-10i64..1000, prop_oneof![-1e15..1e15, Just(0.0), Just(1e-300)], 0..30),
+        ), 0..10),
     ) {
         let results: Vec<_> = results.into_iter().map(|(case, subject, metric, size, order, samples)| {
             serde_json::json!({"case": case, "subject": subject, "metric": metric, "unit": "us", "samples": samples,
                 "params": {"size": size, "block_size": size, "tasks": samples.len(), "order": order, "kernel": size,
                     "window": size}})
         }).collect();
-        survive(serde_json::json!({"schema": 1, "results": results}).to_string().as_bytes());
+        let curves: Vec<_> = curves.into_iter().map(|(over, subject, points)| {
+            let (at, median): (Vec<i64>, Vec<f64>) = points.into_iter().unzip();
+            serde_json::json!({"case": "writer-latency", "subject": subject, "metric": "cost", "unit": "us", "over": over,
+                "at": at, "median": median})
+        }).filter(|curve| curve["at"] != serde_json::json!([])).collect();
+        survive(serde_json::json!({"schema": 1, "results": results, "curves": curves}).to_string().as_bytes());
     }
 }
 

@@ -47,3 +47,20 @@ fn what_was_read_can_be_compared_and_drawn() {
         assert!(page.contains(shown), "{shown}");
     }
 }
+
+#[test]
+fn curves_the_date_and_the_commit_read_as_they_did() {
+    let record = load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/curves.json")).unwrap();
+    assert_eq!((record.commit.as_str(), record.date.as_str()), ("bc87d9e03f41", "2026-11-21T14:53:23Z"));
+    let [ranks, cost] = &record.curves[..] else { panic!("{:?}", record.curves) };
+    assert_eq!((ranks.case.as_str(), ranks.subject.as_str()), ("writer-latency", "fork-4k"));
+    assert_eq!((ranks.metric.as_str(), ranks.unit.as_str(), ranks.over.as_str()), ("latency", "us", "percentile"));
+    assert_eq!((ranks.params["writes"].as_str(), ranks.rounds), ("5000", 3));
+    assert_eq!(ranks.points[4], (100.0, 112.5));
+    assert_eq!((cost.over.as_str(), cost.points[0], cost.points.len()), ("time", (0.0, 0.31), 5));
+    let page = report(&[record]).unwrap();
+    assert!(page.contains("class=\"percentiles\"") && page.contains("class=\"time\""));
+    // A file from before there was any of it.
+    let earlier = golden();
+    assert!(earlier.commit.is_empty() && earlier.date.is_empty() && earlier.curves.is_empty());
+}

@@ -6,36 +6,56 @@
 mod record;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use hugefork_report::{measurements, summary};
+use hugefork_report::{Scheme, highlights, measurements, pause_picture, summary};
 use record::record;
 
 const COMMAND: &str = "HUGEFORK_GOLDEN=write cargo test -p hugefork-report --test measurements";
-const BEGIN: &str =
-    "<!-- measurements: written by `HUGEFORK_GOLDEN=write cargo test -p hugefork-report --test measurements` -->\n";
-const END: &str = "<!-- /measurements -->";
 
-/// What `file` has between its markers has to be `text`.
-fn check(file: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
-    let found = fs::read_to_string(&path).unwrap();
-    let (before, rest) = found.split_once(BEGIN).unwrap_or_else(|| panic!("{file} has no line {BEGIN}"));
-    let (_, after) = rest.split_once(END).unwrap_or_else(|| panic!("{file} has no line {END}"));
-    let wanted = format!("{before}{BEGIN}{text}{END}{after}");
+fn path(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file)
+}
+
+/// `file` has to hold `wanted`.
+fn check(file: &str, wanted: &str) {
     if std::env::var_os("HUGEFORK_GOLDEN").is_some_and(|value| value == "write") {
-        fs::write(&path, wanted).unwrap();
+        fs::write(path(file), wanted).unwrap();
     } else {
+        let found = fs::read_to_string(path(file)).unwrap_or_default();
         assert!(found == wanted, "{file} does not say what benchmarks/record/ holds; run\n    {COMMAND}");
     }
 }
 
+/// What `file` has between the markers of each part has to be its text.
+fn check_parts(file: &str, parts: &[(&str, String)]) {
+    let mut wanted = fs::read_to_string(path(file)).unwrap();
+    for (part, text) in parts {
+        let begin = format!("<!-- {part}: written by `{COMMAND}` -->\n");
+        let end = format!("<!-- /{part} -->");
+        let (before, rest) = wanted.split_once(&begin).unwrap_or_else(|| panic!("{file} has no line {begin}"));
+        let (_, after) = rest.split_once(&end).unwrap_or_else(|| panic!("{file} has no line {end}"));
+        wanted = format!("{before}{begin}{text}{end}{after}");
+    }
+    check(file, &wanted);
+}
+
 #[test]
 fn the_readme_holds_the_record() {
-    check("README.md", &summary(&record()));
+    let record = record();
+    check_parts("README.md", &[("highlights", highlights(&record)), ("measurements", summary(&record))]);
 }
 
 #[test]
 fn the_measurements_hold_the_record() {
-    check("docs/measurements.md", &measurements(&record()));
+    check_parts("docs/measurements.md", &[("measurements", measurements(&record()))]);
+}
+
+#[test]
+fn the_picture_of_the_readme_is_of_the_record_on_light_and_on_dark() {
+    let readme = fs::read_to_string(path("README.md")).unwrap();
+    for (file, scheme) in [("docs/pause-light.svg", Scheme::Light), ("docs/pause-dark.svg", Scheme::Dark)] {
+        assert!(readme.contains(&format!("\"{file}\"")), "the README does not show {file}");
+        check(file, &pause_picture(&record(), scheme).expect("the record has a snapshot beside fork"));
+    }
 }

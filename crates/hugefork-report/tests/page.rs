@@ -3,16 +3,25 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::sync::OnceLock;
 
 use hugefork_report::{pictures, report};
+
+/// The page of this machine's record alone.
+fn record_page() -> &'static str {
+    static PAGE: OnceLock<String> = OnceLock::new();
+    PAGE.get_or_init(|| report(&common::record()).unwrap())
+}
 
 #[test]
 fn every_figure_shown_is_in_the_files_and_rounded_right() {
     let records = common::everything();
     let page = common::page();
     let entries = || records.iter().flat_map(|record| &record.entries);
+    let curves = || records.iter().flat_map(|record| &record.curves).filter(|curve| curve.metric != "heat");
     let known: BTreeSet<u64> = entries()
         .flat_map(|entry| [entry.median, entry.min(), entry.max(), entry.samples.len() as f64])
+        .chain(curves().flat_map(|curve| &curve.points).map(|(_, value)| *value))
         .map(f64::to_bits)
         .collect();
     let mut seen = BTreeSet::new();
@@ -34,12 +43,94 @@ fn every_figure_shown_is_in_the_files_and_rounded_right() {
     for entry in entries() {
         assert!(seen.contains(&entry.median.to_bits()), "{entry:?} is not shown");
     }
+    assert!(curves().count() > 8);
+    for (place, value) in curves().flat_map(|curve| &curve.points) {
+        assert!(seen.contains(&value.to_bits()), "{value} at {place} is not shown");
+    }
+}
+
+#[test]
+fn figures_lead_and_commands_come_last() {
+    let page = record_page();
+    let place = |what: &str| page.find(what).unwrap_or_else(|| panic!("{what} is not in the page"));
+    let order = ["class=\"cards\"", "class=\"headline\"", "<figure ", "hugefork bench writer-latency", "<footer"];
+    assert!(order.map(place).is_sorted(), "{:?}", order.map(place));
+    assert!(place("hugefork bench zero-fault") > page.rfind("</figure>").unwrap());
+    for title in ["Taking a snapshot", "Writing after a snapshot", "First write to new memory", "Clearing a block"] {
+        assert!(page.contains(&format!("<h3>{title} <code>")), "{title}");
+    }
+}
+
+#[test]
+fn losses_have_a_colour_of_their_own_wherever_they_are() {
+    let record = |ours: f64| {
+        let entry = |subject: &str, median: f64| {
+            serde_json::json!({"case": "writer-latency", "subject": subject, "params": {}, "metric": "total", "unit": "ms",
+                "samples": vec![median; 5], "median": median})
+        };
+        let file = serde_json::json!({"schema": 1, "results": [entry("hugefork", ours), entry("fork-4k", 10.0)]});
+        hugefork_report::parse("x", file.to_string().as_bytes()).unwrap()
+    };
+    let (gains, loses) = (report(&[record(5.0)]).unwrap(), report(&[record(40.0)]).unwrap());
+    let marks = ["<li class=\"loss\"", "number ratio loss", "<circle class=\"loss\"", "<rect class=\"bar-loss\""];
+    for mark in marks {
+        assert!(loses.contains(mark) && !gains.contains(mark), "{mark}");
+        assert!(gains.contains(&mark.replace("bar-loss", "bar-ours").replace("loss", "gain")), "{mark}");
+    }
+}
+
+#[test]
+fn pauses_far_apart_are_on_a_logarithmic_axis() {
+    let page = record_page();
+    let chart = common::charts(page).into_iter().find(|chart| chart.contains("chart-snapshot-pause-bars")).unwrap();
+    assert!(chart.contains("pause, ms; less is better (logarithmic)") && chart.contains("<circle class=\"bar-ours\""));
+}
+
+#[test]
+fn curves_take_the_place_of_a_few_percentiles_and_show_time() {
+    let page = common::page();
+    let machine = page.split("class=\"machine\"").skip(1).find(|part| part.contains("Curved CPU")).unwrap();
+    let kinds = |kind: &str| machine.matches(&format!("<figure class=\"{kind}\"")).count();
+    assert_eq!((kinds("percentiles"), kinds("time")), (2, 2));
+    for text in ["99.99 %", "99.999 %", "until 0.1 ms", ">before<", ">slowest<", "What a write costs, by time"] {
+        assert!(machine.contains(text), "{text}");
+    }
+    assert!(!machine.contains("temperature"), "nobody knows how to draw that");
+}
+
+#[test]
+fn the_page_says_when_and_of_which_commit() {
+    let page = common::page();
+    assert!(page.contains("2026-11-21T14:53:23Z \u{b7} commit 0123456789ab"), "in the list of files");
+    assert!(page.contains("<dt>measured</dt><dd>2026-11-21</dd>"));
+    assert!(!report(&common::record()[..1]).unwrap().contains("<dt>measured</dt><dd></dd>"));
+}
+
+#[test]
+fn a_pause_is_drawn_against_the_size() {
+    let entry = |subject: &str, size: &str, median: f64| {
+        serde_json::json!({"case": "snapshot", "subject": subject, "params": {"size": size}, "metric": "pause", "unit": "ms",
+            "samples": vec![median; 5], "median": median})
+    };
+    let sizes = [("256MiB", 1.0), ("1GiB", 4.0), ("4GiB", 16.0)];
+    let results: Vec<_> = sizes
+        .iter()
+        .flat_map(|(size, x)| [entry("hugefork", size, 0.1 * x), entry("fork-4k", size, 6.0 * x)])
+        .collect();
+    let file = serde_json::json!({"schema": 1, "results": results});
+    let page = report(&[hugefork_report::parse("x", file.to_string().as_bytes()).unwrap()]).unwrap();
+    let charts = common::charts(&page);
+    assert_eq!(charts.len(), 2, "bars of the largest size, and a line over all");
+    assert!(charts[0].starts_with("class=\"bars\"") && charts[0].contains("4\u{a0}GiB"), "{}", charts[0]);
+    assert!(charts[1].contains("How long the program stands still, by size"), "{}", charts[1]);
+    for (size, _) in sizes {
+        assert!(charts[1].contains(&size.replace("GiB", "\u{a0}GiB").replace("MiB", "\u{a0}MiB")), "{size}");
+    }
 }
 
 #[test]
 fn ratios_shown_are_those_of_the_medians() {
-    let records = common::record();
-    let page = report(&records).unwrap();
+    let page = record_page();
     let table = page.split("class=\"headline\"").nth(1).unwrap().split("</table>").next().unwrap();
     let figures = common::figures(table);
     assert!(figures.len() >= 9 && figures.len().is_multiple_of(3), "{figures:?}");
@@ -68,7 +159,7 @@ fn the_page_asks_for_nothing_runs_nothing_and_obeys_no_name() {
 #[test]
 fn machines_and_second_runs_are_kept_apart() {
     let mut records = common::record();
-    let once = report(&records).unwrap();
+    let once = record_page();
     assert_eq!(once.matches("class=\"machine\"").count(), 1);
     records.extend(common::record());
     let twice = report(&records).unwrap();

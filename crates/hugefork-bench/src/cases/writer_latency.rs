@@ -4,8 +4,9 @@
 //! One thread takes it (`pause`) and then writes 8 bytes each at random words of the area, one after the other: 5 000
 //! writes (`sparse`: nearly every block of 2 MiB is hit, and few of its pages) or 500 000 (`dense`), less in proportion in
 //! areas of less than 1 GiB. A latency is what lies between two fenced readings of the clock: one write and one reading,
-//! which takes 0.05 us. `p50` to `p99.9` are nearest ranks, `total` is all writes together, without the pause. What another
-//! thread would write during the pause is not measured: some subjects would let it write without copying, and be ahead
+//! which takes 0.05 us. `p50` to `p99.9` are nearest ranks, `total` is all writes together, without the pause. Two curves say
+//! more (see `curve`): `latency` by percentile, and `cost` by time around the snapshot, for which some words are written again
+//! with what they hold before it is taken. What another thread would write during the pause is not measured: some subjects would let it write without copying, and be ahead
 //! afterwards.
 //!
 //! `amplification` is bytes copied over bytes dirtied, which are the distinct words. hugefork counts what it copies; `memcpy`
@@ -26,6 +27,7 @@ use hugefork_kernels::Kernel;
 use super::snapshot::PAGE_TABLES;
 use crate::affinity::Pinned;
 use crate::clock::{self, Stopwatch};
+use crate::curve::{self, Curve, Mean, nearest_rank};
 use crate::engine;
 use crate::error::BenchError;
 use crate::holder::Holder;
@@ -46,7 +48,7 @@ pub(super) fn work(plan: &CasePlan, subject: &SubjectPlan, cpus: &[usize]) -> (P
         ("density".to_owned(), Param::text(density.name())),
         ("writes".to_owned(), Param::Number(writes as u64)),
     ]);
-    let writer = Writer { size: plan.size, writes, cpu: cpus[0], lists: None };
+    let writer = Writer { size: plan.size, writes, cpu: cpus[0], lists: None, curves: Vec::new() };
     let work: Box<dyn Work> = match subject.engine {
         Some(choice) => {
             params.extend(engine::asked(choice));
@@ -89,11 +91,18 @@ struct Writer {
     writes: usize,
     cpu: usize,
     lists: Option<Lists>,
+    /// Of the last sample.
+    curves: Vec<Curve>,
 }
+
+/// Writes before the snapshot, at most.
+const BEFORE: usize = 1_000;
 
 struct Lists {
     /// What is written.
     offsets: Vec<usize>,
+    /// What is written again before the snapshot.
+    earlier: Vec<usize>,
     /// Nanoseconds of each write. Not in the heap: a child would share it, and each of its pages would cost a fault.
     latencies: KernelMemory,
 }
@@ -101,6 +110,7 @@ struct Lists {
 /// What the writes came to.
 struct Written {
     measures: Vec<Measure>,
+    curves: Vec<Curve>,
     minor_faults: u64,
 }
 
@@ -114,8 +124,9 @@ impl Writer {
                 KernelMemory::populated(PageKind::Base, len)?
             }
         };
-        let offsets = (0..self.writes).map(|_| targets.word_offset(self.size)).collect();
-        self.lists = Some(Lists { offsets, latencies });
+        let mut draw = |writes| (0..writes).map(|_| targets.word_offset(self.size)).collect();
+        let (offsets, earlier) = (draw(self.writes), draw(self.writes.min(BEFORE)));
+        self.lists = Some(Lists { offsets, earlier, latencies });
         Ok(())
     }
 
@@ -135,6 +146,15 @@ impl Writer {
         let lists = self.lists.as_ref().expect("drawn before written");
         let latencies = lists.latencies.as_ptr().cast::<u32>();
         let _pinned = Pinned::to(self.cpu)?;
+        let mut before = Mean::default();
+        let mut last = clock::now_fenced();
+        for &offset in &lists.earlier {
+            // SAFETY: the word lies in the area, which holds this already.
+            unsafe { work::first_write(area, offset, self::before(offset)) };
+            let now = clock::now_fenced();
+            before.add((now - last) as f64, (now - last) as f64);
+            last = now;
+        }
         let mut watch = Stopwatch::default();
         let (taken, pause) = watch.time(take);
         let taken = taken?;
@@ -154,7 +174,9 @@ impl Writer {
         let minor_faults = clock::minor_faults() - faults;
         // SAFETY: the list, which nobody writes now.
         let mut sorted = unsafe { std::slice::from_raw_parts(latencies, self.writes) }.to_vec();
+        let over_time = curve::over_time(before.value().unwrap_or(0.0), pause * 1e6, &sorted);
         sorted.sort_unstable();
+        let curves = vec![curve::by_percentile(&sorted), over_time];
         let ranks =
             [(Metric::P50, 0.5), (Metric::P90, 0.9), (Metric::P99, 0.99), (Metric::P999, 0.999), (Metric::Max, 1.0)];
         let mut measures = vec![Measure::new(Metric::Pause, pause)];
@@ -163,7 +185,7 @@ impl Writer {
         measures.extend(Measure::cpu(watch.cpu()));
         // SAFETY: by contract.
         unsafe { check(area, &lists.offsets, after) }?;
-        Ok((taken, Written { measures, minor_faults }))
+        Ok((taken, Written { measures, curves, minor_faults }))
     }
 
     /// Different pieces of `len` bytes that the writes went to.
@@ -177,12 +199,6 @@ impl Writer {
     fn amplification(&self, copied: usize) -> Measure {
         Measure::new(Metric::Amplification, copied as f64 / (self.distinct(8) * 8) as f64)
     }
-}
-
-/// The least value that `part` of all values do not exceed. `sorted` is not empty.
-fn nearest_rank(sorted: &[u32], part: f64) -> u32 {
-    let rank = (sorted.len() as f64 * part).ceil() as usize;
-    sorted[rank.clamp(1, sorted.len()) - 1]
 }
 
 struct Fork {
@@ -220,14 +236,19 @@ impl Work for Fork {
         // SAFETY: the child compares words of its own copy of the mapping.
         let fork = || unsafe { Holder::fork(|| check(area.as_ptr(), offsets, before).is_ok()) };
         // SAFETY: our own mapping.
-        let (child, Written { mut measures, minor_faults }) = unsafe { self.writer.run(area.as_ptr(), fork) }?;
+        let (child, Written { mut measures, curves, minor_faults }) = unsafe { self.writer.run(area.as_ptr(), fork) }?;
         child.let_go()?;
+        self.writer.curves = curves;
         let page = self.copied_at_once();
         let faults = minor_faults as usize;
         if faults >= self.writer.distinct(page) {
             measures.push(self.writer.amplification(faults * page));
         }
         Ok(measures)
+    }
+
+    fn curves(&mut self) -> Vec<Curve> {
+        std::mem::take(&mut self.writer.curves)
     }
 
     fn release(&mut self) {
@@ -263,11 +284,16 @@ impl Work for Memcpy {
             Ok(())
         };
         // SAFETY: our own mapping.
-        let ((), Written { mut measures, .. }) = unsafe { self.writer.run(from.as_ptr(), copy) }?;
+        let ((), Written { mut measures, curves, .. }) = unsafe { self.writer.run(from.as_ptr(), copy) }?;
         // SAFETY: our own mapping, as long as the other.
         unsafe { check(to.as_ptr(), self.writer.offsets(), before) }?;
         measures.push(self.writer.amplification(from.len()));
+        self.writer.curves = curves;
         Ok(measures)
+    }
+
+    fn curves(&mut self) -> Vec<Curve> {
+        std::mem::take(&mut self.writer.curves)
     }
 
     fn release(&mut self) {
@@ -310,11 +336,16 @@ impl Work for Hugefork {
         let earlier = copied();
         let take = || Ok(region.snapshot()?);
         // SAFETY: our own region; its pool has a block for every copy.
-        let (snapshot, Written { mut measures, .. }) = unsafe { self.writer.run(region.as_mut_ptr(), take) }?;
+        let (snapshot, Written { mut measures, curves, .. }) = unsafe { self.writer.run(region.as_mut_ptr(), take) }?;
         measures.push(self.writer.amplification(copied() - earlier));
         // SAFETY: the snapshot is as long as the region.
         unsafe { check(snapshot.map()?.as_ptr(), self.writer.offsets(), before) }?;
+        self.writer.curves = curves;
         Ok(measures)
+    }
+
+    fn curves(&mut self) -> Vec<Curve> {
+        std::mem::take(&mut self.writer.curves)
     }
 
     fn release(&mut self) {
@@ -331,19 +362,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_values_that_occurred() {
-        let sorted: Vec<u32> = (1..=1000).collect();
-        for (part, value) in [(0.5, 500), (0.9, 900), (0.99, 990), (0.999, 999), (1.0, 1000), (0.0, 1)] {
-            assert_eq!(nearest_rank(&sorted, part), value, "{part}");
-        }
-        assert_eq!(nearest_rank(&[7], 0.999), 7);
-    }
-
-    #[test]
     fn faults_copy_as_much_as_the_module_says() {
         let size = 16 << 20;
         for kind in [PageKind::Base, PageKind::Thp] {
-            let writer = Writer { size, writes: 500, cpu: crate::affinity::allowed_cpus()[0], lists: None };
+            let writer =
+                Writer { size, writes: 500, cpu: crate::affinity::allowed_cpus()[0], lists: None, curves: Vec::new() };
             let mut fork = Fork { kind, writer, area: None };
             match fork.prepare() {
                 Err(error) if error.is_lack() => {

@@ -79,7 +79,7 @@ pub(crate) fn draw(map: &Map) -> Drawing {
     let key =
         if chosen.is_empty() { map.title.clone() } else { format!("{}; framed: hugefork\u{2019}s choice", map.title) };
     svg.text(WIDTH - margin, bottom + 18.0, Anchor::End, "soft", &fit(&key, SMALL, WIDTH - margin));
-    Drawing { height: bottom + 26.0, body: svg.into_string() }
+    Drawing { width: WIDTH, height: bottom + 26.0, body: svg.into_string() }
 }
 
 /// Which of the steps between `least` and `greatest` a value is on.

@@ -3,7 +3,7 @@
 use super::scale::{Kind, Scale};
 use super::style::{BOLD, NORMAL, OURS, SMALL, fit, width};
 use super::svg::{Anchor, Mark, Svg};
-use super::{Drawing, WIDTH};
+use super::{Drawing, FAR_APART, WIDTH};
 
 /// One line.
 pub(crate) struct Line {
@@ -37,6 +37,15 @@ pub(crate) struct Axes {
     pub(crate) x_title: String,
     pub(crate) y_title: String,
     pub(crate) y: Y,
+    pub(crate) between: Between,
+}
+
+/// What is drawn between points.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Between {
+    Straight,
+    /// A value holds around its place, and changes at once in the middle between two places.
+    Steps,
 }
 
 /// How values become heights.
@@ -47,11 +56,11 @@ pub(crate) enum Y {
     AsFits,
 }
 
-/// From this ratio on.
-const FAR_APART: f64 = 20.0;
-
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 240.0;
+
+/// With more points than this a line is a curve, and marks would only hide it.
+const MARKS: usize = 12;
 
 /// The widest name at a line's end.
 const NAMES: f64 = 152.0;
@@ -66,7 +75,9 @@ pub(crate) fn draw(axes: &Axes, lines: &[Line]) -> Drawing {
     let left = ticks.iter().map(|(_, text)| width(text, SMALL)).fold(0.0, f64::max) + 8.0;
     let names = lines.iter().map(|line| width(&line.label, line.size())).fold(0.0, f64::max).min(NAMES);
     let right = WIDTH - names - 16.0;
-    let (first, last) = (axes.x.first().map_or(0.0, |x| x.0), axes.x.last().map_or(1.0, |x| x.0));
+    let ends = axes.x.iter().map(|(value, _)| *value);
+    let ends = || ends.clone().chain(lines.iter().flat_map(|line| &line.points).filter_map(|point| point.x));
+    let (first, last) = (ends().fold(f64::INFINITY, f64::min), ends().fold(f64::NEG_INFINITY, f64::max));
     let x = Scale::new(Kind::Linear, first, last, left + 10.0, right - 6.0);
     let mut svg = Svg::default();
     svg.text(0.0, 11.0, Anchor::Start, "soft", &fit(&axes.y_title, SMALL, WIDTH));
@@ -82,14 +93,18 @@ pub(crate) fn draw(axes: &Axes, lines: &[Line]) -> Drawing {
         let place = |point: &Point| (point.x.map_or(right, |value| x.at(value)), y.at(point.median));
         let path: Vec<(f64, f64)> = match line.points.as_slice() {
             [only] if only.x.is_none() => vec![(left, y.at(only.median)), (right, y.at(only.median))],
-            points => points.iter().map(place).collect(),
+            points => between(axes.between, points.iter().map(place).collect()),
         };
         svg.polyline(&path, &format!("line s-{0} d-{0}", style.class));
+        let is_curve = line.points.len() > MARKS;
         for point in line.points.iter().filter(|point| point.x.is_some()) {
             let (at, height) = place(point);
-            svg.line((at, y.at(point.min)), (at, y.at(point.max)), &format!("range s-{}", style.class));
-            svg.mark(style.mark, at, height, &format!("m-{}", style.class));
-            svg.hint((at - 8.0, height - 8.0), (16.0, 16.0), &point.hint);
+            if !is_curve {
+                svg.line((at, y.at(point.min)), (at, y.at(point.max)), &format!("range s-{}", style.class));
+                svg.mark(style.mark, at, height, &format!("m-{}", style.class));
+            }
+            let reach = if is_curve { 4.0 } else { 8.0 };
+            svg.hint((at - reach, height - reach), (2.0 * reach, 2.0 * reach), &point.hint);
         }
         if let Some(end) = path.last() {
             ends.push((*end, line, style));
@@ -97,7 +112,22 @@ pub(crate) fn draw(axes: &Axes, lines: &[Line]) -> Drawing {
     }
     name(&mut svg, ends, right + 14.0);
     svg.text(f64::midpoint(left, right), BOTTOM + 33.0, Anchor::Middle, "soft", &axes.x_title);
-    Drawing { height: BOTTOM + 39.0, body: svg.into_string() }
+    Drawing { width: WIDTH, height: BOTTOM + 39.0, body: svg.into_string() }
+}
+
+fn between(shape: Between, points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+    if shape == Between::Straight {
+        return points;
+    }
+    let mut path = Vec::new();
+    for (index, (x, y)) in points.iter().enumerate() {
+        if let Some((earlier, above)) = index.checked_sub(1).map(|index| points[index]) {
+            let middle = f64::midpoint(earlier, *x);
+            path.extend([(middle, above), (middle, *y)]);
+        }
+        path.push((*x, *y));
+    }
+    path
 }
 
 fn heights(wanted: Y, lines: &[Line]) -> Scale {
@@ -179,6 +209,14 @@ fn spread(heights: &mut [f64], top: f64, bottom: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn steps_change_in_the_middle() {
+        let points = vec![(0.0, 1.0), (4.0, 3.0)];
+        assert_eq!(between(Between::Straight, points.clone()), points);
+        assert_eq!(between(Between::Steps, points), [(0.0, 1.0), (2.0, 1.0), (2.0, 3.0), (4.0, 3.0)]);
+        assert!(between(Between::Steps, Vec::new()).is_empty());
+    }
 
     #[test]
     fn names_are_moved_apart_and_stay_inside() {

@@ -30,6 +30,10 @@ impl Scale {
         Scale { kind, low, high, from, to }
     }
 
+    pub(crate) fn is_log(&self) -> bool {
+        self.kind == Kind::Log
+    }
+
     /// Where `value` is.
     pub(crate) fn at(&self, value: f64) -> f64 {
         let part = match self.kind {

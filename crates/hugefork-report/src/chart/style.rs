@@ -1,10 +1,13 @@
 //! Colours and type of charts, and how wide a text is.
 //!
-//! Colours are Okabe and Ito's where they carry meaning, which those with any colour blindness tell apart: hugefork has them,
-//! everybody else is grey, with dashes and marks of their own. The heat map goes by lightness.
+//! Colours are near Okabe and Ito's where they carry meaning, which those with any colour blindness tell apart: hugefork has
+//! them, and vermilion alone says that it loses; everybody else is grey, with dashes and marks of their own. The heat map goes
+//! by lightness.
 
 /// Name, on light, on dark.
-const COLOURS: [(&str, &str, &str); 24] = [
+type Colour = (&'static str, &'static str, &'static str);
+
+const COLOURS: [Colour; 25] = [
     ("paper", "#ffffff", "#15171a"),
     ("ink", "#1d1f23", "#e4e5e7"),
     ("soft", "#656b74", "#9ba1aa"),
@@ -12,7 +15,8 @@ const COLOURS: [(&str, &str, &str); 24] = [
     ("axis", "#a4a9b1", "#5a616b"),
     ("ours-0", "#0072b2", "#4fb3ee"),
     ("ours-1", "#007a59", "#3cc79d"),
-    ("ours-2", "#b34f00", "#f2954e"),
+    ("ours-2", "#7d4a9e", "#c49be6"),
+    ("loss", "#c2410c", "#ff8a57"),
     ("bar", "#bcc1c8", "#535963"),
     ("theirs", "#757c86", "#8d949e"),
     ("heat-0", "#fff7dc", "#2b2519"),
@@ -63,6 +67,9 @@ pub(crate) const RULES: &str = "\
 .chart .leader{stroke:var(--axis);stroke-width:0.7}\
 .chart .bar-ours{fill:var(--ours-0)}\
 .chart .bar-theirs{fill:var(--bar)}\
+.chart .bar-loss{fill:var(--loss)}\
+.chart .dot-theirs{fill:var(--theirs)}\
+.chart .stem{stroke:var(--axis);stroke-width:1.5}\
 .chart .line{fill:none;stroke-width:1.8;stroke-linejoin:round}\
 .chart .range{stroke-width:1;stroke-opacity:0.55}\
 .chart .chosen{fill:none;stroke:var(--ours-0);stroke-width:2.5}\
@@ -81,29 +88,32 @@ pub(crate) const RULES: &str = "\
 .chart .on-heat-6{fill:var(--on-heat-6)}";
 
 /// Which colours.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Scheme {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// For a light ground.
     Light,
+    /// For a dark ground.
     Dark,
 }
 
 /// The colours as CSS variables.
 pub(crate) fn variables(scheme: Scheme) -> String {
-    let declare = |(name, light, dark): &(&str, &str, &str)| {
-        let colour = match scheme {
-            Scheme::Light => light,
-            Scheme::Dark => dark,
-        };
-        format!("--{name}:{colour}")
-    };
+    let declare = |colour: &Colour| format!("--{}:{}", colour.0, of(colour, scheme));
     COLOURS.iter().map(declare).collect::<Vec<_>>().join(";")
 }
 
-/// [`RULES`] with the light colours put in, for files that stand alone: viewers and resvg do not know variables.
-pub(crate) fn rules_in_light() -> String {
+/// [`RULES`] with the colours put in, for files that stand alone: viewers and resvg do not know variables.
+pub(crate) fn rules_in(scheme: Scheme) -> String {
     let font = ".chart{font-family:system-ui,sans-serif}";
-    let put_in = |rules: String, (name, light, _): &(&str, &str, &str)| rules.replace(&format!("var(--{name})"), light);
+    let put_in = |rules: String, colour: &Colour| rules.replace(&format!("var(--{})", colour.0), of(colour, scheme));
     COLOURS.iter().fold(format!("{font}{RULES}"), put_in)
+}
+
+fn of(colour: &Colour, scheme: Scheme) -> &'static str {
+    match scheme {
+        Scheme::Light => colour.1,
+        Scheme::Dark => colour.2,
+    }
 }
 
 /// About how wide `text` is at `size`, rather too wide than too narrow: which font a reader has is not known.
@@ -141,9 +151,9 @@ mod tests {
 
     #[test]
     fn every_colour_that_is_used_exists_in_both_schemes() {
-        let rules = rules_in_light();
-        assert!(!rules.contains("var("), "{rules}");
         for scheme in [Scheme::Light, Scheme::Dark] {
+            let rules = rules_in(scheme);
+            assert!(!rules.contains("var("), "{rules}");
             assert_eq!(variables(scheme).matches("--").count(), COLOURS.len());
         }
     }

@@ -81,6 +81,11 @@ impl Svg {
         ));
     }
 
+    pub(crate) fn dot(&mut self, x: f64, y: f64, radius: f64, class: &str) {
+        let (x, y) = (at(x), at(y));
+        self.push(format_args!("<circle class=\"{class}\" cx=\"{x}\" cy=\"{y}\" r=\"{radius}\"/>"));
+    }
+
     pub(crate) fn mark(&mut self, mark: Mark, x: f64, y: f64, class: &str) {
         let polygon = |corners: &[(f64, f64)]| {
             let corners: Vec<String> =

@@ -13,6 +13,7 @@ pub(crate) fn everything() -> Vec<Record> {
     let mut records = record();
     records.push(made_up("tasks.json", "AMD EPYC", tasks()));
     records.push(made_up("latency.json", "AMD EPYC", latencies()));
+    records.push(made_up("curves.json", "Curved CPU", latencies()));
     records.push(made_up("policies.json", "AMD EPYC", policies()));
     records.push(made_up("folios.json", "Xeon", folios()));
     records.push(made_up("<script>.json", "\"Xeon\" <script>alert(1)</script> & 'Co'", hostile()));
@@ -36,11 +37,35 @@ fn made_up(name: &str, cpu: &str, entries: Vec<Entry>) -> Record {
     };
     let file = serde_json::json!({
         "schema": 1, "version": "0.1.0", "command": "hugefork bench </code><script>alert(2)</script>",
+        "date": "2026-11-21T14:53:23Z", "commit": "0123456789ab<i>",
+        "curves": if name == "curves.json" { curves() } else { Vec::new() },
         "host": {"cpu": cpu, "cpus": 2, "kernel": "Linux 6.18"},
         "results": entries.into_iter().map(entry).collect::<Vec<_>>(),
         "warnings": ["<img src=http://example.com/x.png onerror=alert(3)>"],
     });
     hugefork_report::parse(name, file.to_string().as_bytes()).unwrap()
+}
+
+/// Curves over percentiles and over time, and one over something that a later hugefork may come up with.
+fn curves() -> Vec<serde_json::Value> {
+    let mut curves = Vec::new();
+    for density in ["sparse", "dense"] {
+        for (subject, pause) in [("hugefork", 80.0), ("fork-4k", 25_000.0), ("fork-thp", 650.0), ("memcpy", 51_000.0)] {
+            let curve = |metric: &str, over: &str, points: Vec<(f64, f64)>| {
+                let (at, median): (Vec<f64>, Vec<f64>) = points.into_iter().unzip();
+                serde_json::json!({"case": "writer-latency", "subject": subject, "metric": metric, "unit": "us",
+                    "params": {"size": "1GiB", "density": density}, "over": over, "rounds": 5, "at": at, "median": median})
+            };
+            let ranks = [1.0, 10.0, 50.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.98, 99.99, 99.999, 100.0];
+            let rank = |(index, at): (usize, f64)| (at, pause / 1e3 * 1.7f64.powi(index as i32));
+            curves.push(curve("latency", "percentile", ranks.into_iter().enumerate().map(rank).collect()));
+            let time =
+                |step: i32| (10f64.powf(f64::from(step) / 10.0 - 2.0), if step < 20 { pause } else { pause / 500.0 });
+            curves.push(curve("cost", "time", [(0.0, 0.3)].into_iter().chain((0..40).map(time)).collect()));
+            curves.push(curve("heat", "<b>temperature", vec![(20.0, 1.0)]));
+        }
+    }
+    curves
 }
 
 fn tasks() -> Vec<Entry> {

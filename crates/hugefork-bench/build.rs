@@ -1,0 +1,51 @@
+//! Tells the crate the commit that it is built from, where that can be known: git knows it in a checkout, and `cargo package`
+//! leaves a note in a package. Anywhere else nothing is told, and results have the version alone.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What the figures come from.
+const SOURCES: [&str; 4] = ["crates/hugefork", "crates/hugefork-kernels", "crates/hugefork-bench", "Cargo.lock"];
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let package = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where the package is"));
+    if let Some(commit) = packaged(&package).or_else(|| checked_out(&package)) {
+        println!("cargo::rustc-env=HUGEFORK_COMMIT={commit}");
+    }
+}
+
+/// `{"git": {"sha1": "…"}, …}`.
+pub(crate) fn packaged(package: &Path) -> Option<String> {
+    let note = std::fs::read_to_string(package.join(".cargo_vcs_info.json")).ok()?;
+    let (_, rest) = note.split_once("\"sha1\"")?;
+    let commit: String =
+        rest.chars().skip_while(|c| !c.is_ascii_hexdigit()).take_while(char::is_ascii_hexdigit).collect();
+    (commit.len() >= 12).then(|| commit[..12].to_owned())
+}
+
+/// Twelve digits, with `-changed` behind them if the sources are not what was committed.
+pub(crate) fn checked_out(package: &Path) -> Option<String> {
+    let root = package.ancestors().nth(2)?.canonicalize().ok()?;
+    let git = |args: &[&str]| {
+        let output = Command::new("git").arg("-C").arg(&root).args(args).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    // A copy inside somebody else's repository is not of their commit.
+    if Path::new(&git(&["rev-parse", "--show-toplevel"])?) != root {
+        return None;
+    }
+    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
+    // Without a lock, which somebody at work in the repository would find in the way.
+    let mut status = vec!["--no-optional-locks", "status", "--porcelain", "--untracked-files=no", "--"];
+    status.extend(SOURCES);
+    let changed = git(&status)?;
+    let places = ["HEAD", "logs/HEAD"].iter().filter_map(|name| git(&["rev-parse", "--git-path", name]));
+    for place in places.map(|place| root.join(place)).chain(SOURCES.map(|source| root.join(source))) {
+        // What is not there would have cargo run this every time.
+        if place.exists() {
+            println!("cargo::rerun-if-changed={}", place.display());
+        }
+    }
+    Some(if changed.is_empty() { commit } else { commit + "-changed" })
+}
