@@ -2,6 +2,7 @@
 //! is to be quiet. And results to their files, as soon as a case is over.
 
 use std::io::{IsTerminal, Write, stderr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hugefork_bench::runner::{Observer, Progress};
@@ -18,14 +19,14 @@ const BAR: &str = "{prefix} {bar:24} {pos}/{len} {eta:>4} left  {wide_msg}";
 pub(crate) struct Teller {
     json: Option<Sink>,
     csv: Option<Sink>,
-    telling: Telling,
+    to: Listener,
     /// When the case began, which is when the one before it ended.
     began: Instant,
     taken: usize,
 }
 
 /// Whom it is told.
-enum Telling {
+enum Listener {
     Terminal(ProgressBar),
     File,
     Nobody,
@@ -33,12 +34,20 @@ enum Telling {
 
 impl Teller {
     pub(crate) fn new(json: Option<Sink>, csv: Option<Sink>, quiet: bool) -> Self {
-        let telling = match (quiet, stderr().is_terminal()) {
-            (true, _) => Telling::Nobody,
-            (false, false) => Telling::File,
-            (false, true) => Telling::Terminal(ProgressBar::hidden()),
+        let to = match (quiet, stderr().is_terminal()) {
+            (true, _) => Listener::Nobody,
+            (false, false) => Listener::File,
+            (false, true) => Listener::Terminal(ProgressBar::hidden()),
         };
-        Teller { json, csv, telling, began: Instant::now(), taken: 0 }
+        Teller { json, csv, to, began: Instant::now(), taken: 0 }
+    }
+
+    /// Clears what vanishes, and keeps what there is of a bench that is stopped.
+    pub(crate) fn keep_at_last(&mut self, report: &Report) -> anyhow::Result<()> {
+        if let Listener::Terminal(bar) = &self.to {
+            bar.finish_and_clear();
+        }
+        self.keep(report)
     }
 
     fn keep(&self, report: &Report) -> anyhow::Result<()> {
@@ -68,10 +77,34 @@ fn estimate(progress: &Progress<'_>) -> String {
     }
 }
 
-impl Observer for Teller {
+/// A [`Teller`] that one thread uses and another may take away from it.
+#[derive(Clone)]
+pub(crate) struct Telling(Arc<Mutex<Teller>>);
+
+impl Telling {
+    pub(crate) fn new(teller: Teller) -> Telling {
+        Telling(Arc::new(Mutex::new(teller)))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Teller> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observer for Telling {
+    fn sampled(&mut self, progress: Progress<'_>) {
+        self.lock().sampled(progress);
+    }
+
+    fn case_ended(&mut self, case: Case, report: &Report) -> Result<(), String> {
+        self.lock().case_ended(case, report)
+    }
+}
+
+impl Teller {
     fn sampled(&mut self, progress: Progress<'_>) {
         self.taken += 1;
-        if let Telling::Terminal(shown) = &mut self.telling {
+        if let Listener::Terminal(shown) = &mut self.to {
             // Another case, or more rounds of one that tried how many would fit.
             if self.taken == 1 || shown.length() != Some(progress.of as u64) {
                 *shown = bar(&progress, self.began.elapsed());
@@ -85,11 +118,11 @@ impl Observer for Teller {
         let seconds = self.began.elapsed().as_secs_f64();
         self.began = Instant::now();
         let taken = std::mem::take(&mut self.taken);
-        match &self.telling {
-            Telling::Terminal(bar) => bar.finish_and_clear(),
+        match &self.to {
+            Listener::Terminal(bar) => bar.finish_and_clear(),
             // Nobody to tell is no reason to stop measuring.
-            Telling::File => drop(writeln!(stderr(), "{case}: {taken} samples in {seconds:.1} s")),
-            Telling::Nobody => {}
+            Listener::File => drop(writeln!(stderr(), "{case}: {taken} samples in {seconds:.1} s")),
+            Listener::Nobody => {}
         }
         self.keep(report).map_err(|error| format!("{error:#}"))
     }
