@@ -75,8 +75,9 @@ Examples:
   hugefork bench clear --sweep --time-budget 2m    every kernel, order, window and block that fits
   hugefork report here.json                        the results as a page
 
-Sizes are written 64KiB, 512MiB, 1GiB, or in bytes. Exit status: 0 done, 1 a subject failed,
-2 called wrongly, 130 stopped by Ctrl-C (results so far are kept).";
+Sizes are written 64KiB, 512MiB, 1GiB, or in bytes; 64k, 512mb and 1G mean the same, powers of two.
+Exit status: 0 done, 1 a subject failed or nothing was measured, 2 called wrongly, 130 stopped by
+Ctrl-C (results so far are kept).";
 
 /// Options of `bench`.
 #[derive(Args, Debug)]
@@ -122,11 +123,11 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) time_budget: Option<Duration>,
 
-    /// Write results to FILE, after every case
+    /// Write results to FILE, after every case; - is standard output, and tables go to standard error then
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
-    /// Write samples to FILE, a line each, after every case
+    /// Write samples to FILE, a line each, after every case; - likewise
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
 

@@ -12,10 +12,9 @@ use hugefork_bench::{Case, Host, Options, Plan, Report, Scope, Settings};
 use crate::args::{BenchArgs, BenchCommand};
 use crate::compare;
 use crate::failure::Failure;
-use crate::progress::{Teller, Telling};
+use crate::progress::{Ending, Teller, Telling};
 use crate::signals::Signals;
 use crate::sink::Sink;
-use crate::table;
 use crate::tune::Tuning;
 
 /// Runs the bench that was asked for.
@@ -29,7 +28,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         return Err(Failure::Usage(format!("--csv {}: is where --json goes; name another file", path.display())));
     }
     let open = |option, path: &Option<PathBuf>| path.as_deref().map(|path| Sink::open(option, path)).transpose();
-    let teller = Teller::new(open("--json", &args.json)?, open("--csv", &args.csv)?, args.quiet);
+    let (json, csv) = (open("--json", &args.json)?, open("--csv", &args.csv)?);
+    if [&json, &csv].into_iter().all(|sink| sink.as_ref().is_some_and(Sink::is_stdout)) {
+        return Err(Failure::Usage("--csv: standard output is where --json goes; name a file".to_owned()));
+    }
+    let teller = Teller::new(json, csv, args.quiet);
     // Before anything is tuned: what is signalled meanwhile is acted on as soon as there is something to keep.
     let signals = Signals::install()?;
     let tuning = if args.tune { Some(Tuning::apply(&plan)?) } else { None };
@@ -47,12 +50,13 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     signals.at_the_first(move |status| stop(&kept_so_far, &told_so_far, status))?;
     let measured = runner::run(&plan, &host, &kept, &mut telling);
     // Whoever comes first has the word: a signal from here on finds a bench that is over.
-    let _told = telling.lock();
+    let mut teller = telling.lock();
     let report = kept.lock().unwrap_or_else(PoisonError::into_inner).report();
     // First the results, then everything that can still go wrong.
-    print(&table::render(&report))?;
+    let told = teller.tell(&report, Ending::Done);
     let restored = tuning.map_or(Ok(()), Tuning::restore);
     measured.map_err(|error| anyhow!(error))?;
+    told?;
     restored?;
     if !plan.runs_anything() {
         return Err(
@@ -74,8 +78,7 @@ fn stop(kept: &Mutex<Kept>, telling: &Telling, status: i32) {
     let mut teller = telling.lock();
     let mut report = kept.lock().unwrap_or_else(PoisonError::into_inner).report();
     report.interrupted = true;
-    let written = teller.keep_at_last(&report);
-    for failed in [written, print(&table::render(&report))].into_iter().filter_map(Result::err) {
+    if let Err(failed) = teller.tell(&report, Ending::Stopped) {
         Failure::from(failed).report();
     }
     process::exit(status)
@@ -113,8 +116,13 @@ fn command_line() -> String {
 
 /// Prints to standard output; a reader that has gone (`| head`) is no error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    print_bytes(text.as_bytes())
+}
+
+/// As [`print`].
+pub(crate) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("writing to standard output"),
         _ => Ok(()),
     }

@@ -10,7 +10,9 @@ use hugefork_bench::{Case, Report};
 use hugefork_report::figure;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::bench::print;
 use crate::sink::Sink;
+use crate::table;
 
 /// The case, how far it is, how long it will take, and the figure that comes out of it so far.
 const BAR: &str = "{prefix} {bar:24} {pos}/{len} {eta:>4} left  {wide_msg}";
@@ -23,6 +25,15 @@ pub(crate) struct Teller {
     /// When the case began, which is when the one before it ended.
     began: Instant,
     taken: usize,
+}
+
+/// How a bench ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// After the last case: files have everything already.
+    Done,
+    /// Before that.
+    Stopped,
 }
 
 /// Whom it is told.
@@ -42,19 +53,28 @@ impl Teller {
         Teller { json, csv, to, began: Instant::now(), taken: 0 }
     }
 
-    /// Clears what vanishes, and keeps what there is of a bench that is stopped.
-    pub(crate) fn keep_at_last(&mut self, report: &Report) -> anyhow::Result<()> {
+    /// The last word: what vanishes goes, tables come, and results go where nobody has them yet.
+    pub(crate) fn tell(&mut self, report: &Report, ending: Ending) -> anyhow::Result<()> {
         if let Listener::Terminal(bar) = &self.to {
             bar.finish_and_clear();
         }
-        self.keep(report)
+        let kept = self.keep(report, |sink| ending == Ending::Stopped || !sink.replaces());
+        let tables = table::render(report);
+        if [&self.json, &self.csv].into_iter().flatten().any(Sink::is_stdout) {
+            // Nobody to tell is no failure.
+            let _ = stderr().write_all(tables.as_bytes());
+        } else {
+            print(&tables)?;
+        }
+        kept
     }
 
-    fn keep(&self, report: &Report) -> anyhow::Result<()> {
-        if let Some(sink) = &self.json {
+    /// Writes the results where `wanted`.
+    fn keep(&self, report: &Report, wanted: impl Fn(&Sink) -> bool) -> anyhow::Result<()> {
+        if let Some(sink) = self.json.as_ref().filter(|sink| wanted(sink)) {
             sink.write(report.to_json()?.as_bytes())?;
         }
-        self.csv.as_ref().map_or(Ok(()), |sink| sink.write(&report.to_csv()?))
+        self.csv.as_ref().filter(|sink| wanted(sink)).map_or(Ok(()), |sink| sink.write(&report.to_csv()?))
     }
 }
 
@@ -124,7 +144,8 @@ impl Teller {
             Listener::File => drop(writeln!(stderr(), "{case}: {taken} samples in {seconds:.1} s")),
             Listener::Nobody => {}
         }
-        self.keep(report).map_err(|error| format!("{error:#}"))
+        // A stream gets them once, in the end.
+        self.keep(report, Sink::replaces).map_err(|error| format!("{error:#}"))
     }
 }
 

@@ -115,23 +115,69 @@ fn every_case_runs_small() {
 }
 
 #[test]
-fn a_budget_cuts_and_says_so_and_samples_come_as_csv() {
-    let file = Scratch::new("budget");
-    let command = "bench clear anon-w-seq --subjects hugefork --tasks 1 --time-budget 0.001s --csv";
-    let output = hugefork(command).arg(&file.0).assert().success().get_output().clone();
+fn a_budget_that_measures_nothing_is_a_failure_and_says_why() {
+    let command = "bench clear anon-w-seq --subjects hugefork --tasks 1 --time-budget 0.000000001s -q";
+    let output = hugefork(command).assert().code(1).get_output().clone();
     let text = String::from_utf8(output.stdout).unwrap();
-    let left_out = "not run: --time-budget 0.001s: 5 rounds do not fit into what is left of it";
+    let left_out = "not run: --time-budget 0.000000001s: 5 rounds do not fit into what is left of it";
     assert!(text.contains(&format!("clear hugefork: {left_out}")), "{text}");
     assert!(text.contains(&format!("anon-w-seq hugefork: {left_out}")), "{text}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.starts_with("error: nothing was measured") && error.lines().count() == 1, "{error}");
+}
 
-    let command = "bench anon-w-seq --subjects hugefork --size 4MiB --tasks 1 --runs 100000 --time-budget 0.5 --csv";
-    let output = hugefork(command).arg(&file.0).assert().success().get_output().clone();
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("rounds instead of 100000 (--time-budget 0.5s)"), "{text}");
+#[test]
+fn samples_come_as_csv() {
+    let file = Scratch::new("csv");
+    let command = "bench anon-w-seq --subjects hugefork --size 4MiB --tasks 1 --runs 6 --csv";
+    hugefork(command).arg(&file.0).assert().success();
     let csv = std::fs::read_to_string(&file.0).unwrap();
     assert!(csv.starts_with("case,subject,backing,"), "{csv}");
-    let rounds = csv.lines().filter(|line| line.contains(",throughput,GiB/s,")).count();
-    assert!((5..100_000).contains(&rounds), "{rounds}");
+    assert_eq!(csv.lines().filter(|line| line.contains(",throughput,GiB/s,")).count(), 6);
+}
+
+const SMALL: &str = "bench copy zero-fault --subjects hugefork --size 4MiB --runs 1";
+
+/// Whatever standard output is: one result, of all cases, and nothing else.
+#[test]
+fn results_go_to_standard_output_and_tables_beside_them() {
+    let scratch = Scratch::new("stdout");
+    let by_pipe = |json: &str| {
+        let output = hugefork(SMALL).args(["--json", json]).assert().success().get_output().clone();
+        (output.stdout, output.stderr)
+    };
+    let by_file = |json: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hugefork"));
+        command.args(SMALL.split(' ')).args(["--json", json]).stdout(std::fs::File::create(&scratch.0).unwrap());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        (std::fs::read(&scratch.0).unwrap(), output.stderr)
+    };
+    for (json, tables) in [by_pipe("-"), by_pipe("/dev/stdout"), by_file("-"), by_file("/dev/stdout")] {
+        let json: Value = serde_json::from_slice(&json).unwrap();
+        let of = |case: &str| json["results"].as_array().unwrap().iter().any(|result| result["case"] == case);
+        assert!(of("copy") && of("zero-fault"), "{json:#}");
+        assert!(String::from_utf8(tables).unwrap().contains("| hugefork "));
+    }
+    assert!(!std::path::Path::new("-").exists());
+    assert!(refused(&format!("{SMALL} --json - --csv /dev/stdout"), 2).contains("is where --json goes"));
+    let result = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/before.json");
+    let page = hugefork("report -o -").arg(result).assert().success().get_output().clone();
+    assert!(String::from_utf8(page.stdout).unwrap().trim_end().ends_with("</html>"));
+}
+
+/// Whoever reads a pipe gets one result, and no end before it.
+#[test]
+fn a_pipe_is_written_once_and_stays_a_pipe() {
+    use std::os::unix::fs::FileTypeExt;
+    let scratch = Scratch::new("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&scratch.0).status().unwrap().success());
+    let path = scratch.0.clone();
+    let reader = std::thread::spawn(move || std::fs::read(path).unwrap());
+    hugefork(SMALL).arg("--json").arg(&scratch.0).assert().success();
+    let json: Value = serde_json::from_slice(&reader.join().unwrap()).unwrap();
+    assert_eq!(json["interrupted"], false);
+    assert!(std::fs::metadata(&scratch.0).unwrap().file_type().is_fifo());
 }
 
 #[test]
