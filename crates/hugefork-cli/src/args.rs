@@ -195,7 +195,14 @@ fn one_line(error: &clap::Error) -> String {
         .join(" ")
         .trim_start_matches("error: ")
         .to_owned();
-    for (kind, value) in error.context() {
+    let named = error.context().find_map(|(kind, value)| match (kind, value) {
+        (ContextKind::InvalidSubcommand, ContextValue::String(name)) => elsewhere(name),
+        _ => None,
+    });
+    if let Some(command) = &named {
+        line.push_str(&format!("; did you mean `{command}`?"));
+    }
+    for (kind, value) in error.context().filter(|_| named.is_none()) {
         let nearest = match (kind, value) {
             (ContextKind::SuggestedArg | ContextKind::SuggestedSubcommand, ContextValue::String(name)) => name,
             (ContextKind::SuggestedSubcommand, ContextValue::Strings(names)) if !names.is_empty() => &names[0],
@@ -204,6 +211,16 @@ fn one_line(error: &clap::Error) -> String {
         line.push_str(&format!("; did you mean `{nearest}`?"));
     }
     line + " (see `hugefork --help`, or --help behind a command)"
+}
+
+/// The command that has `name` one step further down.
+fn elsewhere(name: &str) -> Option<String> {
+    let all = command();
+    let has = |parent: &&clap::Command| parent.get_subcommands().any(|command| command.get_name() == name);
+    match all.get_subcommands().find(has) {
+        Some(parent) => Some(format!("hugefork {} {name}", parent.get_name())),
+        None => name.parse::<Case>().ok().map(|case| format!("hugefork bench {case}")),
+    }
 }
 
 #[cfg(test)]
