@@ -194,7 +194,8 @@ mod tests {
         assert_eq!("12".parse(), Ok(ByteSize(12)));
         for (unit, shift) in UNITS {
             let letter = &unit[..1];
-            let (byte, spaced, upper) = (format!("{letter}b"), format!(" {}", unit.to_lowercase()), unit.to_uppercase());
+            let (byte, spaced, upper) =
+                (format!("{letter}b"), format!(" {}", unit.to_lowercase()), unit.to_uppercase());
             for unit in [unit, letter, &unit[..2], &byte, &spaced, &upper] {
                 assert_eq!(format!("3{unit}").parse(), Ok(ByteSize(3 << shift)), "3{unit}");
             }

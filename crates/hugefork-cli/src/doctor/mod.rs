@@ -154,7 +154,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         if args.verbose && !calibration.is_empty() {
             text += &format!("{}\n", calibration::render(&calibration).trim_start());
         }
-        text + &render::summary(&groups)
+        let is_ours = args.root.is_some() || rustix::process::geteuid().is_root();
+        text + &render::summary(&groups, if is_ours { render::Fixer::Anybody } else { render::Fixer::Root })
     })?;
     let refused = fixes.map_or(0, |fixes| fixes.refused.len());
     if refused > 0 {

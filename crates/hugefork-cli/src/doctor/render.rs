@@ -81,15 +81,23 @@ pub(super) fn fixes(fixes: &Fixes) -> String {
     text + "\n"
 }
 
+/// Who may set what `--fix` sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fixer {
+    Anybody,
+    Root,
+}
+
 /// The last line.
-pub(super) fn summary(groups: &[Group]) -> String {
+pub(super) fn summary(groups: &[Group], fixer: Fixer) -> String {
     let checks = || groups.iter().flat_map(|group| &group.checks);
     let count = |status| checks().filter(|check| check.status == status).count();
     let [skip, pass, warn, fail] = [Status::Skip, Status::Pass, Status::Warn, Status::Fail].map(count);
     let mut text = format!("{pass} passed, {warn} to improve, {fail} failed, {skip} skipped");
     let fixable = checks().filter(|check| check.mend.as_ref().is_some_and(|mend| mend.set.is_some())).count();
     if fixable > 0 {
-        let _ = write!(text, "; `hugefork doctor --fix` mends {fixable}");
+        let who = if fixer == Fixer::Root { "as root, " } else { "" };
+        let _ = write!(text, "; {who}`hugefork doctor --fix` mends {fixable}");
     }
     text + "\n"
 }
@@ -116,6 +124,17 @@ mod tests {
             text.starts_with("group\n  warn  cpu   word1 word2") && text.ends_with("\n  pass  name  y\n\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_last_line_says_what_can_be_mended_and_by_whom() {
+        let setting = || About("a", "b").warn("c").set("/x".into(), 1);
+        let told = |checks, fixer| summary(&[Group { name: "group", checks }], fixer);
+        let count = "0 passed, 1 to improve, 0 failed, 0 skipped";
+        assert_eq!(told(vec![About("a", "b").warn("c")], Fixer::Root), format!("{count}\n"));
+        let mends = "`hugefork doctor --fix` mends 1\n";
+        assert_eq!(told(vec![setting()], Fixer::Anybody), format!("{count}; {mends}"));
+        assert_eq!(told(vec![setting()], Fixer::Root), format!("{count}; as root, {mends}"));
     }
 
     #[test]
