@@ -13,9 +13,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::bench::print;
 use crate::sink::Sink;
 use crate::table;
+use crate::terminal;
 
 /// The case, how far it is, how long it will take, and the figure that comes out of it so far.
 const BAR: &str = "{prefix} {bar:24} {pos}/{len} {eta:>4} left  {wide_msg}";
+
+/// Where [`BAR`] would leave no room for the figure.
+const SHORT_BAR: &str = "{prefix} {bar:8} {pos}/{len}  {wide_msg}";
+const SHORT: usize = 90;
 
 /// Tells the user, and keeps the results.
 pub(crate) struct Teller {
@@ -64,7 +69,7 @@ impl Teller {
             // Nobody to tell is no failure.
             let _ = stderr().write_all(tables.as_bytes());
         } else {
-            print(&tables)?;
+            print(&terminal::fitted(tables))?;
         }
         kept
     }
@@ -80,7 +85,8 @@ impl Teller {
 
 /// The bar of a case that began so long ago.
 fn bar(progress: &Progress<'_>, elapsed: Duration) -> ProgressBar {
-    let style = ProgressStyle::with_template(BAR).expect("the template is a constant that tests parse");
+    let template = if terminal::columns().is_some_and(|columns| columns < SHORT) { SHORT_BAR } else { BAR };
+    let style = ProgressStyle::with_template(template).expect("the templates are constants that tests parse");
     ProgressBar::new(progress.of as u64)
         .with_style(style)
         .with_prefix(format!("[{}/{}] {}", progress.place, progress.cases, progress.case))
@@ -168,5 +174,6 @@ mod tests {
         progress.estimate = Some(81.94);
         assert_eq!(estimate(&progress), "kernel-thp latency 81.9 us");
         assert_eq!(bar(&progress, Duration::ZERO).prefix(), "[3/8] zero-fault");
+        assert!([BAR, SHORT_BAR].into_iter().all(|template| ProgressStyle::with_template(template).is_ok()));
     }
 }

@@ -57,14 +57,8 @@ fn head(report: &Report) -> String {
 }
 
 fn ratios(comparisons: &[Comparison]) -> String {
-    let mut table = markdown([
-        "case",
-        "work",
-        "hugefork",
-        "kernel's best",
-        "ratio",
-        "all ratios (more than 1: hugefork is better)",
-    ]);
+    let mut table =
+        markdown(["case", "work", "hugefork", "best other", "ratio", "all ratios (more than 1: hugefork is better)"]);
     for column in [2, 3, 4] {
         align_right(&mut table, column);
     }

@@ -1,9 +1,12 @@
 //! The command as users meet it: a bench that is over in a moment. What is always said in the same words is in golden.rs.
 
+mod terminal;
+
 use std::path::PathBuf;
 
 use assert_cmd::Command;
 use serde_json::Value;
+use terminal::Terminal;
 
 fn hugefork(line: &str) -> Command {
     let mut command = Command::cargo_bin("hugefork").unwrap();
@@ -178,6 +181,36 @@ fn a_pipe_is_written_once_and_stays_a_pipe() {
     let json: Value = serde_json::from_slice(&reader.join().unwrap()).unwrap();
     assert_eq!(json["interrupted"], false);
     assert!(std::fs::metadata(&scratch.0).unwrap().file_type().is_fifo());
+}
+
+/// What a command prints to a terminal so wide.
+fn on_a_terminal(columns: u16, command: &mut std::process::Command) -> String {
+    let (terminal, its_end) = Terminal::new(columns);
+    let mut child = command.env_remove("COLUMNS").stdout(its_end).spawn().unwrap();
+    command.stdout(std::process::Stdio::null());
+    let text = terminal.rest().replace("\r\n", "\n");
+    assert!(child.wait().unwrap().success(), "{text}");
+    text
+}
+
+#[test]
+fn tables_fit_a_narrow_terminal_and_stay_tables_on_a_wide_one() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+    let hugefork = |line: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hugefork"));
+        command.args(line.split(' ')).current_dir(directory);
+        command
+    };
+    for line in ["bench compare before.json after.json", &format!("{SMALL} --quiet")] {
+        let narrow = on_a_terminal(60, &mut hugefork(line));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+        assert!(narrow.contains("\nhugefork\n  "), "{narrow}");
+        let wide = on_a_terminal(300, &mut hugefork(line));
+        assert!(wide.contains("| hugefork ") && !wide.contains("\nhugefork\n"), "{wide}");
+    }
+    let doctor = on_a_terminal(60, &mut hugefork("doctor"));
+    let is_text = |line: &&str| !line.contains("mend:") && !line.contains('\x1b');
+    assert!(doctor.lines().filter(is_text).all(|line| line.chars().count() <= 60), "{doctor}");
 }
 
 #[test]

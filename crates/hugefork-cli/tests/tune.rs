@@ -214,7 +214,7 @@ fn ctrl_c_does_not_wait_for_a_sample() {
     let (text, status) = interrupted(bench);
     assert_eq!(status, Some(130));
     assert!(text.contains("note: stopped before "), "{text}");
-    assert!(!terminal.to_the_end().contains("error"));
+    assert!(!terminal.rest().contains("error"));
 }
 
 /// What a process does, in the kernel's letter.

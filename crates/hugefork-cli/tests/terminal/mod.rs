@@ -1,5 +1,7 @@
 //! A terminal that the command under test writes to, and that waits for what it shows.
 
+#![allow(dead_code)] // Each test binary uses its part of it.
+
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -38,7 +40,7 @@ impl Terminal {
     }
 
     /// All that was shown to a command that is over.
-    pub(crate) fn to_the_end(mut self) -> String {
+    pub(crate) fn rest(mut self) -> String {
         while self.read() {}
         self.shown
     }
