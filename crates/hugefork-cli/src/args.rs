@@ -119,7 +119,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "SUBJECT", value_delimiter = ',')]
     pub(crate) subjects: Option<Vec<Subject>>,
 
-    /// Fit into TIME, such as 90, 90s or 2m: smaller areas (unless --size) and fewer rounds, no less than figures need
+    /// Fit into TIME, such as 90, 90s, 2m or 1h: smaller areas (unless --size) and fewer rounds, no less than figures need
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) time_budget: Option<Duration>,
 
@@ -173,15 +173,14 @@ pub(crate) fn parse() -> Result<Command, Failure> {
     })
 }
 
-/// Seconds, or minutes with an `m`.
+/// Seconds, or minutes with an `m`, or hours with an `h`.
 fn duration(text: &str) -> Result<Duration, String> {
-    let (number, scale) = match text.strip_suffix('m') {
-        Some(minutes) => (minutes, 60.0),
-        None => (text.strip_suffix('s').unwrap_or(text), 1.0),
-    };
+    let scales = [('h', 3600.0), ('m', 60.0), ('s', 1.0)];
+    let scaled = scales.into_iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)));
+    let (number, scale) = scaled.unwrap_or((text, 1.0));
     let seconds = number.parse::<f64>().ok().map(|number| number * scale).filter(|seconds| *seconds > 0.0);
     let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    duration.filter(|time| *time <= DAY).ok_or_else(|| "not a time up to a day, such as 90, 90s or 2m".to_owned())
+    duration.filter(|time| *time <= DAY).ok_or_else(|| "not a time up to a day, such as 90, 90s, 2m or 1h".to_owned())
 }
 
 /// clap's message without its usage block: what is wrong, the nearest name where there is one, and where to read on.
@@ -253,6 +252,7 @@ mod tests {
         assert_eq!(args.subjects.unwrap().len(), 2);
         assert!(args.tune && args.sweep);
         assert_eq!(args.time_budget, Some(Duration::from_secs(90)));
+        assert_eq!(["90", "90s", "2m", "1h"].map(|text| duration(text).unwrap().as_secs()), [90, 90, 120, 3600]);
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
         assert!(refused("hugefork bench --block-size 3MiB").contains("power of two"));
         assert!(refused("hugefork bench --backing disk").contains("--backing"));
         assert!(refused("hugefork bench --runs many").contains("--runs"));
-        for time in ["0", "-1", "2h", "1e99", "nan", "m"] {
+        for time in ["0", "-1", "25h", "1e99", "nan", "m"] {
             assert!(refused(&format!("hugefork bench --time-budget={time}")).contains("--time-budget"), "{time}");
         }
         for percent in ["-1", "inf", "nan", "5%"] {
