@@ -3,9 +3,9 @@
 //! Run it with `cargo run --release -p hugefork-bench --example own_table`.
 
 use std::error::Error;
-use std::sync::atomic::AtomicBool;
+use std::sync::PoisonError;
 
-use hugefork_bench::runner::{self, Observer, Progress};
+use hugefork_bench::runner::{self, Kept, Observer, Progress};
 use hugefork_bench::{Case, Host, Options, Plan, Report, Settings, Subject};
 
 /// Says nothing while it runs.
@@ -22,13 +22,14 @@ impl Observer for Quiet {
 /// Run by the tests, too.
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let mut options = Options::new(vec![Case::Snapshot]);
-    options.size = Some(32 << 20);
+    options.sizes = vec![32 << 20];
     options.subjects = Some(vec![Subject::Hugefork, Subject::Memcpy]);
     let host = Host::read();
     let mut plan = Plan::new(&options, &host)?;
     plan.settle(&host, Settings::Fixed);
-    let mut report = Report::new("own_table".to_owned(), host.clone());
-    runner::run(&plan, &host, &mut report, &AtomicBool::new(false), &mut Quiet)?;
+    let kept = Kept::new(Report::new("own_table".to_owned(), host.clone()));
+    runner::run(&plan, &host, &kept, &mut Quiet)?;
+    let report = kept.into_inner().unwrap_or_else(PoisonError::into_inner).report();
     for result in &report.results {
         println!(
             "{:<10} {:<10} {:<12} {:>10.4} {}",

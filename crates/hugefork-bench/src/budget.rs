@@ -24,13 +24,13 @@ pub(crate) struct Budget {
 
 impl Budget {
     /// What may still be used, by all cases.
-    pub(crate) fn left(&self) -> Duration {
-        self.ends.saturating_duration_since(Instant::now())
+    pub(crate) fn left(&self, now: Instant) -> Duration {
+        self.ends.saturating_duration_since(now)
     }
 
     /// What this case may use.
-    pub(crate) fn share(&self) -> Duration {
-        self.left() / self.cases.max(1)
+    pub(crate) fn share(&self, now: Instant) -> Duration {
+        self.left(now) / self.cases.max(1)
     }
 }
 

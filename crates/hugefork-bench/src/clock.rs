@@ -127,25 +127,26 @@ mod tests {
         assert_eq!(us(5, 3), 0.0);
     }
 
+    /// However long that takes.
+    fn work_until_it_shows(before: CpuTime) {
+        while CpuTime::of_this_thread().since(before).user <= 0.0 {
+            std::hint::spin_loop();
+        }
+    }
+
     #[test]
     fn work_shows_up_as_cpu_time() {
         let before = CpuTime::of_this_thread();
-        let until = now() + 30_000_000;
-        while now() < until {
-            std::hint::spin_loop();
-        }
-        let used = CpuTime::of_this_thread().since(before);
-        assert!(used.user + used.sys > 0.0);
+        work_until_it_shows(before);
     }
 
     #[test]
     fn a_stopwatch_adds_up() {
         let mut watch = Stopwatch::default();
         let ((), slept) = watch.time(|| std::thread::sleep(std::time::Duration::from_millis(2)));
-        assert!((2.0..1000.0).contains(&slept), "{slept} ms");
+        assert!(slept >= 2.0, "{slept} ms");
         let before = watch.cpu();
-        let until = now() + 30_000_000;
-        watch.time(|| while now() < until {});
+        watch.time(|| work_until_it_shows(CpuTime::of_this_thread()));
         assert!(watch.cpu().user > before.user);
     }
 }

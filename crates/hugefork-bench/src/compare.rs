@@ -1,4 +1,4 @@
-//! From results to ratios: hugefork beside the kernel's best, case by case.
+//! From results to ratios: hugefork beside the others, case by case.
 
 use crate::cases::{Case, linux_order};
 use crate::result::{CaseResult, Report};
@@ -8,7 +8,7 @@ use crate::subject::Subject;
 /// What hugefork is compared with as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rank {
-    /// Does the same for the program: a candidate for "the kernel's best".
+    /// Does the same for the program: a candidate for the best of them.
     Rival,
     /// Worth knowing, but not the same service; the text says why.
     Aside(&'static str),

@@ -16,8 +16,9 @@ use crate::sample::{Measure, Metric};
 use crate::subject::Stock;
 use crate::work;
 
-/// A stock that fills more slowly than this does not work: 1 GiB takes some 20 ms of a CPU.
-const FILL_AT_LEAST: usize = 100 << 20;
+/// A stock that does not grow for so long does not work: a block takes some 40 us of a CPU, of which a busy machine has
+/// little for the zeroing thread.
+const STANDSTILL: Duration = Duration::from_secs(60);
 
 /// A pool of `capacity` bytes, built as the plan says, every block of it written and given back once.
 ///
@@ -48,15 +49,21 @@ pub(crate) fn fill_stock(pool: &Pool, choice: EngineChoice, len: usize) -> Resul
     if choice.stock == Stock::Without {
         return Ok(());
     }
-    let allowed = Duration::from_secs(5 + (len / FILL_AT_LEAST) as u64);
-    let start = Instant::now();
+    let mut last = (0, Instant::now());
     loop {
         let zeroed = pool.stats().blocks_zeroed_free * choice.block_size.bytes();
         if zeroed >= len {
             return Ok(());
         }
-        if start.elapsed() > allowed {
-            return Err(BenchError::StockNotFilled { zeroed: ByteSize(zeroed), wanted: ByteSize(len), after: allowed });
+        if zeroed > last.0 {
+            last = (zeroed, Instant::now());
+        }
+        if last.1.elapsed() > STANDSTILL {
+            return Err(BenchError::StockNotFilled {
+                zeroed: ByteSize(zeroed),
+                wanted: ByteSize(len),
+                after: STANDSTILL,
+            });
         }
         std::thread::sleep(Duration::from_millis(1));
     }

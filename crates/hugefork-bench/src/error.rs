@@ -54,7 +54,7 @@ pub enum BenchError {
         expected: u64,
     },
     /// The pool's zeroing thread did not keep up with what was asked of it.
-    #[error("the zeroed stock holds {zeroed} of {wanted} after {after:?} with nothing else to do")]
+    #[error("the zeroed stock holds {zeroed} of {wanted} and has not grown for {after:?}")]
     StockNotFilled {
         /// Bytes of free blocks that are zero.
         zeroed: ByteSize,

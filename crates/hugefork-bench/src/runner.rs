@@ -7,11 +7,11 @@
 //! ```
 //!
 //! Each round runs every subject once, so that whatever else the machine does falls on all alike; it starts with another
-//! subject each time, so that nobody always runs in somebody's wake. The stop flag is looked at before every sample; what
-//! has been counted by then is kept. Results are handed out after every case.
+//! subject each time, so that nobody always runs in somebody's wake. What has been counted is [kept](Kept) where another
+//! thread finds it at any time, in the midst of a sample too. Results are handed out after every case.
 
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hugefork::ByteSize;
@@ -64,128 +64,160 @@ pub trait Observer {
     fn case_ended(&mut self, case: Case, report: &Report) -> Result<(), String>;
 }
 
-/// Runs `plan` and adds its results to `report`, until it is done or `stop` is set.
+/// What has been found so far.
+#[derive(Debug)]
+pub struct Kept {
+    /// Of the cases that are over.
+    report: Report,
+    /// Of the one that is not.
+    going: Option<Tallies>,
+}
+
+impl Kept {
+    /// Nothing yet; results will be added to `report`.
+    pub fn new(report: Report) -> Mutex<Kept> {
+        Mutex::new(Kept { report, going: None })
+    }
+
+    /// All of it, with what has been counted of the case that runs.
+    pub fn report(&self) -> Report {
+        let mut report = self.report.clone();
+        if let Some(tallies) = &self.going {
+            tallies.report(&mut report);
+        }
+        report
+    }
+
+    fn is_over(&mut self) {
+        if let Some(tallies) = self.going.take() {
+            tallies.report(&mut self.report);
+        }
+    }
+}
+
+/// What is kept is whole between any two lines that hold it.
+fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `plan` and adds its results to `kept`.
 ///
 /// # Errors
 /// [`BenchError::Results`] if the observer fails. A subject that fails is noted in the report, and the others go on.
-pub fn run(
-    plan: &Plan,
-    host: &Host,
-    report: &mut Report,
-    stop: &AtomicBool,
-    observer: &mut dyn Observer,
-) -> Result<(), BenchError> {
+pub fn run(plan: &Plan, host: &Host, kept: &Mutex<Kept>, observer: &mut dyn Observer) -> Result<(), BenchError> {
     let (mut load, loaded) = load::Watch::begin();
     for warning in plan.warnings.iter().chain(&loaded) {
-        report.warn(warning.clone());
+        lock(kept).report.warn(warning.clone());
     }
     let counters = Counters::open().unwrap_or_else(|why| {
-        report.counters = Some(why);
+        lock(kept).report.counters = Some(why);
         Counters::none()
     });
     let ends = plan.time_budget.map(|total| (total, Instant::now() + total));
     let build = |case: &CasePlan| Case::entries(case, &host.cpu_numbers);
-    let mut watch = Watch { stop, observer, build: &build, counters, place: 0, cases: plan.cases.len() };
+    let mut watch =
+        Watch { kept, observer, build: &build, clock: &Instant::now, counters, place: 0, cases: plan.cases.len() };
     for (index, case) in plan.cases.iter().enumerate() {
-        if stop.load(Ordering::Relaxed) {
-            report.interrupted = true;
-            break;
-        }
         watch.place = index + 1;
         let cases = (plan.cases.len() - index) as u32;
         match ends {
-            Some((total, ends)) => fit_case(case, plan.runs, Budget { total, ends, cases }, report, &mut watch),
-            None => run_case(case, plan.runs, report, &mut watch),
+            Some((total, ends)) => fit_case(case, plan.runs, Budget { total, ends, cases }, &mut watch),
+            None => run_case(case, plan.runs, &mut watch),
         }
         for warning in load.case_ended(case.case.name()) {
-            report.warn(warning);
+            lock(kept).report.warn(warning);
         }
-        watch.observer.case_ended(case.case, report).map_err(BenchError::Results)?;
+        let report = lock(kept).report.clone();
+        watch.observer.case_ended(case.case, &report).map_err(BenchError::Results)?;
     }
     Ok(())
 }
 
-/// Who watches a run, and who may stop it.
+/// Who watches a run.
 struct Watch<'a> {
-    stop: &'a AtomicBool,
+    kept: &'a Mutex<Kept>,
     observer: &'a mut dyn Observer,
     /// Makes the subjects of a case.
     build: &'a dyn Fn(&CasePlan) -> Vec<Entry>,
+    clock: &'a dyn Fn() -> Instant,
     counters: Counters,
     place: usize,
     cases: usize,
 }
 
-fn run_case(plan: &CasePlan, runs: usize, report: &mut Report, watch: &mut Watch<'_>) {
+fn run_case(plan: &CasePlan, runs: usize, watch: &mut Watch<'_>) {
     let mut run = CaseRun::new(plan, watch);
     run.rounds(0..=runs, runs, watch);
-    run.report(report);
+    lock(watch.kept).is_over();
 }
 
 /// Runs as much of a case as `budget` allows, and says what was cut.
-fn fit_case(plan: &CasePlan, runs: usize, budget: Budget, report: &mut Report, watch: &mut Watch<'_>) {
+fn fit_case(plan: &CasePlan, runs: usize, budget: Budget, watch: &mut Watch<'_>) {
     let (name, allowed) = (plan.case, format!("--time-budget {}s", budget.total.as_secs_f64()));
+    let clock = watch.clock;
     let smallest = plan.smaller.last().map_or_else(|| plan.clone(), |size| plan.cut_to(*size));
     let mut run = CaseRun::new(&smallest, watch);
-    let share = budget.share();
+    let share = budget.share(clock());
     let mut round = if share.is_zero() { None } else { Some(run.warm_up(runs, watch)) };
     let sizes: Vec<usize> = [plan.size].into_iter().chain(plan.smaller.iter().copied()).collect();
     let size = round.map_or(smallest.size, |round| budget::size(&sizes, round, share, runs));
     let chosen = plan.cut_to(size);
-    if size != smallest.size && !run.stopped {
+    if size != smallest.size {
         drop(run);
         run = CaseRun::new(&chosen, watch);
         round = Some(run.warm_up(runs, watch));
     }
     // Of what the warm-ups have left.
-    let Some(fit) = round.and_then(|round| budget::rounds(round, budget.share(), budget.left(), runs)) else {
+    let fit = |round| budget::rounds(round, budget.share(clock()), budget.left(clock()), runs);
+    let Some(fit) = round.and_then(fit) else {
         let why = format!("{allowed}: {} rounds do not fit into what is left of it", budget::fewest(runs));
-        return run.leave_out(&why, report);
+        let mut kept = lock(watch.kept);
+        kept.going.iter_mut().for_each(|tallies| tallies.leave_out(&why));
+        return kept.is_over();
     };
     if size < plan.size {
-        report.warn(format!("{name}: {} instead of {} ({allowed})", ByteSize(size), ByteSize(plan.size)));
+        lock(watch.kept).report.warn(format!(
+            "{name}: {} instead of {} ({allowed})",
+            ByteSize(size),
+            ByteSize(plan.size)
+        ));
     }
     if fit < runs {
-        report.warn(format!("{name}: {fit} rounds instead of {runs} ({allowed})"));
+        lock(watch.kept).report.warn(format!("{name}: {fit} rounds instead of {runs} ({allowed})"));
     }
     run.rounds(1..=fit, fit, watch);
-    run.report(report);
+    lock(watch.kept).is_over();
 }
 
-/// A case on its way.
+/// A case on its way; what comes of it is in [`Kept::going`], in the same order.
 struct CaseRun<'a> {
     plan: &'a CasePlan,
     running: Vec<Running>,
-    not_run: Vec<Absent>,
-    stopped: bool,
 }
 
 impl<'a> CaseRun<'a> {
+    /// Takes the place of the case before in what is kept.
     fn new(plan: &'a CasePlan, watch: &Watch<'_>) -> CaseRun<'a> {
-        let mut run = CaseRun { plan, running: Vec::new(), not_run: Vec::new(), stopped: false };
+        let mut run = CaseRun { plan, running: Vec::new() };
+        let mut tallies = Tallies { case: plan.case, list: Vec::new(), not_run: Vec::new() };
         for Entry { subject, params, keep, work } in (watch.build)(plan) {
             match work {
-                Ok(work) => run.running.push(Running {
-                    name: subject.to_string(),
-                    params,
-                    keep,
-                    work,
-                    samples: Vec::new(),
-                    curves: Vec::new(),
-                    caveat: None,
-                    ended: None,
-                }),
-                Err(why) => run.not_run.push(absent(plan.case, subject.to_string(), why)),
+                Ok(work) => {
+                    run.running.push(Running { keep, work, has_ended: false });
+                    tallies.list.push(Tally::new(subject.to_string(), params));
+                }
+                Err(why) => tallies.not_run.push(absent(plan.case, subject.to_string(), why)),
             }
         }
+        lock(watch.kept).going = Some(tallies);
         run
     }
 
     /// Takes the round that does not count, of as many as will, and tells how long it took.
     fn warm_up(&mut self, runs: usize, watch: &mut Watch<'_>) -> Duration {
-        let start = Instant::now();
+        let start = (watch.clock)();
         self.rounds(0..=0, runs, watch);
-        start.elapsed()
+        (watch.clock)().saturating_duration_since(start)
     }
 
     /// Takes rounds `which` out of a warm-up and `runs`.
@@ -193,56 +225,49 @@ impl<'a> CaseRun<'a> {
         let subjects = self.running.len();
         for round in which {
             for turn in 0..subjects {
-                self.stopped |= watch.stop.load(Ordering::Relaxed);
-                if self.stopped {
-                    return;
-                }
-                let subject = &mut self.running[(round + turn) % subjects];
-                if subject.ended.is_some() {
+                let place = (round + turn) % subjects;
+                let subject = &mut self.running[place];
+                if subject.has_ended {
                     continue;
                 }
-                subject.take(self.plan, round, &mut watch.counters);
+                let taken = subject.take(self.plan, round, &mut watch.counters);
+                let (name, estimate) = {
+                    let mut kept = lock(watch.kept);
+                    let tallies = kept.going.as_mut().expect("put there with this run");
+                    let tally = &mut tallies.list[place];
+                    tally.add(taken);
+                    (tally.name.clone(), tally.estimate(self.plan.case))
+                };
                 watch.observer.sampled(Progress {
                     case: self.plan.case,
                     place: watch.place,
                     cases: watch.cases,
-                    subject: &subject.name,
-                    estimate: subject.estimate(self.plan.case),
+                    subject: &name,
+                    estimate,
                     done: round * subjects + turn + 1,
                     of: subjects * (runs + 1),
                 });
             }
         }
     }
-
-    /// Adds what was found to `report`.
-    fn report(self, report: &mut Report) {
-        report.interrupted |= self.stopped;
-        report.not_run.extend(self.not_run);
-        for subject in self.running {
-            subject.report(self.plan.case, report);
-        }
-    }
-
-    /// Adds to `report` only that nobody ran.
-    fn leave_out(mut self, why: &str, report: &mut Report) {
-        let left = self.running.drain(..).map(|subject| absent(self.plan.case, subject.name, why.to_owned()));
-        self.not_run.extend(left);
-        self.report(report);
-    }
 }
 
 /// A subject as the runner sees it.
 struct Running {
-    name: String,
-    params: Params,
     keep: Keep,
     work: Box<dyn Work>,
-    samples: Vec<(Metric, Vec<f64>)>,
-    /// Each with the rounds that were counted.
-    curves: Vec<Vec<Curve>>,
-    caveat: Option<String>,
-    ended: Option<BenchError>,
+    has_ended: bool,
+}
+
+/// What came of a sample.
+enum Taken {
+    /// Of the first round, which does not count: what the work stands on, and what to keep in mind.
+    WarmUp {
+        params: Params,
+        caveat: Option<String>,
+    },
+    Counted(Vec<Measure>, Vec<Curve>),
+    Ended(BenchError),
 }
 
 fn absent(case: Case, subject: String, why: String) -> Absent {
@@ -251,26 +276,20 @@ fn absent(case: Case, subject: String, why: String) -> Absent {
 
 impl Running {
     /// Takes a sample; round 0 warms up and does not count.
-    fn take(&mut self, plan: &CasePlan, round: usize, counters: &mut Counters) {
-        match self.sample(plan, round, counters) {
-            Ok(measures) if round > 0 => {
-                self.count(measures);
-                self.count_curves();
-            }
-            Ok(_) => {}
-            Err(error) => {
-                self.work.release();
-                self.ended = Some(error);
-            }
-        }
+    fn take(&mut self, plan: &CasePlan, round: usize, counters: &mut Counters) -> Taken {
+        self.sample(plan, round, counters).unwrap_or_else(|error| {
+            self.work.release();
+            self.has_ended = true;
+            Taken::Ended(error)
+        })
     }
 
-    fn sample(&mut self, plan: &CasePlan, round: usize, counters: &mut Counters) -> Result<Vec<Measure>, BenchError> {
+    fn sample(&mut self, plan: &CasePlan, round: usize, counters: &mut Counters) -> Result<Taken, BenchError> {
         self.work.prepare()?;
-        if round == 0 {
-            self.params.extend(self.work.pool().into_iter().flat_map(|(pool, kernel)| engine::granted(pool, kernel)));
-            self.caveat = self.work.caveat();
-        }
+        let stands_on = (round == 0).then(|| {
+            let pool = self.work.pool().into_iter();
+            (pool.flat_map(|(pool, kernel)| engine::granted(pool, kernel)).collect(), self.work.caveat())
+        });
         // Of case and round only: in a round, every subject gets the same targets.
         let mut targets = Random::new(((plan.case as u64) << 32) + round as u64);
         let before = counters.read();
@@ -279,7 +298,66 @@ impl Running {
         if self.keep == Keep::Freed {
             self.work.release();
         }
-        Ok(measures)
+        Ok(match stands_on {
+            Some((params, caveat)) => Taken::WarmUp { params, caveat },
+            None => Taken::Counted(measures, self.work.curves()),
+        })
+    }
+}
+
+/// What came of the subjects of a case.
+#[derive(Debug)]
+struct Tallies {
+    case: Case,
+    list: Vec<Tally>,
+    not_run: Vec<Absent>,
+}
+
+impl Tallies {
+    /// Leaves only that nobody ran.
+    fn leave_out(&mut self, why: &str) {
+        let left = self.list.drain(..).map(|tally| absent(self.case, tally.name, why.to_owned()));
+        self.not_run.extend(left);
+    }
+
+    /// Adds what was found to `report`.
+    fn report(&self, report: &mut Report) {
+        report.not_run.extend(self.not_run.iter().cloned());
+        for tally in &self.list {
+            tally.report(self.case, report);
+        }
+    }
+}
+
+/// What came of one subject.
+#[derive(Debug)]
+struct Tally {
+    name: String,
+    params: Params,
+    samples: Vec<(Metric, Vec<f64>)>,
+    /// Each with the rounds that were counted.
+    curves: Vec<Vec<Curve>>,
+    caveat: Option<String>,
+    ended: Option<BenchError>,
+}
+
+impl Tally {
+    fn new(name: String, params: Params) -> Tally {
+        Tally { name, params, samples: Vec::new(), curves: Vec::new(), caveat: None, ended: None }
+    }
+
+    fn add(&mut self, taken: Taken) {
+        match taken {
+            Taken::WarmUp { params, caveat } => {
+                self.params.extend(params);
+                self.caveat = caveat;
+            }
+            Taken::Counted(measures, curves) => {
+                self.count(measures);
+                self.count_curves(curves);
+            }
+            Taken::Ended(error) => self.ended = Some(error),
+        }
     }
 
     /// The median so far of what the case is about.
@@ -298,8 +376,8 @@ impl Running {
         }
     }
 
-    fn count_curves(&mut self) {
-        for curve in self.work.curves() {
+    fn count_curves(&mut self, curves: Vec<Curve>) {
+        for curve in curves {
             let same = |rounds: &&mut Vec<Curve>| (rounds[0].metric, rounds[0].over) == (curve.metric, curve.over);
             match self.curves.iter_mut().find(same) {
                 Some(rounds) => rounds.push(curve),
@@ -308,19 +386,19 @@ impl Running {
         }
     }
 
-    fn report(self, case: Case, report: &mut Report) {
-        if let Some(error) = self.ended {
+    fn report(&self, case: Case, report: &mut Report) {
+        if let Some(error) = &self.ended {
             // Half a subject is not a figure; it is listed by its error alone.
             let list = if error.is_lack() { &mut report.not_run } else { &mut report.failed };
-            list.push(absent(case, self.name, error.to_string()));
+            list.push(absent(case, self.name.clone(), error.to_string()));
             return;
         }
-        if let Some(caveat) = self.caveat {
-            report.warn(caveat);
+        if let Some(caveat) = &self.caveat {
+            report.warn(caveat.clone());
         }
-        for (metric, samples) in self.samples {
-            let Some(summary) = Summary::of(&samples) else { continue };
-            if metric == case.lead_metric() && summary.max > summary.min * UNSTEADY {
+        for (metric, samples) in &self.samples {
+            let Some(summary) = Summary::of(samples) else { continue };
+            if *metric == case.lead_metric() && summary.max > summary.min * UNSTEADY {
                 report.warn(format!(
                     "{case} {}: {metric} varies {:.1}-fold from round to round; something else is at work on this machine, \
                      take more --runs",
@@ -335,12 +413,12 @@ impl Running {
                 params: self.params.clone(),
                 metric: metric.name().to_owned(),
                 unit: metric.unit().to_owned(),
-                samples,
+                samples: samples.clone(),
                 median: summary.median,
             });
         }
-        for rounds in self.curves {
-            let (at, median) = curve::medians(&rounds).into_iter().map(|(at, value)| (at, tidy(value))).unzip();
+        for rounds in &self.curves {
+            let (at, median) = curve::medians(rounds).into_iter().map(|(at, value)| (at, tidy(value))).unzip();
             report.curves.push(CurveResult {
                 case: case.name().to_owned(),
                 subject: self.name.clone(),

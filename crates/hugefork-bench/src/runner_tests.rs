@@ -1,6 +1,6 @@
 //! Tests of the order of samples, of what counts, and of what becomes of a subject that fails.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use hugefork::Backing;
@@ -55,17 +55,18 @@ impl Work for Fake {
     }
 }
 
-/// Stops after so many samples.
-struct StopAfter<'a> {
+/// Looks at what is kept after so many samples.
+struct LookAfter<'a> {
     left: usize,
-    stop: &'a AtomicBool,
+    kept: &'a Mutex<Kept>,
+    seen: Option<Report>,
 }
 
-impl Observer for StopAfter<'_> {
+impl Observer for LookAfter<'_> {
     fn sampled(&mut self, _: Progress<'_>) {
-        self.left = self.left.saturating_sub(1);
+        self.left = self.left.wrapping_sub(1);
         if self.left == 0 {
-            self.stop.store(true, Ordering::Relaxed);
+            self.seen = Some(lock(self.kept).report());
         }
     }
 
@@ -96,19 +97,27 @@ fn plan(size: Option<usize>, runs: usize) -> Plan {
     Plan::new(&options, &host).unwrap()
 }
 
-fn run_fakes(keep: Keep, entries: Vec<Entry>, runs: usize, samples: usize) -> Report {
+/// What is kept after so many samples, and in the end.
+fn look_at_fakes(keep: Keep, entries: Vec<Entry>, runs: usize, samples: usize) -> (Option<Report>, Report) {
     let entries = RefCell::new(entries.into_iter().map(|entry| Entry { keep, ..entry }).collect());
-    let mut report = Report::new(String::new(), Host::default());
-    let stop = AtomicBool::new(false);
-    let observer = &mut StopAfter { left: samples, stop: &stop };
-    let build = |_: &CasePlan| entries.take();
-    let mut watch = Watch { stop: &stop, observer, build: &build, counters: Counters::none(), place: 1, cases: 1 };
-    run_case(&plan(Some(2 << 20), runs).cases[0], runs, &mut report, &mut watch);
-    report
+    let kept = Kept::new(Report::new(String::new(), Host::default()));
+    let observer = &mut LookAfter { left: samples, kept: &kept, seen: None };
+    let (build, counters) = (|_: &CasePlan| entries.take(), Counters::none());
+    let mut watch = Watch { kept: &kept, observer, build: &build, clock: &Instant::now, counters, place: 1, cases: 1 };
+    run_case(&plan(Some(2 << 20), runs).cases[0], runs, &mut watch);
+    let seen = observer.seen.take();
+    (seen, lock(&kept).report())
 }
 
-/// Takes so long for each sample.
-struct Slow(Duration);
+fn run_fakes(keep: Keep, entries: Vec<Entry>, runs: usize) -> Report {
+    look_at_fakes(keep, entries, runs, usize::MAX).1
+}
+
+/// Takes so long for each sample, by a clock that only samples move.
+struct Slow {
+    takes: Duration,
+    now: Rc<Cell<Instant>>,
+}
 
 impl Work for Slow {
     fn prepare(&mut self) -> Result<(), BenchError> {
@@ -116,7 +125,7 @@ impl Work for Slow {
     }
 
     fn sample(&mut self, _: &mut Random) -> Result<Vec<Measure>, BenchError> {
-        std::thread::sleep(self.0);
+        self.now.set(self.now.get() + self.takes);
         Ok(vec![Measure::new(Metric::Pause, 1.0)])
     }
 
@@ -125,32 +134,35 @@ impl Work for Slow {
 
 /// Runs a case of `size` whose samples take `gib` for each GiB, within `total`.
 fn run_in(total: Duration, size: Option<usize>, gib: Duration, runs: usize) -> Report {
-    let mut report = Report::new(String::new(), Host::default());
-    let stop = AtomicBool::new(false);
-    let observer = &mut StopAfter { left: usize::MAX, stop: &stop };
+    let kept = Kept::new(Report::new(String::new(), Host::default()));
+    let observer = &mut LookAfter { left: usize::MAX, kept: &kept, seen: None };
+    let begun = Instant::now();
+    let now = Rc::new(Cell::new(begun));
     let build = |plan: &CasePlan| {
-        let work = Box::new(Slow(gib.mul_f64(plan.size as f64 / (1u64 << 30) as f64)));
+        let takes = gib.mul_f64(plan.size as f64 / (1u64 << 30) as f64);
+        let work = Box::new(Slow { takes, now: Rc::clone(&now) });
         let params = Params::from([("size".to_owned(), Param::size(plan.size))]);
         vec![Entry { subject: Subject::Fork4k, params, keep: Keep::Held, work: Ok(work) }]
     };
-    let mut watch = Watch { stop: &stop, observer, build: &build, counters: Counters::none(), place: 1, cases: 1 };
-    let budget = Budget { total, ends: Instant::now() + total, cases: 1 };
-    fit_case(&plan(size, runs).cases[0], runs, budget, &mut report, &mut watch);
-    report
+    let (clock, counters) = (|| now.get(), Counters::none());
+    let mut watch = Watch { kept: &kept, observer, build: &build, clock: &clock, counters, place: 1, cases: 1 };
+    let budget = Budget { total, ends: begun + total, cases: 1 };
+    fit_case(&plan(size, runs).cases[0], runs, budget, &mut watch);
+    lock(&kept).report()
 }
 
 #[test]
 fn a_budget_cuts_sizes_first_then_rounds_then_the_case_and_says_so() {
     let ms = Duration::from_millis;
-    // 6 rounds of 50 ms for each 128 MiB: 256 MiB fit, on a machine that is busy perhaps 128 MiB.
+    // 6 rounds of 50 ms for each 128 MiB.
     let report = run_in(ms(900), None, ms(400), 5);
-    assert!(report.warnings[0].ends_with("MiB instead of 1GiB (--time-budget 0.9s)"), "{:?}", report.warnings);
-    let size = report.results[0].params["size"].to_string();
-    assert!(["128MiB", "256MiB"].contains(&size.as_str()) && report.results[0].samples.len() == 5, "{size}");
+    assert_eq!(report.warnings, ["snapshot: 256MiB instead of 1GiB (--time-budget 0.9s)"]);
+    assert_eq!(report.results[0].params["size"].to_string(), "256MiB");
+    assert_eq!(report.results[0].samples.len(), 5);
 
     let report = run_in(ms(400), Some(1 << 30), ms(20), 1000);
-    assert!(report.warnings[0].contains(" rounds instead of 1000"), "a size that was asked for stays: {report:?}");
-    assert!((5..20).contains(&report.results[0].samples.len()));
+    assert_eq!(report.warnings, ["snapshot: 19 rounds instead of 1000 (--time-budget 0.4s)"], "the size stays");
+    assert_eq!(report.results[0].samples.len(), 19);
 
     let report = run_in(ms(20), Some(1 << 30), ms(20), 5);
     assert!(report.results.is_empty() && report.warnings.is_empty());
@@ -161,7 +173,7 @@ fn a_budget_cuts_sizes_first_then_rounds_then_the_case_and_says_so() {
 fn subjects_take_turns_and_the_warm_up_does_not_count() {
     let log = Log::default();
     let entries = vec![entry(Subject::ForkThp, "thp", &log, None), entry(Subject::Fork4k, "4k", &log, None)];
-    let report = run_fakes(Keep::Held, entries, 2, usize::MAX);
+    let report = run_fakes(Keep::Held, entries, 2);
     let samples: Vec<String> = log.borrow().iter().filter(|line| line.starts_with("sample")).cloned().collect();
     assert_eq!(samples, ["sample thp", "sample 4k", "sample 4k", "sample thp", "sample thp", "sample 4k"]);
     assert!(!log.borrow().iter().any(|line| line.starts_with("release")));
@@ -176,16 +188,16 @@ fn subjects_take_turns_and_the_warm_up_does_not_count() {
 fn unsteady_figures_are_told() {
     let log = Log::default();
     // Values 1 and 2 differ by no more than the factor allowed, 1 to 3 do.
-    let steady = run_fakes(Keep::Held, vec![entry(Subject::Fork4k, "4k", &log, None)], 2, usize::MAX);
+    let steady = run_fakes(Keep::Held, vec![entry(Subject::Fork4k, "4k", &log, None)], 2);
     assert!(steady.warnings.is_empty(), "{:?}", steady.warnings);
-    let unsteady = run_fakes(Keep::Held, vec![entry(Subject::Fork4k, "4k", &log, None)], 3, usize::MAX);
+    let unsteady = run_fakes(Keep::Held, vec![entry(Subject::Fork4k, "4k", &log, None)], 3);
     assert!(unsteady.warnings[0].starts_with("snapshot fork-4k: pause varies 3.0-fold"), "{:?}", unsteady.warnings);
 }
 
 #[test]
 fn memory_is_freed_after_each_sample_where_the_plan_says_so() {
     let log = Log::default();
-    run_fakes(Keep::Freed, vec![entry(Subject::ForkThp, "thp", &log, None)], 1, usize::MAX);
+    run_fakes(Keep::Freed, vec![entry(Subject::ForkThp, "thp", &log, None)], 1);
     let expected = ["prepare thp", "sample thp", "release thp"];
     assert_eq!(*log.borrow(), [expected, expected].concat());
 }
@@ -203,7 +215,7 @@ fn a_subject_that_fails_is_listed_and_the_others_go_on() {
             work: Err("no pages".to_owned()),
         },
     ];
-    let report = run_fakes(Keep::Held, entries, 3, usize::MAX);
+    let report = run_fakes(Keep::Held, entries, 3);
     assert_eq!(report.failed.len(), 1);
     assert_eq!(report.failed[0].subject, "fork-thp");
     assert!(report.failed[0].why.contains("wrong contents"));
@@ -214,13 +226,13 @@ fn a_subject_that_fails_is_listed_and_the_others_go_on() {
 }
 
 #[test]
-fn a_stop_keeps_what_has_been_counted() {
+fn what_has_been_counted_is_kept_at_any_time() {
     let log = Log::default();
     let entries = vec![entry(Subject::ForkThp, "thp", &log, None), entry(Subject::Fork4k, "4k", &log, None)];
-    let report = run_fakes(Keep::Held, entries, 5, 5);
-    assert!(report.interrupted);
-    let counted: Vec<usize> = report.results.iter().map(|result| result.samples.len()).collect();
-    assert_eq!(counted, [2, 1], "two rounds of the first, one of the second");
+    let (seen, report) = look_at_fakes(Keep::Held, entries, 5, 5);
+    let counted = |report: &Report| report.results.iter().map(|result| result.samples.len()).collect::<Vec<_>>();
+    assert_eq!(counted(&seen.unwrap()), [2, 1], "two rounds of the first, one of the second");
+    assert_eq!(counted(&report), [5, 5]);
 }
 
 #[test]

@@ -75,8 +75,9 @@ Examples:
   hugefork bench clear --sweep --time-budget 2m    every kernel, order, window and block that fits
   hugefork report here.json                        the results as a page
 
-Sizes are written 64KiB, 512MiB, 1GiB, or in bytes. Exit status: 0 done, 1 a subject failed,
-2 called wrongly, 130 stopped by Ctrl-C (results so far are kept).";
+Sizes are written 64KiB, 512MiB, 1GiB, or in bytes; 64k, 512mb and 1G mean the same, powers of two.
+Exit status: 0 done, 1 a subject failed or nothing was measured, 2 called wrongly, 130 stopped by
+Ctrl-C (results so far are kept).";
 
 /// Options of `bench`.
 #[derive(Args, Debug)]
@@ -119,15 +120,15 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "SUBJECT", value_delimiter = ',')]
     pub(crate) subjects: Option<Vec<Subject>>,
 
-    /// Fit into TIME, such as 90, 90s or 2m: smaller areas (unless --size) and fewer rounds, no less than figures need
+    /// Fit into TIME, such as 90, 90s, 2m or 1h: smaller areas (unless --size) and fewer rounds, no less than figures need
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) time_budget: Option<Duration>,
 
-    /// Write results to FILE, after every case
+    /// Write results to FILE, after every case; - is standard output, and tables go to standard error then
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
-    /// Write samples to FILE, a line each, after every case
+    /// Write samples to FILE, a line each, after every case; - likewise
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
 
@@ -173,15 +174,14 @@ pub(crate) fn parse() -> Result<Command, Failure> {
     })
 }
 
-/// Seconds, or minutes with an `m`.
+/// Seconds, or minutes with an `m`, or hours with an `h`.
 fn duration(text: &str) -> Result<Duration, String> {
-    let (number, scale) = match text.strip_suffix('m') {
-        Some(minutes) => (minutes, 60.0),
-        None => (text.strip_suffix('s').unwrap_or(text), 1.0),
-    };
+    let scales = [('h', 3600.0), ('m', 60.0), ('s', 1.0)];
+    let scaled = scales.into_iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)));
+    let (number, scale) = scaled.unwrap_or((text, 1.0));
     let seconds = number.parse::<f64>().ok().map(|number| number * scale).filter(|seconds| *seconds > 0.0);
     let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    duration.filter(|time| *time <= DAY).ok_or_else(|| "not a time up to a day, such as 90, 90s or 2m".to_owned())
+    duration.filter(|time| *time <= DAY).ok_or_else(|| "not a time up to a day, such as 90, 90s, 2m or 1h".to_owned())
 }
 
 /// clap's message without its usage block: what is wrong, the nearest name where there is one, and where to read on.
@@ -195,7 +195,14 @@ fn one_line(error: &clap::Error) -> String {
         .join(" ")
         .trim_start_matches("error: ")
         .to_owned();
-    for (kind, value) in error.context() {
+    let named = error.context().find_map(|(kind, value)| match (kind, value) {
+        (ContextKind::InvalidSubcommand, ContextValue::String(name)) => elsewhere(name),
+        _ => None,
+    });
+    if let Some(command) = &named {
+        line.push_str(&format!("; did you mean `{command}`?"));
+    }
+    for (kind, value) in error.context().filter(|_| named.is_none()) {
         let nearest = match (kind, value) {
             (ContextKind::SuggestedArg | ContextKind::SuggestedSubcommand, ContextValue::String(name)) => name,
             (ContextKind::SuggestedSubcommand, ContextValue::Strings(names)) if !names.is_empty() => &names[0],
@@ -204,6 +211,16 @@ fn one_line(error: &clap::Error) -> String {
         line.push_str(&format!("; did you mean `{nearest}`?"));
     }
     line + " (see `hugefork --help`, or --help behind a command)"
+}
+
+/// The command that has `name` one step further down.
+fn elsewhere(name: &str) -> Option<String> {
+    let all = command();
+    let has = |parent: &&clap::Command| parent.get_subcommands().any(|command| command.get_name() == name);
+    match all.get_subcommands().find(has) {
+        Some(parent) => Some(format!("hugefork {} {name}", parent.get_name())),
+        None => name.parse::<Case>().ok().map(|case| format!("hugefork bench {case}")),
+    }
 }
 
 #[cfg(test)]
@@ -236,6 +253,7 @@ mod tests {
         assert_eq!(args.subjects.unwrap().len(), 2);
         assert!(args.tune && args.sweep);
         assert_eq!(args.time_budget, Some(Duration::from_secs(90)));
+        assert_eq!(["90", "90s", "2m", "1h"].map(|text| duration(text).unwrap().as_secs()), [90, 90, 120, 3600]);
     }
 
     #[test]
@@ -248,7 +266,7 @@ mod tests {
         assert!(refused("hugefork bench --block-size 3MiB").contains("power of two"));
         assert!(refused("hugefork bench --backing disk").contains("--backing"));
         assert!(refused("hugefork bench --runs many").contains("--runs"));
-        for time in ["0", "-1", "2h", "1e99", "nan", "m"] {
+        for time in ["0", "-1", "25h", "1e99", "nan", "m"] {
             assert!(refused(&format!("hugefork bench --time-budget={time}")).contains("--time-budget"), "{time}");
         }
         for percent in ["-1", "inf", "nan", "5%"] {

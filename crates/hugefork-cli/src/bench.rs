@@ -2,18 +2,19 @@
 
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, anyhow};
-use hugefork_bench::{Case, Host, Options, Plan, Report, Scope, Settings, runner};
+use hugefork_bench::runner::{self, Kept};
+use hugefork_bench::{Case, Host, Options, Plan, Report, Scope, Settings};
 
 use crate::args::{BenchArgs, BenchCommand};
 use crate::compare;
 use crate::failure::Failure;
-use crate::progress::Teller;
+use crate::progress::{Ending, Teller, Telling};
 use crate::signals::Signals;
 use crate::sink::Sink;
-use crate::table;
 use crate::tune::Tuning;
 
 /// Runs the bench that was asked for.
@@ -27,8 +28,12 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         return Err(Failure::Usage(format!("--csv {}: is where --json goes; name another file", path.display())));
     }
     let open = |option, path: &Option<PathBuf>| path.as_deref().map(|path| Sink::open(option, path)).transpose();
-    let mut teller = Teller::new(open("--json", &args.json)?, open("--csv", &args.csv)?, args.quiet);
-    // Before anything is tuned, so that Ctrl-C finds its way from the start.
+    let (json, csv) = (open("--json", &args.json)?, open("--csv", &args.csv)?);
+    if [&json, &csv].into_iter().all(|sink| sink.as_ref().is_some_and(Sink::is_stdout)) {
+        return Err(Failure::Usage("--csv: standard output is where --json goes; name a file".to_owned()));
+    }
+    let teller = Teller::new(json, csv, args.quiet);
+    // Before anything is tuned: what is signalled meanwhile is acted on as soon as there is something to keep.
     let signals = Signals::install()?;
     let tuning = if args.tune { Some(Tuning::apply(&plan)?) } else { None };
     if tuning.is_some() {
@@ -40,15 +45,19 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     if let Some(shortfall) = tuning.as_ref().and_then(|tuning| tuning.shortfall.clone()) {
         report.warn(shortfall);
     }
-    let measured = runner::run(&plan, &host, &mut report, &signals.stop, &mut teller);
+    let (kept, mut telling) = (Arc::new(Kept::new(report)), Telling::new(teller));
+    let (kept_so_far, told_so_far) = (Arc::clone(&kept), telling.clone());
+    signals.at_the_first(move |status| stop(&kept_so_far, &told_so_far, status))?;
+    let measured = runner::run(&plan, &host, &kept, &mut telling);
+    // Whoever comes first has the word: a signal from here on finds a bench that is over.
+    let mut teller = telling.lock();
+    let report = kept.lock().unwrap_or_else(PoisonError::into_inner).report();
     // First the results, then everything that can still go wrong.
-    print(&table::render(&report))?;
+    let told = teller.tell(&report, Ending::Done);
     let restored = tuning.map_or(Ok(()), Tuning::restore);
     measured.map_err(|error| anyhow!(error))?;
+    told?;
     restored?;
-    if let Some(status) = signals.status() {
-        return Ok(status);
-    }
     if !plan.runs_anything() {
         return Err(
             anyhow!("no subject could run on this machine; see `not run` above for what would mend that").into()
@@ -57,7 +66,22 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     if !report.failed.is_empty() {
         return Err(anyhow!("{} subject(s) failed; see above", report.failed.len()).into());
     }
+    if report.results.is_empty() {
+        return Err(anyhow!("nothing was measured; see `not run` above, and give it more time").into());
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Ends the process with what there is, in the midst of a sample, which is lost. The guardian puts settings back.
+fn stop(kept: &Mutex<Kept>, telling: &Telling, status: i32) {
+    // Never let go again: who measures stands still at its next word.
+    let mut teller = telling.lock();
+    let mut report = kept.lock().unwrap_or_else(PoisonError::into_inner).report();
+    report.interrupted = true;
+    if let Err(failed) = teller.tell(&report, Ending::Stopped) {
+        Failure::from(failed).report();
+    }
+    process::exit(status)
 }
 
 fn options(args: &BenchArgs) -> Result<Options, Failure> {
@@ -92,8 +116,13 @@ fn command_line() -> String {
 
 /// Prints to standard output; a reader that has gone (`| head`) is no error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    print_bytes(text.as_bytes())
+}
+
+/// As [`print`].
+pub(crate) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("writing to standard output"),
         _ => Ok(()),
     }

@@ -9,6 +9,7 @@ use hugefork_report::{Comparison, Row, compare, load};
 
 use crate::bench::print;
 use crate::failure::Failure;
+use crate::terminal;
 
 const COMPARE_HELP: &str = "\
 A verdict is `better` or `worse` where the 95 % interval of the ratio does not hold 1.
@@ -46,7 +47,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
     let text = if args.json {
         serde_json::to_string_pretty(&comparison).context("writing the comparison as JSON")? + "\n"
     } else {
-        comparison.to_string()
+        terminal::fitted(comparison.to_string())
     };
     print(&text)?;
     args.fail_above.map_or(Ok(()), |percent| judge(&comparison, percent))?;

@@ -25,6 +25,7 @@ mod report;
 mod signals;
 mod sink;
 mod table;
+mod terminal;
 mod tune;
 
 use std::process::ExitCode;

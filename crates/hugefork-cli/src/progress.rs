@@ -2,6 +2,7 @@
 //! is to be quiet. And results to their files, as soon as a case is over.
 
 use std::io::{IsTerminal, Write, stderr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hugefork_bench::runner::{Observer, Progress};
@@ -9,23 +10,39 @@ use hugefork_bench::{Case, Report};
 use hugefork_report::figure;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::bench::print;
 use crate::sink::Sink;
+use crate::table;
+use crate::terminal;
 
 /// The case, how far it is, how long it will take, and the figure that comes out of it so far.
 const BAR: &str = "{prefix} {bar:24} {pos}/{len} {eta:>4} left  {wide_msg}";
+
+/// Where [`BAR`] would leave no room for the figure.
+const SHORT_BAR: &str = "{prefix} {bar:8} {pos}/{len}  {wide_msg}";
+const SHORT: usize = 90;
 
 /// Tells the user, and keeps the results.
 pub(crate) struct Teller {
     json: Option<Sink>,
     csv: Option<Sink>,
-    telling: Telling,
+    to: Listener,
     /// When the case began, which is when the one before it ended.
     began: Instant,
     taken: usize,
 }
 
+/// How a bench ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// After the last case: files have everything already.
+    Done,
+    /// Before that.
+    Stopped,
+}
+
 /// Whom it is told.
-enum Telling {
+enum Listener {
     Terminal(ProgressBar),
     File,
     Nobody,
@@ -33,25 +50,43 @@ enum Telling {
 
 impl Teller {
     pub(crate) fn new(json: Option<Sink>, csv: Option<Sink>, quiet: bool) -> Self {
-        let telling = match (quiet, stderr().is_terminal()) {
-            (true, _) => Telling::Nobody,
-            (false, false) => Telling::File,
-            (false, true) => Telling::Terminal(ProgressBar::hidden()),
+        let to = match (quiet, stderr().is_terminal()) {
+            (true, _) => Listener::Nobody,
+            (false, false) => Listener::File,
+            (false, true) => Listener::Terminal(ProgressBar::hidden()),
         };
-        Teller { json, csv, telling, began: Instant::now(), taken: 0 }
+        Teller { json, csv, to, began: Instant::now(), taken: 0 }
     }
 
-    fn keep(&self, report: &Report) -> anyhow::Result<()> {
-        if let Some(sink) = &self.json {
+    /// The last word: what vanishes goes, tables come, and results go where nobody has them yet.
+    pub(crate) fn tell(&mut self, report: &Report, ending: Ending) -> anyhow::Result<()> {
+        if let Listener::Terminal(bar) = &self.to {
+            bar.finish_and_clear();
+        }
+        let kept = self.keep(report, |sink| ending == Ending::Stopped || !sink.replaces());
+        let tables = table::render(report);
+        if [&self.json, &self.csv].into_iter().flatten().any(Sink::is_stdout) {
+            // Nobody to tell is no failure.
+            let _ = stderr().write_all(tables.as_bytes());
+        } else {
+            print(&terminal::fitted(tables))?;
+        }
+        kept
+    }
+
+    /// Writes the results where `wanted`.
+    fn keep(&self, report: &Report, wanted: impl Fn(&Sink) -> bool) -> anyhow::Result<()> {
+        if let Some(sink) = self.json.as_ref().filter(|sink| wanted(sink)) {
             sink.write(report.to_json()?.as_bytes())?;
         }
-        self.csv.as_ref().map_or(Ok(()), |sink| sink.write(&report.to_csv()?))
+        self.csv.as_ref().filter(|sink| wanted(sink)).map_or(Ok(()), |sink| sink.write(&report.to_csv()?))
     }
 }
 
 /// The bar of a case that began so long ago.
 fn bar(progress: &Progress<'_>, elapsed: Duration) -> ProgressBar {
-    let style = ProgressStyle::with_template(BAR).expect("the template is a constant that tests parse");
+    let template = if terminal::columns().is_some_and(|columns| columns < SHORT) { SHORT_BAR } else { BAR };
+    let style = ProgressStyle::with_template(template).expect("the templates are constants that tests parse");
     ProgressBar::new(progress.of as u64)
         .with_style(style)
         .with_prefix(format!("[{}/{}] {}", progress.place, progress.cases, progress.case))
@@ -68,10 +103,34 @@ fn estimate(progress: &Progress<'_>) -> String {
     }
 }
 
-impl Observer for Teller {
+/// A [`Teller`] that one thread uses and another may take away from it.
+#[derive(Clone)]
+pub(crate) struct Telling(Arc<Mutex<Teller>>);
+
+impl Telling {
+    pub(crate) fn new(teller: Teller) -> Telling {
+        Telling(Arc::new(Mutex::new(teller)))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Teller> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observer for Telling {
+    fn sampled(&mut self, progress: Progress<'_>) {
+        self.lock().sampled(progress);
+    }
+
+    fn case_ended(&mut self, case: Case, report: &Report) -> Result<(), String> {
+        self.lock().case_ended(case, report)
+    }
+}
+
+impl Teller {
     fn sampled(&mut self, progress: Progress<'_>) {
         self.taken += 1;
-        if let Telling::Terminal(shown) = &mut self.telling {
+        if let Listener::Terminal(shown) = &mut self.to {
             // Another case, or more rounds of one that tried how many would fit.
             if self.taken == 1 || shown.length() != Some(progress.of as u64) {
                 *shown = bar(&progress, self.began.elapsed());
@@ -85,13 +144,14 @@ impl Observer for Teller {
         let seconds = self.began.elapsed().as_secs_f64();
         self.began = Instant::now();
         let taken = std::mem::take(&mut self.taken);
-        match &self.telling {
-            Telling::Terminal(bar) => bar.finish_and_clear(),
+        match &self.to {
+            Listener::Terminal(bar) => bar.finish_and_clear(),
             // Nobody to tell is no reason to stop measuring.
-            Telling::File => drop(writeln!(stderr(), "{case}: {taken} samples in {seconds:.1} s")),
-            Telling::Nobody => {}
+            Listener::File => drop(writeln!(stderr(), "{case}: {taken} samples in {seconds:.1} s")),
+            Listener::Nobody => {}
         }
-        self.keep(report).map_err(|error| format!("{error:#}"))
+        // A stream gets them once, in the end.
+        self.keep(report, Sink::replaces).map_err(|error| format!("{error:#}"))
     }
 }
 
@@ -114,5 +174,6 @@ mod tests {
         progress.estimate = Some(81.94);
         assert_eq!(estimate(&progress), "kernel-thp latency 81.9 us");
         assert_eq!(bar(&progress, Duration::ZERO).prefix(), "[3/8] zero-fault");
+        assert!([BAR, SHORT_BAR].into_iter().all(|template| ProgressStyle::with_template(template).is_ok()));
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct ReportArgs {
     #[arg(value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
 
-    /// The page to write [default: report.html, unless --png is given]
+    /// The page to write, - for standard output [default: report.html, unless --png is given]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
@@ -52,7 +52,9 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, Failure> {
         let sink = Sink::open("--output", page)?;
         let html = report(&records).map_err(|error| anyhow!(error))?;
         sink.write(html.as_bytes())?;
-        print(&format!("{}\n", page.display()))?;
+        if !sink.is_stdout() {
+            print(&format!("{}\n", page.display()))?;
+        }
     }
     if let Some(directory) = &args.png {
         draw(&records, directory)?;

@@ -1,42 +1,43 @@
-//! Ctrl-C and its relatives: the first asks the bench to stop after the sample it is at, the second leaves at once (settings
-//! are put back all the same, by the guardian).
+//! Ctrl-C and its relatives: the first ends the bench with what it has so far, the second leaves at once (settings are put back
+//! all the same, by the guardian).
 
-use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::thread;
 
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
+use signal_hook::iterator;
 
-/// What has been signalled.
+/// Signals that wait for somebody who acts on them.
 #[derive(Debug)]
-pub(crate) struct Signals {
-    /// Set by any of them.
-    pub(crate) stop: Arc<AtomicBool>,
-    which: Arc<AtomicUsize>,
-}
+pub(crate) struct Signals(iterator::Signals);
 
 impl Signals {
     pub(crate) fn install() -> anyhow::Result<Signals> {
-        let signals = Signals { stop: Arc::default(), which: Arc::default() };
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let signals = [SIGINT, SIGTERM, SIGHUP];
+        let once = Arc::<AtomicBool>::default();
+        for signal in signals {
             let install = || {
                 // In this order: the shutdown looks at the flag before the same signal sets it.
-                flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&signals.stop))?;
-                flag::register(signal, Arc::clone(&signals.stop))?;
-                flag::register_usize(signal, Arc::clone(&signals.which), signal as usize)
+                flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&once))?;
+                flag::register(signal, Arc::clone(&once))
             };
             install().with_context(|| format!("handling signal {signal}"))?;
         }
-        Ok(signals)
+        Ok(Signals(iterator::Signals::new(signals).context("waiting for signals")?))
     }
 
-    /// The exit status that a signal asks for, if there was one.
-    pub(crate) fn status(&self) -> Option<ExitCode> {
-        match self.which.load(Ordering::Relaxed) {
-            0 => None,
-            signal => Some(ExitCode::from(128 + signal as u8)),
-        }
+    /// Has `act` called with the exit status that the first signal asks for, on a thread of its own: whoever measures has its
+    /// own work, and a sample may take seconds.
+    pub(crate) fn at_the_first(mut self, act: impl FnOnce(i32) + Send + 'static) -> anyhow::Result<()> {
+        let wait = move || {
+            if let Some(signal) = self.0.forever().next() {
+                act(128 + signal);
+            }
+        };
+        thread::Builder::new().name("hugefork-signal".to_owned()).spawn(wait).context("waiting for signals")?;
+        Ok(())
     }
 }

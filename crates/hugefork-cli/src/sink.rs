@@ -1,11 +1,14 @@
 //! A file that is written for the user: replaced as a whole, so that it is never half of anything, whenever the command is
 //! stopped.
 
-use std::fs;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+use crate::bench::print_bytes;
 use crate::failure::Failure;
 
 /// A file that can be written.
@@ -22,22 +25,29 @@ pub(crate) struct Sink {
 enum Way {
     /// Written beside the file, then renamed over it.
     Replace { target: PathBuf, beside: PathBuf },
-    /// A device or a pipe: renaming would replace the device.
-    Write,
+    /// A device or a pipe: renaming would replace the device, and what was written stays written. Open from the start, since
+    /// whoever reads a pipe may leave when it is closed.
+    Stream(File),
+    /// This process's own, whatever it is.
+    Stdout,
 }
 
 impl Sink {
     /// Checks that `path`, which `option` names, can be written, before anything is done for it. An older file stays until
-    /// there is a newer.
+    /// there is a newer. `-` is standard output.
     pub(crate) fn open(option: &'static str, path: &Path) -> Result<Sink, Failure> {
-        let named = path.to_owned();
         // Through links, so that what they point at is replaced, and not the link.
-        let target = fs::canonicalize(path).unwrap_or_else(|_| named.clone());
-        let way = match fs::metadata(&target) {
+        let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let way = match fs::metadata(path) {
+            _ if path == Path::new("-") => Way::Stdout,
             Ok(there) if there.is_dir() => {
                 return Err(Failure::Usage(format!("{option} {}: is a directory; name a file", path.display())));
             }
-            Ok(there) if !there.is_file() => Way::Write,
+            Ok(there) if !there.is_file() || leads_to_a_descriptor(path) => {
+                // Behind what is there: it may be a file that a shell has opened.
+                let open = || File::options().append(true).open(path).map_err(|error| refused(option, path, &error));
+                if is_stdout(&there) { Way::Stdout } else { Way::Stream(open()?) }
+            }
             _ => {
                 let Some(name) = target.file_name().and_then(|name| name.to_str()) else {
                     return Err(Failure::Usage(format!("{option} {}: not a file name", path.display())));
@@ -46,30 +56,40 @@ impl Sink {
                 Way::Replace { target, beside }
             }
         };
-        let sink = Sink { option, named, way };
-        if let Way::Replace { beside, .. } = &sink.way {
-            fs::write(beside, "").map_err(|error| Failure::Usage(format!("{}: {error}", sink.complaint())))?;
+        if let Way::Replace { beside, .. } = &way {
+            fs::write(beside, "").map_err(|error| refused(option, path, &error))?;
             let _ = fs::remove_file(beside);
         }
-        Ok(sink)
+        Ok(Sink { option, named: path.to_owned(), way })
+    }
+
+    /// Whether it is standard output, on which nothing else belongs then.
+    pub(crate) fn is_stdout(&self) -> bool {
+        matches!(self.way, Way::Stdout)
+    }
+
+    /// Whether a later write takes the place of an earlier one.
+    pub(crate) fn replaces(&self) -> bool {
+        matches!(self.way, Way::Replace { .. })
     }
 
     /// Writes `contents`.
     pub(crate) fn write(&self, contents: &[u8]) -> anyhow::Result<()> {
-        let written = match &self.way {
+        match &self.way {
             Way::Replace { target, beside } => fs::write(beside, contents).and_then(|()| fs::rename(beside, target)),
-            Way::Write => fs::write(&self.named, contents),
-        };
-        written.with_context(|| self.complaint())
+            Way::Stream(stream) => (&*stream).write_all(contents),
+            Way::Stdout => return print_bytes(contents),
+        }
+        .with_context(|| complaint(self.option, &self.named))
     }
+}
 
-    fn complaint(&self) -> String {
-        format!(
-            "{} {}: cannot be written; name a file in a directory that exists and is yours",
-            self.option,
-            self.named.display()
-        )
-    }
+fn complaint(option: &str, path: &Path) -> String {
+    format!("{option} {}: cannot be written; name a file in a directory that exists and is yours", path.display())
+}
+
+fn refused(option: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::Usage(format!("{}: {error}", complaint(option, path)))
 }
 
 impl Drop for Sink {
@@ -79,6 +99,28 @@ impl Drop for Sink {
             let _ = fs::remove_file(beside);
         }
     }
+}
+
+/// Whether `path` is, or is a link to, a name of an open file, such as `/dev/stdout`: what it opens is not to be replaced by a
+/// file of that name.
+fn leads_to_a_descriptor(path: &Path) -> bool {
+    let mut path = path.to_owned();
+    // As many links as the kernel follows.
+    for _ in 0..40 {
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let Ok(directory) = fs::canonicalize(directory) else { return false };
+        if directory.starts_with("/proc") {
+            return true;
+        }
+        let Ok(next) = fs::read_link(&path) else { return false };
+        path = directory.join(next);
+    }
+    false
+}
+
+fn is_stdout(there: &Metadata) -> bool {
+    let ours = rustix::fs::fstat(io::stdout());
+    ours.is_ok_and(|ours| (ours.st_dev, ours.st_ino) == (there.dev(), there.ino()))
 }
 
 #[cfg(test)]
@@ -129,6 +171,20 @@ mod tests {
         let sink = Sink::open("--json", Path::new("/dev/null")).unwrap();
         sink.write(b"new").unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+
+    #[test]
+    fn names_of_open_files_are_told_from_files() {
+        let scratch = Scratch::new("descriptor");
+        let (file, link) = (scratch.0.join("file"), scratch.0.join("link"));
+        fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink("/dev/fd/0", &link).unwrap();
+        for path in ["/dev/stdout", "/dev/fd/0", "/proc/self/fd/2", link.to_str().unwrap()] {
+            assert!(leads_to_a_descriptor(Path::new(path)), "{path}");
+        }
+        for path in ["file", "/dev/shm/file", "/nonexistent/file", file.to_str().unwrap()] {
+            assert!(!leads_to_a_descriptor(Path::new(path)), "{path}");
+        }
     }
 
     #[test]

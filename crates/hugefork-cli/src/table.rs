@@ -33,7 +33,10 @@ pub(crate) fn render(report: &Report) -> String {
         let _ = writeln!(text, "note: cycles, instructions and cache misses: {why}");
     }
     if report.interrupted {
-        text.push_str("note: stopped before the end; figures hold the rounds that were counted\n");
+        text.push_str(match report.results.is_empty() {
+            true => "note: stopped before anything was counted; there are no figures\n",
+            false => "note: stopped before the end; figures hold the rounds that were counted\n",
+        });
     }
     text
 }
@@ -54,14 +57,8 @@ fn head(report: &Report) -> String {
 }
 
 fn ratios(comparisons: &[Comparison]) -> String {
-    let mut table = markdown([
-        "case",
-        "work",
-        "hugefork",
-        "kernel's best",
-        "ratio",
-        "all ratios (more than 1: hugefork is better)",
-    ]);
+    let mut table =
+        markdown(["case", "work", "hugefork", "best other", "ratio", "all ratios (more than 1: hugefork is better)"]);
     for column in [2, 3, 4] {
         align_right(&mut table, column);
     }

@@ -1,9 +1,12 @@
 //! The command as users meet it: a bench that is over in a moment. What is always said in the same words is in golden.rs.
 
+mod terminal;
+
 use std::path::PathBuf;
 
 use assert_cmd::Command;
 use serde_json::Value;
+use terminal::Terminal;
 
 fn hugefork(line: &str) -> Command {
     let mut command = Command::cargo_bin("hugefork").unwrap();
@@ -115,23 +118,99 @@ fn every_case_runs_small() {
 }
 
 #[test]
-fn a_budget_cuts_and_says_so_and_samples_come_as_csv() {
-    let file = Scratch::new("budget");
-    let command = "bench clear anon-w-seq --subjects hugefork --tasks 1 --time-budget 0.001s --csv";
-    let output = hugefork(command).arg(&file.0).assert().success().get_output().clone();
+fn a_budget_that_measures_nothing_is_a_failure_and_says_why() {
+    let command = "bench clear anon-w-seq --subjects hugefork --tasks 1 --time-budget 0.000000001s -q";
+    let output = hugefork(command).assert().code(1).get_output().clone();
     let text = String::from_utf8(output.stdout).unwrap();
-    let left_out = "not run: --time-budget 0.001s: 5 rounds do not fit into what is left of it";
+    let left_out = "not run: --time-budget 0.000000001s: 5 rounds do not fit into what is left of it";
     assert!(text.contains(&format!("clear hugefork: {left_out}")), "{text}");
     assert!(text.contains(&format!("anon-w-seq hugefork: {left_out}")), "{text}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.starts_with("error: nothing was measured") && error.lines().count() == 1, "{error}");
+}
 
-    let command = "bench anon-w-seq --subjects hugefork --size 4MiB --tasks 1 --runs 100000 --time-budget 0.5 --csv";
-    let output = hugefork(command).arg(&file.0).assert().success().get_output().clone();
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("rounds instead of 100000 (--time-budget 0.5s)"), "{text}");
+#[test]
+fn samples_come_as_csv() {
+    let file = Scratch::new("csv");
+    let command = "bench anon-w-seq --subjects hugefork --size 4MiB --tasks 1 --runs 6 --csv";
+    hugefork(command).arg(&file.0).assert().success();
     let csv = std::fs::read_to_string(&file.0).unwrap();
     assert!(csv.starts_with("case,subject,backing,"), "{csv}");
-    let rounds = csv.lines().filter(|line| line.contains(",throughput,GiB/s,")).count();
-    assert!((5..100_000).contains(&rounds), "{rounds}");
+    assert_eq!(csv.lines().filter(|line| line.contains(",throughput,GiB/s,")).count(), 6);
+}
+
+const SMALL: &str = "bench copy zero-fault --subjects hugefork --size 4MiB --runs 1";
+
+/// Whatever standard output is: one result, of all cases, and nothing else.
+#[test]
+fn results_go_to_standard_output_and_tables_beside_them() {
+    let scratch = Scratch::new("stdout");
+    let by_pipe = |json: &str| {
+        let output = hugefork(SMALL).args(["--json", json]).assert().success().get_output().clone();
+        (output.stdout, output.stderr)
+    };
+    let by_file = |json: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hugefork"));
+        command.args(SMALL.split(' ')).args(["--json", json]).stdout(std::fs::File::create(&scratch.0).unwrap());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        (std::fs::read(&scratch.0).unwrap(), output.stderr)
+    };
+    for (json, tables) in [by_pipe("-"), by_pipe("/dev/stdout"), by_file("-"), by_file("/dev/stdout")] {
+        let json: Value = serde_json::from_slice(&json).unwrap();
+        let of = |case: &str| json["results"].as_array().unwrap().iter().any(|result| result["case"] == case);
+        assert!(of("copy") && of("zero-fault"), "{json:#}");
+        assert!(String::from_utf8(tables).unwrap().contains("| hugefork "));
+    }
+    assert!(!std::path::Path::new("-").exists());
+    assert!(refused(&format!("{SMALL} --json - --csv /dev/stdout"), 2).contains("is where --json goes"));
+    let result = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/before.json");
+    let page = hugefork("report -o -").arg(result).assert().success().get_output().clone();
+    assert!(String::from_utf8(page.stdout).unwrap().trim_end().ends_with("</html>"));
+}
+
+/// Whoever reads a pipe gets one result, and no end before it.
+#[test]
+fn a_pipe_is_written_once_and_stays_a_pipe() {
+    use std::os::unix::fs::FileTypeExt;
+    let scratch = Scratch::new("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&scratch.0).status().unwrap().success());
+    let path = scratch.0.clone();
+    let reader = std::thread::spawn(move || std::fs::read(path).unwrap());
+    hugefork(SMALL).arg("--json").arg(&scratch.0).assert().success();
+    let json: Value = serde_json::from_slice(&reader.join().unwrap()).unwrap();
+    assert_eq!(json["interrupted"], false);
+    assert!(std::fs::metadata(&scratch.0).unwrap().file_type().is_fifo());
+}
+
+/// What a command prints to a terminal so wide.
+fn on_a_terminal(columns: u16, command: &mut std::process::Command) -> String {
+    let (terminal, its_end) = Terminal::new(columns);
+    let mut child = command.env_remove("COLUMNS").stdout(its_end).spawn().unwrap();
+    command.stdout(std::process::Stdio::null());
+    let text = terminal.rest().replace("\r\n", "\n");
+    assert!(child.wait().unwrap().success(), "{text}");
+    text
+}
+
+#[test]
+fn tables_fit_a_narrow_terminal_and_stay_tables_on_a_wide_one() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+    let hugefork = |line: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hugefork"));
+        command.args(line.split(' ')).current_dir(directory);
+        command
+    };
+    for line in ["bench compare before.json after.json", &format!("{SMALL} --quiet")] {
+        let narrow = on_a_terminal(60, &mut hugefork(line));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+        assert!(narrow.contains("\nhugefork\n  "), "{narrow}");
+        let wide = on_a_terminal(300, &mut hugefork(line));
+        assert!(wide.contains("| hugefork ") && !wide.contains("\nhugefork\n"), "{wide}");
+    }
+    let doctor = on_a_terminal(60, &mut hugefork("doctor"));
+    let is_text = |line: &&str| !line.contains("mend:") && !line.contains('\x1b');
+    assert!(doctor.lines().filter(is_text).all(|line| line.chars().count() <= 60), "{doctor}");
 }
 
 #[test]

@@ -267,6 +267,40 @@ fn a_bad_pin_fails_and_is_named() {
     assert!(check(&json, "kernels")["found"].as_str().unwrap().contains("clear straight/rep"));
 }
 
+/// What hugefork needs is the same in every line that tells it.
+#[test]
+fn too_few_addresses_are_told_with_one_figure() {
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -v 12582912 && exec \"$0\" doctor --json", env!("CARGO_BIN_EXE_hugefork")]);
+    let output = limited.output().unwrap();
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = |name: &str| check(&json, name)["found"].as_str().unwrap().replace(' ', "");
+    assert!(found("address-space").contains("12GiB,and17GiBareneeded"), "{json:#}");
+    assert!(found("backing").contains("wantsatleast17GiB"), "{json:#}");
+}
+
+/// Without root `--fix` can set nothing, and the line that names it says so.
+#[test]
+fn who_may_not_fix_is_told_who_may() {
+    use std::os::unix::process::CommandExt;
+    let machine = Machine::unpack("bare", "rights");
+    let told = text(&machine.doctor(""));
+    assert!(told.trim_end().ends_with("; `hugefork doctor --fix` mends 2"), "{told}");
+    let mut doctor = hugefork("doctor");
+    if rustix::process::geteuid().is_root() {
+        // Nobody.
+        doctor.uid(65534);
+    }
+    match doctor.output() {
+        Ok(output) => {
+            let told = text(&output);
+            let names = told.contains("`hugefork doctor --fix`");
+            assert_eq!(names, told.contains("; as root, `hugefork doctor --fix` mends "), "{told}");
+        }
+        Err(error) => println!("skipped: nobody may not run the built command here: {error}"),
+    }
+}
+
 /// Subcommands and long options that `--help` of `command` names.
 fn promised(command: &str) -> (Vec<String>, Vec<String>) {
     let help = text(&hugefork(&format!("{command} --help")).output().unwrap());

@@ -46,6 +46,26 @@ fn help_is_not_wider_than_a_terminal() {
     assert!(!text.contains("tune-guardian"));
 }
 
+/// A blank line cuts a table in two, and what is below has no head.
+#[test]
+fn tables_of_the_documents_are_whole() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let documents = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let mut tables = 0;
+    for path in documents.chain([root.join("README.md"), root.join("CHANGELOG.md")]) {
+        if path.extension().is_none_or(|extension| extension != "md") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        for table in text.split("\n\n").filter(|part| part.starts_with('|')) {
+            let second = table.lines().nth(1).unwrap_or_default();
+            assert!(second.starts_with("|-"), "{}: no head above: {table}", path.display());
+            tables += 1;
+        }
+    }
+    assert!(tables > 10, "{tables}");
+}
+
 #[test]
 fn comparisons_are_tables_and_may_fail() {
     check("compare.txt");

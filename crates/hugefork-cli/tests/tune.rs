@@ -1,10 +1,14 @@
 //! The guardian that puts settings back, tested on files that stand for settings; and Ctrl-C.
 
+mod terminal;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use terminal::Terminal;
 
 /// A directory of this test's own, removed at its end.
 struct Scratch(PathBuf);
@@ -31,6 +35,15 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Waits until it is `done`; what takes minutes never comes.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed() < Duration::from_secs(300), "{what} did not come");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -66,6 +79,16 @@ impl Guardian {
         assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
     }
 
+    /// Waits until nothing that was signalled is still to be delivered.
+    fn has_taken_signals(&self) {
+        until("the end of signals", || {
+            let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+            let pending =
+                status.lines().filter_map(|line| line.strip_prefix("SigPnd:").or(line.strip_prefix("ShdPnd:")));
+            pending.map(str::trim).all(|set| set.bytes().all(|digit| digit == b'0'))
+        });
+    }
+
     /// The bench goes away; the guardian does its work.
     fn end(mut self) -> (bool, String) {
         drop(self.pipe.take());
@@ -86,7 +109,7 @@ fn settings_come_back_when_the_pipe_ends_whatever_is_signalled() {
     for signal in ["-INT", "-TERM", "-HUP", "-QUIT"] {
         guardian.signal(signal);
     }
-    std::thread::sleep(Duration::from_millis(100));
+    guardian.has_taken_signals();
     assert_eq!(fs::read_to_string(&number).unwrap(), "500", "not before the bench ends");
     let (success, said) = guardian.end();
     assert!(success, "{said}");
@@ -133,29 +156,71 @@ fn a_setting_that_cannot_be_read_changes_nothing() {
     assert!(String::from_utf8(output.stdout).unwrap().contains("missing"));
 }
 
+/// A bench of more rounds than anybody would wait for, and its terminal.
+fn endless_bench(line: &str) -> (Command, Terminal) {
+    let (terminal, its_end) = Terminal::new(200);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hugefork"));
+    command.args(["bench", "--runs", "1000000"]).args(line.split(' '));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(its_end);
+    (command, terminal)
+}
+
+/// What it prints when it is asked to stop, and how it ends.
+fn interrupted(mut bench: Child) -> (String, Option<i32>) {
+    assert!(Command::new("kill").args(["-INT", &bench.id().to_string()]).status().unwrap().success());
+    let mut text = String::new();
+    bench.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    (text, bench.wait().unwrap().code())
+}
+
 #[test]
 fn ctrl_c_keeps_what_is_done_and_ends_with_130() {
     let scratch = Scratch::new("ctrl-c");
     let file = scratch.0.join("out.json");
-    // More rounds than anybody would wait for.
-    let mut child = Command::new(env!("CARGO_BIN_EXE_hugefork"))
-        .args(["bench", "clear", "--size", "8MiB", "--subjects", "hugefork,memset", "--runs", "1000000", "--json"])
-        .arg(&file)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    std::thread::sleep(Duration::from_millis(1000));
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-    let asked = Instant::now();
-    let mut text = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert!(asked.elapsed() < Duration::from_secs(30));
-    assert!(text.contains("stopped before the end") && text.contains("memset"), "{text}");
+    let (mut command, mut terminal) = endless_bench("clear --size 8MiB --subjects hugefork,memset --json");
+    let bench = command.arg(&file).spawn().unwrap();
+    // With its end of the terminal.
+    drop(command);
+    // A figure: something was counted.
+    terminal.until("memset total ");
+    let (text, status) = interrupted(bench);
+    assert_eq!(status, Some(130));
+    assert!(text.contains("stopped before the end") && text.contains("| memset"), "{text}");
     let json: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!(json["interrupted"], true);
     assert!(!json["results"].as_array().unwrap().is_empty());
+}
+
+/// A sample may take as long as it likes: this one never ends.
+#[test]
+fn ctrl_c_does_not_wait_for_a_sample() {
+    let (mut command, mut terminal) = endless_bench("anon-cow-seq --subjects fork-4k --size 8MiB --tasks 1");
+    let bench = command.spawn().unwrap();
+    drop(command);
+    terminal.until("fork-4k");
+    let children = format!("/proc/{0}/task/{0}/children", bench.id());
+    if !Path::new(&children).exists() {
+        let _ = writeln!(std::io::stderr(), "skipped: this kernel does not tell of children");
+        assert_eq!(interrupted(bench).1, Some(130));
+        return;
+    }
+    // Once a child is stopped, which takes a moment, its parent waits for it.
+    until("a child that stands still", || {
+        let child = fs::read_to_string(&children).unwrap();
+        let Some(child) = child.split_whitespace().next() else { return false };
+        let stopped = Command::new("kill").args(["-STOP", child]).stderr(Stdio::null()).status().unwrap().success();
+        stopped && state_of(child) == Some('T')
+    });
+    let (text, status) = interrupted(bench);
+    assert_eq!(status, Some(130));
+    assert!(text.contains("note: stopped before "), "{text}");
+    assert!(!terminal.rest().contains("error"));
+}
+
+/// What a process does, in the kernel's letter.
+fn state_of(process: &str) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
 }
 
 #[test]
@@ -203,14 +268,14 @@ fn tune_sets_this_machine_up_and_puts_it_back_even_after_sigkill() {
     let mut lines = vec!["anon-w-seq --subjects hugefork,kernel-hugetlb --backing hugetlb,shmem-thp"];
     lines.extend((settings.len() > 2).then_some("lazy-free --subjects kernel"));
     for line in lines {
-        let bench = |runs: &str| {
+        let line = format!("{line} --size 8MiB --tune");
+        let bench = || {
             let mut command = Command::new(env!("CARGO_BIN_EXE_hugefork"));
-            command.arg("bench").args(line.split(' ')).args(["--size", "8MiB", "--tune", "--runs", runs]);
-            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.args(["bench", "--runs", "1"]).args(line.split(' '));
             command
         };
         // Somebody else may be tuning this machine right now: then there is nothing to learn.
-        let output = bench("1").output().unwrap();
+        let output = bench().output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         if said.contains("another `hugefork bench --tune` is at work") {
             let _ = writeln!(std::io::stderr(), "skipped: {said}");
@@ -221,9 +286,11 @@ fn tune_sets_this_machine_up_and_puts_it_back_even_after_sigkill() {
         assert!(!text.contains("not run"), "{text}");
         assert_eq!(read(), before, "after {line}");
 
-        let mut child = bench("1000000").spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(1500));
-        let second = bench("1").output().unwrap();
+        let (mut command, mut terminal) = endless_bench(&line);
+        let mut child = command.spawn().unwrap();
+        // It measures, so everything is set.
+        terminal.until("warms up");
+        let second = bench().output().unwrap();
         assert_eq!(second.status.code(), Some(1));
         let said = String::from_utf8_lossy(&second.stderr).into_owned();
         assert!(said.contains("another `hugefork bench --tune` is at work") && said.lines().count() == 1, "{said}");
@@ -234,10 +301,6 @@ fn tune_sets_this_machine_up_and_puts_it_back_even_after_sigkill() {
         assert_eq!(read()[..2], lent[..2], "doctor changed what a bench has lent itself");
         child.kill().unwrap();
         child.wait().unwrap();
-        let until = Instant::now() + Duration::from_secs(10);
-        while read() != before && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        assert_eq!(read(), before, "after {line} was killed");
+        until("the settings as they were", || read() == before);
     }
 }

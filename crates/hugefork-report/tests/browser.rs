@@ -5,12 +5,11 @@
 mod common;
 
 use std::fs;
-use std::io::Read;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 /// Measures the page that it is added to and tells the page around it.
 const MEASURE: &str = r#"<script>
@@ -72,6 +71,9 @@ fn browser(test: &str) -> Option<Browser> {
 /// Hosts that Chromium asks for on its own account.
 const ITS_OWN: [&str; 4] = [".google.com", ".googleapis.com", ".gvt1.com", ".gstatic.com"];
 
+/// What asks for nothing, and ends the list of what was asked for.
+const LAST: &str = "that is all";
+
 impl Browser {
     fn write(&self, name: &str, html: &str) -> String {
         let file = self.scratch.join(name);
@@ -82,7 +84,8 @@ impl Browser {
     /// The document that `address` becomes, and the hosts that were asked for.
     fn open(&self, address: &str, more: &[&str]) -> (String, Vec<String>) {
         let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = format!("--proxy-server=http://{}", proxy.local_addr().unwrap());
+        let listens = proxy.local_addr().unwrap();
+        let at = format!("--proxy-server=http://{listens}");
         let asked = listen(proxy);
         let Output { status, stdout, stderr } = Command::new(&self.program)
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"])
@@ -98,7 +101,11 @@ impl Browser {
         assert!(status.success(), "{log}");
         let said: Vec<&str> = log.lines().filter(|line| line.contains(":CONSOLE")).collect();
         assert!(said.is_empty(), "on the console: {said:?}");
-        let asked = std::iter::from_fn(|| asked.recv_timeout(Duration::from_millis(200)).ok());
+        // Connections are taken in their order: after ours there is none of the browser, which is gone.
+        TcpStream::connect(listens).unwrap().write_all(LAST.as_bytes()).unwrap();
+        let asked = asked.iter().take_while(|line| line != LAST);
+        // Who was connected to and not asked for anything was asked for nothing.
+        let asked = asked.filter(|line| !line.is_empty());
         let foreign = asked.filter(|line| !ITS_OWN.iter().any(|own| host(line).ends_with(own))).collect();
         (String::from_utf8(stdout).unwrap(), foreign)
     }

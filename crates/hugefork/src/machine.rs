@@ -1,6 +1,7 @@
 //! What this machine offers hugefork, for `hugefork doctor` and for programs that log it at start-up.
 
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use hugefork_kernels::{Figure, Kernel, Kernels, Primitive, Use};
@@ -9,8 +10,12 @@ use crate::error::BuildError;
 use crate::pool::choice;
 use crate::pool::{Backing, Commit, Fallback, Granted, Pool, PressureWatch};
 use crate::sys::linux::memory::Linux;
-use crate::sys::linux::{memory, settings};
+use crate::sys::linux::{arena, memory, settings};
 use crate::units::{BlockSize, HUGE_PAGE};
+
+/// Bytes of addresses that a process needs for its regions, however many they are: the least, and what is taken where
+/// `RLIMIT_AS` allows.
+pub const ADDRESSES: RangeInclusive<usize> = arena::TAKES;
 
 /// What this machine offers hugefork.
 #[derive(Clone, Debug)]

@@ -105,7 +105,7 @@ impl fmt::Debug for BlockSize {
 impl FromStr for BlockSize {
     type Err = SizeError;
 
-    /// Reads `4KiB`, `2MiB`, `1GiB` or plain bytes.
+    /// Reads a [`ByteSize`] that is a block size.
     fn from_str(text: &str) -> Result<Self, SizeError> {
         BlockSize::new(text.parse::<ByteSize>()?.0)
     }
@@ -113,10 +113,15 @@ impl FromStr for BlockSize {
 
 /// A number of bytes, written `4KiB`, `2MiB`, `1GiB` where it is a whole number of those, else in plain bytes.
 ///
+/// Read in upper and lower case, the letter alone or with `iB`, `i` or `B`. Every unit is a power of two: memory comes in no others, so
+/// `1GB` and `1g` are 1 GiB, too.
+///
 /// ```
 /// use hugefork::ByteSize;
 /// assert_eq!(ByteSize(6 << 20).to_string(), "6MiB");
-/// assert_eq!("1GiB".parse(), Ok(ByteSize(1 << 30)));
+/// for text in ["1GiB", "1gib", "1GB", "1 g", "1073741824"] {
+///     assert_eq!(text.parse(), Ok(ByteSize(1 << 30)));
+/// }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(pub usize);
@@ -139,10 +144,15 @@ impl FromStr for ByteSize {
 
     fn from_str(text: &str) -> Result<Self, SizeError> {
         let unreadable = || SizeError::Unreadable { text: text.to_owned() };
-        let (digits, shift) = UNITS
-            .iter()
-            .find_map(|(unit, shift)| text.strip_suffix(unit).map(|digits| (digits, *shift)))
-            .unwrap_or((text.strip_suffix('B').unwrap_or(text), 0));
+        let (digits, unit) = text.split_at(text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).len());
+        let shift = match unit.to_ascii_lowercase().as_str() {
+            "" | "b" => 0,
+            "k" | "kb" | "ki" | "kib" => 10,
+            "m" | "mb" | "mi" | "mib" => 20,
+            "g" | "gb" | "gi" | "gib" => 30,
+            "t" | "tb" | "ti" | "tib" => 40,
+            _ => return Err(unreadable()),
+        };
         let number: usize = digits.trim().parse().map_err(|_| unreadable())?;
         number.checked_mul(1 << shift).map(ByteSize).ok_or_else(unreadable)
     }
@@ -182,7 +192,15 @@ mod tests {
             assert_eq!(text.parse(), Ok(ByteSize(bytes)));
         }
         assert_eq!("12".parse(), Ok(ByteSize(12)));
-        for bad in ["", "KiB", "x", "-1KiB", "99999999999TiB", "1.5GiB"] {
+        for (unit, shift) in UNITS {
+            let letter = &unit[..1];
+            let (byte, spaced, upper) =
+                (format!("{letter}b"), format!(" {}", unit.to_lowercase()), unit.to_uppercase());
+            for unit in [unit, letter, &unit[..2], &byte, &spaced, &upper] {
+                assert_eq!(format!("3{unit}").parse(), Ok(ByteSize(3 << shift)), "3{unit}");
+            }
+        }
+        for bad in ["", "KiB", "x", "-1KiB", "99999999999TiB", "1.5GiB", "1i", "1iB", "1PiB", "1 k k"] {
             assert!(bad.parse::<ByteSize>().is_err(), "{bad}");
         }
     }

@@ -178,6 +178,34 @@ fn a_write_that_finds_the_pool_full_is_a_bus_error() {
     check_says_that_the_pool_is_full(&ended.by(SIGBUS));
 }
 
+/// Rust's own handler puts the default back and has the write repeated.
+#[test]
+fn in_a_program_with_rusts_own_handler_the_line_comes_once_too() {
+    let ended = alone(|| {
+        let (_pool, mut region, _snapshot) = full_pool();
+        region.as_mut_slice()[BLOCK] = 1;
+    });
+    check_says_that_the_pool_is_full(&ended.by(SIGBUS));
+}
+
+#[test]
+fn a_handler_that_has_the_write_repeated_reads_the_line_each_time() {
+    static TIMES: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn count_to_three(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
+        if TIMES.fetch_add(1, Ordering::Relaxed) == 2 {
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(0) }
+        }
+    }
+    let ended = alone(|| {
+        handle_info(SIGBUS, count_to_three);
+        let (_pool, mut region, _snapshot) = full_pool();
+        region.as_mut_slice()[BLOCK] = 1;
+    });
+    assert_eq!(ended.stderr.matches("pool `test` is full").count(), 3, "{ended}");
+    ended.well();
+}
+
 #[test]
 fn a_copy_that_finds_the_pool_full_is_a_bus_error() {
     let ended = alone(|| {

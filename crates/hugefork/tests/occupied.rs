@@ -21,15 +21,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::signals::handle;
+use common::wait::PATIENCE;
 use hugefork::{Backing, BlockSize, Pool, Region, RegionOptions, Reserve};
 use owner::Owner;
 
 const PAGE: usize = 4096;
 
 const OWNERS: usize = 3;
-
-/// Whoever makes no progress for so long is waiting for ever.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What all threads share.
 struct World {
@@ -79,6 +77,16 @@ impl World {
             progress: Default::default(),
             counts: Counts::default(),
         }
+    }
+
+    /// Whether blocks were taken from everybody who gives them, and everything was done.
+    fn has_seen_all(&self) -> bool {
+        let Counts { full, revoked, snapshots, forks, .. } = &self.counts;
+        let faults = self.pool.stats().faults;
+        let is_done = |count: &AtomicU64| count.load(Ordering::Relaxed) > 0;
+        faults.blocks_reclaimed > 0
+            && faults.blocks_revoked > 0
+            && [full, revoked, &snapshots[0], &forks[0]].into_iter().all(is_done)
     }
 
     /// Every fourth quarter of a second the pool is left some room, so that copies and reservations are made as well.
@@ -143,7 +151,10 @@ fn occupy(backing: Backing, block_size: BlockSize, blocks: usize, stripe: usize)
         let pages = (0..world.filler.len() / PAGE).collect();
         scope.spawn(move || Owner::new(world, OWNERS, &world.filler, pages, false).run(Owner::fill));
         scope.spawn(|| watch(world));
-        while world.started.elapsed() < Duration::from_secs(seconds) && !world.over.load(Ordering::Relaxed) {
+        // As long as it takes to be a test of what it is called.
+        let is_time_up = || world.started.elapsed() >= Duration::from_secs(seconds) && world.has_seen_all();
+        while !((found_full[1] > 0 && is_time_up()) || world.over.load(Ordering::Relaxed)) {
+            assert!(world.started.elapsed() < Duration::from_secs(seconds) + PATIENCE, "{:?}", world.counts);
             std::thread::sleep(Duration::from_millis(5));
             found_full[usize::from(world.pool.stats().blocks_free == 0)] += 1;
         }
@@ -154,10 +165,6 @@ fn occupy(backing: Backing, block_size: BlockSize, blocks: usize, stripe: usize)
     let stats = pool.stats();
     println!("{}, {block_size}, {seconds} s: full at {found_full:?}, {counts:?}, {:?}", pool.backing(), stats.faults);
     assert_eq!((stats.blocks_free, stats.blocks_reserved, stats.blocks_leaked), (stats.blocks, 0, 0));
-    // Or it was no test of what it is called.
-    assert!(found_full[1] > 0 && stats.faults.blocks_reclaimed > 0 && stats.faults.blocks_revoked > 0);
-    let done = [&counts.full, &counts.revoked, &counts.snapshots[0], &counts.forks[0]];
-    assert!(done.iter().all(|count| count.load(Ordering::Relaxed) > 0), "{counts:?}");
 }
 
 #[test]

@@ -8,10 +8,11 @@ mod physical;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::fd::AsRawFd;
-use std::time::Duration;
+use std::sync::mpsc::channel;
 
 use common::alone::alone;
 use common::signals::handle;
+use common::wait::{this_thread, until_it_waits};
 use common::{BACKINGS, pool};
 use hugefork::{Backing, BlockSize, OnLimit, Pool, Region, RegionError, RegionOptions, Reserve, Snapshot};
 use libc::{SIGBUS, SIGINT};
@@ -134,8 +135,13 @@ fn a_write_beyond_max_cow_bytes_is_a_bus_error_where_it_is_to_fail() {
 fn a_write_that_stalls_goes_on_when_another_thread_drops_the_snapshot() {
     let (mut region, snapshot) = at_its_limit(OnLimit::Stall);
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| region.as_mut_slice()[BLOCK] = 1);
-        std::thread::sleep(Duration::from_millis(100));
+        let (tell, told) = channel();
+        let region = &mut region;
+        let writer = scope.spawn(move || {
+            tell.send(this_thread()).unwrap();
+            region.as_mut_slice()[BLOCK] = 1;
+        });
+        until_it_waits(told.recv().unwrap());
         assert!(!writer.is_finished(), "it did not wait");
         assert_eq!(load(&snapshot, BLOCK), 0);
         drop(snapshot);
@@ -144,12 +150,12 @@ fn a_write_that_stalls_goes_on_when_another_thread_drops_the_snapshot() {
     assert_eq!(region.stats().faults.failed, 0, "a write that waits has not failed");
 }
 
-/// Ctrl-C, for this thread while it stalls: there is no other that could take the signal.
-fn interrupt_soon() {
+/// Ctrl-C, for this thread once it stalls: there is no other that could take the signal.
+fn interrupt_what_stalls() {
     // SAFETY: no arguments.
-    let (process, thread) = unsafe { (libc::getpid(), libc::syscall(libc::SYS_gettid)) };
+    let (process, thread) = (unsafe { libc::getpid() }, this_thread());
     std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(200));
+        until_it_waits(thread);
         // SAFETY: sends a signal to a thread of this process.
         assert_eq!(unsafe { libc::syscall(libc::SYS_tgkill, process, thread, SIGINT) }, 0);
     });
@@ -160,8 +166,8 @@ fn ctrl_c_ends_a_process_whose_write_stalls() {
     let ended = alone(|| {
         handle(SIGINT, libc::SIG_DFL, 0, &[]);
         let (mut region, _snapshot) = at_its_limit(OnLimit::Stall);
-        interrupt_soon();
         println!("stalls");
+        interrupt_what_stalls();
         region.as_mut_slice()[BLOCK] = 1;
     });
     assert!(ended.stdout.contains("stalls"), "{ended}");
@@ -173,8 +179,8 @@ fn ctrl_c_ends_a_process_whose_call_stalls() {
     let ended = alone(|| {
         handle(SIGINT, libc::SIG_DFL, 0, &[]);
         let (region, _snapshot) = at_its_limit(OnLimit::Stall);
-        interrupt_soon();
         println!("stalls");
+        interrupt_what_stalls();
         region.prepare_write(BLOCK..2 * BLOCK).unwrap();
     });
     assert!(ended.stdout.contains("stalls"), "{ended}");

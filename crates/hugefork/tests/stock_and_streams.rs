@@ -3,9 +3,10 @@
 mod common;
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::pool;
+use common::wait::{Asleep, asleep, named, until};
 use hugefork::{Advice, Backing, BlockSize, Commit, Fallback, Pool, Region, ZeroedStock};
 
 const BLOCK: usize = 2 << 20;
@@ -23,35 +24,16 @@ fn use_all_blocks(pool: &Pool) {
     pool.region(pool.capacity()).unwrap().as_mut_slice().fill(0xaa);
 }
 
-fn wait_until(what: &str, done: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < Duration::from_secs(10), "{what} did not come");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// CPU time of the thread that zeroes, in clock ticks.
-fn zeroing_ticks() -> u64 {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    let is_zeroing = |path: &std::path::Path| {
-        std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == "hugefork-zero")
-    };
-    let stat = tasks.map(|task| task.path()).find(|path| is_zeroing(path)).map(|path| path.join("stat")).unwrap();
-    let text = std::fs::read_to_string(stat).unwrap();
-    let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
-}
-
 #[test]
 fn used_blocks_are_zeroed_in_the_background_and_then_given_without_clearing() {
     let _alone = ONE_STOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let pool = pool_with_stock(16, ZeroedStock::keep(16 * BLOCK, 16 * BLOCK));
     assert!(pool.stats().stock.running);
     use_all_blocks(&pool);
-    wait_until("a full stock", || pool.stats().blocks_zeroed_free == 16);
-    let before = pool.stats();
-    assert!(before.stock.blocks >= 16 && before.stock.time > Duration::ZERO);
+    until("a full stock", || pool.stats().blocks_zeroed_free == 16);
+    // A block is counted a moment after it is there.
+    let counted = || pool.stats().stock;
+    until("the count of it", || counted().blocks >= 16 && counted().time > Duration::ZERO);
 
     let mut region = pool.region(16 * BLOCK).unwrap();
     for block in 0..16 {
@@ -68,17 +50,17 @@ fn the_stock_is_kept_between_its_watermarks_and_costs_nothing_when_it_is_full() 
     let _alone = ONE_STOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let pool = pool_with_stock(16, ZeroedStock::keep(4 * BLOCK, 8 * BLOCK));
     use_all_blocks(&pool);
-    wait_until("the high watermark", || pool.stats().blocks_zeroed_free == 8);
-    let ticks = zeroing_ticks();
-    std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(zeroing_ticks(), ticks, "an idle stock uses the CPU");
+    until("the high watermark", || pool.stats().blocks_zeroed_free == 8);
+    // On a word and for no set time, so that it stays asleep until somebody wakes it.
+    let is_idle = |asleep: Asleep| asleep.call == libc::SYS_futex && asleep.arguments[3] == 0;
+    until("an idle stock that sleeps", || asleep(named("hugefork-zero").unwrap()).is_some_and(is_idle));
     assert_eq!(pool.stats().blocks_zeroed_free, 8);
     // Below the low watermark it is filled again.
     let mut region = pool.region(5 * BLOCK).unwrap();
     for block in 0..5 {
         region.as_mut_slice()[block * BLOCK + 5000] = 1;
     }
-    wait_until("the high watermark again", || pool.stats().blocks_zeroed_free >= 8);
+    until("the high watermark again", || pool.stats().blocks_zeroed_free >= 8);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Limits that the system and the process have.
 
+use hugefork::machine;
+
 use super::check::{About, Check};
 use super::root::{Root, size};
 
@@ -34,16 +36,13 @@ fn map_count(root: &Root) -> Check {
     if limit < enough { about.warn(found).set(root.at(path), enough) } else { about.pass(found) }
 }
 
-/// What regions of a process live at: 16 TiB if they are to be had, and at least 16 GiB, with 1 GiB to align.
-const ADDRESSES: (u64, u64) = (17 << 30, (16 << 40) + (1 << 30));
-
 fn address_space(root: &Root) -> Check {
     let about = About("address-space", "regions live in 16 TiB of addresses, which take no memory");
-    let (least, best) = ADDRESSES;
+    let (least, best) = (*machine::ADDRESSES.start() as u64, *machine::ADDRESSES.end() as u64);
     match root.limit("Max address space") {
         None => about.skip("/proc/self/limits does not tell"),
         Some(limit) if limit < least => {
-            about.fail(format!("{}, and 17 GiB are needed", size(limit))).run("ulimit -v unlimited")
+            about.fail(format!("{}, and {} are needed", size(limit), size(least))).run("ulimit -v unlimited")
         }
         Some(limit) if limit < best => {
             about.warn(format!("{}: regions together are smaller", size(limit))).run("ulimit -v unlimited")

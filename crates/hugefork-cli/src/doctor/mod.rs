@@ -37,6 +37,7 @@ use crate::bench::print;
 use crate::calibration::{self, Tried};
 use crate::failure::Failure;
 use crate::guardian::Lock;
+use crate::terminal;
 use crate::tune::LOCK;
 
 const HELP: &str = "\
@@ -149,12 +150,15 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         };
         serde_json::to_string_pretty(&diagnosis).context("writing JSON")? + "\n"
     } else {
+        let style = render::Style { all_reasons: args.verbose, colours: colours(), columns: terminal::columns() };
         let mut text = fixes.as_ref().map(render::fixes).unwrap_or_default();
-        text += &render::groups(&groups, render::Style { all_reasons: args.verbose, colours: colours() });
+        text += &render::groups(&groups, style);
         if args.verbose && !calibration.is_empty() {
             text += &format!("{}\n", calibration::render(&calibration).trim_start());
         }
-        text + &render::summary(&groups)
+        let is_ours = args.root.is_some() || rustix::process::geteuid().is_root();
+        let fixer = if is_ours { render::Fixer::Anybody } else { render::Fixer::Root };
+        text + &terminal::fitted(render::summary(&groups, fixer))
     })?;
     let refused = fixes.map_or(0, |fixes| fixes.refused.len());
     if refused > 0 {

@@ -1,11 +1,13 @@
-//! The text of `doctor`: 80 columns, but for commands, which are there to be copied.
+//! The text of `doctor`: 80 columns at most, but for commands, which are there to be copied.
 
 use std::fmt::Write;
 
 use super::Group;
 use super::check::{Check, Status};
 use super::fix::Fixes;
+use crate::terminal;
 
+/// The widest that is easy to read.
 const WIDTH: usize = 80;
 
 /// How much is told, and how.
@@ -14,6 +16,8 @@ pub(super) struct Style {
     /// Why it matters is told of every line, not only of what could be better.
     pub(super) all_reasons: bool,
     pub(super) colours: bool,
+    /// Columns of the terminal, if it is one.
+    pub(super) columns: Option<usize>,
 }
 
 /// The findings.
@@ -38,6 +42,12 @@ fn line(text: &mut String, check: &Check, width: usize, style: Style) {
         Status::Fail => ("FAIL", 31),
     };
     let begin = format!("  {word}  {:width$}  ", check.name);
+    let columns = style.columns.unwrap_or(WIDTH).min(WIDTH);
+    let wrap = |begin: &str, words: &str| {
+        // Where half of the line would be white, the words begin further left.
+        let then = if begin.len() > columns / 2 { 8 } else { begin.len() };
+        terminal::wrap(begin, &" ".repeat(then), words, columns)
+    };
     let mut wrapped = wrap(&begin, &check.found);
     if style.colours {
         wrapped = wrapped.replacen(word, &format!("\x1b[{colour}m{word}\x1b[0m"), 1);
@@ -49,21 +59,6 @@ fn line(text: &mut String, check: &Check, width: usize, style: Style) {
     if let Some(mend) = &check.mend {
         let _ = writeln!(text, "        mend: {}", mend.command);
     }
-}
-
-/// `words` after `begin`, wrapped, and aligned where they begin.
-fn wrap(begin: &str, words: &str) -> String {
-    let (mut text, mut line) = (String::new(), begin.to_owned());
-    for word in words.split_whitespace() {
-        if line.chars().count() > begin.len() && line.chars().count() + word.chars().count() > WIDTH {
-            text += line.trim_end();
-            text.push('\n');
-            line = " ".repeat(begin.len());
-        }
-        line += word;
-        line.push(' ');
-    }
-    text + line.trim_end() + "\n"
 }
 
 /// What `--fix` did.
@@ -81,15 +76,23 @@ pub(super) fn fixes(fixes: &Fixes) -> String {
     text + "\n"
 }
 
+/// Who may set what `--fix` sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fixer {
+    Anybody,
+    Root,
+}
+
 /// The last line.
-pub(super) fn summary(groups: &[Group]) -> String {
+pub(super) fn summary(groups: &[Group], fixer: Fixer) -> String {
     let checks = || groups.iter().flat_map(|group| &group.checks);
     let count = |status| checks().filter(|check| check.status == status).count();
     let [skip, pass, warn, fail] = [Status::Skip, Status::Pass, Status::Warn, Status::Fail].map(count);
     let mut text = format!("{pass} passed, {warn} to improve, {fail} failed, {skip} skipped");
     let fixable = checks().filter(|check| check.mend.as_ref().is_some_and(|mend| mend.set.is_some())).count();
     if fixable > 0 {
-        let _ = write!(text, "; `hugefork doctor --fix` mends {fixable}");
+        let who = if fixer == Fixer::Root { "as root, " } else { "" };
+        let _ = write!(text, "; {who}`hugefork doctor --fix` mends {fixable}");
     }
     text + "\n"
 }
@@ -99,7 +102,7 @@ mod tests {
     use super::super::check::About;
     use super::*;
 
-    const PLAIN: Style = Style { all_reasons: false, colours: false };
+    const PLAIN: Style = Style { all_reasons: false, colours: false, columns: None };
 
     #[test]
     fn long_findings_are_wrapped_and_commands_are_not() {
@@ -119,11 +122,29 @@ mod tests {
     }
 
     #[test]
+    fn the_last_line_says_what_can_be_mended_and_by_whom() {
+        let setting = || About("a", "b").warn("c").set("/x".into(), 1);
+        let told = |checks, fixer| summary(&[Group { name: "group", checks }], fixer);
+        let count = "0 passed, 1 to improve, 0 failed, 0 skipped";
+        assert_eq!(told(vec![About("a", "b").warn("c")], Fixer::Root), format!("{count}\n"));
+        let mends = "`hugefork doctor --fix` mends 1\n";
+        assert_eq!(told(vec![setting()], Fixer::Anybody), format!("{count}; {mends}"));
+        assert_eq!(told(vec![setting()], Fixer::Root), format!("{count}; as root, {mends}"));
+    }
+
+    #[test]
+    fn a_narrow_terminal_is_not_left_empty() {
+        let checks = vec![About("address-space", "").warn("three short words and a few more")];
+        let text = groups(&[Group { name: "group", checks }], Style { columns: Some(40), ..PLAIN });
+        assert_eq!(text, "group\n  warn  address-space  three short words\n        and a few more\n        why:\n\n");
+    }
+
+    #[test]
     fn colours_are_around_the_status_alone_and_reasons_on_request() {
         let checks = || vec![Group { name: "group", checks: vec![About("warn", "b c a").pass("pass")] }];
-        let text = groups(&checks(), Style { colours: true, all_reasons: false });
+        let text = groups(&checks(), Style { colours: true, ..PLAIN });
         assert_eq!(text, "group\n  \x1b[32mpass\x1b[0m  warn  pass\n\n");
-        let text = groups(&checks(), Style { colours: false, all_reasons: true });
+        let text = groups(&checks(), Style { all_reasons: true, ..PLAIN });
         assert_eq!(text, "group\n  pass  warn  pass\n        why:  b c a\n\n");
     }
 }

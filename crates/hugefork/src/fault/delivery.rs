@@ -20,6 +20,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::report;
+use super::resolver::Unresolved;
 use crate::error::SystemError;
 use crate::pool::core::PoolCore;
 use crate::sync::SignalsBlocked;
@@ -175,7 +176,7 @@ fn resolve(address: usize, context: &mut libc::ucontext_t) -> bool {
 
 /// For an access to what was taken away. True, since the fault was ours.
 fn raise_revoked(pool: &PoolCore<Linux>, address: usize, context: &mut libc::ucontext_t) -> bool {
-    report::revoked(pool, address);
+    report::unresolved(pool, address, Unresolved::Revoked);
     signal::raise_bus_error(address, &mut context.uc_sigmask);
     true
 }

@@ -2,6 +2,7 @@
 //! `write(2)`.
 
 use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::stdio::stderr;
 
@@ -9,6 +10,7 @@ use super::resolver::Unresolved;
 use crate::error::SystemError;
 use crate::pool::core::PoolCore;
 use crate::sys::Sys;
+use crate::sys::linux::signal;
 
 /// Longer lines are cut.
 const LINE: usize = 400;
@@ -45,17 +47,15 @@ pub(crate) fn lost<S: Sys>(pool: &PoolCore<S>, address: usize, error: SystemErro
     ));
 }
 
-/// Says that `address` has nothing behind it any more.
-pub(super) fn revoked<S: Sys>(pool: &PoolCore<S>, address: usize) {
-    say(format_args!(
-        "pool `{}`: {address:#x} lies in a block that was taken away from a fork or snapshot, since the pool was empty and \
-         the region that it was made from had to go on; make it with Reserve::Full (SIGBUS)",
-        pool.name
-    ));
-}
+/// The address of the last line about an access.
+static SAID: AtomicUsize = AtomicUsize::new(0);
 
-/// Says why a write to `address` cannot be completed, and what would have prevented it.
+/// Says why an access to `address` cannot be completed, and what would have prevented it. Not once more where a handler has
+/// put the default back and has the access repeated, to die of it: Rust's own does.
 pub(super) fn unresolved<S: Sys>(pool: &PoolCore<S>, address: usize, reason: Unresolved) {
+    if SAID.swap(address, Ordering::Relaxed) == address && signal::is_default(libc::SIGBUS) {
+        return;
+    }
     let name = &pool.name;
     match reason {
         Unresolved::PoolFull => say(format_args!(
@@ -75,7 +75,10 @@ pub(super) fn unresolved<S: Sys>(pool: &PoolCore<S>, address: usize, reason: Unr
         )),
         // It comes back by itself.
         Unresolved::NotYet => {}
-        Unresolved::Revoked => revoked(pool, address),
+        Unresolved::Revoked => say(format_args!(
+            "pool `{name}`: {address:#x} lies in a block that was taken away from a fork or snapshot, since the pool was \
+             empty and the region that it was made from had to go on; make it with Reserve::Full (SIGBUS)"
+        )),
         Unresolved::CowLimit(_) => say(format_args!(
             "pool `{name}`: the write to {address:#x} would copy a block for forks and snapshots that hold all that its \
              region allows (max_cow_bytes); drop one or raise the limit (SIGBUS)"

@@ -261,7 +261,7 @@ impl PoolBuilder {
             return Err(BuildError::ForkedChild);
         }
         self.check_sizes()?;
-        Arena::open().map_err(|source| BuildError::OutOfAddresses { least: arena::LEAST, source })?;
+        Arena::open().map_err(|source| BuildError::OutOfAddresses { least: *arena::TAKES.start(), source })?;
         let (memory, grant) = self.find_memory()?;
         delivery::install_once()?;
         let blocks = self.block_size.count(self.capacity);

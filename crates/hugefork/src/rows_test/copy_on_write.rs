@@ -50,13 +50,16 @@ fn a_write_meanwhile_waits_until_the_snapshot_is_taken() {
         std::thread::scope(|scope| {
             // What a snapshot holds while it is being taken.
             let taking = region.lock.exclusive();
+            let (tell, told) = channel();
             scope.spawn(move || {
+                tell.send(this_thread()).unwrap();
                 region.write(100, 7);
                 done.send(()).unwrap();
             });
-            assert!(is_done.recv_timeout(Duration::from_millis(50)).is_err(), "it did not wait");
+            until_it_waits(told.recv().unwrap());
+            assert!(is_done.try_recv().is_err(), "it did not wait");
             drop(taking);
-            is_done.recv_timeout(Duration::from_secs(20)).unwrap();
+            is_done.recv_timeout(PATIENCE).unwrap();
         });
         assert_eq!(region.read(100), Some(7));
     }
@@ -76,7 +79,7 @@ fn a_fault_waits_for_no_fault_of_another_region_or_window() {
                 one.write(32 * G::BLOCK + 100, 8);
                 done.send(()).unwrap();
             });
-            let waited = is_done.recv_timeout(Duration::from_secs(5)).is_err();
+            let waited = is_done.recv_timeout(PATIENCE).is_err();
             drop(held);
             waited
         });

@@ -1,5 +1,7 @@
 //! The table of reservations and exhaustion.
 
+use std::sync::mpsc::channel;
+
 use super::*;
 use crate::fault::resolver::Unresolved;
 use crate::options::OnLimit;
@@ -470,11 +472,18 @@ fn beyond_max_cow_bytes_stall_waits_until_a_snapshot_is_dropped() {
         let snapshot = region.snapshot();
         region.write(100, 7);
         std::thread::scope(|scope| {
-            let stalled = [
-                scope.spawn(|| region.write(G::BLOCK + 100, 8)),
-                scope.spawn(|| region.prepare_write(2 * G::BLOCK..3 * G::BLOCK).unwrap()),
-            ];
-            std::thread::sleep(Duration::from_millis(50));
+            let (tell, told) = channel();
+            let stalled = [true, false].map(|writes| {
+                let (region, tell) = (&region, tell.clone());
+                scope.spawn(move || {
+                    tell.send(this_thread()).unwrap();
+                    match writes {
+                        true => region.write(G::BLOCK + 100, 8),
+                        false => region.prepare_write(2 * G::BLOCK..3 * G::BLOCK).unwrap(),
+                    }
+                })
+            });
+            told.iter().take(2).for_each(|thread| assert_ne!(until_it_waits(thread), 0));
             assert!(!stalled.iter().any(|thread| thread.is_finished()), "it did not wait");
             assert_eq!((region.read(G::BLOCK + 100), snapshot.is_revoked()), (Some(0), false));
             drop(snapshot);

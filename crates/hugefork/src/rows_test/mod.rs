@@ -16,11 +16,14 @@ mod copy_on_write;
 mod exhaustion;
 mod lazy_free;
 mod races;
+#[path = "../../tests/common/wait.rs"]
+#[allow(dead_code)] // The other tests use the rest.
+mod wait;
 
 use std::ops::{Deref, Range};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hugefork_kernels::Kernels;
 
@@ -39,6 +42,7 @@ use crate::sys::soft::{Call, SoftMmu};
 use crate::sys::{Merging, Sys};
 use crate::table::Entry;
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
+use wait::{PATIENCE, this_thread, until_it_waits};
 
 /// Runs a row on every ground.
 macro_rules! everywhere {
@@ -120,7 +124,7 @@ macro_rules! soft_ground {
                 let started = Instant::now();
                 while space.pool().sys.store(space.addresses.base + offset, value).is_err() {
                     space.resolve(offset).unwrap();
-                    assert!(started.elapsed() < Duration::from_secs(20), "a write does not get through");
+                    assert!(started.elapsed() < PATIENCE, "a write does not get through");
                 }
             }
 

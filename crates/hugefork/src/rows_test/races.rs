@@ -66,7 +66,6 @@ fn a_revocation_does_not_wait_for_who_waits_for_its_window() {
         let region = Arc::new(world.written(1));
         // Not dropped if this fails: that would wait for them as well.
         let fork = ManuallyDrop::new(region.fork(RegionOptions::new()));
-        let (moment, patience) = (Duration::from_millis(30), Duration::from_secs(10));
         let ((entered, has_entered), (go, may_go), (done, is_done)) = (channel(), channel(), channel());
         let held = region.table.lock(EntryIndex(0));
         let (visited, pool, tell) = (Arc::clone(&region), Arc::clone(&world.pool), done.clone());
@@ -79,24 +78,29 @@ fn a_revocation_does_not_wait_for_who_waits_for_its_window() {
             });
             tell.send("visit").unwrap();
         })];
-        has_entered.recv_timeout(patience).unwrap();
+        has_entered.recv_timeout(PATIENCE).unwrap();
         let (pool, tell) = (Arc::clone(&world.pool), done.clone());
+        let (name, named) = channel();
+        let naming = name.clone();
         threads.push(std::thread::spawn(move || {
+            naming.send(this_thread()).unwrap();
             drop(Space::zeros(&pool, G::BLOCK, RegionOptions::new()).unwrap());
             tell.send("new holder").unwrap();
         }));
-        std::thread::sleep(moment);
+        let visit = until_it_waits(named.recv().unwrap());
         let owner = Arc::clone(&region);
         threads.push(std::thread::spawn(move || {
+            name.send(this_thread()).unwrap();
             assert!(owner.revoke_from_others(EntryIndex(0)));
             done.send("revocation").unwrap();
         }));
-        std::thread::sleep(moment);
+        let revoking = named.recv().unwrap();
+        until_it_waits(revoking);
         drop(held);
-        std::thread::sleep(moment);
+        wait::until("a wait for the visit", || until_it_waits(revoking) == visit);
         go.send(()).unwrap();
         for _ in 0..3 {
-            is_done.recv_timeout(patience).expect("all three wait for each other");
+            is_done.recv_timeout(PATIENCE).expect("all three wait for each other");
         }
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!(fork.entry(0), Entry::Revoked);

@@ -12,14 +12,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use super::wait::PATIENCE;
+
 /// Names the test whose body this process is to run.
 const WHICH: &str = "HUGEFORK_TEST_ALONE";
 
 /// The first thing that the process prints, so that one that ran nothing is not taken for one that did well.
 const STARTED: &str = "this process runs the test alone";
-
-/// A process that takes longer goes round in circles.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How a process ended and what it printed.
 #[derive(Debug)]

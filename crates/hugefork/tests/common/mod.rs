@@ -5,6 +5,7 @@
 pub(crate) mod alone;
 pub(crate) mod foreign;
 pub(crate) mod signals;
+pub(crate) mod wait;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

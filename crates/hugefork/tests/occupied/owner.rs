@@ -2,10 +2,11 @@
 
 use core::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hugefork::{Pinned, Region, RegionError, RegionOptions, Reserve, Snapshot};
 
+use crate::common::wait::PATIENCE;
 use crate::{DONE, OWNERS, PAGE, World, more};
 
 /// The words of a page that are written; all others stay zero.
@@ -60,7 +61,7 @@ fn peek(base: *const u8, page: usize, word: usize) -> Option<u64> {
 /// It is taken away first, and said so a moment later.
 fn soon(is_so: impl Fn() -> bool) -> bool {
     let started = Instant::now();
-    while !is_so() && started.elapsed() < Duration::from_secs(5) {
+    while !is_so() && started.elapsed() < PATIENCE {
         std::thread::yield_now();
     }
     is_so()

@@ -8,7 +8,7 @@
 //! Addresses cost nothing: the range is reserved with `PROT_NONE` and no memory. The gap behind each range turns a write
 //! past its end into a fault that belongs to nobody.
 
-use core::ops::Range;
+use core::ops::{Range, RangeInclusive};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -34,7 +34,10 @@ const ALIGN: usize = 1 << 30;
 const SIZES: [usize; 6] = [16 << 40, 4 << 40, 1 << 40, 256 << 30, 64 << 30, LEAST];
 
 /// Less than this is not worth having.
-pub(crate) const LEAST: usize = 16 << 30;
+const LEAST: usize = 16 << 30;
+
+/// What that takes of the addresses that a process may have.
+pub(crate) const TAKES: RangeInclusive<usize> = LEAST + ALIGN..=SIZES[0] + ALIGN;
 
 static ARENA: OnceLock<Arena> = OnceLock::new();
 

@@ -42,6 +42,11 @@ pub(crate) fn set(signal: c_int, action: &Action) -> Result<(), SystemError> {
     checked(unsafe { libc::sigaction(signal, action, ptr::null_mut()) })
 }
 
+/// Whether `signal` has its default action.
+pub(crate) fn is_default(signal: c_int) -> bool {
+    current(signal).is_ok_and(|action| action.sa_sigaction == libc::SIG_DFL)
+}
+
 /// Sets the disposition of `signal` to the default. In the handler: errors cannot be helped there.
 pub(crate) fn set_default(signal: c_int) {
     // SAFETY: all zeroes is a valid sigaction: SIG_DFL.

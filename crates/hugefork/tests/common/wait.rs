@@ -1,0 +1,62 @@
+//! Waiting for what happens, and not for time to pass: no test depends on how fast the machine is.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// What takes longer goes round in circles, or waits for ever.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Waits until it is `done`.
+#[track_caller]
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed() < PATIENCE, "{what} did not come");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A system call that a thread sleeps in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asleep {
+    pub(crate) call: i64,
+    pub(crate) arguments: [u64; 6],
+}
+
+/// The calling thread, for [`asleep`].
+pub(crate) fn this_thread() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { libc::gettid() }
+}
+
+/// The thread of this process that has the name.
+pub(crate) fn named(name: &str) -> Option<i32> {
+    let threads = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let is_it = |path: &PathBuf| fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name);
+    let path = threads.map(|thread| thread.path()).find(is_it)?;
+    path.file_name()?.to_str()?.parse().ok()
+}
+
+/// What thread `id` of this process sleeps in; `None` while it runs.
+pub(crate) fn asleep(id: i32) -> Option<Asleep> {
+    let text = fs::read_to_string(format!("/proc/self/task/{id}/syscall")).ok()?;
+    let mut words = text.split_whitespace();
+    let call = words.next()?.parse().ok()?;
+    let mut arguments = [0; 6];
+    for argument in &mut arguments {
+        *argument = u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()?;
+    }
+    Some(Asleep { call, arguments })
+}
+
+/// Waits until thread `id` of this process waits for a lock or a word; gives the word's address.
+#[track_caller]
+pub(crate) fn until_it_waits(id: i32) -> u64 {
+    let mut word = 0;
+    until("a thread that waits", || {
+        let waits = asleep(id).filter(|asleep| asleep.call == libc::SYS_futex);
+        waits.inspect(|asleep| word = asleep.arguments[0]).is_some()
+    });
+    word
+}
