@@ -238,12 +238,12 @@ fn what_has_been_counted_is_kept_at_any_time() {
 #[test]
 fn curves_are_the_medians_of_counted_rounds() {
     let log = Log::default();
-    let report = run_fakes(Keep::Held, vec![entry(Subject::ForkThp, "thp", &log, None)], 3, usize::MAX);
+    let report = run_fakes(Keep::Held, vec![entry(Subject::ForkThp, "thp", &log, None)], 3);
     let [curve] = &report.curves[..] else { panic!("{:?}", report.curves) };
     assert_eq!((curve.case.as_str(), curve.subject.as_str()), ("snapshot", "fork-thp"));
     assert_eq!((curve.metric.as_str(), curve.unit.as_str(), curve.over.as_str()), ("latency", "us", "percentile"));
     // The warm-up took the first sample; the counted ones are the second to the fourth.
     assert_eq!((curve.rounds, &curve.at[..], &curve.median[..]), (3, &[50.0][..], &[3.0][..]));
-    let failed = run_fakes(Keep::Held, vec![entry(Subject::ForkThp, "thp", &log, Some(2))], 3, usize::MAX);
+    let failed = run_fakes(Keep::Held, vec![entry(Subject::ForkThp, "thp", &log, Some(2))], 3);
     assert!(failed.curves.is_empty() && failed.failed.len() == 1, "half a subject is not a figure");
 }
