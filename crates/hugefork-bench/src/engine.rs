@@ -1,5 +1,5 @@
-//! hugefork's side of the cases: pools whose blocks have all been used before, and what their stock of zeroed blocks is
-//! waited for.
+//! hugefork's side of the cases: pools whose blocks have all been used before, what their stock of zeroed blocks is waited
+//! for, and pools with all defaults, none of whose blocks has been used.
 //!
 //! A stock is filled before a sample begins *and* before the next subject's turn: its thread is not to be found on a CPU
 //! that somebody else is timed on.
@@ -32,21 +32,34 @@ pub(crate) fn warm_pool(choice: EngineChoice, capacity: usize) -> Result<Pool, B
         .backing(choice.backing)
         .fallback(choice.fallback)
         .commit(Commit::Upfront);
-    if choice.stock != Stock::Without {
+    if keeps_stock(choice) {
         // All of it, whenever a block is not: what is measured is a full stock, or one that fills as fast as it can.
         builder = builder.zeroed_stock(ZeroedStock::keep(capacity, capacity).cpu_percent(100));
     }
     let pool = builder.build()?;
-    if choice.stock != Stock::Without && !pool.stats().stock.running {
+    if keeps_stock(choice) && !pool.stats().stock.running {
         return Err(BenchError::CannotRun("the pool's zeroing thread could not be started".to_owned()));
     }
     drop(written(&pool, capacity, 0)?);
     Ok(pool)
 }
 
+/// A new pool of `capacity` bytes with every default but the sizes and what the plan says of its backing.
+pub(crate) fn new_pool(choice: EngineChoice, capacity: usize) -> Result<Pool, BenchError> {
+    let builder = Pool::builder().name("bench").capacity(capacity).block_size(choice.block_size);
+    Ok(builder.backing(choice.backing).fallback(choice.fallback).build()?)
+}
+
+fn keeps_stock(choice: EngineChoice) -> bool {
+    match choice.stock {
+        Stock::Unused | Stock::Without => false,
+        Stock::Filled | Stock::Refilling => true,
+    }
+}
+
 /// Waits until `len` bytes of free blocks are zero, if the pool keeps a stock. Not timed.
 pub(crate) fn fill_stock(pool: &Pool, choice: EngineChoice, len: usize) -> Result<(), BenchError> {
-    if choice.stock == Stock::Without {
+    if !keeps_stock(choice) {
         return Ok(());
     }
     let mut last = (0, Instant::now());
@@ -77,7 +90,7 @@ pub(crate) fn zeroing_so_far(pool: &Pool) -> Duration {
 /// What the zeroing thread spent since, if the pool has one.
 pub(crate) fn zeroing_since(pool: &Pool, choice: EngineChoice, before: Duration) -> Option<Measure> {
     let spent = zeroing_so_far(pool).saturating_sub(before);
-    (choice.stock != Stock::Without).then(|| Measure::new(Metric::Zeroing, spent.as_secs_f64() * 1e3))
+    keeps_stock(choice).then(|| Measure::new(Metric::Zeroing, spent.as_secs_f64() * 1e3))
 }
 
 /// A region of `len` bytes in which every word has been written, `p[i] = i + bias`.

@@ -259,9 +259,10 @@ fn stocks_belong_to_cases_with_first_writes() {
         plan.cases.iter().map(|c| c.subjects.iter().filter_map(|s| s.engine).map(|e| e.stock).collect()).collect()
     };
     let (both, without) = (vec![Stock::Without, Stock::Filled], vec![Stock::Without]);
-    assert_eq!(stocks(Scope::Quick), [both.clone(), both.clone(), without.clone()]);
+    let with_default = vec![Stock::Without, Stock::Unused, Stock::Filled];
+    assert_eq!(stocks(Scope::Quick), [with_default.clone(), both, without.clone()]);
     let all = vec![Stock::Without, Stock::Filled, Stock::Refilling];
-    assert_eq!(stocks(Scope::Full), [both, all, without]);
+    assert_eq!(stocks(Scope::Full), [with_default, all, without]);
 }
 
 #[test]

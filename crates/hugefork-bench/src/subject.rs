@@ -14,6 +14,8 @@ use crate::nearest;
 pub enum Subject {
     /// hugefork as it comes: in `clear` and `copy`, the kernel that it would choose on this machine.
     Hugefork,
+    /// hugefork with every default of its pools: a new one for each sample, which has no memory yet.
+    HugeforkDefault,
     /// hugefork with a stock of zeroed blocks, filled before each sample.
     HugeforkZeroed,
     /// hugefork with a stock of zeroed blocks that is empty when a sample begins, and refills meanwhile.
@@ -45,6 +47,8 @@ pub enum Subject {
 /// What a pool of hugefork does about blocks that were used before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stock {
+    /// Nothing, for there are none: all its blocks are new, and get their memory when they are used or ahead of it.
+    Unused,
     /// Clears them at the fault.
     Without,
     /// Has a thread clear them ahead of the faults; when a sample begins it has cleared them all.
@@ -55,8 +59,9 @@ pub enum Stock {
 
 impl Subject {
     /// Every subject that has a fixed name.
-    pub const NAMED: [Subject; 13] = [
+    pub const NAMED: [Subject; 14] = [
         Subject::Hugefork,
+        Subject::HugeforkDefault,
         Subject::HugeforkZeroed,
         Subject::HugeforkRefilling,
         Subject::KernelThp,
@@ -75,6 +80,7 @@ impl Subject {
     fn fixed_name(&self) -> Option<&'static str> {
         Some(match self {
             Subject::Hugefork => "hugefork",
+            Subject::HugeforkDefault => "hugefork-default",
             Subject::HugeforkZeroed => "hugefork-zeroed",
             Subject::HugeforkRefilling => "hugefork-refilling",
             Subject::KernelThp => "kernel-thp",
@@ -95,6 +101,7 @@ impl Subject {
     pub fn stock(&self) -> Option<Stock> {
         match self {
             Subject::Hugefork => Some(Stock::Without),
+            Subject::HugeforkDefault => Some(Stock::Unused),
             Subject::HugeforkZeroed => Some(Stock::Filled),
             Subject::HugeforkRefilling => Some(Stock::Refilling),
             _ => None,

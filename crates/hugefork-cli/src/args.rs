@@ -56,6 +56,7 @@ Cases:
 
 Subjects:
   hugefork                                   clears blocks at the fault
+  hugefork-default                           gets their memory first: a new pool with all defaults
   hugefork-zeroed                            takes them from a stock of zeroed blocks, filled before
   hugefork-refilling                         likewise, empty at first and refilled beside the tasks
   kernel-thp, kernel-hugetlb, kernel-4k      fresh anonymous memory

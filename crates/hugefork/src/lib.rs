@@ -27,6 +27,19 @@
 //! address. With the feature `bytemuck` regions and snapshots are slices of plain types. [`Region::read_from`] and
 //! [`Region::write_to`] are for files, pipes and sockets, [`Snapshot::write_to`] for everything that is `io::Write`.
 //!
+//! # When memory comes
+//! A block has no memory until it is first used, and to get 2 MiB takes ten times as long as the rest of the fault. By default
+//! a thread of the pool gets memory shortly before it is needed ([`PoolBuilder::obtain_ahead`]). A program that must not wait
+//! even once has all of it from the beginning:
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use hugefork::{Commit, Pool};
+//! let pool = Pool::builder().name("state").capacity(64 << 20).commit(Commit::Upfront).build()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Process
 //! The first pool installs a `SIGSEGV` handler, which passes faults that are not hugefork's on to the one before it (see
 //! [`reinstall_fault_handler`] for the other order). Regions stay with the process: a child of plain `fork(2)` cannot
@@ -75,7 +88,7 @@ pub use options::{OnLimit, RegionOptions, Reserve};
 pub use pins::Pinned;
 pub use pool::{
     Backing, Commit, CoreDump, Fallback, Granted, HugeBy, Pool, PoolBuilder, PressureStats, PressureWatch, StockStats,
-    ZeroedStock,
+    SupplyStats, ZeroedStock,
 };
 pub use region::Region;
 pub use snapshot::Snapshot;

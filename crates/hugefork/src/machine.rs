@@ -3,9 +3,11 @@
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use hugefork_kernels::{Figure, Kernel, Kernels, Primitive, Use};
 
+use crate::advice::Advice;
 use crate::error::BuildError;
 use crate::pool::choice;
 use crate::pool::{Backing, Commit, Fallback, Granted, Pool, PressureWatch};
@@ -47,6 +49,8 @@ pub struct Survey {
     pub backings: Vec<(Backing, Result<Granted, String>)>,
     /// What `Backing::Auto` chooses, and why not something better.
     pub chosen: Result<(Granted, Option<String>), String>,
+    /// What the first write to a block costs with [`Backing::Auto`], or why it could not be tried.
+    pub first_write: Result<FirstWrite, String>,
     /// The file in which [`PoolBuilder::reclaim_under_pressure`](crate::PoolBuilder::reclaim_under_pressure) watches for
     /// pressure by default, or why none can be watched.
     pub pressure: Result<PathBuf, String>,
@@ -56,6 +60,17 @@ pub struct Survey {
     pub clear_kernel: Kernel,
     /// How blocks would be copied.
     pub copy_kernel: Kernel,
+}
+
+/// What the first write to a block of 2 MiB costs, the median of several.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct FirstWrite {
+    /// Where the block gets its memory by that write ([`Commit::OnDemand`], and nothing
+    /// [ahead](crate::PoolBuilder::obtain_ahead)).
+    pub late: Duration,
+    /// Where it had its memory before.
+    pub ready: Duration,
 }
 
 /// A way to clear or copy 2 MiB, as it was measured on this machine.
@@ -98,8 +113,8 @@ pub fn kernels() -> Result<Kernels, BuildError> {
     choice::choose::<Linux>(None)
 }
 
-/// Looks at the machine, builds a pool of one block on each backing to see what it gets, and sets a pressure trigger for a
-/// moment: some ten milliseconds.
+/// Looks at the machine, builds a pool of one block on each backing to see what it gets, writes to 32 new blocks, and sets a
+/// pressure trigger for a moment: some ten milliseconds.
 pub fn survey() -> Survey {
     memory::refresh_budget();
     // A pool that is large enough to measure on, if that has not been done yet. What it says of itself is said below.
@@ -139,6 +154,7 @@ pub fn survey() -> Survey {
             .collect(),
         chosen: try_backing(Backing::Auto, Fallback::Allowed)
             .map(|pool| (pool.backing(), pool.fallback_reason().map(str::to_owned))),
+        first_write: first_write(),
         pressure: PressureWatch::new().try_out(),
         calibration: choice::calibration()
             .map(|measured| measured.table().map(candidate).collect())
@@ -146,6 +162,31 @@ pub fn survey() -> Survey {
         clear_kernel: kernels.clear(HUGE_PAGE, Use::Near),
         copy_kernel: kernels.copy(HUGE_PAGE, Use::Near),
     }
+}
+
+fn first_write() -> Result<FirstWrite, String> {
+    let cost = |commit| median_first_write(commit).map_err(|error| error.to_string());
+    Ok(FirstWrite { late: cost(Commit::OnDemand)?, ready: cost(Commit::Upfront)? })
+}
+
+fn median_first_write(commit: Commit) -> Result<Duration, Box<dyn std::error::Error>> {
+    const BLOCKS: usize = 16;
+    let len = BLOCKS * HUGE_PAGE;
+    let pool = Pool::builder().name("survey").capacity(len).commit(commit).obtain_ahead(0).build()?;
+    let mut region = pool.region(len)?;
+    // One block at a time.
+    region.advise(Advice::Near);
+    let mut times: Vec<Duration> = region
+        .as_mut_slice()
+        .chunks_exact_mut(HUGE_PAGE)
+        .map(|block| {
+            let started = Instant::now();
+            block[HUGE_PAGE / 2] = 1;
+            started.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    Ok(times[BLOCKS / 2])
 }
 
 fn candidate(figure: Figure) -> Candidate {

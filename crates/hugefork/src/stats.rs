@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::pool::{PressureStats, StockStats};
+use crate::pool::{PressureStats, StockStats, SupplyStats};
 use crate::sync::SignalsBlocked;
 
 /// Counters of one region.
@@ -234,6 +234,18 @@ pub struct PoolStats {
     pub blocks_reserved: usize,
     /// Free blocks that are zero and have memory: a first write takes one of them without clearing.
     pub blocks_zeroed_free: usize,
+    /// Bytes of memory that the pool has in huge pages now, as the kernel maps them, those of free blocks among them. `None`
+    /// where the kernel does not tell (before Linux 6.7).
+    pub bytes_huge: Option<usize>,
+    /// All other bytes of memory that it has now, in base pages of 4 KiB. Zero is what a pool of huge pages should say: if not,
+    /// memory was too fragmented for them, [`Region::lazy_free`](crate::Region::lazy_free) of parts of blocks has split some, or
+    /// memory was just being got.
+    pub bytes_base: Option<usize>,
+    /// 2 MiB that the kernel refused to make one page of, where the pool has to ask for that
+    /// ([`HugeBy::Collapse`](crate::HugeBy)): they are in base pages.
+    pub not_collapsed: u64,
+    /// How blocks got their memory.
+    pub supply: SupplyStats,
     /// What the background zeroing came to.
     pub stock: StockStats,
     /// What watching for memory pressure came to.

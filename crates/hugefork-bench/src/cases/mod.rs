@@ -100,7 +100,9 @@ impl Case {
                 subjects
             }
             Case::ZeroFault | Case::AnonWSeq => {
-                let mut subjects = vec![Subject::Hugefork, Subject::HugeforkZeroed];
+                let mut subjects = vec![Subject::Hugefork];
+                subjects.extend((self == Case::ZeroFault).then_some(Subject::HugeforkDefault));
+                subjects.push(Subject::HugeforkZeroed);
                 if self == Case::AnonWSeq && scope != Scope::Quick {
                     subjects.push(Subject::HugeforkRefilling);
                 }
@@ -109,7 +111,10 @@ impl Case {
             }
             Case::AnonCowSeq => vec![Subject::Hugefork, Subject::ForkThp, Subject::ForkHugetlb, Subject::Fork4k],
             Case::Snapshot | Case::WriterLatency => {
-                vec![Subject::Hugefork, Subject::ForkThp, Subject::ForkHugetlb, Subject::Fork4k, Subject::Memcpy]
+                let mut subjects = vec![Subject::Hugefork];
+                subjects.extend((self == Case::WriterLatency).then_some(Subject::HugeforkDefault));
+                subjects.extend([Subject::ForkThp, Subject::ForkHugetlb, Subject::Fork4k, Subject::Memcpy]);
+                subjects
             }
             Case::LazyFree => vec![Subject::Hugefork, Subject::KernelFolios],
         }

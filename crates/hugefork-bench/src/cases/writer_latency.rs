@@ -19,7 +19,10 @@
 //! the copy or the child (who sleeps until then) what was there before.
 //!
 //! Before every sample the area is written anew, as a whole: huge pages that a sample split do not come back by themselves.
-//! What will be copied to has been touched before, for all, on the CPU that takes it.
+//! What will be copied to has been touched before, for all but `hugefork-default`, on the CPU that takes it.
+//!
+//! `hugefork-default` is what a program has that goes by the defaults: a new pool every time, in which the area has just been
+//! written for the first time, and whose other blocks get their memory for the copies or, by the pool's thread, before.
 
 use hugefork::{Pool, Region};
 use hugefork_kernels::Kernel;
@@ -36,7 +39,7 @@ use crate::plan::{CasePlan, EngineChoice, SubjectPlan};
 use crate::random::Random;
 use crate::result::{Param, Params};
 use crate::sample::{Measure, Metric, Work};
-use crate::subject::Subject;
+use crate::subject::{Stock, Subject};
 use crate::warm::warm;
 use crate::work;
 
@@ -316,6 +319,14 @@ struct Held {
 impl Work for Hugefork {
     fn prepare(&mut self) -> Result<(), BenchError> {
         let size = self.writer.size;
+        if self.choice.stock == Stock::Unused {
+            // The old one's memory goes before the new one's comes.
+            self.held = None;
+            let pool = engine::new_pool(self.choice, 2 * size)?;
+            let region = engine::written(&pool, size, BIAS)?;
+            self.held = Some(Held { region, pool });
+            return Ok(());
+        }
         match &self.held {
             // SAFETY: our own region; the last snapshot is gone, so these writes find room.
             Some(held) => unsafe { work::write_words(held.region.as_mut_ptr().cast(), size / 8, BIAS) },

@@ -8,8 +8,11 @@
 //! service: a 2 MiB page has then been prepared in one fault, while `kernel-4k` has taken one fault for the write and up to
 //! fifteen more in the use, and has made 64 KiB of each 2 MiB present. Its figure is that of sparse use.
 //!
-//! The memory has been used before, for all: hugefork's blocks were written and given back, the kernel's pages belonged to
+//! The memory has been used before, for all but `hugefork-default`: hugefork's blocks were written and given back, the kernel's pages belonged to
 //! another mapping a moment ago. Both start from an address range that nobody has touched, a new region or mapping every time.
+//!
+//! `hugefork-default` is what a program has that goes by the defaults: a new pool every time, whose blocks get their memory
+//! as they are written to or, by the pool's thread, shortly before. It does more than the others, which have theirs.
 //!
 //! `overhead`, for hugefork, comes from a second pass over another new region, in which every fault is followed by the pool's
 //! own clear of a block of the same backing, written before and out of the caches: median fault less median clear. It is what
@@ -182,12 +185,17 @@ impl Hugefork {
 
 impl Work for Hugefork {
     fn prepare(&mut self) -> Result<(), BenchError> {
+        if self.choice.stock == Stock::Unused {
+            // The old one's memory goes before the new one's comes.
+            self.held = None;
+            self.held = Some(Held { reference: None, pool: engine::new_pool(self.choice, self.plan.size)? });
+        }
         if self.held.is_none() {
             let rotation = if self.choice.stock == Stock::Without { self.plan.rotation } else { 0 };
             let pool = engine::warm_pool(self.choice, self.plan.size + rotation)?;
             let reference = match self.choice.stock {
                 Stock::Without => Some(Reference { region: engine::written(&pool, rotation, 0)?, next: 0 }),
-                Stock::Filled | Stock::Refilling => None,
+                Stock::Unused | Stock::Filled | Stock::Refilling => None,
             };
             self.held = Some(Held { reference, pool });
         }

@@ -1,6 +1,8 @@
 //! Huge pages: whether pools get them, how, and of which kind.
 
-use hugefork::machine::Survey;
+use std::time::Duration;
+
+use hugefork::machine::{FirstWrite, Survey};
 use hugefork::{Backing, ByteSize, Granted};
 
 use super::NOT_TRIED;
@@ -20,6 +22,7 @@ pub(super) fn look(root: &Root, survey: Option<&Survey>, hugetlb_wanted: Option<
         thp(root),
         hugetlb(root, tried(Backing::Hugetlb), hugetlb_wanted),
         free(root),
+        survey.map_or_else(|| FIRST_WRITE.skip(NOT_TRIED), |survey| first_write(survey.first_write.as_ref())),
     ]
 }
 
@@ -143,6 +146,23 @@ fn free(root: &Root) -> Check {
         .sum();
     let found = format!("{} free, {} of it in pieces of 2 MiB", size(free), size(huge));
     if huge >= free / 4 { about.pass(found) } else { about.warn(found).run("echo 1 > /proc/sys/vm/compact_memory") }
+}
+
+const FIRST_WRITE: About = About(
+    "first-write",
+    "pools get memory ahead of the writes, with a thread for it; with Commit::Upfront they have all of it from the beginning",
+);
+
+fn first_write(tried: Result<&FirstWrite, &String>) -> Check {
+    match tried {
+        Ok(FirstWrite { late, ready, .. }) => {
+            let ms = |time: &Duration| format!("{:.3} ms", time.as_secs_f64() * 1e3);
+            let (late, ready) = (ms(late), ms(ready));
+            FIRST_WRITE
+                .pass(format!("{late} for a block of 2 MiB that gets its memory then, {ready} if it has it already"))
+        }
+        Err(why) => FIRST_WRITE.warn(format!("could not be tried: {why}")),
+    }
 }
 
 #[cfg(test)]

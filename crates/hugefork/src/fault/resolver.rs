@@ -547,7 +547,7 @@ impl<S: Sys> Space<S> {
         let booked = if self.table.is_booked(index) { Booked::Yes } else { Booked::No };
         let frames = &self.pool().frames;
         let taken = frames.take(self.wish(index), before, after, wanted, booked).ok_or(Unresolved::PoolFull)?;
-        self.pool().nudge_stock();
+        self.pool().note_taken(taken);
         Ok((taken, EntryIndex(index.0 - (taken.wanted.0 - taken.first.0) as usize)))
     }
 

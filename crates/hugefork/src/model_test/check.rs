@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::is_interesting;
 use super::world::World;
 use crate::options::Reserve;
+use crate::pool::frames::Content;
 use crate::space::Space;
 use crate::sys::Access;
 use crate::sys::soft::{Page, SoftMmu};
@@ -80,7 +81,26 @@ impl World {
         let held = (0..self.shape.blocks as u32).filter(|&block| self.pool.frames.references(BlockId(block)) > 0);
         assert_eq!(self.pool.frames.free() + held.count(), self.shape.blocks);
         assert_eq!(self.pool.frames.reserved(), booked, "bookings");
+        self.check_zeroed();
         assert_eq!(self.mmu().budget_used(), mappings, "the budget is off");
+    }
+
+    /// A free block that is said to be zero has memory, which is.
+    fn check_zeroed(&self) {
+        let frames = &self.pool.frames;
+        let free = (0..self.shape.blocks as u32).map(BlockId).filter(|&block| frames.references(block) == 0);
+        let mut zeroed = 0;
+        for block in free.filter(|&block| frames.content(block) == Content::Clean) {
+            zeroed += 1;
+            for page in (0..self.shape.block).step_by(BASE_PAGE).filter(|&page| is_interesting(page, self.shape.block))
+            {
+                assert!(self.mmu().memory_at(self.pool.offset(block) + page).0, "{block:?} has no memory");
+                // SAFETY: within the block, which nobody holds.
+                let bytes = unsafe { self.pool.direct(block).add(page).cast::<[u8; BASE_PAGE]>().read() };
+                assert_eq!(bytes, [0; BASE_PAGE], "{block:?} is not zero");
+            }
+        }
+        assert_eq!(frames.zeroed(), zeroed);
     }
 
     /// What may be dropped reads as before, or as zeros once it was dropped; either way there is then nothing more to drop.

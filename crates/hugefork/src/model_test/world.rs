@@ -10,6 +10,7 @@ use super::{Op, Shape, interesting, sub_range};
 use crate::fault::resolver::Unresolved;
 use crate::frozen::Frozen;
 use crate::options::{OnLimit, RegionOptions, Reserve};
+use crate::pool::ahead::{Ahead, Got};
 use crate::pool::core::PoolCore;
 use crate::pool::holders::Droppable;
 use crate::pool::room::Found;
@@ -87,7 +88,8 @@ impl World {
         let mmu = SoftMmu::new(shape.block * shape.blocks, shape.merging, shape.mappings);
         let size = BlockSize::new(shape.block).unwrap();
         let kernels = Kernels::default_for_this_cpu();
-        let pool = Arc::new(PoolCore::new(mmu, "model".to_owned(), size, shape.blocks, kernels, Stock::default()));
+        let core = PoolCore::new(mmu, "model".to_owned(), size, shape.blocks, kernels, Stock::default());
+        let pool = Arc::new(core.with_ahead(Ahead::new(shape.block * shape.blocks, size)));
         World { shape, pool, regions: Vec::new(), snapshots: Vec::new() }
     }
 
@@ -223,6 +225,16 @@ impl World {
             }
             Op::Trim => {
                 let _ = self.pool.trim();
+            }
+            Op::GetAhead => {
+                let (free, ready) = (self.pool.frames.free(), self.pool.frames.ready());
+                let got = self.pool.get_one_ahead(usize::MAX);
+                assert_eq!(self.pool.frames.free(), free);
+                match got {
+                    Got::Blocks(blocks) => assert_eq!(self.pool.frames.ready(), ready + blocks),
+                    Got::Nothing => assert_eq!(self.pool.frames.fresh(), 0),
+                    Got::Refused => assert!(self.pool.frames.ready() >= ready),
+                }
             }
             Op::Pin { region: at, start, len } => {
                 if let Some(at) = region(at) {

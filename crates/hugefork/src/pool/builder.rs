@@ -8,6 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use super::ahead::{self, Ahead};
 use super::choice;
 use super::core::PoolCore;
 use super::pressure::{PressureWatch, Watcher};
@@ -15,10 +16,10 @@ use super::stock::{Stock, ZeroedStock};
 use super::{Pool, Shared};
 use crate::error::{BuildError, SystemError};
 use crate::fault::{delivery, report};
-use crate::sys::Sys;
 use crate::sys::linux::arena::{self, Arena};
 use crate::sys::linux::memory::{Dump, Kind, Linux};
 use crate::sys::linux::{owner, settings};
+use crate::sys::{Merging, Sys};
 use crate::units::{BlockId, BlockSize, ByteSize, HUGE_PAGE};
 
 /// What a pool's memory should be made of.
@@ -112,8 +113,9 @@ pub enum Fallback {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Commit {
-    /// Block by block, when one is used for the first time. The kernel clears it then, which is as slow as the kernel's
-    /// own fault, and shmem may find no memory left (hugetlb pages are reserved in any case).
+    /// Block by block, when one is used for the first time or, by a thread of the pool, shortly before
+    /// ([`PoolBuilder::obtain_ahead`]). The kernel clears it then, which is as slow as the kernel's own fault, and shmem may find
+    /// no memory left (hugetlb pages are reserved in any case).
     #[default]
     OnDemand,
     /// All of it in `build()`, with a thread for each CPU: building takes some 50 ms a GiB, faults never wait for memory.
@@ -154,6 +156,7 @@ pub struct PoolBuilder {
     fallback: Fallback,
     commit: Commit,
     core_dump: CoreDump,
+    ahead: Option<usize>,
     zeroed_stock: Option<ZeroedStock>,
     pressure: Option<PressureWatch>,
 }
@@ -168,6 +171,7 @@ impl Default for PoolBuilder {
             fallback: Fallback::default(),
             commit: Commit::default(),
             core_dump: CoreDump::default(),
+            ahead: None,
             zeroed_stock: None,
             pressure: None,
         }
@@ -210,6 +214,28 @@ impl PoolBuilder {
     /// When the memory is obtained; default [`Commit::OnDemand`].
     pub fn commit(mut self, commit: Commit) -> Self {
         self.commit = commit;
+        self
+    }
+
+    /// How many bytes of free blocks get their memory before they are used, where it is not all obtained
+    /// [up front](Commit::Upfront); 0: none. Default: 1 GiB, and 0 in pools of less than 128 MiB.
+    ///
+    /// A thread of the pool (`hugefork-ahead`) begins with the first write: it keeps memory ready for as many free blocks
+    /// as have been used so far, at least 16 MiB and at most `bytes`, and leaves an eighth of the machine's or control group's
+    /// memory alone. It sleeps, without a timer, while at least half of that is there.
+    /// [`PoolStats::supply`](crate::PoolStats) tells what it did.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use hugefork::Pool;
+    /// // Takes no more memory than is written to.
+    /// let pool = Pool::builder().capacity(256 << 20).obtain_ahead(0).build()?;
+    /// assert!(!pool.stats().supply.running);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn obtain_ahead(mut self, bytes: usize) -> Self {
+        self.ahead = Some(bytes);
         self
     }
 
@@ -270,7 +296,8 @@ impl PoolBuilder {
             && self.capacity >= choice::WORKED_ON;
         let kernels = choice::choose(measurable.then_some(&memory))?;
         let stock = Stock::new(self.zeroed_stock, self.block_size, blocks);
-        let core = PoolCore::new(memory, self.name, self.block_size, blocks, kernels, stock);
+        let ahead = Ahead::new(self.most_ahead(), self.block_size);
+        let core = PoolCore::new(memory, self.name, self.block_size, blocks, kernels, stock).with_ahead(ahead);
         if self.commit == Commit::Upfront {
             obtain_all(&core)?;
         }
@@ -279,13 +306,31 @@ impl PoolBuilder {
             report::say(format_args!("pool `{}` goes without a zeroed stock: no thread for it: {error}", core.name));
             None
         });
+        let spare = match core.sys.merging() {
+            // Set aside already.
+            Merging::Separate => || usize::MAX,
+            Merging::Merge => spare,
+        };
+        let supplier = core.start_ahead(spare).unwrap_or_else(|error| {
+            report::say(format_args!("pool `{}` gets no memory ahead: no thread for it: {error}", core.name));
+            None
+        });
         let watcher = self.pressure.and_then(|watch| {
             let started = Watcher::start(&core, &watch);
             let say =
                 |why: &String| report::say(format_args!("pool `{}` does not watch memory pressure: {why}", core.name));
             started.inspect_err(say).ok()
         });
-        Ok(Pool { core, shared: Arc::new(Shared { grant, _keeper: keeper, watcher }) })
+        Ok(Pool { core, shared: Arc::new(Shared { grant, _workers: [keeper, supplier], watcher }) })
+    }
+
+    fn most_ahead(&self) -> usize {
+        match (self.commit, self.ahead) {
+            (Commit::Upfront, _) => 0,
+            (Commit::OnDemand, Some(bytes)) => bytes.min(self.capacity),
+            (Commit::OnDemand, None) if self.capacity < ahead::SMALL => 0,
+            (Commit::OnDemand, None) => ahead::MOST.min(self.capacity),
+        }
     }
 
     fn check_sizes(&self) -> Result<(), BuildError> {
@@ -389,11 +434,8 @@ impl PoolBuilder {
         }
         let why = |error: SystemError| error.to_string();
         for (collapse, by) in [(false, HugeBy::Setting), (true, HugeBy::Collapse)] {
-            // Blocks below 2 MiB share a huge page: collapsing under the writes of others is not worth its price.
-            if collapse && self.block_size.bytes() < HUGE_PAGE {
-                continue;
-            }
             let memory = self.open(Kind::ShmemHuge { collapse }).map_err(why)?;
+            memory.make_huge(0, HUGE_PAGE);
             memory.obtain(0, HUGE_PAGE, 0).map_err(why)?;
             if settings::mapped_huge(memory.direct_address()).is_some_and(|bytes| bytes > 0) {
                 return Ok((memory, Granted::ShmemHuge(by)));
@@ -401,7 +443,7 @@ impl PoolBuilder {
         }
         let setting = settings::thp("shmem_enabled").unwrap_or_else(|| "not there: the kernel has no THP".to_owned());
         Err(format!(
-            "shmem_enabled is {setting} and MADV_COLLAPSE gave no huge page (Linux 6.1 has it, for blocks of 2MiB or more): \
+            "shmem_enabled is {setting} and MADV_COLLAPSE gave no huge page (Linux 6.1 has it): \
              echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"
         ))
     }
@@ -413,6 +455,11 @@ fn lower_priority() {
     // A refusal leaves the thread at the program's priority, within its share of a CPU.
     // SAFETY: changes the calling thread's scheduling class only.
     let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameters) };
+}
+
+/// Bytes that may be taken before they are needed: an eighth of the memory stays for those who need theirs now.
+fn spare() -> usize {
+    settings::memory_available().bytes.saturating_sub(settings::memory_total().bytes / 8)
 }
 
 /// What the machine granted.
@@ -432,6 +479,7 @@ fn obtain_all(core: &PoolCore<Linux>) -> Result<(), BuildError> {
     let obtain = |first: usize| -> Result<(), SystemError> {
         for start in (first..(first + share).min(blocks)).step_by(step) {
             let len = core.block_size.len_of(step.min(blocks - start));
+            core.make_huge(start);
             core.sys.obtain(core.block_size.len_of(start), len, 0)?;
         }
         Ok(())

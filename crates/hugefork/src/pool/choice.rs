@@ -45,6 +45,7 @@ pub(crate) fn choose<S: Sys>(memory: Option<&S>) -> Result<Kernels, BuildError> 
 fn measure<S: Sys>(memory: &S) -> Result<(), SystemError> {
     const STEP: usize = 2 << 20;
     for offset in (0..WORKED_ON).step_by(STEP) {
+        memory.make_huge(offset, STEP);
         memory.obtain(offset, STEP, 0)?;
     }
     // SAFETY: the pool is being built: its memory is nobody's yet, page-aligned, and was just obtained.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hugefork_kernels::{Kernels, Side, Target, Use};
 
+use super::ahead::Ahead;
 use super::frames::{Content, Frames, Taken, Wanted};
 use super::holders::Holders;
 use super::ranges::Ranges;
@@ -26,6 +27,7 @@ pub(crate) struct PoolCore<S: Sys> {
     pub(crate) kernels: Kernels,
     pub(crate) registry: Registry,
     pub(crate) stock: Stock,
+    pub(crate) ahead: Ahead,
     /// Blocks that stay out of use because the kernel refused to unmap them.
     pub(crate) leaked: AtomicUsize,
     pub(crate) holders: Holders,
@@ -52,11 +54,17 @@ impl<S: Sys> PoolCore<S> {
             kernels,
             registry: Registry::default(),
             stock,
+            ahead: Ahead::default(),
             leaked: AtomicUsize::new(0),
             holders: Holders::default(),
             marks: AtomicU32::new(0),
             homes: Mutex::new(Ranges::new(blocks)),
         }
+    }
+
+    /// The same pool, which gets memory ahead of the faults as `ahead` says.
+    pub(crate) fn with_ahead(self, ahead: Ahead) -> Self {
+        PoolCore { ahead, ..self }
     }
 
     /// Where a block starts in the pool's memory.
@@ -110,10 +118,21 @@ impl<S: Sys> PoolCore<S> {
         }
     }
 
-    /// Gets memory for fresh blocks that the caller just took.
+    /// Gets memory for fresh blocks that the caller just took, one piece after the other. Where that fails, those that got
+    /// some are known to have it.
     pub(crate) fn obtain(&self, run: Taken, touched: usize) -> Result<(), SystemError> {
-        self.sys.obtain(self.offset(run.first), self.block_size.len_of(run.count), touched)?;
-        run.blocks().for_each(|block| self.frames.set_content(block, Content::Clean));
+        let (first, end) = (run.first.index(), run.first.index() + run.count);
+        let mut next = first;
+        while next < end {
+            let part = next..self.piece_of(next).end.min(end);
+            let start = self.block_size.len_of(next - first);
+            let len = self.block_size.len_of(part.len());
+            self.make_huge(next);
+            self.sys.obtain(self.block_size.len_of(next), len, touched.saturating_sub(start).min(len - 1))?;
+            part.clone().for_each(|index| self.frames.set_content(BlockId(index as u32), Content::Clean));
+            next = part.end;
+        }
+        self.ahead.note_late(run.count);
         Ok(())
     }
 
@@ -121,6 +140,7 @@ impl<S: Sys> PoolCore<S> {
     /// `block` meanwhile only if it is pinned, which leaves it open which of their writes are in the copy.
     pub(crate) fn copy_of(&self, block: BlockId, booked: Booked) -> Result<BlockId, Shortage> {
         let taken = self.frames.take(block, 0, 0, Wanted::Any, booked).ok_or(Shortage::Blocks)?;
+        self.note_taken(taken);
         let (new, len) = (taken.first, self.block_size.bytes());
         if self.frames.content(new) == Content::Fresh
             && let Err(error) = self.obtain(taken, 0)
@@ -129,10 +149,27 @@ impl<S: Sys> PoolCore<S> {
             return Err(Shortage::Memory(error));
         }
         self.frames.set_content(new, Content::Used);
-        self.nudge_stock();
         // SAFETY: both lie in the direct map and are page-aligned; `new` is ours alone, and `block` is held by the caller.
         unsafe { self.kernels.copy(len, Use::Whole).copy(self.direct(new), self.direct(block), len, Target::Unknown) };
         Ok(new)
+    }
+
+    /// The blocks that memory is got for together: those of 2 MiB, or one larger one.
+    pub(crate) fn piece_of(&self, block: usize) -> Range<usize> {
+        let blocks = (HUGE_PAGE / self.block_size.bytes()).max(1);
+        let start = block / blocks * blocks;
+        start..(start + blocks).min(self.frames.len())
+    }
+
+    /// Before the first memory of a piece is got: makes huge pages of it, even if only a part of its blocks is needed now. Others
+    /// may be doing the same: it changes no contents.
+    pub(crate) fn make_huge(&self, block: usize) {
+        let piece = self.piece_of(block);
+        let len = self.block_size.len_of(piece.len());
+        let is_fresh = |index: usize| self.frames.content(BlockId(index as u32)) == Content::Fresh;
+        if len.is_multiple_of(HUGE_PAGE) && piece.clone().all(is_fresh) {
+            self.sys.make_huge(self.block_size.len_of(piece.start), len);
+        }
     }
 
     /// The parts of a run that hold the same.

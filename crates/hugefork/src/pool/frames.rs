@@ -8,23 +8,27 @@
 //! ```
 //! 4 bytes and two bits a block: 0.0002 % of a pool of 2 MiB blocks, 0.1 % at 4 KiB.
 //!
+//! A free block that memory is just being got for ahead is out of the free list, and its word says `coming`.
+//!
 //! Invariant: a block's free bit is set exactly when its reference count is zero and nobody is taking it. Taking clears
 //! the bit first, giving back sets it last, so whoever clears the bit owns the word.
 //!
 //! Free blocks are either available or booked for an entry of a region with a reservation, by number, not by name:
 //! `available + reserved` is the number of free bits, but for those that change hands at the moment.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use rustix::thread::sched_yield;
 
+use crate::sync;
 use crate::table::Booked;
 use crate::units::BlockId;
 
 /// What a block holds when it is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Never touched since the kernel gave it: no memory yet, and zero once there is.
+    /// Never touched since the kernel gave it: perhaps no memory yet, and zero once there is.
     Fresh,
     /// Has memory, which is zero.
     Clean,
@@ -37,6 +41,8 @@ const ONE_REFERENCE: u32 = 1 << 2;
 const FRESH: u32 = 0;
 const CLEAN: u32 = 1;
 const USED: u32 = 2;
+/// As fresh, and without a holder: memory for it is on its way.
+const COMING: u32 = 3;
 
 impl Content {
     fn encode(self) -> u32 {
@@ -49,9 +55,10 @@ impl Content {
 
     fn decode(word: u32) -> Content {
         match word & CONTENT_MASK {
-            FRESH => Content::Fresh,
             CLEAN => Content::Clean,
-            _ => Content::Used,
+            USED => Content::Used,
+            // Or `COMING`.
+            _ => Content::Fresh,
         }
     }
 }
@@ -92,6 +99,10 @@ pub(crate) struct Frames {
     zeroed_count: AtomicUsize,
     /// Free blocks that were never used.
     fresh_count: AtomicUsize,
+    /// Free blocks that memory is on its way for.
+    coming_count: AtomicUsize,
+    /// Changes, and wakes, whenever some of them have come.
+    arrivals: AtomicU32,
     /// Blocks that may still be taken. Lowered before a bit is cleared and raised after one is set, so that whoever
     /// lowered it finds a bit.
     available: AtomicUsize,
@@ -122,6 +133,8 @@ impl Frames {
             zeroed,
             zeroed_count: AtomicUsize::new(0),
             fresh_count: AtomicUsize::new(count),
+            coming_count: AtomicUsize::new(0),
+            arrivals: AtomicU32::new(0),
             available: AtomicUsize::new(count),
             reserved: AtomicUsize::new(0),
             changes: AtomicU64::new(0),
@@ -166,7 +179,17 @@ impl Frames {
 
     /// Free blocks that need clearing, give or take those that change hands at the moment.
     pub(crate) fn used_and_free(&self) -> usize {
-        self.free().saturating_sub(self.zeroed() + self.fresh_count.load(Ordering::Relaxed))
+        self.ready().saturating_sub(self.zeroed())
+    }
+
+    /// Free blocks that were never used and that no memory is on its way for.
+    pub(crate) fn fresh(&self) -> usize {
+        self.fresh_count.load(Ordering::SeqCst)
+    }
+
+    /// Free blocks that have memory, give or take those that change hands at the moment.
+    pub(crate) fn ready(&self) -> usize {
+        self.free().saturating_sub(self.fresh() + self.coming_count.load(Ordering::SeqCst))
     }
 
     /// Bytes of metadata.
@@ -203,6 +226,7 @@ impl Frames {
             Booked::No if is_run => self.book(0, before + after).unwrap_or(0),
             Booked::No => 0,
         };
+        self.wait_for(near);
         let wanted = match wanted {
             Wanted::Zeroed => self.take_zeroed(near).unwrap_or_else(|| self.take_one(near)),
             Wanted::Any => self.take_one(near),
@@ -241,10 +265,11 @@ impl Frames {
         self.available.fetch_add(count, Ordering::Release);
     }
 
-    /// A zeroed block: `near` itself, or one not far behind it. One that is somewhere else costs the region a mapping.
+    /// A zeroed block: `near` itself, or one not far behind it. One that is somewhere else costs the region a mapping for good,
+    /// and small ones their huge page: worth a clear, but not the memory that a fresh `near` lacks yet.
     fn take_zeroed(&self, near: BlockId) -> Option<BlockId> {
         const WORDS: usize = 16;
-        if self.zeroed() == 0 {
+        if self.zeroed() == 0 || self.is_free_and_fresh(near.index()) {
             return None;
         }
         let first = near.index() / 64;
@@ -284,6 +309,64 @@ impl Frames {
     pub(crate) fn put_back(&self, block: BlockId, content: Content) {
         self.words[block.index()].store(content.encode(), Ordering::Relaxed);
         self.set_free(block, content);
+    }
+
+    /// Takes those of `blocks` that are free and fresh out of the free list, because memory is on its way for them; returns how
+    /// many. They stay available: who needs one meanwhile waits until [`Frames::arrive`]. For one thread at a time.
+    pub(crate) fn take_fresh(&self, blocks: Range<usize>) -> usize {
+        let mut taken = 0;
+        for block in blocks.map(|index| BlockId(index as u32)) {
+            if self.content(block) != Content::Fresh || !self.claim(block) {
+                continue;
+            }
+            match self.content(block) {
+                Content::Fresh => {
+                    self.words[block.index()].store(COMING, Ordering::SeqCst);
+                    taken += 1;
+                }
+                // Somebody used it in between.
+                other => self.put_back(block, other),
+            }
+        }
+        self.coming_count.fetch_add(taken, Ordering::SeqCst);
+        taken
+    }
+
+    /// Whether memory is on its way for the block at `index`.
+    pub(crate) fn is_coming(&self, index: usize) -> bool {
+        self.words[index].load(Ordering::SeqCst) == COMING
+    }
+
+    /// Whether the block at `index` looks free and fresh.
+    pub(crate) fn is_free_and_fresh(&self, index: usize) -> bool {
+        let (word, bit) = place(index);
+        // Without a reference the word of a fresh block is zero.
+        self.words[index].load(Ordering::Relaxed) == FRESH && self.free[word].load(Ordering::Relaxed) & bit != 0
+    }
+
+    /// Gives back those of `blocks` that [`Frames::take_fresh`] took, with what is in them now.
+    pub(crate) fn arrive(&self, blocks: Range<usize>, content: Content) {
+        for block in blocks.map(|index| BlockId(index as u32)) {
+            if self.words[block.index()].load(Ordering::SeqCst) == COMING {
+                self.coming_count.fetch_sub(1, Ordering::SeqCst);
+                self.put_back(block, content);
+            }
+        }
+        self.arrivals.fetch_add(1, Ordering::SeqCst);
+        sync::wake(&self.arrivals, i32::MAX as u32);
+    }
+
+    /// Waits while memory is on its way for `block`, which takes no longer than to get it oneself, and leaves the block to be
+    /// had by whom it is meant for.
+    fn wait_for(&self, block: BlockId) {
+        let Some(word) = self.words.get(block.index()) else { return };
+        loop {
+            let seen = self.arrivals.load(Ordering::SeqCst);
+            if word.load(Ordering::SeqCst) != COMING {
+                return;
+            }
+            sync::wait(&self.arrivals, seen);
+        }
     }
 
     /// Finds the block that `book` promised.
@@ -371,7 +454,7 @@ impl Frames {
                 self.zeroed_count.fetch_add(1, Ordering::SeqCst);
             }
             Content::Fresh => {
-                self.fresh_count.fetch_add(1, Ordering::Relaxed);
+                self.fresh_count.fetch_add(1, Ordering::SeqCst);
             }
             Content::Used => {}
         }
@@ -430,7 +513,7 @@ impl Frames {
                 self.zeroed_count.fetch_sub(1, Ordering::SeqCst);
             }
             Content::Fresh => {
-                self.fresh_count.fetch_sub(1, Ordering::Relaxed);
+                self.fresh_count.fetch_sub(1, Ordering::SeqCst);
             }
             Content::Used => {}
         }

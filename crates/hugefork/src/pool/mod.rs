@@ -2,6 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `ahead` | getting memory for fresh blocks in the background |
 //! | `builder` | which backing the machine grants |
 //! | `choice` | which kernels clear and copy |
 //! | `core` | a pool's blocks and their memory, on any `Sys` |
@@ -13,6 +14,7 @@
 //! | `stock` | clearing used blocks in the background |
 //! | `worker` | the threads of a pool |
 
+pub(crate) mod ahead;
 mod builder;
 pub(crate) mod choice;
 pub(crate) mod core;
@@ -24,6 +26,7 @@ pub(crate) mod room;
 pub(crate) mod stock;
 pub(crate) mod worker;
 
+pub use ahead::SupplyStats;
 pub use pressure::{PressureStats, PressureWatch};
 pub use stock::{StockStats, ZeroedStock};
 
@@ -66,7 +69,7 @@ pub struct Pool {
 /// What all handles of a pool share beside its core. Its threads end with it.
 pub(crate) struct Shared {
     grant: builder::Grant,
-    _keeper: Option<Worker>,
+    _workers: [Option<Worker>; 2],
     watcher: Option<Watcher>,
 }
 
@@ -162,17 +165,22 @@ impl Pool {
         Ok(self.core.trim()?)
     }
 
-    /// What happened so far.
+    /// What happened so far. Takes 0.04 ms for each GiB of memory in huge pages and 1.6 ms for each GiB in base pages, and
+    /// keeps mappings from being changed meanwhile: [`PoolStats::bytes_huge`] is counted by the kernel.
     pub fn stats(&self) -> PoolStats {
         let core = &self.core;
         // In a fork(2) child there are no regions, and another thread may have held the registry's lock at the fork.
         let (regions, faults) = if owner::is_forked_child() { Default::default() } else { core.registry.sum() };
-        let budget = core.sys.budget();
+        let (budget, (all, huge)) = (core.sys.budget(), core.sys.memory());
         PoolStats {
             blocks: core.frames.len(),
             blocks_free: core.frames.available(),
             blocks_reserved: core.frames.reserved(),
             blocks_zeroed_free: core.frames.zeroed(),
+            bytes_huge: huge,
+            bytes_base: all.zip(huge).map(|(all, huge)| all.saturating_sub(huge)),
+            not_collapsed: core.sys.not_collapsed(),
+            supply: core.ahead.stats(),
             stock: core.stock.stats(),
             pressure: self.shared.watcher.as_ref().map(Watcher::stats).unwrap_or_default(),
             blocks_leaked: core.leaked.load(Ordering::Relaxed),

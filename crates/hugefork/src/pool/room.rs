@@ -137,6 +137,8 @@ impl<S: Sys> PoolCore<S> {
             return Ok(0);
         }
         let _signals = SignalsBlocked::new();
+        // What is given back is not to be got again at once.
+        self.ahead.rest();
         // Whole huge pages, or the kernel would have to split them.
         let grain = (HUGE_PAGE / self.block_size.bytes()).max(1);
         let most = self.block_size.count(TRIMMED_AT_ONCE.min(bytes)).max(grain);

@@ -13,16 +13,15 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hugefork_kernels::{Target, Use};
 
 use super::core::PoolCore;
 use super::frames::Content;
-use super::worker::Worker;
+use super::worker::{Nap, Worker};
 use crate::stats::count;
-use crate::sync;
 use crate::sys::Sys;
 use crate::units::{BlockId, BlockSize};
 
@@ -79,10 +78,7 @@ pub(crate) struct Stock {
     low: usize,
     high: usize,
     cpu_percent: u32,
-    /// 1 while the thread sleeps on this word.
-    asleep: AtomicU32,
-    /// 1 when it is to end; also the word that it pauses on between blocks.
-    stop: AtomicU32,
+    nap: Nap,
     running: AtomicBool,
     blocks: AtomicU64,
     nanoseconds: AtomicU64,
@@ -102,13 +98,6 @@ impl Stock {
             time: Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed)),
         }
     }
-
-    fn tell_to_end(&self) {
-        self.stop.store(1, Ordering::SeqCst);
-        self.asleep.store(0, Ordering::SeqCst);
-        sync::wake(&self.stop, 1);
-        sync::wake(&self.asleep, 1);
-    }
 }
 
 impl<S: Sys> PoolCore<S> {
@@ -123,7 +112,7 @@ impl<S: Sys> PoolCore<S> {
             lower();
             working.keep_stock();
         };
-        let worker = Worker::start("hugefork-zero", work, move || telling.stock.tell_to_end())?;
+        let worker = Worker::start("hugefork-zero", work, move || telling.stock.nap.tell_to_end())?;
         self.stock.running.store(true, Ordering::Relaxed);
         Ok(Some(worker))
     }
@@ -131,9 +120,8 @@ impl<S: Sys> PoolCore<S> {
     /// Wakes the zeroing thread if there is work for it. After blocks came back or zeroed ones went: for the fault handler,
     /// one load while the thread is awake or there is none.
     pub(crate) fn nudge_stock(&self) {
-        let asleep = &self.stock.asleep;
-        if asleep.load(Ordering::SeqCst) == 1 && self.stock_is_low() && asleep.swap(0, Ordering::SeqCst) == 1 {
-            sync::wake(asleep, 1);
+        if self.stock.nap.is_asleep() && self.stock_is_low() {
+            self.stock.nap.wake();
         }
     }
 
@@ -149,7 +137,7 @@ impl<S: Sys> PoolCore<S> {
     fn keep_stock(&self) {
         let stock = &self.stock;
         let (mut filling, mut from) = (false, 0);
-        while stock.stop.load(Ordering::SeqCst) == 0 {
+        while !stock.nap.is_over() {
             filling = self.frames.zeroed() < if filling { stock.high } else { stock.low };
             let block = if filling && self.may_take_used() { self.frames.take_used(from) } else { None };
             if let Some(block) = block {
@@ -158,14 +146,7 @@ impl<S: Sys> PoolCore<S> {
                 continue;
             }
             (filling, from) = (false, 0);
-            stock.asleep.store(1, Ordering::SeqCst);
-            // Whoever made work before the line above did not see us asleep.
-            if self.stock_is_low() || stock.stop.load(Ordering::SeqCst) == 1 {
-                stock.asleep.store(0, Ordering::SeqCst);
-                std::thread::yield_now();
-            } else {
-                sync::wait(&stock.asleep, 1);
-            }
+            stock.nap.sleep_unless(|| self.stock_is_low());
         }
     }
 
@@ -183,7 +164,7 @@ impl<S: Sys> PoolCore<S> {
         count(&stock.nanoseconds, spent);
         let pause = spent * u64::from(100 - stock.cpu_percent) / u64::from(stock.cpu_percent);
         if pause > 0 {
-            sync::wait_at_most(&stock.stop, 0, Duration::from_nanos(pause));
+            stock.nap.pause(Duration::from_nanos(pause));
         }
     }
 }

@@ -1,9 +1,11 @@
-//! The threads of a pool.
+//! The threads of a pool, and how they sleep: on a word, without a timer, until there is work.
 
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
-use crate::sync::SignalsBlocked;
+use crate::sync::{self, SignalsBlocked};
 use crate::sys::linux::owner;
 
 /// A thread of a pool; told to end, and waited for, when this is dropped. In a `fork(2)` child, into which it did not come
@@ -37,5 +39,57 @@ impl Drop for Worker {
         (self.tell_to_end)();
         // It does not panic; if it did, the pool is going away all the same.
         let _ = thread.join();
+    }
+}
+
+/// What a thread that has nothing to do sleeps on.
+#[derive(Debug, Default)]
+pub(crate) struct Nap {
+    /// 1 while the thread sleeps on this word.
+    asleep: AtomicU32,
+    /// 1 when it is to end; also the word that it pauses on.
+    stop: AtomicU32,
+}
+
+impl Nap {
+    /// Whether the thread is to end.
+    pub(crate) fn is_over(&self) -> bool {
+        self.stop.load(Ordering::SeqCst) == 1
+    }
+
+    pub(crate) fn tell_to_end(&self) {
+        self.stop.store(1, Ordering::SeqCst);
+        self.asleep.store(0, Ordering::SeqCst);
+        sync::wake(&self.stop, 1);
+        sync::wake(&self.asleep, 1);
+    }
+
+    /// Whether the thread is asleep: for the fault handler, after work may have come up.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::SeqCst) == 1
+    }
+
+    /// Wakes the thread, if nobody else just did.
+    pub(crate) fn wake(&self) {
+        if self.asleep.swap(0, Ordering::SeqCst) == 1 {
+            sync::wake(&self.asleep, 1);
+        }
+    }
+
+    /// Sleeps until it is woken or told to end, unless there is work now.
+    pub(crate) fn sleep_unless(&self, is_work: impl FnOnce() -> bool) {
+        self.asleep.store(1, Ordering::SeqCst);
+        // Whoever made work before the line above did not see us asleep.
+        if is_work() || self.is_over() {
+            self.asleep.store(0, Ordering::SeqCst);
+            std::thread::yield_now();
+        } else {
+            sync::wait(&self.asleep, 1);
+        }
+    }
+
+    /// Sleeps for a time, or until it is told to end.
+    pub(crate) fn pause(&self, time: Duration) {
+        sync::wait_at_most(&self.stop, 0, time);
     }
 }

@@ -58,6 +58,11 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// Counts afresh what the rest of the program leaves of the budget. Not in a fault.
     fn refresh_budget(&self);
 
+    /// Makes one page of each 2 MiB of the range, which starts and ends at multiples of that and holds nothing yet, where the
+    /// kernel does not do so by itself at the first touch. A wish: whether and how much of the range has memory afterwards is
+    /// not known; what has is zero.
+    fn make_huge(&self, offset: usize, len: usize);
+
     /// Gets memory for what was never used or was punched out; it is zero afterwards. What has memory keeps it. `touched` is
     /// the byte that is used next.
     fn obtain(&self, offset: usize, len: usize, touched: usize) -> Result<(), SystemError>;

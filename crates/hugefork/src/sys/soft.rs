@@ -12,11 +12,12 @@ use rustix::io::Errno;
 use super::budget::MappingBudget;
 use super::{Access, Left, MapFailure, Merging, Sys};
 use crate::error::SystemError;
-use crate::units::BASE_PAGE;
+use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// The calls that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Call {
+    MakeHuge,
     Obtain,
     Reserve,
     Release,
@@ -28,8 +29,17 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    pub(crate) const ALL: [Call; 8] =
-        [Call::Obtain, Call::Reserve, Call::Release, Call::Map, Call::MapZeros, Call::Protect, Call::Hide, Call::Punch];
+    pub(crate) const ALL: [Call; 9] = [
+        Call::MakeHuge,
+        Call::Obtain,
+        Call::Reserve,
+        Call::Release,
+        Call::Map,
+        Call::MapZeros,
+        Call::Protect,
+        Call::Hide,
+        Call::Punch,
+    ];
 }
 
 /// What one base page shows.
@@ -48,6 +58,8 @@ pub(crate) struct Fault;
 struct State {
     pages: BTreeMap<usize, Page>,
     obtained: Vec<bool>,
+    /// 2 MiB that are one page each.
+    huge: Vec<bool>,
     next_address: usize,
     calls: BTreeMap<Call, usize>,
     /// The call that fails, and how many of its kind go well before.
@@ -82,7 +94,8 @@ impl SoftMmu {
         // SAFETY: just allocated with this size.
         unsafe { memory.write_bytes(0xee, capacity) };
         let obtained = vec![false; capacity / BASE_PAGE];
-        let state = State { obtained, next_address: 1 << 40, ..State::default() };
+        let huge = vec![false; capacity.div_ceil(HUGE_PAGE)];
+        let state = State { obtained, huge, next_address: 1 << 40, ..State::default() };
         SoftMmu { memory, layout, merging, budget: MappingBudget::new(mappings), state: Mutex::new(state) }
     }
 
@@ -160,6 +173,22 @@ impl SoftMmu {
         }
     }
 
+    /// Gives zeroed memory to those pages that have none.
+    fn give(&self, state: &mut State, offset: usize, len: usize) {
+        for page in pages_of(offset, len) {
+            if !std::mem::replace(&mut state.obtained[page], true) {
+                // SAFETY: inside the memory; nobody uses it yet.
+                unsafe { self.memory.add(page * BASE_PAGE).write_bytes(0, BASE_PAGE) };
+            }
+        }
+    }
+
+    /// Whether the page at `offset` of the memory was obtained, and whether it is part of a huge one.
+    pub(crate) fn memory_at(&self, offset: usize) -> (bool, bool) {
+        let state = self.state();
+        (state.obtained[offset / BASE_PAGE], state.huge[offset / HUGE_PAGE])
+    }
+
     /// Shows other pages in a reserved range.
     fn replace(&self, call: Call, at: usize, len: usize, page: impl Fn(usize) -> Page) -> Result<(), MapFailure> {
         let (mut state, result) = match self.called(call) {
@@ -223,15 +252,25 @@ impl Sys for SoftMmu {
 
     fn refresh_budget(&self) {}
 
+    fn make_huge(&self, offset: usize, len: usize) {
+        assert!(offset.is_multiple_of(HUGE_PAGE) && len.is_multiple_of(HUGE_PAGE));
+        assert!(offset + len <= self.layout.size());
+        for at in (offset..offset + len).step_by(HUGE_PAGE) {
+            match self.called(Call::MakeHuge) {
+                Ok(mut state) => {
+                    state.huge[at / HUGE_PAGE] = true;
+                    self.give(&mut state, at, HUGE_PAGE);
+                }
+                // One page was touched before.
+                Err(_) => self.give(&mut self.state(), at, BASE_PAGE),
+            }
+        }
+    }
+
     fn obtain(&self, offset: usize, len: usize, touched: usize) -> Result<(), SystemError> {
         assert!(touched < len);
         let mut state = self.called(Call::Obtain)?;
-        for page in pages_of(offset, len) {
-            if !std::mem::replace(&mut state.obtained[page], true) {
-                // SAFETY: inside the memory; nobody uses it yet.
-                unsafe { self.memory.add(page * BASE_PAGE).write_bytes(0, BASE_PAGE) };
-            }
-        }
+        self.give(&mut state, offset, len);
         Ok(())
     }
 
@@ -239,6 +278,7 @@ impl Sys for SoftMmu {
         let mut state = self.called(Call::Punch)?;
         for page in pages_of(offset, len) {
             state.obtained[page] = false;
+            state.huge[page * BASE_PAGE / HUGE_PAGE] = false;
             // SAFETY: inside the memory; nobody uses it any more.
             unsafe { self.memory.add(page * BASE_PAGE).write_bytes(0xee, BASE_PAGE) };
         }

@@ -14,8 +14,10 @@
 use core::ptr;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_create};
+use rustix::io::Errno;
 use rustix::mm::{
     Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect,
     mremap_fixed, msync, munmap,
@@ -23,7 +25,7 @@ use rustix::mm::{
 use rustix::time::{ClockId, clock_gettime};
 
 use super::arena::Arena;
-use super::{named, owner, settings};
+use super::{named, owner, pagemap, settings};
 use crate::error::SystemError;
 use crate::sys::budget::MappingBudget;
 use crate::sys::{Access, Left, MapFailure, Merging, Sys};
@@ -58,6 +60,8 @@ pub(crate) struct Linux {
     kind: Kind,
     dump: Dump,
     arena: &'static Arena,
+    /// 2 MiB that the kernel refused to make one page of.
+    not_collapsed: AtomicU64,
 }
 
 // SAFETY: the pointer is to the direct map, which belongs to this value and may be used from any thread.
@@ -81,7 +85,7 @@ impl Linux {
         let fd = named("memfd_create", memfd_create("hugefork", flags))?;
         named("ftruncate of the pool's memfd", ftruncate(&fd, capacity as u64))?;
         let direct = map_aligned(&fd, capacity, kind)?;
-        let memory = Linux { fd, direct, capacity, kind, dump, arena };
+        let memory = Linux { fd, direct, capacity, kind, dump, arena, not_collapsed: AtomicU64::new(0) };
         for (advice, call) in
             [(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)"), (Advice::LinuxDontDump, "madvise(MADV_DONTDUMP)")]
         {
@@ -110,13 +114,37 @@ impl Linux {
         self.advise(offset, len, Advice::LinuxPopulateWrite, "madvise(MADV_POPULATE_WRITE)")
     }
 
-    /// Asks for one huge page under each 2 MiB of the range. Contents stay.
-    fn collapse(&self, offset: usize, len: usize) -> Result<(), SystemError> {
-        // rustix does not know this advice yet.
-        // SAFETY: the range lies in the direct map; collapsing keeps contents.
-        let failed = unsafe { libc::madvise(self.direct.byte_add(offset), len, libc::MADV_COLLAPSE) } != 0;
-        let result = if failed { Err(super::last_error()) } else { Ok(()) };
-        named("madvise(MADV_COLLAPSE)", result)
+    /// Makes one page of the 2 MiB at `offset`, one page of which has memory: the kernel refuses to collapse what has none. It
+    /// returns 0 and does nothing for a range that covers no whole 2 MiB. Contents stay. False if it refused.
+    fn collapse(&self, offset: usize) -> bool {
+        /// Somebody held or moved a page just then.
+        const TRIES: usize = 3;
+        for _ in 0..TRIES {
+            // rustix does not know this advice yet.
+            // SAFETY: the range lies in the direct map; collapsing keeps contents.
+            let failed = unsafe { libc::madvise(self.direct.byte_add(offset), HUGE_PAGE, libc::MADV_COLLAPSE) } != 0;
+            if !failed {
+                return true;
+            }
+            if super::last_error() != Errno::AGAIN {
+                break;
+            }
+        }
+        false
+    }
+
+    /// 2 MiB that the kernel refused to make one page of so far, and which are in base pages since.
+    pub(crate) fn not_collapsed(&self) -> u64 {
+        self.not_collapsed.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of memory that the pool has now, and how many of them are in huge pages, as the direct map has them, through which
+    /// all memory is obtained. `None` where the kernel cannot tell.
+    pub(crate) fn memory(&self) -> (Option<usize>, Option<usize>) {
+        let all = fstat(&self.fd).ok().map(|status| status.st_blocks as usize * 512);
+        // A fork(2) child has no direct map.
+        let is_mapped = !owner::is_forked_child();
+        (all, is_mapped.then(|| pagemap::huge_bytes(self.direct.addr(), self.capacity)).flatten())
     }
 }
 
@@ -206,13 +234,22 @@ impl Sys for Linux {
         refresh_budget();
     }
 
+    fn make_huge(&self, offset: usize, len: usize) {
+        debug_assert!(offset.is_multiple_of(HUGE_PAGE) && len.is_multiple_of(HUGE_PAGE));
+        if self.kind != (Kind::ShmemHuge { collapse: true }) {
+            return;
+        }
+        for at in (offset..offset + len).step_by(HUGE_PAGE) {
+            if self.populate(at, BASE_PAGE).is_err() || !self.collapse(at) {
+                self.not_collapsed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
     fn obtain(&self, offset: usize, len: usize, touched: usize) -> Result<(), SystemError> {
         // The touched page first: where the kernel makes a huge page of it, it clears around that address.
         self.populate(offset + touched / BASE_PAGE * BASE_PAGE, BASE_PAGE)?;
-        if (self.kind == Kind::ShmemHuge { collapse: true }) && self.collapse(offset, len).is_ok() {
-            return Ok(());
-        }
-        // All of it is there already if the page above was huge; else, or if memory is too fragmented for that, base pages.
+        // What of it is there already, in a huge page mostly, costs less than a microsecond; the rest becomes base pages.
         self.populate(offset, len)
     }
 

@@ -6,6 +6,7 @@
 //! | `descriptor` | reading and writing files, pipes and sockets by address |
 //! | `memory` | one pool's memfd, its direct map, and the mappings made of it |
 //! | `owner` | whether this process is the one that the regions belong to, or a `fork(2)` child of it |
+//! | `pagemap` | what memory is made of: huge pages, base pages |
 //! | `pressure` | sleeping until tasks wait for memory |
 //! | `settings` | what the machine allows: huge pages, map count, memory |
 //! | `signal` | signal dispositions, and raising `SIGBUS` |
@@ -14,6 +15,7 @@ pub(crate) mod arena;
 pub(crate) mod descriptor;
 pub(crate) mod memory;
 pub(crate) mod owner;
+pub(crate) mod pagemap;
 pub(crate) mod pressure;
 pub(crate) mod settings;
 pub(crate) mod signal;

@@ -1,0 +1,111 @@
+//! How much of a mapping is huge, by `PAGEMAP_SCAN` (Linux 6.7). It looks at one mapping, where `smaps` goes through all of
+//! the process, of which regions may have tens of thousands.
+
+use std::ffi::c_ulong;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+/// `struct pm_scan_arg`.
+#[repr(C)]
+#[derive(Default)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `struct page_region`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct PageRegion {
+    start: u64,
+    end: u64,
+    _categories: u64,
+}
+
+/// `_IOWR('f', 16, struct pm_scan_arg)`.
+const PAGEMAP_SCAN: c_ulong = 3 << 30 | (size_of::<ScanArg>() as c_ulong) << 16 | (b'f' as c_ulong) << 8 | 16;
+const PAGE_IS_HUGE: u64 = 1 << 6;
+
+/// How many of these `len` bytes are mapped by huge entries; `None` if the kernel cannot tell. Takes 0.04 ms a GiB of huge pages
+/// and 1.6 ms a GiB of base pages, and keeps mappings of the process from being changed meanwhile. Not for the fault handler.
+pub(crate) fn huge_bytes(at: usize, len: usize) -> Option<usize> {
+    let file = File::open("/proc/self/pagemap").ok()?;
+    let mut found = [PageRegion::default(); 128];
+    let mut huge = 0;
+    let (mut start, end) = (at as u64, (at + len) as u64);
+    while start < end {
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            start,
+            end,
+            vec: found.as_mut_ptr().expose_provenance() as u64,
+            vec_len: found.len() as u64,
+            category_mask: PAGE_IS_HUGE,
+            return_mask: PAGE_IS_HUGE,
+            ..ScanArg::default()
+        };
+        // SAFETY: the argument and the vector that it names are as long as they say; the call writes to nothing else and
+        // changes no mapping.
+        let count = unsafe { libc::ioctl(file.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut arg) };
+        let count = usize::try_from(count).ok()?;
+        huge += found.iter().take(count).map(|region| (region.end - region.start) as usize).sum::<usize>();
+        if arg.walk_end <= start {
+            return None;
+        }
+        start = arg.walk_end;
+    }
+    Some(huge)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+    use super::*;
+    use crate::units::HUGE_PAGE;
+
+    #[test]
+    fn huge_pages_are_counted_and_others_are_not() {
+        const PAGES: usize = 300;
+        let len = (PAGES + 1) * HUGE_PAGE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping touches nothing that exists.
+        let map = unsafe { mmap_anonymous(core::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) };
+        let at = map.unwrap();
+        let Some(none) = huge_bytes(at.addr(), len) else {
+            println!("skipped: this kernel has no PAGEMAP_SCAN (Linux 6.7)");
+            return;
+        };
+        assert_eq!(none, 0);
+        // SAFETY: the mapping that was just made.
+        unsafe { madvise(at, len, Advice::LinuxNoHugepage) }.unwrap();
+        // SAFETY: within the mapping.
+        unsafe { at.cast::<u8>().write_volatile(1) };
+        assert_eq!(huge_bytes(at.addr(), len), Some(0), "a base page");
+        // SAFETY: as above. The huge zero page, so that it takes no memory.
+        unsafe { madvise(at, len, Advice::LinuxHugepage) }.unwrap();
+        let first = at.addr().next_multiple_of(HUGE_PAGE) - at.addr();
+        // Every other one: more runs than one call tells of.
+        let read: Vec<usize> = (first..len - HUGE_PAGE).step_by(2 * HUGE_PAGE).skip(1).collect();
+        for &offset in &read {
+            // SAFETY: within the mapping.
+            unsafe { at.cast::<u8>().add(offset).read_volatile() };
+        }
+        match huge_bytes(at.addr(), len) {
+            Some(0) => println!("skipped: no huge zero page here"),
+            huge => assert_eq!(huge, Some(read.len() * HUGE_PAGE)),
+        }
+        // SAFETY: ours, and not used any more.
+        unsafe { munmap(at, len) }.unwrap();
+    }
+}
