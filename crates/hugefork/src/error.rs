@@ -9,18 +9,61 @@
 //! What goes wrong inside a page fault has nobody to return an error to: it is reported in one line on standard error
 //! and raised as `SIGBUS` (see [`crate::fault`]).
 
+use core::fmt;
+
+use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::units::{BlockSize, ByteSize};
 
 /// A system call that failed, by name, with what the kernel answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{call} failed: {errno}")]
+#[error("{call} failed: {}", Answer(*.errno))]
 pub struct SystemError {
     /// The call, as its manual page is named.
     pub call: &'static str,
     /// The kernel's answer.
-    pub errno: rustix::io::Errno,
+    pub errno: Errno,
+}
+
+/// What the kernel answered, in words. The fault handler prints it too, so nothing is allocated, as the C library's
+/// messages would be.
+struct Answer(Errno);
+
+/// The answers that the calls of the engine can get.
+#[rustfmt::skip]
+const ANSWERS: [(Errno, &str, &str); 22] = [
+    (Errno::PERM, "EPERM", "operation not permitted"),
+    (Errno::NOENT, "ENOENT", "no such file or directory"),
+    (Errno::INTR, "EINTR", "interrupted by a signal"),
+    (Errno::IO, "EIO", "input/output error"),
+    (Errno::BADF, "EBADF", "bad file descriptor"),
+    (Errno::AGAIN, "EAGAIN", "resource temporarily unavailable"),
+    (Errno::NOMEM, "ENOMEM", "out of memory"),
+    (Errno::ACCESS, "EACCES", "permission denied"),
+    (Errno::FAULT, "EFAULT", "bad address"),
+    (Errno::BUSY, "EBUSY", "busy"),
+    (Errno::EXIST, "EEXIST", "exists already"),
+    (Errno::NODEV, "ENODEV", "no such device"),
+    (Errno::INVAL, "EINVAL", "invalid argument"),
+    (Errno::NFILE, "ENFILE", "too many open files in the system"),
+    (Errno::MFILE, "EMFILE", "too many open files in the process"),
+    (Errno::FBIG, "EFBIG", "file too large"),
+    (Errno::NOSPC, "ENOSPC", "no space left"),
+    (Errno::ROFS, "EROFS", "read-only file system"),
+    (Errno::NOSYS, "ENOSYS", "not known to this kernel"),
+    (Errno::OPNOTSUPP, "EOPNOTSUPP", "not supported"),
+    (Errno::HWPOISON, "EHWPOISON", "the memory is broken"),
+    (Errno::OVERFLOW, "EOVERFLOW", "value too large"),
+];
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match ANSWERS.iter().find(|(errno, ..)| *errno == self.0) {
+            Some((_, name, words)) => write!(f, "{words} ({name})"),
+            None => write!(f, "error {}", self.0.raw_os_error()),
+        }
+    }
 }
 
 /// A size that cannot be.

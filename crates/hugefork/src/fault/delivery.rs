@@ -24,7 +24,7 @@ use crate::error::SystemError;
 use crate::pool::core::PoolCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::linux::arena::{Arena, Owner};
-use crate::sys::linux::memory::{Linux, now};
+use crate::sys::linux::memory::{Linux, cpu_time, now};
 use crate::sys::linux::{owner, signal};
 
 /// Installations that are told apart.
@@ -65,6 +65,8 @@ pub(crate) fn install_once() -> Result<(), SystemError> {
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
     if installed.levels == 0 {
         owner::claim()?;
+        // The first look finds out where the clock is, and may read a file and allocate for that: not in the handler.
+        (now(), cpu_time());
         install(&mut installed)?;
     }
     Ok(())
