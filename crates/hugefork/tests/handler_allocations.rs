@@ -173,7 +173,7 @@ fn writes_that_others_were_faster_with() {
                 });
             }
             over.store(true, Ordering::SeqCst);
-            racers.map(|racer| racer.join().unwrap());
+            racers.into_iter().for_each(|racer| racer.join().unwrap());
         });
     })
     .well();

@@ -66,7 +66,8 @@ pub(crate) fn install_once() -> Result<(), SystemError> {
     if installed.levels == 0 {
         owner::claim()?;
         // The first look finds out where the clock is, and may read a file and allocate for that: not in the handler.
-        (now(), cpu_time());
+        now();
+        cpu_time();
         install(&mut installed)?;
     }
     Ok(())
@@ -169,7 +170,7 @@ fn resolve(address: usize, context: &mut libc::ucontext_t) -> bool {
     let started = now();
     if let Err(reason) = space.resolve(offset) {
         report::unresolved(space.pool(), address, reason);
-        signal::raise_bus_error(address, &mut context.uc_sigmask);
+        raise_bus_error(address, context);
     }
     space.counters.record_handler(now().saturating_sub(started));
     true
@@ -178,8 +179,16 @@ fn resolve(address: usize, context: &mut libc::ucontext_t) -> bool {
 /// For an access to what was taken away. True, since the fault was ours.
 fn raise_revoked(pool: &PoolCore<Linux>, address: usize, context: &mut libc::ucontext_t) -> bool {
     report::revoked(pool, address);
-    signal::raise_bus_error(address, &mut context.uc_sigmask);
+    raise_bus_error(address, context);
     true
+}
+
+/// For an access that cannot be completed. Without the signal it would be repeated for ever, so then the process is aborted.
+fn raise_bus_error(address: usize, context: &mut libc::ucontext_t) {
+    if let Err(error) = signal::raise_bus_error(address, &mut context.uc_sigmask) {
+        report::unraisable(address, error);
+        std::process::abort();
+    }
 }
 
 /// Whether the processor was writing.

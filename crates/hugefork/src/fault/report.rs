@@ -45,6 +45,13 @@ pub(crate) fn lost<S: Sys>(pool: &PoolCore<S>, address: usize, error: SystemErro
     ));
 }
 
+/// Says that the process cannot be told of an access that cannot be completed.
+pub(super) fn unraisable(address: usize, error: SystemError) {
+    say(format_args!(
+        "the access to {address:#x} cannot be completed, nor raised as SIGBUS: {error}; aborting; allow that call (seccomp)"
+    ));
+}
+
 /// Says that `address` has nothing behind it any more.
 pub(super) fn revoked<S: Sys>(pool: &PoolCore<S>, address: usize) {
     say(format_args!(

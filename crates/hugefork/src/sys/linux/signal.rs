@@ -59,7 +59,10 @@ fn checked(result: c_int) -> Result<(), SystemError> {
 ///
 /// `interrupted` is the signal mask that will then be in force. As the kernel does with faults, a blocked or ignored
 /// `SIGBUS` is unblocked and made deadly: the instruction cannot be completed.
-pub(crate) fn raise_bus_error(address: usize, interrupted: &mut libc::sigset_t) {
+///
+/// # Errors
+/// The kernel, or what filters system calls for it, refuses: the instruction would be repeated for ever.
+pub(crate) fn raise_bus_error(address: usize, interrupted: &mut libc::sigset_t) -> Result<(), SystemError> {
     // SAFETY: reads the mask.
     let blocked = unsafe { libc::sigismember(interrupted, libc::SIGBUS) } == 1;
     let ignored = current(libc::SIGBUS).is_ok_and(|action| action.sa_sigaction == libc::SIG_IGN);
@@ -80,7 +83,9 @@ pub(crate) fn raise_bus_error(address: usize, interrupted: &mut libc::sigset_t) 
     const { assert!(size_of::<FaultInfo>() == size_of::<libc::siginfo_t>()) };
     let info = FaultInfo { signal: libc::SIGBUS, errno: 0, code: libc::BUS_ADRERR, address, rest: [0; 13] };
     // SAFETY: sends a signal to the calling thread; `info` is as large as a siginfo_t.
-    unsafe {
-        libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), libc::gettid(), libc::SIGBUS, &raw const info);
-    }
+    let sent = unsafe {
+        libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), libc::gettid(), libc::SIGBUS, &raw const info)
+    };
+    let sent = if sent == 0 { Ok(()) } else { Err(super::last_error()) };
+    named("rt_tgsigqueueinfo", sent)
 }
