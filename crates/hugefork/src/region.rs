@@ -79,7 +79,8 @@ impl Region {
         self.as_mut_ptr()
     }
 
-    /// The first byte. Aligned to the block size; good for [`Region::len`] bytes for as long as the region lives.
+    /// The first byte. Aligned to the block size; good for [`Region::len`] bytes for as long as the region lives, in this
+    /// process and in no child of `fork(2)`: nothing is there.
     ///
     /// Not in signal handlers: a handler that writes here may interrupt a thread that holds a lock which the write needs.
     pub fn as_mut_ptr(&self) -> *mut u8 {
@@ -87,7 +88,11 @@ impl Region {
     }
 
     /// All bytes, for the one who has the region to itself.
+    ///
+    /// # Panics
+    /// In a child of `fork(2)`, where the region is not: [`RegionError::ForkedChild`].
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        assert!(!owner::is_forked_child(), "{}", RegionError::ForkedChild);
         // SAFETY: the range is readable and, through faults, writable for as long as `self` is borrowed. Others could
         // only reach it through `as_mut_ptr`, whose users answer for not writing while it is borrowed exclusively.
         // Changes of what is mapped keep every byte.

@@ -3,83 +3,14 @@
 mod common;
 
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::os::unix::process::ExitStatusExt;
-use std::panic::AssertUnwindSafe;
-use std::process::ExitStatus;
 
 use common::alone::alone;
+use common::forked::{check_fork, check_fork_dies_of_access_to, in_fork, pool_mappings, region_of_all_kinds};
 use common::{BACKINGS, pool};
-use hugefork::{Backing, BlockSize, BuildError, CoreDump, Pool, Region, RegionError};
-use procfs::process::{MMapPath, MemoryMap, Process, VmFlags};
+use hugefork::{Backing, BlockSize, BuildError, CoreDump, Pool, RegionError};
+use procfs::process::{MemoryMap, VmFlags};
 
 const BLOCK: usize = 2 << 20;
-
-/// How the child ends if `body` panics in it.
-const PANICKED: i32 = 101;
-
-/// Runs `body` in a child made by `fork(2)`, which ends with what it returns, and without any destructor.
-fn in_fork(body: impl FnOnce() -> i32) -> ExitStatus {
-    // SAFETY: the tests here run alone in their process; where they have other threads, the child makes system calls only.
-    match unsafe { libc::fork() } {
-        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
-        0 => {
-            // SAFETY: a child that hangs ends with SIGALRM.
-            unsafe { libc::alarm(10) };
-            let code = std::panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED);
-            // SAFETY: ends the process.
-            unsafe { libc::_exit(code) }
-        }
-        child => {
-            let mut status = 0;
-            // SAFETY: writes the status.
-            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            ExitStatus::from_raw(status)
-        }
-    }
-}
-
-/// The child of [`in_fork`] found everything as it should be.
-#[track_caller]
-fn check_fork(body: impl FnOnce()) {
-    let status = in_fork(|| {
-        body();
-        0
-    });
-    assert!(status.success(), "{status}");
-}
-
-#[track_caller]
-fn check_fork_dies_of_access_to(at: *mut u8) {
-    // SAFETY: a fault, which ends the child.
-    let status = in_fork(|| unsafe { i32::from(at.read_volatile()) });
-    assert_eq!(status.signal(), Some(libc::SIGSEGV), "read: {status}");
-    let status = in_fork(|| {
-        // SAFETY: as above.
-        unsafe { at.write_volatile(99) };
-        0
-    });
-    assert_eq!(status.signal(), Some(libc::SIGSEGV), "write: {status}");
-}
-
-/// This process's mappings of pool memory.
-fn pool_mappings() -> Vec<MemoryMap> {
-    let maps = Process::myself().unwrap().smaps().unwrap();
-    let of_a_pool =
-        |map: &MemoryMap| matches!(&map.pathname, MMapPath::Path(path) if path.to_string_lossy().contains("hugefork"));
-    maps.into_iter().filter(of_a_pool).collect()
-}
-
-/// Blocks of all kinds: alone, never written, shared with a snapshot, shared with a fork.
-fn region_of_all_kinds(pool: &Pool) -> (Region, Region, hugefork::Snapshot) {
-    let block = pool.block_size().bytes();
-    let mut region = pool.region(4 * block).unwrap();
-    region.as_mut_slice()[2 * block..].fill(1);
-    let (fork, snapshot) = (region.fork().unwrap(), region.snapshot().unwrap());
-    region.as_mut_slice()[..block].fill(2);
-    region.as_mut_slice()[3 * block..].fill(3);
-    assert_eq!(snapshot[2 * block], 1);
-    (region, fork, snapshot)
-}
 
 #[test]
 fn a_child_cannot_touch_a_region() {

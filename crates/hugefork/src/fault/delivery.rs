@@ -64,7 +64,6 @@ pub(crate) fn install_once() -> Result<(), SystemError> {
     let _signals = SignalsBlocked::new();
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
     if installed.levels == 0 {
-        owner::claim()?;
         // The first look finds out where the clock is, and may read a file and allocate for that: not in the handler.
         now();
         cpu_time();

@@ -6,7 +6,13 @@
 //! table   [  A   ][  A  ][  A ][  B  ]            slot → region or snapshot, for the fault handler: one load, no lock
 //! ```
 //! Addresses cost nothing: the range is reserved with `PROT_NONE` and no memory. The gap behind each range turns a write
-//! past its end into a fault that belongs to nobody.
+//! past its end into a fault that belongs to nobody. The pools' direct maps take their addresses here too.
+//!
+//! # In a child of `fork(2)`
+//! What is used of the arena does not cross a fork and would leave holes, which the child's next mappings would fill: a
+//! pointer or a borrow from before the fork would reach them. So the first thing that a child does is to make the holes
+//! inaccessible. One that was forked without the C library (raw `clone`, `_Fork`) has the holes; methods know it all the same,
+//! by the owner's mark.
 
 use core::ops::Range;
 use core::ptr;
@@ -14,15 +20,16 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap_anonymous, msync};
 
 use super::memory::Linux;
-use super::named;
+use super::{named, owner};
 use crate::error::SystemError;
 use crate::frozen::Frozen;
 use crate::pool::ranges::Ranges;
 use crate::space::Space;
 use crate::sync::SignalsBlocked;
+use crate::units::BASE_PAGE;
 
 /// One slot: 64 MiB.
 const SLOT: usize = 64 << 20;
@@ -62,6 +69,8 @@ impl Arena {
             return Ok(arena);
         }
         let arena = Arena::reserve()?;
+        // Before the first range is used: from then on a child would have holes.
+        owner::claim(close_holes)?;
         Ok(ARENA.get_or_init(|| arena))
     }
 
@@ -97,7 +106,7 @@ impl Arena {
         let slots = slots_of(len);
         let _signals = SignalsBlocked::new();
         let taken = self.free().take(slots, (align / SLOT).max(1));
-        let range = taken.ok_or(SystemError { call: "taking addresses from the arena", errno: Errno::NOMEM })?;
+        let range = taken.ok_or(SystemError { call: "taking addresses from hugefork's arena", errno: Errno::NOMEM })?;
         Ok(self.base + range.start * SLOT)
     }
 
@@ -162,6 +171,32 @@ impl Arena {
 
     fn free(&self) -> std::sync::MutexGuard<'_, Ranges> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs in each child that the C library forks, before anything that was registered later and before `fork` returns there.
+extern "C" fn close_holes() {
+    if let Some(arena) = Arena::get() {
+        let Range { start, end } = arena.range();
+        close(start, end - start);
+    }
+}
+
+/// Makes what is mapped nowhere in a range inaccessible. What somebody has mapped there already stays: a handler that runs
+/// before ours may have got memory. If the kernel refuses there is nobody to tell, and the accessors know the child anyway.
+fn close(start: usize, len: usize) {
+    let at = ptr::with_exposed_provenance_mut(start);
+    // SAFETY: looks whether all of the range is mapped; with this flag it does nothing else.
+    if unsafe { msync(at, len, MsyncFlags::ASYNC) }.is_ok() {
+        return;
+    }
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: with this flag it replaces nothing.
+    let closed = unsafe { mmap_anonymous(at, len, ProtFlags::empty(), flags) };
+    if closed == Err(Errno::EXIST) && len > BASE_PAGE {
+        let half = (len / 2).next_multiple_of(BASE_PAGE);
+        close(start, half);
+        close(start + half, len - half);
     }
 }
 

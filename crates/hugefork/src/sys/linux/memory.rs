@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! memfd        | block 0 | block 1 | block 2 | …          size = capacity
-//! direct map   | rw                            |           never in fork(2) children, never in core dumps
+//! direct map   | rw                            |           in the arena; never in fork(2) children, never in core dumps
 //! region       | block 7 rw | block 8 rw | zeros …         made from the direct map by mremap (shmem), by mmap (hugetlb)
 //! ```
 //! Mapping a block has to make a mapping that `fork(2)` children do not get, at any moment. `mmap` and then
@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::mm::{
     Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect,
-    mremap_fixed, msync, munmap,
+    mremap_fixed, msync,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -80,7 +80,7 @@ impl Linux {
             };
         let fd = named("memfd_create", memfd_create("hugefork", flags))?;
         named("ftruncate of the pool's memfd", ftruncate(&fd, capacity as u64))?;
-        let direct = map_aligned(&fd, capacity, kind)?;
+        let direct = map_direct(arena, &fd, capacity, kind)?;
         let memory = Linux { fd, direct, capacity, kind, dump, arena };
         for (advice, call) in
             [(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)"), (Advice::LinuxDontDump, "madvise(MADV_DONTDUMP)")]
@@ -135,36 +135,31 @@ impl Linux {
     }
 }
 
-/// Maps the whole memfd at a multiple of the largest page that it may be made of.
-fn map_aligned(fd: &OwnedFd, capacity: usize, kind: Kind) -> Result<*mut c_void, SystemError> {
+/// Maps the whole memfd, in the arena, at a multiple of the largest page that it may be made of.
+fn map_direct(arena: &Arena, fd: &OwnedFd, capacity: usize, kind: Kind) -> Result<*mut c_void, SystemError> {
     let align = match kind {
         Kind::Hugetlb { page } => page,
         Kind::ShmemHuge { .. } => HUGE_PAGE,
         Kind::ShmemBase => BASE_PAGE,
     };
-    let space = capacity + align;
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a new anonymous mapping touches nothing that exists.
-    let start = named("mmap", unsafe { mmap_anonymous(ptr::null_mut(), space, ProtFlags::empty(), flags) })?;
-    let lead = start.addr().next_multiple_of(align) - start.addr();
-    // SAFETY: at most `align` bytes into the range that was just made.
-    let aligned = unsafe { start.byte_add(lead) };
+    let at = arena.take(capacity, align)?;
     // Inaccessible until it is marked, or a fork(2) in between would hand a child all of the pool.
-    // SAFETY: replaces part of the range that was just made and that nobody else knows.
-    let mapped = unsafe { mmap(aligned, capacity, ProtFlags::empty(), MapFlags::SHARED | MapFlags::FIXED, fd, 0) };
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
+    // SAFETY: the range was just taken, and nobody else knows it.
+    let mapped = unsafe { mmap(pointer(at), capacity, ProtFlags::empty(), flags, fd, 0) };
     if mapped.is_err() {
-        // SAFETY: the whole range is ours and unused.
-        let _ = unsafe { munmap(start, space) };
-        return named("mmap of the pool", mapped);
+        let _ = give_up(arena, at, capacity);
     }
-    // The trimmings. If the kernel refuses, they stay: addresses without memory.
-    if lead > 0 {
-        // SAFETY: before the direct map, part of the range made above.
-        let _ = unsafe { munmap(start, lead) };
-    }
-    // SAFETY: as above, behind the direct map.
-    let _ = unsafe { munmap(aligned.byte_add(capacity), align - lead) };
     named("mmap of the pool", mapped)
+}
+
+/// Takes every access away from a range of the arena and gives the range back.
+fn give_up(arena: &Arena, at: usize, len: usize) -> Result<(), SystemError> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: the range was taken from the arena by the caller, who gives it up.
+    named("mmap to unmap a range", unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) })?;
+    arena.give_back(at, len);
+    Ok(())
 }
 
 /// Looks up how many mappings regions may have: the limit, less what the rest of the program has, less a margin for it.
@@ -227,11 +222,7 @@ impl Sys for Linux {
     }
 
     fn release(&self, at: usize, len: usize) -> Result<(), SystemError> {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the range was taken from the arena by the caller, who gives it up.
-        named("mmap to unmap a region", unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) })?;
-        self.arena.give_back(at, len);
-        Ok(())
+        give_up(self.arena, at, len)
     }
 
     fn map(&self, at: usize, len: usize, offset: usize, access: Access) -> Result<(), MapFailure> {
@@ -327,8 +318,8 @@ impl Drop for Linux {
     fn drop(&mut self) {
         // In a fork(2) child the direct map was never there, and something else may be at its place.
         if !owner::is_forked_child() {
-            // SAFETY: the direct map is ours; regions and snapshots hold the pool, so none is left.
-            let _ = unsafe { munmap(self.direct, self.capacity) };
+            // Regions and snapshots hold the pool, so none is left. If the kernel refuses, the addresses stay taken.
+            let _ = give_up(self.arena, self.direct.expose_provenance(), self.capacity);
         }
     }
 }
