@@ -171,8 +171,8 @@ fn a_child_that_was_made_before_the_first_pool_has_pools_of_its_own() {
     .well();
 }
 
-/// Looks in `/proc/self/maps` for pool memory that `is_forbidden` by its permissions; with system calls only.
-fn finds_pool_memory(buffer: &mut [u8], is_forbidden: impl Fn(&[u8]) -> bool) -> bool {
+/// Looks in `/proc/self/maps` for what `is_forbidden`; with system calls only.
+fn finds(buffer: &mut [u8], is_forbidden: impl Fn(Mapped) -> bool) -> bool {
     // SAFETY: the name ends with a zero byte.
     let maps = unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY) };
     let mut len = 0;
@@ -188,13 +188,31 @@ fn finds_pool_memory(buffer: &mut [u8], is_forbidden: impl Fn(&[u8]) -> bool) ->
     }
     assert!(len > 0);
     buffer[..len].split(|&byte| byte == b'\n').any(|line| {
-        let permissions = line.split(|&byte| byte == b' ').nth(1).unwrap_or_default();
-        line.windows(8).any(|name| name == b"hugefork") && is_forbidden(permissions)
+        let mut words = line.split(|&byte| byte == b' ');
+        let mut addresses = words.next().unwrap_or_default().split(|&byte| byte == b'-').map(hexadecimal);
+        is_forbidden(Mapped {
+            start: addresses.next().unwrap_or_default(),
+            end: addresses.next().unwrap_or_default(),
+            permissions: words.next().unwrap_or_default(),
+            is_pools: line.windows(8).any(|name| name == b"hugefork"),
+        })
     })
 }
 
-/// Makes 200 children while two other threads `work`. None may find pool memory that `is_forbidden`.
-fn check_forks_amid(work: impl Fn() + Sync, is_forbidden: fn(&[u8]) -> bool) {
+/// A line of `/proc/self/maps`.
+struct Mapped<'a> {
+    start: usize,
+    end: usize,
+    permissions: &'a [u8],
+    is_pools: bool,
+}
+
+fn hexadecimal(digits: &[u8]) -> usize {
+    digits.iter().fold(0, |number, digit| number << 4 | (*digit as char).to_digit(16).unwrap_or(0) as usize)
+}
+
+/// Makes `children` while two other threads `work`. None may find what `is_forbidden`.
+fn check_forks_amid(children: usize, work: impl Fn() + Sync, is_forbidden: impl Fn(Mapped) -> bool) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -206,8 +224,8 @@ fn check_forks_amid(work: impl Fn() + Sync, is_forbidden: fn(&[u8]) -> bool) {
         }
         let mut buffer = vec![0; 1 << 20];
         let (mut found, mut failed) = (0, 0);
-        for _ in 0..200 {
-            let status = in_fork(|| i32::from(finds_pool_memory(&mut buffer, is_forbidden)));
+        for _ in 0..children {
+            let status = in_fork(|| i32::from(finds(&mut buffer, &is_forbidden)));
             found += usize::from(status.code() == Some(1));
             failed += usize::from(!matches!(status.code(), Some(0 | 1)));
         }
@@ -217,7 +235,7 @@ fn check_forks_amid(work: impl Fn() + Sync, is_forbidden: fn(&[u8]) -> bool) {
 }
 
 /// Faults of all kinds, snapshots and drops.
-fn check_forks_amid_faults(backing: Backing, block_size: BlockSize, is_forbidden: fn(&[u8]) -> bool) {
+fn check_forks_amid_faults(backing: Backing, block_size: BlockSize, is_forbidden: fn(Mapped) -> bool) {
     let block = block_size.bytes();
     let Some(pool) = pool(backing, 24 * block, block_size) else { return };
     let fault = || {
@@ -228,20 +246,24 @@ fn check_forks_amid_faults(backing: Backing, block_size: BlockSize, is_forbidden
             assert_eq!(snapshot[0], value - 1);
         }
     };
-    check_forks_amid(fault, is_forbidden);
+    check_forks_amid(200, fault, is_forbidden);
     assert!(pool.stats().faults.faults() > 200, "{:?}", pool.stats());
     assert_eq!(pool.stats().blocks_free, 24);
 }
 
-fn writable(permissions: &[u8]) -> bool {
-    permissions.contains(&b'w')
+fn pool_memory(mapped: Mapped) -> bool {
+    mapped.is_pools
+}
+
+fn writable_pool_memory(mapped: Mapped) -> bool {
+    mapped.is_pools && mapped.permissions.contains(&b'w')
 }
 
 #[test]
 fn no_child_sees_shmem_pool_memory_whenever_it_is_made() {
     alone(|| {
-        check_forks_amid_faults(Backing::ShmemHuge, BlockSize::MIB_2, |_| true);
-        check_forks_amid_faults(Backing::ShmemBase, BlockSize::KIB_64, |_| true);
+        check_forks_amid_faults(Backing::ShmemHuge, BlockSize::MIB_2, pool_memory);
+        check_forks_amid_faults(Backing::ShmemBase, BlockSize::KIB_64, pool_memory);
     })
     .well();
 }
@@ -249,7 +271,7 @@ fn no_child_sees_shmem_pool_memory_whenever_it_is_made() {
 #[test]
 fn no_child_can_write_to_hugetlb_pool_memory_whenever_it_is_made() {
     // A block is mapped for reading before it can be kept from children (sys/linux/memory.rs).
-    alone(|| check_forks_amid_faults(Backing::Hugetlb, BlockSize::MIB_2, writable)).well();
+    alone(|| check_forks_amid_faults(Backing::Hugetlb, BlockSize::MIB_2, writable_pool_memory)).well();
 }
 
 #[test]
@@ -257,7 +279,28 @@ fn no_child_can_write_to_a_pool_that_was_being_built_when_it_was_made() {
     alone(|| {
         let build = || drop(Pool::builder().capacity(BLOCK).backing(Backing::ShmemBase).build().unwrap());
         build();
-        check_forks_amid(build, writable);
+        check_forks_amid(200, build, writable_pool_memory);
+    })
+    .well();
+}
+
+/// Zeros where a region was would look like data that was lost.
+#[test]
+fn no_child_sees_zeros_in_place_of_a_region_whenever_it_is_made() {
+    alone(|| {
+        let pool = Pool::builder().capacity(8 * BLOCK).backing(Backing::ShmemBase).build().unwrap();
+        let region = pool.region(4 * BLOCK).unwrap();
+        region.populate().unwrap();
+        let (start, end) = (region.as_ptr().addr(), region.as_ptr().addr() + region.len());
+        let lose_and_write = || {
+            region.discard(0..2 * BLOCK).unwrap();
+            region.lazy_free(2 * BLOCK..4 * BLOCK).unwrap();
+            pool.reclaim(usize::MAX).unwrap();
+            region.populate().unwrap();
+        };
+        let is_readable =
+            |mapped: Mapped| mapped.start < end && start < mapped.end && mapped.permissions.contains(&b'r');
+        check_forks_amid(400, lose_and_write, is_readable);
     })
     .well();
 }

@@ -6,7 +6,8 @@
 //! table   [  A   ][  A  ][  A ][  B  ]            slot → region or snapshot, for the fault handler: one load, no lock
 //! ```
 //! Addresses cost nothing: the range is reserved with `PROT_NONE` and no memory. The gap behind each range turns a write
-//! past its end into a fault that belongs to nobody. The pools' direct maps take their addresses here too.
+//! past its end into a fault that belongs to nobody. The pools' direct maps take their addresses here too, and so do some zeros
+//! that nobody touches, of which others are made ([`Arena::zeros`]).
 //!
 //! # In a child of `fork(2)`
 //! What is used of the arena does not cross a fork and would leave holes, which the child's next mappings would fill: a
@@ -20,7 +21,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap_anonymous, msync};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MsyncFlags, ProtFlags, madvise, mmap_anonymous, mprotect, msync};
 
 use super::memory::Linux;
 use super::{named, owner};
@@ -36,6 +37,9 @@ const SLOT: usize = 64 << 20;
 
 /// The arena starts at a multiple of the largest block size.
 const ALIGN: usize = 1 << 30;
+
+/// Zeros that others are made of.
+pub(crate) const ZEROS: usize = 1 << 30;
 
 /// What is tried, largest first, for programs under `RLIMIT_AS`: 16 TiB … 16 GiB.
 const SIZES: [usize; 6] = [16 << 40, 4 << 40, 1 << 40, 256 << 30, 64 << 30, LEAST];
@@ -88,12 +92,17 @@ impl Arena {
                 Ok(at) => {
                     let slots = size / SLOT;
                     let owners = Box::new_zeroed_slice(slots);
-                    return Ok(Arena {
+                    let arena = Arena {
                         base: at.expose_provenance().next_multiple_of(ALIGN),
                         // SAFETY: all zeroes is a null AtomicPtr.
                         owners: unsafe { owners.assume_init() },
                         free: Mutex::new(Ranges::new(slots)),
-                    });
+                    };
+                    // The first range of all, for good.
+                    let zeros = arena.take(ZEROS, ALIGN)?;
+                    debug_assert_eq!(zeros, arena.zeros());
+                    arena.show_zeros(zeros, ZEROS)?;
+                    return Ok(arena);
                 }
                 Err(errno) => refused = errno,
             }
@@ -108,6 +117,24 @@ impl Arena {
         let taken = self.free().take(slots, (align / SLOT).max(1));
         let range = taken.ok_or(SystemError { call: "taking addresses from hugefork's arena", errno: Errno::NOMEM })?;
         Ok(self.base + range.start * SLOT)
+    }
+
+    /// Makes a range that was just taken, and that nobody knows yet, read as zeros. In no moment is it in a `fork(2)` child,
+    /// where zeros would look like data that was lost.
+    pub(crate) fn show_zeros(&self, at: usize, len: usize) -> Result<(), SystemError> {
+        let range = ptr::with_exposed_provenance_mut(at);
+        // SAFETY: inaccessible as yet, and known to the caller alone; this advice changes no contents.
+        named("madvise(MADV_DONTFORK)", unsafe { madvise(range, len, Advice::LinuxDontFork) })?;
+        // With this, reading 2 MiB of zeros is one fault (the huge zero page) and not 512. A kernel without THP refuses.
+        // SAFETY: as above.
+        let _ = unsafe { madvise(range, len, Advice::LinuxHugepage) };
+        // SAFETY: as above.
+        named("mprotect", unsafe { mprotect(range, len, MprotectFlags::READ) })
+    }
+
+    /// [`ZEROS`] bytes that [`Arena::show_zeros`] made.
+    pub(crate) fn zeros(&self) -> usize {
+        self.base
     }
 
     /// Gives a range back that is inaccessible again.

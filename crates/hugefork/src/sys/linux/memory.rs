@@ -9,7 +9,8 @@
 //! `MADV_DONTFORK` leaves a gap between the two, in which another thread's `fork` hands a child a writable mapping of our
 //! memory. `mremap` of the direct map with an old size of zero instead duplicates a shared mapping with all its flags,
 //! in one call and at the price of the `mmap` alone. hugetlb refuses that (`EINVAL`): there the block is mapped
-//! read-only, marked, and then made writable, which is about 2 us dearer.
+//! read-only, marked, and then made writable, which is about 2 us dearer. Zeros, which are private memory, are made by an
+//! `mremap` of the arena's own that leaves those where they are (`MREMAP_DONTUNMAP`), with all flags as well.
 
 use core::ptr;
 use std::ffi::c_void;
@@ -22,7 +23,7 @@ use rustix::mm::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-use super::arena::Arena;
+use super::arena::{self, Arena};
 use super::{named, owner, settings};
 use crate::error::SystemError;
 use crate::sys::budget::MappingBudget;
@@ -213,10 +214,10 @@ impl Sys for Linux {
 
     fn reserve(&self, len: usize, align: usize) -> Result<usize, SystemError> {
         let at = self.arena.take(len, align)?;
-        if let Err(failure) = self.map_zeros(at, len) {
+        if let Err(error) = self.arena.show_zeros(at, len) {
             // What is left of the try goes with it, or the addresses stay taken.
             let _ = self.release(at, len);
-            return Err(failure.error);
+            return Err(error);
         }
         Ok(at)
     }
@@ -244,17 +245,20 @@ impl Sys for Linux {
     }
 
     fn map_zeros(&self, at: usize, len: usize) -> Result<(), MapFailure> {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the range lies in the arena and belongs to the caller.
-        let mapped = unsafe { mmap_anonymous(pointer(at), len, ProtFlags::READ, flags) };
-        refused(at, len, named("mmap of zeros", mapped))?;
-        // Zeros in a fork(2) child would look like data that was lost.
-        // SAFETY: as above; this advice changes no contents.
-        let marked = unsafe { madvise(pointer(at), len, Advice::LinuxDontFork) };
-        torn(named("madvise(MADV_DONTFORK)", marked))?;
-        // With this, reading 2 MiB of zeros is one fault (the huge zero page) and not 512. A kernel without THP refuses.
-        // SAFETY: as above.
-        let _ = unsafe { madvise(pointer(at), len, Advice::LinuxHugepage) };
+        let zeros = pointer(self.arena.zeros());
+        for start in (at..at + len).step_by(arena::ZEROS) {
+            let len = arena::ZEROS.min(at + len - start);
+            let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+            // SAFETY: the zeros stay as they are, there are no pages in them; the new range lies in the arena and belongs to
+            // the caller.
+            let moved = unsafe { mremap_fixed(zeros, len, len, flags, pointer(start)) };
+            let mapped = refused(start, len, named("mremap of zeros", moved));
+            if start == at {
+                mapped?
+            } else {
+                mapped.map_err(|failure| MapFailure { left: Left::Unknown, ..failure })?
+            }
+        }
         Ok(())
     }
 
