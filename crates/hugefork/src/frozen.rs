@@ -21,6 +21,7 @@ use crate::cow::Derived;
 use crate::error::{RegionError, SystemError};
 use crate::fault::report;
 use crate::fault::resolver::Unresolved;
+use crate::fixed::{Fixed, Known};
 use crate::options::{RegionOptions, Reserve};
 use crate::pool::core::{Home, PoolCore};
 use crate::pool::frames::{Content, Wanted};
@@ -32,7 +33,7 @@ use crate::table::split::SplitPage;
 use crate::table::{Booked, Entries, Entry};
 use crate::units::{BlockId, EntryIndex};
 
-/// The blocks of a region at one moment. Stays in its box: the pool and the fault handler find it by address.
+/// The blocks of a region at one moment. The pool and the fault handler find it by address.
 pub(crate) struct Frozen<S: Sys> {
     pool: Arc<PoolCore<S>>,
     entries: Entries,
@@ -42,7 +43,7 @@ pub(crate) struct Frozen<S: Sys> {
     view: OnceLock<Addresses<S>>,
     origin: Derived,
     /// Keeps the range of the pool that the blocks lie in set aside, so that the next region settles elsewhere.
-    home: Option<Home<S>>,
+    home: OnceLock<Home<S>>,
 }
 
 impl<S: Sys> Space<S> {
@@ -53,12 +54,14 @@ impl<S: Sys> Space<S> {
     /// The cut is consistent. A write that lands before its page is protected is in the blocks that we keep. A thread
     /// whose write comes later waits in its fault until the lock is free, so nothing that it does afterwards can be in
     /// them either.
-    pub(crate) fn freeze(&self) -> Result<Box<Frozen<S>>, RegionError> {
+    pub(crate) fn freeze(&self) -> Result<Fixed<Frozen<S>>, RegionError> {
         loop {
-            let mut frozen = Frozen::empty(self.pool(), self.table.len(), Derived::of(&self.cow));
+            let frozen = Frozen::empty(self.pool(), self.table.len(), Derived::of(&self.cow));
             match self.fill(&frozen) {
                 Ok(()) => {
-                    frozen.home = self.move_home();
+                    if let Some(old) = self.move_home() {
+                        let _ = frozen.home.set(old);
+                    }
                     return Ok(frozen);
                 }
                 Err(RegionError::PoolFull { .. }) if self.make_room_for_copies() => {}
@@ -209,15 +212,15 @@ impl<S: Sys> Space<S> {
 
 impl<S: Sys> Frozen<S> {
     /// Holds nothing yet.
-    fn empty(pool: &Arc<PoolCore<S>>, count: usize, origin: Derived) -> Box<Frozen<S>> {
-        let frozen = Box::new(Frozen {
+    fn empty(pool: &Arc<PoolCore<S>>, count: usize, origin: Derived) -> Fixed<Frozen<S>> {
+        let frozen = Fixed::new(Frozen {
             pool: Arc::clone(pool),
             entries: Entries::new(count),
             lock: RegionLock::default(),
             revoked: AtomicUsize::new(0),
             view: OnceLock::new(),
             origin,
-            home: None,
+            home: OnceLock::new(),
         });
         pool.holders.add(&*frozen);
         frozen
@@ -264,7 +267,7 @@ impl<S: Sys> Frozen<S> {
     }
 
     /// A region that shares these blocks, taking this holder's references over: it holds nothing afterwards.
-    pub(crate) fn share(&self, options: RegionOptions) -> Result<Box<Space<S>>, RegionError> {
+    pub(crate) fn share(&self, options: RegionOptions) -> Result<Fixed<Space<S>>, RegionError> {
         self.check()?;
         let mappings = runs(&self.entries, self.pool.sys.merging()).count();
         let addresses = Addresses::reserve(&self.pool, self.len(), mappings)?;
@@ -294,7 +297,7 @@ impl<S: Sys> Frozen<S> {
     }
 
     /// A second holder of the same blocks.
-    pub(crate) fn duplicate(&self) -> Result<Box<Frozen<S>>, RegionError> {
+    pub(crate) fn duplicate(&self) -> Result<Fixed<Frozen<S>>, RegionError> {
         let copy = Frozen::empty(&self.pool, self.entries.len(), self.origin.clone());
         let _signals = SignalsBlocked::new();
         let filling = copy.lock.exclusive();
@@ -475,10 +478,15 @@ impl<S: Sys> Frozen<S> {
     }
 }
 
+impl<S: Sys> Known for Frozen<S> {
+    fn withdraw(&self) {
+        self.pool.holders.remove(self);
+    }
+}
+
 impl<S: Sys> Drop for Frozen<S> {
     fn drop(&mut self) {
         let pool = Arc::clone(&self.pool);
-        pool.holders.remove(self);
         let booked = (0..self.entries.len()).filter(|&index| self.entries.is_booked(EntryIndex(index))).count();
         pool.frames.unreserve(booked);
         if self.close_view().is_ok() {

@@ -38,6 +38,7 @@ mod advice;
 mod cow;
 mod error;
 mod fault;
+mod fixed;
 mod frozen;
 mod lazy;
 pub mod machine;

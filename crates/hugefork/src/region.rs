@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::advice::Advice;
 use crate::error::RegionError;
+use crate::fixed::Fixed;
 use crate::lazy::LazyFreed;
 use crate::observer::Observer;
 use crate::options::{RegionOptions, Reserve};
@@ -46,13 +47,13 @@ use crate::units::{BASE_PAGE, EntryIndex};
 /// One line on standard error says why, and the thread gets `SIGBUS` at the address it wrote to, as it would from a
 /// mapped file that ran out of space. A `SIGBUS` handler may make room and return: the write is tried again.
 pub struct Region {
-    /// In a box, since the fault handler finds it by address; taken out only to be left behind in a `fork(2)` child.
-    space: Option<Box<Space<Linux>>>,
+    /// Taken out only to be left behind in a `fork(2)` child.
+    space: Option<Fixed<Space<Linux>>>,
     pool: Pool,
 }
 
 impl Region {
-    pub(crate) fn new(pool: Pool, space: Box<Space<Linux>>) -> Region {
+    pub(crate) fn new(pool: Pool, space: Fixed<Space<Linux>>) -> Region {
         if let Some(arena) = Arena::get() {
             arena.register(&space);
         }

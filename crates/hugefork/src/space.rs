@@ -16,6 +16,7 @@ use crate::cow::{CowAccount, CowLimit, Derived};
 use crate::error::{RegionError, SystemError};
 use crate::fault::history::History;
 use crate::fault::report;
+use crate::fixed::{Fixed, Known};
 use crate::observer::{Changing, Observer};
 use crate::options::{RegionOptions, Reserve};
 use crate::pins::Pins;
@@ -138,7 +139,7 @@ pub(crate) fn joined(left: Entry, right: Entry, merging: Merging) -> bool {
     }
 }
 
-/// A region without its public face. Stays in its box: the fault handler and the pool find it by address.
+/// A region without its public face. The fault handler and the pool find it by address.
 pub(crate) struct Space<S: Sys> {
     pub(crate) addresses: Addresses<S>,
     pub(crate) table: Table,
@@ -167,7 +168,11 @@ pub(crate) struct Space<S: Sys> {
 
 impl<S: Sys> Space<S> {
     /// A region of `len` bytes, a multiple of the block size, that reads as zeros.
-    pub(crate) fn zeros(pool: &Arc<PoolCore<S>>, len: usize, options: RegionOptions) -> Result<Box<Self>, RegionError> {
+    pub(crate) fn zeros(
+        pool: &Arc<PoolCore<S>>,
+        len: usize,
+        options: RegionOptions,
+    ) -> Result<Fixed<Self>, RegionError> {
         let addresses = Addresses::reserve(pool, len, 1)?;
         let space = Self::at(addresses, options, None);
         if options.reserve == Reserve::Full {
@@ -180,12 +185,12 @@ impl<S: Sys> Space<S> {
     }
 
     /// A region at these addresses, which nobody else knows yet.
-    pub(crate) fn at(addresses: Addresses<S>, options: RegionOptions, origin: Option<Derived>) -> Box<Self> {
+    pub(crate) fn at(addresses: Addresses<S>, options: RegionOptions, origin: Option<Derived>) -> Fixed<Self> {
         let size = addresses.pool.block_size;
         let counters = addresses.pool.registry.register();
         let count = size.count(addresses.len);
         let limit = options.limit.map(|(bytes, on_limit)| CowLimit { blocks: bytes.div_ceil(size.bytes()), on_limit });
-        let space = Box::new(Space {
+        let space = Fixed::new(Space {
             addresses,
             table: Table::new(count, size),
             lock: RegionLock::default(),
@@ -448,10 +453,15 @@ impl Face {
     }
 }
 
+impl<S: Sys> Known for Space<S> {
+    fn withdraw(&self) {
+        self.pool().holders.remove(self);
+    }
+}
+
 impl<S: Sys> Drop for Space<S> {
     fn drop(&mut self) {
         let pool = Arc::clone(self.pool());
-        pool.holders.remove(self);
         let entries = (0..self.table.len()).map(EntryIndex);
         pool.frames.unreserve(entries.clone().filter(|index| self.table.is_booked(*index)).count());
         let held = entries.map(|index| (index, self.table.get(index)));

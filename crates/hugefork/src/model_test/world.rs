@@ -8,6 +8,7 @@ use hugefork_kernels::Kernels;
 use super::check::{is_lazy, mmu_fits};
 use super::{Op, Shape, interesting, sub_range};
 use crate::fault::resolver::Unresolved;
+use crate::fixed::Fixed;
 use crate::frozen::Frozen;
 use crate::options::{OnLimit, RegionOptions, Reserve};
 use crate::pool::core::PoolCore;
@@ -19,7 +20,7 @@ use crate::table::Entry;
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
 
 pub(super) struct RegionModel {
-    pub(super) space: Box<Space<SoftMmu>>,
+    pub(super) space: Fixed<Space<SoftMmu>>,
     pub(super) bytes: Vec<u8>,
     /// Pages that may be dropped.
     pub(super) lazy: Vec<bool>,
@@ -29,7 +30,7 @@ pub(super) struct RegionModel {
 }
 
 impl RegionModel {
-    pub(super) fn new(space: Box<Space<SoftMmu>>, bytes: Vec<u8>, reserve: Reserve) -> RegionModel {
+    pub(super) fn new(space: Fixed<Space<SoftMmu>>, bytes: Vec<u8>, reserve: Reserve) -> RegionModel {
         let lazy = vec![false; bytes.len() / BASE_PAGE];
         RegionModel { space, bytes, lazy, pins: Vec::new(), reserve }
     }
@@ -51,7 +52,7 @@ impl RegionModel {
 }
 
 pub(super) struct SnapshotModel {
-    pub(super) frozen: Box<Frozen<SoftMmu>>,
+    pub(super) frozen: Fixed<Frozen<SoftMmu>>,
     pub(super) bytes: Vec<u8>,
     pub(super) reserve: Reserve,
 }

@@ -236,6 +236,7 @@ mod tests {
     use hugefork_kernels::Kernels;
 
     use super::*;
+    use crate::fixed::Fixed;
     use crate::options::RegionOptions;
     use crate::pool::stock::Stock;
     use crate::space::Space;
@@ -244,7 +245,7 @@ mod tests {
 
     const BLOCK: usize = 2 << 20;
 
-    type Soft = Box<Space<SoftMmu>>;
+    type Soft = Fixed<Space<SoftMmu>>;
 
     fn pool(blocks: usize) -> Arc<PoolCore<SoftMmu>> {
         let mmu = SoftMmu::new(blocks * BLOCK, Merging::Merge, 1000);

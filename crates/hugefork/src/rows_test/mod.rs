@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use hugefork_kernels::Kernels;
 
 use crate::error::RegionError;
+use crate::fixed::Fixed;
 use crate::frozen::Frozen;
 use crate::options::{RegionOptions, Reserve};
 use crate::pool::core::PoolCore;
@@ -274,11 +275,11 @@ fn pattern(page: usize) -> u8 {
 
 /// A region whose faults are resolved.
 struct Region<G: Ground> {
-    space: Box<Space<G::S>>,
+    space: Fixed<Space<G::S>>,
 }
 
 impl<G: Ground> Region<G> {
-    fn new(space: Box<Space<G::S>>) -> Region<G> {
+    fn new(space: Fixed<Space<G::S>>) -> Region<G> {
         G::enter(&space);
         Region { space }
     }
@@ -310,7 +311,7 @@ impl<G: Ground> Region<G> {
         kept(self.len(), |offset| self.read(offset).expect("a region can be read"))
     }
 
-    fn snapshot(&self) -> Box<Frozen<G::S>> {
+    fn snapshot(&self) -> Fixed<Frozen<G::S>> {
         self.freeze().unwrap()
     }
 
