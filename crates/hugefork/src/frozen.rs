@@ -340,7 +340,10 @@ impl<S: Sys> Frozen<S> {
     }
 
     /// Makes the bytes visible at an address, the first time, and returns it. One caller at a time.
-    pub(crate) fn map(&self) -> Result<usize, RegionError> {
+    ///
+    /// `enter` is told the address before anybody else can learn of it: whoever reads there next may find that a block
+    /// was taken away, and that fault must find its way here.
+    pub(crate) fn map(&self, enter: impl FnOnce(usize)) -> Result<usize, RegionError> {
         if let Some(view) = self.view.get() {
             return Ok(view.base);
         }
@@ -353,7 +356,10 @@ impl<S: Sys> Frozen<S> {
         let mapped = self.check().and_then(|()| Ok(addresses.map_frozen(&self.entries)?));
         // Not dropped under the lock: that may allocate.
         let unused = match mapped {
-            Ok(()) => self.view.set(addresses).err(),
+            Ok(()) => {
+                enter(base);
+                self.view.set(addresses).err()
+            }
             Err(_) => Some(addresses),
         };
         drop(alone);

@@ -83,11 +83,11 @@ impl Snapshot {
             None => {
                 let _signals = SignalsBlocked::new();
                 let _one_maps = self.mapping.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                let base = frozen.map()?;
-                if let Some(arena) = Arena::get() {
-                    arena.register_snapshot(base, frozen);
-                }
-                base
+                frozen.map(|base| {
+                    if let Some(arena) = Arena::get() {
+                        arena.register_snapshot(base, frozen);
+                    }
+                })?
             }
         };
         // SAFETY: the view maps all `len` bytes for as long as `self` lives, and nobody writes to blocks that

@@ -174,7 +174,7 @@ impl World {
             }
             Op::MapSnapshot { snapshot: at } => {
                 if let Some(at) = snapshot(at) {
-                    let _ = self.snapshots[at].frozen.map();
+                    let _ = self.snapshots[at].frozen.map(|_| {});
                 }
             }
             Op::LazyFree { region: at, start, len } => {

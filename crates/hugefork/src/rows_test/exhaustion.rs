@@ -141,7 +141,7 @@ fn a_revoked_holder_fails_loudly_and_never_reads_zeros() {
     fn row<G: Ground>(world: &World<G>) {
         let region = world.written(2);
         let (mapped, unmapped, fork) = (region.snapshot(), region.snapshot(), region.fork(RegionOptions::new()));
-        let base = mapped.map().unwrap();
+        let base = mapped.map(|_| {}).unwrap();
         let rest = world.fill();
         region.write(100, 7);
         for snapshot in [&mapped, &unmapped] {
@@ -154,7 +154,7 @@ fn a_revoked_holder_fails_loudly_and_never_reads_zeros() {
             assert!(snapshot.is_revoked() && snapshot.is_revoked_at(5) && !snapshot.is_revoked_at(G::BLOCK));
             assert_eq!(snapshot.duplicate().map(drop), Err(RegionError::Revoked));
         }
-        assert_eq!(unmapped.map(), Err(RegionError::Revoked));
+        assert_eq!(unmapped.map(|_| {}), Err(RegionError::Revoked));
         let load = |address| G::load(&world.pool, address);
         assert_eq!([load(base), load(base + G::BLOCK - 1)], [None; 2], "a plain load of the snapshot");
         assert_eq!(load(base + G::BLOCK), Some(pattern(G::PAGES)));
@@ -337,7 +337,7 @@ fn a_holder_that_cannot_be_hidden_is_revoked_or_intact_and_nothing_in_between() 
         for is_fork in [true, false] {
             let region = world.written(1);
             let (snapshot, fork) = (region.snapshot(), is_fork.then(|| region.fork(RegionOptions::new())));
-            let base = if is_fork { fork.as_ref().unwrap().addresses.base } else { snapshot.map().unwrap() };
+            let base = if is_fork { fork.as_ref().unwrap().addresses.base } else { snapshot.map(|_| {}).unwrap() };
             let snapshot = (!is_fork).then_some(snapshot);
             let rest = world.fill();
             let shown = || kept(region.len(), |offset| world.pool.sys.load(base + offset).unwrap());

@@ -38,7 +38,7 @@ fn a_write_does_not_fail_since_a_snapshot_is_just_being_taken_or_dropped() {
         write_meanwhile(world, |region| {
             for _ in 0..4 {
                 let snapshot = region.snapshot();
-                let _ = snapshot.map();
+                let _ = snapshot.map(|_| {});
                 drop(snapshot.duplicate());
             }
         });
