@@ -14,8 +14,6 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use rustix::thread::sched_yield;
-
 use crate::options::Reserve;
 use crate::pool::frames::Content;
 use crate::pool::holders::{Droppable, Dropped, Enough, Holder};
@@ -110,7 +108,7 @@ impl<S: Sys> Space<S> {
         if is_final || !entry.is_owner() {
             return false;
         }
-        sched_yield();
+        pool.frames.given_back.wait_a_moment();
         true
     }
 
