@@ -27,6 +27,12 @@ use crate::sys::linux::arena::{Arena, Owner};
 use crate::sys::linux::memory::{Linux, cpu_time, now};
 use crate::sys::linux::{owner, signal};
 
+/// Bytes of stack that the handler may need, beside the registers that the kernel puts there (`tests/handler_stack.rs`).
+const STACK: usize = if cfg!(debug_assertions) { 4608 } else { 3072 };
+
+/// What of that is used by the time that the room is looked at.
+const BEFORE: usize = 512;
+
 /// Installations that are told apart.
 const LEVELS: usize = 64;
 
@@ -68,6 +74,11 @@ pub(crate) fn install_once() -> Result<(), SystemError> {
         now();
         cpu_time();
         install(&mut installed)?;
+        if let (Some(frame), Some(stack)) = (signal::large_registers(), signal::alternate_stack())
+            && stack < frame + STACK
+        {
+            report::small_stack(stack, frame + STACK);
+        }
     }
     Ok(())
 }
@@ -149,6 +160,10 @@ fn resolve(address: usize, context: &mut libc::ucontext_t) -> bool {
     if !arena.contains(address) {
         return false;
     }
+    if !has_room(&context.uc_stack) {
+        report::no_stack();
+        std::process::abort();
+    }
     if owner::is_forked_child() {
         report::say(format_args!(
             "{address:#x} lies in a region, and regions do not cross fork(2): this process is a child of their owner"
@@ -173,6 +188,13 @@ fn resolve(address: usize, context: &mut libc::ucontext_t) -> bool {
     }
     space.counters.record_handler(now().saturating_sub(started));
     true
+}
+
+/// Whether enough is left of the alternate stack, if we are on one. What lies below it may be anything, and is not ours.
+fn has_room(stack: &libc::stack_t) -> bool {
+    let here = 0_u8;
+    let left = (&raw const here).addr().wrapping_sub(stack.ss_sp.addr());
+    stack.ss_flags & libc::SS_DISABLE != 0 || left >= stack.ss_size || left >= STACK - BEFORE
 }
 
 /// For an access to what was taken away. True, since the fault was ours.

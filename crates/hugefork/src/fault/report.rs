@@ -52,6 +52,21 @@ pub(super) fn unraisable(address: usize, error: SystemError) {
     ));
 }
 
+/// Says that threads like this one may find no room for the handler.
+pub(super) fn small_stack(has: usize, needed: usize) {
+    say(format_args!(
+        "this process may use AMX tiles: a thread that does, writes to a region and has an alternate signal stack needs one of \
+         {needed} bytes (sigaltstack), and this one has {has}"
+    ));
+}
+
+/// Says that the handler has no room to say more.
+pub(super) fn no_stack() {
+    const LINE: &str = "hugefork: this thread's alternate signal stack is too small to resolve a fault of a region: take one of \
+                        getauxval(AT_MINSIGSTKSZ) + 8 KiB, or none; aborting\n";
+    let _ = rustix::io::write(stderr(), LINE.as_bytes());
+}
+
 /// Says that `address` has nothing behind it any more.
 pub(super) fn revoked<S: Sys>(pool: &PoolCore<S>, address: usize) {
     say(format_args!(

@@ -26,6 +26,38 @@ pub(crate) fn install(signal: c_int, handler: Handler) -> Result<(), SystemError
     set(signal, &action)
 }
 
+/// The alternate stack of the calling thread, in bytes; `None` if it has none.
+pub(crate) fn alternate_stack() -> Option<usize> {
+    let mut stack = MaybeUninit::<libc::stack_t>::uninit();
+    // SAFETY: changes nothing and writes `stack`.
+    if unsafe { libc::sigaltstack(ptr::null(), stack.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: the call wrote it.
+    let stack = unsafe { stack.assume_init() };
+    (stack.ss_flags & libc::SS_DISABLE == 0).then_some(stack.ss_size)
+}
+
+/// What the registers of a thread can take of the stack that a signal is handled on, if this process has asked for more than
+/// every process has: AMX tiles are 8 KiB.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn large_registers() -> Option<usize> {
+    const ARCH_GET_XCOMP_PERM: c_int = 0x1022;
+    const TILES: u64 = 1 << 18;
+    let mut permitted = 0_u64;
+    // SAFETY: writes `permitted`. A kernel without AMX refuses.
+    let asked = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_GET_XCOMP_PERM, &raw mut permitted) };
+    // SAFETY: looks something up.
+    let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
+    (asked == 0 && permitted & TILES != 0).then_some(frame as usize)
+}
+
+/// As on x86-64. Scalable vectors are a thread's own choice elsewhere, and not looked at.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn large_registers() -> Option<usize> {
+    None
+}
+
 /// The disposition of `signal` now.
 pub(crate) fn current(signal: c_int) -> Result<Action, SystemError> {
     let mut action = MaybeUninit::zeroed();
