@@ -7,11 +7,11 @@
 //! ```
 //! The last line mends what forks of forks make inexact: their holders are not told apart.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::options::OnLimit;
+use crate::own::Counted;
 use crate::sync;
 
 /// How long a write that has to wait for room waits before it lets signals in and faults again.
@@ -63,12 +63,12 @@ impl CowAccount {
 
 /// A fork or snapshot's share in the account of the region that it was made from.
 #[derive(Debug)]
-pub(crate) struct Derived(Arc<CowAccount>);
+pub(crate) struct Derived(Counted<CowAccount>);
 
 impl Derived {
-    pub(crate) fn of(account: &Arc<CowAccount>) -> Derived {
+    pub(crate) fn of(account: &Counted<CowAccount>) -> Derived {
         account.derived.fetch_add(1, Ordering::Relaxed);
-        Derived(Arc::clone(account))
+        Derived(account.clone())
     }
 
     /// The last holder of some blocks has given them up.
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn the_account_goes_up_with_copies_and_down_with_their_last_holders() {
-        let account = Arc::new(CowAccount::default());
+        let account = Counted::new(CowAccount::default());
         let (first, second) = (Derived::of(&account), Derived::of(&account));
         (0..5).for_each(|_| account.left());
         first.freed(2);

@@ -8,6 +8,8 @@
 use core::ops::Deref;
 use core::ptr::NonNull;
 
+use crate::own::{Boxed, Own};
+
 /// A value that others may know by pointer.
 pub(crate) trait Known {
     /// Nobody comes to look at the value any more when this returns, and nobody is looking.
@@ -26,7 +28,7 @@ unsafe impl<T: Known + Send + Sync> Sync for Fixed<T> {}
 
 impl<T: Known> Fixed<T> {
     pub(crate) fn new(value: T) -> Fixed<T> {
-        Fixed { value: NonNull::from(Box::leak(Box::new(value))) }
+        Fixed { value: Boxed::into_non_null(Boxed::new_in(value, Own)) }
     }
 }
 
@@ -42,8 +44,8 @@ impl<T: Known> Deref for Fixed<T> {
 impl<T: Known> Drop for Fixed<T> {
     fn drop(&mut self) {
         self.withdraw();
-        // SAFETY: `new` leaked it from a box, and nobody else knows it any more.
-        drop(unsafe { Box::from_raw(self.value.as_ptr()) });
+        // SAFETY: `new` made it from a box, and nobody else knows it any more.
+        drop(unsafe { Boxed::from_non_null_in(self.value, Own) });
     }
 }
 

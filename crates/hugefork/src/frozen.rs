@@ -12,8 +12,8 @@
 //! change under its lock.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use hugefork_kernels::{Target, Use};
 
@@ -23,6 +23,7 @@ use crate::fault::report;
 use crate::fault::resolver::Unresolved;
 use crate::fixed::{Fixed, Known};
 use crate::options::{RegionOptions, Reserve};
+use crate::own::Counted;
 use crate::pool::core::{Home, PoolCore};
 use crate::pool::frames::{Content, Wanted};
 use crate::pool::holders::{Droppable, Dropped, Holder};
@@ -35,7 +36,7 @@ use crate::units::{BlockId, EntryIndex};
 
 /// The blocks of a region at one moment. The pool and the fault handler find it by address.
 pub(crate) struct Frozen<S: Sys> {
-    pool: Arc<PoolCore<S>>,
+    pool: Counted<PoolCore<S>>,
     entries: Entries,
     lock: RegionLock,
     revoked: AtomicUsize,
@@ -212,9 +213,9 @@ impl<S: Sys> Space<S> {
 
 impl<S: Sys> Frozen<S> {
     /// Holds nothing yet.
-    fn empty(pool: &Arc<PoolCore<S>>, count: usize, origin: Derived) -> Fixed<Frozen<S>> {
+    fn empty(pool: &Counted<PoolCore<S>>, count: usize, origin: Derived) -> Fixed<Frozen<S>> {
         let frozen = Fixed::new(Frozen {
-            pool: Arc::clone(pool),
+            pool: pool.clone(),
             entries: Entries::new(count),
             lock: RegionLock::default(),
             revoked: AtomicUsize::new(0),
@@ -242,7 +243,7 @@ impl<S: Sys> Frozen<S> {
         self.entries.get(EntryIndex(self.pool.block_size.count(offset))) == Entry::Revoked
     }
 
-    pub(crate) fn pool(&self) -> &Arc<PoolCore<S>> {
+    pub(crate) fn pool(&self) -> &Counted<PoolCore<S>> {
         &self.pool
     }
 
@@ -492,7 +493,7 @@ impl<S: Sys> Known for Frozen<S> {
 
 impl<S: Sys> Drop for Frozen<S> {
     fn drop(&mut self) {
-        let pool = Arc::clone(&self.pool);
+        let pool = self.pool.clone();
         let booked = (0..self.entries.len()).filter(|&index| self.entries.is_booked(EntryIndex(index))).count();
         pool.frames.unreserve(booked);
         if self.close_view().is_ok() {

@@ -46,6 +46,7 @@ pub mod machine;
 mod model_test;
 mod observer;
 mod options;
+mod own;
 mod pins;
 mod pool;
 mod range;

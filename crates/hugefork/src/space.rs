@@ -19,6 +19,7 @@ use crate::fault::report;
 use crate::fixed::{Fixed, Known};
 use crate::observer::{Changing, Observer};
 use crate::options::{RegionOptions, Reserve};
+use crate::own::Counted;
 use crate::pins::Pins;
 use crate::pool::core::{Home, PoolCore};
 use crate::stats::Counters;
@@ -30,7 +31,7 @@ use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// An address range in the arena, and how many mappings it is split into.
 pub(crate) struct Addresses<S: Sys> {
-    pub(crate) pool: Arc<PoolCore<S>>,
+    pub(crate) pool: Counted<PoolCore<S>>,
     pub(crate) base: usize,
     pub(crate) len: usize,
     /// Mappings as counted in the budget.
@@ -39,7 +40,7 @@ pub(crate) struct Addresses<S: Sys> {
 
 impl<S: Sys> Addresses<S> {
     /// A range of `len` bytes that reads as zeros; to be split into `mappings` mappings soon.
-    pub(crate) fn reserve(pool: &Arc<PoolCore<S>>, len: usize, mappings: usize) -> Result<Self, RegionError> {
+    pub(crate) fn reserve(pool: &Counted<PoolCore<S>>, len: usize, mappings: usize) -> Result<Self, RegionError> {
         let budget = pool.sys.budget();
         // Setting a range aside may split the arena around it.
         let needed = mappings + 2;
@@ -55,7 +56,7 @@ impl<S: Sys> Addresses<S> {
             _ => RegionError::System(error),
         })?;
         budget.replace(0, mappings);
-        Ok(Addresses { pool: Arc::clone(pool), base, len, mappings: AtomicUsize::new(mappings) })
+        Ok(Addresses { pool: pool.clone(), base, len, mappings: AtomicUsize::new(mappings) })
     }
 
     /// The address of an entry.
@@ -144,13 +145,13 @@ pub(crate) struct Space<S: Sys> {
     pub(crate) addresses: Addresses<S>,
     pub(crate) table: Table,
     pub(crate) lock: RegionLock,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) counters: Counted<Counters>,
     pub(crate) history: History,
     /// What the program says of its writes, an [`Advice`](crate::Advice).
     pub(crate) advice: AtomicU8,
     pub(crate) reserve: Reserve,
     pub(crate) limit: Option<CowLimit>,
-    pub(crate) cow: Arc<CowAccount>,
+    pub(crate) cow: Counted<CowAccount>,
     /// Of a fork: its share in the account of the region that it was made from.
     pub(crate) origin: Option<Derived>,
     pub(crate) pins: Pins,
@@ -169,7 +170,7 @@ pub(crate) struct Space<S: Sys> {
 impl<S: Sys> Space<S> {
     /// A region of `len` bytes, a multiple of the block size, that reads as zeros.
     pub(crate) fn zeros(
-        pool: &Arc<PoolCore<S>>,
+        pool: &Counted<PoolCore<S>>,
         len: usize,
         options: RegionOptions,
     ) -> Result<Fixed<Self>, RegionError> {
@@ -199,7 +200,7 @@ impl<S: Sys> Space<S> {
             advice: AtomicU8::new(0),
             reserve: options.reserve,
             limit,
-            cow: Arc::default(),
+            cow: Counted::default(),
             origin,
             pins: Pins::default(),
             observer: OnceLock::new(),
@@ -214,7 +215,7 @@ impl<S: Sys> Space<S> {
         space
     }
 
-    pub(crate) fn pool(&self) -> &Arc<PoolCore<S>> {
+    pub(crate) fn pool(&self) -> &Counted<PoolCore<S>> {
         &self.addresses.pool
     }
 
@@ -232,7 +233,7 @@ impl<S: Sys> Space<S> {
     /// Chooses a new home for blocks that are written from now on, and returns the old one, which stays set aside for as
     /// long as the caller keeps it. Without room for a new one the region stays where it is.
     pub(crate) fn move_home(&self) -> Option<Home<S>> {
-        let new = self.pool().claim_home(self.table.len())?;
+        let new = PoolCore::claim_home(self.pool(), self.table.len())?;
         self.home_first.store(new.first().0, Ordering::Relaxed);
         self.home.lock().unwrap_or_else(PoisonError::into_inner).replace(new)
     }
@@ -461,7 +462,7 @@ impl<S: Sys> Known for Space<S> {
 
 impl<S: Sys> Drop for Space<S> {
     fn drop(&mut self) {
-        let pool = Arc::clone(self.pool());
+        let pool = self.pool().clone();
         let entries = (0..self.table.len()).map(EntryIndex);
         pool.frames.unreserve(entries.clone().filter(|index| self.table.is_booked(*index)).count());
         let held = entries.map(|index| (index, self.table.get(index)));

@@ -21,6 +21,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::report;
 use crate::error::SystemError;
+use crate::own::{Boxed, Own};
 use crate::pool::core::PoolCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::linux::arena::{Arena, Owner};
@@ -117,7 +118,7 @@ fn install(installed: &mut Installed) -> Result<(), SystemError> {
         }
     }
     // Where a fault goes that is not ours must be known before the first one arrives.
-    EARLIER[level].store(Box::into_raw(Box::new(before)), Ordering::Release);
+    EARLIER[level].store(Boxed::into_raw(Boxed::new_in(before, Own)), Ordering::Release);
     signal::install(libc::SIGSEGV, ENTRIES[level])?;
     installed.below[level] = installed.top;
     installed.top = level;

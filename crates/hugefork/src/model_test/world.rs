@@ -1,7 +1,6 @@
 //! A pool of the software MMU, its regions and snapshots, and beside each the plain bytes that it should hold.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use hugefork_kernels::Kernels;
 
@@ -11,6 +10,7 @@ use crate::fault::resolver::Unresolved;
 use crate::fixed::Fixed;
 use crate::frozen::Frozen;
 use crate::options::{OnLimit, RegionOptions, Reserve};
+use crate::own::Counted;
 use crate::pool::core::PoolCore;
 use crate::pool::holders::Droppable;
 use crate::pool::stock::Stock;
@@ -69,7 +69,7 @@ fn options(with: usize, block: usize) -> RegionOptions {
 
 pub(super) struct World {
     pub(super) shape: Shape,
-    pub(super) pool: Arc<PoolCore<SoftMmu>>,
+    pub(super) pool: Counted<PoolCore<SoftMmu>>,
     pub(super) regions: Vec<RegionModel>,
     pub(super) snapshots: Vec<SnapshotModel>,
 }
@@ -79,7 +79,7 @@ impl World {
         let mmu = SoftMmu::new(shape.block * shape.blocks, shape.merging, shape.mappings);
         let size = BlockSize::new(shape.block).unwrap();
         let kernels = Kernels::default_for_this_cpu();
-        let pool = Arc::new(PoolCore::new(mmu, "model".to_owned(), size, shape.blocks, kernels, Stock::default()));
+        let pool = Counted::new(PoolCore::new(mmu, "model".to_owned(), size, shape.blocks, kernels, Stock::default()));
         World { shape, pool, regions: Vec::new(), snapshots: Vec::new() }
     }
 

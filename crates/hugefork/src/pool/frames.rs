@@ -16,6 +16,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
+use crate::own::{self, Boxed};
 use crate::sync::Bell;
 use crate::table::Booked;
 use crate::units::BlockId;
@@ -83,10 +84,10 @@ impl Taken {
 
 /// The blocks of one pool. Lock-free: every method may be called from the fault handler.
 pub(crate) struct Frames {
-    words: Box<[AtomicU32]>,
-    free: Box<[AtomicU64]>,
-    summary: Box<[AtomicU64]>,
-    zeroed: Box<[AtomicU64]>,
+    words: Boxed<[AtomicU32]>,
+    free: Boxed<[AtomicU64]>,
+    summary: Boxed<[AtomicU64]>,
+    zeroed: Boxed<[AtomicU64]>,
     /// Free blocks that are zero and have memory.
     zeroed_count: AtomicUsize,
     /// Free blocks that were never used.
@@ -105,19 +106,21 @@ pub(crate) struct Frames {
 impl Frames {
     /// `count` blocks, all free and fresh.
     pub(crate) fn new(count: usize) -> Frames {
-        let words = Box::new_zeroed_slice(count);
-        let zeroed = (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        let bitmap = |bits: usize| -> Box<[AtomicU64]> {
-            (0..bits.div_ceil(64)).map(|word| AtomicU64::new(low_bits((bits - word * 64).min(64)))).collect()
+        let bitmap = |bits: usize| {
+            let words: Boxed<[AtomicU64]> = own::zeroed(bits.div_ceil(64));
+            words.iter().enumerate().for_each(|(at, word)| {
+                word.store(low_bits((bits - at * 64).min(64)), Ordering::Relaxed);
+            });
+            words
         };
         let free = bitmap(count);
         let summary = bitmap(free.len());
         Frames {
-            // SAFETY: all zeroes is a valid AtomicU32: no references, fresh.
-            words: unsafe { words.assume_init() },
+            // No references, fresh.
+            words: own::zeroed(count),
+            zeroed: own::zeroed(free.len()),
             free,
             summary,
-            zeroed,
             zeroed_count: AtomicUsize::new(0),
             fresh_count: AtomicUsize::new(count),
             available: AtomicUsize::new(count),
@@ -308,7 +311,7 @@ impl Frames {
     pub(crate) fn mark_all_zeroed(&self) {
         debug_assert_eq!(self.available(), self.len());
         self.words.iter().for_each(|word| word.store(CLEAN, Ordering::Relaxed));
-        self.zeroed.iter().zip(&self.free).for_each(|(zeroed, free)| {
+        self.zeroed.iter().zip(self.free.iter()).for_each(|(zeroed, free)| {
             zeroed.store(free.load(Ordering::Relaxed), Ordering::Relaxed);
         });
         self.zeroed_count.store(self.len(), Ordering::SeqCst);

@@ -69,7 +69,7 @@ fn a_revocation_does_not_wait_for_who_waits_for_its_window() {
         let (moment, patience) = (Duration::from_millis(30), Duration::from_secs(10));
         let ((entered, has_entered), (go, may_go), (done, is_done)) = (channel(), channel(), channel());
         let held = region.table.lock(EntryIndex(0));
-        let (visited, pool, tell) = (Arc::clone(&region), Arc::clone(&world.pool), done.clone());
+        let (visited, pool, tell) = (Arc::clone(&region), world.pool.clone(), done.clone());
         let mut threads = vec![std::thread::spawn(move || {
             pool.holders.visit(|_| {
                 entered.send(()).unwrap();
@@ -80,7 +80,7 @@ fn a_revocation_does_not_wait_for_who_waits_for_its_window() {
             tell.send("visit").unwrap();
         })];
         has_entered.recv_timeout(patience).unwrap();
-        let (pool, tell) = (Arc::clone(&world.pool), done.clone());
+        let (pool, tell) = (world.pool.clone(), done.clone());
         threads.push(std::thread::spawn(move || {
             drop(Space::zeros(&pool, G::BLOCK, RegionOptions::new()).unwrap());
             tell.send("new holder").unwrap();

@@ -27,6 +27,7 @@ use super::memory::Linux;
 use super::{named, owner};
 use crate::error::SystemError;
 use crate::frozen::Frozen;
+use crate::own::{self, Boxed};
 use crate::pool::ranges::Ranges;
 use crate::space::Space;
 use crate::sync::SignalsBlocked;
@@ -62,7 +63,7 @@ pub(crate) enum Owner<'a> {
 pub(crate) struct Arena {
     base: usize,
     /// Null, the address of a [`Space`], or that of a [`Frozen`] with [`SNAPSHOT`] in it.
-    owners: Box<[AtomicPtr<()>]>,
+    owners: Boxed<[AtomicPtr<()>]>,
     free: Mutex<Ranges>,
 }
 
@@ -91,11 +92,9 @@ impl Arena {
             match unsafe { mmap_anonymous(ptr::null_mut(), size + ALIGN, ProtFlags::empty(), flags) } {
                 Ok(at) => {
                     let slots = size / SLOT;
-                    let owners = Box::new_zeroed_slice(slots);
                     let arena = Arena {
                         base: at.expose_provenance().next_multiple_of(ALIGN),
-                        // SAFETY: all zeroes is a null AtomicPtr.
-                        owners: unsafe { owners.assume_init() },
+                        owners: own::zeroed(slots),
                         free: Mutex::new(Ranges::new(slots)),
                     };
                     // The first range of all, for good.

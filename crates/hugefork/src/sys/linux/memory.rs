@@ -12,14 +12,14 @@
 //! read-only, marked, and then made writable, which is about 2 us dearer. Zeros, which are private memory, are made by an
 //! `mremap` of the arena's own that leaves those where they are (`MREMAP_DONTUNMAP`), with all flags as well.
 
-use core::ptr;
+use core::ptr::{self, NonNull};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::mm::{
     Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect,
-    mremap_fixed, msync,
+    mremap_fixed, msync, munmap,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -169,6 +169,23 @@ pub(crate) fn refresh_budget() {
     let limit = settings::map_count_limit();
     let others = settings::map_count().unwrap_or(0).saturating_sub(BUDGET.used());
     BUDGET.set_limit(limit.saturating_sub(others + MARGIN));
+}
+
+/// New memory that is nothing but zeros, for books.
+pub(crate) fn map_anonymous(len: usize) -> Option<NonNull<u8>> {
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: a new anonymous mapping touches nothing that exists.
+    let mapped = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, flags) };
+    mapped.ok().and_then(|at| NonNull::new(at.cast()))
+}
+
+/// Gives such memory back; false if the kernel refuses.
+///
+/// # Safety
+/// The range is part of what [`map_anonymous`] made, and nobody uses it any more.
+pub(crate) unsafe fn unmap_anonymous(at: *mut u8, len: usize) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { munmap(at.cast(), len) }.is_ok()
 }
 
 fn pointer(address: usize) -> *mut c_void {
