@@ -144,6 +144,7 @@ fn check_accessors(region: &mut Region, snapshot: &Snapshot) {
     refused(region.pool().reclaim(1));
     refused(region.pool().trim());
     refused(region.pool().region(BLOCK));
+    hugefork::reinstall_fault_handler().unwrap();
     // These touch no memory of the region.
     region.advise(Advice::Whole);
     assert_eq!((region.stats().blocks, region.len()), (4, snapshot.len()));

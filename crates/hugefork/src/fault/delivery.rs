@@ -86,13 +86,17 @@ pub(crate) fn install_once() -> Result<(), SystemError> {
 
 /// Puts hugefork's fault handler on top again, after something else has installed a `SIGSEGV` handler that does not pass
 /// on faults it does not know. That handler keeps getting the faults that are not hugefork's. Does nothing if hugefork's
-/// is on top already.
+/// is on top already, and in a child of `fork(2)`, which has no regions.
 ///
 /// Call it from normal code, not from a signal handler.
 ///
 /// # Errors
 /// What `sigaction(2)` says, or `ENOSPC` when other handlers have come on top more than sixty times; nothing has changed then.
 pub fn reinstall_fault_handler() -> Result<(), SystemError> {
+    if owner::is_forked_child() {
+        // No faults to resolve here, and the lock may be held by a thread that did not come along.
+        return Ok(());
+    }
     install_once()?;
     let _signals = SignalsBlocked::new();
     install(&mut INSTALLED.lock().unwrap_or_else(PoisonError::into_inner))
