@@ -7,11 +7,11 @@
 //! ```
 //! The last line mends what forks of forks make inexact: their holders are not told apart.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::options::OnLimit;
+use crate::own::Counted;
 use crate::sync;
 
 /// How long a write that has to wait for room waits before it lets signals in and faults again.
@@ -88,19 +88,19 @@ impl CowAccount {
 /// A fork or snapshot's tie to the region that it was made from: its share in that region's account, and who its parent is.
 #[derive(Debug)]
 pub(crate) struct Derived {
-    account: Arc<CowAccount>,
+    account: Counted<CowAccount>,
     /// The region that it was made from, or, once that is gone, the one that *that* was made from; 0 if there is none left.
     parent: AtomicU64,
 }
 
 impl Derived {
-    pub(crate) fn of(account: &Arc<CowAccount>) -> Derived {
+    pub(crate) fn of(account: &Counted<CowAccount>) -> Derived {
         Derived::with_parent(account, account.id.0)
     }
 
-    fn with_parent(account: &Arc<CowAccount>, parent: u64) -> Derived {
+    fn with_parent(account: &Counted<CowAccount>, parent: u64) -> Derived {
         account.derived.fetch_add(1, Ordering::Relaxed);
-        Derived { account: Arc::clone(account), parent: AtomicU64::new(parent) }
+        Derived { account: account.clone(), parent: AtomicU64::new(parent) }
     }
 
     /// The last holder of some blocks has given them up.
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_account_goes_up_with_copies_and_down_with_their_last_holders() {
-        let account = Arc::new(CowAccount::default());
+        let account = Counted::new(CowAccount::default());
         let (first, second) = (Derived::of(&account), Derived::of(&account));
         (0..5).for_each(|_| account.left());
         first.freed(2);

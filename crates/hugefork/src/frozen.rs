@@ -12,14 +12,16 @@
 //! change under its lock.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use crate::cow::{Derived, RegionId};
 use crate::error::{RegionError, SystemError};
 use crate::fault::report;
 use crate::fault::resolver::Unresolved;
+use crate::fixed::{Fixed, Known};
 use crate::options::{RegionOptions, Reserve};
+use crate::own::Counted;
 use crate::pool::core::{Home, PoolCore};
 use crate::pool::holders::{Droppable, Dropped, Holder};
 use crate::pool::room::Found;
@@ -30,9 +32,9 @@ use crate::table::split::SplitPage;
 use crate::table::{Booked, Entries, Entry};
 use crate::units::{BlockId, EntryIndex};
 
-/// The blocks of a region at one moment. Stays in its box: the pool and the fault handler find it by address.
+/// The blocks of a region at one moment. The pool and the fault handler find it by address.
 pub(crate) struct Frozen<S: Sys> {
-    pool: Arc<PoolCore<S>>,
+    pool: Counted<PoolCore<S>>,
     entries: Entries,
     lock: RegionLock,
     revoked: AtomicUsize,
@@ -40,7 +42,7 @@ pub(crate) struct Frozen<S: Sys> {
     view: OnceLock<Addresses<S>>,
     origin: Derived,
     /// Keeps the range of the pool that the blocks lie in set aside, so that the next region settles elsewhere.
-    home: Option<Home<S>>,
+    home: OnceLock<Home<S>>,
 }
 
 impl<S: Sys> Space<S> {
@@ -51,12 +53,14 @@ impl<S: Sys> Space<S> {
     /// The cut is consistent. A write that lands before its page is protected is in the blocks that we keep. A thread
     /// whose write comes later waits in its fault until the lock is free, so nothing that it does afterwards can be in
     /// them either.
-    pub(crate) fn freeze(&self) -> Result<Box<Frozen<S>>, RegionError> {
+    pub(crate) fn freeze(&self) -> Result<Fixed<Frozen<S>>, RegionError> {
         loop {
-            let mut frozen = Frozen::empty(self.pool(), self.table.len(), Derived::of(&self.cow));
+            let frozen = Frozen::empty(self.pool(), self.table.len(), Derived::of(&self.cow));
             match self.fill(&frozen) {
                 Ok(()) => {
-                    frozen.home = self.move_home();
+                    if let Some(old) = self.move_home() {
+                        let _ = frozen.home.set(old);
+                    }
                     return Ok(frozen);
                 }
                 Err(RegionError::PoolFull { .. }) if self.make_room_for_copies() => {}
@@ -187,15 +191,15 @@ impl<S: Sys> Frozen<S> {
     }
 
     /// Holds nothing yet.
-    pub(crate) fn empty(pool: &Arc<PoolCore<S>>, count: usize, origin: Derived) -> Box<Frozen<S>> {
-        let frozen = Box::new(Frozen {
-            pool: Arc::clone(pool),
+    pub(crate) fn empty(pool: &Counted<PoolCore<S>>, count: usize, origin: Derived) -> Fixed<Frozen<S>> {
+        let frozen = Fixed::new(Frozen {
+            pool: pool.clone(),
             entries: Entries::new(count),
             lock: RegionLock::default(),
             revoked: AtomicUsize::new(0),
             view: OnceLock::new(),
             origin,
-            home: None,
+            home: OnceLock::new(),
         });
         pool.holders.add(&*frozen);
         frozen
@@ -217,7 +221,7 @@ impl<S: Sys> Frozen<S> {
         self.entries.get(EntryIndex(self.pool.block_size.count(offset))) == Entry::Revoked
     }
 
-    pub(crate) fn pool(&self) -> &Arc<PoolCore<S>> {
+    pub(crate) fn pool(&self) -> &Counted<PoolCore<S>> {
         &self.pool
     }
 
@@ -242,7 +246,7 @@ impl<S: Sys> Frozen<S> {
     }
 
     /// A region that shares these blocks, taking this holder's references over: it holds nothing afterwards.
-    pub(crate) fn share(&self, options: RegionOptions) -> Result<Box<Space<S>>, RegionError> {
+    pub(crate) fn share(&self, options: RegionOptions) -> Result<Fixed<Space<S>>, RegionError> {
         self.check()?;
         let mappings = runs(&self.entries, self.pool.sys.merging()).count();
         let addresses = Addresses::reserve(&self.pool, self.len(), mappings)?;
@@ -277,7 +281,7 @@ impl<S: Sys> Frozen<S> {
     }
 
     /// A second holder of the same blocks.
-    pub(crate) fn duplicate(&self) -> Result<Box<Frozen<S>>, RegionError> {
+    pub(crate) fn duplicate(&self) -> Result<Fixed<Frozen<S>>, RegionError> {
         let copy = Frozen::empty(&self.pool, self.entries.len(), self.origin.clone());
         copy.origin.catch_up(&self.origin);
         let _signals = SignalsBlocked::new();
@@ -329,7 +333,10 @@ impl<S: Sys> Frozen<S> {
     }
 
     /// Makes the bytes visible at an address, the first time, and returns it. One caller at a time.
-    pub(crate) fn map(&self) -> Result<usize, RegionError> {
+    ///
+    /// `enter` is told the address before anybody else can learn of it: whoever reads there next may find that a block
+    /// was taken away, and that fault must find its way here.
+    pub(crate) fn map(&self, enter: impl FnOnce(usize)) -> Result<usize, RegionError> {
         if let Some(view) = self.view.get() {
             return Ok(view.base);
         }
@@ -342,7 +349,10 @@ impl<S: Sys> Frozen<S> {
         let mapped = self.check().and_then(|()| Ok(addresses.map_frozen(&self.entries)?));
         // Not dropped under the lock: that may allocate.
         let unused = match mapped {
-            Ok(()) => self.view.set(addresses).err(),
+            Ok(()) => {
+                enter(base);
+                self.view.set(addresses).err()
+            }
             Err(_) => Some(addresses),
         };
         drop(alone);
@@ -520,10 +530,15 @@ impl<S: Sys> Frozen<S> {
     }
 }
 
+impl<S: Sys> Known for Frozen<S> {
+    fn withdraw(&self) {
+        self.pool.holders.remove(self);
+    }
+}
+
 impl<S: Sys> Drop for Frozen<S> {
     fn drop(&mut self) {
-        let pool = Arc::clone(&self.pool);
-        pool.holders.remove(self);
+        let pool = self.pool.clone();
         let booked = (0..self.entries.len()).filter(|&index| self.entries.is_booked(EntryIndex(index))).count();
         pool.frames.unreserve(booked);
         if self.close_view().is_ok() {

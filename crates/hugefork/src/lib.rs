@@ -43,7 +43,8 @@
 //! # Process
 //! The first pool installs a `SIGSEGV` handler, which passes faults that are not hugefork's on to the one before it (see
 //! [`reinstall_fault_handler`] for the other order). Regions stay with the process: a child of plain `fork(2)` cannot
-//! see them, and its methods return [`RegionError::ForkedChild`].
+//! see them, and its methods return [`RegionError::ForkedChild`], or panic with it where they hand out memory without a
+//! `Result`.
 //!
 //! # Units
 //! Sizes and offsets are bytes. Needs Linux 5.14, x86-64 (aarch64: untested).
@@ -54,6 +55,7 @@ mod advice;
 mod cow;
 mod error;
 mod fault;
+mod fixed;
 mod frozen;
 mod lazy;
 pub mod machine;
@@ -61,6 +63,7 @@ pub mod machine;
 mod model_test;
 mod observer;
 mod options;
+mod own;
 mod pins;
 mod pool;
 mod range;

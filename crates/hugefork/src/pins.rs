@@ -16,6 +16,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::error::RegionError;
+use crate::own::{self, Boxed};
 use crate::region::Region;
 use crate::space::Space;
 use crate::sync::SignalsBlocked;
@@ -27,7 +28,7 @@ use crate::units::EntryIndex;
 /// lock and the region lock.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
-    counts: OnceLock<Box<[AtomicU8]>>,
+    counts: OnceLock<Boxed<[AtomicU8]>>,
 }
 
 impl Pins {
@@ -58,7 +59,7 @@ impl<S: Sys> Space<S> {
     pub(crate) fn pin(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.check(&range)?;
         let entries = self.touched(&range);
-        self.pins.counts.get_or_init(|| (0..self.table.len()).map(|_| AtomicU8::new(0)).collect());
+        self.pins.counts.get_or_init(|| own::zeroed(self.table.len()));
         for index in entries.clone() {
             if let Err(error) = self.pin_block(EntryIndex(index)) {
                 self.unpin_entries(entries.start..index);

@@ -18,8 +18,6 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use rustix::thread::sched_yield;
-
 use crate::cow::{Derived, RegionId};
 use crate::options::Reserve;
 use crate::pool::frames::Content;
@@ -129,7 +127,7 @@ impl<S: Sys> Space<S> {
             Asked::Kept { .. } if asked == Asked::Kept { block, holders } => false,
             Asked::Kept { .. } if pool.leaked.load(Ordering::Relaxed) > 0 => false,
             Asked::Kept { .. } => {
-                sched_yield();
+                pool.frames.given_back.wait_a_moment();
                 true
             }
         }
@@ -352,6 +350,6 @@ impl<S: Sys> Holder for Space<S> {
             return false;
         }
         let _window = self.table.lock(index);
-        is_due() && self.copy_booked(index).is_ok()
+        is_due() && self.copy_booked(index)
     }
 }

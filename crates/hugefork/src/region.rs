@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::advice::Advice;
 use crate::error::RegionError;
+use crate::fixed::Fixed;
 use crate::lazy::LazyFreed;
 use crate::observer::Observer;
 use crate::options::{RegionOptions, Reserve};
@@ -47,13 +48,13 @@ use crate::units::{BASE_PAGE, EntryIndex};
 /// One line on standard error says why, and the thread gets `SIGBUS` at the address it wrote to, as it would from a
 /// mapped file that ran out of space. A `SIGBUS` handler may make room and return: the write is tried again.
 pub struct Region {
-    /// In a box, since the fault handler finds it by address; taken out only to be left behind in a `fork(2)` child.
-    space: Option<Box<Space<Linux>>>,
+    /// Taken out only to be left behind in a `fork(2)` child.
+    space: Option<Fixed<Space<Linux>>>,
     pool: Pool,
 }
 
 impl Region {
-    pub(crate) fn new(pool: Pool, space: Box<Space<Linux>>) -> Region {
+    pub(crate) fn new(pool: Pool, space: Fixed<Space<Linux>>) -> Region {
         if let Some(arena) = Arena::get() {
             arena.register(&space);
         }
@@ -80,7 +81,8 @@ impl Region {
         self.as_mut_ptr()
     }
 
-    /// The first byte. Aligned to the block size; good for [`Region::len`] bytes for as long as the region lives.
+    /// The first byte. Aligned to the block size; good for [`Region::len`] bytes for as long as the region lives, in this
+    /// process and in no child of `fork(2)`: nothing is there.
     ///
     /// Not in signal handlers: a handler that writes here may interrupt a thread that holds a lock which the write needs.
     pub fn as_mut_ptr(&self) -> *mut u8 {

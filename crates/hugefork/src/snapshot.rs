@@ -5,6 +5,7 @@ use std::ops::{Deref, Range};
 use std::sync::Mutex;
 
 use crate::error::RegionError;
+use crate::fixed::Fixed;
 use crate::frozen::Frozen;
 use crate::options::RegionOptions;
 use crate::pool::{Pool, check_owner};
@@ -34,14 +35,14 @@ use crate::sys::linux::owner;
 /// # }
 /// ```
 pub struct Snapshot {
-    /// In a box, since the fault handler finds it by address; taken out only to be left behind in a `fork(2)` child.
-    frozen: Option<Box<Frozen<Linux>>>,
+    /// Taken out only to be left behind in a `fork(2)` child.
+    frozen: Option<Fixed<Frozen<Linux>>>,
     mapping: Mutex<()>,
     pool: Pool,
 }
 
 impl Snapshot {
-    pub(crate) fn new(pool: Pool, frozen: Box<Frozen<Linux>>) -> Snapshot {
+    pub(crate) fn new(pool: Pool, frozen: Fixed<Frozen<Linux>>) -> Snapshot {
         Snapshot { frozen: Some(frozen), mapping: Mutex::new(()), pool }
     }
 
@@ -82,11 +83,11 @@ impl Snapshot {
             None => {
                 let _signals = SignalsBlocked::new();
                 let _one_maps = self.mapping.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                let base = frozen.map()?;
-                if let Some(arena) = Arena::get() {
-                    arena.register_snapshot(base, frozen);
-                }
-                base
+                frozen.map(|base| {
+                    if let Some(arena) = Arena::get() {
+                        arena.register_snapshot(base, frozen);
+                    }
+                })?
             }
         };
         // SAFETY: the view maps all `len` bytes for as long as `self` lives, and nobody writes to blocks that

@@ -16,8 +16,10 @@ use crate::cow::{CowAccount, CowLimit, Derived};
 use crate::error::{RegionError, SystemError};
 use crate::fault::history::History;
 use crate::fault::report;
+use crate::fixed::{Fixed, Known};
 use crate::observer::{Changing, Observer};
 use crate::options::{RegionOptions, Reserve};
+use crate::own::Counted;
 use crate::pins::Pins;
 use crate::pool::core::{Home, PoolCore};
 use crate::stats::Counters;
@@ -29,7 +31,7 @@ use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// An address range in the arena, and how many mappings it is split into.
 pub(crate) struct Addresses<S: Sys> {
-    pub(crate) pool: Arc<PoolCore<S>>,
+    pub(crate) pool: Counted<PoolCore<S>>,
     pub(crate) base: usize,
     pub(crate) len: usize,
     /// Mappings as counted in the budget.
@@ -38,7 +40,7 @@ pub(crate) struct Addresses<S: Sys> {
 
 impl<S: Sys> Addresses<S> {
     /// A range of `len` bytes that reads as zeros; to be split into `mappings` mappings soon.
-    pub(crate) fn reserve(pool: &Arc<PoolCore<S>>, len: usize, mappings: usize) -> Result<Self, RegionError> {
+    pub(crate) fn reserve(pool: &Counted<PoolCore<S>>, len: usize, mappings: usize) -> Result<Self, RegionError> {
         let budget = pool.sys.budget();
         // Setting a range aside may split the arena around it.
         let needed = mappings + 2;
@@ -54,7 +56,7 @@ impl<S: Sys> Addresses<S> {
             _ => RegionError::System(error),
         })?;
         budget.replace(0, mappings);
-        Ok(Addresses { pool: Arc::clone(pool), base, len, mappings: AtomicUsize::new(mappings) })
+        Ok(Addresses { pool: pool.clone(), base, len, mappings: AtomicUsize::new(mappings) })
     }
 
     /// The address of an entry.
@@ -138,18 +140,18 @@ pub(crate) fn joined(left: Entry, right: Entry, merging: Merging) -> bool {
     }
 }
 
-/// A region without its public face. Stays in its box: the fault handler and the pool find it by address.
+/// A region without its public face. The fault handler and the pool find it by address.
 pub(crate) struct Space<S: Sys> {
     pub(crate) addresses: Addresses<S>,
     pub(crate) table: Table,
     pub(crate) lock: RegionLock,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) counters: Counted<Counters>,
     pub(crate) history: History,
     /// What the program says of its writes, an [`Advice`](crate::Advice).
     pub(crate) advice: AtomicU8,
     pub(crate) reserve: Reserve,
     pub(crate) limit: Option<CowLimit>,
-    pub(crate) cow: Arc<CowAccount>,
+    pub(crate) cow: Counted<CowAccount>,
     /// Of a fork: its share in the account of the region that it was made from.
     pub(crate) origin: Option<Derived>,
     pub(crate) pins: Pins,
@@ -167,7 +169,11 @@ pub(crate) struct Space<S: Sys> {
 
 impl<S: Sys> Space<S> {
     /// A region of `len` bytes, a multiple of the block size, that reads as zeros.
-    pub(crate) fn zeros(pool: &Arc<PoolCore<S>>, len: usize, options: RegionOptions) -> Result<Box<Self>, RegionError> {
+    pub(crate) fn zeros(
+        pool: &Counted<PoolCore<S>>,
+        len: usize,
+        options: RegionOptions,
+    ) -> Result<Fixed<Self>, RegionError> {
         let addresses = Addresses::reserve(pool, len, 1)?;
         let space = Self::at(addresses, options, None);
         if options.reserve == Reserve::Full {
@@ -180,12 +186,12 @@ impl<S: Sys> Space<S> {
     }
 
     /// A region at these addresses, which nobody else knows yet.
-    pub(crate) fn at(addresses: Addresses<S>, options: RegionOptions, origin: Option<Derived>) -> Box<Self> {
+    pub(crate) fn at(addresses: Addresses<S>, options: RegionOptions, origin: Option<Derived>) -> Fixed<Self> {
         let size = addresses.pool.block_size;
         let counters = addresses.pool.registry.register();
         let count = size.count(addresses.len);
         let limit = options.limit.map(|(bytes, on_limit)| CowLimit { blocks: bytes.div_ceil(size.bytes()), on_limit });
-        let space = Box::new(Space {
+        let space = Fixed::new(Space {
             addresses,
             table: Table::new(count, size),
             lock: RegionLock::default(),
@@ -194,7 +200,7 @@ impl<S: Sys> Space<S> {
             advice: AtomicU8::new(0),
             reserve: options.reserve,
             limit,
-            cow: Arc::default(),
+            cow: Counted::default(),
             origin,
             pins: Pins::default(),
             observer: OnceLock::new(),
@@ -209,7 +215,7 @@ impl<S: Sys> Space<S> {
         space
     }
 
-    pub(crate) fn pool(&self) -> &Arc<PoolCore<S>> {
+    pub(crate) fn pool(&self) -> &Counted<PoolCore<S>> {
         &self.addresses.pool
     }
 
@@ -227,7 +233,7 @@ impl<S: Sys> Space<S> {
     /// Chooses a new home for blocks that are written from now on, and returns the old one, which stays set aside for as
     /// long as the caller keeps it. Without room for a new one the region stays where it is.
     pub(crate) fn move_home(&self) -> Option<Home<S>> {
-        let new = self.pool().claim_home(self.table.len())?;
+        let new = PoolCore::claim_home(self.pool(), self.table.len())?;
         self.home_first.store(new.first().0, Ordering::Relaxed);
         self.home.lock().unwrap_or_else(PoisonError::into_inner).replace(new)
     }
@@ -460,10 +466,15 @@ impl Face {
     }
 }
 
+impl<S: Sys> Known for Space<S> {
+    fn withdraw(&self) {
+        self.pool().holders.remove(self);
+    }
+}
+
 impl<S: Sys> Drop for Space<S> {
     fn drop(&mut self) {
-        let pool = Arc::clone(self.pool());
-        pool.holders.remove(self);
+        let pool = self.pool().clone();
         let entries = (0..self.table.len()).map(EntryIndex);
         pool.frames.unreserve(entries.clone().filter(|index| self.table.is_booked(*index)).count());
         let held = entries.map(|index| (index, self.table.get(index)));

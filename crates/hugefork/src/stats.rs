@@ -3,10 +3,10 @@
 //! Each region has one [`Counters`]; a pool's figures are the sum over its regions, living and dropped. Counting costs a
 //! fault a dozen relaxed additions on lines that its thread just used, and two clock readings for the histogram.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::own::Counted;
 use crate::pool::{PressureStats, StockStats, SupplyStats};
 use crate::sync::SignalsBlocked;
 
@@ -83,22 +83,22 @@ pub(crate) struct Registry {
 
 #[derive(Debug, Default)]
 struct Registered {
-    live: Vec<Arc<Counters>>,
+    live: Vec<Counted<Counters>>,
     dropped: FaultStats,
 }
 
 impl Registry {
-    pub(crate) fn register(&self) -> Arc<Counters> {
-        let counters = Arc::new(Counters::default());
+    pub(crate) fn register(&self) -> Counted<Counters> {
+        let counters = Counted::new(Counters::default());
         let _signals = SignalsBlocked::new();
-        self.lock().live.push(Arc::clone(&counters));
+        self.lock().live.push(counters.clone());
         counters
     }
 
-    pub(crate) fn retire(&self, counters: &Arc<Counters>) {
+    pub(crate) fn retire(&self, counters: &Counted<Counters>) {
         let _signals = SignalsBlocked::new();
         let mut inner = self.lock();
-        inner.live.retain(|live| !Arc::ptr_eq(live, counters));
+        inner.live.retain(|live| !live.is(counters));
         inner.dropped.add(&counters.read());
     }
 

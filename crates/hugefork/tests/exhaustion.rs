@@ -7,6 +7,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use common::alone::alone;
+use common::seccomp::{every, refuse};
 use common::signals::{address_of, block, give_up, handle, handle_info};
 use hugefork::{
     Backing, BlockSize, BuildError, Commit, Fallback, Granted, Pool, Region, RegionError, RegionOptions, Reserve,
@@ -261,6 +262,37 @@ fn a_bus_error_handler_is_told_the_address() {
         give_up("the write was completed\n");
     })
     .well();
+}
+
+#[test]
+fn a_write_that_cannot_be_completed_nor_reported_as_a_bus_error_aborts() {
+    let ended = alone(|| {
+        handle(libc::SIGABRT, libc::SIG_DFL, 0, &[]);
+        let (_pool, mut region, _snapshot) = full_pool();
+        refuse(every(libc::SYS_rt_tgsigqueueinfo, libc::EPERM));
+        region.as_mut_slice()[BLOCK] = 1;
+    });
+    let said = ended.by(libc::SIGABRT);
+    let (full, abort) = said.trim().split_once('\n').expect("two lines");
+    check_says_that_the_pool_is_full(full);
+    check_one_line(abort, &["SIGBUS", "rt_tgsigqueueinfo failed", "EPERM", "aborting"]);
+}
+
+#[test]
+fn a_read_of_what_was_taken_away_that_cannot_be_a_bus_error_aborts() {
+    let ended = alone(|| {
+        handle(libc::SIGABRT, libc::SIG_DFL, 0, &[]);
+        let pool = build(BLOCK).unwrap();
+        let mut region = pool.region(BLOCK).unwrap();
+        region.as_mut_slice()[0] = 1;
+        let snapshot = region.snapshot().unwrap();
+        let first = snapshot.as_ptr();
+        region.as_mut_slice()[0] = 2;
+        refuse(every(libc::SYS_rt_tgsigqueueinfo, libc::EPERM));
+        // SAFETY: not a byte of it is there any more.
+        unsafe { first.read_volatile() };
+    });
+    assert!(ended.by(libc::SIGABRT).contains("aborting"));
 }
 
 fn limit_address_space(bytes: u64) {

@@ -3,83 +3,14 @@
 mod common;
 
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::os::unix::process::ExitStatusExt;
-use std::panic::AssertUnwindSafe;
-use std::process::ExitStatus;
 
 use common::alone::alone;
+use common::forked::{check_fork, check_fork_dies_of_access_to, in_fork, pool_mappings, region_of_all_kinds};
 use common::{BACKINGS, pool};
-use hugefork::{Backing, BlockSize, BuildError, CoreDump, Pool, Region, RegionError};
-use procfs::process::{MMapPath, MemoryMap, Process, VmFlags};
+use hugefork::{Backing, BlockSize, BuildError, CoreDump, Pool, RegionError};
+use procfs::process::{MemoryMap, VmFlags};
 
 const BLOCK: usize = 2 << 20;
-
-/// How the child ends if `body` panics in it.
-const PANICKED: i32 = 101;
-
-/// Runs `body` in a child made by `fork(2)`, which ends with what it returns, and without any destructor.
-fn in_fork(body: impl FnOnce() -> i32) -> ExitStatus {
-    // SAFETY: the tests here run alone in their process; where they have other threads, the child makes system calls only.
-    match unsafe { libc::fork() } {
-        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
-        0 => {
-            // SAFETY: a child that hangs ends with SIGALRM.
-            unsafe { libc::alarm(300) };
-            let code = std::panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED);
-            // SAFETY: ends the process.
-            unsafe { libc::_exit(code) }
-        }
-        child => {
-            let mut status = 0;
-            // SAFETY: writes the status.
-            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            ExitStatus::from_raw(status)
-        }
-    }
-}
-
-/// The child of [`in_fork`] found everything as it should be.
-#[track_caller]
-fn check_fork(body: impl FnOnce()) {
-    let status = in_fork(|| {
-        body();
-        0
-    });
-    assert!(status.success(), "{status}");
-}
-
-#[track_caller]
-fn check_fork_dies_of_access_to(at: *mut u8) {
-    // SAFETY: a fault, which ends the child.
-    let status = in_fork(|| unsafe { i32::from(at.read_volatile()) });
-    assert_eq!(status.signal(), Some(libc::SIGSEGV), "read: {status}");
-    let status = in_fork(|| {
-        // SAFETY: as above.
-        unsafe { at.write_volatile(99) };
-        0
-    });
-    assert_eq!(status.signal(), Some(libc::SIGSEGV), "write: {status}");
-}
-
-/// This process's mappings of pool memory.
-fn pool_mappings() -> Vec<MemoryMap> {
-    let maps = Process::myself().unwrap().smaps().unwrap();
-    let of_a_pool =
-        |map: &MemoryMap| matches!(&map.pathname, MMapPath::Path(path) if path.to_string_lossy().contains("hugefork"));
-    maps.into_iter().filter(of_a_pool).collect()
-}
-
-/// Blocks of all kinds: alone, never written, shared with a snapshot, shared with a fork.
-fn region_of_all_kinds(pool: &Pool) -> (Region, Region, hugefork::Snapshot) {
-    let block = pool.block_size().bytes();
-    let mut region = pool.region(4 * block).unwrap();
-    region.as_mut_slice()[2 * block..].fill(1);
-    let (fork, snapshot) = (region.fork().unwrap(), region.snapshot().unwrap());
-    region.as_mut_slice()[..block].fill(2);
-    region.as_mut_slice()[3 * block..].fill(3);
-    assert_eq!(snapshot[2 * block], 1);
-    (region, fork, snapshot)
-}
 
 #[test]
 fn a_child_cannot_touch_a_region() {
@@ -240,8 +171,8 @@ fn a_child_that_was_made_before_the_first_pool_has_pools_of_its_own() {
     .well();
 }
 
-/// Looks in `/proc/self/maps` for pool memory that `is_forbidden` by its permissions; with system calls only.
-fn finds_pool_memory(buffer: &mut [u8], is_forbidden: impl Fn(&[u8]) -> bool) -> bool {
+/// Looks in `/proc/self/maps` for what `is_forbidden`; with system calls only.
+fn finds(buffer: &mut [u8], is_forbidden: impl Fn(Mapped) -> bool) -> bool {
     // SAFETY: the name ends with a zero byte.
     let maps = unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY) };
     let mut len = 0;
@@ -257,14 +188,31 @@ fn finds_pool_memory(buffer: &mut [u8], is_forbidden: impl Fn(&[u8]) -> bool) ->
     }
     assert!(len > 0);
     buffer[..len].split(|&byte| byte == b'\n').any(|line| {
-        let permissions = line.split(|&byte| byte == b' ').nth(1).unwrap_or_default();
-        line.windows(8).any(|name| name == b"hugefork") && is_forbidden(permissions)
+        let mut words = line.split(|&byte| byte == b' ');
+        let mut addresses = words.next().unwrap_or_default().split(|&byte| byte == b'-').map(hexadecimal);
+        is_forbidden(Mapped {
+            start: addresses.next().unwrap_or_default(),
+            end: addresses.next().unwrap_or_default(),
+            permissions: words.next().unwrap_or_default(),
+            is_pools: line.windows(8).any(|name| name == b"hugefork"),
+        })
     })
 }
 
-/// Makes 200 children, and more until it is `enough`, while two other threads `work`. None may find pool memory that
-/// `is_forbidden`.
-fn check_forks_amid(work: impl Fn() + Sync, enough: impl Fn() -> bool, is_forbidden: fn(&[u8]) -> bool) {
+/// A line of `/proc/self/maps`.
+struct Mapped<'a> {
+    start: usize,
+    end: usize,
+    permissions: &'a [u8],
+    is_pools: bool,
+}
+
+fn hexadecimal(digits: &[u8]) -> usize {
+    digits.iter().fold(0, |number, digit| number << 4 | (*digit as char).to_digit(16).unwrap_or(0) as usize)
+}
+
+/// Makes 200 children, and more until it is `enough`, while two other threads `work`. None may find what `is_forbidden`.
+fn check_forks_amid(work: impl Fn() + Sync, enough: impl Fn() -> bool, is_forbidden: impl Fn(Mapped) -> bool) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -277,7 +225,7 @@ fn check_forks_amid(work: impl Fn() + Sync, enough: impl Fn() -> bool, is_forbid
         let mut buffer = vec![0; 1 << 20];
         let (mut found, mut failed) = (0, 0);
         for _ in (0..).take_while(|made| *made < 200 || !enough()) {
-            let status = in_fork(|| i32::from(finds_pool_memory(&mut buffer, is_forbidden)));
+            let status = in_fork(|| i32::from(finds(&mut buffer, &is_forbidden)));
             found += usize::from(status.code() == Some(1));
             failed += usize::from(!matches!(status.code(), Some(0 | 1)));
         }
@@ -287,7 +235,7 @@ fn check_forks_amid(work: impl Fn() + Sync, enough: impl Fn() -> bool, is_forbid
 }
 
 /// Faults of all kinds, snapshots and drops.
-fn check_forks_amid_faults(backing: Backing, block_size: BlockSize, is_forbidden: fn(&[u8]) -> bool) {
+fn check_forks_amid_faults(backing: Backing, block_size: BlockSize, is_forbidden: fn(Mapped) -> bool) {
     let block = block_size.bytes();
     let Some(pool) = pool(backing, 24 * block, block_size) else { return };
     let fault = || {
@@ -302,15 +250,19 @@ fn check_forks_amid_faults(backing: Backing, block_size: BlockSize, is_forbidden
     assert_eq!(pool.stats().blocks_free, 24);
 }
 
-fn writable(permissions: &[u8]) -> bool {
-    permissions.contains(&b'w')
+fn pool_memory(mapped: Mapped) -> bool {
+    mapped.is_pools
+}
+
+fn writable_pool_memory(mapped: Mapped) -> bool {
+    mapped.is_pools && mapped.permissions.contains(&b'w')
 }
 
 #[test]
 fn no_child_sees_shmem_pool_memory_whenever_it_is_made() {
     alone(|| {
-        check_forks_amid_faults(Backing::ShmemHuge, BlockSize::MIB_2, |_| true);
-        check_forks_amid_faults(Backing::ShmemBase, BlockSize::KIB_64, |_| true);
+        check_forks_amid_faults(Backing::ShmemHuge, BlockSize::MIB_2, pool_memory);
+        check_forks_amid_faults(Backing::ShmemBase, BlockSize::KIB_64, pool_memory);
     })
     .well();
 }
@@ -318,7 +270,7 @@ fn no_child_sees_shmem_pool_memory_whenever_it_is_made() {
 #[test]
 fn no_child_can_write_to_hugetlb_pool_memory_whenever_it_is_made() {
     // A block is mapped for reading before it can be kept from children (sys/linux/memory.rs).
-    alone(|| check_forks_amid_faults(Backing::Hugetlb, BlockSize::MIB_2, writable)).well();
+    alone(|| check_forks_amid_faults(Backing::Hugetlb, BlockSize::MIB_2, writable_pool_memory)).well();
 }
 
 #[test]
@@ -326,7 +278,28 @@ fn no_child_can_write_to_a_pool_that_was_being_built_when_it_was_made() {
     alone(|| {
         let build = || drop(Pool::builder().capacity(BLOCK).backing(Backing::ShmemBase).build().unwrap());
         build();
-        check_forks_amid(build, || true, writable);
+        check_forks_amid(build, || true, writable_pool_memory);
+    })
+    .well();
+}
+
+/// Zeros where a region was would look like data that was lost.
+#[test]
+fn no_child_sees_zeros_in_place_of_a_region_whenever_it_is_made() {
+    alone(|| {
+        let pool = Pool::builder().capacity(8 * BLOCK).backing(Backing::ShmemBase).build().unwrap();
+        let region = pool.region(4 * BLOCK).unwrap();
+        region.populate().unwrap();
+        let (start, end) = (region.as_ptr().addr(), region.as_ptr().addr() + region.len());
+        let lose_and_write = || {
+            region.discard(0..2 * BLOCK).unwrap();
+            region.lazy_free(2 * BLOCK..4 * BLOCK).unwrap();
+            pool.reclaim(usize::MAX).unwrap();
+            region.populate().unwrap();
+        };
+        let is_readable =
+            |mapped: Mapped| mapped.start < end && start < mapped.end && mapped.permissions.contains(&b'r');
+        check_forks_amid(lose_and_write, || pool.stats().faults.blocks_reclaimed > 20, is_readable);
     })
     .well();
 }

@@ -279,7 +279,7 @@ fn where_pressure_cannot_be_watched_the_pool_works_without_and_says_so_once() {
     });
     let said: Vec<&str> = ended.stderr.lines().filter(|line| line.starts_with("hugefork: ")).collect();
     let all = [
-        "/nonexistent/memory.pressure: open failed: no such file or directory",
+        "/nonexistent/memory.pressure: open failed: no such file or directory (ENOENT)",
         "child: no pressure file",
         "/dev/null: no pressure file",
         "/memory: ",

@@ -22,11 +22,18 @@ use std::sync::{Mutex, PoisonError};
 use super::report;
 use super::resolver::Unresolved;
 use crate::error::SystemError;
+use crate::own::{Boxed, Own};
 use crate::pool::core::PoolCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::linux::arena::{Arena, Owner};
-use crate::sys::linux::memory::{Linux, now};
+use crate::sys::linux::memory::{Linux, cpu_time, now};
 use crate::sys::linux::{owner, signal};
+
+/// Bytes of stack that the handler may need, beside the registers that the kernel puts there (`tests/handler_stack.rs`).
+const STACK: usize = if cfg!(debug_assertions) { 4608 } else { 3072 };
+
+/// What of that is used by the time that the room is looked at.
+const BEFORE: usize = 512;
 
 /// Installations that are told apart.
 const LEVELS: usize = 64;
@@ -65,21 +72,32 @@ pub(crate) fn install_once() -> Result<(), SystemError> {
     let _signals = SignalsBlocked::new();
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
     if installed.levels == 0 {
-        owner::claim()?;
+        // The first look finds out where the clock is, and may read a file and allocate for that: not in the handler.
+        now();
+        cpu_time();
         install(&mut installed)?;
+        if let (Some(frame), Some(stack)) = (signal::large_registers(), signal::alternate_stack())
+            && stack < frame + STACK
+        {
+            report::small_stack(stack, frame + STACK);
+        }
     }
     Ok(())
 }
 
 /// Puts hugefork's fault handler on top again, after something else has installed a `SIGSEGV` handler that does not pass
 /// on faults it does not know. That handler keeps getting the faults that are not hugefork's. Does nothing if hugefork's
-/// is on top already.
+/// is on top already, and in a child of `fork(2)`, which has no regions.
 ///
 /// Call it from normal code, not from a signal handler.
 ///
 /// # Errors
 /// What `sigaction(2)` says, or `ENOSPC` when other handlers have come on top more than sixty times; nothing has changed then.
 pub fn reinstall_fault_handler() -> Result<(), SystemError> {
+    if owner::is_forked_child() {
+        // No faults to resolve here, and the lock may be held by a thread that did not come along.
+        return Ok(());
+    }
     install_once()?;
     let _signals = SignalsBlocked::new();
     install(&mut INSTALLED.lock().unwrap_or_else(PoisonError::into_inner))
@@ -105,7 +123,7 @@ fn install(installed: &mut Installed) -> Result<(), SystemError> {
         }
     }
     // Where a fault goes that is not ours must be known before the first one arrives.
-    EARLIER[level].store(Box::into_raw(Box::new(before)), Ordering::Release);
+    EARLIER[level].store(Boxed::into_raw(Boxed::new_in(before, Own)), Ordering::Release);
     signal::install(libc::SIGSEGV, ENTRIES[level])?;
     installed.below[level] = installed.top;
     installed.top = level;
@@ -148,6 +166,10 @@ fn resolve(address: usize, context: &mut libc::ucontext_t) -> bool {
     if !arena.contains(address) {
         return false;
     }
+    if !has_room(&context.uc_stack) {
+        report::no_stack();
+        std::process::abort();
+    }
     if owner::is_forked_child() {
         report::say(format_args!(
             "{address:#x} lies in a region, and regions do not cross fork(2): this process is a child of their owner"
@@ -168,17 +190,32 @@ fn resolve(address: usize, context: &mut libc::ucontext_t) -> bool {
     let started = now();
     if let Err(reason) = space.resolve(offset) {
         report::unresolved(space.pool(), address, reason);
-        signal::raise_bus_error(address, &mut context.uc_sigmask);
+        raise_bus_error(address, context);
     }
     space.counters.record_handler(now().saturating_sub(started));
     true
 }
 
+/// Whether enough is left of the alternate stack, if we are on one. What lies below it may be anything, and is not ours.
+fn has_room(stack: &libc::stack_t) -> bool {
+    let here = 0_u8;
+    let left = (&raw const here).addr().wrapping_sub(stack.ss_sp.addr());
+    stack.ss_flags & libc::SS_DISABLE != 0 || left >= stack.ss_size || left >= STACK - BEFORE
+}
+
 /// For an access to what was taken away. True, since the fault was ours.
 fn raise_revoked(pool: &PoolCore<Linux>, address: usize, context: &mut libc::ucontext_t) -> bool {
     report::unresolved(pool, address, Unresolved::Revoked);
-    signal::raise_bus_error(address, &mut context.uc_sigmask);
+    raise_bus_error(address, context);
     true
+}
+
+/// For an access that cannot be completed. Without the signal it would be repeated for ever, so then the process is aborted.
+fn raise_bus_error(address: usize, context: &mut libc::ucontext_t) {
+    if let Err(error) = signal::raise_bus_error(address, &mut context.uc_sigmask) {
+        report::unraisable(address, error);
+        std::process::abort();
+    }
 }
 
 /// Whether the processor was writing.

@@ -47,6 +47,28 @@ pub(crate) fn lost<S: Sys>(pool: &PoolCore<S>, address: usize, error: SystemErro
     ));
 }
 
+/// Says that the process cannot be told of an access that cannot be completed.
+pub(super) fn unraisable(address: usize, error: SystemError) {
+    say(format_args!(
+        "the access to {address:#x} cannot be completed, nor raised as SIGBUS: {error}; aborting; allow that call (seccomp)"
+    ));
+}
+
+/// Says that threads like this one may find no room for the handler.
+pub(super) fn small_stack(has: usize, needed: usize) {
+    say(format_args!(
+        "this process may use AMX tiles: a thread that does, writes to a region and has an alternate signal stack needs one of \
+         {needed} bytes (sigaltstack), and this one has {has}"
+    ));
+}
+
+/// Says that the handler has no room to say more.
+pub(super) fn no_stack() {
+    const LINE: &str = "hugefork: this thread's alternate signal stack is too small to resolve a fault of a region: take one of \
+                        getauxval(AT_MINSIGSTKSZ) + 8 KiB, or none; aborting\n";
+    let _ = rustix::io::write(stderr(), LINE.as_bytes());
+}
+
 /// The address of the last line about an access.
 static SAID: AtomicUsize = AtomicUsize::new(0);
 

@@ -313,15 +313,19 @@ impl<S: Sys> Space<S> {
     }
 
     /// Copies the block at `index`, which others hold, into the one that is booked for it. Under the window's lock.
-    pub(crate) fn copy_booked(&self, index: EntryIndex) -> Result<(), Unresolved> {
+    pub(crate) fn copy_booked(&self, index: EntryIndex) -> bool {
         // As above: not while a snapshot is half done.
         drop(self.lock.shared());
-        let (taken, start) = self.take(index, index.0..index.0 + 1, Wanted::Any)?;
-        self.obtain_fresh(taken)?;
+        let Ok((taken, start)) = self.take(index, index.0..index.0 + 1, Wanted::Any) else { return false };
+        if self.obtain_fresh(taken).is_err() {
+            return false;
+        }
         self.copy_blocks(start, taken, index, None, self.outlook(index, None));
-        self.map(start, taken)?;
-        self.count_copied(taken);
-        Ok(())
+        let is_mapped = self.map(start, taken).is_ok();
+        if is_mapped {
+            self.count_copied(taken);
+        }
+        is_mapped
     }
 
     // Choosing, copying and counting are functions of their own so that what they need is off the stack when the deepest

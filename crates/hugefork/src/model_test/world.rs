@@ -1,15 +1,16 @@
 //! A pool of the software MMU, its regions and snapshots, and beside each the plain bytes that it should hold.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use hugefork_kernels::Kernels;
 
 use super::check::{is_lazy, mmu_fits};
 use super::{Op, Shape, interesting, sub_range};
 use crate::fault::resolver::Unresolved;
+use crate::fixed::Fixed;
 use crate::frozen::Frozen;
 use crate::options::{OnLimit, RegionOptions, Reserve};
+use crate::own::Counted;
 use crate::pool::ahead::{Ahead, Got};
 use crate::pool::core::PoolCore;
 use crate::pool::holders::Droppable;
@@ -21,7 +22,7 @@ use crate::table::Entry;
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
 
 pub(super) struct RegionModel {
-    pub(super) space: Box<Space<SoftMmu>>,
+    pub(super) space: Fixed<Space<SoftMmu>>,
     pub(super) bytes: Vec<u8>,
     /// Pages that may be dropped.
     pub(super) lazy: Vec<bool>,
@@ -31,7 +32,7 @@ pub(super) struct RegionModel {
 }
 
 impl RegionModel {
-    pub(super) fn new(space: Box<Space<SoftMmu>>, bytes: Vec<u8>, reserve: Reserve) -> RegionModel {
+    pub(super) fn new(space: Fixed<Space<SoftMmu>>, bytes: Vec<u8>, reserve: Reserve) -> RegionModel {
         let lazy = vec![false; bytes.len() / BASE_PAGE];
         RegionModel { space, bytes, lazy, pins: Vec::new(), reserve }
     }
@@ -53,7 +54,7 @@ impl RegionModel {
 }
 
 pub(super) struct SnapshotModel {
-    pub(super) frozen: Box<Frozen<SoftMmu>>,
+    pub(super) frozen: Fixed<Frozen<SoftMmu>>,
     pub(super) bytes: Vec<u8>,
     pub(super) reserve: Reserve,
 }
@@ -78,7 +79,7 @@ fn options(with: usize, block: usize) -> RegionOptions {
 
 pub(super) struct World {
     pub(super) shape: Shape,
-    pub(super) pool: Arc<PoolCore<SoftMmu>>,
+    pub(super) pool: Counted<PoolCore<SoftMmu>>,
     pub(super) regions: Vec<RegionModel>,
     pub(super) snapshots: Vec<SnapshotModel>,
 }
@@ -89,7 +90,7 @@ impl World {
         let size = BlockSize::new(shape.block).unwrap();
         let kernels = Kernels::default_for_this_cpu();
         let core = PoolCore::new(mmu, "model".to_owned(), size, shape.blocks, kernels, Stock::default());
-        let pool = Arc::new(core.with_ahead(Ahead::new(shape.block * shape.blocks, size)));
+        let pool = Counted::new(core.with_ahead(Ahead::new(shape.block * shape.blocks, size)));
         World { shape, pool, regions: Vec::new(), snapshots: Vec::new() }
     }
 
@@ -190,7 +191,7 @@ impl World {
             }
             Op::MapSnapshot { snapshot: at } => {
                 if let Some(at) = snapshot(at) {
-                    let _ = self.snapshots[at].frozen.map();
+                    let _ = self.snapshots[at].frozen.map(|_| {});
                 }
             }
             Op::LazyFree { region: at, start, len } => {

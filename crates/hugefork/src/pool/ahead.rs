@@ -20,13 +20,13 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::core::PoolCore;
 use super::frames::{Content, Taken};
 use super::worker::{Nap, Worker};
+use crate::own::Counted;
 use crate::stats::count;
 use crate::sys::Sys;
 use crate::units::{BlockSize, HUGE_PAGE};
@@ -128,14 +128,14 @@ pub(crate) enum Got {
 impl<S: Sys> PoolCore<S> {
     /// Starts the thread if the pool is to get memory ahead. `spare` says how many bytes the machine can spare; it is asked on
     /// the thread. Without a thread the pool works as if it were not to; the error says why there is none.
-    pub(crate) fn start_ahead(self: &Arc<Self>, spare: fn() -> usize) -> io::Result<Option<Worker>> {
-        if self.ahead.most == 0 {
+    pub(crate) fn start_ahead(this: &Counted<Self>, spare: fn() -> usize) -> io::Result<Option<Worker>> {
+        if this.ahead.most == 0 {
             return Ok(None);
         }
-        let (working, telling) = (Arc::clone(self), Arc::clone(self));
+        let (working, telling) = (this.clone(), this.clone());
         let work = move || working.keep_ahead(spare);
         let worker = Worker::start("hugefork-ahead", work, move || telling.ahead.nap.tell_to_end())?;
-        self.ahead.running.store(true, Ordering::Relaxed);
+        this.ahead.running.store(true, Ordering::Relaxed);
         Ok(Some(worker))
     }
 

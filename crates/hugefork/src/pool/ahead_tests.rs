@@ -4,6 +4,7 @@ use hugefork_kernels::Kernels;
 
 use super::*;
 use crate::fault::resolver::Resolution;
+use crate::fixed::Fixed;
 use crate::options::RegionOptions;
 use crate::pool::holders::Droppable;
 use crate::pool::stock::Stock;
@@ -17,15 +18,15 @@ const MIB: usize = 1 << 20;
 const PLENTY: fn() -> usize = || usize::MAX;
 
 /// A pool of `pieces` times 2 MiB in blocks of `block` bytes, which gets `most` bytes ahead.
-fn pool(block: usize, pieces: usize, most: usize) -> Arc<PoolCore<SoftMmu>> {
+fn pool(block: usize, pieces: usize, most: usize) -> Counted<PoolCore<SoftMmu>> {
     let size = BlockSize::new(block).unwrap();
     let mmu = SoftMmu::new(pieces * HUGE_PAGE, Merging::Merge, 1000);
     let (blocks, kernels) = (size.count(pieces * HUGE_PAGE), Kernels::default_for_this_cpu());
     let core = PoolCore::new(mmu, "test".to_owned(), size, blocks, kernels, Stock::default());
-    Arc::new(core.with_ahead(Ahead::new(most, size)))
+    Counted::new(core.with_ahead(Ahead::new(most, size)))
 }
 
-fn region(pool: &Arc<PoolCore<SoftMmu>>) -> Box<Space<SoftMmu>> {
+fn region(pool: &Counted<PoolCore<SoftMmu>>) -> Fixed<Space<SoftMmu>> {
     Space::zeros(pool, pool.block_size.len_of(pool.frames.len()), RegionOptions::new()).unwrap()
 }
 
@@ -281,8 +282,8 @@ fn wait_until(what: &str, done: impl Fn() -> bool) {
 fn the_thread_is_woken_by_writes_keeps_ahead_of_them_and_ends_when_told() {
     let pool = pool(2 * MIB, 64, 128 * MIB);
     let space = region(&pool);
-    let others = Arc::strong_count(&pool);
-    let worker = pool.start_ahead(PLENTY).unwrap().unwrap();
+    let others = pool.owners();
+    let worker = PoolCore::start_ahead(&pool, PLENTY).unwrap().unwrap();
     write(&space, 4096);
     wait_until("16 MiB ahead", || pool.frames.zeroed() >= 8);
     for block in 1..40 {
@@ -292,7 +293,7 @@ fn the_thread_is_woken_by_writes_keeps_ahead_of_them_and_ends_when_told() {
     assert_eq!(pool.ahead.stats().blocks_late, 1, "none but the first waited for memory");
     wait_until("all that is left", || pool.frames.zeroed() == 24);
     drop(worker);
-    assert_eq!(Arc::strong_count(&pool), others, "the thread has ended");
+    assert_eq!(pool.owners(), others, "the thread has ended");
     let stats = pool.ahead.stats();
     assert!(stats.running && stats.blocks_ahead == 63);
 }
@@ -300,7 +301,7 @@ fn the_thread_is_woken_by_writes_keeps_ahead_of_them_and_ends_when_told() {
 #[test]
 fn the_thread_stops_where_the_machine_has_nothing_to_spare_and_tries_again_at_the_next_use() {
     let pool = pool(2 * MIB, 64, 128 * MIB);
-    let _worker = pool.start_ahead(|| 0).unwrap().unwrap();
+    let _worker = PoolCore::start_ahead(&pool, || 0).unwrap().unwrap();
     let space = region(&pool);
     for block in 0..3 {
         write(&space, block * HUGE_PAGE + 4096);

@@ -16,6 +16,7 @@ use super::stock::{Stock, ZeroedStock};
 use super::{Pool, Shared};
 use crate::error::{BuildError, SystemError};
 use crate::fault::{delivery, report};
+use crate::own::Counted;
 use crate::sys::linux::arena::{self, Arena};
 use crate::sys::linux::memory::{Dump, Kind, Linux};
 use crate::sys::linux::{owner, settings};
@@ -301,8 +302,8 @@ impl PoolBuilder {
         if self.commit == Commit::Upfront {
             obtain_all(&core)?;
         }
-        let core = Arc::new(core);
-        let keeper = core.start_stock(lower_priority).unwrap_or_else(|error| {
+        let core = Counted::new(core);
+        let keeper = PoolCore::start_stock(&core, lower_priority).unwrap_or_else(|error| {
             report::say(format_args!("pool `{}` goes without a zeroed stock: no thread for it: {error}", core.name));
             None
         });
@@ -311,7 +312,7 @@ impl PoolBuilder {
             Merging::Separate => || usize::MAX,
             Merging::Merge => spare,
         };
-        let supplier = core.start_ahead(spare).unwrap_or_else(|error| {
+        let supplier = PoolCore::start_ahead(&core, spare).unwrap_or_else(|error| {
             report::say(format_args!("pool `{}` gets no memory ahead: no thread for it: {error}", core.name));
             None
         });

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hugefork_kernels::{Kernels, Side, Target, Use};
 
@@ -12,6 +12,7 @@ use super::holders::Holders;
 use super::ranges::Ranges;
 use super::stock::Stock;
 use crate::error::{RegionError, SystemError};
+use crate::own::Counted;
 use crate::stats::Registry;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
@@ -214,10 +215,10 @@ impl<S: Sys> PoolCore<S> {
     /// neighbours in the region are neighbours in the pool and their mappings merge. A wish: the blocks in it may be
     /// taken by others, and there may be no such range. Runs of small blocks start at 2 MiB boundaries where they do in the
     /// region, so that a run of 2 MiB is mapped by one huge entry.
-    pub(crate) fn claim_home(self: &Arc<Self>, count: usize) -> Option<Home<S>> {
+    pub(crate) fn claim_home(this: &Counted<Self>, count: usize) -> Option<Home<S>> {
         let _signals = SignalsBlocked::new();
-        let blocks = self.homes().take(count, (HUGE_PAGE / self.block_size.bytes()).max(1))?;
-        Some(Home { pool: Arc::clone(self), blocks })
+        let blocks = this.homes().take(count, (HUGE_PAGE / this.block_size.bytes()).max(1))?;
+        Some(Home { pool: this.clone(), blocks })
     }
 
     /// The error for a fault or call that found no free block.
@@ -250,7 +251,7 @@ pub(crate) enum Shortage {
 
 /// A range of blocks that a region would like to live in, until this is dropped.
 pub(crate) struct Home<S: Sys> {
-    pool: Arc<PoolCore<S>>,
+    pool: Counted<PoolCore<S>>,
     blocks: Range<usize>,
 }
 

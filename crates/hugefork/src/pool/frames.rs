@@ -19,9 +19,8 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-use rustix::thread::sched_yield;
-
-use crate::sync;
+use crate::own::{self, Boxed};
+use crate::sync::{self, Bell};
 use crate::table::Booked;
 use crate::units::BlockId;
 
@@ -91,10 +90,10 @@ impl Taken {
 
 /// The blocks of one pool. Lock-free: every method may be called from the fault handler.
 pub(crate) struct Frames {
-    words: Box<[AtomicU32]>,
-    free: Box<[AtomicU64]>,
-    summary: Box<[AtomicU64]>,
-    zeroed: Box<[AtomicU64]>,
+    words: Boxed<[AtomicU32]>,
+    free: Boxed<[AtomicU64]>,
+    summary: Boxed<[AtomicU64]>,
+    zeroed: Boxed<[AtomicU64]>,
     /// Free blocks that are zero and have memory.
     zeroed_count: AtomicUsize,
     /// Free blocks that were never used.
@@ -113,24 +112,28 @@ pub(crate) struct Frames {
     changes: AtomicU64,
     /// Takers of runs, who book more than they may find: `[ started : 32 | under way : 32 ]`.
     runs: AtomicU64,
+    /// Rung when a block, a reference or a booking has been given back.
+    pub(crate) given_back: Bell,
 }
 
 impl Frames {
     /// `count` blocks, all free and fresh.
     pub(crate) fn new(count: usize) -> Frames {
-        let words = Box::new_zeroed_slice(count);
-        let zeroed = (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        let bitmap = |bits: usize| -> Box<[AtomicU64]> {
-            (0..bits.div_ceil(64)).map(|word| AtomicU64::new(low_bits((bits - word * 64).min(64)))).collect()
+        let bitmap = |bits: usize| {
+            let words: Boxed<[AtomicU64]> = own::zeroed(bits.div_ceil(64));
+            words.iter().enumerate().for_each(|(at, word)| {
+                word.store(low_bits((bits - at * 64).min(64)), Ordering::Relaxed);
+            });
+            words
         };
         let free = bitmap(count);
         let summary = bitmap(free.len());
         Frames {
-            // SAFETY: all zeroes is a valid AtomicU32: no references, fresh.
-            words: unsafe { words.assume_init() },
+            // No references, fresh.
+            words: own::zeroed(count),
+            zeroed: own::zeroed(free.len()),
             free,
             summary,
-            zeroed,
             zeroed_count: AtomicUsize::new(0),
             fresh_count: AtomicUsize::new(count),
             coming_count: AtomicUsize::new(0),
@@ -139,6 +142,7 @@ impl Frames {
             reserved: AtomicUsize::new(0),
             changes: AtomicU64::new(0),
             runs: AtomicU64::new(0),
+            given_back: Bell::default(),
         }
     }
 
@@ -248,6 +252,7 @@ impl Frames {
         };
         if is_run {
             self.runs.fetch_sub(1, Ordering::SeqCst);
+            self.given_back.ring();
         }
         Some(Taken { first, wanted, count, booked })
     }
@@ -263,6 +268,7 @@ impl Frames {
     pub(crate) fn unreserve(&self, count: usize) {
         self.reserved.fetch_sub(count, Ordering::Relaxed);
         self.available.fetch_add(count, Ordering::Release);
+        self.given_back.ring();
     }
 
     /// A zeroed block: `near` itself, or one not far behind it. One that is somewhere else costs the region a mapping for good,
@@ -309,6 +315,7 @@ impl Frames {
     pub(crate) fn put_back(&self, block: BlockId, content: Content) {
         self.words[block.index()].store(content.encode(), Ordering::Relaxed);
         self.set_free(block, content);
+        self.given_back.ring();
     }
 
     /// Takes those of `blocks` that are free and fresh out of the free list, because memory is on its way for them; returns how
@@ -369,23 +376,21 @@ impl Frames {
         }
     }
 
-    /// Finds the block that `book` promised.
+    /// Finds the block that `book` promised. The promised bit is set, but others may take and give theirs about while we look,
+    /// or the block is just being cleared for the stock: then it is waited for.
     fn take_one(&self, near: BlockId) -> BlockId {
-        loop {
-            let mut from = near.index();
-            for _ in 0..2 {
-                while let Some(candidate) = self.next_free(from) {
-                    if self.claim(candidate) {
-                        return candidate;
-                    }
-                    from = candidate.index() + 1;
-                }
-                from = 0;
+        self.given_back.until(|| self.claim_from(near.index()).or_else(|| self.claim_from(0)))
+    }
+
+    /// Takes the first block at `from` or after it that is free.
+    fn claim_from(&self, mut from: usize) -> Option<BlockId> {
+        while let Some(candidate) = self.next_free(from) {
+            if self.claim(candidate) {
+                return Some(candidate);
             }
-            // The promised bit is set, but others took and gave theirs about while we looked, or the block is just being
-            // cleared for the stock: look again.
-            sched_yield();
+            from = candidate.index() + 1;
         }
+        None
     }
 
     /// What is in a block that the caller holds.
@@ -402,7 +407,7 @@ impl Frames {
     pub(crate) fn mark_all_zeroed(&self) {
         debug_assert_eq!(self.available(), self.len());
         self.words.iter().for_each(|word| word.store(CLEAN, Ordering::Relaxed));
-        self.zeroed.iter().zip(&self.free).for_each(|(zeroed, free)| {
+        self.zeroed.iter().zip(self.free.iter()).for_each(|(zeroed, free)| {
             zeroed.store(free.load(Ordering::Relaxed), Ordering::Relaxed);
         });
         self.zeroed_count.store(self.len(), Ordering::SeqCst);
@@ -427,22 +432,21 @@ impl Frames {
     pub(crate) fn drop_reference(&self, block: BlockId, keep: Booked) -> bool {
         let before = self.words[block.index()].fetch_sub(ONE_REFERENCE, Ordering::Release);
         debug_assert!(before >= ONE_REFERENCE, "a free block lost a holder");
-        match before / ONE_REFERENCE {
-            1 => {}
-            2 => {
-                self.note_change();
-                return false;
-            }
-            _ => return false,
+        let was_last = before / ONE_REFERENCE == 1;
+        if before / ONE_REFERENCE == 2 {
+            self.note_change();
         }
-        // All accesses of earlier holders happen before whatever the next one does with the block.
-        fence(Ordering::Acquire);
-        self.set_free(block, Content::decode(before));
-        match keep {
-            Booked::Yes => self.reserved.fetch_add(1, Ordering::Release),
-            Booked::No => self.available.fetch_add(1, Ordering::Release),
-        };
-        true
+        if was_last {
+            // All accesses of earlier holders happen before whatever the next one does with the block.
+            fence(Ordering::Acquire);
+            self.set_free(block, Content::decode(before));
+            match keep {
+                Booked::Yes => self.reserved.fetch_add(1, Ordering::Release),
+                Booked::No => self.available.fetch_add(1, Ordering::Release),
+            };
+        }
+        self.given_back.ring();
+        was_last
     }
 
     /// Puts a block without references into the free list.
@@ -481,16 +485,12 @@ impl Frames {
     /// Tries until it works or fails while nobody took a run: those book more than they find neighbours, and give the rest
     /// back in a moment.
     fn insist(&self, try_once: impl Fn() -> Option<usize>) -> Option<usize> {
-        loop {
+        self.given_back.until(|| {
             let before = self.runs.load(Ordering::SeqCst);
-            if let Some(done) = try_once() {
-                return Some(done);
-            }
-            if before as u32 == 0 && self.runs.load(Ordering::SeqCst) == before {
-                return None;
-            }
-            sched_yield();
-        }
+            let done = try_once();
+            let is_final = done.is_some() || before as u32 == 0 && self.runs.load(Ordering::SeqCst) == before;
+            is_final.then_some(done)
+        })
     }
 
     /// Takes exactly `block`, with one reference, if there is such a block and it is free.
@@ -678,6 +678,57 @@ mod tests {
             }
         });
         assert_eq!(frames.available(), 130);
+    }
+
+    /// Waits until a thread sleeps; false if it spins instead.
+    fn falls_asleep(thread: i32) -> bool {
+        loop {
+            let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+            let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+            // Ticks of 10 ms in user and kernel mode.
+            let ticks: u64 = [11, 12].iter().map(|&field| fields[field].parse::<u64>().unwrap()).sum();
+            if fields[0] == "S" || ticks > 20 {
+                return fields[0] == "S";
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Has `take` done by a thread that finds nothing until `give` is called, and must not keep the processor from who gives.
+    fn check_sleeps_until<T: Send>(take: impl FnOnce() -> T + Send, give: impl FnOnce()) -> T {
+        let (say, thread) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let taker = scope.spawn(move || {
+                // SAFETY: no arguments.
+                say.send(unsafe { libc::gettid() }).unwrap();
+                take()
+            });
+            let slept = falls_asleep(thread.recv().unwrap());
+            give();
+            assert!(slept, "it spins");
+            taker.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn who_waits_for_a_block_that_is_being_cleared_sleeps() {
+        let frames = Frames::new(1);
+        assert!(frames.take_aside(BlockId(0)), "as the stock's thread does, which everybody else goes before");
+        let taken = check_sleeps_until(|| take(&frames, 0), || frames.put_back(BlockId(0), Content::Clean));
+        assert_eq!((taken, frames.available()), (Some(0), 0));
+    }
+
+    #[test]
+    fn who_waits_for_one_that_is_taking_a_run_sleeps() {
+        let frames = Frames::new(4);
+        // A taker that has booked all blocks, and finds no neighbours.
+        frames.runs.fetch_add(1 << 32 | 1, Ordering::SeqCst);
+        assert_eq!(frames.book(4, 4), Some(4));
+        let give = || {
+            frames.runs.fetch_sub(1, Ordering::SeqCst);
+            frames.given_back.ring();
+        };
+        assert_eq!(check_sleeps_until(|| take(&frames, 0), give), None, "it has kept them all");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
 
 use crate::cow::{Derived, RegionId};
+use crate::own::{List, Own};
 use crate::sync::{RegionLock, SignalsBlocked};
 use crate::units::{BlockId, EntryIndex};
 
@@ -63,10 +64,15 @@ pub(crate) struct Dropped {
 }
 
 /// The list.
-#[derive(Default)]
 pub(crate) struct Holders {
     lock: RegionLock,
-    list: UnsafeCell<Vec<NonNull<dyn Holder>>>,
+    list: UnsafeCell<List<NonNull<dyn Holder>>>,
+}
+
+impl Default for Holders {
+    fn default() -> Holders {
+        Holders { lock: RegionLock::default(), list: UnsafeCell::new(List::new_in(Own)) }
+    }
 }
 
 // SAFETY: the list is only touched under the lock, and holders may be used from any thread.
@@ -78,7 +84,7 @@ impl Holders {
     /// Adds a holder, which must stay in place until it is removed.
     pub(crate) fn add(&self, holder: &(dyn Holder + 'static)) {
         let _signals = SignalsBlocked::new();
-        let mut larger = Vec::new();
+        let mut larger = List::new_in(Own);
         loop {
             let alone = self.lock.exclusive();
             // SAFETY: under the lock, exclusively.

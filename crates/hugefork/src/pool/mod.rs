@@ -44,6 +44,7 @@ use self::pressure::Watcher;
 use self::worker::Worker;
 use crate::error::RegionError;
 use crate::options::RegionOptions;
+use crate::own::Counted;
 use crate::region::Region;
 use crate::space::Space;
 use crate::stats::PoolStats;
@@ -62,7 +63,7 @@ use crate::units::BlockSize;
 /// Methods may be called from any thread, not from a signal handler.
 #[derive(Clone)]
 pub struct Pool {
-    pub(crate) core: Arc<PoolCore<Linux>>,
+    pub(crate) core: Counted<PoolCore<Linux>>,
     pub(crate) shared: Arc<Shared>,
 }
 

@@ -25,6 +25,7 @@ use super::holders::Droppable;
 use super::worker::Worker;
 use crate::error::SystemError;
 use crate::fault::report;
+use crate::own::Counted;
 use crate::stats::count;
 use crate::sys::linux::owner;
 use crate::sys::linux::pressure::{Ask, PressureFile, Signal};
@@ -142,7 +143,7 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     /// Starts it; the error says why there is none.
-    pub(crate) fn start<S: Sys>(core: &Arc<PoolCore<S>>, watch: &PressureWatch) -> Result<Watcher, String> {
+    pub(crate) fn start<S: Sys>(core: &Counted<PoolCore<S>>, watch: &PressureWatch) -> Result<Watcher, String> {
         if core.sys.merging() == Merging::Separate {
             return Err("its hugetlb pages are set aside for it, and others cannot have them".to_owned());
         }
@@ -150,7 +151,7 @@ impl Watcher {
         let counters = Arc::new(Counters { running: AtomicBool::new(true), ..Counters::default() });
         let work = {
             // Of the pool no more than the core: its handles end this thread.
-            let (core, file, counters, step) = (Arc::clone(core), Arc::clone(&file), Arc::clone(&counters), watch.step);
+            let (core, file, counters, step) = (core.clone(), Arc::clone(&file), Arc::clone(&counters), watch.step);
             move || watch_for_pressure(&core, step, &counters, |ask| file.answer(ask))
         };
         let worker = Worker::start("hugefork-press", work, move || file.stop());
@@ -236,6 +237,7 @@ mod tests {
     use hugefork_kernels::Kernels;
 
     use super::*;
+    use crate::fixed::Fixed;
     use crate::options::RegionOptions;
     use crate::pool::stock::Stock;
     use crate::space::Space;
@@ -244,16 +246,16 @@ mod tests {
 
     const BLOCK: usize = 2 << 20;
 
-    type Soft = Box<Space<SoftMmu>>;
+    type Soft = Fixed<Space<SoftMmu>>;
 
-    fn pool(blocks: usize) -> Arc<PoolCore<SoftMmu>> {
+    fn pool(blocks: usize) -> Counted<PoolCore<SoftMmu>> {
         let mmu = SoftMmu::new(blocks * BLOCK, Merging::Merge, 1000);
         let kernels = Kernels::default_for_this_cpu();
-        Arc::new(PoolCore::new(mmu, "test".to_owned(), BlockSize::MIB_2, blocks, kernels, Stock::default()))
+        Counted::new(PoolCore::new(mmu, "test".to_owned(), BlockSize::MIB_2, blocks, kernels, Stock::default()))
     }
 
     /// A region of so many blocks, all of which begin with `value`.
-    fn region(pool: &Arc<PoolCore<SoftMmu>>, blocks: usize, value: u8) -> Soft {
+    fn region(pool: &Counted<PoolCore<SoftMmu>>, blocks: usize, value: u8) -> Soft {
         let space = Space::zeros(pool, blocks * BLOCK, RegionOptions::new()).unwrap();
         (0..blocks).for_each(|block| write(&space, block * BLOCK, value));
         space

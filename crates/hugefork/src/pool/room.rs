@@ -38,18 +38,26 @@ const TRIMMED_AT_ONCE: usize = 32 << 20;
 impl<S: Sys> PoolCore<S> {
     /// Books blocks for `count` entries, dropping what is lazily freed if need be. Not in a fault.
     pub(crate) fn book(&self, count: usize) -> Result<(), RegionError> {
+        if self.try_to_book(count) {
+            return Ok(());
+        }
+        // Allocates: not with signals blocked.
+        Err(RegionError::NotReservable {
+            pool: self.name.clone(),
+            wanted: count,
+            available: self.frames.available(),
+            block_size: self.block_size,
+        })
+    }
+
+    fn try_to_book(&self, count: usize) -> bool {
         let _signals = SignalsBlocked::new();
         while self.frames.reserve(count).is_none() {
             if self.drop_some_lazy() == Found::None {
-                return Err(RegionError::NotReservable {
-                    pool: self.name.clone(),
-                    wanted: count,
-                    available: self.frames.available(),
-                    block_size: self.block_size,
-                });
+                return false;
             }
         }
-        Ok(())
+        true
     }
 
     /// Drops lazily freed blocks so that others can have them. For a fault handler that holds no lock, and for calls, with

@@ -12,7 +12,6 @@
 //! the thread, which gives way to all others, takes its time.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -21,6 +20,7 @@ use hugefork_kernels::{Target, Use};
 use super::core::PoolCore;
 use super::frames::Content;
 use super::worker::{Nap, Worker};
+use crate::own::Counted;
 use crate::stats::count;
 use crate::sys::Sys;
 use crate::units::{BlockId, BlockSize};
@@ -103,17 +103,17 @@ impl Stock {
 impl<S: Sys> PoolCore<S> {
     /// Starts the zeroing thread if the pool is to keep a stock. `lower` is called on it first, to make it give way to others.
     /// Without a thread the pool works as if it kept none; the error says why.
-    pub(crate) fn start_stock(self: &Arc<Self>, lower: fn()) -> io::Result<Option<Worker>> {
-        if self.stock.high == 0 {
+    pub(crate) fn start_stock(this: &Counted<Self>, lower: fn()) -> io::Result<Option<Worker>> {
+        if this.stock.high == 0 {
             return Ok(None);
         }
-        let (working, telling) = (Arc::clone(self), Arc::clone(self));
+        let (working, telling) = (this.clone(), this.clone());
         let work = move || {
             lower();
             working.keep_stock();
         };
         let worker = Worker::start("hugefork-zero", work, move || telling.stock.nap.tell_to_end())?;
-        self.stock.running.store(true, Ordering::Relaxed);
+        this.stock.running.store(true, Ordering::Relaxed);
         Ok(Some(worker))
     }
 

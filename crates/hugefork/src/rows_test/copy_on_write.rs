@@ -33,8 +33,14 @@ fn a_snapshot_is_mapped_on_first_use() {
         let snapshot = region.snapshot();
         assert_eq!(snapshot.view(), None);
         region.write(100, 7);
-        let base = snapshot.map().unwrap();
-        assert_eq!((snapshot.map().unwrap(), snapshot.view()), (base, Some(base)));
+        let mut entered = None;
+        let enter = |base| {
+            assert_eq!(snapshot.view(), None, "a fault there would not find the snapshot");
+            entered = Some(base);
+        };
+        let base = snapshot.map(enter).unwrap();
+        assert_eq!((entered, snapshot.view()), (Some(base), Some(base)));
+        assert_eq!(snapshot.map(|_| panic!("entered once more")), Ok(base));
         let load = |offset| G::load(&world.pool, base + offset).unwrap();
         assert_eq!((kept(snapshot.len(), load), load(100)), (vec![0..2 * G::PAGES], 0));
     }

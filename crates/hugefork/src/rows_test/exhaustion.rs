@@ -143,7 +143,7 @@ fn a_revoked_holder_fails_loudly_and_never_reads_zeros() {
     fn row<G: Ground>(world: &World<G>) {
         let region = world.written(2);
         let (mapped, unmapped, fork) = (region.snapshot(), region.snapshot(), region.fork(RegionOptions::new()));
-        let base = mapped.map().unwrap();
+        let base = mapped.map(|_| {}).unwrap();
         let rest = world.fill();
         region.write(100, 7);
         for snapshot in [&mapped, &unmapped] {
@@ -156,7 +156,7 @@ fn a_revoked_holder_fails_loudly_and_never_reads_zeros() {
             assert!(snapshot.is_revoked() && snapshot.is_revoked_at(5) && !snapshot.is_revoked_at(G::BLOCK));
             assert_eq!(snapshot.duplicate().map(drop), Err(RegionError::Revoked));
         }
-        assert_eq!(unmapped.map(), Err(RegionError::Revoked));
+        assert_eq!(unmapped.map(|_| {}), Err(RegionError::Revoked));
         let load = |address| G::load(&world.pool, address);
         assert_eq!([load(base), load(base + G::BLOCK - 1)], [None; 2], "a plain load of the snapshot");
         assert_eq!(load(base + G::BLOCK), Some(pattern(G::PAGES)));
@@ -293,7 +293,7 @@ fn two_reserved_forks_make_room_for_their_parents_write() {
         let region = world.written(1);
         let (one, two, saved) = (region.fork(reserved()), region.fork(reserved()), region.snapshot());
         saved.reserve().unwrap();
-        let base = saved.map().unwrap();
+        let base = saved.map(|_| {}).unwrap();
         let rest = world.fill();
         region.write(100, 7);
         assert_eq!((region.read(100), world.reserved()), (Some(7), 0), "each has a copy of its own");
@@ -340,7 +340,7 @@ fn a_copy_that_cannot_be_made_from_a_booking_leaves_the_snapshot_as_it_was() {
         let region = world.written(1);
         let snapshot = region.snapshot();
         snapshot.reserve().unwrap();
-        let base = snapshot.map().unwrap();
+        let base = snapshot.map(|_| {}).unwrap();
         let rest = world.fill();
         // Without memory for the copy; with something of the mapping carried out, and with nothing.
         for call in [Call::Obtain, Call::Map, Call::Map] {
@@ -501,7 +501,7 @@ fn a_holder_that_cannot_be_hidden_is_revoked_or_intact_and_nothing_in_between() 
         for is_fork in [true, false] {
             let region = world.written(1);
             let (snapshot, fork) = (region.snapshot(), is_fork.then(|| region.fork(RegionOptions::new())));
-            let base = if is_fork { fork.as_ref().unwrap().addresses.base } else { snapshot.map().unwrap() };
+            let base = if is_fork { fork.as_ref().unwrap().addresses.base } else { snapshot.map(|_| {}).unwrap() };
             let snapshot = (!is_fork).then_some(snapshot);
             let rest = world.fill();
             let shown = || kept(region.len(), |offset| world.pool.sys.load(base + offset).unwrap());

@@ -28,8 +28,10 @@ use std::time::Instant;
 use hugefork_kernels::Kernels;
 
 use crate::error::RegionError;
+use crate::fixed::Fixed;
 use crate::frozen::Frozen;
 use crate::options::{RegionOptions, Reserve};
+use crate::own::Counted;
 use crate::pool::core::PoolCore;
 use crate::pool::holders::{Droppable, Dropped};
 use crate::pool::stock::Stock;
@@ -78,7 +80,7 @@ trait Ground: Sized {
     const PAGES: usize = Self::BLOCK / BASE_PAGE;
 
     /// `None`, said aloud, where the machine has it not.
-    fn pool(blocks: usize) -> Option<Arc<PoolCore<Self::S>>>;
+    fn pool(blocks: usize) -> Option<Counted<PoolCore<Self::S>>>;
 
     /// Makes faults of the region known to who resolves them, and forgotten again.
     fn enter(_: &Space<Self::S>) {}
@@ -109,11 +111,11 @@ macro_rules! soft_ground {
             type S = SoftMmu;
             const BLOCK: usize = 64 << 10;
 
-            fn pool(blocks: usize) -> Option<Arc<PoolCore<SoftMmu>>> {
+            fn pool(blocks: usize) -> Option<Counted<PoolCore<SoftMmu>>> {
                 let mmu = SoftMmu::new(blocks * Self::BLOCK, $merging, 1000);
                 let (name, size) = ("rows".to_owned(), BlockSize::new(Self::BLOCK).unwrap());
                 let kernels = Kernels::default_for_this_cpu();
-                Some(Arc::new(PoolCore::new(mmu, name, size, blocks, kernels, Stock::default())))
+                Some(Counted::new(PoolCore::new(mmu, name, size, blocks, kernels, Stock::default())))
             }
 
             fn load(pool: &PoolCore<SoftMmu>, address: usize) -> Option<u8> {
@@ -145,7 +147,7 @@ macro_rules! real_ground {
             type S = Linux;
             const BLOCK: usize = $block;
 
-            fn pool(blocks: usize) -> Option<Arc<PoolCore<Linux>>> {
+            fn pool(blocks: usize) -> Option<Counted<PoolCore<Linux>>> {
                 real_pool($backing, blocks, Self::BLOCK)
             }
 
@@ -177,7 +179,7 @@ real_ground!(Huge, Backing::ShmemHuge, 2 << 20);
 real_ground!(Hugetlb, Backing::Hugetlb, 2 << 20);
 
 /// As `pool` of `tests/common`, for tests inside of the crate.
-fn real_pool(backing: Backing, blocks: usize, block: usize) -> Option<Arc<PoolCore<Linux>>> {
+fn real_pool(backing: Backing, blocks: usize, block: usize) -> Option<Counted<PoolCore<Linux>>> {
     let builder = Pool::builder().name("rows").capacity(blocks * block).block_size(BlockSize::new(block).unwrap());
     match builder.backing(backing).fallback(Fallback::Refused).build() {
         Ok(pool) => Some(pool.core),
@@ -217,7 +219,7 @@ fn run<G: Ground>(blocks: usize, row: impl FnOnce(&World<G>)) {
 
 /// A pool.
 struct World<G: Ground> {
-    pool: Arc<PoolCore<G::S>>,
+    pool: Counted<PoolCore<G::S>>,
 }
 
 impl<G: Ground> World<G> {
@@ -278,11 +280,11 @@ fn pattern(page: usize) -> u8 {
 
 /// A region whose faults are resolved.
 struct Region<G: Ground> {
-    space: Box<Space<G::S>>,
+    space: Fixed<Space<G::S>>,
 }
 
 impl<G: Ground> Region<G> {
-    fn new(space: Box<Space<G::S>>) -> Region<G> {
+    fn new(space: Fixed<Space<G::S>>) -> Region<G> {
         G::enter(&space);
         Region { space }
     }
@@ -314,7 +316,7 @@ impl<G: Ground> Region<G> {
         kept(self.len(), |offset| self.read(offset).expect("a region can be read"))
     }
 
-    fn snapshot(&self) -> Box<Frozen<G::S>> {
+    fn snapshot(&self) -> Fixed<Frozen<G::S>> {
         self.freeze().unwrap()
     }
 

@@ -38,7 +38,7 @@ fn a_write_does_not_fail_since_a_snapshot_is_just_being_taken_or_dropped() {
         write_meanwhile(world, |region| {
             for _ in 0..4 {
                 let snapshot = region.snapshot();
-                let _ = snapshot.map();
+                let _ = snapshot.map(|_| {});
                 drop(snapshot.duplicate());
             }
         });
@@ -68,7 +68,7 @@ fn a_revocation_does_not_wait_for_who_waits_for_its_window() {
         let fork = ManuallyDrop::new(region.fork(RegionOptions::new()));
         let ((entered, has_entered), (go, may_go), (done, is_done)) = (channel(), channel(), channel());
         let held = region.table.lock(EntryIndex(0));
-        let (visited, pool, tell) = (Arc::clone(&region), Arc::clone(&world.pool), done.clone());
+        let (visited, pool, tell) = (Arc::clone(&region), world.pool.clone(), done.clone());
         let mut threads = vec![std::thread::spawn(move || {
             pool.holders.visit(|_, _| {
                 entered.send(()).unwrap();
@@ -79,7 +79,7 @@ fn a_revocation_does_not_wait_for_who_waits_for_its_window() {
             tell.send("visit").unwrap();
         })];
         has_entered.recv_timeout(PATIENCE).unwrap();
-        let (pool, tell) = (Arc::clone(&world.pool), done.clone());
+        let (pool, tell) = (world.pool.clone(), done.clone());
         let (name, named) = channel();
         let naming = name.clone();
         threads.push(std::thread::spawn(move || {

@@ -5,9 +5,12 @@
 //! | [`WordLock`] | one window of a region's page table | a fault for as long as it clears or copies; `discard`, `populate` |
 //! | [`RegionLock`] | the whole table against a snapshot | shared: a fault while it publishes; exclusive: `fork`, `snapshot`, `lazy_free` |
 //!
+//! [`Bell`]: sleeping until others have changed something.
+//!
 //! Order: the list of holders, window locks (ascending), the region lock. Code outside the handler holds [`SignalsBlocked`] around them:
 //! a signal handler of the program that touched the region meanwhile would otherwise wait for its own thread.
 
+mod bell;
 mod region_lock;
 mod signals;
 #[cfg(test)]
@@ -24,6 +27,7 @@ mod primitive {
     pub(super) const SPINS: u32 = 100;
 }
 
+pub(crate) use bell::Bell;
 pub(crate) use region_lock::RegionLock;
 pub(crate) use signals::SignalsBlocked;
 pub(crate) use word_lock::{WordGuard, WordLock};

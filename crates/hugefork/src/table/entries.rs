@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::entry::{Entry, RESERVED};
+use crate::own::{self, Boxed};
 use crate::units::EntryIndex;
 
 /// Whether an entry has a block booked in the pool.
@@ -14,17 +15,13 @@ pub(crate) enum Booked {
 
 /// One word an entry. Whoever changes one holds the lock that its owner says guards it.
 pub(crate) struct Entries {
-    words: Box<[AtomicU32]>,
+    words: Boxed<[AtomicU32]>,
 }
 
 impl Entries {
     /// `count` entries, all zero. The memory is taken from the system page by page as entries are used.
     pub(crate) fn new(count: usize) -> Entries {
-        let words = Box::new_zeroed_slice(count);
-        Entries {
-            // SAFETY: all zeroes is a valid AtomicU32: an entry that was never written.
-            words: unsafe { words.assume_init() },
-        }
+        Entries { words: own::zeroed(count) }
     }
 
     /// Number of entries.

@@ -24,19 +24,23 @@ use core::ops::{Deref, Range};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::OnceLock;
 
+use crate::own::{self, Boxed, Own, Zeroed};
 use crate::sync::{WordGuard, WordLock};
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex, HUGE_PAGE};
 use split::Split;
 use waiting::Waiting;
 
+// SAFETY: all zeroes is a free lock.
+unsafe impl Zeroed for WordLock {}
+
 /// The entries of one region, and their locks.
 pub(crate) struct Table {
     entries: Entries,
-    windows: Box<[WordLock]>,
+    windows: Boxed<[WordLock]>,
     /// Windows in which something was lazily freed.
     pub(crate) waiting: Waiting,
     /// The pages of split blocks: made at the first split, each kept until the region goes.
-    splits: OnceLock<Box<[AtomicPtr<Split>]>>,
+    splits: OnceLock<Boxed<[AtomicPtr<Split>]>>,
     /// Entries in a window.
     window: usize,
 }
@@ -45,11 +49,9 @@ impl Table {
     /// A table of `count` entries, all zero. The memory is taken from the system page by page as entries are used.
     pub(crate) fn new(count: usize, block_size: BlockSize) -> Table {
         let window = (HUGE_PAGE / block_size.bytes()).max(1);
-        let windows = Box::new_zeroed_slice(count.div_ceil(window));
         Table {
             entries: Entries::new(count),
-            // SAFETY: all zeroes is a valid WordLock: a free one.
-            windows: unsafe { windows.assume_init() },
+            windows: own::zeroed(count.div_ceil(window)),
             waiting: Waiting::new(count.div_ceil(window)),
             splits: OnceLock::new(),
             window,
@@ -127,14 +129,13 @@ impl Table {
 
     /// Makes room for the pages of a block that is about to be split. Allocates: under no lock.
     pub(crate) fn prepare_split(&self, index: EntryIndex, block_size: BlockSize) -> &Split {
-        let none = || (0..self.len()).map(|_| AtomicPtr::default()).collect();
-        let slot = &self.splits.get_or_init(none)[index.0];
+        let slot = &self.splits.get_or_init(|| own::zeroed(self.len()))[index.0];
         if slot.load(Ordering::Acquire).is_null() {
-            let new = Box::into_raw(Box::new(Split::new(block_size.bytes() / BASE_PAGE)));
+            let new = Boxed::into_raw(Boxed::new_in(Split::new(block_size.bytes() / BASE_PAGE), Own));
             let null = core::ptr::null_mut();
             if slot.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
                 // SAFETY: made above and not handed to anybody.
-                drop(unsafe { Box::from_raw(new) });
+                drop(unsafe { Boxed::from_raw_in(new, Own) });
             }
         }
         self.split(index).expect("just made")
@@ -151,11 +152,11 @@ impl Deref for Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        for slot in self.splits.get().into_iter().flatten() {
+        for slot in self.splits.get().into_iter().flat_map(|splits| splits.iter()) {
             let split = slot.load(Ordering::Relaxed);
             if !split.is_null() {
                 // SAFETY: `prepare_split` made it from a box; nobody else has the table any more.
-                drop(unsafe { Box::from_raw(split) });
+                drop(unsafe { Boxed::from_raw_in(split, Own) });
             }
         }
     }

@@ -22,6 +22,8 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
+use crate::own::{self, Boxed};
+
 /// What one base page of a split block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -37,7 +39,7 @@ const STATES: [SplitPage; 4] = [SplitPage::Readable, SplitPage::Writable, SplitP
 /// The pages of one split block.
 #[derive(Debug)]
 pub(crate) struct Split {
-    pages: Box<[AtomicU8]>,
+    pages: Boxed<[AtomicU8]>,
     counts: [AtomicUsize; STATES.len()],
 }
 
@@ -45,7 +47,8 @@ impl Split {
     /// A block of `pages` pages, all `Readable`.
     pub(crate) fn new(pages: usize) -> Split {
         let split = Split {
-            pages: (0..pages).map(|_| AtomicU8::new(SplitPage::Readable as u8)).collect(),
+            // Zero is `Readable`.
+            pages: own::zeroed(pages),
             counts: Default::default(),
         };
         split.counts[SplitPage::Readable as usize].store(pages, Ordering::Relaxed);

@@ -14,14 +14,15 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::own::{self, Boxed};
 use crate::sync::{WordGuard, WordLock};
 
 /// The windows of one region that wait.
 pub(crate) struct Waiting {
     /// The `lazy_free` call that a window waits since, 0 if it does not.
-    marks: Box<[AtomicU32]>,
+    marks: Boxed<[AtomicU32]>,
     /// The window behind each in its queue.
-    next: Box<[AtomicU32]>,
+    next: Boxed<[AtomicU32]>,
     line: Queue,
     aside: Queue,
     /// Guards all of the above. A leaf: nothing is locked under it.
@@ -41,14 +42,9 @@ struct Queue {
 impl Waiting {
     /// Nothing waits.
     pub(crate) fn new(windows: usize) -> Waiting {
-        let words = || {
-            let words = Box::new_zeroed_slice(windows);
-            // SAFETY: all zeroes is a valid AtomicU32.
-            unsafe { words.assume_init() }
-        };
         Waiting {
-            marks: words(),
-            next: words(),
+            marks: own::zeroed(windows),
+            next: own::zeroed(windows),
             line: Queue::default(),
             aside: Queue::default(),
             links: WordLock::default(),

@@ -4,6 +4,8 @@
 
 pub(crate) mod alone;
 pub(crate) mod foreign;
+pub(crate) mod forked;
+pub(crate) mod seccomp;
 pub(crate) mod signals;
 pub(crate) mod wait;
 

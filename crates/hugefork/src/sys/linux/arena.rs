@@ -6,7 +6,14 @@
 //! table   [  A   ][  A  ][  A ][  B  ]            slot → region or snapshot, for the fault handler: one load, no lock
 //! ```
 //! Addresses cost nothing: the range is reserved with `PROT_NONE` and no memory. The gap behind each range turns a write
-//! past its end into a fault that belongs to nobody.
+//! past its end into a fault that belongs to nobody. The pools' direct maps take their addresses here too, and so do some zeros
+//! that nobody touches, of which others are made ([`Arena::zeros`]).
+//!
+//! # In a child of `fork(2)`
+//! What is used of the arena does not cross a fork and would leave holes, which the child's next mappings would fill: a
+//! pointer or a borrow from before the fork would reach them. So the first thing that a child does is to make the holes
+//! inaccessible. One that was forked without the C library (raw `clone`, `_Fork`) has the holes; methods know it all the same,
+//! by the owner's mark.
 
 use core::ops::{Range, RangeInclusive};
 use core::ptr;
@@ -14,21 +21,26 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MsyncFlags, ProtFlags, madvise, mmap_anonymous, mprotect, msync};
 
 use super::memory::Linux;
-use super::named;
+use super::{named, owner};
 use crate::error::SystemError;
 use crate::frozen::Frozen;
+use crate::own::{self, Boxed};
 use crate::pool::ranges::Ranges;
 use crate::space::Space;
 use crate::sync::SignalsBlocked;
+use crate::units::BASE_PAGE;
 
 /// One slot: 64 MiB.
 const SLOT: usize = 64 << 20;
 
 /// The arena starts at a multiple of the largest block size.
 const ALIGN: usize = 1 << 30;
+
+/// Zeros that others are made of.
+pub(crate) const ZEROS: usize = 1 << 30;
 
 /// What is tried, largest first, for programs under `RLIMIT_AS`: 16 TiB … 16 GiB.
 const SIZES: [usize; 6] = [16 << 40, 4 << 40, 1 << 40, 256 << 30, 64 << 30, LEAST];
@@ -54,7 +66,7 @@ pub(crate) enum Owner<'a> {
 pub(crate) struct Arena {
     base: usize,
     /// Null, the address of a [`Space`], or that of a [`Frozen`] with [`SNAPSHOT`] in it.
-    owners: Box<[AtomicPtr<()>]>,
+    owners: Boxed<[AtomicPtr<()>]>,
     free: Mutex<Ranges>,
 }
 
@@ -65,6 +77,8 @@ impl Arena {
             return Ok(arena);
         }
         let arena = Arena::reserve()?;
+        // Before the first range is used: from then on a child would have holes.
+        owner::claim(close_holes)?;
         Ok(ARENA.get_or_init(|| arena))
     }
 
@@ -81,13 +95,16 @@ impl Arena {
             match unsafe { mmap_anonymous(ptr::null_mut(), size + ALIGN, ProtFlags::empty(), flags) } {
                 Ok(at) => {
                     let slots = size / SLOT;
-                    let owners = Box::new_zeroed_slice(slots);
-                    return Ok(Arena {
+                    let arena = Arena {
                         base: at.expose_provenance().next_multiple_of(ALIGN),
-                        // SAFETY: all zeroes is a null AtomicPtr.
-                        owners: unsafe { owners.assume_init() },
+                        owners: own::zeroed(slots),
                         free: Mutex::new(Ranges::new(slots)),
-                    });
+                    };
+                    // The first range of all, for good.
+                    let zeros = arena.take(ZEROS, ALIGN)?;
+                    debug_assert_eq!(zeros, arena.zeros());
+                    arena.show_zeros(zeros, ZEROS)?;
+                    return Ok(arena);
                 }
                 Err(errno) => refused = errno,
             }
@@ -100,8 +117,26 @@ impl Arena {
         let slots = slots_of(len);
         let _signals = SignalsBlocked::new();
         let taken = self.free().take(slots, (align / SLOT).max(1));
-        let range = taken.ok_or(SystemError::new("taking addresses from the arena", Errno::NOMEM))?;
+        let range = taken.ok_or(SystemError::new("taking addresses from hugefork's arena", Errno::NOMEM))?;
         Ok(self.base + range.start * SLOT)
+    }
+
+    /// Makes a range that was just taken, and that nobody knows yet, read as zeros. In no moment is it in a `fork(2)` child,
+    /// where zeros would look like data that was lost.
+    pub(crate) fn show_zeros(&self, at: usize, len: usize) -> Result<(), SystemError> {
+        let range = ptr::with_exposed_provenance_mut(at);
+        // SAFETY: inaccessible as yet, and known to the caller alone; this advice changes no contents.
+        named("madvise(MADV_DONTFORK)", unsafe { madvise(range, len, Advice::LinuxDontFork) })?;
+        // With this, reading 2 MiB of zeros is one fault (the huge zero page) and not 512. A kernel without THP refuses.
+        // SAFETY: as above.
+        let _ = unsafe { madvise(range, len, Advice::LinuxHugepage) };
+        // SAFETY: as above.
+        named("mprotect", unsafe { mprotect(range, len, MprotectFlags::READ) })
+    }
+
+    /// [`ZEROS`] bytes that [`Arena::show_zeros`] made.
+    pub(crate) fn zeros(&self) -> usize {
+        self.base
     }
 
     /// Gives a range back that is inaccessible again.
@@ -165,6 +200,32 @@ impl Arena {
 
     fn free(&self) -> std::sync::MutexGuard<'_, Ranges> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs in each child that the C library forks, before anything that was registered later and before `fork` returns there.
+extern "C" fn close_holes() {
+    if let Some(arena) = Arena::get() {
+        let Range { start, end } = arena.range();
+        close(start, end - start);
+    }
+}
+
+/// Makes what is mapped nowhere in a range inaccessible. What somebody has mapped there already stays: a handler that runs
+/// before ours may have got memory. If the kernel refuses there is nobody to tell, and the accessors know the child anyway.
+fn close(start: usize, len: usize) {
+    let at = ptr::with_exposed_provenance_mut(start);
+    // SAFETY: looks whether all of the range is mapped; with this flag it does nothing else.
+    if unsafe { msync(at, len, MsyncFlags::ASYNC) }.is_ok() {
+        return;
+    }
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: with this flag it replaces nothing.
+    let closed = unsafe { mmap_anonymous(at, len, ProtFlags::empty(), flags) };
+    if closed == Err(Errno::EXIST) && len > BASE_PAGE {
+        let half = (len / 2).next_multiple_of(BASE_PAGE);
+        close(start, half);
+        close(start + half, len - half);
     }
 }
 

@@ -2,16 +2,17 @@
 //!
 //! ```text
 //! memfd        | block 0 | block 1 | block 2 | …          size = capacity
-//! direct map   | rw                            |           never in fork(2) children, never in core dumps
+//! direct map   | rw                            |           in the arena; never in fork(2) children, never in core dumps
 //! region       | block 7 rw | block 8 rw | zeros …         made from the direct map by mremap (shmem), by mmap (hugetlb)
 //! ```
 //! Mapping a block has to make a mapping that `fork(2)` children do not get, at any moment. `mmap` and then
 //! `MADV_DONTFORK` leaves a gap between the two, in which another thread's `fork` hands a child a writable mapping of our
 //! memory. `mremap` of the direct map with an old size of zero instead duplicates a shared mapping with all its flags,
 //! in one call and at the price of the `mmap` alone. hugetlb refuses that (`EINVAL`): there the block is mapped
-//! read-only, marked, and then made writable, which is about 2 us dearer.
+//! read-only, marked, and then made writable, which is about 2 us dearer. Zeros, which are private memory, are made by an
+//! `mremap` of the arena's own that leaves those where they are (`MREMAP_DONTUNMAP`), with all flags as well.
 
-use core::ptr;
+use core::ptr::{self, NonNull};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +25,7 @@ use rustix::mm::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-use super::arena::Arena;
+use super::arena::{self, Arena};
 use super::{named, owner, pagemap, settings};
 use crate::error::SystemError;
 use crate::sys::budget::MappingBudget;
@@ -84,7 +85,7 @@ impl Linux {
             };
         let fd = named("memfd_create", memfd_create("hugefork", flags))?;
         named("ftruncate of the pool's memfd", ftruncate(&fd, capacity as u64))?;
-        let direct = map_aligned(&fd, capacity, kind)?;
+        let direct = map_direct(arena, &fd, capacity, kind)?;
         let memory = Linux { fd, direct, capacity, kind, dump, arena, not_collapsed: AtomicU64::new(0) };
         for (advice, call) in
             [(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)"), (Advice::LinuxDontDump, "madvise(MADV_DONTDUMP)")]
@@ -163,36 +164,31 @@ impl Linux {
     }
 }
 
-/// Maps the whole memfd at a multiple of the largest page that it may be made of.
-fn map_aligned(fd: &OwnedFd, capacity: usize, kind: Kind) -> Result<*mut c_void, SystemError> {
+/// Maps the whole memfd, in the arena, at a multiple of the largest page that it may be made of.
+fn map_direct(arena: &Arena, fd: &OwnedFd, capacity: usize, kind: Kind) -> Result<*mut c_void, SystemError> {
     let align = match kind {
         Kind::Hugetlb { page } => page,
         Kind::ShmemHuge { .. } => HUGE_PAGE,
         Kind::ShmemBase => BASE_PAGE,
     };
-    let space = capacity + align;
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a new anonymous mapping touches nothing that exists.
-    let start = named("mmap", unsafe { mmap_anonymous(ptr::null_mut(), space, ProtFlags::empty(), flags) })?;
-    let lead = start.addr().next_multiple_of(align) - start.addr();
-    // SAFETY: at most `align` bytes into the range that was just made.
-    let aligned = unsafe { start.byte_add(lead) };
+    let at = arena.take(capacity, align)?;
     // Inaccessible until it is marked, or a fork(2) in between would hand a child all of the pool.
-    // SAFETY: replaces part of the range that was just made and that nobody else knows.
-    let mapped = unsafe { mmap(aligned, capacity, ProtFlags::empty(), MapFlags::SHARED | MapFlags::FIXED, fd, 0) };
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
+    // SAFETY: the range was just taken, and nobody else knows it.
+    let mapped = unsafe { mmap(pointer(at), capacity, ProtFlags::empty(), flags, fd, 0) };
     if mapped.is_err() {
-        // SAFETY: the whole range is ours and unused.
-        let _ = unsafe { munmap(start, space) };
-        return named("mmap of the pool", mapped);
+        let _ = give_up(arena, at, capacity);
     }
-    // The trimmings. If the kernel refuses, they stay: addresses without memory.
-    if lead > 0 {
-        // SAFETY: before the direct map, part of the range made above.
-        let _ = unsafe { munmap(start, lead) };
-    }
-    // SAFETY: as above, behind the direct map.
-    let _ = unsafe { munmap(aligned.byte_add(capacity), align - lead) };
     named("mmap of the pool", mapped)
+}
+
+/// Takes every access away from a range of the arena and gives the range back.
+fn give_up(arena: &Arena, at: usize, len: usize) -> Result<(), SystemError> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: the range was taken from the arena by the caller, who gives it up.
+    named("mmap to unmap a range", unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) })?;
+    arena.give_back(at, len);
+    Ok(())
 }
 
 /// Looks up how many mappings regions may have: the limit, less what the rest of the program has, less a margin for it.
@@ -201,6 +197,23 @@ pub(crate) fn refresh_budget() {
     let limit = settings::map_count_limit();
     let others = settings::map_count().unwrap_or(0).saturating_sub(BUDGET.used());
     BUDGET.set_limit(limit.saturating_sub(others + MARGIN));
+}
+
+/// New memory that is nothing but zeros, for books.
+pub(crate) fn map_anonymous(len: usize) -> Option<NonNull<u8>> {
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: a new anonymous mapping touches nothing that exists.
+    let mapped = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, flags) };
+    mapped.ok().and_then(|at| NonNull::new(at.cast()))
+}
+
+/// Gives such memory back; false if the kernel refuses.
+///
+/// # Safety
+/// The range is part of what [`map_anonymous`] made, and nobody uses it any more.
+pub(crate) unsafe fn unmap_anonymous(at: *mut u8, len: usize) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { munmap(at.cast(), len) }.is_ok()
 }
 
 fn pointer(address: usize) -> *mut c_void {
@@ -255,20 +268,16 @@ impl Sys for Linux {
 
     fn reserve(&self, len: usize, align: usize) -> Result<usize, SystemError> {
         let at = self.arena.take(len, align)?;
-        if let Err(failure) = self.map_zeros(at, len) {
+        if let Err(error) = self.arena.show_zeros(at, len) {
             // What is left of the try goes with it, or the addresses stay taken.
             let _ = self.release(at, len);
-            return Err(failure.error);
+            return Err(error);
         }
         Ok(at)
     }
 
     fn release(&self, at: usize, len: usize) -> Result<(), SystemError> {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the range was taken from the arena by the caller, who gives it up.
-        named("mmap to unmap a region", unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) })?;
-        self.arena.give_back(at, len);
-        Ok(())
+        give_up(self.arena, at, len)
     }
 
     fn map(&self, at: usize, len: usize, offset: usize, access: Access) -> Result<(), MapFailure> {
@@ -290,17 +299,20 @@ impl Sys for Linux {
     }
 
     fn map_zeros(&self, at: usize, len: usize) -> Result<(), MapFailure> {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the range lies in the arena and belongs to the caller.
-        let mapped = unsafe { mmap_anonymous(pointer(at), len, ProtFlags::READ, flags) };
-        refused(at, len, named("mmap of zeros", mapped))?;
-        // Zeros in a fork(2) child would look like data that was lost.
-        // SAFETY: as above; this advice changes no contents.
-        let marked = unsafe { madvise(pointer(at), len, Advice::LinuxDontFork) };
-        torn(named("madvise(MADV_DONTFORK)", marked))?;
-        // With this, reading 2 MiB of zeros is one fault (the huge zero page) and not 512. A kernel without THP refuses.
-        // SAFETY: as above.
-        let _ = unsafe { madvise(pointer(at), len, Advice::LinuxHugepage) };
+        let zeros = pointer(self.arena.zeros());
+        for start in (at..at + len).step_by(arena::ZEROS) {
+            let len = arena::ZEROS.min(at + len - start);
+            let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+            // SAFETY: the zeros stay as they are, there are no pages in them; the new range lies in the arena and belongs to
+            // the caller.
+            let moved = unsafe { mremap_fixed(zeros, len, len, flags, pointer(start)) };
+            let mapped = refused(start, len, named("mremap of zeros", moved));
+            if start == at {
+                mapped?
+            } else {
+                mapped.map_err(|failure| MapFailure { left: Left::Unknown, ..failure })?
+            }
+        }
         Ok(())
     }
 
@@ -364,8 +376,8 @@ impl Drop for Linux {
     fn drop(&mut self) {
         // In a fork(2) child the direct map was never there, and something else may be at its place.
         if !owner::is_forked_child() {
-            // SAFETY: the direct map is ours; regions and snapshots hold the pool, so none is left.
-            let _ = unsafe { munmap(self.direct, self.capacity) };
+            // Regions and snapshots hold the pool, so none is left. If the kernel refuses, the addresses stay taken.
+            let _ = give_up(self.arena, self.direct.expose_provenance(), self.capacity);
         }
     }
 }

@@ -16,8 +16,9 @@ static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
 const OWNER: u32 = 1;
 
-/// Marks this process as the owner. Once, before the first region.
-pub(crate) fn claim() -> Result<(), SystemError> {
+/// Marks this process as the owner, and has `in_child` called in each child that is forked by the C library. Before the first
+/// region; once more does no harm.
+pub(crate) fn claim(in_child: unsafe extern "C" fn()) -> Result<(), SystemError> {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a new anonymous mapping touches nothing that exists.
     let page = named("mmap", unsafe { mmap_anonymous(ptr::null_mut(), BASE_PAGE, protection, flags) })?;
@@ -27,7 +28,9 @@ pub(crate) fn claim() -> Result<(), SystemError> {
     // SAFETY: page-aligned, zeroed, and mapped for good.
     unsafe { &*mark }.store(OWNER, Ordering::Relaxed);
     MARK.store(mark, Ordering::Release);
-    Ok(())
+    // SAFETY: `in_child` answers for what it does there.
+    let refused = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    if refused == 0 { Ok(()) } else { named("pthread_atfork", Err(rustix::io::Errno::from_raw_os_error(refused))) }
 }
 
 /// True in a `fork(2)` child of a process that called [`claim`], and in its children.

@@ -26,6 +26,38 @@ pub(crate) fn install(signal: c_int, handler: Handler) -> Result<(), SystemError
     set(signal, &action)
 }
 
+/// The alternate stack of the calling thread, in bytes; `None` if it has none.
+pub(crate) fn alternate_stack() -> Option<usize> {
+    let mut stack = MaybeUninit::<libc::stack_t>::uninit();
+    // SAFETY: changes nothing and writes `stack`.
+    if unsafe { libc::sigaltstack(ptr::null(), stack.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: the call wrote it.
+    let stack = unsafe { stack.assume_init() };
+    (stack.ss_flags & libc::SS_DISABLE == 0).then_some(stack.ss_size)
+}
+
+/// What the registers of a thread can take of the stack that a signal is handled on, if this process has asked for more than
+/// every process has: AMX tiles are 8 KiB.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn large_registers() -> Option<usize> {
+    const ARCH_GET_XCOMP_PERM: c_int = 0x1022;
+    const TILES: u64 = 1 << 18;
+    let mut permitted = 0_u64;
+    // SAFETY: writes `permitted`. A kernel without AMX refuses.
+    let asked = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_GET_XCOMP_PERM, &raw mut permitted) };
+    // SAFETY: looks something up.
+    let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
+    (asked == 0 && permitted & TILES != 0).then_some(frame as usize)
+}
+
+/// As on x86-64. Scalable vectors are a thread's own choice elsewhere, and not looked at.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn large_registers() -> Option<usize> {
+    None
+}
+
 /// The disposition of `signal` now.
 pub(crate) fn current(signal: c_int) -> Result<Action, SystemError> {
     let mut action = MaybeUninit::zeroed();
@@ -64,7 +96,10 @@ fn checked(result: c_int) -> Result<(), SystemError> {
 ///
 /// `interrupted` is the signal mask that will then be in force. As the kernel does with faults, a blocked or ignored
 /// `SIGBUS` is unblocked and made deadly: the instruction cannot be completed.
-pub(crate) fn raise_bus_error(address: usize, interrupted: &mut libc::sigset_t) {
+///
+/// # Errors
+/// The kernel, or what filters system calls for it, refuses: the instruction would be repeated for ever.
+pub(crate) fn raise_bus_error(address: usize, interrupted: &mut libc::sigset_t) -> Result<(), SystemError> {
     // SAFETY: reads the mask.
     let blocked = unsafe { libc::sigismember(interrupted, libc::SIGBUS) } == 1;
     let ignored = current(libc::SIGBUS).is_ok_and(|action| action.sa_sigaction == libc::SIG_IGN);
@@ -85,7 +120,9 @@ pub(crate) fn raise_bus_error(address: usize, interrupted: &mut libc::sigset_t) 
     const { assert!(size_of::<FaultInfo>() == size_of::<libc::siginfo_t>()) };
     let info = FaultInfo { signal: libc::SIGBUS, errno: 0, code: libc::BUS_ADRERR, address, rest: [0; 13] };
     // SAFETY: sends a signal to the calling thread; `info` is as large as a siginfo_t.
-    unsafe {
-        libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), libc::gettid(), libc::SIGBUS, &raw const info);
-    }
+    let sent = unsafe {
+        libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), libc::gettid(), libc::SIGBUS, &raw const info)
+    };
+    let sent = if sent == 0 { Ok(()) } else { Err(super::last_error()) };
+    named("rt_tgsigqueueinfo", sent)
 }

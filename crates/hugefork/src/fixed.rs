@@ -1,0 +1,82 @@
+//! Values that stay where they are and that others know by pointer: the fault handler by the arena, whoever is short of blocks
+//! by the list of holders.
+//!
+//! A `Box` would do it in practice. But a `Box` that is moved claims to be the only way to its value, and `&mut` in a `drop`
+//! does so too, while a handler or a visit may be looking at the value. A [`Fixed`] never makes such a claim before the value has
+//! been withdrawn from all who know it.
+
+use core::ops::Deref;
+use core::ptr::NonNull;
+
+use crate::own::{Boxed, Own};
+
+/// A value that others may know by pointer.
+pub(crate) trait Known {
+    /// Nobody comes to look at the value any more when this returns, and nobody is looking.
+    fn withdraw(&self);
+}
+
+/// Owns a value that stays where it is until it has been withdrawn and dropped.
+pub(crate) struct Fixed<T: Known> {
+    value: NonNull<T>,
+}
+
+// SAFETY: an owner that hands out `&T`, and drops the `T` where it is dropped itself.
+unsafe impl<T: Known + Send + Sync> Send for Fixed<T> {}
+// SAFETY: as above.
+unsafe impl<T: Known + Send + Sync> Sync for Fixed<T> {}
+
+impl<T: Known> Fixed<T> {
+    pub(crate) fn new(value: T) -> Fixed<T> {
+        Fixed { value: Boxed::into_non_null(Boxed::new_in(value, Own)) }
+    }
+}
+
+impl<T: Known> Deref for Fixed<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the value lives until this is dropped, and only shared references to it are made until then.
+        unsafe { self.value.as_ref() }
+    }
+}
+
+impl<T: Known> Drop for Fixed<T> {
+    fn drop(&mut self) {
+        self.withdraw();
+        // SAFETY: `new` made it from a box, and nobody else knows it any more.
+        drop(unsafe { Boxed::from_non_null_in(self.value, Own) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::RefCell;
+
+    struct Notes<'a>(&'a RefCell<Vec<&'static str>>);
+
+    impl Known for Notes<'_> {
+        fn withdraw(&self) {
+            self.0.borrow_mut().push("withdrawn");
+        }
+    }
+
+    impl Drop for Notes<'_> {
+        fn drop(&mut self) {
+            self.0.borrow_mut().push("dropped");
+        }
+    }
+
+    #[test]
+    fn a_value_stays_in_place_when_its_owner_moves_and_is_withdrawn_before_it_goes() {
+        let notes = RefCell::new(Vec::new());
+        let owner = Fixed::new(Notes(&notes));
+        let at: *const Notes<'_> = &raw const *owner;
+        let moved = Some(owner);
+        assert_eq!(moved.as_deref().map(core::ptr::from_ref), Some(at));
+        assert!(notes.borrow().is_empty());
+        drop(moved);
+        assert_eq!(*notes.borrow(), ["withdrawn", "dropped"]);
+    }
+}

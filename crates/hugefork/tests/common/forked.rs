@@ -1,0 +1,86 @@
+//! Children of `fork(2)`, and what they find.
+
+use std::os::unix::process::ExitStatusExt;
+use std::panic::AssertUnwindSafe;
+use std::process::ExitStatus;
+
+use hugefork::{Pool, Region, Snapshot};
+use procfs::process::{MMapPath, MemoryMap, Process};
+
+/// How the child ends if `body` panics in it.
+const PANICKED: i32 = 101;
+
+/// Runs `body` in a child made by `fork(2)`, which ends with what it returns, and without any destructor.
+pub(crate) fn in_fork(body: impl FnOnce() -> i32) -> ExitStatus {
+    // SAFETY: the tests here run alone in their process; where they have other threads, the child makes system calls only.
+    as_child(unsafe { libc::fork() }, body)
+}
+
+/// As [`in_fork`], with a child that the C library knows nothing of, so that none of its handlers runs there.
+pub(crate) fn in_raw_fork(body: impl FnOnce() -> i32) -> ExitStatus {
+    // SAFETY: as above; the child goes on with a copy of this stack.
+    as_child(unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32, body)
+}
+
+/// Goes on as the child that `forked` says, or waits for it.
+fn as_child(forked: i32, body: impl FnOnce() -> i32) -> ExitStatus {
+    match forked {
+        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
+        0 => {
+            // SAFETY: a child that hangs ends with SIGALRM.
+            unsafe { libc::alarm(10) };
+            let code = std::panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED);
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(code) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: writes the status.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            ExitStatus::from_raw(status)
+        }
+    }
+}
+
+/// The child of [`in_fork`] found everything as it should be.
+#[track_caller]
+pub(crate) fn check_fork(body: impl FnOnce()) {
+    let status = in_fork(|| {
+        body();
+        0
+    });
+    assert!(status.success(), "{status}");
+}
+
+#[track_caller]
+pub(crate) fn check_fork_dies_of_access_to(at: *mut u8) {
+    // SAFETY: a fault, which ends the child.
+    let status = in_fork(|| unsafe { i32::from(at.read_volatile()) });
+    assert_eq!(status.signal(), Some(libc::SIGSEGV), "read: {status}");
+    let status = in_fork(|| {
+        // SAFETY: as above.
+        unsafe { at.write_volatile(99) };
+        0
+    });
+    assert_eq!(status.signal(), Some(libc::SIGSEGV), "write: {status}");
+}
+
+/// This process's mappings of pool memory.
+pub(crate) fn pool_mappings() -> Vec<MemoryMap> {
+    let maps = Process::myself().unwrap().smaps().unwrap();
+    let of_a_pool =
+        |map: &MemoryMap| matches!(&map.pathname, MMapPath::Path(path) if path.to_string_lossy().contains("hugefork"));
+    maps.into_iter().filter(of_a_pool).collect()
+}
+
+/// Blocks of all kinds: alone, never written, shared with a snapshot, shared with a fork.
+pub(crate) fn region_of_all_kinds(pool: &Pool) -> (Region, Region, Snapshot) {
+    let block = pool.block_size().bytes();
+    let mut region = pool.region(4 * block).unwrap();
+    region.as_mut_slice()[2 * block..].fill(1);
+    let (fork, snapshot) = (region.fork().unwrap(), region.snapshot().unwrap());
+    region.as_mut_slice()[..block].fill(2);
+    region.as_mut_slice()[3 * block..].fill(3);
+    assert_eq!(snapshot[2 * block], 1);
+    (region, fork, snapshot)
+}

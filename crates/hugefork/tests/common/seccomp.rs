@@ -1,0 +1,52 @@
+//! System calls that the kernel refuses from now on, in this process and for good.
+
+use core::ffi::{c_int, c_long};
+
+/// A call that is to be refused.
+#[derive(Clone, Copy)]
+pub(crate) struct Refused {
+    pub(crate) call: c_long,
+    /// Only where this argument has this value; its lower half is looked at.
+    pub(crate) argument: Option<(u32, u32)>,
+    pub(crate) errno: c_int,
+}
+
+/// Every `call`, whatever it is asked.
+pub(crate) fn every(call: c_long, errno: c_int) -> Refused {
+    Refused { call, argument: None, errno }
+}
+
+/// `call` with `value` as its argument number `nth`, from 0.
+pub(crate) fn with(call: c_long, nth: u32, value: c_int, errno: c_int) -> Refused {
+    Refused { call, argument: Some((nth, value as u32)), errno }
+}
+
+/// Has the calling thread, and threads that it starts later, refused one more kind of call. No privilege is needed.
+pub(crate) fn refuse(what: Refused) {
+    const NUMBER: u32 = 0;
+    const ARGUMENTS: u32 = 16;
+    let load = |at: u32| step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, at);
+    let unless_equal_skip =
+        |value: u32, skipped: u8| step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, skipped, value);
+    let end = |result: u32| step(libc::BPF_RET | libc::BPF_K, 0, 0, result);
+    let mut program = vec![load(NUMBER)];
+    match what.argument {
+        None => program.push(unless_equal_skip(what.call as u32, 1)),
+        Some((nth, value)) => program.extend([
+            unless_equal_skip(what.call as u32, 3),
+            load(ARGUMENTS + 8 * nth),
+            unless_equal_skip(value, 1),
+        ]),
+    }
+    program.extend([end(libc::SECCOMP_RET_ERRNO | what.errno as u32), end(libc::SECCOMP_RET_ALLOW)]);
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: no memory is involved.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
+    // SAFETY: reads the program.
+    let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) };
+    assert_eq!(set, 0, "seccomp: {}", std::io::Error::last_os_error());
+}
+
+fn step(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt, jf, k }
+}

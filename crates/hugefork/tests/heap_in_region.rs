@@ -1,0 +1,237 @@
+//! A program whose heap lies in a region: what the engine keeps books in must not come from there, since it writes to its books
+//! in the fault handler and under the locks that a fault would wait for.
+
+mod common;
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::alloc::System;
+
+use common::alone::alone;
+use common::{BACKINGS, pool};
+use hugefork::{Backing, BlockSize, Pool, PressureWatch, Region, RegionOptions, Reserve, ZeroedStock};
+
+const BLOCK: usize = 2 << 20;
+
+/// The system's allocator until it is given a region; then everything comes from there, and what comes back is used again.
+struct Heap {
+    is_locked: AtomicBool,
+    start: AtomicUsize,
+    end: AtomicUsize,
+    inner: UnsafeCell<Inner>,
+}
+
+struct Inner {
+    next: usize,
+    /// The last free piece of each power of two; each begins with the address of the one before it.
+    free: [usize; 64],
+}
+
+// SAFETY: the inner part is touched under the lock.
+unsafe impl Sync for Heap {}
+
+#[global_allocator]
+static HEAP: Heap = Heap {
+    is_locked: AtomicBool::new(false),
+    start: AtomicUsize::new(0),
+    end: AtomicUsize::new(0),
+    inner: UnsafeCell::new(Inner { next: 0, free: [0; 64] }),
+};
+
+/// What has come from the region so far.
+static SERVED: AtomicUsize = AtomicUsize::new(0);
+
+impl Heap {
+    /// Serves all from `region` from now on, which lives until the process ends.
+    fn switch_to(&self, region: Region) {
+        let start = region.as_ptr().expose_provenance();
+        let len = region.len();
+        std::mem::forget(region);
+        self.locked(|inner| inner.next = start);
+        self.end.store(start + len, Ordering::SeqCst);
+        self.start.store(start, Ordering::SeqCst);
+    }
+
+    fn locked<T>(&self, body: impl FnOnce(&mut Inner) -> T) -> T {
+        while self.is_locked.swap(true, Ordering::Acquire) {
+            // SAFETY: no arguments.
+            unsafe { libc::sched_yield() };
+        }
+        // SAFETY: under the lock.
+        let result = body(unsafe { &mut *self.inner.get() });
+        self.is_locked.store(false, Ordering::Release);
+        result
+    }
+
+    fn holds(&self, at: usize) -> bool {
+        let start = self.start.load(Ordering::SeqCst);
+        start != 0 && (start..self.end.load(Ordering::SeqCst)).contains(&at)
+    }
+}
+
+/// Which power of two a piece is: at least 16 bytes, so that it can hold the address of another.
+fn class(layout: Layout) -> usize {
+    layout.size().max(layout.align()).max(16).next_power_of_two().trailing_zeros() as usize
+}
+
+// SAFETY: pieces are disjoint, as large and as aligned as their class, and in memory that stays.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if self.start.load(Ordering::SeqCst) == 0 {
+            // SAFETY: the caller's promise.
+            return unsafe { System.alloc(layout) };
+        }
+        SERVED.fetch_add(1, Ordering::Relaxed);
+        self.locked(|inner| {
+            let class = class(layout);
+            let free = inner.free[class];
+            if free != 0 {
+                let free = ptr::with_exposed_provenance_mut::<usize>(free);
+                // SAFETY: a free piece begins with the address of another, or zero.
+                inner.free[class] = unsafe { free.read() };
+                return free.cast();
+            }
+            let at = inner.next.next_multiple_of(1 << class);
+            inner.next = at + (1 << class);
+            if inner.next > self.end.load(Ordering::SeqCst) {
+                ptr::null_mut()
+            } else {
+                ptr::with_exposed_provenance_mut(at)
+            }
+        })
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        if !self.holds(at.expose_provenance()) {
+            // SAFETY: the caller's promise; it came from there.
+            return unsafe { System.dealloc(at, layout) };
+        }
+        self.locked(|inner| {
+            let class = class(layout);
+            // SAFETY: the piece is at least 16 bytes, and nobody's any more. The write may fault: it lies in the region.
+            unsafe { at.cast::<usize>().write(inner.free[class]) };
+            inner.free[class] = at.addr();
+        });
+    }
+}
+
+/// The heap's region is not to be dropped, and snapshots of it are what the program is for.
+fn heap_in(pool: &Pool, len: usize) -> &'static Region {
+    let region = pool.region(len).unwrap();
+    // Two handles of one region, neither of which is ever dropped: one for the heap, one for the test.
+    // SAFETY: a bitwise copy of a value that is never dropped; its methods take shared references.
+    let heap = unsafe { ptr::read(&raw const region) };
+    let region = Box::leak(Box::new(region));
+    HEAP.switch_to(heap);
+    region
+}
+
+/// Uses the heap, so that it has been written to since the last snapshot, or not yet, where the engine comes by.
+fn churn(kept: &mut Vec<Vec<u8>>, round: usize) {
+    for size in [10, 300, 5_000, 70_000] {
+        kept.push(vec![round as u8; size + round % 7]);
+    }
+    if kept.len() > 40 {
+        kept.drain(..20);
+    }
+    assert!(kept.iter().all(|piece| piece.iter().all(|byte| *byte == piece[0])));
+}
+
+#[test]
+fn snapshots_and_forks_of_the_heap_that_the_program_runs_on() {
+    alone(|| {
+        for backing in BACKINGS {
+            let Some(pool) = pool(backing, 256 * BLOCK, BlockSize::MIB_2) else { continue };
+            let heap = heap_in(&pool, 64 * BLOCK);
+            let mut kept = Vec::new();
+            for round in 0..40 {
+                churn(&mut kept, round);
+                let marked = Box::new(round);
+                let offset = (&raw const *marked).addr() - heap.as_ptr().addr();
+                // Their own parts lie in the heap as well.
+                let (snapshot, fork) = (Box::new(heap.snapshot().unwrap()), Box::new(heap.fork().unwrap()));
+                let again = snapshot.fork_with(RegionOptions::new().reserve(Reserve::Full)).unwrap();
+                churn(&mut kept, round);
+                let mut seen = [0; 8];
+                snapshot.read_at(offset, &mut seen).unwrap();
+                assert_eq!(usize::from_ne_bytes(seen), round);
+                let mapped = &snapshot[offset..offset + 8];
+                assert_eq!(mapped, seen);
+                drop((fork, again));
+                churn(&mut kept, round);
+            }
+            assert!(SERVED.load(Ordering::Relaxed) > 300 && heap.stats().faults.copied > 0);
+            // One heap a process.
+            break;
+        }
+    })
+    .well();
+}
+
+/// Everything else that the engine does, on pools and regions that have their books made while the heap lies in a region.
+fn do_all(pool: &Pool, size: BlockSize, round: usize) {
+    let mut region = pool.region(4 * BLOCK).unwrap();
+    region.as_mut_slice()[..3 * BLOCK].fill(1);
+    let snapshot = region.snapshot_with(Reserve::Full).unwrap();
+    region.as_mut_slice()[round % BLOCK] = 2;
+    let pin = region.pin(BLOCK..BLOCK + 1).unwrap();
+    let fork = region.fork().unwrap();
+    drop(pin);
+    drop(snapshot);
+    region.lazy_free(0..BLOCK).unwrap();
+    if size.bytes() > 4096 && pool.backing() != hugefork::Granted::Hugetlb {
+        region.lazy_free(2 * BLOCK + 4096..2 * BLOCK + 8192).unwrap();
+    }
+    pool.reclaim(4 * BLOCK).unwrap();
+    region.cancel_lazy_free(0..4 * BLOCK).unwrap();
+    region.discard(BLOCK..2 * BLOCK + 100).unwrap();
+    region.populate_with(2, |_| {}).unwrap();
+    pool.trim().unwrap();
+    drop(region);
+    assert_eq!((fork.stats().blocks * size.bytes(), pool.stats().regions > 0), (4 * BLOCK, true));
+    // Errors name the pool.
+    pool.region(pool.capacity() + size.bytes()).unwrap_err();
+    let full = Pool::builder().capacity(BLOCK).block_size(size).backing(Backing::ShmemBase).build().unwrap();
+    let (one, other) = (full.region(BLOCK).unwrap(), full.region(BLOCK).unwrap());
+    one.populate().unwrap();
+    other.populate().unwrap_err();
+    one.snapshot_with(Reserve::Full).unwrap_err();
+    one.lazy_free(0..BLOCK).unwrap();
+    other.populate().unwrap();
+}
+
+#[test]
+fn threads_do_all_that_the_engine_can_while_the_heap_is_being_snapshotted() {
+    alone(|| {
+        let base =
+            |blocks: usize, size| Pool::builder().capacity(blocks * BLOCK).block_size(size).backing(Backing::ShmemBase);
+        let heap = heap_in(&base(512, BlockSize::KIB_64).build().unwrap(), 128 * BLOCK);
+        std::thread::scope(|scope| {
+            for size in [BlockSize::MIB_2, BlockSize::KIB_64, BlockSize::KIB_4] {
+                scope.spawn(move || {
+                    let stock = ZeroedStock::keep(4 * BLOCK, 8 * BLOCK);
+                    let watch = PressureWatch::new();
+                    let pool = base(64, size).zeroed_stock(stock).reclaim_under_pressure(watch).build().unwrap();
+                    let mut kept = Vec::new();
+                    for round in 0..8 {
+                        do_all(&pool, size, round);
+                        churn(&mut kept, round);
+                    }
+                });
+            }
+            scope.spawn(move || {
+                let mut kept = Vec::new();
+                for round in 0..40 {
+                    let snapshot = heap.snapshot().unwrap();
+                    churn(&mut kept, round);
+                    drop(snapshot);
+                }
+            });
+        });
+        hugefork::reinstall_fault_handler().unwrap();
+        assert!(SERVED.load(Ordering::Relaxed) > 300);
+    })
+    .well();
+}
