@@ -339,3 +339,17 @@ fn an_address_space_too_small_for_any_region_is_an_error_that_names_the_limit() 
     })
     .well();
 }
+
+#[test]
+fn a_pool_that_finds_no_addresses_says_what_to_raise() {
+    alone(|| {
+        // Room for the arena, and not for a pool of that size in it.
+        limit_address_space(20 << 30);
+        match build(16 << 30).unwrap_err() {
+            error @ BuildError::BeyondTheMachine { .. } => println!("skipped: {error}"),
+            error => assert!(error.to_string().contains("RLIMIT_AS"), "{error}"),
+        }
+        build(64 << 20).unwrap().region(64 << 20).unwrap().as_mut_slice()[7] = 1;
+    })
+    .well();
+}

@@ -117,7 +117,7 @@ impl Arena {
         let slots = slots_of(len);
         let _signals = SignalsBlocked::new();
         let taken = self.free().take(slots, (align / SLOT).max(1));
-        let range = taken.ok_or(SystemError::new("taking addresses from hugefork's arena", Errno::NOMEM))?;
+        let range = taken.ok_or(SystemError::new("taking addresses for it (raise RLIMIT_AS)", Errno::NOMEM))?;
         Ok(self.base + range.start * SLOT)
     }
 
