@@ -8,11 +8,13 @@ use std::time::Instant;
 use hugefork::{BlockSize, ByteSize, Pool, RegionError};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut sizes: Vec<ByteSize> = std::env::args().skip(1).map(|size| size.parse()).collect::<Result<_, _>>()?;
-    if sizes.is_empty() {
-        sizes.push(ByteSize(64 << 20));
-    }
-    for size in sizes {
+    let sizes: Vec<ByteSize> = std::env::args().skip(1).map(|size| size.parse()).collect::<Result<_, _>>()?;
+    measure(&sizes)
+}
+
+/// Run by the tests, too.
+pub(crate) fn measure(sizes: &[ByteSize]) -> Result<(), Box<dyn std::error::Error>> {
+    for &size in sizes {
         let block = BlockSize::MIB_2.bytes();
         let pool = Pool::builder().name("full").capacity(size.0).build()?;
         let region = pool.region(size.0)?;

@@ -3,11 +3,12 @@
 //! | lock | guards | held by |
 //! |---|---|---|
 //! | [`WordLock`] | one window of a region's page table | a fault for as long as it clears or copies; `discard`, `populate` |
+//! | [`WordLock`] | windows that wait for reclaim (table/waiting.rs) | who looks at some of them; a fault that looks too waits for it |
 //! | [`RegionLock`] | the whole table against a snapshot | shared: a fault while it publishes; exclusive: `fork`, `snapshot`, `lazy_free` |
 //!
 //! [`Bell`]: sleeping until others have changed something.
 //!
-//! Order: the list of holders, window locks (ascending), the region lock. Code outside the handler holds [`SignalsBlocked`] around them:
+//! Order: the list of holders, who looks at waiting windows, window locks (ascending), the region lock. Code outside the handler holds [`SignalsBlocked`] around them:
 //! a signal handler of the program that touched the region meanwhile would otherwise wait for its own thread.
 
 mod bell;
