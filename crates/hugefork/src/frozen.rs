@@ -264,6 +264,8 @@ impl<S: Sys> Frozen<S> {
         }
         let signals = SignalsBlocked::new();
         let alone = self.lock.exclusive();
+        // The new region is a holder already: who wants a block back that is there waits until it is mapped.
+        let unmapped = space.lock.exclusive();
         self.check()?;
         for index in (0..self.entries.len()).map(EntryIndex) {
             let entry = self.entries.get(index);
@@ -274,6 +276,7 @@ impl<S: Sys> Frozen<S> {
         }
         // If that fails the new region goes, with the blocks, and with what may be mapped of them.
         let mapped = space.addresses.map_frozen(&space.table);
+        drop(unmapped);
         drop(alone);
         drop(signals);
         mapped?;

@@ -12,9 +12,9 @@ pub enum Reserve {
     ///
     /// * A region: its first writes cannot fail. Writes to what forks and snapshots share take other blocks, and theirs if
     ///   there are none.
-    /// * A fork: none of its first writes can fail, and nothing is taken away from it. While two such forks share a block with
-    ///   the region that they were made from, and the pool is empty, that region cannot write to it.
-    /// * A snapshot: nothing is taken away from it; the blocks are for the copies that writers of the region then need.
+    /// * A fork: none of its first writes can fail, and nothing is taken away from it. Where its parent must write to what both
+    ///   share and the pool is empty, the fork is given its copy then, in the block that is set aside for it.
+    /// * A snapshot: nothing is taken away from it; the blocks are for such copies.
     Full,
 }
 

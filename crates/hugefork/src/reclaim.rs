@@ -48,32 +48,22 @@ impl<S: Sys> Space<S> {
             Found::None => {}
             found => return found,
         }
-        let (revoked, asked) = self.revoke(index);
-        if revoked > 0 || self.have_copied(index) || self.may_have_changed(index, asked) {
-            Found::Some
-        } else {
-            Found::None
-        }
+        // In one visit: between two, holders come that would not be asked, and go that would be counted.
+        let (mut revoked, mut copied) = (0, false);
+        let asked = self.ask_all(index, |holder, block| match holder.revoke(index, block) {
+            true => revoked += 1,
+            false => copied |= holder.copy_from_booking(index, block),
+        });
+        count(&self.counters.blocks_revoked, revoked);
+        if revoked > 0 || copied || self.may_have_changed(index, asked) { Found::Some } else { Found::None }
     }
 
     /// Takes the block at `index` away from forks and snapshots; true if anybody lost it.
     pub(crate) fn revoke_from_others(&self, index: EntryIndex) -> bool {
-        self.revoke(index).0 > 0
-    }
-
-    /// How many lost it, and who has kept it.
-    fn revoke(&self, index: EntryIndex) -> (u64, Asked) {
         let mut revoked = 0;
-        let asked = self.ask_all(index, |holder, block| revoked += u64::from(holder.revoke(index, block)));
+        self.ask_all(index, |holder, block| revoked += u64::from(holder.revoke(index, block)));
         count(&self.counters.blocks_revoked, revoked);
-        (revoked, asked)
-    }
-
-    /// Has forks and snapshots that have a block booked for it copy the block at `index`; true if one has.
-    fn have_copied(&self, index: EntryIndex) -> bool {
-        let mut copied = false;
-        self.ask_all(index, |holder, block| copied |= holder.copy_from_booking(index, block));
-        copied
+        revoked > 0
     }
 
     /// Has `ask` asked of the holders, under the window's lock, if others hold the block at `index` and all of them have it

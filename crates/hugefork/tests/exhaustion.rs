@@ -353,3 +353,21 @@ fn a_pool_that_finds_no_addresses_says_what_to_raise() {
     })
     .well();
 }
+
+#[test]
+fn a_limit_on_files_is_an_error_and_not_the_end_of_the_process() {
+    alone(|| {
+        let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
+        // SAFETY: reads `limit`.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
+        let error = build(64 << 20).unwrap_err();
+        assert!(error.to_string().contains("RLIMIT_FSIZE"), "{error}");
+    })
+    .well();
+}
+
+#[test]
+fn a_pools_name_is_part_of_one_line() {
+    let pool = Pool::builder().name("a\nb\0").capacity(2 << 20).build().unwrap();
+    assert_eq!(pool.name(), "a?b?");
+}

@@ -5,10 +5,12 @@ mod common;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::FromRawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use common::alone::alone;
+use common::forked::in_fork;
 use common::{BACKINGS, pool};
-use hugefork::{BlockSize, OnLimit, Pool, Region, RegionOptions};
+use hugefork::{Backing, BlockSize, BuildError, OnLimit, Pool, Region, RegionOptions, Reserve};
 
 const PAGE: usize = 4096;
 const BLOCK: usize = 2 << 20;
@@ -151,4 +153,99 @@ fn a_limit_is_felt_only_while_somebody_holds_what_it_counts() {
         drop(region.fork().unwrap());
     }
     region.prepare_write(0..2 * BLOCK).unwrap();
+}
+
+/// One word of a block, which others may write to.
+fn word(region: &Region, block: usize) -> &AtomicU64 {
+    &region.as_atomic_u64s()[block * region.pool().block_size().bytes() / 8]
+}
+
+/// Tells the writer that it is over, also when the test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Writes to one block after the other until `is_over`, and counts.
+fn write_on(region: &Region, blocks: usize, writes: &AtomicU64, is_over: impl Fn() -> bool) {
+    let mut at = 0;
+    while !is_over() {
+        at = (at + 7) % blocks;
+        word(region, at).fetch_add(1, Ordering::Relaxed);
+        writes.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Who looks for room finds a fork that is just being mapped.
+#[test]
+fn a_fork_of_a_full_pool_keeps_its_bytes_while_its_parent_is_written_to() {
+    alone(|| {
+        const BLOCKS: usize = 1024;
+        let builder = Pool::builder().capacity(2 * BLOCKS * PAGE).block_size(BlockSize::KIB_4);
+        let pool = builder.backing(Backing::ShmemBase).build().unwrap();
+        let region = pool.region(BLOCKS * PAGE).unwrap();
+        region.populate().unwrap();
+        let (done, writes) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| write_on(&region, BLOCKS, &writes, || done.load(Ordering::Relaxed)));
+            let _over = Over(&done);
+            // While the one before is given up its blocks may be missing.
+            let reserved = || region.fork_with(RegionOptions::new().reserve(Reserve::Full)).ok();
+            for fork in std::iter::repeat_with(reserved).flatten().take(100) {
+                let look = || (0..BLOCKS).map(|at| word(&fork, at).load(Ordering::Relaxed)).collect::<Vec<_>>();
+                let (before, written) = (look(), writes.load(Ordering::Relaxed));
+                while writes.load(Ordering::Relaxed) < written + 200 {
+                    std::thread::yield_now();
+                }
+                assert!(look() == before, "a page of the fork has changed");
+                (0..BLOCKS).step_by(64).for_each(|at| word(&fork, at).store(7, Ordering::Relaxed));
+            }
+        });
+    })
+    .well();
+}
+
+/// A write that finds the pool full while a snapshot with a reservation is just being dropped is not refused.
+#[test]
+fn no_write_fails_while_reserved_snapshots_come_and_go() {
+    alone(|| {
+        const BLOCKS: usize = 64;
+        let block = BlockSize::KIB_64;
+        let builder = Pool::builder().capacity(2 * BLOCKS * block.bytes()).block_size(block);
+        let pool = builder.backing(Backing::ShmemBase).build().unwrap();
+        let region = pool.region_with(BLOCKS * block.bytes(), RegionOptions::new().reserve(Reserve::Full)).unwrap();
+        region.populate().unwrap();
+        let (done, writes) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| write_on(&region, BLOCKS, &writes, || done.load(Ordering::Relaxed)));
+            let _over = Over(&done);
+            let taken = (0..20_000).filter(|_| region.snapshot_with(Reserve::Full).is_ok()).count();
+            assert!(taken > 0);
+        });
+        assert_eq!(region.stats().faults.failed, 0);
+    })
+    .well();
+}
+
+/// The child finds no lock that nobody will release.
+#[test]
+fn a_child_that_is_forked_while_the_first_pool_is_built_does_not_wait_for_ever() {
+    let build = || Pool::builder().capacity(1 << 20).block_size(BlockSize::KIB_64).backing(Backing::ShmemBase).build();
+    alone(|| {
+        for turn in 0..60 {
+            // A process that has no pool yet, with one thread that builds one.
+            let status = in_fork(|| {
+                let builder = std::thread::spawn(move || build().map(drop));
+                (0..turn * 400).for_each(|_| std::hint::spin_loop());
+                let child = in_fork(|| i32::from(!matches!(build(), Ok(_) | Err(BuildError::ForkedChild))));
+                builder.join().unwrap().unwrap();
+                child.code().unwrap_or(99)
+            });
+            assert!(status.success(), "in turn {turn}: {status}");
+        }
+    })
+    .well();
 }

@@ -193,7 +193,7 @@ impl<S: Sys> Space<S> {
         let outlook = self.outlook(index, target);
         match entry {
             Entry::Shared(block) | Entry::Borrowed(block) | Entry::Lazy(block) => {
-                if self.reuse(index, entry, block, outlook)? {
+                if self.reuse(index, block, outlook)? {
                     return Ok(Resolution::Reused);
                 }
                 self.copy(index, target, outlook, limit)
@@ -224,14 +224,15 @@ impl<S: Sys> Space<S> {
     }
 
     /// Makes the block writable if this region is its only holder, and with it the neighbours of which that is true too.
-    fn reuse(&self, index: EntryIndex, entry: Entry, block: BlockId, outlook: Outlook) -> Result<bool, Unresolved> {
+    fn reuse(&self, index: EntryIndex, block: BlockId, outlook: Outlook) -> Result<bool, Unresolved> {
         let pool = self.pool();
         let publishing = self.lock.shared();
         // Only a holder can add one, and the only way from this region, a snapshot, is kept out by the lock.
         if !self.is_alone_with(block) {
             return Ok(false);
         }
-        let is_lazy = matches!(entry, Entry::Lazy(_));
+        // Looked at under the lock: `lazy_free` may have come in between.
+        let is_lazy = matches!(self.table.get(index), Entry::Lazy(_));
         let (_ahead, run) = self.reuse_run(index, is_lazy, block, outlook);
         self.check_budget()?;
         let len = pool.block_size.len_of(run.len());

@@ -180,9 +180,9 @@ impl Default for PoolBuilder {
 }
 
 impl PoolBuilder {
-    /// The name that messages call the pool by; default `unnamed`.
+    /// The name that messages call the pool by; default `unnamed`. Messages are lines, so control characters become `?`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into();
+        self.name = name.into().replace(char::is_control, "?");
         self
     }
 

@@ -76,9 +76,10 @@ impl Arena {
         if let Some(arena) = ARENA.get() {
             return Ok(arena);
         }
-        let arena = Arena::reserve()?;
-        // Before the first range is used: from then on a child would have holes.
+        // Before the first lock of ours is taken, which a child of another thread's fork might find held for ever, and before
+        // the first range is used: from then on a child would have holes.
         owner::claim(close_holes)?;
+        let arena = Arena::reserve()?;
         Ok(ARENA.get_or_init(|| arena))
     }
 

@@ -23,6 +23,7 @@ use rustix::mm::{
     Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect,
     mremap_fixed, msync, munmap,
 };
+use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::arena::{self, Arena};
@@ -75,6 +76,13 @@ impl Linux {
     /// blocks are used, or by [`Sys::obtain`].
     pub(crate) fn new(kind: Kind, capacity: usize, dump: Dump) -> Result<Linux, SystemError> {
         let arena = Arena::open()?;
+        if getrlimit(Resource::Fsize).current.is_some_and(|most| most < capacity as u64) {
+            // The kernel does not only refuse: it sends a deadly SIGXFSZ.
+            return named(
+                "making the file that the pool's memory is (raise RLIMIT_FSIZE, ulimit -f)",
+                Err(Errno::FBIG),
+            );
+        }
         refresh_budget();
         let flags = MemfdFlags::CLOEXEC
             | match kind {
