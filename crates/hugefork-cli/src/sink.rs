@@ -68,6 +68,11 @@ impl Sink {
         matches!(self.way, Way::Stdout)
     }
 
+    /// As the user wrote it.
+    pub(crate) fn named(&self) -> &Path {
+        &self.named
+    }
+
     /// Whether a later write takes the place of an earlier one.
     pub(crate) fn replaces(&self) -> bool {
         matches!(self.way, Way::Replace { .. })
@@ -76,7 +81,11 @@ impl Sink {
     /// Writes `contents`.
     pub(crate) fn write(&self, contents: &[u8]) -> anyhow::Result<()> {
         match &self.way {
-            Way::Replace { target, beside } => fs::write(beside, contents).and_then(|()| fs::rename(beside, target)),
+            Way::Replace { target, beside } => {
+                let written = fs::write(beside, contents).and_then(|()| fs::rename(beside, target));
+                // Here, since who is stopped by a signal ends the process next.
+                written.inspect_err(|_| drop(fs::remove_file(beside)))
+            }
             Way::Stream(stream) => (&*stream).write_all(contents),
             Way::Stdout => return print_bytes(contents),
         }
@@ -90,15 +99,6 @@ fn complaint(option: &str, path: &Path) -> String {
 
 fn refused(option: &str, path: &Path, error: &io::Error) -> Failure {
     Failure::Usage(format!("{}: {error}", complaint(option, path)))
-}
-
-impl Drop for Sink {
-    fn drop(&mut self) {
-        if let Way::Replace { beside, .. } = &self.way {
-            // Only there if a write broke off.
-            let _ = fs::remove_file(beside);
-        }
-    }
 }
 
 /// Whether `path` is, or is a link to, a name of an open file, such as `/dev/stdout`: what it opens is not to be replaced by a

@@ -139,6 +139,25 @@ fn samples_come_as_csv() {
     assert_eq!(csv.lines().filter(|line| line.contains(",throughput,GiB/s,")).count(), 6);
 }
 
+#[test]
+fn earlier_results_stay_if_nothing_was_counted() {
+    let [json, csv] = ["kept-json", "kept-csv"].map(Scratch::new);
+    for file in [&json, &csv] {
+        std::fs::write(&file.0, "earlier results").unwrap();
+    }
+    let command = "bench clear anon-w-seq --subjects hugefork --tasks 1 --time-budget 0.000000001s -q";
+    let output = hugefork(command).arg("--json").arg(&json.0).arg("--csv").arg(&csv.0).assert().code(1);
+    let text = String::from_utf8(output.get_output().stdout.clone()).unwrap();
+    for file in [&json, &csv] {
+        assert_eq!(std::fs::read_to_string(&file.0).unwrap(), "earlier results");
+    }
+    let (json, csv) = (json.0.display(), csv.0.display());
+    assert!(
+        text.ends_with(&format!("\nnote: nothing was counted: {json} and {csv} are left as they were\n")),
+        "{text}"
+    );
+}
+
 const SMALL: &str = "bench copy zero-fault --subjects hugefork --size 4MiB --runs 1";
 
 /// Whatever standard output is: one result, of all cases, and nothing else.
