@@ -14,7 +14,7 @@ use crate::compare;
 use crate::failure::Failure;
 use crate::progress::{Ending, Teller, Telling};
 use crate::signals::Signals;
-use crate::sink::Sink;
+use crate::sink::{Sink, is_same};
 use crate::tune::Tuning;
 
 /// Runs the bench that was asked for.
@@ -24,7 +24,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     }
     let mut host = Host::read();
     let mut plan = Plan::new(&options(args)?, &host)?;
-    if let Some(path) = args.csv.as_ref().filter(|path| args.json.as_ref() == Some(path)) {
+    let is_json = |csv: &&PathBuf| args.json.as_ref().is_some_and(|json| is_same(json, csv));
+    if let Some(path) = args.csv.as_ref().filter(is_json) {
         return Err(Failure::Usage(format!("--csv {}: is where --json goes; name another file", path.display())));
     }
     let open = |option, path: &Option<PathBuf>| path.as_deref().map(|path| Sink::open(option, path)).transpose();

@@ -10,7 +10,7 @@ use hugefork_report::{Record, load, pictures, report};
 
 use crate::bench::print;
 use crate::failure::Failure;
-use crate::sink::Sink;
+use crate::sink::{Sink, is_same};
 
 const REPORT_HELP: &str = "\
 Examples:
@@ -60,10 +60,6 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, Failure> {
         draw(&records, directory)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn is_same(one: &Path, other: &Path) -> bool {
-    fs::canonicalize(one).ok().is_some_and(|one| fs::canonicalize(other).is_ok_and(|other| one == other))
 }
 
 fn draw(records: &[Record], directory: &Path) -> Result<(), Failure> {

@@ -37,7 +37,7 @@ impl Sink {
     /// there is a newer. `-` is standard output.
     pub(crate) fn open(option: &'static str, path: &Path) -> Result<Sink, Failure> {
         // Through links, so that what they point at is replaced, and not the link.
-        let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let target = canonical(path);
         let way = match fs::metadata(path) {
             _ if path == Path::new("-") => Way::Stdout,
             Ok(there) if there.is_dir() => {
@@ -101,14 +101,30 @@ fn refused(option: &str, path: &Path, error: &io::Error) -> Failure {
     Failure::Usage(format!("{}: {error}", complaint(option, path)))
 }
 
+/// Whether both name one file, in whatever spelling, whether it exists or not.
+pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
+    let is_stdout = |path| path == Path::new("-");
+    one == other || !is_stdout(one) && !is_stdout(other) && canonical(one) == canonical(other)
+}
+
+/// The one spelling of `path`, of which only the directory needs to exist.
+fn canonical(path: &Path) -> PathBuf {
+    let to_be = || Some(fs::canonicalize(directory(path)).ok()?.join(path.file_name()?));
+    fs::canonicalize(path).ok().or_else(to_be).unwrap_or_else(|| path.to_owned())
+}
+
+/// Where `path` is.
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Whether `path` is, or is a link to, a name of an open file, such as `/dev/stdout`: what it opens is not to be replaced by a
 /// file of that name.
 fn leads_to_a_descriptor(path: &Path) -> bool {
     let mut path = path.to_owned();
     // As many links as the kernel follows.
     for _ in 0..40 {
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let Ok(directory) = fs::canonicalize(directory) else { return false };
+        let Ok(directory) = fs::canonicalize(directory(&path)) else { return false };
         if directory.starts_with("/proc") {
             return true;
         }
@@ -185,6 +201,20 @@ mod tests {
         for path in ["file", "/dev/shm/file", "/nonexistent/file", file.to_str().unwrap()] {
             assert!(!leads_to_a_descriptor(Path::new(path)), "{path}");
         }
+    }
+
+    #[test]
+    fn one_file_is_known_by_every_spelling() {
+        let scratch = Scratch::new("spelling");
+        let (file, link) = (scratch.0.join("out.json"), scratch.0.join("link.json"));
+        let name = scratch.0.file_name().unwrap();
+        let other = scratch.0.join("..").join(name).join("./out.json");
+        assert!(is_same(&file, &other), "not there yet");
+        fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert!(is_same(&file, &other) && is_same(&file, &link));
+        assert!(!is_same(&file, &scratch.0.join("out.csv")));
+        assert!(is_same(Path::new("-"), Path::new("-")) && !is_same(Path::new("-"), Path::new("./-")));
     }
 
     #[test]
