@@ -6,6 +6,7 @@ use std::process::{self, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, anyhow};
+use hugefork_bench::result::Absent;
 use hugefork_bench::runner::{self, Kept};
 use hugefork_bench::{Case, Host, Options, Plan, Report, Scope, Settings};
 
@@ -68,7 +69,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         return Err(anyhow!("{} subject(s) failed; see above", report.failed.len()).into());
     }
     if report.results.is_empty() {
-        return Err(anyhow!("nothing was measured; see `not run` above, and give it more time").into());
+        let lacked_time = report.not_run.iter().any(Absent::lacked_time);
+        let mend = if lacked_time { ", and give it more time" } else { " for what would mend that" };
+        return Err(anyhow!("nothing was measured; see `not run` above{mend}").into());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -4,13 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use clap::Args;
 use hugefork_report::{Record, load, pictures, report};
 
 use crate::bench::print;
 use crate::failure::Failure;
-use crate::sink::{Sink, is_same};
+use crate::sink::{Sink, is_same, unwritable};
 
 const REPORT_HELP: &str = "\
 Examples:
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, Failure> {
         }
         let sink = Sink::open("--output", page)?;
         let html = report(&records).map_err(|error| anyhow!(error))?;
-        sink.write(html.as_bytes())?;
+        sink.write(html.as_bytes()).map_err(|error| Failure::usage(&error))?;
         if !sink.is_stdout() {
             print(&format!("{}\n", page.display()))?;
         }
@@ -64,14 +64,13 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, Failure> {
 
 fn draw(records: &[Record], directory: &Path) -> Result<(), Failure> {
     let refused =
-        |error| Failure::Usage(format!("--png {}: cannot be made: {error}; name a directory", directory.display()));
-    fs::create_dir_all(directory).map_err(refused)?;
+        |path: &Path, kind, error| Failure::usage(&unwritable(&format!("--png {}", path.display()), kind, &error));
+    fs::create_dir_all(directory).map_err(|error| refused(directory, "directory", error))?;
     for picture in pictures(records).map_err(|error| anyhow!(error))? {
         let file = directory.join(&picture.name);
         for (ending, contents) in [("png", picture.png.as_slice()), ("svg", picture.svg.as_bytes())] {
             let file = file.with_added_extension(ending);
-            let complaint = || format!("--png: {} cannot be written", file.display());
-            fs::write(&file, contents).with_context(complaint).map_err(|error| Failure::Usage(format!("{error:#}")))?;
+            fs::write(&file, contents).map_err(|error| refused(&file, "file", error))?;
         }
         print(&format!("{}.png\n", file.display()))?;
     }

@@ -2,11 +2,11 @@
 //! stopped.
 
 use std::fs::{self, File, Metadata};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::anyhow;
 
 use crate::bench::print_bytes;
 use crate::failure::Failure;
@@ -45,7 +45,12 @@ impl Sink {
             }
             Ok(there) if !there.is_file() || leads_to_a_descriptor(path) => {
                 // Behind what is there: it may be a file that a shell has opened.
-                let open = || File::options().append(true).open(path).map_err(|error| refused(option, path, &error));
+                let open = || {
+                    File::options()
+                        .append(true)
+                        .open(path)
+                        .map_err(|error| Failure::usage(&refused(option, path, &error)))
+                };
                 if is_stdout(&there) { Way::Stdout } else { Way::Stream(open()?) }
             }
             _ => {
@@ -57,7 +62,7 @@ impl Sink {
             }
         };
         if let Way::Replace { beside, .. } = &way {
-            fs::write(beside, "").map_err(|error| refused(option, path, &error))?;
+            fs::write(beside, "").map_err(|error| Failure::usage(&refused(option, path, &error)))?;
             let _ = fs::remove_file(beside);
         }
         Ok(Sink { option, named: path.to_owned(), way })
@@ -89,16 +94,26 @@ impl Sink {
             Way::Stream(stream) => (&*stream).write_all(contents),
             Way::Stdout => return print_bytes(contents),
         }
-        .with_context(|| complaint(self.option, &self.named))
+        .map_err(|error| refused(self.option, &self.named, &error))
     }
 }
 
-fn complaint(option: &str, path: &Path) -> String {
-    format!("{option} {}: cannot be written; name a file in a directory that exists and is yours", path.display())
+fn refused(option: &str, path: &Path, error: &io::Error) -> anyhow::Error {
+    unwritable(&format!("{option} {}", path.display()), "file", error)
 }
 
-fn refused(option: &str, path: &Path, error: &io::Error) -> Failure {
-    Failure::Usage(format!("{}: {error}", complaint(option, path)))
+/// Says that `what`, which should be a `kind` such as a file, cannot be written, why, and what to do about that.
+pub(crate) fn unwritable(what: &str, kind: &str, error: &io::Error) -> anyhow::Error {
+    let mend = match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => format!("name a {kind} in a directory that exists"),
+        ErrorKind::PermissionDenied => format!("name a {kind} in a directory that is yours"),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => format!("free space or name a {kind} elsewhere"),
+        ErrorKind::ReadOnlyFilesystem => format!("name a {kind} elsewhere"),
+        ErrorKind::AlreadyExists | ErrorKind::IsADirectory => format!("name a {kind}"),
+        ErrorKind::InvalidFilename => "take a shorter name".to_owned(),
+        _ => format!("name another {kind}"),
+    };
+    anyhow!("{what}: cannot be written: {error}; {mend}")
 }
 
 /// Whether both name one file, in whatever spelling, whether it exists or not.
@@ -180,6 +195,13 @@ mod tests {
         assert!(error.to_string().starts_with("--csv /nonexistent/out.csv: cannot be written"));
         let error = Sink::open("--json", Path::new("/")).unwrap_err();
         assert!(error.to_string().contains("is a directory"));
+    }
+
+    #[test]
+    fn what_was_not_written_is_said_with_advice_that_fits() {
+        let error = Sink::open("--json", Path::new("/dev/full")).unwrap().write(b"new").unwrap_err();
+        let line = "--json /dev/full: cannot be written: No space left on device (os error 28); free space or name a file elsewhere";
+        assert_eq!(format!("{error:#}"), line);
     }
 
     #[test]

@@ -126,7 +126,17 @@ fn a_budget_that_measures_nothing_is_a_failure_and_says_why() {
     assert!(text.contains(&format!("clear hugefork: {left_out}")), "{text}");
     assert!(text.contains(&format!("anon-w-seq hugefork: {left_out}")), "{text}");
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.starts_with("error: nothing was measured") && error.lines().count() == 1, "{error}");
+    assert_eq!(error, "error: nothing was measured; see `not run` above, and give it more time\n");
+}
+
+#[test]
+fn more_time_is_advised_only_where_it_helps_and_a_subject_is_named_once() {
+    let mut command = hugefork("bench snapshot --subjects hugefork --size 4MiB --runs 1 -q");
+    let output = command.env("HUGEFORK_WINDOW", "nonsense").assert().code(1).get_output().clone();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("\nsnapshot hugefork: not run: HUGEFORK_KERNEL or HUGEFORK_WINDOW: "), "{text}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(error, "error: nothing was measured; see `not run` above for what would mend that\n");
 }
 
 #[test]
