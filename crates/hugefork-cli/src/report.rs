@@ -19,7 +19,7 @@ Examples:
   hugefork report here.json --png pictures
 
 Files of one machine share charts, machines stand one after the other.
-Exit status: 0 written, 1 no picture could be drawn, 2 called wrongly, or a file cannot be read or written.";
+Exit status: 0 written, 1 no file holds figures, or no picture could be drawn, 2 called wrongly, or a file cannot be read or written.";
 
 /// Options of `report`.
 #[derive(Args, Debug)]
@@ -44,6 +44,9 @@ const PAGE: &str = "report.html";
 /// Writes what was asked for.
 pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, Failure> {
     let records = args.files.iter().map(|file| load(file)).collect::<Result<Vec<_>, _>>()?;
+    if records.iter().all(holds_no_figures) {
+        return Err(anyhow!(records.iter().map(without_figures).collect::<Vec<_>>().join("; ")).into());
+    }
     let wanted = args.output.as_deref().or_else(|| args.png.is_none().then_some(Path::new(PAGE)));
     if let Some(page) = wanted {
         if let Some(file) = args.files.iter().find(|file| is_same(file, page)) {
@@ -60,6 +63,16 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, Failure> {
         draw(&records, directory)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn holds_no_figures(record: &Record) -> bool {
+    record.entries.is_empty() && record.curves.is_empty()
+}
+
+fn without_figures(record: &Record) -> String {
+    let why =
+        if record.interrupted { "it was stopped before anything was counted" } else { "nothing could be measured" };
+    format!("{} holds no figures: {why}", record.name)
 }
 
 fn draw(records: &[Record], directory: &Path) -> Result<(), Failure> {

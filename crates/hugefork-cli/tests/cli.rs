@@ -258,6 +258,29 @@ fn results_become_a_page_and_pictures() {
 }
 
 #[test]
+fn a_report_on_no_figures_is_an_error_unless_another_file_has_some() {
+    let [empty, other, page] = ["uncounted", "uncounted-too", "uncounted-page"].map(Scratch::new);
+    let counted = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/before.json");
+    let mut json: Value = serde_json::from_str(&std::fs::read_to_string(counted).unwrap()).unwrap();
+    (json["results"], json["curves"]) = (Value::Array(Vec::new()), Value::Array(Vec::new()));
+    json["interrupted"] = Value::Bool(false);
+    std::fs::write(&other.0, json.to_string()).unwrap();
+    json["interrupted"] = Value::Bool(true);
+    std::fs::write(&empty.0, json.to_string()).unwrap();
+    let report = |files: &str| format!("report {files} -o {}", page.0.display());
+    let (empty, other) = (empty.0.to_str().unwrap(), other.0.to_str().unwrap());
+
+    let stopped = format!("{empty} holds no figures: it was stopped before anything was counted");
+    let line = refused(&report(empty), 1);
+    assert_eq!(line, format!("error: {stopped}\n"));
+    let line = refused(&report(&format!("{empty} {other}")), 1);
+    assert_eq!(line, format!("error: {stopped}; {other} holds no figures: nothing could be measured\n"));
+    assert!(!page.0.exists());
+    hugefork(&report(&format!("{empty} {counted}"))).assert().success();
+    assert!(page.0.exists());
+}
+
+#[test]
 fn block_sizes_and_backings_are_taken() {
     let file = Scratch::new("blocks");
     hugefork(
