@@ -28,10 +28,10 @@ pub enum BenchError {
         source: io::Error,
     },
     /// hugefork gave no pool.
-    #[error("hugefork: {0}")]
+    #[error(transparent)]
     Build(#[from] hugefork::BuildError),
     /// hugefork gave no region, fork or snapshot.
-    #[error("hugefork: {0}")]
+    #[error(transparent)]
     Region(#[from] hugefork::RegionError),
     /// A task ended otherwise than by finishing its work.
     #[error("task {task} of {tasks} {how}")]

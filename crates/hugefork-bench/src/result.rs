@@ -20,6 +20,7 @@ use std::fmt;
 use hugefork::ByteSize;
 use serde::{Deserialize, Serialize};
 
+use crate::budget;
 use crate::date;
 use crate::host::Host;
 use crate::stats::Summary;
@@ -125,6 +126,13 @@ pub struct Absent {
     pub subject: String,
     /// Why, and what would mend it.
     pub why: String,
+}
+
+impl Absent {
+    /// Whether it would have run, had there been more time.
+    pub fn lacked_time(&self) -> bool {
+        self.why.starts_with(budget::OPTION)
+    }
 }
 
 /// The parameters of an entry, by name, in the names' order.

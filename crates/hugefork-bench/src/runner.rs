@@ -153,7 +153,7 @@ fn run_case(plan: &CasePlan, runs: usize, watch: &mut Watch<'_>) {
 
 /// Runs as much of a case as `budget` allows, and says what was cut.
 fn fit_case(plan: &CasePlan, runs: usize, budget: Budget, watch: &mut Watch<'_>) {
-    let (name, allowed) = (plan.case, format!("--time-budget {}s", budget.total.as_secs_f64()));
+    let (name, allowed) = (plan.case, format!("{} {}s", budget::OPTION, budget.total.as_secs_f64()));
     let clock = watch.clock;
     let smallest = plan.smaller.last().map_or_else(|| plan.clone(), |size| plan.cut_to(*size));
     let mut run = CaseRun::new(&smallest, watch);

@@ -167,6 +167,7 @@ fn a_budget_cuts_sizes_first_then_rounds_then_the_case_and_says_so() {
     let report = run_in(ms(20), Some(1 << 30), ms(20), 5);
     assert!(report.results.is_empty() && report.warnings.is_empty());
     assert_eq!(report.not_run[0].why, "--time-budget 0.02s: 5 rounds do not fit into what is left of it");
+    assert!(report.not_run[0].lacked_time());
 }
 
 #[test]
@@ -220,6 +221,7 @@ fn a_subject_that_fails_is_listed_and_the_others_go_on() {
     assert_eq!(report.failed[0].subject, "fork-thp");
     assert!(report.failed[0].why.contains("wrong contents"));
     assert_eq!(report.not_run[0].why, "no pages");
+    assert!(!report.not_run[0].lacked_time());
     assert_eq!(report.results.len(), 1);
     assert_eq!(report.results[0].samples.len(), 3);
     assert_eq!(log.borrow().iter().filter(|line| *line == "sample thp").count(), 2, "not asked again");

@@ -125,7 +125,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) time_budget: Option<Duration>,
 
-    /// Write results to FILE, after every case; - is standard output, and tables go to standard error then
+    /// Write results to FILE, after every case that counted something; - is standard output, and tables go to standard error
+    /// then
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 

@@ -6,6 +6,7 @@ use std::process::{self, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, anyhow};
+use hugefork_bench::result::Absent;
 use hugefork_bench::runner::{self, Kept};
 use hugefork_bench::{Case, Host, Options, Plan, Report, Scope, Settings};
 
@@ -14,7 +15,7 @@ use crate::compare;
 use crate::failure::Failure;
 use crate::progress::{Ending, Teller, Telling};
 use crate::signals::Signals;
-use crate::sink::Sink;
+use crate::sink::{Sink, is_same};
 use crate::tune::Tuning;
 
 /// Runs the bench that was asked for.
@@ -24,7 +25,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     }
     let mut host = Host::read();
     let mut plan = Plan::new(&options(args)?, &host)?;
-    if let Some(path) = args.csv.as_ref().filter(|path| args.json.as_ref() == Some(path)) {
+    let is_json = |csv: &&PathBuf| args.json.as_ref().is_some_and(|json| is_same(json, csv));
+    if let Some(path) = args.csv.as_ref().filter(is_json) {
         return Err(Failure::Usage(format!("--csv {}: is where --json goes; name another file", path.display())));
     }
     let open = |option, path: &Option<PathBuf>| path.as_deref().map(|path| Sink::open(option, path)).transpose();
@@ -67,7 +69,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         return Err(anyhow!("{} subject(s) failed; see above", report.failed.len()).into());
     }
     if report.results.is_empty() {
-        return Err(anyhow!("nothing was measured; see `not run` above, and give it more time").into());
+        let lacked_time = report.not_run.iter().any(Absent::lacked_time);
+        let mend = if lacked_time { ", and give it more time" } else { " for what would mend that" };
+        return Err(anyhow!("nothing was measured; see `not run` above{mend}").into());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -13,6 +13,11 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// It was called with something that cannot be read or written.
+    pub(crate) fn usage(error: &anyhow::Error) -> Failure {
+        Failure::Usage(format!("{error:#}"))
+    }
+
     /// Prints the one line, and gives the status.
     pub(crate) fn report(&self) -> ExitCode {
         eprintln!("error: {self}");

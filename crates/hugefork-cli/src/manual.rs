@@ -12,6 +12,7 @@ use clap_mangen::Man;
 use crate::args;
 use crate::bench::print;
 use crate::failure::Failure;
+use crate::sink::unwritable;
 
 const COMPLETIONS_HELP: &str = "\
 Examples:
@@ -54,7 +55,7 @@ pub(crate) fn man(args: &ManArgs) -> Result<ExitCode, Failure> {
     match &args.dir {
         Some(dir) => fs::create_dir_all(dir)
             .and_then(|()| clap_mangen::generate_to(command, dir))
-            .with_context(|| format!("writing man pages to {}", dir.display()))?,
+            .map_err(|error| Failure::usage(&unwritable(&format!("man {}", dir.display()), "directory", &error)))?,
         None => {
             let mut page = Vec::new();
             Man::new(command).render(&mut page).context("writing the man page")?;

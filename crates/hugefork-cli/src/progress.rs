@@ -64,7 +64,7 @@ impl Teller {
             bar.finish_and_clear();
         }
         let kept = self.keep(report, |sink| ending == Ending::Stopped || !sink.replaces());
-        let tables = table::render(report);
+        let tables = table::render(report) + &self.left_alone(report);
         if [&self.json, &self.csv].into_iter().flatten().any(Sink::is_stdout) {
             // Nobody to tell is no failure.
             let _ = stderr().write_all(tables.as_bytes());
@@ -74,12 +74,25 @@ impl Teller {
         kept
     }
 
-    /// Writes the results where `wanted`.
+    /// Writes the results where `wanted`. Nothing takes the place of earlier results unless there are new ones.
     fn keep(&self, report: &Report, wanted: impl Fn(&Sink) -> bool) -> anyhow::Result<()> {
+        let wanted = |sink: &Sink| wanted(sink) && !(sink.replaces() && report.results.is_empty());
         if let Some(sink) = self.json.as_ref().filter(|sink| wanted(sink)) {
             sink.write(report.to_json()?.as_bytes())?;
         }
         self.csv.as_ref().filter(|sink| wanted(sink)).map_or(Ok(()), |sink| sink.write(&report.to_csv()?))
+    }
+
+    /// Says which files were not written, since there is nothing to write.
+    fn left_alone(&self, report: &Report) -> String {
+        let left = |sink: &&Sink| sink.replaces() && report.results.is_empty();
+        let files = [&self.json, &self.csv].into_iter().flatten().filter(left);
+        let files: Vec<String> = files.map(|sink| sink.named().display().to_string()).collect();
+        match files.as_slice() {
+            [] => String::new(),
+            [file] => format!("note: nothing was counted: {file} is left as it was\n"),
+            files => format!("note: nothing was counted: {} are left as they were\n", files.join(" and ")),
+        }
     }
 }
 
@@ -157,7 +170,27 @@ impl Teller {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use hugefork_bench::Host;
+
     use super::*;
+
+    /// However it ends: a file with earlier results is not replaced by one without any.
+    #[test]
+    fn earlier_results_stay_until_something_was_counted() {
+        let file = std::env::temp_dir().join(format!("hugefork-progress-{}.json", std::process::id()));
+        fs::write(&file, "earlier results").unwrap();
+        let mut teller = Teller::new(Some(Sink::open("--json", &file).unwrap()), None, true);
+        let report = Report::new("hugefork bench".to_owned(), Host::read());
+        let ended = teller.case_ended(Case::Clear, &report);
+        let told = [Ending::Stopped, Ending::Done].map(|ending| teller.tell(&report, ending).is_ok());
+        let (kept, left_alone) = (fs::read_to_string(&file).unwrap(), teller.left_alone(&report));
+        fs::remove_file(&file).unwrap();
+        assert!(ended.is_ok() && told == [true, true]);
+        assert_eq!(kept, "earlier results");
+        assert_eq!(left_alone, format!("note: nothing was counted: {} is left as it was\n", file.display()));
+    }
 
     #[test]
     fn the_estimate_is_the_figure_that_the_case_is_about() {

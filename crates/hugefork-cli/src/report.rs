@@ -4,13 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use clap::Args;
 use hugefork_report::{Record, load, pictures, report};
 
 use crate::bench::print;
 use crate::failure::Failure;
-use crate::sink::Sink;
+use crate::sink::{Sink, is_same, unwritable};
 
 const REPORT_HELP: &str = "\
 Examples:
@@ -19,7 +19,7 @@ Examples:
   hugefork report here.json --png pictures
 
 Files of one machine share charts, machines stand one after the other.
-Exit status: 0 written, 1 no picture could be drawn, 2 called wrongly, or a file cannot be read or written.";
+Exit status: 0 written, 1 no file holds figures, or no picture could be drawn, 2 called wrongly, or a file cannot be read or written.";
 
 /// Options of `report`.
 #[derive(Args, Debug)]
@@ -44,6 +44,9 @@ const PAGE: &str = "report.html";
 /// Writes what was asked for.
 pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, Failure> {
     let records = args.files.iter().map(|file| load(file)).collect::<Result<Vec<_>, _>>()?;
+    if records.iter().all(holds_no_figures) {
+        return Err(anyhow!(records.iter().map(without_figures).collect::<Vec<_>>().join("; ")).into());
+    }
     let wanted = args.output.as_deref().or_else(|| args.png.is_none().then_some(Path::new(PAGE)));
     if let Some(page) = wanted {
         if let Some(file) = args.files.iter().find(|file| is_same(file, page)) {
@@ -51,7 +54,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, Failure> {
         }
         let sink = Sink::open("--output", page)?;
         let html = report(&records).map_err(|error| anyhow!(error))?;
-        sink.write(html.as_bytes())?;
+        sink.write(html.as_bytes()).map_err(|error| Failure::usage(&error))?;
         if !sink.is_stdout() {
             print(&format!("{}\n", page.display()))?;
         }
@@ -62,20 +65,25 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn is_same(one: &Path, other: &Path) -> bool {
-    fs::canonicalize(one).ok().is_some_and(|one| fs::canonicalize(other).is_ok_and(|other| one == other))
+fn holds_no_figures(record: &Record) -> bool {
+    record.entries.is_empty() && record.curves.is_empty()
+}
+
+fn without_figures(record: &Record) -> String {
+    let why =
+        if record.interrupted { "it was stopped before anything was counted" } else { "nothing could be measured" };
+    format!("{} holds no figures: {why}", record.name)
 }
 
 fn draw(records: &[Record], directory: &Path) -> Result<(), Failure> {
     let refused =
-        |error| Failure::Usage(format!("--png {}: cannot be made: {error}; name a directory", directory.display()));
-    fs::create_dir_all(directory).map_err(refused)?;
+        |path: &Path, kind, error| Failure::usage(&unwritable(&format!("--png {}", path.display()), kind, &error));
+    fs::create_dir_all(directory).map_err(|error| refused(directory, "directory", error))?;
     for picture in pictures(records).map_err(|error| anyhow!(error))? {
         let file = directory.join(&picture.name);
         for (ending, contents) in [("png", picture.png.as_slice()), ("svg", picture.svg.as_bytes())] {
             let file = file.with_added_extension(ending);
-            let complaint = || format!("--png: {} cannot be written", file.display());
-            fs::write(&file, contents).with_context(complaint).map_err(|error| Failure::Usage(format!("{error:#}")))?;
+            fs::write(&file, contents).map_err(|error| refused(&file, "file", error))?;
         }
         print(&format!("{}.png\n", file.display()))?;
     }

@@ -2,11 +2,11 @@
 //! stopped.
 
 use std::fs::{self, File, Metadata};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::anyhow;
 
 use crate::bench::print_bytes;
 use crate::failure::Failure;
@@ -37,7 +37,7 @@ impl Sink {
     /// there is a newer. `-` is standard output.
     pub(crate) fn open(option: &'static str, path: &Path) -> Result<Sink, Failure> {
         // Through links, so that what they point at is replaced, and not the link.
-        let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let target = canonical(path);
         let way = match fs::metadata(path) {
             _ if path == Path::new("-") => Way::Stdout,
             Ok(there) if there.is_dir() => {
@@ -45,7 +45,12 @@ impl Sink {
             }
             Ok(there) if !there.is_file() || leads_to_a_descriptor(path) => {
                 // Behind what is there: it may be a file that a shell has opened.
-                let open = || File::options().append(true).open(path).map_err(|error| refused(option, path, &error));
+                let open = || {
+                    File::options()
+                        .append(true)
+                        .open(path)
+                        .map_err(|error| Failure::usage(&refused(option, path, &error)))
+                };
                 if is_stdout(&there) { Way::Stdout } else { Way::Stream(open()?) }
             }
             _ => {
@@ -57,7 +62,7 @@ impl Sink {
             }
         };
         if let Way::Replace { beside, .. } = &way {
-            fs::write(beside, "").map_err(|error| refused(option, path, &error))?;
+            fs::write(beside, "").map_err(|error| Failure::usage(&refused(option, path, &error)))?;
             let _ = fs::remove_file(beside);
         }
         Ok(Sink { option, named: path.to_owned(), way })
@@ -68,6 +73,11 @@ impl Sink {
         matches!(self.way, Way::Stdout)
     }
 
+    /// As the user wrote it.
+    pub(crate) fn named(&self) -> &Path {
+        &self.named
+    }
+
     /// Whether a later write takes the place of an earlier one.
     pub(crate) fn replaces(&self) -> bool {
         matches!(self.way, Way::Replace { .. })
@@ -76,29 +86,51 @@ impl Sink {
     /// Writes `contents`.
     pub(crate) fn write(&self, contents: &[u8]) -> anyhow::Result<()> {
         match &self.way {
-            Way::Replace { target, beside } => fs::write(beside, contents).and_then(|()| fs::rename(beside, target)),
+            Way::Replace { target, beside } => {
+                let written = fs::write(beside, contents).and_then(|()| fs::rename(beside, target));
+                // Here, since who is stopped by a signal ends the process next.
+                written.inspect_err(|_| drop(fs::remove_file(beside)))
+            }
             Way::Stream(stream) => (&*stream).write_all(contents),
             Way::Stdout => return print_bytes(contents),
         }
-        .with_context(|| complaint(self.option, &self.named))
+        .map_err(|error| refused(self.option, &self.named, &error))
     }
 }
 
-fn complaint(option: &str, path: &Path) -> String {
-    format!("{option} {}: cannot be written; name a file in a directory that exists and is yours", path.display())
+fn refused(option: &str, path: &Path, error: &io::Error) -> anyhow::Error {
+    unwritable(&format!("{option} {}", path.display()), "file", error)
 }
 
-fn refused(option: &str, path: &Path, error: &io::Error) -> Failure {
-    Failure::Usage(format!("{}: {error}", complaint(option, path)))
+/// Says that `what`, which should be a `kind` such as a file, cannot be written, why, and what to do about that.
+pub(crate) fn unwritable(what: &str, kind: &str, error: &io::Error) -> anyhow::Error {
+    let mend = match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => format!("name a {kind} in a directory that exists"),
+        ErrorKind::PermissionDenied => format!("name a {kind} in a directory that is yours"),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => format!("free space or name a {kind} elsewhere"),
+        ErrorKind::ReadOnlyFilesystem => format!("name a {kind} elsewhere"),
+        ErrorKind::AlreadyExists | ErrorKind::IsADirectory => format!("name a {kind}"),
+        ErrorKind::InvalidFilename => "take a shorter name".to_owned(),
+        _ => format!("name another {kind}"),
+    };
+    anyhow!("{what}: cannot be written: {error}; {mend}")
 }
 
-impl Drop for Sink {
-    fn drop(&mut self) {
-        if let Way::Replace { beside, .. } = &self.way {
-            // Only there if a write broke off.
-            let _ = fs::remove_file(beside);
-        }
-    }
+/// Whether both name one file, in whatever spelling, whether it exists or not.
+pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
+    let is_stdout = |path| path == Path::new("-");
+    one == other || !is_stdout(one) && !is_stdout(other) && canonical(one) == canonical(other)
+}
+
+/// The one spelling of `path`, of which only the directory needs to exist.
+fn canonical(path: &Path) -> PathBuf {
+    let to_be = || Some(fs::canonicalize(directory(path)).ok()?.join(path.file_name()?));
+    fs::canonicalize(path).ok().or_else(to_be).unwrap_or_else(|| path.to_owned())
+}
+
+/// Where `path` is.
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Whether `path` is, or is a link to, a name of an open file, such as `/dev/stdout`: what it opens is not to be replaced by a
@@ -107,8 +139,7 @@ fn leads_to_a_descriptor(path: &Path) -> bool {
     let mut path = path.to_owned();
     // As many links as the kernel follows.
     for _ in 0..40 {
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let Ok(directory) = fs::canonicalize(directory) else { return false };
+        let Ok(directory) = fs::canonicalize(directory(&path)) else { return false };
         if directory.starts_with("/proc") {
             return true;
         }
@@ -167,6 +198,13 @@ mod tests {
     }
 
     #[test]
+    fn what_was_not_written_is_said_with_advice_that_fits() {
+        let error = Sink::open("--json", Path::new("/dev/full")).unwrap().write(b"new").unwrap_err();
+        let line = "--json /dev/full: cannot be written: No space left on device (os error 28); free space or name a file elsewhere";
+        assert_eq!(format!("{error:#}"), line);
+    }
+
+    #[test]
     fn a_device_is_written_and_stays_a_device() {
         let sink = Sink::open("--json", Path::new("/dev/null")).unwrap();
         sink.write(b"new").unwrap();
@@ -185,6 +223,20 @@ mod tests {
         for path in ["file", "/dev/shm/file", "/nonexistent/file", file.to_str().unwrap()] {
             assert!(!leads_to_a_descriptor(Path::new(path)), "{path}");
         }
+    }
+
+    #[test]
+    fn one_file_is_known_by_every_spelling() {
+        let scratch = Scratch::new("spelling");
+        let (file, link) = (scratch.0.join("out.json"), scratch.0.join("link.json"));
+        let name = scratch.0.file_name().unwrap();
+        let other = scratch.0.join("..").join(name).join("./out.json");
+        assert!(is_same(&file, &other), "not there yet");
+        fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert!(is_same(&file, &other) && is_same(&file, &link));
+        assert!(!is_same(&file, &scratch.0.join("out.csv")));
+        assert!(is_same(Path::new("-"), Path::new("-")) && !is_same(Path::new("-"), Path::new("./-")));
     }
 
     #[test]

@@ -126,7 +126,17 @@ fn a_budget_that_measures_nothing_is_a_failure_and_says_why() {
     assert!(text.contains(&format!("clear hugefork: {left_out}")), "{text}");
     assert!(text.contains(&format!("anon-w-seq hugefork: {left_out}")), "{text}");
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.starts_with("error: nothing was measured") && error.lines().count() == 1, "{error}");
+    assert_eq!(error, "error: nothing was measured; see `not run` above, and give it more time\n");
+}
+
+#[test]
+fn more_time_is_advised_only_where_it_helps_and_a_subject_is_named_once() {
+    let mut command = hugefork("bench snapshot --subjects hugefork --size 4MiB --runs 1 -q");
+    let output = command.env("HUGEFORK_WINDOW", "nonsense").assert().code(1).get_output().clone();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("\nsnapshot hugefork: not run: HUGEFORK_KERNEL or HUGEFORK_WINDOW: "), "{text}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(error, "error: nothing was measured; see `not run` above for what would mend that\n");
 }
 
 #[test]
@@ -137,6 +147,25 @@ fn samples_come_as_csv() {
     let csv = std::fs::read_to_string(&file.0).unwrap();
     assert!(csv.starts_with("case,subject,backing,"), "{csv}");
     assert_eq!(csv.lines().filter(|line| line.contains(",throughput,GiB/s,")).count(), 6);
+}
+
+#[test]
+fn earlier_results_stay_if_nothing_was_counted() {
+    let [json, csv] = ["kept-json", "kept-csv"].map(Scratch::new);
+    for file in [&json, &csv] {
+        std::fs::write(&file.0, "earlier results").unwrap();
+    }
+    let command = "bench clear anon-w-seq --subjects hugefork --tasks 1 --time-budget 0.000000001s -q";
+    let output = hugefork(command).arg("--json").arg(&json.0).arg("--csv").arg(&csv.0).assert().code(1);
+    let text = String::from_utf8(output.get_output().stdout.clone()).unwrap();
+    for file in [&json, &csv] {
+        assert_eq!(std::fs::read_to_string(&file.0).unwrap(), "earlier results");
+    }
+    let (json, csv) = (json.0.display(), csv.0.display());
+    assert!(
+        text.ends_with(&format!("\nnote: nothing was counted: {json} and {csv} are left as they were\n")),
+        "{text}"
+    );
 }
 
 const SMALL: &str = "bench copy zero-fault --subjects hugefork --size 4MiB --runs 1";
@@ -226,6 +255,29 @@ fn results_become_a_page_and_pictures() {
     std::fs::remove_dir_all(&directory).unwrap();
     assert!(html.contains("</html>") && html.contains("fork-4k"), "{html}");
     assert!(drawn.unwrap().starts_with(b"\x89PNG"));
+}
+
+#[test]
+fn a_report_on_no_figures_is_an_error_unless_another_file_has_some() {
+    let [empty, other, page] = ["uncounted", "uncounted-too", "uncounted-page"].map(Scratch::new);
+    let counted = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/before.json");
+    let mut json: Value = serde_json::from_str(&std::fs::read_to_string(counted).unwrap()).unwrap();
+    (json["results"], json["curves"]) = (Value::Array(Vec::new()), Value::Array(Vec::new()));
+    json["interrupted"] = Value::Bool(false);
+    std::fs::write(&other.0, json.to_string()).unwrap();
+    json["interrupted"] = Value::Bool(true);
+    std::fs::write(&empty.0, json.to_string()).unwrap();
+    let report = |files: &str| format!("report {files} -o {}", page.0.display());
+    let (empty, other) = (empty.0.to_str().unwrap(), other.0.to_str().unwrap());
+
+    let stopped = format!("{empty} holds no figures: it was stopped before anything was counted");
+    let line = refused(&report(empty), 1);
+    assert_eq!(line, format!("error: {stopped}\n"));
+    let line = refused(&report(&format!("{empty} {other}")), 1);
+    assert_eq!(line, format!("error: {stopped}; {other} holds no figures: nothing could be measured\n"));
+    assert!(!page.0.exists());
+    hugefork(&report(&format!("{empty} {counted}"))).assert().success();
+    assert!(page.0.exists());
 }
 
 #[test]

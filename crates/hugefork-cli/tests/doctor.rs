@@ -366,7 +366,4 @@ fn man_pages_know_every_command_and_option() {
     let main = text(&hugefork("man").output().unwrap());
     assert_eq!(main, fs::read_to_string(pages.join("hugefork.1")).unwrap());
     assert!(main.contains("hugefork\\-doctor(1)") && !main.contains("guardian"), "{main}");
-    let refused = hugefork("man /proc/nowhere").output().unwrap();
-    assert_eq!(refused.status.code(), Some(1));
-    assert!(String::from_utf8(refused.stderr).unwrap().contains("/proc/nowhere"));
 }

@@ -191,6 +191,29 @@ fn ctrl_c_keeps_what_is_done_and_ends_with_130() {
     assert!(!json["results"].as_array().unwrap().is_empty());
 }
 
+/// It is asked to stop while it warms up, and may be quick to count something all the same.
+#[test]
+fn ctrl_c_replaces_earlier_results_by_figures_or_not_at_all() {
+    let scratch = Scratch::new("ctrl-c-early");
+    let file = scratch.0.join("out.json");
+    fs::write(&file, "earlier results").unwrap();
+    let (mut command, mut terminal) = endless_bench("clear --size 64MiB --subjects memset,hugefork --json");
+    let bench = command.arg(&file).spawn().unwrap();
+    drop(command);
+    terminal.until(" warms up");
+    let (text, status) = interrupted(bench);
+    assert_eq!(status, Some(130));
+    let results = fs::read_to_string(&file).unwrap();
+    if text.contains("stopped before anything was counted") {
+        assert!(text.contains(&format!("note: nothing was counted: {} is left as it was\n", file.display())), "{text}");
+        assert_eq!(results, "earlier results");
+    } else {
+        let json: serde_json::Value = serde_json::from_str(&results).unwrap();
+        assert!(!json["results"].as_array().unwrap().is_empty(), "{json:#}");
+    }
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1, "nothing stays beside it");
+}
+
 /// A sample may take as long as it likes: this one never ends.
 #[test]
 fn ctrl_c_does_not_wait_for_a_sample() {
