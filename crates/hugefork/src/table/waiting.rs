@@ -66,12 +66,23 @@ impl Waiting {
     /// Puts windows at the end of the line, since the call `mark`. What waits already keeps its place.
     pub(crate) fn enter(&self, windows: Range<usize>, mark: u32) {
         let _links = self.links.lock();
-        for window in windows {
-            if self.marks[window].load(Ordering::Relaxed) == 0 {
-                self.marks[window].store(mark, Ordering::Relaxed);
-                self.push(&self.line, window);
+        let (mut first, mut last) = (self.line.first.load(Ordering::Relaxed), self.line.last.load(Ordering::Relaxed));
+        for (at, waits) in windows.clone().zip(&self.marks[windows]) {
+            if waits.load(Ordering::Relaxed) != 0 {
+                continue;
             }
+            waits.store(mark, Ordering::Relaxed);
+            let link = at as u32 + 1;
+            if first == 0 {
+                first = link;
+            } else {
+                self.next[last as usize - 1].store(link, Ordering::Relaxed);
+            }
+            last = link;
         }
+        // What waits nowhere has no link: `take` clears it, and so does `recall` for the last one.
+        self.line.first.store(first, Ordering::Relaxed);
+        self.line.last.store(last, Ordering::Relaxed);
     }
 
     /// Keeps others from taking windows out of the line, and waits for who has some.
