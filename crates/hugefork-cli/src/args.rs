@@ -87,7 +87,7 @@ pub(crate) struct BenchArgs {
     #[command(subcommand)]
     pub(crate) instead: Option<BenchCommand>,
 
-    /// Cases to run; none runs a quick suite of them all in under a minute
+    /// Cases to run; none runs a quick suite of them all, in a minute or two
     #[arg(value_name = "CASE")]
     pub(crate) cases: Vec<Case>,
 
