@@ -120,6 +120,9 @@ fn first_writes_copies_and_reuse() {
     alone(|| {
         for backing in BACKINGS {
             for size in [BlockSize::MIB_2, BlockSize::KIB_64, BlockSize::KIB_4] {
+                if backing == Backing::Hugetlb && size < BlockSize::MIB_2 {
+                    continue;
+                }
                 let Some(pool) = pool(backing, 16 * BLOCK, size) else { continue };
                 let region = pool.region(4 * BLOCK).unwrap();
                 (0..4).for_each(|block| write(&region, block * BLOCK + 5000));
