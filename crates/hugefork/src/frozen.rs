@@ -85,7 +85,7 @@ impl<S: Sys> Space<S> {
         let mut mappings = 1;
         let filled = self.fill_locked(frozen, &mut mappings);
         if filled.is_err() {
-            // Before anybody else looks: what two hold, others take for write-protected, and copy.
+            // Under the region lock: others take a block with two holders for write-protected, and copy it.
             frozen.let_go();
         }
         if filled.is_err() || self.table.has_splits() || self.pins.are_used() {
@@ -154,8 +154,8 @@ impl<S: Sys> Space<S> {
         protected.map_err(Unresolved::Unmappable)
     }
 
-    /// Gives pinned blocks to `frozen` as copies. All else is protected by then, so a write that happened before one that is
-    /// in the cut is in it too, wherever it went; only pinned blocks are not ordered among themselves.
+    /// Gives pinned blocks to `frozen` as copies, after all other blocks were protected. So if a write is in the cut, every write
+    /// that happened before it is too, unless both went to pinned blocks.
     fn copy_pinned(&self, frozen: &Frozen<S>, entries: Range<usize>) -> Result<(), Unresolved> {
         if !self.pins.are_used() {
             return Ok(());

@@ -30,14 +30,14 @@ use crate::table::Entry;
 use crate::table::split::{Split, SplitPage};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
-/// Who still holds a block when all had been asked to let go of it.
+/// What came of asking all holders of a block to let go of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asked {
-    /// Nobody was: the block is shared no more, or a block is booked for the write.
+    /// Nobody was asked, since there is no need any more: the block is not shared, or one is booked for the write.
     Changed,
-    /// Nobody was: somebody has the block from elsewhere.
+    /// Nobody was asked, since it would not help: somebody has the block from another region.
     Strangers,
-    /// This many have kept it, this region among them.
+    /// All were asked. So many have kept it, this region among them.
     Kept { block: BlockId, holders: u32 },
 }
 
