@@ -13,9 +13,6 @@ use std::time::{Duration, Instant};
 
 use crate::plan::COUNTED_MINIMUM;
 
-/// What the user calls it.
-pub(crate) const OPTION: &str = "--time-budget";
-
 /// The time that a run may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {

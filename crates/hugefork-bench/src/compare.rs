@@ -1,8 +1,8 @@
 //! From results to ratios: hugefork beside the others, case by case.
 
 use crate::cases::{Case, linux_order};
+use crate::metric::{Better, Metric};
 use crate::result::{CaseResult, Report};
-use crate::sample::{Better, Metric};
 use crate::subject::Subject;
 
 /// What hugefork is compared with as.

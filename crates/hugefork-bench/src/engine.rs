@@ -10,9 +10,9 @@ use hugefork::{ByteSize, Commit, Pool, Region, ZeroedStock};
 use hugefork_kernels::Kernel;
 
 use crate::error::BenchError;
+use crate::metric::{Measure, Metric};
 use crate::plan::EngineChoice;
 use crate::result::{Param, Params};
-use crate::sample::{Measure, Metric};
 use crate::subject::Stock;
 use crate::work;
 

@@ -9,14 +9,13 @@
 //! a sample takes: the subjects that take turns with it run on the machine as it is.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use hugefork::{BlockSize, ByteSize};
-use serde::{Deserialize, Serialize};
 
 use crate::error::BenchError;
-use crate::host::{Thp, chosen_word};
 use crate::kernel_memory::HUGE_PAGE;
+use crate::thp::{self, DIRECTORY, Folio, Thp, chosen_word};
 
 /// Whether samples may change kernel settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,45 +26,9 @@ pub enum Settings {
     Lent,
 }
 
-/// One size that the kernel may make folios of anonymous memory in.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Folio {
-    /// The size.
-    pub size: String,
-    /// `always`, `inherit` (what is set for all), `madvise` or `never`.
-    pub enabled: String,
-}
-
-const DIRECTORY: &str = "/sys/kernel/mm/transparent_hugepage";
-
-/// The sizes of this kernel, smallest first; none before Linux 6.8.
-pub(crate) fn read() -> Vec<Folio> {
-    let word = |path: &Path| Some(chosen_word(&fs::read_to_string(path).ok()?)?.to_owned());
-    let folio =
-        |(bytes, path): (usize, PathBuf)| Some(Folio { size: ByteSize(bytes).to_string(), enabled: word(&path)? });
-    sizes().into_iter().filter_map(folio).collect()
-}
-
 /// The settings that samples change under [`Settings::Lent`].
 pub fn paths() -> Vec<PathBuf> {
-    sizes().into_iter().map(|(_, path)| path).collect()
-}
-
-/// Each size in bytes, with its setting.
-fn sizes() -> Vec<(usize, PathBuf)> {
-    let mut sizes: Vec<(usize, PathBuf)> = fs::read_dir(DIRECTORY)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| {
-            let name = entry.file_name();
-            let kib: usize = name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-            // Some sizes are for shmem only.
-            Some((kib << 10, entry.path().join("enabled"))).filter(|(_, path)| path.exists())
-        })
-        .collect();
-    sizes.sort_unstable();
-    sizes
+    thp::folio_sizes().into_iter().map(|(_, path)| path).collect()
 }
 
 /// Why memory in folios of `block` cannot be had, and what would mend that; nothing if it can.
@@ -113,7 +76,7 @@ pub(crate) struct Only {
 impl Only {
     /// Switches on the size `block`, for those who ask, and all others off.
     pub(crate) fn size(block: BlockSize) -> Result<Only, BenchError> {
-        Only::among(sizes(), block.bytes())
+        Only::among(thp::folio_sizes(), block.bytes())
     }
 
     fn among(sizes: Vec<(usize, PathBuf)>, only: usize) -> Result<Only, BenchError> {
@@ -199,13 +162,5 @@ mod tests {
         assert_eq!(read(), [values[0].1, "inherit", "always"]);
         fs::remove_dir_all(scratch).unwrap();
         assert!(Only::among(sizes, 64).is_err());
-    }
-
-    #[test]
-    fn this_kernels_sizes_are_read_in_order() {
-        let sizes = sizes();
-        assert!(sizes.is_sorted());
-        assert_eq!(read().len(), sizes.len());
-        assert_eq!(paths().len(), sizes.len());
     }
 }

@@ -8,8 +8,8 @@ use hugefork::ByteSize;
 use serde::{Deserialize, Serialize};
 
 use crate::affinity::allowed_cpus;
-use crate::folios::{self, Folio};
 use crate::kernel_memory::HUGE_PAGE;
+use crate::thp::Thp;
 
 /// The machine, as far as it decides the figures. What could not be read is absent, never guessed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -61,20 +61,6 @@ pub struct Cache {
     pub shared_by: String,
 }
 
-/// The kernel's settings for transparent huge pages, each the word in effect, or for folios the one that is set.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Thp {
-    /// `always`, `madvise` or `never`, for anonymous memory.
-    pub enabled: String,
-    /// What a fault does to get one.
-    pub defrag: String,
-    /// For shmem: `always`, `within_size`, `advise`, `never`, `deny` or `force`.
-    pub shmem_enabled: String,
-    /// For anonymous memory by size, smallest first; none before Linux 6.8.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub folios: Vec<Folio>,
-}
-
 /// One hugetlb pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HugetlbPool {
@@ -98,12 +84,7 @@ impl Host {
             caches: caches(cpu_numbers[0]),
             kernel: kernel(),
             memory: format!("{}MiB", memory_bytes >> 20),
-            thp: Thp {
-                enabled: thp_setting("enabled"),
-                defrag: thp_setting("defrag"),
-                shmem_enabled: thp_setting("shmem_enabled"),
-                folios: folios::read(),
-            },
+            thp: Thp::read(),
             hugetlb: hugetlb_pools(),
             max_map_count: read_trimmed("/proc/sys/vm/max_map_count").and_then(|text| text.parse().ok()),
             governor: read_trimmed(format!("/sys/devices/system/cpu/cpu{}/cpufreq/scaling_governor", cpu_numbers[0])),
@@ -174,17 +155,6 @@ fn caches(cpu: usize) -> Vec<Cache> {
 fn kernel() -> String {
     let name = |file| read_trimmed(format!("/proc/sys/kernel/{file}")).unwrap_or_default();
     format!("{} {}", name("ostype"), name("osrelease"))
-}
-
-/// The word in brackets of `always [madvise] never`.
-pub fn chosen_word(setting: &str) -> Option<&str> {
-    let (_, rest) = setting.split_once('[')?;
-    rest.split_once(']').map(|(word, _)| word)
-}
-
-fn thp_setting(name: &str) -> String {
-    let text = read_trimmed(format!("/sys/kernel/mm/transparent_hugepage/{name}")).unwrap_or_default();
-    chosen_word(&text).unwrap_or("unavailable").to_owned()
 }
 
 fn hugetlb_pools() -> Vec<HugetlbPool> {
@@ -262,9 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_and_meminfo_are_parsed() {
-        assert_eq!(chosen_word("always [madvise] never"), Some("madvise"));
-        assert_eq!(chosen_word("always madvise never"), None);
+    fn meminfo_is_parsed() {
         let meminfo = "MemTotal:       1024 kB\nMemAvailable:    512 kB\n";
         assert_eq!(meminfo_bytes(meminfo, "MemTotal"), 1 << 20);
         assert_eq!(meminfo_bytes(meminfo, "MemFree"), 0);

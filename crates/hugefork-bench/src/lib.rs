@@ -31,6 +31,7 @@ mod holder;
 pub mod host;
 pub mod kernel_memory;
 mod load;
+pub mod metric;
 pub mod nearest;
 mod options;
 pub mod plan;
@@ -43,8 +44,8 @@ mod samples_csv;
 pub mod stats;
 pub mod subject;
 pub mod sweep;
-
 pub mod tasks;
+pub mod thp;
 pub mod victim;
 mod warm;
 pub mod work;

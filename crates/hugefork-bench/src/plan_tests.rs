@@ -1,9 +1,9 @@
 //! Tests of what a plan accepts and how it shares out memory.
 
 use super::*;
-use crate::folios::Folio;
-use crate::host::{Cache, HugetlbPool, Thp};
+use crate::host::{Cache, HugetlbPool};
 use crate::subject::Stock;
+use crate::thp::{Folio, Thp};
 
 fn host(memory_gib: usize, hugetlb_pages: usize) -> Host {
     Host {

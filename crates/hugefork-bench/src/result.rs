@@ -20,7 +20,6 @@ use std::fmt;
 use hugefork::ByteSize;
 use serde::{Deserialize, Serialize};
 
-use crate::budget;
 use crate::date;
 use crate::host::Host;
 use crate::stats::Summary;
@@ -117,6 +116,9 @@ pub struct CurveResult {
     pub median: Vec<f64>,
 }
 
+/// The option whose name begins the reason of a subject for which there was no time.
+pub(crate) const TIME_BUDGET: &str = "--time-budget";
+
 /// A subject without a figure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Absent {
@@ -131,7 +133,7 @@ pub struct Absent {
 impl Absent {
     /// Whether it would have run, had there been more time.
     pub fn lacked_time(&self) -> bool {
-        self.why.starts_with(budget::OPTION)
+        self.why.starts_with(TIME_BUDGET)
     }
 }
 
@@ -202,14 +204,6 @@ impl Report {
     /// None in practice: every field has a JSON form.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self).map(|text| text + "\n")
-    }
-
-    /// As CSV: a line a sample, each parameter that any result has a column.
-    ///
-    /// # Errors
-    /// None in practice: it is written to memory.
-    pub fn to_csv(&self) -> Result<Vec<u8>, csv::Error> {
-        crate::samples_csv::to_csv(self)
     }
 }
 

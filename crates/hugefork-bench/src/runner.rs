@@ -24,10 +24,11 @@ use crate::engine;
 use crate::error::BenchError;
 use crate::host::Host;
 use crate::load;
+use crate::metric::{Measure, Metric};
 use crate::plan::{CasePlan, Keep, Plan};
 use crate::random::Random;
-use crate::result::{Absent, CaseResult, CurveResult, Params, Report};
-use crate::sample::{Entry, Measure, Metric, Work};
+use crate::result::{Absent, CaseResult, CurveResult, Params, Report, TIME_BUDGET};
+use crate::sample::{Entry, Work};
 use crate::stats::Summary;
 
 /// Samples that differ by more than this factor are told about.
@@ -153,7 +154,7 @@ fn run_case(plan: &CasePlan, runs: usize, watch: &mut Watch<'_>) {
 
 /// Runs as much of a case as `budget` allows, and says what was cut.
 fn fit_case(plan: &CasePlan, runs: usize, budget: Budget, watch: &mut Watch<'_>) {
-    let (name, allowed) = (plan.case, format!("{} {}s", budget::OPTION, budget.total.as_secs_f64()));
+    let (name, allowed) = (plan.case, format!("{} {}s", TIME_BUDGET, budget.total.as_secs_f64()));
     let clock = watch.clock;
     let smallest = plan.smaller.last().map_or_else(|| plan.clone(), |size| plan.cut_to(*size));
     let mut run = CaseRun::new(&smallest, watch);

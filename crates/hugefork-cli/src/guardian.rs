@@ -25,7 +25,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use hugefork_bench::host::chosen_word;
+use hugefork_bench::thp::chosen_word;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};

@@ -9,8 +9,8 @@ use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 use hugefork::BlockSize;
 use hugefork_bench::compare::{Beside, Comparison, Rank, compare};
+use hugefork_bench::metric::Metric;
 use hugefork_bench::result::{Absent, CaseResult, Params};
-use hugefork_bench::sample::Metric;
 use hugefork_bench::{Case, Report};
 use hugefork_report::figure;
 

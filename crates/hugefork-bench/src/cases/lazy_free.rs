@@ -24,10 +24,11 @@ use crate::engine;
 use crate::error::BenchError;
 use crate::folios::{self, Only, Settings};
 use crate::kernel_memory::{KernelMemory, PageKind};
+use crate::metric::{Measure, Metric};
 use crate::plan::{CasePlan, EngineChoice, SubjectPlan};
 use crate::random::Random;
 use crate::result::{Param, Params};
-use crate::sample::{Measure, Metric, Work};
+use crate::sample::Work;
 use crate::work;
 
 /// 4 KiB, and every size that Linux makes folios of anonymous memory in on x86-64.

@@ -15,9 +15,10 @@ use hugefork::BlockSize;
 use hugefork_kernels::{Kernel, Order, Primitive, every_kernel};
 
 use crate::density::Density;
+use crate::metric::Metric;
 use crate::nearest;
 use crate::plan::{CasePlan, Scope};
-use crate::sample::{Entry, Metric};
+use crate::sample::Entry;
 use crate::subject::{Stock, Subject};
 use crate::sweep;
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use hugefork_bench::host::chosen_word;
+use hugefork_bench::thp::chosen_word;
 
 /// The directory that `/proc` and `/sys` are in. What cannot be read is absent, never guessed.
 #[derive(Debug)]
