@@ -5,6 +5,7 @@
 use std::error::Error;
 use std::sync::PoisonError;
 
+use hugefork_bench::cases::snapshot::Snapshot;
 use hugefork_bench::runner::{self, Kept, Observer, Progress};
 use hugefork_bench::{Case, Host, Options, Plan, Report, Settings, Subject};
 
@@ -14,14 +15,14 @@ struct Quiet;
 impl Observer for Quiet {
     fn sampled(&mut self, _: Progress<'_>) {}
 
-    fn case_ended(&mut self, _: Case, _: &Report) -> Result<(), String> {
+    fn case_ended(&mut self, _: &dyn Case, _: &Report) -> Result<(), String> {
         Ok(())
     }
 }
 
 /// Run by the tests, too.
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {
-    let mut options = Options::new(vec![Case::Snapshot]);
+    let mut options = Options::new(vec![&Snapshot]);
     options.sizes = vec![32 << 20];
     options.subjects = Some(vec![Subject::Hugefork, Subject::Memcpy]);
     let host = Host::read();

@@ -1,9 +1,9 @@
 //! From results to ratios: hugefork beside the others, case by case.
 
-use crate::cases::{Case, linux_order};
+use crate::case::Case;
 use crate::metric::{Better, Metric};
 use crate::result::{CaseResult, Report};
-use crate::subject::Subject;
+use crate::subject::{Subject, linux_order};
 
 /// What hugefork is compared with as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct Beside {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     /// The case.
-    pub case: Case,
+    pub case: &'static dyn Case,
     /// hugefork's result.
     pub ours: CaseResult,
     /// The others, the strongest rival first, then the other rivals, then what stands aside.
@@ -82,11 +82,11 @@ pub fn compare(report: &Report) -> Vec<Comparison> {
 /// The parameters that say what the work was; results are compared if these agree.
 const WORK: [&str; 7] = ["size", "area", "use", "stride", "tasks", "density", "block_size"];
 
-fn case_of(result: &CaseResult) -> Option<Case> {
+fn case_of(result: &CaseResult) -> Option<&'static dyn Case> {
     result.case.parse().ok()
 }
 
-fn beside(case: Case, ours: &CaseResult, other: &CaseResult) -> Option<Beside> {
+fn beside(case: &dyn Case, ours: &CaseResult, other: &CaseResult) -> Option<Beside> {
     let rank = rank(case, &other.subject)?;
     let metric = case.lead_metric();
     Some(Beside {
@@ -110,29 +110,30 @@ pub fn ratio(metric: Metric, ours: f64, theirs: f64) -> f64 {
     }
 }
 
-fn rank(case: Case, subject: &str) -> Option<Rank> {
-    let named: Subject = subject.parse().ok()?;
-    match (case, named) {
-        (_, ours) if ours.stock().is_some() => None,
+fn rank(case: &dyn Case, subject: &str) -> Option<Rank> {
+    let subject: Subject = subject.parse().ok()?;
+    match &subject {
+        ours if ours.stock().is_some() => None,
         // Single kernels are the full list's matter, but for the one that Linux uses.
-        (Case::Clear | Case::Copy, Subject::Kernel(kernel)) => (kernel == linux_order()).then_some(Rank::Rival),
-        (_, Subject::Reversed) => None,
-        (Case::ZeroFault, Subject::Kernel4k) => {
-            Some(Rank::Aside("makes 64 KiB of each stretch present, not all of it"))
-        }
-        (Case::Snapshot, Subject::Memcpy) => Some(Rank::Aside("a whole second copy, though nothing to pay later")),
-        (Case::WriterLatency, Subject::Memcpy) => Some(Rank::Aside("has copied everything in its pause")),
-        _ => Some(Rank::Rival),
+        Subject::Kernel(kernel) if *kernel != linux_order() => None,
+        Subject::Reversed => None,
+        other => Some(case.aside(other).map_or(Rank::Rival, Rank::Aside)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cases::anon_w_seq::AnonWSeq;
+    use crate::cases::clear_copy::CLEAR;
+    use crate::cases::lazy_free::LazyFree;
+    use crate::cases::snapshot::Snapshot;
+    use crate::cases::writer_latency::WriterLatency;
+    use crate::cases::zero_fault::ZeroFault;
     use crate::host::Host;
     use crate::result::{Param, Params};
 
-    fn result(case: Case, subject: &str, metric: Metric, median: f64, params: &[(&str, &str)]) -> CaseResult {
+    fn result(case: &dyn Case, subject: &str, metric: Metric, median: f64, params: &[(&str, &str)]) -> CaseResult {
         CaseResult {
             case: case.name().to_owned(),
             subject: subject.to_owned(),
@@ -152,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_strongest_rival_comes_first_and_asides_last() {
-        let of = |subject, median| result(Case::ZeroFault, subject, Metric::Latency, median, &[("size", "1GiB")]);
+        let of = |subject, median| result(&ZeroFault, subject, Metric::Latency, median, &[("size", "1GiB")]);
         let found = compare(&report(vec![
             of("kernel-4k", 12.0),
             of("kernel-hugetlb", 81.0),
@@ -168,7 +169,7 @@ mod tests {
 
     #[test]
     fn more_throughput_is_better() {
-        let of = |subject, median| result(Case::AnonWSeq, subject, Metric::Throughput, median, &[]);
+        let of = |subject, median| result(&AnonWSeq, subject, Metric::Throughput, median, &[]);
         let found = compare(&report(vec![of("hugefork", 30.0), of("kernel-thp", 20.0), of("kernel-4k", 5.0)]));
         assert_eq!(found[0].best().unwrap().subject, "kernel-thp");
         assert_eq!(found[0].best().unwrap().ratio, 1.5);
@@ -179,7 +180,7 @@ mod tests {
         let of = |subject, size, backing: &[(&str, &str)], median| {
             let mut params = vec![("size", size)];
             params.extend(backing);
-            result(Case::Snapshot, subject, Metric::Pause, median, &params)
+            result(&Snapshot, subject, Metric::Pause, median, &params)
         };
         let found = compare(&report(vec![
             of("hugefork", "1GiB", &[("backing", "hugetlb")], 0.1),
@@ -197,11 +198,9 @@ mod tests {
 
     #[test]
     fn each_density_and_each_folio_size_is_a_work_of_its_own() {
-        let writes = |subject, density, median| {
-            result(Case::WriterLatency, subject, Metric::Writes, median, &[("density", density)])
-        };
-        let mark =
-            |subject, block, median| result(Case::LazyFree, subject, Metric::Mark, median, &[("block_size", block)]);
+        let writes =
+            |subject, density, median| result(&WriterLatency, subject, Metric::Writes, median, &[("density", density)]);
+        let mark = |subject, block, median| result(&LazyFree, subject, Metric::Mark, median, &[("block_size", block)]);
         let found = compare(&report(vec![
             writes("hugefork", "sparse", 60.0),
             writes("hugefork", "dense", 150.0),
@@ -219,7 +218,7 @@ mod tests {
 
     #[test]
     fn each_stock_is_compared_on_its_own_and_not_with_the_others() {
-        let of = |subject, median| result(Case::ZeroFault, subject, Metric::Latency, median, &[]);
+        let of = |subject, median| result(&ZeroFault, subject, Metric::Latency, median, &[]);
         let found = compare(&report(vec![
             of("hugefork", 27.0),
             of("hugefork-zeroed", 8.0),
@@ -237,7 +236,7 @@ mod tests {
     #[test]
     fn clear_is_compared_with_linux_and_libc_only() {
         let linux = linux_order().to_string();
-        let of = |subject: &str, median| result(Case::Clear, subject, Metric::Total, median, &[("use", "64KiB")]);
+        let of = |subject: &str, median| result(&CLEAR, subject, Metric::Total, median, &[("use", "64KiB")]);
         let found = compare(&report(vec![
             of("hugefork", 24.0),
             of(&linux, 82.0),
@@ -251,7 +250,7 @@ mod tests {
 
     #[test]
     fn without_hugefork_or_without_others_there_is_nothing_to_compare() {
-        let of = |subject| result(Case::AnonWSeq, subject, Metric::Throughput, 1.0, &[]);
+        let of = |subject| result(&AnonWSeq, subject, Metric::Throughput, 1.0, &[]);
         assert!(compare(&report(vec![of("kernel-thp")])).is_empty());
         assert!(compare(&report(vec![of("hugefork")])).is_empty());
     }

@@ -10,9 +10,9 @@ use hugefork::{ByteSize, Commit, Pool, Region, ZeroedStock};
 use hugefork_kernels::Kernel;
 
 use crate::error::BenchError;
+use crate::job::EngineChoice;
 use crate::metric::{Measure, Metric};
-use crate::plan::EngineChoice;
-use crate::result::{Param, Params};
+use crate::result::{Param, Params, params};
 use crate::subject::Stock;
 use crate::work;
 
@@ -101,17 +101,28 @@ pub(crate) fn written(pool: &Pool, len: usize, bias: u64) -> Result<Region, Benc
     Ok(region)
 }
 
+/// A region in which every word has been written, with its pool.
+pub(crate) struct Populated {
+    // The region before its pool: fields drop in order.
+    pub(crate) region: Region,
+    pub(crate) pool: Pool,
+}
+
+impl Populated {
+    /// As [`written`], in `pool`.
+    pub(crate) fn new(pool: Pool, len: usize, bias: u64) -> Result<Populated, BenchError> {
+        Ok(Populated { region: written(&pool, len, bias)?, pool })
+    }
+}
+
 /// What every entry of hugefork says of itself before its pool exists.
 pub(crate) fn asked(choice: EngineChoice) -> Params {
-    Params::from([
-        ("block_size".to_owned(), Param::text(choice.block_size)),
-        ("backing".to_owned(), Param::text(choice.backing)),
-    ])
+    params([("block_size", Param::text(choice.block_size)), ("backing", Param::text(choice.backing))])
 }
 
 /// What the pool turned out to be; takes the place of what was asked for.
 pub(crate) fn granted(pool: &Pool, kernel: Option<Kernel>) -> Params {
-    let mut params = Params::from([("backing".to_owned(), Param::text(pool.backing()))]);
+    let mut params = params([("backing", Param::text(pool.backing()))]);
     params.extend(kernel.map(|kernel| ("kernel".to_owned(), Param::text(kernel))));
     params
 }

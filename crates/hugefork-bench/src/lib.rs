@@ -17,6 +17,7 @@
 
 pub mod affinity;
 mod budget;
+mod case;
 pub mod cases;
 pub mod clock;
 pub mod compare;
@@ -29,6 +30,7 @@ mod error;
 pub mod folios;
 mod holder;
 pub mod host;
+pub mod job;
 pub mod kernel_memory;
 mod load;
 pub mod metric;
@@ -37,24 +39,24 @@ mod options;
 pub mod plan;
 mod random;
 pub mod result;
-mod reversed;
 pub mod runner;
-pub mod sample;
+mod sample;
 mod samples_csv;
 pub mod stats;
 pub mod subject;
-pub mod sweep;
+mod tally;
 pub mod tasks;
 pub mod thp;
-pub mod victim;
 mod warm;
 pub mod work;
 
-pub use cases::Case;
+pub use case::Case;
 pub use error::{BenchError, UsageError};
 pub use folios::Settings;
 pub use host::Host;
-pub use plan::{Options, Plan, Scope};
+pub use job::Scope;
+pub use options::Options;
+pub use plan::Plan;
 pub use result::Report;
 pub use subject::Subject;
 

@@ -174,8 +174,9 @@ impl Measure {
         Measure { metric, value }
     }
 
-    /// User and system time.
-    pub(crate) fn cpu(time: CpuTime) -> [Measure; 2] {
-        [Measure::new(Metric::User, time.user), Measure::new(Metric::Sys, time.sys)]
+    /// A sample: these values, and the user and system time that it took.
+    pub(crate) fn sample<const N: usize>(values: [(Metric, f64); N], time: CpuTime) -> Vec<Measure> {
+        let cpu = [(Metric::User, time.user), (Metric::Sys, time.sys)];
+        values.into_iter().chain(cpu).map(|(metric, value)| Measure::new(metric, value)).collect()
     }
 }

@@ -5,34 +5,24 @@ use std::time::Duration;
 
 use hugefork::{Backing, BlockSize, ByteSize};
 
-use crate::cases::Case;
+use crate::case::Case;
 use crate::error::UsageError;
 use crate::host::Host;
+use crate::job::Scope;
 use crate::kernel_memory::HUGE_PAGE;
 use crate::subject::Subject;
 
 /// More tasks than this are taken for a slip.
 const MAX_TASKS: usize = 1024;
 
-/// How much is run when nothing says otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// Sizes and subjects that fit well inside a minute on two cores.
-    Quick,
-    /// The sizes that figures are published for.
-    Full,
-    /// As `Full`; of `clear` and `copy` also every window, and blocks from 4 KiB to 1 GiB (see [`sweep`](crate::sweep)).
-    Sweep,
-}
-
 /// What was asked for.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The cases, in order.
-    pub cases: Vec<Case>,
+    pub cases: Vec<&'static dyn Case>,
     /// How much is run where an option below is absent.
     pub scope: Scope,
-    /// Bytes of one area (see [`Case`] for what that is), for every case; with several, each case is run with each. If there is
+    /// Bytes of one area (the cases say what that is), for every case; with several, each case is run with each. If there is
     /// none, each case has its own.
     pub sizes: Vec<usize>,
     /// Tasks of the `anon-*` cases; all CPUs if absent.
@@ -52,7 +42,7 @@ pub struct Options {
 
 impl Options {
     /// These cases, with everything else as `hugefork bench` has it by default.
-    pub fn new(cases: Vec<Case>) -> Options {
+    pub fn new(cases: Vec<&'static dyn Case>) -> Options {
         Options {
             cases,
             scope: Scope::Full,
@@ -82,7 +72,7 @@ impl Options {
     }
 
     /// The block sizes of a case, each once. Never empty.
-    pub(crate) fn blocks(&self, case: Case) -> Vec<BlockSize> {
+    pub(crate) fn blocks(&self, case: &dyn Case) -> Vec<BlockSize> {
         let mut blocks = match &self.block_sizes {
             Some(asked) if !asked.is_empty() => asked.clone(),
             _ => case.usual_blocks(self.scope),

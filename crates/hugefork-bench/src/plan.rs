@@ -6,17 +6,15 @@ use std::time::Duration;
 
 use hugefork::{Backing, BlockSize, ByteSize, Fallback};
 
-use crate::cases::Case;
+use crate::case::Case;
 use crate::density::Density;
 use crate::error::UsageError;
 use crate::folios::{self, Settings};
 use crate::host::Host;
+use crate::job::{EngineChoice, Job, Keep, Scope, SubjectPlan};
 use crate::kernel_memory::{HUGE_PAGE, PageKind};
-use crate::options::unit;
-pub use crate::options::{Options, Scope};
-use crate::subject::{Stock, Subject};
-use crate::sweep;
-use crate::victim::{self, VictimPlan};
+use crate::options::{Options, unit};
+use crate::subject::Subject;
 
 /// Fewer counted rounds than this are run, but flagged.
 pub const COUNTED_MINIMUM: usize = 5;
@@ -41,83 +39,24 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 pub struct CasePlan {
     /// Which case.
-    pub case: Case,
+    pub case: &'static dyn Case,
     /// How much of it.
-    pub scope: Scope,
-    /// Bytes of one area.
-    pub size: usize,
-    /// What that may be cut to, the largest first; nothing if it was asked for.
+    pub job: Job,
+    /// What the size may be cut to, the largest first; nothing if it was asked for.
     pub smaller: Vec<usize>,
-    /// Tasks at once; 1 where the case has no tasks.
-    pub tasks: usize,
-    /// The block of `clear`, `copy` and `lazy-free`; elsewhere the largest block of hugefork's pools.
-    pub block_size: BlockSize,
-    /// How much is written after a snapshot, where that is what the case does.
-    pub density: Option<Density>,
-    /// Bytes that reference operations rotate over.
-    pub rotation: usize,
-    /// Whom clearing disturbs, or why nobody can be found; none where that is not measured.
-    pub victim: Option<Result<VictimPlan, String>>,
-    /// Whether samples may change kernel settings.
-    pub settings: Settings,
     /// Why none of its subjects can run.
     pub lack: Option<String>,
     /// Its subjects.
     pub subjects: Vec<SubjectPlan>,
 }
 
-/// What becomes of a subject's memory after a sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
-    /// Held: it fits beside the others', and is in nobody's way.
-    Held,
-    /// Freed, and got and populated again, untimed, before the next sample. For all subjects of a case if one is large. And for
-    /// hugefork where others fork: a fork walks every mapping of the process, those too that children do not get, and
-    /// hugefork's may be many (with a block of hugetlb pages each, a pool of 1 GiB makes `fork-thp` 40 % slower).
-    Freed,
-}
-
-/// One subject of a case.
-#[derive(Clone, Debug)]
-pub struct SubjectPlan {
-    /// Who.
-    pub subject: Subject,
-    /// What hugefork's pool is asked for; none for the others.
-    pub engine: Option<EngineChoice>,
-    /// Bytes that it needs at the same time.
-    pub memory: usize,
-    /// What becomes of that memory after a sample.
-    pub keep: Keep,
-    /// Why it cannot run, and what would mend that.
-    pub lack: Option<String>,
-}
-
-/// What hugefork's pool is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EngineChoice {
-    /// Bytes in a block.
-    pub block_size: BlockSize,
-    /// What is done about blocks that were used.
-    pub stock: Stock,
-    /// The backing.
-    pub backing: Backing,
-    /// Only `auto` may fall back: figures of a backing that was asked for by name must be of that backing.
-    pub fallback: Fallback,
-}
-
 impl CasePlan {
-    /// Bytes from one first write or one block to the next. At least 2 MiB also with smaller blocks, so that every subject
-    /// does the same work whatever its pages.
-    pub fn stride(&self) -> usize {
-        self.block_size.bytes().max(HUGE_PAGE)
-    }
-
     /// The same with areas of `size`, which is less.
     pub(crate) fn cut_to(&self, size: usize) -> CasePlan {
-        let mut plan = CasePlan { size, rotation: self.rotation.min(size), ..self.clone() };
-        for index in 0..plan.subjects.len() {
-            let memory = plan.case.memory(&plan, &plan.subjects[index].subject);
-            plan.subjects[index].memory = memory.unwrap_or(plan.subjects[index].memory);
+        let job = Job { size, rotation: self.job.rotation.min(size), ..self.job.clone() };
+        let mut plan = CasePlan { job, ..self.clone() };
+        for subject in &mut plan.subjects {
+            subject.memory = plan.case.memory(&plan.job, &subject.subject).unwrap_or(subject.memory);
         }
         plan
     }
@@ -125,7 +64,7 @@ impl CasePlan {
     /// Bytes of hugetlb pages that subjects hold all the time, and the most that one takes for the length of a sample.
     fn hugetlb_bytes(&self) -> usize {
         let of = |keep| {
-            let wanting = move |subject: &&SubjectPlan| subject.keep == keep && subject.wants_hugetlb();
+            let wanting = move |subject: &&SubjectPlan| subject.keep == keep && wants_hugetlb(subject);
             self.subjects.iter().filter(wanting).map(|subject| subject.memory)
         };
         of(Keep::Held).sum::<usize>() + of(Keep::Freed).max().unwrap_or(0)
@@ -133,7 +72,7 @@ impl CasePlan {
 
     /// Shares out what `host` has right now: first to those who keep it.
     fn settle(&mut self, host: &Host, settings: Settings) {
-        self.settings = settings;
+        self.job.settings = settings;
         if self.lack.is_some() {
             self.subjects.iter_mut().for_each(|subject| subject.lack.clone_from(&self.lack));
             return;
@@ -142,58 +81,14 @@ impl CasePlan {
         for turn in [Keep::Held, Keep::Freed] {
             for subject in self.subjects.iter_mut().filter(|subject| subject.keep == turn) {
                 let folios = (subject.subject == Subject::KernelFolios)
-                    .then(|| folios::lack(&host.thp, self.block_size, settings))
+                    .then(|| folios::lack(&host.thp, self.job.block_size, settings))
                     .flatten();
-                subject.lack = folios.or_else(|| subject.lack(host, pages));
-                if subject.lack.is_none() && subject.wants_hugetlb() && turn == Keep::Held {
+                subject.lack = folios.or_else(|| lack(subject, host, pages));
+                if subject.lack.is_none() && wants_hugetlb(subject) && turn == Keep::Held {
                     pages -= subject.memory;
                 }
             }
         }
-    }
-}
-
-impl SubjectPlan {
-    /// The pages of a kernel subject.
-    pub(crate) fn pages(&self) -> PageKind {
-        self.subject.pages().expect("cases hold hugefork, memcpy and memset apart; the others have pages")
-    }
-
-    /// Whether it stands on hugetlb pages. hugefork in `auto` takes them only where shmem has no huge pages at all, which the
-    /// plan does not count on.
-    fn wants_hugetlb(&self) -> bool {
-        self.subject.pages() == Some(PageKind::Hugetlb)
-            || self.engine.is_some_and(|engine| engine.backing == Backing::Hugetlb)
-    }
-
-    fn lack(&self, host: &Host, hugetlb_free: usize) -> Option<String> {
-        if self.wants_hugetlb() {
-            return (hugetlb_free < self.memory).then(|| {
-                let total: usize = host.hugetlb.iter().filter(|p| p.page == "2MiB").map(|p| p.total).sum();
-                format!(
-                    "{}needs {} free hugetlb pages of 2MiB, there are {}; sysctl -w vm.nr_hugepages={}, or --tune as root",
-                    if self.engine.is_some() { "backing hugetlb: " } else { "" },
-                    self.memory.div_ceil(HUGE_PAGE),
-                    hugetlb_free / HUGE_PAGE,
-                    total + (self.memory - hugetlb_free).div_ceil(HUGE_PAGE)
-                )
-            });
-        }
-        if self.subject.pages() == Some(PageKind::Thp) && !matches!(host.thp.enabled.as_str(), "always" | "madvise") {
-            return Some(format!(
-                "transparent huge pages are `{}`; echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
-                host.thp.enabled
-            ));
-        }
-        // A tenth stays for everybody else.
-        let usable = host.available_bytes / 10 * 9;
-        (self.memory > usable).then(|| {
-            format!(
-                "needs {} of memory, {}MiB are available; take a smaller --size",
-                ByteSize(self.memory),
-                usable >> 20
-            )
-        })
     }
 }
 
@@ -214,7 +109,7 @@ impl Plan {
         }
         let mut seen = BTreeSet::new();
         let mut cases = Vec::new();
-        for case in options.cases.iter().copied().filter(|case| seen.insert(*case)) {
+        for case in options.cases.iter().copied().filter(|case| seen.insert(case.name())) {
             let blocks = options.blocks(case);
             let at_once = if case.works_differ_by_block() { 1 } else { blocks.len() };
             for asked in options.sizes() {
@@ -254,7 +149,7 @@ impl Plan {
 }
 
 fn plan_case(
-    case: Case,
+    case: &'static dyn Case,
     asked: Option<usize>,
     blocks: &[BlockSize],
     density: Option<Density>,
@@ -266,18 +161,20 @@ fn plan_case(
     let tasks = if case.has_tasks() { options.tasks.unwrap_or(host.cpus) } else { 1 };
     let rotation = host.rotation().next_multiple_of(unit);
     let size = asked.unwrap_or_else(|| default_size(case, options.scope, tasks, host, rotation, unit));
-    let mut plan = CasePlan {
-        case,
+    let job = Job {
         scope: options.scope,
         size,
-        smaller: if asked.is_some() { Vec::new() } else { smaller_sizes(size, cold(host) / tasks.max(1), unit) },
         tasks,
         block_size,
         density,
         // A reference that is colder than what it is compared with would make it look slow.
         rotation: rotation.min(size),
-        victim: (case == Case::Clear && options.scope != Scope::Quick).then(|| victim::plan(host)),
         settings: Settings::Fixed,
+    };
+    let mut plan = CasePlan {
+        case,
+        job,
+        smaller: if asked.is_some() { Vec::new() } else { smaller_sizes(size, cold(host) / tasks.max(1), unit) },
         lack: (!size.is_multiple_of(unit)).then(|| {
             format!("--size {} is not a whole number of blocks of {}; leave --size out", ByteSize(size), ByteSize(unit))
         }),
@@ -285,13 +182,13 @@ fn plan_case(
     };
     let subjects: Vec<Subject> = match &options.subjects {
         Some(only) => only.iter().filter(|subject| case.has(subject)).cloned().collect(),
-        None if options.scope == Scope::Sweep && !case.has_pool() => {
-            case.subjects(options.scope).into_iter().filter(|subject| sweep::differs(subject, block_size)).collect()
+        None if options.scope == Scope::Sweep => {
+            case.subjects(options.scope).into_iter().filter(|subject| case.differs(subject, block_size)).collect()
         }
         None => case.subjects(options.scope),
     };
     for subject in subjects {
-        let memory = case.memory(&plan, &subject).ok_or_else(|| {
+        let memory = case.memory(&plan.job, &subject).ok_or_else(|| {
             UsageError(format!("--size {} with {tasks} tasks: more than an address can name", ByteSize(size)))
         })?;
         // Clear and copy run hugefork's kernels without a pool.
@@ -318,8 +215,46 @@ fn plan_case(
     Ok(plan)
 }
 
+/// Whether a subject stands on hugetlb pages. hugefork in `auto` takes them only where shmem has no huge pages at all, which
+/// the plan does not count on.
+fn wants_hugetlb(planned: &SubjectPlan) -> bool {
+    planned.subject.pages() == Some(PageKind::Hugetlb)
+        || planned.engine.is_some_and(|engine| engine.backing == Backing::Hugetlb)
+}
+
+/// Why a subject cannot run, and what would mend that.
+fn lack(planned: &SubjectPlan, host: &Host, hugetlb_free: usize) -> Option<String> {
+    if wants_hugetlb(planned) {
+        return (hugetlb_free < planned.memory).then(|| {
+            let total: usize = host.hugetlb.iter().filter(|p| p.page == "2MiB").map(|p| p.total).sum();
+            format!(
+                "{}needs {} free hugetlb pages of 2MiB, there are {}; sysctl -w vm.nr_hugepages={}, or --tune as root",
+                if planned.engine.is_some() { "backing hugetlb: " } else { "" },
+                planned.memory.div_ceil(HUGE_PAGE),
+                hugetlb_free / HUGE_PAGE,
+                total + (planned.memory - hugetlb_free).div_ceil(HUGE_PAGE)
+            )
+        });
+    }
+    if planned.subject.pages() == Some(PageKind::Thp) && !matches!(host.thp.enabled.as_str(), "always" | "madvise") {
+        return Some(format!(
+            "transparent huge pages are `{}`; echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+            host.thp.enabled
+        ));
+    }
+    // A tenth stays for everybody else.
+    let usable = host.available_bytes / 10 * 9;
+    (planned.memory > usable).then(|| {
+        format!(
+            "needs {} of memory, {}MiB are available; take a smaller --size",
+            ByteSize(planned.memory),
+            usable >> 20
+        )
+    })
+}
+
 /// A size that every subject of the case fits with, on machines with little memory too.
-fn default_size(case: Case, scope: Scope, tasks: usize, host: &Host, rotation: usize, unit: usize) -> usize {
+fn default_size(case: &dyn Case, scope: Scope, tasks: usize, host: &Host, rotation: usize, unit: usize) -> usize {
     let wanted = case.usual_size(scope).max(if case.rotates() { rotation } else { 0 });
     // `tasks + 1` areas are the most that a case holds; hugefork keeps another rotation for its reference.
     let fits = host.available_bytes / KEEP_SHARE / (tasks + 1);
@@ -340,9 +275,8 @@ fn cold(host: &Host) -> usize {
 fn caveats(plan: &CasePlan, host: &Host) -> Vec<String> {
     let mut caveats = Vec::new();
     let cold = cold(host);
-    // A snapshot's pause does not depend on what is in the caches; everything else does.
-    let gone_over = plan.size * plan.tasks;
-    if plan.case != Case::Snapshot && gone_over < cold {
+    let gone_over = plan.job.size * plan.job.tasks;
+    if plan.case.feels_caches() && gone_over < cold {
         caveats.push(format!(
             "{}: {} is less than four times the last-level cache ({}), so caches flatter every subject",
             plan.case,
@@ -350,8 +284,8 @@ fn caveats(plan: &CasePlan, host: &Host) -> Vec<String> {
             ByteSize(cold)
         ));
     }
-    if plan.tasks > host.cpus {
-        caveats.push(format!("{}: {} tasks share {} CPUs", plan.case, plan.tasks, host.cpus));
+    if plan.job.tasks > host.cpus {
+        caveats.push(format!("{}: {} tasks share {} CPUs", plan.case, plan.job.tasks, host.cpus));
     }
     caveats
 }

@@ -1,9 +1,19 @@
 //! Tests of what a plan accepts and how it shares out memory.
 
 use super::*;
+use crate::cases::{self, anon_cow_seq, anon_w_seq, clear_copy, lazy_free, snapshot, writer_latency, zero_fault};
 use crate::host::{Cache, HugetlbPool};
 use crate::subject::Stock;
 use crate::thp::{Folio, Thp};
+
+const CLEAR: &dyn Case = &clear_copy::CLEAR;
+const COPY: &dyn Case = &clear_copy::COPY;
+const ZERO_FAULT: &dyn Case = &zero_fault::ZeroFault;
+const ANON_W_SEQ: &dyn Case = &anon_w_seq::AnonWSeq;
+const ANON_COW_SEQ: &dyn Case = &anon_cow_seq::AnonCowSeq;
+const SNAPSHOT: &dyn Case = &snapshot::Snapshot;
+const WRITER_LATENCY: &dyn Case = &writer_latency::WriterLatency;
+const LAZY_FREE: &dyn Case = &lazy_free::LazyFree;
 
 fn host(memory_gib: usize, hugetlb_pages: usize) -> Host {
     Host {
@@ -25,7 +35,7 @@ fn host(memory_gib: usize, hugetlb_pages: usize) -> Host {
     }
 }
 
-fn options(cases: &[Case]) -> Options {
+fn options(cases: &[&'static dyn Case]) -> Options {
     Options {
         cases: cases.to_vec(),
         scope: Scope::Quick,
@@ -40,7 +50,7 @@ fn options(cases: &[Case]) -> Options {
 }
 
 fn refused(change: impl FnOnce(&mut Options)) -> String {
-    let mut options = options(&Case::ALL);
+    let mut options = options(&cases::ALL);
     change(&mut options);
     Plan::new(&options, &host(24, 0)).unwrap_err().0
 }
@@ -55,7 +65,7 @@ fn impossible_requests_name_their_option_and_a_way_out() {
     assert!(refused(|o| o.tasks = Some(1 << 20)).contains("at most 1024"));
     assert!(refused(|o| o.runs = 0).starts_with("--runs 0"));
     let error = refused(|o| {
-        o.cases = vec![Case::Clear];
+        o.cases = vec![CLEAR];
         o.subjects = Some(vec![Subject::ForkThp]);
     });
     assert!(error.starts_with("--subjects fork-thp: no chosen case has it") && error.contains("memset"), "{error}");
@@ -63,7 +73,7 @@ fn impossible_requests_name_their_option_and_a_way_out() {
 
 #[test]
 fn few_runs_and_warm_caches_are_flagged() {
-    let mut options = options(&[Case::ZeroFault]);
+    let mut options = options(&[ZERO_FAULT]);
     options.runs = 1;
     options.sizes = vec![16 << 20];
     let plan = Plan::new(&options, &host(24, 0)).unwrap();
@@ -76,14 +86,17 @@ fn defaults_rotate_over_enough_and_fit_small_machines() {
     for memory_gib in [1, 2, 8, 24, 512] {
         let host = host(memory_gib, 0);
         for scope in [Scope::Quick, Scope::Full] {
-            let plan = Plan::new(&Options { scope, ..options(&Case::ALL) }, &host).unwrap();
+            let plan = Plan::new(&Options { scope, ..options(&cases::ALL) }, &host).unwrap();
             for case in &plan.cases {
-                assert!(case.size > 0 && case.size.is_multiple_of(case.stride()), "{memory_gib} GiB: {case:?}");
+                assert!(
+                    case.job.size > 0 && case.job.size.is_multiple_of(case.job.stride()),
+                    "{memory_gib} GiB: {case:?}"
+                );
                 for subject in &case.subjects {
                     assert!(subject.memory <= host.memory_bytes / 2, "{memory_gib} GiB, {}: {subject:?}", case.case);
                 }
                 if memory_gib >= 24 && case.case.rotates() {
-                    assert!(case.size >= 128 << 20, "{}", case.case);
+                    assert!(case.job.size >= 128 << 20, "{}", case.case);
                 }
             }
         }
@@ -92,18 +105,18 @@ fn defaults_rotate_over_enough_and_fit_small_machines() {
 
 #[test]
 fn a_block_larger_than_a_huge_page_is_the_stride() {
-    let mut options = options(&[Case::ZeroFault]);
+    let mut options = options(&[ZERO_FAULT]);
     options.block_sizes = Some(vec![BlockSize::new(8 << 20).unwrap()]);
     let plan = Plan::new(&options, &host(24, 0)).unwrap();
-    assert_eq!(plan.cases[0].stride(), 8 << 20);
+    assert_eq!(plan.cases[0].job.stride(), 8 << 20);
     options.block_sizes = Some(vec![BlockSize::KIB_4]);
     let plan = Plan::new(&options, &host(24, 0)).unwrap();
-    assert_eq!(plan.cases[0].stride(), 2 << 20);
+    assert_eq!(plan.cases[0].job.stride(), 2 << 20);
 }
 
 #[test]
 fn hugetlb_pages_are_shared_out_and_who_gets_none_is_told_why() {
-    let mut options = options(&[Case::AnonWSeq]);
+    let mut options = options(&[ANON_W_SEQ]);
     options.sizes = vec![64 << 20];
     options.tasks = Some(2);
     options.backings = vec![Backing::Hugetlb, Backing::Auto];
@@ -133,7 +146,7 @@ fn hugetlb_pages_are_shared_out_and_who_gets_none_is_told_why() {
 
 #[test]
 fn with_memory_freed_between_samples_subjects_share_the_pages() {
-    let mut options = options(&[Case::Snapshot]);
+    let mut options = options(&[SNAPSHOT]);
     options.sizes = vec![4 << 30];
     options.backings = vec![Backing::Hugetlb];
     let host = host(24, 2048);
@@ -146,7 +159,7 @@ fn with_memory_freed_between_samples_subjects_share_the_pages() {
 
 #[test]
 fn hugefork_makes_way_where_others_fork() {
-    let plan = Plan::new(&options(&[Case::ZeroFault, Case::AnonCowSeq, Case::Snapshot]), &host(64, 0)).unwrap();
+    let plan = Plan::new(&options(&[ZERO_FAULT, ANON_COW_SEQ, SNAPSHOT]), &host(64, 0)).unwrap();
     let keeps = |case: usize| {
         let subjects = &plan.cases[case].subjects;
         (subjects[0].keep, subjects[1].keep)
@@ -158,7 +171,7 @@ fn hugefork_makes_way_where_others_fork() {
 
 #[test]
 fn switched_off_huge_pages_and_too_little_memory_are_told() {
-    let mut options = options(&[Case::Snapshot]);
+    let mut options = options(&[SNAPSHOT]);
     options.sizes = vec![8 << 30];
     let mut host = host(12, 0);
     host.thp.enabled = "never".into();
@@ -175,25 +188,25 @@ fn switched_off_huge_pages_and_too_little_memory_are_told() {
 
 #[test]
 fn a_case_named_twice_runs_once() {
-    let plan = Plan::new(&options(&[Case::Snapshot, Case::Snapshot]), &host(24, 0)).unwrap();
+    let plan = Plan::new(&options(&[SNAPSHOT, SNAPSHOT]), &host(24, 0)).unwrap();
     assert_eq!(plan.cases.len(), 1);
 }
 
 #[test]
 fn several_blocks_are_works_of_clear_and_subjects_of_pools() {
-    let mut options = options(&[Case::Clear, Case::ZeroFault]);
+    let mut options = options(&[CLEAR, ZERO_FAULT]);
     options.block_sizes = Some(vec![BlockSize::MIB_2, BlockSize::KIB_64, BlockSize::MIB_2]);
     options.subjects = Some(vec![Subject::Hugefork, Subject::Memset, Subject::KernelThp]);
     let plan = Plan::new(&options, &host(24, 0)).unwrap();
-    let what: Vec<(Case, BlockSize, usize)> =
-        plan.cases.iter().map(|case| (case.case, case.block_size, case.subjects.len())).collect();
+    let what: Vec<(&dyn Case, BlockSize, usize)> =
+        plan.cases.iter().map(|case| (case.case, case.job.block_size, case.subjects.len())).collect();
     assert_eq!(
         what,
         [
-            (Case::Clear, BlockSize::MIB_2, 2),
-            (Case::Clear, BlockSize::KIB_64, 2),
+            (CLEAR, BlockSize::MIB_2, 2),
+            (CLEAR, BlockSize::KIB_64, 2),
             // hugefork with each, the kernel once: all go in the same strides.
-            (Case::ZeroFault, BlockSize::MIB_2, 3),
+            (ZERO_FAULT, BlockSize::MIB_2, 3),
         ]
     );
     let blocks: Vec<BlockSize> = plan.cases[2].subjects.iter().filter_map(|s| s.engine).map(|e| e.block_size).collect();
@@ -205,18 +218,22 @@ fn several_blocks_are_works_of_clear_and_subjects_of_pools() {
 
 #[test]
 fn a_sweep_goes_over_its_blocks_and_leaves_out_what_does_not_fit() {
-    let mut options = options(&[Case::Clear, Case::Copy, Case::ZeroFault]);
+    let mut options = options(&[CLEAR, COPY, ZERO_FAULT]);
     options.scope = Scope::Sweep;
-    let sizes = |plan: &Plan, case: Case| -> Vec<(BlockSize, usize)> {
-        plan.cases.iter().filter(|planned| planned.case == case).map(|p| (p.block_size, p.size)).collect()
+    let sizes = |plan: &Plan, case: &dyn Case| -> Vec<(BlockSize, usize)> {
+        plan.cases.iter().filter(|planned| planned.case == case).map(|p| (p.job.block_size, p.job.size)).collect()
     };
     let host = host(24, 0);
     let plan = Plan::new(&options, &host).unwrap();
     let area = 1 << 30;
-    for case in [Case::Clear, Case::Copy] {
-        assert_eq!(sizes(&plan, case), sweep::BLOCKS.map(|block| (block, area)), "{case}");
+    for case in [CLEAR, COPY] {
+        assert_eq!(
+            sizes(&plan, case),
+            case.usual_blocks(Scope::Sweep).into_iter().map(|block| (block, area)).collect::<Vec<_>>(),
+            "{case}"
+        );
     }
-    assert_eq!(sizes(&plan, Case::ZeroFault), [(BlockSize::MIB_2, area)]);
+    assert_eq!(sizes(&plan, ZERO_FAULT), [(BlockSize::MIB_2, area)]);
     assert!(plan.cases[2].subjects.iter().any(|subject| subject.subject == Subject::Reversed));
     assert!(plan.cases.iter().all(|case| case.lack.is_none()));
 
@@ -239,22 +256,9 @@ fn a_sweep_goes_over_its_blocks_and_leaves_out_what_does_not_fit() {
 }
 
 #[test]
-fn a_victim_is_looked_for_where_clear_is_named() {
-    let victims = |scope, host: &Host| -> Vec<Option<bool>> {
-        let plan = Plan::new(&Options { scope, ..options(&[Case::Clear, Case::Copy]) }, host).unwrap();
-        plan.cases.iter().map(|case| case.victim.as_ref().map(Result::is_ok)).collect()
-    };
-    let mut host = host(24, 0);
-    assert_eq!(victims(Scope::Quick, &host), [None, None]);
-    assert_eq!(victims(Scope::Full, &host), [Some(true), None]);
-    host.cpu_numbers = vec![0];
-    assert_eq!(victims(Scope::Full, &host), [Some(false), None]);
-}
-
-#[test]
 fn stocks_belong_to_cases_with_first_writes() {
     let stocks = |scope| -> Vec<Vec<Stock>> {
-        let cases = [Case::ZeroFault, Case::AnonWSeq, Case::AnonCowSeq];
+        let cases = [ZERO_FAULT, ANON_W_SEQ, ANON_COW_SEQ];
         let plan = Plan::new(&Options { scope, ..options(&cases) }, &host(64, 0)).unwrap();
         plan.cases.iter().map(|c| c.subjects.iter().filter_map(|s| s.engine).map(|e| e.stock).collect()).collect()
     };
@@ -267,7 +271,7 @@ fn stocks_belong_to_cases_with_first_writes() {
 
 #[test]
 fn pools_make_way_when_they_are_many() {
-    let mut options = options(&[Case::AnonWSeq]);
+    let mut options = options(&[ANON_W_SEQ]);
     options.scope = Scope::Full;
     options.tasks = Some(2);
     options.sizes = vec![1 << 30];
@@ -279,19 +283,19 @@ fn pools_make_way_when_they_are_many() {
 
 #[test]
 fn writes_after_a_snapshot_are_sparse_or_dense() {
-    let plan = Plan::new(&options(&[Case::Snapshot, Case::WriterLatency]), &host(64, 0)).unwrap();
-    let densities: Vec<Option<Density>> = plan.cases.iter().map(|case| case.density).collect();
+    let plan = Plan::new(&options(&[SNAPSHOT, WRITER_LATENCY]), &host(64, 0)).unwrap();
+    let densities: Vec<Option<Density>> = plan.cases.iter().map(|case| case.job.density).collect();
     assert_eq!(densities, [None, Some(Density::Sparse), Some(Density::Dense)]);
     for case in &plan.cases[1..] {
-        assert!(case.subjects.iter().all(|subject| subject.memory == 2 * case.size), "an area and its copy");
+        assert!(case.subjects.iter().all(|subject| subject.memory == 2 * case.job.size), "an area and its copy");
     }
 }
 
 #[test]
 fn folios_that_only_a_setting_gives_need_tune() {
-    let mut options = options(&[Case::LazyFree]);
+    let mut options = options(&[LAZY_FREE]);
     let sizes = |options: &Options| -> Vec<BlockSize> {
-        Plan::new(options, &host(24, 0)).unwrap().cases.iter().map(|case| case.block_size).collect()
+        Plan::new(options, &host(24, 0)).unwrap().cases.iter().map(|case| case.job.block_size).collect()
     };
     assert_eq!(sizes(&options), [BlockSize::KIB_4, BlockSize::MIB_2]);
     options.scope = Scope::Full;
@@ -311,11 +315,11 @@ fn folios_that_only_a_setting_gives_need_tune() {
 
 #[test]
 fn several_sizes_are_cases_one_after_the_other() {
-    let mut options = options(&[Case::Snapshot, Case::WriterLatency]);
+    let mut options = options(&[SNAPSHOT, WRITER_LATENCY]);
     options.sizes = vec![256 << 20, 1 << 30, 256 << 20];
     let plan = Plan::new(&options, &host(24, 0)).unwrap();
-    let what: Vec<(Case, usize)> = plan.cases.iter().map(|case| (case.case, case.size >> 20)).collect();
-    let (snapshot, latency) = (Case::Snapshot, Case::WriterLatency);
+    let what: Vec<(&dyn Case, usize)> = plan.cases.iter().map(|case| (case.case, case.job.size >> 20)).collect();
+    let (snapshot, latency) = (SNAPSHOT, WRITER_LATENCY);
     assert_eq!(
         what,
         [(snapshot, 256), (snapshot, 1024), (latency, 256), (latency, 256), (latency, 1024), (latency, 1024)]

@@ -1,5 +1,5 @@
-//! Targets: a small generator (SplitMix64) with a seed that case and round decide, so that in a round every subject gets
-//! the same targets.
+//! Targets: a small generator (SplitMix64). The case and the round decide its seed, so that in a round every subject gets the
+//! same targets.
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]
@@ -10,6 +10,14 @@ pub(crate) struct Random {
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
         Random { state: seed }
+    }
+
+    /// The stream of a round of `case`, whose name is hashed (FNV-1a).
+    pub(crate) fn of(case: &str, round: usize) -> Self {
+        let name = case
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        Random::new(name.wrapping_add(round as u64))
     }
 
     fn next(&mut self) -> u64 {

@@ -131,6 +131,10 @@ pub struct Absent {
 }
 
 impl Absent {
+    pub(crate) fn new(case: &str, subject: String, why: String) -> Absent {
+        Absent { case: case.to_owned(), subject, why }
+    }
+
     /// Whether it would have run, had there been more time.
     pub fn lacked_time(&self) -> bool {
         self.why.starts_with(TIME_BUDGET)
@@ -160,6 +164,16 @@ impl Param {
     pub fn text(text: impl fmt::Display) -> Param {
         Param::Text(text.to_string())
     }
+}
+
+/// Parameters by name.
+pub(crate) fn params<const N: usize>(list: [(&str, Param); N]) -> Params {
+    list.into_iter().map(|(name, param)| (name.to_owned(), param)).collect()
+}
+
+/// A parameter in words; nothing if there is none of that name.
+pub(crate) fn shown(params: &Params, name: &str) -> String {
+    params.get(name).map_or_else(String::new, Param::to_string)
 }
 
 impl fmt::Display for Param {

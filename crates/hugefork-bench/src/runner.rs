@@ -11,34 +11,31 @@
 //! thread finds it at any time, in the midst of a sample too. Results are handed out after every case.
 
 use std::ops::RangeInclusive;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use hugefork::ByteSize;
 
 use crate::budget::{self, Budget};
-use crate::cases::Case;
+use crate::case::Case;
 use crate::counters::{self, Counters};
-use crate::curve::{self, Curve};
 use crate::engine;
 use crate::error::BenchError;
 use crate::host::Host;
+use crate::job::Keep;
 use crate::load;
-use crate::metric::{Measure, Metric};
-use crate::plan::{CasePlan, Keep, Plan};
+use crate::plan::{CasePlan, Plan};
 use crate::random::Random;
-use crate::result::{Absent, CaseResult, CurveResult, Params, Report, TIME_BUDGET};
+use crate::result::{Report, TIME_BUDGET};
 use crate::sample::{Entry, Work};
-use crate::stats::Summary;
-
-/// Samples that differ by more than this factor are told about.
-const UNSTEADY: f64 = 2.0;
+pub use crate::tally::Kept;
+use crate::tally::{Taken, Tallies, lock};
 
 /// Where a run has got to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress<'a> {
     /// The case that runs.
-    pub case: Case,
+    pub case: &'static dyn Case,
     /// Which one that is, from 1.
     pub place: usize,
     /// How many there are.
@@ -62,43 +59,7 @@ pub trait Observer {
     ///
     /// # Errors
     /// Ends the run: results that cannot be kept are not worth measuring.
-    fn case_ended(&mut self, case: Case, report: &Report) -> Result<(), String>;
-}
-
-/// What has been found so far.
-#[derive(Debug)]
-pub struct Kept {
-    /// Of the cases that are over.
-    report: Report,
-    /// Of the one that is not.
-    going: Option<Tallies>,
-}
-
-impl Kept {
-    /// Nothing yet; results will be added to `report`.
-    pub fn new(report: Report) -> Mutex<Kept> {
-        Mutex::new(Kept { report, going: None })
-    }
-
-    /// All of it, with what has been counted of the case that runs.
-    pub fn report(&self) -> Report {
-        let mut report = self.report.clone();
-        if let Some(tallies) = &self.going {
-            tallies.report(&mut report);
-        }
-        report
-    }
-
-    fn is_over(&mut self) {
-        if let Some(tallies) = self.going.take() {
-            tallies.report(&mut self.report);
-        }
-    }
-}
-
-/// What is kept is whole between any two lines that hold it.
-fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
-    kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn case_ended(&mut self, case: &dyn Case, report: &Report) -> Result<(), String>;
 }
 
 /// Runs `plan` and adds its results to `kept`.
@@ -115,7 +76,7 @@ pub fn run(plan: &Plan, host: &Host, kept: &Mutex<Kept>, observer: &mut dyn Obse
         Counters::none()
     });
     let ends = plan.time_budget.map(|total| (total, Instant::now() + total));
-    let build = |case: &CasePlan| Case::entries(case, &host.cpu_numbers);
+    let build = |plan: &CasePlan| plan.case.entries(&plan.job, &plan.subjects, host);
     let mut watch =
         Watch { kept, observer, build: &build, clock: &Instant::now, counters, place: 0, cases: plan.cases.len() };
     for (index, case) in plan.cases.iter().enumerate() {
@@ -160,10 +121,10 @@ fn fit_case(plan: &CasePlan, runs: usize, budget: Budget, watch: &mut Watch<'_>)
     let mut run = CaseRun::new(&smallest, watch);
     let share = budget.share(clock());
     let mut round = if share.is_zero() { None } else { Some(run.warm_up(runs, watch)) };
-    let sizes: Vec<usize> = [plan.size].into_iter().chain(plan.smaller.iter().copied()).collect();
-    let size = round.map_or(smallest.size, |round| budget::size(&sizes, round, share, runs));
+    let sizes: Vec<usize> = [plan.job.size].into_iter().chain(plan.smaller.iter().copied()).collect();
+    let size = round.map_or(smallest.job.size, |round| budget::size(&sizes, round, share, runs));
     let chosen = plan.cut_to(size);
-    if size != smallest.size {
+    if size != smallest.job.size {
         drop(run);
         run = CaseRun::new(&chosen, watch);
         round = Some(run.warm_up(runs, watch));
@@ -176,11 +137,11 @@ fn fit_case(plan: &CasePlan, runs: usize, budget: Budget, watch: &mut Watch<'_>)
         kept.going.iter_mut().for_each(|tallies| tallies.leave_out(&why));
         return kept.is_over();
     };
-    if size < plan.size {
+    if size < plan.job.size {
         lock(watch.kept).report.warn(format!(
             "{name}: {} instead of {} ({allowed})",
             ByteSize(size),
-            ByteSize(plan.size)
+            ByteSize(plan.job.size)
         ));
     }
     if fit < runs {
@@ -200,14 +161,14 @@ impl<'a> CaseRun<'a> {
     /// Takes the place of the case before in what is kept.
     fn new(plan: &'a CasePlan, watch: &Watch<'_>) -> CaseRun<'a> {
         let mut run = CaseRun { plan, running: Vec::new() };
-        let mut tallies = Tallies { case: plan.case, list: Vec::new(), not_run: Vec::new() };
+        let mut tallies = Tallies::new(plan.case);
         for Entry { subject, params, keep, work } in (watch.build)(plan) {
             match work {
                 Ok(work) => {
                     run.running.push(Running { keep, work, has_ended: false });
-                    tallies.list.push(Tally::new(subject.to_string(), params));
+                    tallies.enter(subject.to_string(), params);
                 }
-                Err(why) => tallies.not_run.push(absent(plan.case, subject.to_string(), why)),
+                Err(why) => tallies.cannot_run(subject.to_string(), why),
             }
         }
         lock(watch.kept).going = Some(tallies);
@@ -232,13 +193,8 @@ impl<'a> CaseRun<'a> {
                     continue;
                 }
                 let taken = subject.take(self.plan, round, &mut watch.counters);
-                let (name, estimate) = {
-                    let mut kept = lock(watch.kept);
-                    let tallies = kept.going.as_mut().expect("put there with this run");
-                    let tally = &mut tallies.list[place];
-                    tally.add(taken);
-                    (tally.name.clone(), tally.estimate(self.plan.case))
-                };
+                let (name, estimate) =
+                    lock(watch.kept).going.as_mut().expect("put there with this run").add(place, taken);
                 watch.observer.sampled(Progress {
                     case: self.plan.case,
                     place: watch.place,
@@ -260,21 +216,6 @@ struct Running {
     has_ended: bool,
 }
 
-/// What came of a sample.
-enum Taken {
-    /// Of the first round, which does not count: what the work stands on, and what to keep in mind.
-    WarmUp {
-        params: Params,
-        caveat: Option<String>,
-    },
-    Counted(Vec<Measure>, Vec<Curve>),
-    Ended(BenchError),
-}
-
-fn absent(case: Case, subject: String, why: String) -> Absent {
-    Absent { case: case.name().to_owned(), subject, why }
-}
-
 impl Running {
     /// Takes a sample; round 0 warms up and does not count.
     fn take(&mut self, plan: &CasePlan, round: usize, counters: &mut Counters) -> Taken {
@@ -292,7 +233,7 @@ impl Running {
             (pool.flat_map(|(pool, kernel)| engine::granted(pool, kernel)).collect(), self.work.caveat())
         });
         // Of case and round only: in a round, every subject gets the same targets.
-        let mut targets = Random::new(((plan.case as u64) << 32) + round as u64);
+        let mut targets = Random::of(plan.case.name(), round);
         let before = counters.read();
         let mut measures = self.work.sample(&mut targets)?;
         measures.extend(counters::between(&before, &counters.read()));
@@ -304,140 +245,6 @@ impl Running {
             None => Taken::Counted(measures, self.work.curves()),
         })
     }
-}
-
-/// What came of the subjects of a case.
-#[derive(Debug)]
-struct Tallies {
-    case: Case,
-    list: Vec<Tally>,
-    not_run: Vec<Absent>,
-}
-
-impl Tallies {
-    /// Leaves only that nobody ran.
-    fn leave_out(&mut self, why: &str) {
-        let left = self.list.drain(..).map(|tally| absent(self.case, tally.name, why.to_owned()));
-        self.not_run.extend(left);
-    }
-
-    /// Adds what was found to `report`.
-    fn report(&self, report: &mut Report) {
-        report.not_run.extend(self.not_run.iter().cloned());
-        for tally in &self.list {
-            tally.report(self.case, report);
-        }
-    }
-}
-
-/// What came of one subject.
-#[derive(Debug)]
-struct Tally {
-    name: String,
-    params: Params,
-    samples: Vec<(Metric, Vec<f64>)>,
-    /// Each with the rounds that were counted.
-    curves: Vec<Vec<Curve>>,
-    caveat: Option<String>,
-    ended: Option<BenchError>,
-}
-
-impl Tally {
-    fn new(name: String, params: Params) -> Tally {
-        Tally { name, params, samples: Vec::new(), curves: Vec::new(), caveat: None, ended: None }
-    }
-
-    fn add(&mut self, taken: Taken) {
-        match taken {
-            Taken::WarmUp { params, caveat } => {
-                self.params.extend(params);
-                self.caveat = caveat;
-            }
-            Taken::Counted(measures, curves) => {
-                self.count(measures);
-                self.count_curves(curves);
-            }
-            Taken::Ended(error) => self.ended = Some(error),
-        }
-    }
-
-    /// The median so far of what the case is about.
-    fn estimate(&self, case: Case) -> Option<f64> {
-        let (_, samples) = self.samples.iter().find(|(metric, _)| *metric == case.lead_metric())?;
-        Summary::of(samples).map(|summary| summary.median)
-    }
-
-    fn count(&mut self, measures: Vec<Measure>) {
-        for Measure { metric, value } in measures {
-            let value = tidy(value);
-            match self.samples.iter_mut().find(|(known, _)| *known == metric) {
-                Some((_, samples)) => samples.push(value),
-                None => self.samples.push((metric, vec![value])),
-            }
-        }
-    }
-
-    fn count_curves(&mut self, curves: Vec<Curve>) {
-        for curve in curves {
-            let same = |rounds: &&mut Vec<Curve>| (rounds[0].metric, rounds[0].over) == (curve.metric, curve.over);
-            match self.curves.iter_mut().find(same) {
-                Some(rounds) => rounds.push(curve),
-                None => self.curves.push(vec![curve]),
-            }
-        }
-    }
-
-    fn report(&self, case: Case, report: &mut Report) {
-        if let Some(error) = &self.ended {
-            // Half a subject is not a figure; it is listed by its error alone.
-            let list = if error.is_lack() { &mut report.not_run } else { &mut report.failed };
-            list.push(absent(case, self.name.clone(), error.to_string()));
-            return;
-        }
-        if let Some(caveat) = &self.caveat {
-            report.warn(caveat.clone());
-        }
-        for (metric, samples) in &self.samples {
-            let Some(summary) = Summary::of(samples) else { continue };
-            if *metric == case.lead_metric() && summary.max > summary.min * UNSTEADY {
-                report.warn(format!(
-                    "{case} {}: {metric} varies {:.1}-fold from round to round; something else is at work on this machine, \
-                     take more --runs",
-                    self.name,
-                    summary.max / summary.min,
-                    metric = metric.name(),
-                ));
-            }
-            report.results.push(CaseResult {
-                case: case.name().to_owned(),
-                subject: self.name.clone(),
-                params: self.params.clone(),
-                metric: metric.name().to_owned(),
-                unit: metric.unit().to_owned(),
-                samples: samples.clone(),
-                median: summary.median,
-            });
-        }
-        for rounds in &self.curves {
-            let (at, median) = curve::medians(rounds).into_iter().map(|(at, value)| (at, tidy(value))).unzip();
-            report.curves.push(CurveResult {
-                case: case.name().to_owned(),
-                subject: self.name.clone(),
-                params: self.params.clone(),
-                metric: rounds[0].metric.to_owned(),
-                unit: rounds[0].unit.to_owned(),
-                over: rounds[0].over.name().to_owned(),
-                rounds: rounds.len(),
-                at,
-                median,
-            });
-        }
-    }
-}
-
-/// To the nanosecond or better, whatever the unit: the digits behind that are the arithmetic's.
-fn tidy(value: f64) -> f64 {
-    (value * 1e6).round() / 1e6
 }
 
 #[cfg(test)]

@@ -6,8 +6,12 @@ use std::rc::Rc;
 use hugefork::Backing;
 
 use super::*;
-use crate::plan::{Options, Scope};
-use crate::result::Param;
+use crate::cases::snapshot::Snapshot;
+use crate::curve::{self, Curve};
+use crate::job::Scope;
+use crate::metric::{Measure, Metric};
+use crate::options::Options;
+use crate::result::{Param, Params};
 use crate::subject::Subject;
 
 type Log = Rc<RefCell<Vec<String>>>;
@@ -70,7 +74,7 @@ impl Observer for LookAfter<'_> {
         }
     }
 
-    fn case_ended(&mut self, _: Case, _: &Report) -> Result<(), String> {
+    fn case_ended(&mut self, _: &dyn Case, _: &Report) -> Result<(), String> {
         Ok(())
     }
 }
@@ -83,7 +87,7 @@ fn entry(subject: Subject, name: &'static str, log: &Log, fails_at: Option<usize
 /// A plan of one case, 1 GiB unless a size is given.
 fn plan(size: Option<usize>, runs: usize) -> Plan {
     let options = Options {
-        cases: vec![Case::Snapshot],
+        cases: vec![&Snapshot],
         scope: Scope::Full,
         sizes: size.into_iter().collect(),
         tasks: None,
@@ -139,9 +143,9 @@ fn run_in(total: Duration, size: Option<usize>, gib: Duration, runs: usize) -> R
     let begun = Instant::now();
     let now = Rc::new(Cell::new(begun));
     let build = |plan: &CasePlan| {
-        let takes = gib.mul_f64(plan.size as f64 / (1u64 << 30) as f64);
+        let takes = gib.mul_f64(plan.job.size as f64 / (1u64 << 30) as f64);
         let work = Box::new(Slow { takes, now: Rc::clone(&now) });
-        let params = Params::from([("size".to_owned(), Param::size(plan.size))]);
+        let params = Params::from([("size".to_owned(), Param::size(plan.job.size))]);
         vec![Entry { subject: Subject::Fork4k, params, keep: Keep::Held, work: Ok(work) }]
     };
     let (clock, counters) = (|| now.get(), Counters::none());

@@ -6,8 +6,8 @@ use hugefork_kernels::Kernel;
 use crate::curve::Curve;
 use crate::engine;
 use crate::error::BenchError;
+use crate::job::{Keep, SubjectPlan};
 use crate::metric::Measure;
-use crate::plan::Keep;
 use crate::random::Random;
 use crate::result::Params;
 use crate::subject::Subject;
@@ -41,10 +41,25 @@ pub(crate) trait Work {
 }
 
 /// One line of a case: a subject with its parameters.
-pub(crate) struct Entry {
+pub struct Entry {
     pub(crate) subject: Subject,
     pub(crate) params: Params,
     pub(crate) keep: Keep,
     /// Or why it cannot run.
     pub(crate) work: Result<Box<dyn Work>, String>,
+}
+
+/// A line for each of `subjects`: the case's `params`, what hugefork's pool was asked for, and what `make` makes.
+pub(crate) fn entries(
+    subjects: &[SubjectPlan],
+    params: &Params,
+    make: impl Fn(&SubjectPlan) -> Box<dyn Work>,
+) -> Vec<Entry> {
+    let entry = |planned: &SubjectPlan| {
+        let mut params = params.clone();
+        params.extend(planned.engine.into_iter().flat_map(engine::asked));
+        let work = planned.lack.clone().map_or_else(|| Ok(make(planned)), Err);
+        Entry { subject: planned.subject.clone(), params, keep: planned.keep, work }
+    };
+    subjects.iter().map(entry).collect()
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use hugefork_kernels::{Kernel, every_kernel};
+use hugefork_kernels::{Kernel, Order, Primitive, every_kernel};
 
 use crate::kernel_memory::PageKind;
 use crate::nearest;
@@ -147,6 +147,22 @@ impl FromStr for Subject {
             }
         })
     }
+}
+
+/// What Linux up to 6.19 does to a huge page: target-last, one 4 KiB call at a time.
+pub(crate) fn linux_order() -> Kernel {
+    with_rep(Order::TargetLast)
+}
+
+/// The whole block in one go.
+pub(crate) fn one_call() -> Kernel {
+    with_rep(Order::Straight)
+}
+
+fn with_rep(order: Order) -> Kernel {
+    Kernel::new(order, Primitive::Rep)
+        .or_else(|_| Kernel::new(order, Primitive::Portable))
+        .expect("the portable primitive runs everywhere, in every order")
 }
 
 #[cfg(test)]

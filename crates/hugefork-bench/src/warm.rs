@@ -22,6 +22,9 @@ use crate::kernel_memory::{KernelMemory, PageKind, Reserve};
 /// After this many passes with cold pages the host has nothing more to give, or somebody else is taking it.
 const PASSES: usize = 10;
 
+/// Page tables of 16 GiB in 4 KiB pages.
+const PAGE_TABLES: usize = 32 << 20;
+
 /// Warms `tasks` times `len` bytes, on `cpus` in turn.
 ///
 /// # Errors
@@ -33,6 +36,14 @@ pub(crate) fn warm(kind: PageKind, len: usize, tasks: usize, cpus: &[usize]) -> 
         }
     }
     Ok(())
+}
+
+/// Warms what the page tables of a fork will be made of: 2 MiB for each GiB of 4 KiB pages.
+///
+/// # Errors
+/// As [`warm`].
+pub(crate) fn warm_page_tables(cpu: usize) -> Result<(), BenchError> {
+    warm(PageKind::Base, PAGE_TABLES, 1, &[cpu])
 }
 
 /// Touches and frees; gives the number of cold pages.

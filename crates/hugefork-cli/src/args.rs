@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use hugefork::{Backing, BlockSize, ByteSize};
-use hugefork_bench::{Case, Subject};
+use hugefork_bench::{Case, Subject, cases};
 
 use crate::compare::CompareArgs;
 use crate::doctor::DoctorArgs;
@@ -89,7 +89,7 @@ pub(crate) struct BenchArgs {
 
     /// Cases to run; none runs a quick suite of them all, in a minute or two
     #[arg(value_name = "CASE")]
-    pub(crate) cases: Vec<Case>,
+    pub(crate) cases: Vec<&'static dyn Case>,
 
     /// Size of one area: what clear and copy rotate over, what faults, what a task writes, what is forked; several are run one
     /// after the other
@@ -221,7 +221,7 @@ fn elsewhere(name: &str) -> Option<String> {
     let has = |parent: &&clap::Command| parent.get_subcommands().any(|command| command.get_name() == name);
     match all.get_subcommands().find(has) {
         Some(parent) => Some(format!("hugefork {} {name}", parent.get_name())),
-        None => name.parse::<Case>().ok().map(|case| format!("hugefork bench {case}")),
+        None => cases::named(name).map(|case| format!("hugefork bench {case}")),
     }
 }
 
@@ -248,7 +248,7 @@ mod tests {
         let Command::Bench(args) = Cli::try_parse_from(line.split_whitespace()).unwrap().command else {
             panic!("bench was asked for");
         };
-        assert_eq!(args.cases, [Case::Clear, Case::Snapshot]);
+        assert_eq!(args.cases, ["clear", "snapshot"].map(|name| cases::named(name).unwrap()));
         assert_eq!(args.size, Some(vec![ByteSize(256 << 20), ByteSize(1 << 30), ByteSize(512 << 20)]));
         assert_eq!(args.block_size, Some(vec![BlockSize::KIB_64, BlockSize::GIB_1]));
         assert_eq!(args.backing, [Backing::Hugetlb, Backing::ShmemHuge]);

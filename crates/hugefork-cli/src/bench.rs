@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, anyhow};
 use hugefork_bench::result::Absent;
 use hugefork_bench::runner::{self, Kept};
-use hugefork_bench::{Case, Host, Options, Plan, Report, Scope, Settings};
+use hugefork_bench::{Host, Options, Plan, Report, Scope, Settings, cases};
 
 use crate::args::{BenchArgs, BenchCommand};
 use crate::compare;
@@ -89,7 +89,7 @@ fn stop(kept: &Mutex<Kept>, telling: &Telling, status: i32) {
 }
 
 fn options(args: &BenchArgs) -> Result<Options, Failure> {
-    let sweeps = args.cases.iter().any(|case| matches!(case, Case::Clear | Case::Copy));
+    let sweeps = args.cases.iter().any(|case| case.sweeps());
     if args.sweep && !sweeps {
         return Err(Failure::Usage("--sweep: goes over clear and copy; name one of them, or both".to_owned()));
     }
@@ -99,7 +99,7 @@ fn options(args: &BenchArgs) -> Result<Options, Failure> {
         (false, true) => Scope::Sweep,
     };
     Ok(Options {
-        cases: if scope == Scope::Quick { Case::ALL.to_vec() } else { args.cases.clone() },
+        cases: if scope == Scope::Quick { cases::ALL.to_vec() } else { args.cases.clone() },
         scope,
         sizes: args.size.iter().flatten().map(|size| size.0).collect(),
         tasks: args.tasks,

@@ -135,7 +135,7 @@ impl Observer for Telling {
         self.lock().sampled(progress);
     }
 
-    fn case_ended(&mut self, case: Case, report: &Report) -> Result<(), String> {
+    fn case_ended(&mut self, case: &dyn Case, report: &Report) -> Result<(), String> {
         self.lock().case_ended(case, report)
     }
 }
@@ -153,7 +153,7 @@ impl Teller {
         }
     }
 
-    fn case_ended(&mut self, case: Case, report: &Report) -> Result<(), String> {
+    fn case_ended(&mut self, case: &dyn Case, report: &Report) -> Result<(), String> {
         let seconds = self.began.elapsed().as_secs_f64();
         self.began = Instant::now();
         let taken = std::mem::take(&mut self.taken);
@@ -173,6 +173,8 @@ mod tests {
     use std::fs;
 
     use hugefork_bench::Host;
+    use hugefork_bench::cases::clear_copy::CLEAR;
+    use hugefork_bench::cases::zero_fault::ZeroFault;
 
     use super::*;
 
@@ -183,7 +185,7 @@ mod tests {
         fs::write(&file, "earlier results").unwrap();
         let mut teller = Teller::new(Some(Sink::open("--json", &file).unwrap()), None, true);
         let report = Report::new("hugefork bench".to_owned(), Host::read());
-        let ended = teller.case_ended(Case::Clear, &report);
+        let ended = teller.case_ended(&CLEAR, &report);
         let told = [Ending::Stopped, Ending::Done].map(|ending| teller.tell(&report, ending).is_ok());
         let (kept, left_alone) = (fs::read_to_string(&file).unwrap(), teller.left_alone(&report));
         fs::remove_file(&file).unwrap();
@@ -194,15 +196,8 @@ mod tests {
 
     #[test]
     fn the_estimate_is_the_figure_that_the_case_is_about() {
-        let mut progress = Progress {
-            case: Case::ZeroFault,
-            place: 3,
-            cases: 8,
-            subject: "kernel-thp",
-            estimate: None,
-            done: 2,
-            of: 30,
-        };
+        let mut progress =
+            Progress { case: &ZeroFault, place: 3, cases: 8, subject: "kernel-thp", estimate: None, done: 2, of: 30 };
         assert_eq!(estimate(&progress), "kernel-thp warms up");
         progress.estimate = Some(81.94);
         assert_eq!(estimate(&progress), "kernel-thp latency 81.9 us");

@@ -11,7 +11,7 @@ use hugefork::BlockSize;
 use hugefork_bench::compare::{Beside, Comparison, Rank, compare};
 use hugefork_bench::metric::Metric;
 use hugefork_bench::result::{Absent, CaseResult, Params};
-use hugefork_bench::{Case, Report};
+use hugefork_bench::{Case, Report, cases};
 use hugefork_report::figure;
 
 /// Renders `report`.
@@ -21,7 +21,7 @@ pub(crate) fn render(report: &Report) -> String {
     if !comparisons.is_empty() {
         text.push_str(&ratios(&comparisons));
     }
-    for case in Case::ALL {
+    for case in cases::ALL {
         text.push_str(&details(case, report));
     }
     text.push_str(&absent("not run", &report.not_run));
@@ -98,15 +98,7 @@ fn beside(other: &Beside) -> String {
 /// What was done, in a few words.
 fn work(comparison: &Comparison) -> String {
     let param = |name: &str| comparison.ours.params.get(name).map_or_else(String::new, ToString::to_string);
-    let work = match comparison.case {
-        Case::Clear | Case::Copy => format!("{} + use of {}", param("size"), param("use")),
-        Case::ZeroFault => format!("first write + use of {}", param("use")),
-        Case::AnonWSeq => format!("{} tasks write {} each", param("tasks"), param("size")),
-        Case::AnonCowSeq => format!("{} tasks write forks of {}", param("tasks"), param("size")),
-        Case::WriterLatency => format!("{} writes, snapshot of {} held", param("writes"), param("size")),
-        Case::LazyFree => format!("mark {}", param("size")),
-        _ => format!("pause, {}", param("size")),
-    };
+    let work = comparison.case.work(&comparison.ours.params);
     let Some(backing) = comparison.ours.params.get("backing") else {
         return work;
     };
@@ -128,7 +120,7 @@ const TICKS: f64 = 0.010;
 const WORKS: [&str; 4] = ["size", "use", "victim", "density"];
 
 /// The figures of one case: a table a work.
-fn details(case: Case, report: &Report) -> String {
+fn details(case: &dyn Case, report: &Report) -> String {
     let work = |result: &CaseResult| WORKS.map(|name| result.params.get(name).map(ToString::to_string));
     let mut works: Vec<(_, Vec<&CaseResult>)> = Vec::new();
     for result in report.results.iter().filter(|result| result.case == case.name()) {
@@ -141,7 +133,7 @@ fn details(case: Case, report: &Report) -> String {
 }
 
 /// The figures of one work: a row a subject, a column a metric.
-fn figures(case: Case, results: &[&CaseResult]) -> String {
+fn figures(case: &dyn Case, results: &[&CaseResult]) -> String {
     let Some(first) = results.first() else {
         return String::new();
     };
@@ -174,7 +166,7 @@ fn figures(case: Case, results: &[&CaseResult]) -> String {
     };
     // By block first where that is the work, so that who did the same stands together.
     let block = |params: &Params| {
-        let block = params.get("block_size").filter(|_| case == Case::LazyFree)?;
+        let block = params.get("block_size").filter(|_| case.works_differ_by_block())?;
         block.to_string().parse::<BlockSize>().ok()
     };
     rows.sort_by(|((_, with), a), ((_, other), b)| {

@@ -1,11 +1,15 @@
 //! Tests of what a report looks like to people.
 
 use hugefork_bench::Host;
+use hugefork_bench::cases::anon_w_seq::AnonWSeq;
+use hugefork_bench::cases::clear_copy::CLEAR;
+use hugefork_bench::cases::lazy_free::LazyFree;
+use hugefork_bench::cases::zero_fault::ZeroFault;
 use hugefork_bench::result::Param;
 
 use super::*;
 
-fn result(case: Case, subject: &str, median: f64, params: &[(&str, &str)]) -> CaseResult {
+fn result(case: &dyn Case, subject: &str, median: f64, params: &[(&str, &str)]) -> CaseResult {
     let metric = case.lead_metric();
     CaseResult {
         case: case.name().to_owned(),
@@ -22,11 +26,11 @@ fn report() -> Report {
     let mut report = Report::new("hugefork bench".to_owned(), Host { cpu: "A CPU".to_owned(), ..Host::default() });
     let shared = ("size", "512MiB");
     report.results = vec![
-        result(Case::ZeroFault, "kernel-4k", 12.0, &[shared]),
-        result(Case::ZeroFault, "kernel-thp", 82.0, &[shared]),
-        result(Case::ZeroFault, "hugefork", 24.0, &[shared, ("backing", "hugetlb")]),
-        result(Case::AnonWSeq, "kernel-thp", 10.0, &[shared]),
-        result(Case::AnonWSeq, "hugefork", 20.0, &[shared]),
+        result(&ZeroFault, "kernel-4k", 12.0, &[shared]),
+        result(&ZeroFault, "kernel-thp", 82.0, &[shared]),
+        result(&ZeroFault, "hugefork", 24.0, &[shared, ("backing", "hugetlb")]),
+        result(&AnonWSeq, "kernel-thp", 10.0, &[shared]),
+        result(&AnonWSeq, "hugefork", 20.0, &[shared]),
     ];
     report.not_run.push(Absent {
         case: "zero-fault".to_owned(),
@@ -70,7 +74,7 @@ fn details_are_sorted_best_first_whichever_way_is_better() {
         let place = |what: &str| text.find(what).unwrap();
         (place("hugefork"), place("kernel-thp"))
     };
-    for case in [Case::ZeroFault, Case::AnonWSeq] {
+    for case in [&ZeroFault as &dyn Case, &AnonWSeq] {
         let (ours, theirs) = order(case);
         assert!(ours < theirs, "{case}");
     }
@@ -81,9 +85,9 @@ fn lazy_free_is_sorted_by_block_and_each_block_best_first() {
     let mut report = Report::new(String::new(), Host::default());
     let rows =
         [("hugefork", "2MiB", 0.1), ("kernel", "64KiB", 7.0), ("kernel", "2MiB", 0.3), ("hugefork", "64KiB", 2.0)];
-    let row = |(subject, block, mark)| result(Case::LazyFree, subject, mark, &[("block_size", block)]);
+    let row = |(subject, block, mark)| result(&LazyFree, subject, mark, &[("block_size", block)]);
     report.results = rows.map(row).to_vec();
-    let text = details(Case::LazyFree, &report);
+    let text = details(&LazyFree, &report);
     let order: Vec<(&str, bool)> = text
         .lines()
         .filter(|line| line.contains("block_size="))
@@ -95,7 +99,7 @@ fn lazy_free_is_sorted_by_block_and_each_block_best_first() {
 #[test]
 fn works_have_tables_of_their_own_and_the_victims_is_sorted_too() {
     let mut report = Report::new(String::new(), Host::default());
-    let clear = |subject: &str, params: &[(&str, &str)]| result(Case::Clear, subject, 2.0, params);
+    let clear = |subject: &str, params: &[(&str, &str)]| result(&CLEAR, subject, 2.0, params);
     report.results = vec![
         clear("hugefork", &[("size", "2MiB"), ("use", "64KiB")]),
         clear("memset", &[("size", "2MiB"), ("use", "64KiB")]),
@@ -109,7 +113,7 @@ fn works_have_tables_of_their_own_and_the_victims_is_sorted_too() {
             ..clear(subject, &[("size", "2MiB"), ("victim", "2MiB")])
         });
     }
-    let text = details(Case::Clear, &report);
+    let text = details(&CLEAR, &report);
     let headings: Vec<&str> = text.lines().filter(|line| line.starts_with("clear ")).collect();
     let expected = ["size=2MiB use=64KiB", "size=4KiB use=4KiB", "size=2MiB victim=2MiB"];
     assert_eq!(headings.len(), expected.len(), "{text}");
@@ -135,7 +139,7 @@ fn who_did_not_run_is_told_once_for_each_reason() {
 fn stocks_and_blocks_are_told_apart() {
     let mut report = report();
     let params = [("size", "512MiB"), ("backing", "hugetlb"), ("block_size", "64KiB")];
-    report.results.push(result(Case::ZeroFault, "hugefork-zeroed", 8.0, &params));
+    report.results.push(result(&ZeroFault, "hugefork-zeroed", 8.0, &params));
     let text = render(&report);
     assert!(text.contains("(hugetlb)") && text.contains("(zeroed, hugetlb, blocks of 64KiB)"), "{text}");
 }

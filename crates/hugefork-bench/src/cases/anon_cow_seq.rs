@@ -5,24 +5,26 @@
 //! a thread. The original stays as it is, in everybody's way: no block may be reused instead of copied. That it stayed as it
 //! was is checked after every sample.
 //!
-//! `overhead`, for hugefork, is measured after the write phase, on one more fork: a first write at a random offset of a block,
-//! alone, then the pool's own copy of a block of the same backing, both out of the caches; median fault less median copy.
+//! [`overhead`](Metric::Overhead), for hugefork, is measured after the write phase, on one more fork: a first write at a random
+//! offset of a block, beside the pool's own copy of a block.
 
 use hugefork::{Pool, Region};
 use hugefork_kernels::{Kernel, Target};
 
 use super::anon_w_seq::{measures, params};
-use crate::affinity::Pinned;
+use super::overhead;
+use crate::case::Case;
 use crate::clock;
 use crate::engine;
 use crate::error::BenchError;
+use crate::host::Host;
+use crate::job::{EngineChoice, Job, Scope, SubjectPlan};
 use crate::kernel_memory::{Inherit, KernelMemory, PageKind};
 use crate::metric::{Measure, Metric};
-use crate::plan::{CasePlan, EngineChoice, SubjectPlan};
 use crate::random::Random;
-use crate::result::Params;
-use crate::sample::Work;
-use crate::stats::median_in_place;
+use crate::result::{Params, shown};
+use crate::sample::{self, Entry, Work};
+use crate::subject::Subject;
 use crate::tasks::{Area, Team};
 use crate::warm::warm;
 use crate::work;
@@ -33,20 +35,58 @@ const OVERHEAD_FAULTS: usize = 256;
 /// The original holds `p[i] = i + BIAS`, so that what a task writes differs from what it copied.
 const BIAS: u64 = 1;
 
-pub(super) fn work(plan: &CasePlan, subject: &SubjectPlan, cpus: &[usize]) -> (Params, Box<dyn Work>) {
-    let mut params = params(plan);
-    let (plan, cpus) = (plan.clone(), cpus.to_vec());
-    match subject.engine {
-        Some(choice) => {
-            params.extend(engine::asked(choice));
-            (params, Box::new(Hugefork { plan, choice, cpus, held: None }))
+/// The case.
+#[derive(Debug)]
+pub struct AnonCowSeq;
+
+impl Case for AnonCowSeq {
+    fn name(&self) -> &'static str {
+        "anon-cow-seq"
+    }
+
+    fn lead_metric(&self) -> Metric {
+        Metric::Throughput
+    }
+
+    fn subjects(&self, _: Scope) -> Vec<Subject> {
+        vec![Subject::Hugefork, Subject::ForkThp, Subject::ForkHugetlb, Subject::Fork4k]
+    }
+
+    fn usual_size(&self, scope: Scope) -> usize {
+        match scope {
+            Scope::Quick => 256 << 20,
+            Scope::Full | Scope::Sweep => 512 << 20,
         }
-        None => (params, Box::new(Processes { plan, kind: subject.pages(), cpus, original: None })),
+    }
+
+    fn memory(&self, job: &Job, subject: &Subject) -> Option<usize> {
+        let forks = job.size.checked_mul(job.tasks + 1)?;
+        if subject.stock().is_some() { forks.checked_add(2 * job.rotation) } else { Some(forks) }
+    }
+
+    fn work(&self, params: &Params) -> String {
+        format!("{} tasks write forks of {}", shown(params, "tasks"), shown(params, "size"))
+    }
+
+    fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
+        let cpus = &host.cpu_numbers;
+        sample::entries(subjects, &params(job), |planned| match planned.engine {
+            Some(choice) => Box::new(Hugefork { job: job.clone(), choice, cpus: cpus.clone(), held: None }),
+            None => Box::new(Processes { job: job.clone(), kind: planned.pages(), cpus: cpus.clone(), original: None }),
+        })
+    }
+
+    fn has_tasks(&self) -> bool {
+        true
+    }
+
+    fn forks(&self) -> bool {
+        true
     }
 }
 
 struct Processes {
-    plan: CasePlan,
+    job: Job,
     kind: PageKind,
     cpus: Vec<usize>,
     original: Option<KernelMemory>,
@@ -56,7 +96,7 @@ impl Work for Processes {
     fn prepare(&mut self) -> Result<(), BenchError> {
         let original = match self.original.take() {
             Some(held) => held,
-            None => KernelMemory::populated(self.kind, self.plan.size)?,
+            None => KernelMemory::populated(self.kind, self.job.size)?,
         };
         // Written anew before every sample, as a program would have: after the last fork its pages are read-only, and a
         // second fork over such pages has less to do.
@@ -64,13 +104,13 @@ impl Work for Processes {
         unsafe { work::write_words(original.as_ptr().cast(), original.len() / 8, BIAS) };
         self.original = Some(original);
         // What the children will copy to.
-        warm(self.kind, self.plan.size, self.plan.tasks, &self.cpus)
+        warm(self.kind, self.job.size, self.job.tasks, &self.cpus)
     }
 
     fn sample(&mut self, _: &mut Random) -> Result<Vec<Measure>, BenchError> {
         let original = self.original.as_ref().expect("prepared before sampled");
         original.inherit(Inherit::Yes)?;
-        let areas = vec![Area::new(original.as_ptr(), original.len()); self.plan.tasks];
+        let areas = vec![Area::new(original.as_ptr(), original.len()); self.job.tasks];
         let start = clock::now();
         // SAFETY: a private mapping, of which every child gets a copy of its own.
         let team = unsafe { Team::of_processes(&areas, &self.cpus) }?;
@@ -79,7 +119,7 @@ impl Work for Processes {
         original.inherit(Inherit::No)?;
         // SAFETY: our own mapping, which only children wrote, in their copies.
         unsafe { work::check_area(original.as_ptr(), original.len(), BIAS) }?;
-        Ok(measures(&self.plan, clock::ms(start, created), outcome))
+        Ok(measures(&self.job, clock::ms(start, created), outcome))
     }
 
     fn release(&mut self) {
@@ -88,7 +128,7 @@ impl Work for Processes {
 }
 
 struct Hugefork {
-    plan: CasePlan,
+    job: Job,
     choice: EngineChoice,
     cpus: Vec<usize>,
     held: Option<Held>,
@@ -105,36 +145,28 @@ struct Held {
 }
 
 impl Hugefork {
-    fn overhead(&mut self, targets: &mut Random) -> Result<Measure, BenchError> {
+    fn overhead(&mut self, targets: &mut Random) -> Result<Option<Measure>, BenchError> {
         let block = self.choice.block_size.bytes();
-        let stride = self.plan.stride();
+        let stride = self.job.stride();
         let held = self.held.as_mut().expect("prepared before sampled");
         let fork = held.original.fork()?;
         let kernel = held.pool.copy_kernel();
         let half = held.reference.len() / 2;
-        let blocks = half / block;
-        let steps = (fork.len() / stride).min(OVERHEAD_FAULTS);
-        let (mut faults, mut copies) = (Vec::with_capacity(steps), Vec::with_capacity(steps));
-        let _pinned = Pinned::to(self.cpus[0])?;
-        for step in 0..steps {
-            let target = targets.word_offset(block);
-            // SAFETY: the fork's stretch and the reference's two blocks are whole and within their regions, which are ours
-            // alone; the blocks lie in different halves, and were written, so copying takes no fault.
+        let fault = |step: usize, target| {
+            // SAFETY: the stretch is whole and within the fork, which is ours alone; the target lies in it.
+            unsafe { work::first_write(fork.as_mut_ptr().add(step * stride), target, 0) };
+        };
+        let copy = |target| {
+            // SAFETY: two whole blocks in different halves of the reference, which is ours alone and was written, so that
+            // copying takes no fault.
             unsafe {
-                let shared = fork.as_mut_ptr().add(step * stride);
-                let start = clock::now_fenced();
-                work::first_write(shared, target, 0);
-                faults.push(clock::us(start, clock::now_fenced()));
                 let to = held.reference.as_mut_ptr().add(held.next * block);
-                let from = to.add(half).cast_const();
-                let start = clock::now_fenced();
-                kernel.copy(to, from, block, Target::At(target));
-                copies.push(clock::us(start, clock::now_fenced()));
+                kernel.copy(to, to.add(half).cast_const(), block, Target::At(target));
             }
-            held.next = (held.next + 1) % blocks;
-        }
-        let medians = median_in_place(&mut faults).zip(median_in_place(&mut copies));
-        Ok(Measure::new(Metric::Overhead, medians.map_or(f64::NAN, |(fault, copy)| fault - copy)))
+            held.next = (held.next + 1) % (half / block);
+        };
+        let steps = (fork.len() / stride).min(OVERHEAD_FAULTS);
+        overhead::measure(self.cpus[0], steps, block, targets, fault, copy)
     }
 }
 
@@ -143,13 +175,13 @@ impl Work for Hugefork {
         if let Some(held) = &self.held {
             // As for the kernel's subjects: written since the last forks.
             // SAFETY: our own region; the forks of the last sample are gone.
-            unsafe { work::write_words(held.original.as_mut_ptr().cast(), self.plan.size / 8, BIAS) };
+            unsafe { work::write_words(held.original.as_mut_ptr().cast(), self.job.size / 8, BIAS) };
             return Ok(());
         }
-        let forks = self.plan.size * (self.plan.tasks + 1);
-        let reference = 2 * self.plan.rotation;
+        let forks = self.job.size * (self.job.tasks + 1);
+        let reference = 2 * self.job.rotation;
         let pool = engine::warm_pool(self.choice, forks + reference)?;
-        let original = engine::written(&pool, self.plan.size, BIAS)?;
+        let original = engine::written(&pool, self.job.size, BIAS)?;
         let reference = engine::written(&pool, reference, 0)?;
         self.held = Some(Held { original, reference, pool, next: 0 });
         Ok(())
@@ -158,7 +190,7 @@ impl Work for Hugefork {
     fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
         let held = self.held.as_ref().expect("prepared before sampled");
         let start = clock::now();
-        let forks = (0..self.plan.tasks).map(|_| held.original.fork()).collect::<Result<Vec<Region>, _>>()?;
+        let forks = (0..self.job.tasks).map(|_| held.original.fork()).collect::<Result<Vec<Region>, _>>()?;
         let areas: Vec<Area> = forks.iter().map(|fork| Area::new(fork.as_mut_ptr(), fork.len())).collect();
         // SAFETY: one fork a thread, which outlive the team: it ends within this function.
         let team = unsafe { Team::of_threads(&areas, &self.cpus) }?;
@@ -167,8 +199,8 @@ impl Work for Hugefork {
         drop(forks);
         // SAFETY: our own region, which nobody writes.
         unsafe { work::check_area(held.original.as_ptr(), held.original.len(), BIAS) }?;
-        let mut measures = measures(&self.plan, clock::ms(start, created), outcome);
-        measures.push(self.overhead(targets)?);
+        let mut measures = measures(&self.job, clock::ms(start, created), outcome);
+        measures.extend(self.overhead(targets)?);
         Ok(measures)
     }
 

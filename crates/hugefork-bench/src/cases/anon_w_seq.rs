@@ -16,47 +16,85 @@
 use hugefork::{Pool, Region};
 use hugefork_kernels::Kernel;
 
+use crate::case::Case;
 use crate::clock;
 use crate::engine;
 use crate::error::BenchError;
+use crate::host::Host;
+use crate::job::{EngineChoice, Job, Scope, SubjectPlan};
 use crate::kernel_memory::{Inherit, KernelMemory, PageKind, Reserve};
 use crate::metric::{Measure, Metric};
-use crate::plan::{CasePlan, EngineChoice, SubjectPlan};
 use crate::random::Random;
-use crate::result::{Param, Params};
-use crate::sample::Work;
-use crate::subject::Stock;
+use crate::result::{Param, Params, shown};
+use crate::sample::{self, Entry, Work};
+use crate::subject::{Stock, Subject};
 use crate::tasks::{Area, Outcome, Team};
 use crate::warm::warm;
 
-pub(super) fn work(plan: &CasePlan, subject: &SubjectPlan, cpus: &[usize]) -> (Params, Box<dyn Work>) {
-    let mut params = params(plan);
-    let (plan, cpus) = (plan.clone(), cpus.to_vec());
-    match subject.engine {
-        Some(choice) => {
-            params.extend(engine::asked(choice));
-            (params, Box::new(Hugefork { plan, choice, cpus, pool: None }))
+/// The case.
+#[derive(Debug)]
+pub struct AnonWSeq;
+
+impl Case for AnonWSeq {
+    fn name(&self) -> &'static str {
+        "anon-w-seq"
+    }
+
+    fn lead_metric(&self) -> Metric {
+        Metric::Throughput
+    }
+
+    fn subjects(&self, scope: Scope) -> Vec<Subject> {
+        let mut subjects = vec![Subject::Hugefork, Subject::HugeforkZeroed];
+        match scope {
+            Scope::Quick => {}
+            Scope::Full | Scope::Sweep => subjects.push(Subject::HugeforkRefilling),
         }
-        None => (params, Box::new(Processes { plan, kind: subject.pages(), cpus })),
+        subjects.extend([Subject::KernelThp, Subject::KernelHugetlb, Subject::Kernel4k]);
+        subjects
+    }
+
+    fn usual_size(&self, scope: Scope) -> usize {
+        match scope {
+            Scope::Quick => 256 << 20,
+            Scope::Full | Scope::Sweep => 1 << 30,
+        }
+    }
+
+    fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
+        job.size.checked_mul(job.tasks)
+    }
+
+    fn work(&self, params: &Params) -> String {
+        format!("{} tasks write {} each", shown(params, "tasks"), shown(params, "size"))
+    }
+
+    fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
+        let cpus = &host.cpu_numbers;
+        sample::entries(subjects, &params(job), |planned| match planned.engine {
+            Some(choice) => Box::new(Hugefork { job: job.clone(), choice, cpus: cpus.clone(), pool: None }),
+            None => Box::new(Processes { job: job.clone(), kind: planned.pages(), cpus: cpus.clone() }),
+        })
+    }
+
+    fn has_tasks(&self) -> bool {
+        true
     }
 }
 
 /// Parameters of the cases with tasks.
-pub(super) fn params(plan: &CasePlan) -> Params {
-    Params::from([("size".to_owned(), Param::size(plan.size)), ("tasks".to_owned(), Param::Number(plan.tasks as u64))])
+pub(super) fn params(job: &Job) -> Params {
+    crate::result::params([("size", Param::size(job.size)), ("tasks", Param::Number(job.tasks as u64))])
 }
 
 /// A sample of the cases with tasks.
-pub(super) fn measures(plan: &CasePlan, create_ms: f64, outcome: Outcome) -> Vec<Measure> {
-    let gib = (plan.size * plan.tasks) as f64 / (1u64 << 30) as f64;
-    let mut measures =
-        vec![Measure::new(Metric::Throughput, gib / outcome.seconds), Measure::new(Metric::Create, create_ms)];
-    measures.extend(Measure::cpu(outcome.cpu));
-    measures
+pub(super) fn measures(job: &Job, create_ms: f64, outcome: Outcome) -> Vec<Measure> {
+    let gib = (job.size * job.tasks) as f64 / (1u64 << 30) as f64;
+    Measure::sample([(Metric::Throughput, gib / outcome.seconds), (Metric::Create, create_ms)], outcome.cpu)
 }
 
 struct Processes {
-    plan: CasePlan,
+    job: Job,
     kind: PageKind,
     cpus: Vec<usize>,
 }
@@ -64,14 +102,14 @@ struct Processes {
 impl Work for Processes {
     fn prepare(&mut self) -> Result<(), BenchError> {
         // Also sees that huge pages are to be had: children do not tell.
-        warm(self.kind, self.plan.size, self.plan.tasks, &self.cpus)
+        warm(self.kind, self.job.size, self.job.tasks, &self.cpus)
     }
 
     fn sample(&mut self, _: &mut Random) -> Result<Vec<Measure>, BenchError> {
         let start = clock::now();
-        let mut memories = Vec::with_capacity(self.plan.tasks);
-        for _ in 0..self.plan.tasks {
-            let memory = KernelMemory::map(self.kind, self.plan.size, Reserve::No)?;
+        let mut memories = Vec::with_capacity(self.job.tasks);
+        for _ in 0..self.job.tasks {
+            let memory = KernelMemory::map(self.kind, self.job.size, Reserve::No)?;
             memory.inherit(Inherit::Yes)?;
             memories.push(memory);
         }
@@ -79,7 +117,7 @@ impl Work for Processes {
         // SAFETY: private mappings, which children get as copies of their own.
         let team = unsafe { Team::of_processes(&areas, &self.cpus) }?;
         let created = clock::now();
-        Ok(measures(&self.plan, clock::ms(start, created), team.run()?))
+        Ok(measures(&self.job, clock::ms(start, created), team.run()?))
     }
 
     /// Between samples it holds nothing: what the children wrote went with them.
@@ -87,7 +125,7 @@ impl Work for Processes {
 }
 
 struct Hugefork {
-    plan: CasePlan,
+    job: Job,
     choice: EngineChoice,
     cpus: Vec<usize>,
     pool: Option<Pool>,
@@ -96,17 +134,17 @@ struct Hugefork {
 impl Hugefork {
     /// What all tasks write.
     fn capacity(&self) -> usize {
-        self.plan.size * self.plan.tasks
+        self.job.size * self.job.tasks
     }
 
     fn pass(&self, pool: &Pool) -> Result<Vec<Measure>, BenchError> {
         let start = clock::now();
-        let regions = (0..self.plan.tasks).map(|_| pool.region(self.plan.size)).collect::<Result<Vec<Region>, _>>()?;
+        let regions = (0..self.job.tasks).map(|_| pool.region(self.job.size)).collect::<Result<Vec<Region>, _>>()?;
         let areas: Vec<Area> = regions.iter().map(|region| Area::new(region.as_mut_ptr(), region.len())).collect();
         // SAFETY: one region a thread, which outlive the team: it ends within this function.
         let team = unsafe { Team::of_threads(&areas, &self.cpus) }?;
         let created = clock::now();
-        let mut measures = measures(&self.plan, clock::ms(start, created), team.run()?);
+        let mut measures = measures(&self.job, clock::ms(start, created), team.run()?);
         let faults: u64 = regions.iter().map(|region| region.stats().faults.faults()).sum();
         let gib = self.capacity() as f64 / (1u64 << 30) as f64;
         measures.push(Measure::new(Metric::FaultsPerGib, faults as f64 / gib));

@@ -19,20 +19,77 @@ use hugefork::{BlockSize, ByteSize, Pool, Region};
 use hugefork_kernels::Kernel;
 
 use crate::affinity::Pinned;
+use crate::case::Case;
 use crate::clock::Stopwatch;
 use crate::engine;
 use crate::error::BenchError;
 use crate::folios::{self, Only, Settings};
+use crate::host::Host;
+use crate::job::{EngineChoice, Job, Scope, SubjectPlan};
 use crate::kernel_memory::{KernelMemory, PageKind};
 use crate::metric::{Measure, Metric};
-use crate::plan::{CasePlan, EngineChoice, SubjectPlan};
 use crate::random::Random;
-use crate::result::{Param, Params};
-use crate::sample::Work;
+use crate::result::{Param, Params, params, shown};
+use crate::sample::{self, Entry, Work};
+use crate::subject::Subject;
 use crate::work;
 
+/// The case.
+#[derive(Debug)]
+pub struct LazyFree;
+
+impl Case for LazyFree {
+    fn name(&self) -> &'static str {
+        "lazy-free"
+    }
+
+    fn lead_metric(&self) -> Metric {
+        Metric::Mark
+    }
+
+    fn subjects(&self, _: Scope) -> Vec<Subject> {
+        vec![Subject::Hugefork, Subject::KernelFolios]
+    }
+
+    fn usual_size(&self, scope: Scope) -> usize {
+        match scope {
+            Scope::Quick => 256 << 20,
+            Scope::Full | Scope::Sweep => 1 << 30,
+        }
+    }
+
+    fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
+        Some(job.size)
+    }
+
+    fn work(&self, params: &Params) -> String {
+        format!("mark {}", shown(params, "size"))
+    }
+
+    fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
+        let params = params([("size", Param::size(job.size)), ("block_size", Param::text(job.block_size))]);
+        let (size, block, settings, cpu) = (job.size, job.block_size, job.settings, host.cpu_numbers[0]);
+        sample::entries(subjects, &params, |planned| match planned.engine {
+            Some(choice) => Box::new(Hugefork { size, choice, cpu, pool: None }),
+            None => Box::new(Folios { size, block, settings, cpu, seen: false }),
+        })
+    }
+
+    fn usual_blocks(&self, scope: Scope) -> Vec<BlockSize> {
+        match scope {
+            // What any user's kernel can do, without a setting.
+            Scope::Quick => vec![BlockSize::KIB_4, BlockSize::MIB_2],
+            Scope::Full | Scope::Sweep => blocks(),
+        }
+    }
+
+    fn works_differ_by_block(&self) -> bool {
+        true
+    }
+}
+
 /// 4 KiB, and every size that Linux makes folios of anonymous memory in on x86-64.
-pub(super) fn blocks() -> Vec<BlockSize> {
+fn blocks() -> Vec<BlockSize> {
     let size = |shift: u32| BlockSize::new(1 << shift).expect("a power of two from 4 KiB to 2 MiB");
     // A folio of two pages has no room for what a large folio keeps in its third.
     (12..=21).filter(|shift| *shift != 13).map(size).collect()
@@ -44,30 +101,10 @@ const BIAS: u64 = 1;
 /// The least part of an area that must have been marked, or be in folios of the right size.
 const ENOUGH: f64 = 0.95;
 
-pub(super) fn work(plan: &CasePlan, subject: &SubjectPlan, cpus: &[usize]) -> (Params, Box<dyn Work>) {
-    let mut params = Params::from([
-        ("size".to_owned(), Param::size(plan.size)),
-        ("block_size".to_owned(), Param::text(plan.block_size)),
-    ]);
-    let (size, block, settings, cpu) = (plan.size, plan.block_size, plan.settings, cpus[0]);
-    match subject.engine {
-        Some(choice) => {
-            params.extend(engine::asked(choice));
-            (params, Box::new(Hugefork { size, choice, cpu, pool: None }))
-        }
-        None => (params, Box::new(Folios { size, block, settings, cpu, seen: false })),
-    }
-}
-
 /// A sample; `rewrite` comes without the mark before it.
 fn measures(mark: f64, rewrite: f64, mark_and_reclaim: f64, watch: &Stopwatch) -> Vec<Measure> {
-    let mut measures = vec![
-        Measure::new(Metric::Mark, mark),
-        Measure::new(Metric::MarkRewrite, mark + rewrite),
-        Measure::new(Metric::MarkReclaim, mark_and_reclaim),
-    ];
-    measures.extend(Measure::cpu(watch.cpu()));
-    measures
+    let values = [(Metric::Mark, mark), (Metric::MarkRewrite, mark + rewrite), (Metric::MarkReclaim, mark_and_reclaim)];
+    Measure::sample(values, watch.cpu())
 }
 
 /// # Safety

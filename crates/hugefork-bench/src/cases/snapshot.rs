@@ -7,36 +7,83 @@
 //! Before every sample each page of the area is written, untimed: the last fork or snapshot left pages read-only, which the
 //! next one would find done.
 
-use hugefork::{Pool, Region};
+use hugefork::Pool;
 use hugefork_kernels::Kernel;
 
 use crate::affinity::Pinned;
+use crate::case::Case;
 use crate::clock::Stopwatch;
-use crate::engine;
+use crate::engine::{self, Populated};
 use crate::error::BenchError;
+use crate::host::Host;
+use crate::job::{EngineChoice, Job, Scope, SubjectPlan};
 use crate::kernel_memory::{Inherit, KernelMemory, PageKind};
 use crate::metric::{Measure, Metric};
-use crate::plan::{CasePlan, EngineChoice, SubjectPlan};
 use crate::random::Random;
-use crate::result::{Param, Params};
-use crate::sample::Work;
+use crate::result::{Param, Params, params, shown};
+use crate::sample::{self, Entry, Work};
 use crate::subject::Subject;
 use crate::tasks::{fork_child, wait_for};
-use crate::warm::warm;
+use crate::warm::warm_page_tables;
 use crate::work;
 
-pub(super) fn work(plan: &CasePlan, subject: &SubjectPlan, cpus: &[usize]) -> (Params, Box<dyn Work>) {
-    let (size, cpu) = (plan.size, cpus[0]);
-    let mut params = Params::from([("size".to_owned(), Param::size(size))]);
-    let work: Box<dyn Work> = match subject.engine {
-        Some(choice) => {
-            params.extend(engine::asked(choice));
-            Box::new(Hugefork { plan: plan.clone(), choice, cpu, held: None })
+/// The case.
+#[derive(Debug)]
+pub struct Snapshot;
+
+impl Case for Snapshot {
+    fn name(&self) -> &'static str {
+        "snapshot"
+    }
+
+    fn lead_metric(&self) -> Metric {
+        Metric::Pause
+    }
+
+    fn subjects(&self, _: Scope) -> Vec<Subject> {
+        vec![Subject::Hugefork, Subject::ForkThp, Subject::ForkHugetlb, Subject::Fork4k, Subject::Memcpy]
+    }
+
+    fn usual_size(&self, scope: Scope) -> usize {
+        match scope {
+            Scope::Quick => 512 << 20,
+            Scope::Full | Scope::Sweep => 1 << 30,
         }
-        None if subject.subject == Subject::Memcpy => Box::new(Memcpy { size, cpu, held: None }),
-        None => Box::new(Fork { size, kind: subject.pages(), cpu, area: None }),
-    };
-    (params, work)
+    }
+
+    fn memory(&self, job: &Job, subject: &Subject) -> Option<usize> {
+        match subject {
+            // The area, and a copy of all of it.
+            Subject::Memcpy => job.size.checked_mul(2),
+            _ => Some(job.size),
+        }
+    }
+
+    fn work(&self, params: &Params) -> String {
+        format!("pause, {}", shown(params, "size"))
+    }
+
+    fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
+        let (size, cpu) = (job.size, host.cpu_numbers[0]);
+        sample::entries(subjects, &params([("size", Param::size(size))]), |planned| match planned.engine {
+            Some(choice) => Box::new(Hugefork { size, choice, cpu, held: None }),
+            None if planned.subject == Subject::Memcpy => Box::new(Memcpy { size, cpu, held: None }),
+            None => Box::new(Fork { size, kind: planned.pages(), cpu, area: None }),
+        })
+    }
+
+    fn forks(&self) -> bool {
+        true
+    }
+
+    /// The pause is that of page tables and mappings, not of what is in the area.
+    fn feels_caches(&self) -> bool {
+        false
+    }
+
+    fn aside(&self, subject: &Subject) -> Option<&'static str> {
+        (*subject == Subject::Memcpy).then_some("a whole second copy, though nothing to pay later")
+    }
 }
 
 /// Times `call`, pinned, and throws away what it returns only after the clock was read.
@@ -44,13 +91,8 @@ fn timed<T>(cpu: usize, call: impl FnOnce() -> Result<T, BenchError>) -> Result<
     let _pinned = Pinned::to(cpu)?;
     let mut watch = Stopwatch::default();
     let (taken, pause) = watch.time(call);
-    let mut measures = vec![Measure::new(Metric::Pause, pause)];
-    measures.extend(Measure::cpu(watch.cpu()));
-    Ok((taken?, measures))
+    Ok((taken?, Measure::sample([(Metric::Pause, pause)], watch.cpu())))
 }
-
-/// Page tables of 16 GiB in 4 KiB pages.
-pub(super) const PAGE_TABLES: usize = 32 << 20;
 
 struct Fork {
     size: usize,
@@ -66,8 +108,7 @@ impl Work for Fork {
             Some(area) => unsafe { work::touch_pages(area.as_ptr(), area.len()) },
             None => self.area = Some(KernelMemory::populated(self.kind, self.size)?),
         }
-        // What the fork's page tables will be made of: 2 MiB a GiB with 4 KiB pages.
-        warm(PageKind::Base, PAGE_TABLES, 1, &[self.cpu])
+        warm_page_tables(self.cpu)
     }
 
     fn sample(&mut self, _: &mut Random) -> Result<Vec<Measure>, BenchError> {
@@ -121,16 +162,10 @@ impl Work for Memcpy {
 }
 
 struct Hugefork {
-    plan: CasePlan,
+    size: usize,
     choice: EngineChoice,
     cpu: usize,
-    held: Option<Held>,
-}
-
-struct Held {
-    // The region before its pool: fields drop in order.
-    region: Region,
-    pool: Pool,
+    held: Option<Populated>,
 }
 
 impl Work for Hugefork {
@@ -138,11 +173,7 @@ impl Work for Hugefork {
         match &self.held {
             // SAFETY: our own region; the last snapshot is gone, so these writes find room.
             Some(held) => unsafe { work::touch_pages(held.region.as_mut_ptr(), held.region.len()) },
-            None => {
-                let pool = engine::warm_pool(self.choice, self.plan.size)?;
-                let region = engine::written(&pool, self.plan.size, 1)?;
-                self.held = Some(Held { region, pool });
-            }
+            None => self.held = Some(Populated::new(engine::warm_pool(self.choice, self.size)?, self.size, 1)?),
         }
         Ok(())
     }

@@ -14,10 +14,8 @@
 //! `hugefork-default` is what a program has that goes by the defaults: a new pool every time, whose blocks get their memory
 //! as they are written to or, by the pool's thread, shortly before. It does more than the others, which have theirs.
 //!
-//! `overhead`, for hugefork, comes from a second pass over another new region, in which every fault is followed by the pool's
-//! own clear of a block of the same backing, written before and out of the caches: median fault less median clear. It is what
-//! the signal, the handler, the mapping and the processor's own page walk cost beyond the clear. It is a pass of its own so
-//! that the reference does not disturb `latency`.
+//! [`overhead`](Metric::Overhead), for hugefork, comes from a second pass over another new region, beside the pool's own clear
+//! of a block.
 //!
 //! `hugefork-zeroed` takes its blocks from a stock that was filled before: its faults clear nothing, so that they are
 //! overhead from end to end, and `overhead` is not reported again. `zeroing` is what filling the stock again takes the pool's
@@ -26,34 +24,85 @@
 use hugefork::{Pool, Region};
 use hugefork_kernels::{Kernel, Target};
 
+use super::overhead;
 use crate::affinity::Pinned;
+use crate::case::Case;
 use crate::clock::{self, CpuTime};
 use crate::engine;
 use crate::error::BenchError;
+use crate::host::Host;
+use crate::job::{EngineChoice, Job, Scope, SubjectPlan};
 use crate::kernel_memory::{HUGE_PAGE, KernelMemory, PageKind, Reserve};
 use crate::metric::{Measure, Metric};
-use crate::plan::{CasePlan, EngineChoice, SubjectPlan};
 use crate::random::Random;
-use crate::result::{Param, Params};
-use crate::sample::Work;
+use crate::result::{Param, Params, params, shown};
+use crate::sample::{self, Entry, Work};
 use crate::stats::median_in_place;
-use crate::subject::Stock;
+use crate::subject::{Stock, Subject};
 use crate::warm::warm;
 use crate::work;
 
-pub(super) fn work(plan: &CasePlan, subject: &SubjectPlan, cpus: &[usize]) -> (Params, Box<dyn Work>) {
-    let (plan, cpu) = (plan.clone(), cpus[0]);
-    let mut params = Params::from([
-        ("size".to_owned(), Param::size(plan.size)),
-        ("use".to_owned(), Param::size(work::NEAR)),
-        ("stride".to_owned(), Param::size(plan.stride())),
-    ]);
-    match subject.engine {
-        Some(choice) => {
-            params.extend(engine::asked(choice));
-            (params, Box::new(Hugefork { plan, choice, cpu, held: None }))
+/// The case.
+#[derive(Debug)]
+pub struct ZeroFault;
+
+impl Case for ZeroFault {
+    fn name(&self) -> &'static str {
+        "zero-fault"
+    }
+
+    fn lead_metric(&self) -> Metric {
+        Metric::Latency
+    }
+
+    fn subjects(&self, _: Scope) -> Vec<Subject> {
+        vec![
+            Subject::Hugefork,
+            Subject::HugeforkDefault,
+            Subject::HugeforkZeroed,
+            Subject::KernelThp,
+            Subject::KernelHugetlb,
+            Subject::Kernel4k,
+        ]
+    }
+
+    fn usual_size(&self, scope: Scope) -> usize {
+        match scope {
+            Scope::Quick => 512 << 20,
+            Scope::Full | Scope::Sweep => 1 << 30,
         }
-        None => (params, Box::new(KernelFaults { plan, kind: subject.pages(), cpu, fresh: None })),
+    }
+
+    fn memory(&self, job: &Job, subject: &Subject) -> Option<usize> {
+        match subject.stock() {
+            Some(Stock::Without) => job.size.checked_add(job.rotation),
+            _ => Some(job.size),
+        }
+    }
+
+    fn work(&self, params: &Params) -> String {
+        format!("first write + use of {}", shown(params, "use"))
+    }
+
+    fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
+        let cpu = host.cpu_numbers[0];
+        let params = params([
+            ("size", Param::size(job.size)),
+            ("use", Param::size(work::NEAR)),
+            ("stride", Param::size(job.stride())),
+        ]);
+        sample::entries(subjects, &params, |planned| match planned.engine {
+            Some(choice) => Box::new(Hugefork { job: job.clone(), choice, cpu, held: None }),
+            None => Box::new(KernelFaults { job: job.clone(), kind: planned.pages(), cpu, fresh: None }),
+        })
+    }
+
+    fn rotates(&self) -> bool {
+        true
+    }
+
+    fn aside(&self, subject: &Subject) -> Option<&'static str> {
+        (*subject == Subject::Kernel4k).then_some("makes 64 KiB of each stretch present, not all of it")
     }
 }
 
@@ -90,14 +139,11 @@ unsafe fn pass(area: *mut u8, len: usize, stride: usize, targets: &mut Random) -
         unsafe { work::check_near(area.add(step * stride), stride, target, MARK) }?;
     }
     let median = |times: &mut Vec<f64>| median_in_place(times).unwrap_or(f64::NAN);
-    let mut measures =
-        vec![Measure::new(Metric::Latency, median(&mut latency)), Measure::new(Metric::Fault, median(&mut fault))];
-    measures.extend(Measure::cpu(used));
-    Ok(measures)
+    Ok(Measure::sample([(Metric::Latency, median(&mut latency)), (Metric::Fault, median(&mut fault))], used))
 }
 
 struct KernelFaults {
-    plan: CasePlan,
+    job: Job,
     kind: PageKind,
     cpu: usize,
     fresh: Option<KernelMemory>,
@@ -106,10 +152,10 @@ struct KernelFaults {
 impl Work for KernelFaults {
     fn prepare(&mut self) -> Result<(), BenchError> {
         self.fresh = None;
-        warm(self.kind, self.plan.size, 1, &[self.cpu])?;
+        warm(self.kind, self.job.size, 1, &[self.cpu])?;
         // A new mapping every time, rather than `MADV_DONTNEED` on the old one, which would keep its page tables: hugefork's
         // new region has none either.
-        self.fresh = Some(KernelMemory::map(self.kind, self.plan.size, Reserve::Yes)?);
+        self.fresh = Some(KernelMemory::map(self.kind, self.job.size, Reserve::Yes)?);
         Ok(())
     }
 
@@ -118,10 +164,10 @@ impl Work for KernelFaults {
         let measures = {
             let _pinned = Pinned::to(self.cpu)?;
             // SAFETY: a new anonymous mapping of our own.
-            unsafe { pass(memory.as_ptr(), memory.len(), self.plan.stride(), targets)? }
+            unsafe { pass(memory.as_ptr(), memory.len(), self.job.stride(), targets)? }
         };
         // Now that the pass is over: huge pages it must have been, or the figure is another subject's.
-        memory.check_huge_bytes(memory.len() / self.plan.stride() * HUGE_PAGE)?;
+        memory.check_huge_bytes(memory.len() / self.job.stride() * HUGE_PAGE)?;
         Ok(measures)
     }
 
@@ -131,7 +177,7 @@ impl Work for KernelFaults {
 }
 
 struct Hugefork {
-    plan: CasePlan,
+    job: Job,
     choice: EngineChoice,
     cpu: usize,
     held: Option<Held>,
@@ -151,36 +197,28 @@ struct Reference {
 }
 
 impl Hugefork {
-    /// The second pass: faults alone, each followed by a direct clear of the same size.
+    /// The second pass: faults alone, each followed by a direct clear.
     fn overhead(&mut self, targets: &mut Random) -> Result<Option<Measure>, BenchError> {
         let block = self.choice.block_size.bytes();
-        let stride = self.plan.stride();
+        let stride = self.job.stride();
         let held = self.held.as_mut().expect("prepared before sampled");
         let Some(reference) = &mut held.reference else { return Ok(None) };
-        let region = held.pool.region(self.plan.size)?;
+        let region = held.pool.region(self.job.size)?;
         let kernel = held.pool.clear_kernel();
         let blocks = reference.region.len() / block;
-        let steps = region.len() / stride;
-        let (mut faults, mut clears) = (Vec::with_capacity(steps), Vec::with_capacity(steps));
-        let _pinned = Pinned::to(self.cpu)?;
-        for step in 0..steps {
-            let target = targets.word_offset(block);
-            // SAFETY: the stretch and the reference's block are whole and within their regions, which are ours alone;
-            // the reference was written wholly, so clearing it takes no fault.
+        let fault = |step: usize, target| {
+            // SAFETY: the stretch is whole and within the region, which is ours alone; the target lies in it.
+            unsafe { work::first_write(region.as_mut_ptr().add(step * stride), target, MARK) };
+        };
+        let clear = |target| {
+            // SAFETY: a whole block of the reference, which is ours alone and was written, so that clearing takes no fault.
             unsafe {
-                let fresh = region.as_mut_ptr().add(step * stride);
-                let start = clock::now_fenced();
-                work::first_write(fresh, target, MARK);
-                faults.push(clock::us(start, clock::now_fenced()));
                 let written = reference.region.as_mut_ptr().add(reference.next * block);
-                let start = clock::now_fenced();
                 kernel.clear(written, block, Target::At(target));
-                clears.push(clock::us(start, clock::now_fenced()));
             }
             reference.next = (reference.next + 1) % blocks;
-        }
-        let medians = median_in_place(&mut faults).zip(median_in_place(&mut clears));
-        Ok(medians.map(|(fault, clear)| Measure::new(Metric::Overhead, fault - clear)))
+        };
+        overhead::measure(self.cpu, region.len() / stride, block, targets, fault, clear)
     }
 }
 
@@ -189,11 +227,11 @@ impl Work for Hugefork {
         if self.choice.stock == Stock::Unused {
             // The old one's memory goes before the new one's comes.
             self.held = None;
-            self.held = Some(Held { reference: None, pool: engine::new_pool(self.choice, self.plan.size)? });
+            self.held = Some(Held { reference: None, pool: engine::new_pool(self.choice, self.job.size)? });
         }
         if self.held.is_none() {
-            let rotation = if self.choice.stock == Stock::Without { self.plan.rotation } else { 0 };
-            let pool = engine::warm_pool(self.choice, self.plan.size + rotation)?;
+            let rotation = if self.choice.stock == Stock::Without { self.job.rotation } else { 0 };
+            let pool = engine::warm_pool(self.choice, self.job.size + rotation)?;
             let reference = match self.choice.stock {
                 Stock::Without => Some(Reference { region: engine::written(&pool, rotation, 0)?, next: 0 }),
                 Stock::Unused | Stock::Filled | Stock::Refilling => None,
@@ -201,19 +239,19 @@ impl Work for Hugefork {
             self.held = Some(Held { reference, pool });
         }
         let held = self.held.as_ref().expect("made above");
-        engine::fill_stock(&held.pool, self.choice, self.plan.size)
+        engine::fill_stock(&held.pool, self.choice, self.job.size)
     }
 
     fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
         let held = self.held.as_ref().expect("prepared before sampled");
         let before = engine::zeroing_so_far(&held.pool);
         let mut measures = {
-            let region = held.pool.region(self.plan.size)?;
+            let region = held.pool.region(self.job.size)?;
             let _pinned = Pinned::to(self.cpu)?;
             // SAFETY: a new region of our own; its pool has a block for every fault.
-            unsafe { pass(region.as_mut_ptr(), region.len(), self.plan.stride(), targets)? }
+            unsafe { pass(region.as_mut_ptr(), region.len(), self.job.stride(), targets)? }
         };
-        engine::fill_stock(&held.pool, self.choice, self.plan.size)?;
+        engine::fill_stock(&held.pool, self.choice, self.job.size)?;
         measures.extend(engine::zeroing_since(&held.pool, self.choice, before));
         measures.extend(self.overhead(targets)?);
         Ok(measures)

@@ -7,17 +7,16 @@
 use hugefork::BlockSize;
 use hugefork_kernels::{GIGANTIC, Kernel, Order, SUBPAGE, every_kernel};
 
-use crate::cases::linux_order;
-use crate::subject::Subject;
+use crate::subject::{Subject, linux_order};
 
 /// The blocks of a sweep.
-pub const BLOCKS: [BlockSize; 4] = [BlockSize::KIB_4, BlockSize::KIB_64, BlockSize::MIB_2, BlockSize::GIB_1];
+pub(super) const BLOCKS: [BlockSize; 4] = [BlockSize::KIB_4, BlockSize::KIB_64, BlockSize::MIB_2, BlockSize::GIB_1];
 
 /// The windows of a sweep, for the hybrid order.
-pub const WINDOWS: [usize; 4] = [64 << 10, 128 << 10, 256 << 10, 512 << 10];
+pub(super) const WINDOWS: [usize; 4] = [64 << 10, 128 << 10, 256 << 10, 512 << 10];
 
 /// Every primitive in every order, the hybrid ones with every window.
-pub(crate) fn kernels() -> impl Iterator<Item = Kernel> {
+pub(super) fn kernels() -> impl Iterator<Item = Kernel> {
     every_kernel().flat_map(|kernel| {
         // Other orders have no window, so that any will do.
         let windows = if kernel.order() == Order::Hybrid { WINDOWS.as_slice() } else { &WINDOWS[..1] };
@@ -26,7 +25,7 @@ pub(crate) fn kernels() -> impl Iterator<Item = Kernel> {
 }
 
 /// Whether `subject` does anything on blocks of this size that no other variant does.
-pub(crate) fn differs(subject: &Subject, block: BlockSize) -> bool {
+pub(super) fn differs(subject: &Subject, block: BlockSize) -> bool {
     let block = block.bytes();
     // Several subpages, in an order that can be told.
     let ordered = block > SUBPAGE && block <= GIGANTIC;

@@ -12,18 +12,16 @@ type ClearDown = unsafe fn(*mut u8);
 
 /// The stores of this machine.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reversed {
+pub(super) struct Reversed {
     /// As wide as these.
-    pub(crate) stores: Primitive,
+    pub(super) stores: Primitive,
     clear_down: ClearDown,
 }
 
 impl Reversed {
-    pub(crate) fn new() -> Reversed {
+    pub(super) fn new() -> Reversed {
         #[cfg(target_arch = "x86_64")]
-        for (stores, clear_down) in
-            [(Primitive::Avx512, x86_64::avx512 as ClearDown), (Primitive::Avx2, x86_64::avx2 as ClearDown)]
-        {
+        for (stores, clear_down) in [(Primitive::Avx512, avx512 as ClearDown), (Primitive::Avx2, avx2 as ClearDown)] {
             if stores.is_available() {
                 return Reversed { stores, clear_down };
             }
@@ -36,7 +34,7 @@ impl Reversed {
     /// # Safety
     /// `block` is valid for writes of `len` bytes and aligned to [`SUBPAGE`]; `len` is a positive multiple of it; nobody else
     /// accesses the block meanwhile.
-    pub(crate) unsafe fn clear(self, block: *mut u8, len: usize, target: usize) {
+    pub(super) unsafe fn clear(self, block: *mut u8, len: usize, target: usize) {
         for index in target_last(len / SUBPAGE, target / SUBPAGE) {
             // SAFETY: the order has each subpage of the block once; the CPU has the stores, as `new` saw.
             unsafe { (self.clear_down)(block.add(index * SUBPAGE)) };
@@ -63,27 +61,22 @@ unsafe fn words(page: *mut u8) {
     unsafe { store_down(page, 0u64) };
 }
 
+/// # Safety
+/// As [`store_down`], on a CPU with AVX-512F.
 #[cfg(target_arch = "x86_64")]
-mod x86_64 {
-    use std::arch::x86_64::{_mm256_setzero_si256, _mm512_setzero_si512};
+#[target_feature(enable = "avx512f")]
+unsafe fn avx512(page: *mut u8) {
+    // SAFETY: by contract.
+    unsafe { store_down(page, std::arch::x86_64::_mm512_setzero_si512()) };
+}
 
-    use super::store_down;
-
-    /// # Safety
-    /// As [`store_down`], on a CPU with AVX-512F.
-    #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn avx512(page: *mut u8) {
-        // SAFETY: by contract.
-        unsafe { store_down(page, _mm512_setzero_si512()) };
-    }
-
-    /// # Safety
-    /// As [`store_down`], on a CPU with AVX2.
-    #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn avx2(page: *mut u8) {
-        // SAFETY: by contract.
-        unsafe { store_down(page, _mm256_setzero_si256()) };
-    }
+/// # Safety
+/// As [`store_down`], on a CPU with AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn avx2(page: *mut u8) {
+    // SAFETY: by contract.
+    unsafe { store_down(page, std::arch::x86_64::_mm256_setzero_si256()) };
 }
 
 #[cfg(test)]

@@ -24,184 +24,97 @@
 //! `hugefork-default` is what a program has that goes by the defaults: a new pool every time, in which the area has just been
 //! written for the first time, and whose other blocks get their memory for the copies or, by the pool's thread, before.
 
-use hugefork::{Pool, Region};
+mod writer;
+
+use hugefork::Pool;
 use hugefork_kernels::Kernel;
 
-use super::snapshot::PAGE_TABLES;
-use crate::affinity::Pinned;
-use crate::clock::{self, Stopwatch};
-use crate::curve::{self, Curve, Mean, nearest_rank};
-use crate::engine;
+use self::writer::{BIAS, Writer, Written, before, check};
+use crate::case::Case;
+use crate::curve::Curve;
+use crate::density::Density;
+use crate::engine::{self, Populated};
 use crate::error::BenchError;
 use crate::holder::Holder;
+use crate::host::Host;
+use crate::job::{EngineChoice, Job, Scope, SubjectPlan};
 use crate::kernel_memory::{HUGE_PAGE, Inherit, KernelMemory, PageKind};
 use crate::metric::{Measure, Metric};
-use crate::plan::{CasePlan, EngineChoice, SubjectPlan};
 use crate::random::Random;
-use crate::result::{Param, Params};
-use crate::sample::Work;
+use crate::result::{Param, Params, params, shown};
+use crate::sample::{self, Entry, Work};
 use crate::subject::{Stock, Subject};
-use crate::warm::warm;
+use crate::warm::{warm, warm_page_tables};
 use crate::work;
 
-pub(super) fn work(plan: &CasePlan, subject: &SubjectPlan, cpus: &[usize]) -> (Params, Box<dyn Work>) {
-    let density = plan.density.expect("this case is planned by density");
-    let writes = density.writes(plan.size);
-    let mut params = Params::from([
-        ("size".to_owned(), Param::size(plan.size)),
-        ("density".to_owned(), Param::text(density.name())),
-        ("writes".to_owned(), Param::Number(writes as u64)),
-    ]);
-    let writer = Writer { size: plan.size, writes, cpu: cpus[0], lists: None, curves: Vec::new() };
-    let work: Box<dyn Work> = match subject.engine {
-        Some(choice) => {
-            params.extend(engine::asked(choice));
-            Box::new(Hugefork { choice, writer, held: None })
-        }
-        None if subject.subject == Subject::Memcpy => Box::new(Memcpy { writer, held: None }),
-        None => Box::new(Fork { kind: subject.pages(), writer, area: None }),
-    };
-    (params, work)
-}
+/// The case.
+#[derive(Debug)]
+pub struct WriterLatency;
 
-/// The area holds `p[i] = i + BIAS` when the snapshot is taken.
-const BIAS: u64 = 1;
+impl Case for WriterLatency {
+    fn name(&self) -> &'static str {
+        "writer-latency"
+    }
 
-fn before(offset: usize) -> u64 {
-    (offset / 8) as u64 + BIAS
-}
+    fn lead_metric(&self) -> Metric {
+        Metric::Writes
+    }
 
-fn after(offset: usize) -> u64 {
-    !before(offset)
-}
+    fn subjects(&self, _: Scope) -> Vec<Subject> {
+        vec![
+            Subject::Hugefork,
+            Subject::HugeforkDefault,
+            Subject::ForkThp,
+            Subject::ForkHugetlb,
+            Subject::Fork4k,
+            Subject::Memcpy,
+        ]
+    }
 
-/// # Safety
-/// `area` is valid for reads of a word at each of `offsets`, aligned to 8; nobody writes it meanwhile.
-unsafe fn check(area: *const u8, offsets: &[usize], expected: fn(usize) -> u64) -> Result<(), BenchError> {
-    for &offset in offsets {
-        // SAFETY: by contract.
-        let found = unsafe { area.add(offset).cast::<u64>().read_volatile() };
-        let expected = expected(offset);
-        if found != expected {
-            return Err(BenchError::WrongContents { offset, found, expected });
+    fn usual_size(&self, scope: Scope) -> usize {
+        match scope {
+            Scope::Quick => 128 << 20,
+            Scope::Full | Scope::Sweep => 1 << 30,
         }
     }
-    Ok(())
-}
 
-/// What every subject does, in its own area.
-struct Writer {
-    size: usize,
-    writes: usize,
-    cpu: usize,
-    lists: Option<Lists>,
-    /// Of the last sample.
-    curves: Vec<Curve>,
-}
+    /// The area, and a copy of all of it.
+    fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
+        job.size.checked_mul(2)
+    }
 
-/// Writes before the snapshot, at most.
-const BEFORE: usize = 1_000;
+    fn work(&self, params: &Params) -> String {
+        format!("{} writes, snapshot of {} held", shown(params, "writes"), shown(params, "size"))
+    }
 
-struct Lists {
-    /// What is written.
-    offsets: Vec<usize>,
-    /// What is written again before the snapshot.
-    earlier: Vec<usize>,
-    /// Nanoseconds of each write. Not in the heap: a child would share it, and each of its pages would cost a fault.
-    latencies: KernelMemory,
-}
-
-/// What the writes came to.
-struct Written {
-    measures: Vec<Measure>,
-    curves: Vec<Curve>,
-    minor_faults: u64,
-}
-
-impl Writer {
-    /// Draws the words of the next sample.
-    fn draw(&mut self, targets: &mut Random) -> Result<(), BenchError> {
-        let latencies = match self.lists.take() {
-            Some(lists) => lists.latencies,
-            None => {
-                let len = (self.writes * size_of::<u32>()).next_multiple_of(HUGE_PAGE);
-                KernelMemory::populated(PageKind::Base, len)?
+    fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
+        let density = job.density.expect("this case is planned by density");
+        let (size, writes, cpu) = (job.size, density.writes(job.size), host.cpu_numbers[0]);
+        let params = params([
+            ("size", Param::size(size)),
+            ("density", Param::text(density.name())),
+            ("writes", Param::Number(writes as u64)),
+        ]);
+        sample::entries(subjects, &params, |planned| {
+            let writer = Writer::new(size, writes, cpu);
+            match planned.engine {
+                Some(choice) => Box::new(Hugefork { choice, writer, held: None }),
+                None if planned.subject == Subject::Memcpy => Box::new(Memcpy { writer, held: None }),
+                None => Box::new(Fork { kind: planned.pages(), writer, area: None }),
             }
-        };
-        let mut draw = |writes| (0..writes).map(|_| targets.word_offset(self.size)).collect();
-        let (offsets, earlier) = (draw(self.writes), draw(self.writes.min(BEFORE)));
-        self.lists = Some(Lists { offsets, earlier, latencies });
-        Ok(())
+        })
     }
 
-    fn offsets(&self) -> &[usize] {
-        &self.lists.as_ref().expect("drawn before written").offsets
+    fn forks(&self) -> bool {
+        true
     }
 
-    /// Takes a snapshot, then writes.
-    ///
-    /// # Safety
-    /// `area` is `size` bytes that nobody else accesses; every write to it finds memory.
-    unsafe fn run<T>(
-        &self,
-        area: *mut u8,
-        take: impl FnOnce() -> Result<T, BenchError>,
-    ) -> Result<(T, Written), BenchError> {
-        let lists = self.lists.as_ref().expect("drawn before written");
-        let latencies = lists.latencies.as_ptr().cast::<u32>();
-        let _pinned = Pinned::to(self.cpu)?;
-        let mut before = Mean::default();
-        let mut last = clock::now_fenced();
-        for &offset in &lists.earlier {
-            // SAFETY: the word lies in the area, which holds this already.
-            unsafe { work::first_write(area, offset, self::before(offset)) };
-            let now = clock::now_fenced();
-            before.add((now - last) as f64, (now - last) as f64);
-            last = now;
-        }
-        let mut watch = Stopwatch::default();
-        let (taken, pause) = watch.time(take);
-        let taken = taken?;
-        let faults = clock::minor_faults();
-        let ((), total) = watch.time(|| {
-            let mut last = clock::now_fenced();
-            for (index, &offset) in lists.offsets.iter().enumerate() {
-                // SAFETY: the word lies in the area; the list has a place for each write.
-                unsafe {
-                    work::first_write(area, offset, after(offset));
-                    let now = clock::now_fenced();
-                    latencies.add(index).write((now - last).min(u32::MAX.into()) as u32);
-                    last = now;
-                }
-            }
-        });
-        let minor_faults = clock::minor_faults() - faults;
-        // SAFETY: the list, which nobody writes now.
-        let mut sorted = unsafe { std::slice::from_raw_parts(latencies, self.writes) }.to_vec();
-        let over_time = curve::over_time(before.value().unwrap_or(0.0), pause * 1e6, &sorted);
-        sorted.sort_unstable();
-        let curves = vec![curve::by_percentile(&sorted), over_time];
-        let ranks =
-            [(Metric::P50, 0.5), (Metric::P90, 0.9), (Metric::P99, 0.99), (Metric::P999, 0.999), (Metric::Max, 1.0)];
-        let mut measures = vec![Measure::new(Metric::Pause, pause)];
-        measures.extend(ranks.map(|(metric, part)| Measure::new(metric, f64::from(nearest_rank(&sorted, part)) / 1e3)));
-        measures.push(Measure::new(Metric::Writes, total));
-        measures.extend(Measure::cpu(watch.cpu()));
-        // SAFETY: by contract.
-        unsafe { check(area, &lists.offsets, after) }?;
-        Ok((taken, Written { measures, curves, minor_faults }))
+    fn densities(&self) -> Vec<Option<Density>> {
+        Density::ALL.map(Some).to_vec()
     }
 
-    /// Different pieces of `len` bytes that the writes went to.
-    fn distinct(&self, len: usize) -> usize {
-        let mut pieces: Vec<usize> = self.offsets().iter().map(|offset| offset / len).collect();
-        pieces.sort_unstable();
-        pieces.dedup();
-        pieces.len()
-    }
-
-    fn amplification(&self, copied: usize) -> Measure {
-        Measure::new(Metric::Amplification, copied as f64 / (self.distinct(8) * 8) as f64)
+    fn aside(&self, subject: &Subject) -> Option<&'static str> {
+        (*subject == Subject::Memcpy).then_some("has copied everything in its pause")
     }
 }
 
@@ -229,7 +142,7 @@ impl Work for Fork {
         self.area = Some(area);
         let copies = if self.kind == PageKind::Hugetlb { PageKind::Hugetlb } else { PageKind::Base };
         warm(copies, self.writer.size, 1, &[self.writer.cpu])?;
-        warm(PageKind::Base, PAGE_TABLES, 1, &[self.writer.cpu])
+        warm_page_tables(self.writer.cpu)
     }
 
     fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
@@ -308,13 +221,7 @@ impl Work for Memcpy {
 struct Hugefork {
     choice: EngineChoice,
     writer: Writer,
-    held: Option<Held>,
-}
-
-struct Held {
-    // The region before its pool: fields drop in order.
-    region: Region,
-    pool: Pool,
+    held: Option<Populated>,
 }
 
 impl Work for Hugefork {
@@ -323,27 +230,21 @@ impl Work for Hugefork {
         if self.choice.stock == Stock::Unused {
             // The old one's memory goes before the new one's comes.
             self.held = None;
-            let pool = engine::new_pool(self.choice, 2 * size)?;
-            let region = engine::written(&pool, size, BIAS)?;
-            self.held = Some(Held { region, pool });
+            self.held = Some(Populated::new(engine::new_pool(self.choice, 2 * size)?, size, BIAS)?);
             return Ok(());
         }
         match &self.held {
             // SAFETY: our own region; the last snapshot is gone, so these writes find room.
             Some(held) => unsafe { work::write_words(held.region.as_mut_ptr().cast(), size / 8, BIAS) },
-            None => {
-                // Every block once more, for its copy.
-                let pool = engine::warm_pool(self.choice, 2 * size)?;
-                let region = engine::written(&pool, size, BIAS)?;
-                self.held = Some(Held { region, pool });
-            }
+            // Every block once more, for its copy.
+            None => self.held = Some(Populated::new(engine::warm_pool(self.choice, 2 * size)?, size, BIAS)?),
         }
         Ok(())
     }
 
     fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
         self.writer.draw(targets)?;
-        let Held { region, .. } = self.held.as_ref().expect("prepared before sampled");
+        let Populated { region, .. } = self.held.as_ref().expect("prepared before sampled");
         let copied = || region.stats().faults.bytes_copied as usize;
         let earlier = copied();
         let take = || Ok(region.snapshot()?);
@@ -377,8 +278,7 @@ mod tests {
     fn faults_copy_as_much_as_the_module_says() {
         let size = 16 << 20;
         for kind in [PageKind::Base, PageKind::Thp] {
-            let writer =
-                Writer { size, writes: 500, cpu: crate::affinity::allowed_cpus()[0], lists: None, curves: Vec::new() };
+            let writer = Writer::new(size, 500, crate::affinity::allowed_cpus()[0]);
             let mut fork = Fork { kind, writer, area: None };
             match fork.prepare() {
                 Err(error) if error.is_lack() => {

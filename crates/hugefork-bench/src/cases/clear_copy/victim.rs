@@ -46,16 +46,16 @@ const USUAL_L2: usize = 1 << 20;
 
 /// Where the victim runs, and in how much memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VictimPlan {
+pub(super) struct VictimPlan {
     /// Its CPU.
-    pub cpu: usize,
+    pub(super) cpu: usize,
     /// Bytes that it walks through.
-    pub set: usize,
+    pub(super) set: usize,
 }
 
 /// Finds the victim a CPU: one that shares the last-level cache of the first, though not its core, since hyperthreads also
 /// share what no clear can spare them. Where there is none like that, any other.
-pub(crate) fn plan(host: &Host) -> Result<VictimPlan, String> {
+pub(super) fn plan(host: &Host) -> Result<VictimPlan, String> {
     let others = host.cpu_numbers.get(1..).unwrap_or_default();
     let sharers = |level: u32| {
         let cache = host.caches.iter().find(|cache| cache.level == level && cache.kind != "Instruction");
@@ -85,7 +85,7 @@ fn cpu_list(text: &str) -> Vec<usize> {
 }
 
 /// The set, and where its walker runs.
-pub(crate) struct Victim {
+pub(super) struct Victim {
     cpu: usize,
     set: usize,
     lines: KernelMemory,
@@ -100,7 +100,7 @@ unsafe impl Send for Chain {}
 
 impl Victim {
     /// Gets the set and links its lines to one ring.
-    pub(crate) fn new(plan: VictimPlan) -> Result<Victim, BenchError> {
+    pub(super) fn new(plan: VictimPlan) -> Result<Victim, BenchError> {
         // On huge pages where there are any, so that walks do not wait for the page tables.
         let lines = KernelMemory::map(PageKind::Thp, plan.set.next_multiple_of(HUGE_PAGE), Reserve::Yes)?;
         lines.touch()?;
@@ -113,7 +113,7 @@ impl Victim {
     }
 
     /// How many times longer a walk takes while the calling thread runs `disturb` over and over.
-    pub(crate) fn slowdown(&self, mut disturb: impl FnMut()) -> Result<f64, BenchError> {
+    pub(super) fn slowdown(&self, mut disturb: impl FnMut()) -> Result<f64, BenchError> {
         // What the victim asks for, and what it gets.
         let (asked, disturbed) = (AtomicBool::new(false), AtomicBool::new(false));
         let (chain, lines, cpu) = (Chain(self.lines.as_ptr()), self.set / LINE, self.cpu);

@@ -1,0 +1,113 @@
+//! What a case says of itself. The planner, the options, the runner and the ratios know nothing else of it.
+//!
+//! A new case is a file in [`cases`](crate::cases) that implements [`Case`], and a line in [`cases::ALL`](crate::cases::ALL).
+
+use std::fmt::{self, Debug};
+
+use hugefork::BlockSize;
+
+use crate::density::Density;
+use crate::host::Host;
+use crate::job::{Job, Scope, SubjectPlan};
+use crate::metric::Metric;
+use crate::result::Params;
+use crate::sample::Entry;
+use crate::subject::Subject;
+
+/// One kind of work that subjects are measured at. Only this crate can implement it: nobody else can make an [`Entry`].
+pub trait Case: Debug + Sync {
+    /// The name on the command line and in results. Names are stable.
+    fn name(&self) -> &'static str;
+
+    /// The metric that subjects are compared by.
+    fn lead_metric(&self) -> Metric;
+
+    /// Its subjects, hugefork first.
+    fn subjects(&self, scope: Scope) -> Vec<Subject>;
+
+    /// The size of an area on a machine with memory enough.
+    fn usual_size(&self, scope: Scope) -> usize;
+
+    /// Bytes that `subject` needs at the same time; none if that is more than can be counted.
+    fn memory(&self, job: &Job, subject: &Subject) -> Option<usize>;
+
+    /// What was done, in a few words, where `params` are those of a result.
+    fn work(&self, params: &Params) -> String;
+
+    /// Makes the subjects ready to run on `host`.
+    fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry>;
+
+    /// Whether `subject` can take part.
+    fn has(&self, subject: &Subject) -> bool {
+        self.subjects(Scope::Sweep).contains(subject)
+    }
+
+    /// Whether hugefork takes part with a pool.
+    fn has_pool(&self) -> bool {
+        true
+    }
+
+    /// Whether several tasks work at once.
+    fn has_tasks(&self) -> bool {
+        false
+    }
+
+    /// Whether subjects are timed while they fork this process.
+    fn forks(&self) -> bool {
+        false
+    }
+
+    /// Whether a small area would let caches decide the figures.
+    fn rotates(&self) -> bool {
+        false
+    }
+
+    /// Whether what is in the caches when a sample begins changes its figures.
+    fn feels_caches(&self) -> bool {
+        true
+    }
+
+    /// Whether [`Scope::Sweep`] asks for more than [`Scope::Full`].
+    fn sweeps(&self) -> bool {
+        false
+    }
+
+    /// Whether `subject` does anything on blocks of `block` bytes that no other subject of a sweep does.
+    fn differs(&self, _subject: &Subject, _block: BlockSize) -> bool {
+        true
+    }
+
+    /// The block sizes of a run that asks for none.
+    fn usual_blocks(&self, _scope: Scope) -> Vec<BlockSize> {
+        vec![BlockSize::MIB_2]
+    }
+
+    /// Whether each block size is a work of its own. For hugefork's pools it is only a property, like the backing.
+    fn works_differ_by_block(&self) -> bool {
+        false
+    }
+
+    /// How densely is written, each a work of its own; nothing to choose in most cases.
+    fn densities(&self) -> Vec<Option<Density>> {
+        vec![None]
+    }
+
+    /// Why `subject` does not do the same service, if it does not. It is shown, and is never the best of hugefork's rivals.
+    fn aside(&self, _subject: &Subject) -> Option<&'static str> {
+        None
+    }
+}
+
+impl PartialEq for dyn Case + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for dyn Case + '_ {}
+
+impl fmt::Display for dyn Case + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

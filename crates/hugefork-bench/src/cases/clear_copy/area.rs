@@ -1,0 +1,64 @@
+//! The memory that is cleared or copied, one for all subjects of a case, so that between two visits to a block the whole of it
+//! has been gone over.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::tool::Operation;
+use crate::error::BenchError;
+use crate::kernel_memory::{KernelMemory, PageKind};
+
+pub(super) type Shared<T> = Rc<RefCell<T>>;
+
+/// The shared area, got by whoever comes first.
+pub(super) struct Area {
+    pub(super) operation: Operation,
+    pub(super) size: usize,
+    /// Bytes in a block.
+    pub(super) block: usize,
+    pub(super) held: Option<Held>,
+}
+
+pub(super) struct Held {
+    /// What is cleared, or copied to.
+    pub(super) to: KernelMemory,
+    /// What is copied, as long as the other.
+    pub(super) from: Option<KernelMemory>,
+    next: usize,
+}
+
+impl Area {
+    /// Gets it, unless it is held.
+    pub(super) fn prepare(&mut self) -> Result<(), BenchError> {
+        if self.held.is_none() {
+            // Huge where the machine allows: the subjects share it, so small pages are a caveat and not an obstacle. Words
+            // that are not zero: pages that nobody ever wrote might be cheaper to read, and clearing must have work to do.
+            let populated = || KernelMemory::written(PageKind::Thp, self.size, 1);
+            let to = populated()?;
+            let from = match self.operation {
+                Operation::Clear => None,
+                Operation::Copy => Some(populated()?),
+            };
+            self.held = Some(Held { to, from, next: 0 });
+        }
+        Ok(())
+    }
+
+    /// What a reader must know of figures in it.
+    pub(super) fn caveat(&self) -> Option<String> {
+        let small = self.held.as_ref().is_some_and(|held| held.to.check_huge().is_err());
+        small.then(|| {
+            let case = self.operation.name();
+            format!("{case}: the area is not on huge pages, so every subject also pays for TLB misses")
+        })
+    }
+}
+
+impl Held {
+    /// The offset of the next block.
+    pub(super) fn advance(&mut self, block: usize) -> usize {
+        let offset = self.next * block;
+        self.next = (self.next + 1) % (self.to.len() / block);
+        offset
+    }
+}

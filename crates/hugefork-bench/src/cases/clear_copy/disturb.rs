@@ -1,0 +1,54 @@
+//! A subject that clears block after block, with no use between, beside a victim.
+
+use super::area::{Area, Shared};
+use super::tool::Tool;
+use super::victim::{Victim, VictimPlan};
+use crate::affinity::Pinned;
+use crate::error::BenchError;
+use crate::metric::{Measure, Metric};
+use crate::random::Random;
+use crate::sample::Work;
+
+/// Clears block after block beside a victim.
+pub(super) struct Disturb {
+    pub(super) area: Shared<Area>,
+    pub(super) planned: VictimPlan,
+    /// Shared like the area.
+    pub(super) victim: Shared<Option<Victim>>,
+    pub(super) tool: Tool,
+    pub(super) cpu: usize,
+}
+
+impl Work for Disturb {
+    fn prepare(&mut self) -> Result<(), BenchError> {
+        let mut victim = self.victim.borrow_mut();
+        if victim.is_none() {
+            *victim = Some(Victim::new(self.planned)?);
+        }
+        self.area.borrow_mut().prepare()
+    }
+
+    fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
+        let mut area = self.area.borrow_mut();
+        let block = area.block;
+        let held = area.held.as_mut().expect("prepared before sampled");
+        let victim = self.victim.borrow();
+        let victim = victim.as_ref().expect("prepared before sampled");
+        let _pinned = Pinned::to(self.cpu)?;
+        let slowdown = victim.slowdown(|| {
+            let offset = held.advance(block);
+            // SAFETY: a whole block of the area, which is ours alone; the target lies in it.
+            unsafe { self.tool.run(held.to.as_ptr().add(offset), None, block, targets.word_offset(block)) };
+        })?;
+        Ok(vec![Measure::new(Metric::VictimSlowdown, slowdown)])
+    }
+
+    fn release(&mut self) {
+        *self.victim.borrow_mut() = None;
+        self.area.borrow_mut().held = None;
+    }
+
+    fn caveat(&self) -> Option<String> {
+        self.area.borrow().caveat()
+    }
+}

@@ -1,0 +1,317 @@
+//! `clear` and `copy`: one block, cleared or copied around a random target, then used.
+//!
+//! One sample goes over a number of blocks ([`operations`]), in turn, and is the median over them. All subjects share one
+//! area (for `copy`: two) and one cursor, so that between two visits to a block the whole area has been gone over: at least
+//! four times the last-level cache, unless `--size` says less.
+//!
+//! The area is anonymous memory with transparent huge pages, touched before. What is timed: fence, clock, the operation,
+//! fence, clock, the use, fence, clock. `op` is the first interval, `use` the second, `total` both. Fence and clock are in
+//! every figure alike: 0.1 us, which only blocks of 4 KiB notice.
+//!
+//! `victim_slowdown`, of `clear` when it is named, is an entry of its own: the subject clears block after block, with no use
+//! between, while a [victim] walks through its cache on another CPU.
+
+mod area;
+mod disturb;
+mod reversed;
+mod sweep;
+mod tool;
+mod victim;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use hugefork::BlockSize;
+use hugefork_kernels::{Kernel, every_kernel};
+
+use self::area::{Area, Shared};
+use self::disturb::Disturb;
+use self::tool::{Operation, Tool, Use};
+use self::victim::{Victim, VictimPlan};
+use crate::affinity::Pinned;
+use crate::case::Case;
+use crate::clock::{self, CpuTime};
+use crate::error::BenchError;
+use crate::host::Host;
+use crate::job::{Job, Scope, SubjectPlan};
+use crate::metric::{Measure, Metric};
+use crate::random::Random;
+use crate::result::{Param, Params, params, shown};
+use crate::sample::{Entry, Work};
+use crate::stats::median_in_place;
+use crate::subject::{Subject, linux_order, one_call};
+use crate::work;
+
+/// The case `clear`, or the case `copy`.
+#[derive(Debug)]
+pub struct ClearCopy(Operation);
+
+/// Clear a block.
+pub const CLEAR: ClearCopy = ClearCopy(Operation::Clear);
+
+/// Copy a block from one area to another.
+pub const COPY: ClearCopy = ClearCopy(Operation::Copy);
+
+impl Case for ClearCopy {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn lead_metric(&self) -> Metric {
+        Metric::Total
+    }
+
+    /// The quick ones are hugefork's choice, libc, what Linux up to 6.19 does and one whole `rep`; the full ones are every kernel
+    /// of the machine, and the sweep has each with every window, and Linux's order byte-reversed.
+    fn subjects(&self, scope: Scope) -> Vec<Subject> {
+        let libc = match self.0 {
+            Operation::Clear => Subject::Memset,
+            Operation::Copy => Subject::Memcpy,
+        };
+        let mut subjects = vec![Subject::Hugefork, libc];
+        let kernels: Vec<Kernel> = match scope {
+            Scope::Quick => vec![linux_order(), one_call()],
+            Scope::Full => every_kernel().collect(),
+            Scope::Sweep => sweep::kernels().collect(),
+        };
+        subjects.extend(kernels.into_iter().filter(|kernel| self.can_use(kernel)).map(Subject::Kernel));
+        subjects.extend((scope == Scope::Sweep && self.0 == Operation::Clear).then_some(Subject::Reversed));
+        subjects
+    }
+
+    fn usual_size(&self, scope: Scope) -> usize {
+        match scope {
+            Scope::Quick => 256 << 20,
+            Scope::Full | Scope::Sweep => 1 << 30,
+        }
+    }
+
+    fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
+        match self.0 {
+            Operation::Clear => Some(job.size),
+            Operation::Copy => job.size.checked_mul(2),
+        }
+    }
+
+    fn work(&self, params: &Params) -> String {
+        format!("{} + use of {}", shown(params, "size"), shown(params, "use"))
+    }
+
+    fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
+        let maker = Maker::new(self.0, job, host);
+        let uses: &[Use] = match job.scope {
+            Scope::Quick => &[Use::Near],
+            Scope::Full | Scope::Sweep => &[Use::Near, Use::Block],
+        };
+        let mut entries: Vec<Entry> = Vec::new();
+        for used in uses.iter().copied() {
+            entries.extend(subjects.iter().map(|planned| maker.timed(planned, used)));
+        }
+        if self.0 == Operation::Clear && job.scope != Scope::Quick {
+            let (found, victim) = (victim::plan(host), Rc::default());
+            entries.extend(subjects.iter().map(|planned| maker.disturbing(planned, &found, &victim)));
+        }
+        entries
+    }
+
+    /// Any kernel that can be named, listed or not.
+    fn has(&self, subject: &Subject) -> bool {
+        match subject {
+            Subject::Kernel(kernel) => self.can_use(kernel),
+            named => self.subjects(Scope::Sweep).contains(named),
+        }
+    }
+
+    /// hugefork takes part with its kernels alone.
+    fn has_pool(&self) -> bool {
+        false
+    }
+
+    fn rotates(&self) -> bool {
+        true
+    }
+
+    fn sweeps(&self) -> bool {
+        true
+    }
+
+    fn differs(&self, subject: &Subject, block: BlockSize) -> bool {
+        sweep::differs(subject, block)
+    }
+
+    fn usual_blocks(&self, scope: Scope) -> Vec<BlockSize> {
+        match scope {
+            Scope::Quick | Scope::Full => vec![BlockSize::MIB_2],
+            Scope::Sweep => sweep::BLOCKS.to_vec(),
+        }
+    }
+
+    fn works_differ_by_block(&self) -> bool {
+        true
+    }
+}
+
+impl ClearCopy {
+    fn can_use(&self, kernel: &Kernel) -> bool {
+        self.0 == Operation::Clear || (kernel.far().can_copy() && kernel.near().can_copy())
+    }
+}
+
+/// Bytes a sample goes over, where the block allows: 128 of 2 MiB.
+const SAMPLE: usize = 256 << 20;
+
+/// Blocks a sample: enough for a median of large ones, few enough for small ones to be over in a moment.
+fn operations(block: usize) -> usize {
+    (SAMPLE / block).clamp(3, 1024)
+}
+
+/// Makes entries that share one area.
+struct Maker {
+    operation: Operation,
+    job: Job,
+    area: Shared<Area>,
+    cpu: usize,
+}
+
+impl Maker {
+    fn new(operation: Operation, job: &Job, host: &Host) -> Maker {
+        let area = Area { operation, size: job.size, block: job.block_size.bytes(), held: None };
+        Maker { operation, job: job.clone(), area: Rc::new(RefCell::new(area)), cpu: host.cpu_numbers[0] }
+    }
+
+    /// An entry for one operation after the other, each timed, with the block then `used`.
+    fn timed(&self, planned: &SubjectPlan, used: Use) -> Entry {
+        self.entry(planned, used, |tool, params| {
+            params.insert("use".to_owned(), used.param(self.job.block_size.bytes()));
+            Ok(Box::new(Timed { area: Rc::clone(&self.area), tool, used, cpu: self.cpu }))
+        })
+    }
+
+    /// An entry for clears beside a victim, or for why there is none.
+    fn disturbing(
+        &self,
+        subject: &SubjectPlan,
+        found: &Result<VictimPlan, String>,
+        victim: &Shared<Option<Victim>>,
+    ) -> Entry {
+        self.entry(subject, Use::Near, |tool, params| {
+            let planned = found.clone()?;
+            params.insert("victim".to_owned(), Param::size(planned.set));
+            let (area, victim) = (Rc::clone(&self.area), Rc::clone(victim));
+            Ok(Box::new(Disturb { area, planned, victim, tool, cpu: self.cpu }))
+        })
+    }
+
+    fn entry(
+        &self,
+        planned: &SubjectPlan,
+        used: Use,
+        make: impl FnOnce(Tool, &mut Params) -> Result<Box<dyn Work>, String>,
+    ) -> Entry {
+        let mut params = params([("size", Param::text(self.job.block_size)), ("area", Param::size(self.job.size))]);
+        let tool = match &planned.lack {
+            Some(lack) => Err(lack.clone()),
+            None => Tool::of(&planned.subject, self.operation, self.job.block_size.bytes(), used),
+        };
+        let work = tool.and_then(|tool| {
+            tool.name(&mut params);
+            make(tool, &mut params)
+        });
+        Entry { subject: planned.subject.clone(), params, keep: planned.keep, work }
+    }
+}
+
+/// Times one operation after the other.
+struct Timed {
+    area: Shared<Area>,
+    tool: Tool,
+    used: Use,
+    cpu: usize,
+}
+
+impl Work for Timed {
+    fn prepare(&mut self) -> Result<(), BenchError> {
+        self.area.borrow_mut().prepare()
+    }
+
+    fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
+        let mut area = self.area.borrow_mut();
+        let block = area.block;
+        let held = area.held.as_mut().expect("prepared before sampled");
+        let mut times = [const { Vec::new() }; 3];
+        let _pinned = Pinned::to(self.cpu)?;
+        let before = CpuTime::of_this_thread();
+        for _ in 0..operations(block) {
+            let offset = held.advance(block);
+            let target = targets.word_offset(block);
+            // SAFETY: `offset` is a whole block's within both areas, which are ours alone, of the same length, 2 MiB-aligned
+            // and do not overlap; `target` lies in the block.
+            let [start, done, end] = unsafe {
+                let to = held.to.as_ptr().add(offset);
+                let from = held.from.as_ref().map(|from| from.as_ptr().add(offset).cast_const());
+                let start = clock::now_fenced();
+                self.tool.run(to, from, block, target);
+                let done = clock::now_fenced();
+                match self.used {
+                    Use::Near => work::near_use(to, block, target),
+                    Use::Block => work::write_words(to.cast(), block / 8, 0),
+                }
+                [start, done, clock::now_fenced()]
+            };
+            for (times, (from, to)) in times.iter_mut().zip([(start, done), (done, end), (start, end)]) {
+                times.push(clock::us(from, to));
+            }
+        }
+        let time = CpuTime::of_this_thread().since(before);
+        let [op, used, total] = times.each_mut().map(|times| median_in_place(times).unwrap_or(f64::NAN));
+        Ok(Measure::sample([(Metric::Op, op), (Metric::Use, used), (Metric::Total, total)], time))
+    }
+
+    fn release(&mut self) {
+        self.area.borrow_mut().held = None;
+    }
+
+    fn caveat(&self) -> Option<String> {
+        self.area.borrow().caveat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folios::Settings;
+    use crate::job::Keep;
+
+    #[test]
+    fn kernels_that_cannot_copy_stay_out_of_copy() {
+        for subject in COPY.subjects(Scope::Full) {
+            if let Subject::Kernel(kernel) = subject {
+                assert!(kernel.far().can_copy(), "{kernel}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_victim_is_looked_for_where_clear_is_named() {
+        let job = |scope| Job {
+            scope,
+            size: 2 << 20,
+            tasks: 1,
+            block_size: BlockSize::MIB_2,
+            density: None,
+            rotation: 2 << 20,
+            settings: Settings::Fixed,
+        };
+        let subject = SubjectPlan { subject: Subject::Memset, engine: None, memory: 0, keep: Keep::Held, lack: None };
+        let victims = |case: ClearCopy, scope, host: &Host| -> Vec<bool> {
+            let entries = case.entries(&job(scope), std::slice::from_ref(&subject), host);
+            entries.iter().filter(|entry| !entry.params.contains_key("use")).map(|entry| entry.work.is_ok()).collect()
+        };
+        let mut host = Host { cpu_numbers: vec![0, 1], ..Host::default() };
+        assert!(victims(CLEAR, Scope::Quick, &host).is_empty());
+        assert_eq!(victims(CLEAR, Scope::Full, &host), [true]);
+        assert!(victims(COPY, Scope::Full, &host).is_empty());
+        host.cpu_numbers = vec![0];
+        assert_eq!(victims(CLEAR, Scope::Full, &host), [false]);
+    }
+}

@@ -1,0 +1,115 @@
+//! What is done to a block, by what, and what happens to it afterwards.
+
+use hugefork_kernels::{Kernel, Order, Target};
+
+use super::reversed::Reversed;
+use crate::result::{Param, Params};
+use crate::subject::Subject;
+use crate::work;
+
+/// What is done to a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Clear,
+    Copy,
+}
+
+impl Operation {
+    /// The name of its case.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Operation::Clear => "clear",
+            Operation::Copy => "copy",
+        }
+    }
+}
+
+/// What happens to the block after the operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Read-modify-write of the 64 KiB around the target.
+    Near,
+    /// Every word of the block written in order.
+    Block,
+}
+
+impl Use {
+    /// As it is told in results.
+    pub(super) fn param(self, block: usize) -> Param {
+        match self {
+            Use::Near => Param::size(work::NEAR.min(block)),
+            Use::Block => Param::text("block"),
+        }
+    }
+}
+
+/// A kernel of hugefork, the kernel that is reversed, or libc.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Tool {
+    Kernel(Kernel),
+    Reversed(Reversed),
+    Libc,
+}
+
+impl Tool {
+    /// What `subject` does to blocks of `block` bytes, or why it cannot.
+    pub(super) fn of(subject: &Subject, operation: Operation, block: usize, used: Use) -> Result<Tool, String> {
+        Ok(match subject {
+            Subject::Kernel(kernel) => Tool::Kernel(*kernel),
+            Subject::Reversed => Tool::Reversed(Reversed::new()),
+            Subject::Hugefork => {
+                let used = match used {
+                    Use::Near => hugefork_kernels::Use::Near,
+                    Use::Block => hugefork_kernels::Use::Whole,
+                };
+                let kernels = hugefork::machine::kernels().map_err(|error| error.to_string())?;
+                Tool::Kernel(match operation {
+                    Operation::Clear => kernels.clear(block, used),
+                    Operation::Copy => kernels.copy(block, used),
+                })
+            }
+            _ => Tool::Libc,
+        })
+    }
+
+    /// Adds what it is to `params`.
+    pub(super) fn name(self, params: &mut Params) {
+        match self {
+            Tool::Kernel(kernel) => {
+                params.insert("kernel".to_owned(), Param::text(kernel.far().name()));
+                params.insert("order".to_owned(), Param::text(kernel.order()));
+                // Only the hybrid has a window, and a primitive of its own for it.
+                if kernel.order() == Order::Hybrid {
+                    params.insert("near".to_owned(), Param::text(kernel.near().name()));
+                    params.insert("window".to_owned(), Param::size(kernel.window()));
+                }
+            }
+            Tool::Reversed(reversed) => {
+                params.insert("kernel".to_owned(), Param::text(reversed.stores));
+                params.insert("order".to_owned(), Param::text("target-last"));
+            }
+            Tool::Libc => {}
+        }
+    }
+
+    /// Clears `to`, or copies `from` to it.
+    ///
+    /// # Safety
+    /// `to` and, for a copy, `from` are blocks of `len` bytes, aligned to 4096, that do not overlap and that nobody else
+    /// accesses; `target < len`.
+    #[inline]
+    pub(super) unsafe fn run(self, to: *mut u8, from: Option<*const u8>, len: usize, target: usize) {
+        // SAFETY: by contract, in each arm.
+        unsafe {
+            match (self, from) {
+                (Tool::Kernel(kernel), None) => kernel.clear(to, len, Target::At(target)),
+                (Tool::Kernel(kernel), Some(from)) => kernel.copy(to, from, len, Target::At(target)),
+                (Tool::Reversed(reversed), _) => reversed.clear(to, len, target),
+                // Called through libc and not through `ptr::write_bytes`, so that it is the function of that name and not
+                // what the compiler would put in its place.
+                (Tool::Libc, None) => drop(libc::memset(to.cast(), 0, len)),
+                (Tool::Libc, Some(from)) => drop(libc::memcpy(to.cast(), from.cast(), len)),
+            }
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! What a fault of hugefork costs beyond its clear or copy: the signal, the handler, the mapping and the processor's own page
+//! walk.
+//!
+//! It is a pass of its own, so that the reference does not disturb what the case is about. Every fault is followed by the same
+//! clear or copy, done directly on blocks of the same backing that were written before and are out of the caches. The figure is
+//! the median fault less the median of those.
+
+use crate::affinity::Pinned;
+use crate::clock;
+use crate::error::BenchError;
+use crate::metric::{Measure, Metric};
+use crate::random::Random;
+use crate::stats::median_in_place;
+
+/// Calls `fault` with a step and a target in a block of `block` bytes, then `direct` with the target, `steps` times.
+pub(super) fn measure(
+    cpu: usize,
+    steps: usize,
+    block: usize,
+    targets: &mut Random,
+    mut fault: impl FnMut(usize, usize),
+    mut direct: impl FnMut(usize),
+) -> Result<Option<Measure>, BenchError> {
+    let (mut faults, mut directs) = (Vec::with_capacity(steps), Vec::with_capacity(steps));
+    let _pinned = Pinned::to(cpu)?;
+    for step in 0..steps {
+        let target = targets.word_offset(block);
+        let start = clock::now_fenced();
+        fault(step, target);
+        faults.push(clock::us(start, clock::now_fenced()));
+        let start = clock::now_fenced();
+        direct(target);
+        directs.push(clock::us(start, clock::now_fenced()));
+    }
+    let medians = median_in_place(&mut faults).zip(median_in_place(&mut directs));
+    Ok(medians.map(|(fault, direct)| Measure::new(Metric::Overhead, fault - direct)))
+}
