@@ -133,7 +133,8 @@ mod tests {
     use crate::host::Host;
     use crate::result::{Param, Params};
 
-    fn result(case: &dyn Case, subject: &str, metric: Metric, median: f64, params: &[(&str, &str)]) -> CaseResult {
+    fn result(case: &dyn Case, subject: &str, median: f64, params: &[(&str, &str)]) -> CaseResult {
+        let metric = case.lead_metric();
         CaseResult {
             case: case.name().to_owned(),
             subject: subject.to_owned(),
@@ -153,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_strongest_rival_comes_first_and_asides_last() {
-        let of = |subject, median| result(&ZeroFault, subject, Metric::Latency, median, &[("size", "1GiB")]);
+        let of = |subject, median| result(&ZeroFault, subject, median, &[("size", "1GiB")]);
         let found = compare(&report(vec![
             of("kernel-4k", 12.0),
             of("kernel-hugetlb", 81.0),
@@ -169,7 +170,7 @@ mod tests {
 
     #[test]
     fn more_throughput_is_better() {
-        let of = |subject, median| result(&AnonWSeq, subject, Metric::Throughput, median, &[]);
+        let of = |subject, median| result(&AnonWSeq, subject, median, &[]);
         let found = compare(&report(vec![of("hugefork", 30.0), of("kernel-thp", 20.0), of("kernel-4k", 5.0)]));
         assert_eq!(found[0].best().unwrap().subject, "kernel-thp");
         assert_eq!(found[0].best().unwrap().ratio, 1.5);
@@ -180,7 +181,7 @@ mod tests {
         let of = |subject, size, backing: &[(&str, &str)], median| {
             let mut params = vec![("size", size)];
             params.extend(backing);
-            result(&Snapshot, subject, Metric::Pause, median, &params)
+            result(&Snapshot, subject, median, &params)
         };
         let found = compare(&report(vec![
             of("hugefork", "1GiB", &[("backing", "hugetlb")], 0.1),
@@ -198,9 +199,8 @@ mod tests {
 
     #[test]
     fn each_density_and_each_folio_size_is_a_work_of_its_own() {
-        let writes =
-            |subject, density, median| result(&WriterLatency, subject, Metric::Writes, median, &[("density", density)]);
-        let mark = |subject, block, median| result(&LazyFree, subject, Metric::Mark, median, &[("block_size", block)]);
+        let writes = |subject, density, median| result(&WriterLatency, subject, median, &[("density", density)]);
+        let mark = |subject, block, median| result(&LazyFree, subject, median, &[("block_size", block)]);
         let found = compare(&report(vec![
             writes("hugefork", "sparse", 60.0),
             writes("hugefork", "dense", 150.0),
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn each_stock_is_compared_on_its_own_and_not_with_the_others() {
-        let of = |subject, median| result(&ZeroFault, subject, Metric::Latency, median, &[]);
+        let of = |subject, median| result(&ZeroFault, subject, median, &[]);
         let found = compare(&report(vec![
             of("hugefork", 27.0),
             of("hugefork-zeroed", 8.0),
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn clear_is_compared_with_linux_and_libc_only() {
         let linux = linux_order().to_string();
-        let of = |subject: &str, median| result(&CLEAR, subject, Metric::Total, median, &[("use", "64KiB")]);
+        let of = |subject: &str, median| result(&CLEAR, subject, median, &[("use", "64KiB")]);
         let found = compare(&report(vec![
             of("hugefork", 24.0),
             of(&linux, 82.0),
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn without_hugefork_or_without_others_there_is_nothing_to_compare() {
-        let of = |subject| result(&AnonWSeq, subject, Metric::Throughput, 1.0, &[]);
+        let of = |subject| result(&AnonWSeq, subject, 1.0, &[]);
         assert!(compare(&report(vec![of("kernel-thp")])).is_empty());
         assert!(compare(&report(vec![of("hugefork")])).is_empty());
     }

@@ -13,9 +13,9 @@ use crate::metric::{Measure, Metric};
 
 /// What is counted.
 const EVENTS: [(Metric, Hardware); 3] = [
-    (Metric::Cycles, Hardware::CPU_CYCLES),
-    (Metric::Instructions, Hardware::INSTRUCTIONS),
-    (Metric::LlcMisses, Hardware::CACHE_MISSES),
+    (Metric::CYCLES, Hardware::CPU_CYCLES),
+    (Metric::INSTRUCTIONS, Hardware::INSTRUCTIONS),
+    (Metric::LLC_MISSES, Hardware::CACHE_MISSES),
 ];
 
 /// Counters that run, or none.
@@ -78,13 +78,13 @@ mod tests {
     use super::*;
 
     fn at(count: u64, time_enabled: u64, time_running: u64) -> (Metric, CountAndTime) {
-        (Metric::Cycles, CountAndTime { count, time_enabled, time_running })
+        (Metric::CYCLES, CountAndTime { count, time_enabled, time_running })
     }
 
     #[test]
     fn a_counter_that_had_no_turn_says_nothing_and_half_a_turn_counts_twice() {
         assert_eq!(between(&[at(7, 10, 10)], &[at(7, 20, 10)]), []);
-        assert_eq!(between(&[at(0, 10, 10)], &[at(3_000_000, 30, 20)]), [Measure::new(Metric::Cycles, 6.0)]);
+        assert_eq!(between(&[at(0, 10, 10)], &[at(3_000_000, 30, 20)]), [Measure::new(Metric::CYCLES, 6.0)]);
     }
 
     #[test]

@@ -90,7 +90,7 @@ pub(crate) fn zeroing_so_far(pool: &Pool) -> Duration {
 /// What the zeroing thread spent since, if the pool has one.
 pub(crate) fn zeroing_since(pool: &Pool, choice: EngineChoice, before: Duration) -> Option<Measure> {
     let spent = zeroing_so_far(pool).saturating_sub(before);
-    keeps_stock(choice).then(|| Measure::new(Metric::Zeroing, spent.as_secs_f64() * 1e3))
+    keeps_stock(choice).then(|| Measure::new(Metric::ZEROING, spent.as_secs_f64() * 1e3))
 }
 
 /// A region of `len` bytes in which every word has been written, `p[i] = i + bias`.

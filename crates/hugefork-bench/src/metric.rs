@@ -1,65 +1,15 @@
-//! What is measured: metrics with their names, units and which way is better, and single values of them.
+//! What is measured: metrics, each with its name, its unit and which way is better, and single values of them.
+//!
+//! A metric of one case stands in the file of that case; here are those that several have.
 
 use crate::clock::CpuTime;
 
 /// What is measured. Names and units are stable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Metric {
-    /// The clear or copy itself.
-    Op,
-    /// The use that follows it.
-    Use,
-    /// Both, block by block.
-    Total,
-    /// How many times longer another CPU's walk through memory in its cache takes while blocks are cleared.
-    VictimSlowdown,
-    /// Fault and near use.
-    Latency,
-    /// The fault alone.
-    Fault,
-    /// The fault alone, less the same clear or copy done directly.
-    Overhead,
-    /// Bytes written a second, all tasks together.
-    Throughput,
-    /// Areas and tasks made.
-    Create,
-    /// Faults for each GiB written.
-    FaultsPerGib,
-    /// Time that the zeroing thread spent on what the sample used.
-    Zeroing,
-    /// The call that takes a fork or snapshot.
-    Pause,
-    /// The write that half of all writes are no slower than.
-    P50,
-    /// Likewise, nine of ten.
-    P90,
-    /// 99 of 100.
-    P99,
-    /// 999 of 1000.
-    P999,
-    /// The slowest write.
-    Max,
-    /// All writes together. In results it is `total` as well, in another unit.
-    Writes,
-    /// Bytes copied for each byte that was changed.
-    Amplification,
-    /// The call that marks memory as lazily freed.
-    Mark,
-    /// That, and a write to each block, which takes it back.
-    MarkRewrite,
-    /// From populated memory to memory that is free again.
-    MarkReclaim,
-    /// User time of the sample.
-    User,
-    /// System time of the sample.
-    Sys,
-    /// Cycles of the CPU, in user and kernel mode, of the whole sample with what is not timed in it.
-    Cycles,
-    /// Likewise, instructions.
-    Instructions,
-    /// Likewise, misses of the last-level cache.
-    LlcMisses,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    name: &'static str,
+    unit: &'static str,
+    better: Better,
 }
 
 /// Whether more is better.
@@ -72,90 +22,54 @@ pub enum Better {
 }
 
 impl Metric {
-    /// Every metric.
-    pub const ALL: [Metric; 27] = [
-        Metric::Op,
-        Metric::Use,
-        Metric::Total,
-        Metric::VictimSlowdown,
-        Metric::Latency,
-        Metric::Fault,
-        Metric::Overhead,
-        Metric::Throughput,
-        Metric::Create,
-        Metric::FaultsPerGib,
-        Metric::Zeroing,
-        Metric::Pause,
-        Metric::P50,
-        Metric::P90,
-        Metric::P99,
-        Metric::P999,
-        Metric::Max,
-        Metric::Writes,
-        Metric::Amplification,
-        Metric::Mark,
-        Metric::MarkRewrite,
-        Metric::MarkReclaim,
-        Metric::User,
-        Metric::Sys,
-        Metric::Cycles,
-        Metric::Instructions,
-        Metric::LlcMisses,
-    ];
+    /// Bytes written a second, all tasks together.
+    pub const THROUGHPUT: Metric = Metric { name: "throughput", unit: "GiB/s", better: Better::Higher };
+
+    /// Making areas and tasks.
+    pub const CREATE: Metric = Metric::new("create", "ms");
+
+    /// The fault alone, less the same clear or copy done directly.
+    pub const OVERHEAD: Metric = Metric::new("overhead", "us");
+
+    /// Time that the zeroing thread spent on what the sample used.
+    pub const ZEROING: Metric = Metric::new("zeroing", "ms");
+
+    /// The call that takes a fork or snapshot.
+    pub const PAUSE: Metric = Metric::new("pause", "ms");
+
+    /// User time of the sample.
+    pub const USER: Metric = Metric::new("user", "s");
+
+    /// System time of the sample.
+    pub const SYS: Metric = Metric::new("sys", "s");
+
+    /// Cycles of the CPU, in user and kernel mode, of the whole sample with what is not timed in it.
+    pub const CYCLES: Metric = Metric::new("cycles", "M");
+
+    /// Likewise, instructions.
+    pub const INSTRUCTIONS: Metric = Metric::new("instructions", "M");
+
+    /// Likewise, misses of the last-level cache.
+    pub const LLC_MISSES: Metric = Metric::new("llc_misses", "M");
+
+    /// One of which less is better.
+    pub(crate) const fn new(name: &'static str, unit: &'static str) -> Metric {
+        Metric { name, unit, better: Better::Lower }
+    }
 
     /// The name in results.
     pub fn name(self) -> &'static str {
-        match self {
-            Metric::Op => "op",
-            Metric::Use => "use",
-            Metric::Total | Metric::Writes => "total",
-            Metric::VictimSlowdown => "victim_slowdown",
-            Metric::Latency => "latency",
-            Metric::Fault => "fault",
-            Metric::Overhead => "overhead",
-            Metric::Throughput => "throughput",
-            Metric::Create => "create",
-            Metric::FaultsPerGib => "faults_per_gib",
-            Metric::Zeroing => "zeroing",
-            Metric::Pause => "pause",
-            Metric::P50 => "p50",
-            Metric::P90 => "p90",
-            Metric::P99 => "p99",
-            Metric::P999 => "p99.9",
-            Metric::Max => "max",
-            Metric::Amplification => "amplification",
-            Metric::Mark => "mark",
-            Metric::MarkRewrite => "mark+rewrite",
-            Metric::MarkReclaim => "mark+reclaim",
-            Metric::User => "user",
-            Metric::Sys => "sys",
-            Metric::Cycles => "cycles",
-            Metric::Instructions => "instructions",
-            Metric::LlcMisses => "llc_misses",
-        }
+        self.name
     }
 
     /// The unit in results.
     pub fn unit(self) -> &'static str {
-        match self {
-            Metric::Op | Metric::Use | Metric::Total | Metric::Latency | Metric::Fault | Metric::Overhead => "us",
-            Metric::P50 | Metric::P90 | Metric::P99 | Metric::P999 | Metric::Max => "us",
-            Metric::Throughput => "GiB/s",
-            Metric::Create | Metric::Zeroing | Metric::Pause | Metric::Writes => "ms",
-            Metric::Mark | Metric::MarkRewrite | Metric::MarkReclaim => "ms",
-            Metric::VictimSlowdown | Metric::Amplification => "ratio",
-            Metric::FaultsPerGib => "count",
-            Metric::User | Metric::Sys => "s",
-            Metric::Cycles | Metric::Instructions | Metric::LlcMisses => "M",
-        }
+        self.unit
     }
 
     /// Which way is better.
     pub fn better(self) -> Better {
-        match self {
-            Metric::Throughput => Better::Higher,
-            _ => Better::Lower,
-        }
+        self.better
     }
 }
 
@@ -176,7 +90,7 @@ impl Measure {
 
     /// A sample: these values, and the user and system time that it took.
     pub(crate) fn sample<const N: usize>(values: [(Metric, f64); N], time: CpuTime) -> Vec<Measure> {
-        let cpu = [(Metric::User, time.user), (Metric::Sys, time.sys)];
+        let cpu = [(Metric::USER, time.user), (Metric::SYS, time.sys)];
         values.into_iter().chain(cpu).map(|(metric, value)| Measure::new(metric, value)).collect()
     }
 }

@@ -42,7 +42,7 @@ impl Work for Fake {
             return Err(BenchError::WrongContents { offset: 0, found: 1, expected: 2 });
         }
         self.taken += 1;
-        Ok(vec![Measure::new(Metric::Pause, (self.taken - 1) as f64)])
+        Ok(vec![Measure::new(Metric::PAUSE, (self.taken - 1) as f64)])
     }
 
     fn curves(&mut self) -> Vec<Curve> {
@@ -130,7 +130,7 @@ impl Work for Slow {
 
     fn sample(&mut self, _: &mut Random) -> Result<Vec<Measure>, BenchError> {
         self.now.set(self.now.get() + self.takes);
-        Ok(vec![Measure::new(Metric::Pause, 1.0)])
+        Ok(vec![Measure::new(Metric::PAUSE, 1.0)])
     }
 
     fn release(&mut self) {}

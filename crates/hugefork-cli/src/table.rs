@@ -8,6 +8,7 @@ use std::fmt::Write;
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 use hugefork::BlockSize;
+use hugefork_bench::cases::clear_copy::VICTIM_SLOWDOWN;
 use hugefork_bench::compare::{Beside, Comparison, Rank, compare};
 use hugefork_bench::metric::Metric;
 use hugefork_bench::result::{Absent, CaseResult, Params};
@@ -157,7 +158,7 @@ fn figures(case: &dyn Case, results: &[&CaseResult]) -> String {
     let says_something = |metric: &str| results.iter().any(|result| result.metric == metric && result.median >= TICKS);
     metrics.retain(|(_, unit)| *unit != "s" || says_something("user") || says_something("sys"));
     let measured = |metric: &Metric| metrics.iter().any(|(name, _)| *name == metric.name());
-    let lead = [case.lead_metric(), Metric::VictimSlowdown].into_iter().find(measured);
+    let lead = [case.lead_metric(), VICTIM_SLOWDOWN].into_iter().find(measured);
     let rank = |row: &[&CaseResult]| {
         let Some(lead) = lead else { return 0.0 };
         let median = row.iter().find(|r| r.metric == lead.name()).map_or(f64::INFINITY, |r| r.median);

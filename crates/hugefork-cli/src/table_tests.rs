@@ -107,8 +107,8 @@ fn works_have_tables_of_their_own_and_the_victims_is_sorted_too() {
     ];
     for (subject, slowdown) in [("memset", 3.0), ("hugefork", 1.5)] {
         report.results.push(CaseResult {
-            metric: Metric::VictimSlowdown.name().to_owned(),
-            unit: Metric::VictimSlowdown.unit().to_owned(),
+            metric: VICTIM_SLOWDOWN.name().to_owned(),
+            unit: VICTIM_SLOWDOWN.unit().to_owned(),
             median: slowdown,
             ..clear(subject, &[("size", "2MiB"), ("victim", "2MiB")])
         });

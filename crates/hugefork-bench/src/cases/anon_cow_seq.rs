@@ -5,7 +5,7 @@
 //! a thread. The original stays as it is, in everybody's way: no block may be reused instead of copied. That it stayed as it
 //! was is checked after every sample.
 //!
-//! [`overhead`](Metric::Overhead), for hugefork, is measured after the write phase, on one more fork: a first write at a random
+//! [`overhead`](Metric::OVERHEAD), for hugefork, is measured after the write phase, on one more fork: a first write at a random
 //! offset of a block, beside the pool's own copy of a block.
 
 use hugefork::{Pool, Region};
@@ -45,7 +45,7 @@ impl Case for AnonCowSeq {
     }
 
     fn lead_metric(&self) -> Metric {
-        Metric::Throughput
+        Metric::THROUGHPUT
     }
 
     fn subjects(&self, _: Scope) -> Vec<Subject> {

@@ -35,13 +35,16 @@ use crate::warm::warm;
 #[derive(Debug)]
 pub struct AnonWSeq;
 
+/// Faults for each GiB written.
+const FAULTS_PER_GIB: Metric = Metric::new("faults_per_gib", "count");
+
 impl Case for AnonWSeq {
     fn name(&self) -> &'static str {
         "anon-w-seq"
     }
 
     fn lead_metric(&self) -> Metric {
-        Metric::Throughput
+        Metric::THROUGHPUT
     }
 
     fn subjects(&self, scope: Scope) -> Vec<Subject> {
@@ -90,7 +93,7 @@ pub(super) fn params(job: &Job) -> Params {
 /// A sample of the cases with tasks.
 pub(super) fn measures(job: &Job, create_ms: f64, outcome: Outcome) -> Vec<Measure> {
     let gib = (job.size * job.tasks) as f64 / (1u64 << 30) as f64;
-    Measure::sample([(Metric::Throughput, gib / outcome.seconds), (Metric::Create, create_ms)], outcome.cpu)
+    Measure::sample([(Metric::THROUGHPUT, gib / outcome.seconds), (Metric::CREATE, create_ms)], outcome.cpu)
 }
 
 struct Processes {
@@ -147,7 +150,7 @@ impl Hugefork {
         let mut measures = measures(&self.job, clock::ms(start, created), team.run()?);
         let faults: u64 = regions.iter().map(|region| region.stats().faults.faults()).sum();
         let gib = self.capacity() as f64 / (1u64 << 30) as f64;
-        measures.push(Measure::new(Metric::FaultsPerGib, faults as f64 / gib));
+        measures.push(Measure::new(FAULTS_PER_GIB, faults as f64 / gib));
         Ok(measures)
     }
 }

@@ -38,13 +38,22 @@ use crate::work;
 #[derive(Debug)]
 pub struct LazyFree;
 
+/// The call that marks memory as lazily freed.
+const MARK: Metric = Metric::new("mark", "ms");
+
+/// The mark, and a write to each block, which takes it back.
+const MARK_REWRITE: Metric = Metric::new("mark+rewrite", "ms");
+
+/// From populated memory to memory that is free again.
+const MARK_RECLAIM: Metric = Metric::new("mark+reclaim", "ms");
+
 impl Case for LazyFree {
     fn name(&self) -> &'static str {
         "lazy-free"
     }
 
     fn lead_metric(&self) -> Metric {
-        Metric::Mark
+        MARK
     }
 
     fn subjects(&self, _: Scope) -> Vec<Subject> {
@@ -103,7 +112,7 @@ const ENOUGH: f64 = 0.95;
 
 /// A sample; `rewrite` comes without the mark before it.
 fn measures(mark: f64, rewrite: f64, mark_and_reclaim: f64, watch: &Stopwatch) -> Vec<Measure> {
-    let values = [(Metric::Mark, mark), (Metric::MarkRewrite, mark + rewrite), (Metric::MarkReclaim, mark_and_reclaim)];
+    let values = [(MARK, mark), (MARK_REWRITE, mark + rewrite), (MARK_RECLAIM, mark_and_reclaim)];
     Measure::sample(values, watch.cpu())
 }
 

@@ -33,5 +33,5 @@ pub(super) fn measure(
         directs.push(clock::us(start, clock::now_fenced()));
     }
     let medians = median_in_place(&mut faults).zip(median_in_place(&mut directs));
-    Ok(medians.map(|(fault, direct)| Measure::new(Metric::Overhead, fault - direct)))
+    Ok(medians.map(|(fault, direct)| Measure::new(Metric::OVERHEAD, fault - direct)))
 }

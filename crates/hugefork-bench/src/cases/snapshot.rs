@@ -37,7 +37,7 @@ impl Case for Snapshot {
     }
 
     fn lead_metric(&self) -> Metric {
-        Metric::Pause
+        Metric::PAUSE
     }
 
     fn subjects(&self, _: Scope) -> Vec<Subject> {
@@ -91,7 +91,7 @@ fn timed<T>(cpu: usize, call: impl FnOnce() -> Result<T, BenchError>) -> Result<
     let _pinned = Pinned::to(cpu)?;
     let mut watch = Stopwatch::default();
     let (taken, pause) = watch.time(call);
-    Ok((taken?, Measure::sample([(Metric::Pause, pause)], watch.cpu())))
+    Ok((taken?, Measure::sample([(Metric::PAUSE, pause)], watch.cpu())))
 }
 
 struct Fork {

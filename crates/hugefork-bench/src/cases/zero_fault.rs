@@ -14,7 +14,7 @@
 //! `hugefork-default` is what a program has that goes by the defaults: a new pool every time, whose blocks get their memory
 //! as they are written to or, by the pool's thread, shortly before. It does more than the others, which have theirs.
 //!
-//! [`overhead`](Metric::Overhead), for hugefork, comes from a second pass over another new region, beside the pool's own clear
+//! [`overhead`](Metric::OVERHEAD), for hugefork, comes from a second pass over another new region, beside the pool's own clear
 //! of a block.
 //!
 //! `hugefork-zeroed` takes its blocks from a stock that was filled before: its faults clear nothing, so that they are
@@ -46,13 +46,19 @@ use crate::work;
 #[derive(Debug)]
 pub struct ZeroFault;
 
+/// Fault and near use.
+const LATENCY: Metric = Metric::new("latency", "us");
+
+/// The fault alone.
+const FAULT: Metric = Metric::new("fault", "us");
+
 impl Case for ZeroFault {
     fn name(&self) -> &'static str {
         "zero-fault"
     }
 
     fn lead_metric(&self) -> Metric {
-        Metric::Latency
+        LATENCY
     }
 
     fn subjects(&self, _: Scope) -> Vec<Subject> {
@@ -139,7 +145,7 @@ unsafe fn pass(area: *mut u8, len: usize, stride: usize, targets: &mut Random) -
         unsafe { work::check_near(area.add(step * stride), stride, target, MARK) }?;
     }
     let median = |times: &mut Vec<f64>| median_in_place(times).unwrap_or(f64::NAN);
-    Ok(Measure::sample([(Metric::Latency, median(&mut latency)), (Metric::Fault, median(&mut fault))], used))
+    Ok(Measure::sample([(LATENCY, median(&mut latency)), (FAULT, median(&mut fault))], used))
 }
 
 struct KernelFaults {

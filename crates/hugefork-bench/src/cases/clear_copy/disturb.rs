@@ -9,6 +9,9 @@ use crate::metric::{Measure, Metric};
 use crate::random::Random;
 use crate::sample::Work;
 
+/// How many times longer the victim takes for a walk through its memory while blocks are cleared.
+pub const VICTIM_SLOWDOWN: Metric = Metric::new("victim_slowdown", "ratio");
+
 /// Clears block after block beside a victim.
 pub(super) struct Disturb {
     pub(super) area: Shared<Area>,
@@ -40,7 +43,7 @@ impl Work for Disturb {
             // SAFETY: a whole block of the area, which is ours alone; the target lies in it.
             unsafe { self.tool.run(held.to.as_ptr().add(offset), None, block, targets.word_offset(block)) };
         })?;
-        Ok(vec![Measure::new(Metric::VictimSlowdown, slowdown)])
+        Ok(vec![Measure::new(VICTIM_SLOWDOWN, slowdown)])
     }
 
     fn release(&mut self) {

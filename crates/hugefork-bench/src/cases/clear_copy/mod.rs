@@ -26,6 +26,7 @@ use hugefork_kernels::{Kernel, every_kernel};
 
 use self::area::{Area, Shared};
 use self::disturb::Disturb;
+pub use self::disturb::VICTIM_SLOWDOWN;
 use self::tool::{Operation, Tool, Use};
 use self::victim::{Victim, VictimPlan};
 use crate::affinity::Pinned;
@@ -52,13 +53,22 @@ pub const CLEAR: ClearCopy = ClearCopy(Operation::Clear);
 /// Copy a block from one area to another.
 pub const COPY: ClearCopy = ClearCopy(Operation::Copy);
 
+/// The clear or copy itself.
+const OP: Metric = Metric::new("op", "us");
+
+/// The use that follows it.
+const USE: Metric = Metric::new("use", "us");
+
+/// Both, block by block.
+const TOTAL: Metric = Metric::new("total", "us");
+
 impl Case for ClearCopy {
     fn name(&self) -> &'static str {
         self.0.name()
     }
 
     fn lead_metric(&self) -> Metric {
-        Metric::Total
+        TOTAL
     }
 
     /// The quick ones are hugefork's choice, libc, what Linux up to 6.19 does and one whole `rep`; the full ones are every kernel
@@ -264,7 +274,7 @@ impl Work for Timed {
         }
         let time = CpuTime::of_this_thread().since(before);
         let [op, used, total] = times.each_mut().map(|times| median_in_place(times).unwrap_or(f64::NAN));
-        Ok(Measure::sample([(Metric::Op, op), (Metric::Use, used), (Metric::Total, total)], time))
+        Ok(Measure::sample([(OP, op), (USE, used), (TOTAL, total)], time))
     }
 
     fn release(&mut self) {

@@ -29,7 +29,7 @@ mod writer;
 use hugefork::Pool;
 use hugefork_kernels::Kernel;
 
-use self::writer::{BIAS, Writer, Written, before, check};
+use self::writer::{BIAS, WRITES, Writer, Written, before, check};
 use crate::case::Case;
 use crate::curve::Curve;
 use crate::density::Density;
@@ -57,7 +57,7 @@ impl Case for WriterLatency {
     }
 
     fn lead_metric(&self) -> Metric {
-        Metric::Writes
+        WRITES
     }
 
     fn subjects(&self, _: Scope) -> Vec<Subject> {
@@ -272,6 +272,7 @@ impl Work for Hugefork {
 
 #[cfg(test)]
 mod tests {
+    use super::writer::AMPLIFICATION;
     use super::*;
 
     #[test]
@@ -288,7 +289,7 @@ mod tests {
                 prepared => prepared.unwrap(),
             }
             let measures = fork.sample(&mut Random::new(3)).unwrap();
-            let amplification = measures.iter().find(|m| m.metric == Metric::Amplification).unwrap().value;
+            let amplification = measures.iter().find(|m| m.metric == AMPLIFICATION).unwrap().value;
             let least = (fork.writer.distinct(4096) * 4096) as f64 / (fork.writer.distinct(8) * 8) as f64;
             // A few faults of the thread's own stack and lists on top.
             assert!((least..least * 1.05).contains(&amplification), "{kind:?}: {amplification}, at least {least}");

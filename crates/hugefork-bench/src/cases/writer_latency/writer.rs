@@ -9,6 +9,27 @@ use crate::metric::{Measure, Metric};
 use crate::random::Random;
 use crate::work;
 
+/// The write that half of all writes are no slower than.
+const P50: Metric = Metric::new("p50", "us");
+
+/// Likewise, nine of ten.
+const P90: Metric = Metric::new("p90", "us");
+
+/// Likewise, 99 of 100.
+const P99: Metric = Metric::new("p99", "us");
+
+/// Likewise, 999 of 1000.
+const P999: Metric = Metric::new("p99.9", "us");
+
+/// The slowest write.
+const MAX: Metric = Metric::new("max", "us");
+
+/// All writes together.
+pub(super) const WRITES: Metric = Metric::new("total", "ms");
+
+/// Bytes copied for each byte that was changed.
+pub(super) const AMPLIFICATION: Metric = Metric::new("amplification", "ratio");
+
 /// The area holds `p[i] = i + BIAS` when the snapshot is taken.
 pub(super) const BIAS: u64 = 1;
 
@@ -137,13 +158,13 @@ impl Writer {
         let curves = vec![curve::by_percentile(&sorted), over_time];
         let rank = |part| f64::from(nearest_rank(&sorted, part)) / 1e3;
         let values = [
-            (Metric::Pause, pause),
-            (Metric::P50, rank(0.5)),
-            (Metric::P90, rank(0.9)),
-            (Metric::P99, rank(0.99)),
-            (Metric::P999, rank(0.999)),
-            (Metric::Max, rank(1.0)),
-            (Metric::Writes, total),
+            (Metric::PAUSE, pause),
+            (P50, rank(0.5)),
+            (P90, rank(0.9)),
+            (P99, rank(0.99)),
+            (P999, rank(0.999)),
+            (MAX, rank(1.0)),
+            (WRITES, total),
         ];
         let measures = Measure::sample(values, watch.cpu());
         // SAFETY: by contract.
@@ -161,6 +182,6 @@ impl Writer {
 
     /// `copied` bytes over the bytes of the distinct words.
     pub(super) fn amplification(&self, copied: usize) -> Measure {
-        Measure::new(Metric::Amplification, copied as f64 / (self.distinct(8) * 8) as f64)
+        Measure::new(AMPLIFICATION, copied as f64 / (self.distinct(8) * 8) as f64)
     }
 }
