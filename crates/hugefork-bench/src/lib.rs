@@ -6,7 +6,7 @@
 //!                                      │
 //!                                 runner::run        round 0 warms up, rounds 1…n count; each round runs every subject once;
 //!                                      │            budget cuts sizes and rounds, load and counters look at the machine
-//!                                   Report ──▶ JSON (schema 1), compare::compare ──▶ ratios
+//!                                   Report ──▶ JSON (schema 1), ratios::compare ──▶ hugefork beside the others
 //! ```
 //!
 //! What makes two figures comparable is decided here and said where it is decided: [`work`] has the loads and stores that
@@ -20,7 +20,6 @@ mod budget;
 mod case;
 pub mod cases;
 pub mod clock;
-pub mod compare;
 mod counters;
 mod curve;
 mod date;
@@ -38,6 +37,7 @@ pub mod nearest;
 mod options;
 pub mod plan;
 mod random;
+pub mod ratios;
 pub mod result;
 pub mod runner;
 mod sample;

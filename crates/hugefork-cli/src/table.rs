@@ -9,8 +9,8 @@ use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 use hugefork::BlockSize;
 use hugefork_bench::cases::clear_copy::VICTIM_SLOWDOWN;
-use hugefork_bench::compare::{Beside, Comparison, Rank, compare};
 use hugefork_bench::metric::Metric;
+use hugefork_bench::ratios::{Beside, Comparison, Rank, compare};
 use hugefork_bench::result::{Absent, CaseResult, Params};
 use hugefork_bench::{Case, Report, cases};
 use hugefork_report::figure;
@@ -163,7 +163,7 @@ fn figures(case: &dyn Case, results: &[&CaseResult]) -> String {
         let Some(lead) = lead else { return 0.0 };
         let median = row.iter().find(|r| r.metric == lead.name()).map_or(f64::INFINITY, |r| r.median);
         // Best first, whichever way is better.
-        hugefork_bench::compare::ratio(lead, median, 1.0)
+        hugefork_bench::ratios::ratio(lead, median, 1.0)
     };
     // By block first where that is the work, so that who did the same stands together.
     let block = |params: &Params| {

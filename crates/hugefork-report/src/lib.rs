@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! load, record                                   a file, in types that stay readable
-//! compare, compare_table, bootstrap              two files: ratios, intervals, verdicts
+//! verdicts, verdicts_table, bootstrap            two files: ratios, intervals, verdicts
 //! machines, works, cases, headline                    which figures belong beside each other, and under which names
 //! charts, curves, policies, chart/               what is drawn, and how
 //! page, tables, strip, notes, templates/         the page around it
@@ -16,8 +16,6 @@ mod bootstrap;
 mod cases;
 mod chart;
 mod charts;
-mod compare;
-mod compare_table;
 mod curves;
 mod figures;
 mod gallery;
@@ -33,11 +31,12 @@ mod readme;
 mod record;
 mod strip;
 mod tables;
+mod verdicts;
+mod verdicts_table;
 mod works;
 
 pub use bootstrap::Interval;
 pub use chart::style::Scheme;
-pub use compare::{Comparison, Lone, Row, Side, Verdict, compare};
 pub use figures::figure;
 pub use gallery::{Picture, pictures};
 pub use load::{LoadError, SCHEMA, load, parse};
@@ -46,6 +45,7 @@ pub use page::report;
 pub use png::PictureError;
 pub use readme::{highlights, pause_picture};
 pub use record::{Absent, Better, Cache, Curve, Entry, Host, HugetlbPool, Params, Record, Thp};
+pub use verdicts::{Comparison, Lone, Row, Side, Verdict, compare};
 
 /// The code in the README is tested.
 #[cfg(doctest)]

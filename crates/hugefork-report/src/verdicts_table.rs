@@ -5,9 +5,9 @@ use std::fmt::{self, Write};
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 
-use crate::compare::{Comparison, Lone, Row, Side, Verdict};
 use crate::figures::{figure, words};
 use crate::record::Params;
+use crate::verdicts::{Comparison, Lone, Row, Side, Verdict};
 
 /// From this many rows on, chance is worth a word.
 const MANY: usize = 20;
@@ -111,8 +111,8 @@ fn write_lone(f: &mut fmt::Formatter<'_>, side: &str, list: &[Lone]) -> fmt::Res
 
 #[cfg(test)]
 mod tests {
-    use crate::compare::compare;
     use crate::load::parse;
+    use crate::verdicts::compare;
 
     #[test]
     fn rows_lone_rows_and_the_sum_are_told() {
