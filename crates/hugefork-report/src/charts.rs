@@ -13,33 +13,13 @@ use crate::chart::Drawing;
 use crate::chart::bars::{self, Bar, Tone};
 use crate::chart::lines::{self, Axes, Between, Line, Point, Y};
 use crate::curves;
+use crate::drawn::{Chart, LINES, hint, tail};
 use crate::figures::{common, figure, phrases, quantity, spaced, unit};
 use crate::headline::loses;
 use crate::machines::Machine;
 use crate::policies;
 use crate::record::{Better, Curve, Entry, Params};
 use crate::works::{SIZES, group, principal, works};
-
-/// One chart.
-pub(crate) struct Chart<'a> {
-    /// `bars`, `lines`, `percentiles`, `time` or `heat`.
-    pub(crate) kind: &'static str,
-    /// What is drawn.
-    pub(crate) title: String,
-    /// The work, as far as it differs between the case's charts.
-    pub(crate) subtitle: String,
-    /// All of the work.
-    pub(crate) work: String,
-    /// What is left out.
-    pub(crate) note: Option<String>,
-    pub(crate) drawing: Drawing,
-    /// The parameter that lines go over, or `metric`.
-    pub(crate) over: Option<String>,
-    /// What it is drawn from: these,
-    pub(crate) entries: Vec<&'a Entry>,
-    /// or these.
-    pub(crate) curves: Vec<&'a Curve>,
-}
 
 /// A case with its charts.
 pub(crate) struct CaseCharts<'a> {
@@ -59,9 +39,6 @@ const BARS: usize = 12;
 
 /// Single kernels among them.
 const KERNELS: usize = 3;
-
-/// Lines that can be told apart.
-pub(crate) const LINES: usize = 7;
 
 /// The cases of `machine`, with their charts.
 pub(crate) fn charts<'a>(machine: &Machine<'a>) -> Vec<CaseCharts<'a>> {
@@ -303,16 +280,11 @@ fn is_plain(entry: &Entry) -> bool {
     is_ours(&entry.subject) || is_rival(&entry.subject)
 }
 
-pub(crate) fn best_first(a: &Entry, b: &Entry) -> std::cmp::Ordering {
+fn best_first(a: &Entry, b: &Entry) -> std::cmp::Ordering {
     match a.better() {
         Better::Lower => a.median.total_cmp(&b.median),
         Better::Higher => b.median.total_cmp(&a.median),
     }
-}
-
-/// How far out a percentile is: 1 for nine of ten, 2 for 99 of 100.
-pub(crate) fn tail(part: f64) -> f64 {
-    -(1.0 - part).log10()
 }
 
 /// The title of an axis.
@@ -326,11 +298,4 @@ fn axis(case: &str, entry: &Entry) -> String {
         "" => format!("{name}; {better}"),
         unit => format!("{name}, {unit}; {better}"),
     }
-}
-
-/// All that is known of a point.
-pub(crate) fn hint(label: &str, entry: &Entry) -> String {
-    let unit = unit(&entry.unit);
-    let (median, min, max) = (figure(entry.median), figure(entry.min()), figure(entry.max()));
-    format!("{label}: {} {median} {unit} ({min} … {max}, {} samples)", entry.metric, entry.samples.len())
 }

@@ -3,7 +3,7 @@
 
 use crate::cases::{chart_title, is_ours, is_rival, labels};
 use crate::chart::lines::{self, Axes, Between, Line, Point, Y};
-use crate::charts::{Chart, LINES, tail};
+use crate::drawn::{Chart, LINES, tail};
 use crate::figures::{figure, phrases, unit};
 use crate::record::{Curve, Params};
 use crate::works::works;

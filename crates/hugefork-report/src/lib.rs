@@ -3,13 +3,15 @@
 //! [`summary`], [`highlights`]) with one picture ([`pause_picture`]).
 //!
 //! ```text
-//! load, record                                   a file, in types that stay readable
-//! verdicts, verdicts_table, bootstrap            two files: ratios, intervals, verdicts
-//! machines, works, cases, headline                    which figures belong beside each other, and under which names
-//! charts, curves, policies, chart/               what is drawn, and how
-//! page, tables, strip, notes, templates/         the page around it
-//! gallery, png                                   charts as files
-//! measurements, readme                           the same as Markdown, for a repository, and its one picture
+//! load, record                           a file, in types that stay readable
+//! verdicts, verdicts_table, bootstrap    two files: ratios, intervals, verdicts
+//! machines, works, cases, headline       which figures belong beside each other, and under which names
+//! charts, curves, policies               which charts a case gets
+//! drawn, chart/                          one chart, and how it is drawn
+//! facts, notes, figures                  what is said of machines, files and numbers
+//! page, tables, strip, templates/        the page around it
+//! gallery, png                           charts as files
+//! measurements, readme                   the same as Markdown, for a repository, and its one picture
 //! ```
 
 mod bootstrap;
@@ -17,6 +19,8 @@ mod cases;
 mod chart;
 mod charts;
 mod curves;
+mod drawn;
+mod facts;
 mod figures;
 mod gallery;
 mod headline;

@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 
 use crate::cases::description;
+use crate::facts::{facts, file_name, machine_and_days, origin, settings};
 use crate::figures::{common, figure, phrases, unit};
 use crate::headline::{Beside, Headline, asides, headlines};
 use crate::machines::{Machine, machines};
 use crate::notes::{not_run, notes};
-use crate::page::{self, facts, file_name, settings};
-use crate::readme::origin;
 use crate::record::{Entry, Record};
 use crate::tables::everything;
 
@@ -26,7 +25,7 @@ pub fn summary(records: &[Record]) -> String {
             let what = (line.case.to_owned(), line.work.clone(), line.ours.subject.clone());
             seen.insert(what)
         });
-        let from = escaped(&origin(machine));
+        let from = escaped(&machine_and_days(machine));
         let head = format!("{from}; medians, each file measured interleaved. More than 1x: hugefork is better.\n\n");
         head + &compared(machine, first.map(|line| row_of(&line, &line.ours.subject, Detail::Ratio)))
     };
@@ -46,7 +45,7 @@ fn section(machine: &Machine) -> String {
     text += &list(facts(machine).into_iter().map(|(name, value)| format!("{name}: {value}")));
     for record in &machine.records {
         // Indented, a command is code whatever is in it.
-        let parts = [settings(record), page::origin(record)];
+        let parts = [settings(record), origin(record)];
         let told: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
         let file = escaped(&format!("{}: {}", file_name(record), told.join(" · ")));
         text += &format!("{file}\n\n    {}\n\n", record.command);

@@ -9,14 +9,16 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::cases::{description, title};
 use crate::chart::style;
-use crate::charts::{Chart, charts};
-use crate::figures::{figure, quantity, spaced, unit};
+use crate::charts::charts;
+use crate::drawn::Chart;
+use crate::facts::{facts, file_name, origin, settings};
+use crate::figures::{figure, unit};
 use crate::gallery::{Names, slug};
 use crate::headline::{Headline, Standing, asides, headlines, leading};
 use crate::machines::{Machine, machines};
 use crate::notes::{not_run, notes};
 use crate::png::{Painter, PictureError};
-use crate::record::{Host, Record};
+use crate::record::Record;
 use crate::strip::Strip;
 use crate::tables::{self, Table};
 
@@ -296,62 +298,4 @@ fn chart_view(
         file,
         table: tables::of_chart(chart),
     })
-}
-
-pub(crate) fn facts(machine: &Machine) -> Vec<(&'static str, String)> {
-    let host: &Host = &machine.records[0].host;
-    let cache = host.last_cache().map(|cache| format!("L{} {}", cache.level, spaced(&cache.size)));
-    // Memory in MiB down to the last one is more than anybody wants to know.
-    let memory = match quantity(&host.memory) {
-        Some(bytes) if bytes >= 1e9 => format!("{} GiB", figure(bytes / f64::from(1 << 30))),
-        _ => spaced(&host.memory),
-    };
-    let facts = [
-        ("cache", cache.unwrap_or_default()),
-        ("memory", memory),
-        ("governor", host.governor.clone().unwrap_or_default()),
-        ("hypervisor", host.hypervisor.clone().unwrap_or_else(|| "none seen".to_owned())),
-        ("hugefork", machine.records[0].version.clone()),
-        ("measured", days(machine)),
-    ];
-    facts.into_iter().filter(|(_, value)| !value.is_empty()).collect()
-}
-
-/// The day or days on which the machine's records were measured.
-pub(crate) fn days(machine: &Machine) -> String {
-    let mut days: Vec<&str> = machine.records.iter().filter_map(|record| record.date.split('T').next()).collect();
-    days.retain(|day| !day.is_empty());
-    days.sort_unstable();
-    match (days.first(), days.last()) {
-        (Some(first), Some(last)) if first != last => format!("{first} to {last}"),
-        (Some(first), _) => (*first).to_owned(),
-        _ => String::new(),
-    }
-}
-
-/// When a record was measured, and with which hugefork.
-pub(crate) fn origin(record: &Record) -> String {
-    let commit = if record.commit.is_empty() { String::new() } else { format!("commit {}", record.commit) };
-    let parts = [record.date.clone(), commit];
-    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ")
-}
-
-/// A record's file, without the way to it.
-pub(crate) fn file_name(record: &Record) -> String {
-    record.name.rsplit('/').next().unwrap_or_default().to_owned()
-}
-
-/// What `--tune` and users change between runs.
-pub(crate) fn settings(record: &Record) -> String {
-    let thp = &record.host.thp;
-    let mut settings = Vec::new();
-    for (name, word) in [("THP", &thp.enabled), ("defrag", &thp.defrag), ("shmem", &thp.shmem_enabled)] {
-        if !word.is_empty() {
-            settings.push(format!("{name} {word}"));
-        }
-    }
-    for pool in record.host.hugetlb.iter().filter(|pool| pool.total > 0) {
-        settings.push(format!("{} hugetlb pages of {}", pool.total, spaced(&pool.page)));
-    }
-    settings.join(" · ")
 }

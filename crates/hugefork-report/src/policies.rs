@@ -2,7 +2,7 @@
 
 use crate::chart::Drawing;
 use crate::chart::heat::{self, Cell, Map, Row};
-use crate::charts::hint;
+use crate::drawn::hint;
 use crate::figures::{quantity, spaced};
 use crate::record::{Entry, Params};
 

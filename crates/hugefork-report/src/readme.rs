@@ -4,10 +4,10 @@ use crate::cases::is_ours;
 use crate::chart::Ground;
 use crate::chart::bars::{self, Bar, Tone};
 use crate::chart::style::Scheme;
+use crate::facts::machine_and_days;
 use crate::figures::{figure, spaced, unit};
 use crate::headline::{Beside, Headline, headlines, leading};
 use crate::machines::{Machine, machines};
-use crate::page::days;
 use crate::record::{Entry, Record};
 
 /// Units across: as wide as a README, so that its text is about as large as the README's.
@@ -31,8 +31,11 @@ pub fn pause_picture(records: &[Record], scheme: Scheme) -> Option<String> {
     let drawn: Vec<Bar> = [line.ours].into_iter().chain(rivals).map(bar).collect();
     let drawing = bars::draw_across(WIDTH, &drawn, &format!("pause, {}; less is better", unit(&line.ours.unit)));
     let title = format!("How long a snapshot{} stops the program", of_size(line.ours));
-    let source =
-        format!("{}; medians of {} rounds, from the least to the greatest", origin(machine), line.ours.samples.len());
+    let source = format!(
+        "{}; medians of {} rounds, from the least to the greatest",
+        machine_and_days(machine),
+        line.ours.samples.len()
+    );
     Some(drawing.standalone([&title, ""], &[source], scheme, Ground::None))
 }
 
@@ -117,12 +120,6 @@ fn value(entry: &Entry) -> String {
 
 fn of_size(entry: &Entry) -> String {
     entry.params.get("size").map_or_else(String::new, |size| format!(" of {}", spaced(size)))
-}
-
-/// On what, and when, if that is known.
-pub(crate) fn origin(machine: &Machine) -> String {
-    let parts = [machine.name(), days(machine)];
-    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

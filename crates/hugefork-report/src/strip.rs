@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::bootstrap::Interval;
 use crate::chart::style::width;
 use crate::headline::{Beside, Headline};
 
@@ -26,7 +27,7 @@ impl Strip {
     /// Wide enough for all of `lines`, on both sides of 1.
     pub(crate) fn over(lines: &[Headline]) -> Strip {
         let ends = lines.iter().flat_map(Headline::best).flat_map(|best| {
-            let interval = best.interval.unwrap_or(crate::Interval { low: best.ratio, high: best.ratio });
+            let interval = best.interval.unwrap_or(Interval { low: best.ratio, high: best.ratio });
             [best.ratio, interval.low, interval.high]
         });
         let (mut low, mut high) = (0.8, 2.0);

@@ -3,8 +3,8 @@
 use askama::Template;
 
 use crate::cases::{labels, work};
-use crate::charts::Chart;
 use crate::curves::place_name;
+use crate::drawn::Chart;
 use crate::figures::{common, figure, spaced, unit};
 use crate::headline::headlines;
 use crate::machines::Machine;

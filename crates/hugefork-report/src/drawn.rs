@@ -1,0 +1,41 @@
+//! One chart with what it is drawn from, and what charts of all kinds share.
+
+use crate::chart::Drawing;
+use crate::figures::{figure, unit};
+use crate::record::{Curve, Entry};
+
+/// Lines that can be told apart.
+pub(crate) const LINES: usize = 7;
+
+/// One chart of a case.
+pub(crate) struct Chart<'a> {
+    /// `bars`, `lines`, `percentiles`, `time` or `heat`.
+    pub(crate) kind: &'static str,
+    /// What is drawn.
+    pub(crate) title: String,
+    /// The work, as far as it differs between the case's charts.
+    pub(crate) subtitle: String,
+    /// All of the work.
+    pub(crate) work: String,
+    /// What is left out.
+    pub(crate) note: Option<String>,
+    pub(crate) drawing: Drawing,
+    /// The parameter that lines go over, or `metric`.
+    pub(crate) over: Option<String>,
+    /// What it is drawn from: these,
+    pub(crate) entries: Vec<&'a Entry>,
+    /// or these.
+    pub(crate) curves: Vec<&'a Curve>,
+}
+
+/// How far out a percentile is: 1 for nine of ten, 2 for 99 of 100.
+pub(crate) fn tail(part: f64) -> f64 {
+    -(1.0 - part).log10()
+}
+
+/// All that is known of a point.
+pub(crate) fn hint(label: &str, entry: &Entry) -> String {
+    let unit = unit(&entry.unit);
+    let (median, min, max) = (figure(entry.median), figure(entry.min()), figure(entry.max()));
+    format!("{label}: {} {median} {unit} ({min} … {max}, {} samples)", entry.metric, entry.samples.len())
+}
