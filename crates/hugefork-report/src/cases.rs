@@ -1,26 +1,15 @@
-//! What the reader knows about cases, metrics and subjects. All of it is by name and none of it is needed: a case from a
+//! What the reader says of cases, metrics and subjects. It goes by names alone, and needs to know none of them: a case from a
 //! later hugefork is shown under its own name, each metric as bars.
 
 use std::collections::BTreeSet;
 
 use crate::figures::phrase;
+use crate::known::known;
 use crate::record::{Entry, Measured, Params};
 
 /// What a case is about, in plain words; the name of one from a later hugefork.
 pub(crate) fn title(case: &str) -> &str {
-    match case {
-        "clear" => "Clearing a block",
-        "copy" => "Copying a block",
-        "zero-fault" => "First write to new memory",
-        "anon-w-seq" => "Filling new memory",
-        "anon-w-rand" => "Filling new memory in random order",
-        "anon-cow-seq" => "Filling a copy-on-write copy",
-        "anon-cow-rand" => "Filling a copy-on-write copy in random order",
-        "snapshot" => "Taking a snapshot",
-        "writer-latency" => "Writing after a snapshot",
-        "lazy-free" => "Freeing lazily",
-        other => other,
-    }
+    known(case).map_or(case, |known| known.title)
 }
 
 /// What a chart of a metric shows, in plain words.
@@ -51,19 +40,7 @@ pub(crate) fn capital(text: &str) -> String {
 
 /// What was done, for people; none for cases from a later hugefork.
 pub(crate) fn description(case: &str) -> Option<&'static str> {
-    Some(match case {
-        "clear" => "One block is cleared around a random target, which is then used.",
-        "copy" => "One block is copied around a random target, which is then used.",
-        "zero-fault" => "First write at a random offset of each stretch of memory, and the use of what lies around it.",
-        "anon-w-seq" => "Each task writes every word of its own new memory, in order.",
-        "anon-w-rand" => "Each task writes every word of its own new memory, in random order.",
-        "anon-cow-seq" => "Each task writes every word of its own fork of one populated area, in order.",
-        "anon-cow-rand" => "Each task writes every word of its own fork of one populated area, in random order.",
-        "snapshot" => "The pause to take a fork or snapshot of populated memory.",
-        "writer-latency" => "Random writes of 8 bytes to a populated area, while a fork or snapshot of it is held.",
-        "lazy-free" => "A populated area is lazily freed; then written to again, or reclaimed.",
-        _ => return None,
-    })
+    known(case).map(|known| known.description)
 }
 
 /// What a metric is, for axes; other metrics go by their own names.
@@ -86,26 +63,14 @@ pub(crate) fn metric_name(case: &str, metric: &str) -> String {
 
 /// The metric that a case is about, of those that it has.
 pub(crate) fn lead_metric<'a>(case: &str, entries: &[&'a Entry]) -> Option<&'a str> {
-    let known = match case {
-        "clear" | "copy" | "writer-latency" => "total",
-        "zero-fault" => "latency",
-        "snapshot" => "pause",
-        "lazy-free" => "mark",
-        _ => "throughput",
-    };
+    let lead = known(case).map_or("throughput", |known| known.lead);
     let metrics = || entries.iter().map(|entry| entry.metric.as_str());
-    metrics().find(|metric| *metric == known).or_else(|| metrics().find(|metric| has_chart(case, metric)))
+    metrics().find(|metric| *metric == lead).or_else(|| metrics().find(|metric| has_chart(case, metric)))
 }
 
 /// Whether a metric is worth a chart; the others explain, and stand in the table of all figures.
 pub(crate) fn has_chart(case: &str, metric: &str) -> bool {
-    let explains = match case {
-        "clear" | "copy" => ["op", "use"].contains(&metric),
-        "zero-fault" => ["fault", "overhead", "zeroing"].contains(&metric),
-        "anon-w-seq" | "anon-w-rand" => ["create", "overhead", "zeroing", "faults_per_gib"].contains(&metric),
-        "anon-cow-seq" | "anon-cow-rand" => ["overhead", "zeroing", "faults_per_gib"].contains(&metric),
-        _ => false,
-    };
+    let explains = known(case).is_some_and(|known| known.explains.contains(&metric));
     !explains && !["user", "sys", "cycles", "instructions", "llc_misses"].contains(&metric)
 }
 
@@ -137,12 +102,8 @@ pub(crate) fn is_rival(subject: &str) -> bool {
 
 /// Why a subject does not do the same service in `case`, and is not "the kernel's best" whatever its figure.
 pub(crate) fn aside(case: &str, subject: &str) -> Option<&'static str> {
-    match (case, subject) {
-        ("zero-fault", "kernel-4k") => Some("makes 64 KiB of each stretch present, not all of it"),
-        ("snapshot", "memcpy") => Some("a whole second copy, though nothing to pay later"),
-        ("writer-latency", "memcpy") => Some("has copied everything in its pause"),
-        _ => None,
-    }
+    let (aside, why) = known(case)?.aside?;
+    (aside == subject).then_some(why)
 }
 
 /// A subject's name, with what it is where the name does not say so.

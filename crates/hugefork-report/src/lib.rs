@@ -5,7 +5,8 @@
 //! ```text
 //! load, record                           a file, in types that stay readable
 //! verdicts, verdicts_table, bootstrap    two files: ratios, intervals, verdicts
-//! machines, works, cases, headline       which figures belong beside each other, and under which names
+//! machines, works, headline              which figures belong beside each other
+//! known, cases                           what is said of cases, metrics and subjects
 //! charts, curves, policies               which charts a case gets
 //! drawn, chart/                          one chart, and how it is drawn
 //! facts, notes, figures                  what is said of machines, files and numbers
@@ -24,6 +25,7 @@ mod facts;
 mod figures;
 mod gallery;
 mod headline;
+mod known;
 mod load;
 mod machines;
 mod measurements;

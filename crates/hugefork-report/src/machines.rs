@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::known::place;
 use crate::record::{Curve, Entry, Record};
 
 /// Records that may share a chart.
@@ -13,20 +14,6 @@ pub(crate) struct Machine<'a> {
     pub(crate) entries: Vec<&'a Entry>,
     pub(crate) curves: Vec<&'a Curve>,
 }
-
-/// What readers ask for, in that order.
-const ASKED: [&str; 10] = [
-    "snapshot",
-    "writer-latency",
-    "anon-cow-seq",
-    "anon-cow-rand",
-    "zero-fault",
-    "anon-w-seq",
-    "anon-w-rand",
-    "lazy-free",
-    "clear",
-    "copy",
-];
 
 /// Sorts `records` by machine, in their order.
 pub(crate) fn machines(records: &[Record]) -> Vec<Machine<'_>> {
@@ -64,7 +51,7 @@ impl<'a> Machine<'a> {
                 cases.push(&entry.case);
             }
         }
-        cases.sort_by_key(|case| ASKED.iter().position(|known| known == case).unwrap_or(ASKED.len()));
+        cases.sort_by_key(|case| place(case));
         cases
     }
 

@@ -1,0 +1,111 @@
+//! The cases that the reader knows, each with everything that is said of it. A case that is not here is shown under its own
+//! name, and with the first metric that it has.
+
+/// What is known of a case.
+pub(crate) struct Known {
+    name: &'static str,
+    /// What it is about, in plain words.
+    pub(crate) title: &'static str,
+    /// What was done, for people.
+    pub(crate) description: &'static str,
+    /// The metric that it is about.
+    pub(crate) lead: &'static str,
+    /// Metrics that only explain others, and get no chart.
+    pub(crate) explains: &'static [&'static str],
+    /// A subject that does not do the same service, and why it does not.
+    pub(crate) aside: Option<(&'static str, &'static str)>,
+}
+
+/// In the order in which readers ask for them.
+const KNOWN: [Known; 10] = [
+    Known {
+        name: "snapshot",
+        title: "Taking a snapshot",
+        description: "The pause to take a fork or snapshot of populated memory.",
+        lead: "pause",
+        explains: &[],
+        aside: Some(("memcpy", "a whole second copy, though nothing to pay later")),
+    },
+    Known {
+        name: "writer-latency",
+        title: "Writing after a snapshot",
+        description: "Random writes of 8 bytes to a populated area, while a fork or snapshot of it is held.",
+        lead: "total",
+        explains: &[],
+        aside: Some(("memcpy", "has copied everything in its pause")),
+    },
+    Known {
+        name: "anon-cow-seq",
+        title: "Filling a copy-on-write copy",
+        description: "Each task writes every word of its own fork of one populated area, in order.",
+        lead: "throughput",
+        explains: &["overhead", "zeroing", "faults_per_gib"],
+        aside: None,
+    },
+    Known {
+        name: "anon-cow-rand",
+        title: "Filling a copy-on-write copy in random order",
+        description: "Each task writes every word of its own fork of one populated area, in random order.",
+        lead: "throughput",
+        explains: &["overhead", "zeroing", "faults_per_gib"],
+        aside: None,
+    },
+    Known {
+        name: "zero-fault",
+        title: "First write to new memory",
+        description: "First write at a random offset of each stretch of memory, and the use of what lies around it.",
+        lead: "latency",
+        explains: &["fault", "overhead", "zeroing"],
+        aside: Some(("kernel-4k", "makes 64 KiB of each stretch present, not all of it")),
+    },
+    Known {
+        name: "anon-w-seq",
+        title: "Filling new memory",
+        description: "Each task writes every word of its own new memory, in order.",
+        lead: "throughput",
+        explains: &["create", "overhead", "zeroing", "faults_per_gib"],
+        aside: None,
+    },
+    Known {
+        name: "anon-w-rand",
+        title: "Filling new memory in random order",
+        description: "Each task writes every word of its own new memory, in random order.",
+        lead: "throughput",
+        explains: &["create", "overhead", "zeroing", "faults_per_gib"],
+        aside: None,
+    },
+    Known {
+        name: "lazy-free",
+        title: "Freeing lazily",
+        description: "A populated area is lazily freed; then written to again, or reclaimed.",
+        lead: "mark",
+        explains: &[],
+        aside: None,
+    },
+    Known {
+        name: "clear",
+        title: "Clearing a block",
+        description: "One block is cleared around a random target, which is then used.",
+        lead: "total",
+        explains: &["op", "use"],
+        aside: None,
+    },
+    Known {
+        name: "copy",
+        title: "Copying a block",
+        description: "One block is copied around a random target, which is then used.",
+        lead: "total",
+        explains: &["op", "use"],
+        aside: None,
+    },
+];
+
+/// What is known of `case`; nothing if it is from a later hugefork.
+pub(crate) fn known(case: &str) -> Option<&'static Known> {
+    KNOWN.iter().find(|known| known.name == case)
+}
+
+/// The place of a case on the page; those from a later hugefork come last.
+pub(crate) fn place(case: &str) -> usize {
+    KNOWN.iter().position(|known| known.name == case).unwrap_or(KNOWN.len())
+}
