@@ -1,0 +1,116 @@
+//! The bench writes results with types of its own, and the report reads them with others, which must stay able to read files of
+//! any age. Here what the one writes is what the other reads, and both say the same of a case.
+
+use hugefork_bench::metric::Better;
+use hugefork_bench::result::{Absent, CaseResult, CurveResult, Param};
+use hugefork_bench::stats::Summary;
+use hugefork_bench::{Case, Host, Report, Scope, cases};
+use hugefork_report::{Record, measurements, parse};
+
+const SAMPLES: [f64; 4] = [1.5, 9.0, 2.25, 3.0];
+
+fn result(case: &dyn Case, subject: &str, median: f64) -> CaseResult {
+    let metric = case.lead_metric();
+    CaseResult {
+        case: case.name().to_owned(),
+        subject: subject.to_owned(),
+        params: [("size".to_owned(), Param::size(1 << 30)), ("tasks".to_owned(), Param::Number(2))].into(),
+        metric: metric.name().to_owned(),
+        unit: metric.unit().to_owned(),
+        samples: SAMPLES.to_vec(),
+        median,
+    }
+}
+
+fn read(report: &Report) -> Record {
+    parse("results.json", report.to_json().unwrap().as_bytes()).unwrap()
+}
+
+#[test]
+fn everything_that_is_written_is_read() {
+    let mut report = Report::new("hugefork bench snapshot".to_owned(), Host::read());
+    report.commit = Some("bc87d9e03f41".to_owned());
+    report.interrupted = true;
+    report.warnings.push("few runs".to_owned());
+    report.host.governor = Some("performance".to_owned());
+    let absent =
+        |why: &str| Absent { case: "snapshot".to_owned(), subject: "fork-thp".to_owned(), why: why.to_owned() };
+    report.not_run.push(absent("no pages"));
+    report.failed.push(absent("wrong contents"));
+    let median = Summary::of(&SAMPLES).unwrap().median;
+    report.results.push(result(cases::ALL[0], "hugefork", median));
+    report.curves.push(CurveResult {
+        case: "writer-latency".to_owned(),
+        subject: "fork-4k".to_owned(),
+        params: [("density".to_owned(), Param::text("sparse"))].into(),
+        metric: "latency".to_owned(),
+        unit: "us".to_owned(),
+        over: "percentile".to_owned(),
+        rounds: 5,
+        at: vec![50.0, 100.0],
+        median: vec![2.0, 112.5],
+    });
+
+    let record = read(&report);
+    let told = [&record.version, &record.commit, &record.date, &record.command].map(String::as_str);
+    assert_eq!(told, [&report.version, "bc87d9e03f41", &report.date, "hugefork bench snapshot"]);
+    assert!(record.interrupted && record.warnings == report.warnings);
+    let (theirs, ours) = (&record.host, &report.host);
+    assert_eq!((&theirs.cpu, &theirs.kernel, &theirs.memory), (&ours.cpu, &ours.kernel, &ours.memory));
+    assert_eq!((theirs.cpus as usize, theirs.caches.len()), (ours.cpus, ours.caches.len()));
+    assert_eq!((&theirs.governor, &theirs.hypervisor), (&ours.governor, &ours.hypervisor));
+    assert_eq!((&theirs.thp.enabled, &theirs.thp.shmem_enabled), (&ours.thp.enabled, &ours.thp.shmem_enabled));
+    let pools = |total: usize, page: &str| format!("{total} of {page}");
+    assert_eq!(
+        theirs.hugetlb.iter().map(|pool| pools(pool.total as usize, &pool.page)).collect::<Vec<_>>(),
+        ours.hugetlb.iter().map(|pool| pools(pool.total, &pool.page)).collect::<Vec<_>>()
+    );
+    let [entry] = &record.entries[..] else { panic!("{:?}", record.entries) };
+    assert_eq!((entry.case.as_str(), entry.subject.as_str()), ("clear", "hugefork"));
+    assert_eq!((entry.params["size"].as_str(), entry.params["tasks"].as_str()), ("1GiB", "2"));
+    assert_eq!((&entry.samples[..], entry.median), (&SAMPLES[..], median));
+    let [curve] = &record.curves[..] else { panic!("{:?}", record.curves) };
+    assert_eq!(
+        (curve.over.as_str(), curve.rounds, &curve.points[..]),
+        ("percentile", 5, &[(50.0, 2.0), (100.0, 112.5)][..])
+    );
+    assert_eq!((record.not_run[0].why.as_str(), record.failed[0].why.as_str()), ("no pages", "wrong contents"));
+}
+
+/// Both have a median of their own: of a file that lacks medians, the report works out those that the bench would have written.
+#[test]
+fn a_median_is_the_same_on_both_sides() {
+    for samples in [&SAMPLES[..], &SAMPLES[..3], &SAMPLES[..1]] {
+        let entry = serde_json::json!({"case": "c", "subject": "s", "metric": "m", "samples": samples});
+        let file = serde_json::json!({"schema": 1, "results": [entry]});
+        let record = parse("results.json", file.to_string().as_bytes()).unwrap();
+        assert_eq!(Some(record.entries[0].median), Summary::of(samples).map(|summary| summary.median));
+    }
+}
+
+#[test]
+fn both_compare_a_case_by_the_same_metric_and_set_the_same_subjects_aside() {
+    for case in cases::ALL {
+        let mut report = Report::new(String::new(), Host::default());
+        // The median says what of it is told.
+        report.results = case
+            .subjects(Scope::Quick)
+            .iter()
+            .map(|subject| result(case, &subject.to_string(), 7.75))
+            .chain([CaseResult { metric: "other".to_owned(), ..result(case, "hugefork", 4.25) }])
+            .collect();
+        let record = read(&report);
+        let higher = record.entries[0].better() == hugefork_report::Better::Higher;
+        assert_eq!(higher, case.lead_metric().better() == Better::Higher, "{case}");
+        let text = measurements(&[record]);
+        let beside = text.split("### ").nth(1).unwrap();
+        assert!(beside.contains("7.75") && !beside.contains("4.25"), "{case}: {beside}");
+        for subject in case.subjects(Scope::Quick) {
+            let told = text.contains(&format!("{subject} in {case}: "));
+            match case.aside(&subject) {
+                Some(why) => assert!(text.contains(&format!("{subject} in {case}: {why}")), "{case} {subject}: {text}"),
+                None => assert!(!told, "{case} {subject}: {text}"),
+            }
+        }
+    }
+}
