@@ -1,10 +1,10 @@
-//! Tells the crate the commit that it is built from, where that can be known: git knows it in a checkout, and `cargo package`
-//! leaves a note in a package. Anywhere else nothing is told, and results have the version alone.
+//! Tells the crate the commit that it is built from, if that is known: git knows it in a checkout, and `cargo package` leaves
+//! a note in a package. Elsewhere results have the version alone.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the figures come from.
+/// What decides the figures.
 const SOURCES: [&str; 4] = ["crates/hugefork", "crates/hugefork-kernels", "crates/hugefork-bench", "Cargo.lock"];
 
 fn main() {
@@ -24,7 +24,7 @@ pub(crate) fn packaged(package: &Path) -> Option<String> {
     (commit.len() >= 12).then(|| commit[..12].to_owned())
 }
 
-/// Twelve digits, with `-changed` behind them if the sources are not what was committed.
+/// Twelve digits, followed by `-changed` if the sources are not what was committed.
 pub(crate) fn checked_out(package: &Path) -> Option<String> {
     let root = package.ancestors().nth(2)?.canonicalize().ok()?;
     let git = |args: &[&str]| {
@@ -36,13 +36,13 @@ pub(crate) fn checked_out(package: &Path) -> Option<String> {
         return None;
     }
     let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
-    // Without a lock, which somebody at work in the repository would find in the way.
+    // Without a lock, which would disturb somebody who works in the repository.
     let mut status = vec!["--no-optional-locks", "status", "--porcelain", "--untracked-files=no", "--"];
     status.extend(SOURCES);
     let changed = git(&status)?;
     let places = ["HEAD", "logs/HEAD"].iter().filter_map(|name| git(&["rev-parse", "--git-path", name]));
     for place in places.map(|place| root.join(place)).chain(SOURCES.map(|source| root.join(source))) {
-        // What is not there would have cargo run this every time.
+        // If it were told of a file that does not exist, cargo would run this every time.
         if place.exists() {
             println!("cargo::rerun-if-changed={}", place.display());
         }

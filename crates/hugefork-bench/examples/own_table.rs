@@ -1,4 +1,4 @@
-//! Runs one case of the bench inside of a program and prints its figures.
+//! Runs one case of the bench inside a program and prints its figures.
 //!
 //! Run it with `cargo run --release -p hugefork-bench --example own_table`.
 
@@ -20,7 +20,7 @@ impl Observer for Quiet {
     }
 }
 
-/// Run by the tests, too.
+/// The tests run it, too.
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let mut options = Options::new(vec![&Snapshot]);
     options.sizes = vec![32 << 20];

@@ -1,4 +1,4 @@
-//! Which CPUs the bench may use, and pinning to one of them.
+//! The CPUs that the bench may use, and pinning to one of them.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -38,7 +38,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // A mask that was valid a moment ago; if a cpuset changed meanwhile the kernel has already moved us.
+        // This mask was valid a moment ago. If a cpuset has changed since, the kernel has already moved us.
         let _ = sched_setaffinity(None, &self.before);
     }
 }

@@ -5,9 +5,9 @@
 //! sizes   1GiB 512MiB 256MiB … down to four times the last-level cache; only --size, if that was given
 //! ```
 //!
-//! A round of the smallest size tells what a round costs; that decides on the size, and the warm-up round at that size on the
-//! rounds. Never fewer than [`COUNTED_MINIMUM`] rounds (or `--runs`), never a size that caches would flatter: a case that
-//! still does not fit is left out.
+//! A round of the smallest size shows what a round costs, and so decides the size. The warm-up round at that size
+//! decides how many rounds are run. There are never fewer than [`COUNTED_MINIMUM`] rounds (or `--runs`), and the size
+//! is never so small that caches decide the figures. A case that does not fit even so is left out.
 
 use std::time::{Duration, Instant};
 
@@ -18,36 +18,36 @@ use crate::plan::COUNTED_MINIMUM;
 pub(crate) struct Budget {
     pub(crate) total: Duration,
     pub(crate) ends: Instant,
-    /// Cases that have not run yet, this one included.
+    /// Cases that have not run yet, including this one.
     pub(crate) cases: u32,
 }
 
 impl Budget {
-    /// What may still be used, by all cases.
+    /// The time that all remaining cases may use.
     pub(crate) fn left(&self, now: Instant) -> Duration {
         self.ends.saturating_duration_since(now)
     }
 
-    /// What this case may use.
+    /// The time that this case may use.
     pub(crate) fn share(&self, now: Instant) -> Duration {
         self.left(now) / self.cases.max(1)
     }
 }
 
-/// The fewest rounds that are figures.
+/// The fewest rounds that give a figure.
 pub(crate) fn fewest(runs: usize) -> usize {
     runs.min(COUNTED_MINIMUM)
 }
 
-/// The largest of `sizes`, which begin with the largest, that fits into `share` with its warm-up and the fewest rounds, where
-/// a round of the smallest takes `smallest`.
+/// The largest of `sizes` whose warm-up and fewest rounds fit into `share`. `sizes` begin with the largest, and a round
+/// of the last takes `smallest`.
 pub(crate) fn size(sizes: &[usize], smallest: Duration, share: Duration, runs: usize) -> usize {
     let last = sizes.last().copied().unwrap_or_default();
     let fits = |size: usize| smallest.as_secs_f64() * (size as f64 / last as f64) * (fewest(runs) + 1) as f64;
     sizes.iter().copied().find(|size| fits(*size) <= share.as_secs_f64()).unwrap_or(last)
 }
 
-/// How many rounds fit into `share` where one takes `round`; none if not even the fewest fit into what is `left`.
+/// How many rounds fit into `share` if one takes `round`; none if not even the fewest fit into what is `left`.
 pub(crate) fn rounds(round: Duration, share: Duration, left: Duration, runs: usize) -> Option<usize> {
     let fit = (share.as_secs_f64() / round.as_secs_f64().max(1e-9)) as usize;
     let least = fewest(runs);

@@ -1,6 +1,7 @@
-//! What a case says of itself. The planner, the options, the runner and the ratios know nothing else of it.
+//! What a case says of itself. The planner, the options, the runner and the ratios know nothing else of a case.
 //!
-//! A new case is a file in [`cases`](crate::cases) that implements [`Case`], and a line in [`cases::ALL`](crate::cases::ALL).
+//! A new case is a file in [`cases`](crate::cases) that implements [`Case`], and a line in
+//! [`cases::ALL`](crate::cases::ALL).
 
 use std::fmt::{self, Debug};
 
@@ -14,7 +15,7 @@ use crate::result::Params;
 use crate::sample::Entry;
 use crate::subject::Subject;
 
-/// One kind of work that subjects are measured at. Only this crate can implement it: nobody else can make an [`Entry`].
+/// One kind of work that subjects are measured at. Only this crate can implement it: nobody else can make its entries.
 pub trait Case: Debug + Sync {
     /// The name on the command line and in results. Names are stable.
     fn name(&self) -> &'static str;
@@ -25,10 +26,10 @@ pub trait Case: Debug + Sync {
     /// Its subjects, hugefork first.
     fn subjects(&self, scope: Scope) -> Vec<Subject>;
 
-    /// The size of an area on a machine with memory enough.
+    /// The size of an area on a machine that has enough memory.
     fn usual_size(&self, scope: Scope) -> usize;
 
-    /// Bytes that `subject` needs at the same time; none if that is more than can be counted.
+    /// The most bytes that `subject` needs at one time; none if they are too many to be counted.
     fn memory(&self, job: &Job, subject: &Subject) -> Option<usize>;
 
     /// What was done, in a few words, where `params` are those of a result.
@@ -62,7 +63,7 @@ pub trait Case: Debug + Sync {
         false
     }
 
-    /// Whether what is in the caches when a sample begins changes its figures.
+    /// Whether figures depend on what is in the caches when a sample begins.
     fn feels_caches(&self) -> bool {
         true
     }
@@ -72,7 +73,7 @@ pub trait Case: Debug + Sync {
         false
     }
 
-    /// Whether `subject` does anything on blocks of `block` bytes that no other subject of a sweep does.
+    /// Whether `subject` does something on blocks of `block` bytes that no other subject of a sweep does.
     fn differs(&self, _subject: &Subject, _block: BlockSize) -> bool {
         true
     }
@@ -82,17 +83,19 @@ pub trait Case: Debug + Sync {
         vec![BlockSize::MIB_2]
     }
 
-    /// Whether each block size is a work of its own. For hugefork's pools it is only a property, like the backing.
+    /// Whether each block size is a work of its own. If not, it is only a property of hugefork's pools, like the
+    /// backing.
     fn works_differ_by_block(&self) -> bool {
         false
     }
 
-    /// How densely is written, each a work of its own; nothing to choose in most cases.
+    /// How densely areas are written, each a work of its own; most cases have no choice.
     fn densities(&self) -> Vec<Option<Density>> {
         vec![None]
     }
 
-    /// Why `subject` does not do the same service, if it does not. It is shown, and is never the best of hugefork's rivals.
+    /// Why `subject` does not do the same service, if it does not. Such a subject is shown, and is never the best of
+    /// hugefork's rivals.
     fn aside(&self, _subject: &Subject) -> Option<&'static str> {
         None
     }

@@ -1,4 +1,4 @@
-//! What a time is: `CLOCK_MONOTONIC`, which parent, children and threads share, read behind a full fence.
+//! How times are taken: from `CLOCK_MONOTONIC`, which parent, children and threads share, read behind a full fence.
 
 use std::hint::black_box;
 
@@ -12,8 +12,8 @@ pub fn now() -> u64 {
 
 /// [`now`], after every earlier load and store has taken effect.
 ///
-/// Non-temporal stores leave through write-combining buffers and would otherwise still be on their way when the clock is
-/// read, which would flatter them: the fence is part of the work and lies inside what is timed.
+/// Without a fence, non-temporal stores would still be in write-combining buffers when the clock is read, and look
+/// faster than they are. So the fence is part of the work, and is timed.
 pub fn now_fenced() -> u64 {
     full_fence();
     now()
@@ -48,7 +48,7 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Milliseconds of `call`. What it returns is dropped, if at all, after the clock was read.
+    /// Milliseconds of `call`. Its value is never dropped before the clock is read.
     pub(crate) fn time<T>(&mut self, call: impl FnOnce() -> T) -> (T, f64) {
         let before = CpuTime::of_this_thread();
         let start = now_fenced();
@@ -80,7 +80,7 @@ impl CpuTime {
         CpuTime::of(&usage(libc::RUSAGE_THREAD))
     }
 
-    /// What all threads of this process and its children that were waited for have used so far.
+    /// What all threads of this process, and its children that were waited for, have used so far.
     pub(crate) fn of_this_process_and_children() -> CpuTime {
         CpuTime::of(&usage(libc::RUSAGE_SELF)).and(CpuTime::of(&usage(libc::RUSAGE_CHILDREN)))
     }
@@ -90,7 +90,7 @@ impl CpuTime {
         CpuTime { user: seconds(usage.ru_utime), sys: seconds(usage.ru_stime) }
     }
 
-    /// Both together.
+    /// The sum of both.
     fn and(self, other: CpuTime) -> CpuTime {
         CpuTime { user: self.user + other.user, sys: self.sys + other.sys }
     }
@@ -101,7 +101,7 @@ impl CpuTime {
     }
 }
 
-/// Page faults of the calling thread that waited for no device, so far.
+/// Page faults of the calling thread so far that did not wait for a device.
 pub(crate) fn minor_faults() -> u64 {
     usage(libc::RUSAGE_THREAD).ru_minflt as u64
 }
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(us(5, 3), 0.0);
     }
 
-    /// However long that takes.
+    /// Takes as long as that takes.
     fn work_until_it_shows(before: CpuTime) {
         while CpuTime::of_this_thread().since(before).user <= 0.0 {
             std::hint::spin_loop();

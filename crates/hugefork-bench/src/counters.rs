@@ -1,8 +1,8 @@
-//! What the CPU's own counters say of a sample: cycles, instructions, misses of the last-level cache, in user and kernel mode,
-//! of the sampling thread and of all threads and processes that it has started since the counters were opened.
+//! The CPU's own counters: cycles, instructions and misses of the last-level cache, in user and kernel mode, of the
+//! sampling thread and of all threads and processes that it has started since the counters were opened.
 //!
-//! Where they are refused, the reason is told and nothing is counted: a zero would be a lie. The machines that this was
-//! written on have no PMU: it has been seen refusing, and not yet counting.
+//! If the kernel refuses them, the report gives the reason and no figures: a zero would be a lie. The machines that
+//! this was written on have no PMU, so that it has been seen being refused, and not yet counting.
 
 use std::io;
 
@@ -18,7 +18,7 @@ const EVENTS: [(Metric, Hardware); 3] = [
     (Metric::LLC_MISSES, Hardware::CACHE_MISSES),
 ];
 
-/// Counters that run, or none.
+/// Counters that are running, or none.
 pub(crate) struct Counters(Vec<(Metric, Counter)>);
 
 impl Counters {
@@ -48,7 +48,7 @@ impl Counters {
     }
 }
 
-/// What was counted between two readings, in millions; nothing of a counter that had no turn on the CPU.
+/// What was counted between two readings, in millions. A counter that had no turn on the CPU gives nothing.
 pub(crate) fn between(before: &[(Metric, CountAndTime)], after: &[(Metric, CountAndTime)]) -> Vec<Measure> {
     let part = |((metric, from), (_, to)): (&(Metric, CountAndTime), &(Metric, CountAndTime))| {
         let running = to.time_running.saturating_sub(from.time_running);

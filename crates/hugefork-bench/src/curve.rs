@@ -1,7 +1,7 @@
-//! Figures that are no single value but a curve: latency by percentile, cost by time since a snapshot.
+//! Figures that are a curve, not a single value: latency by percentile, cost by time since a snapshot.
 //!
-//! Every round gives one; what is kept is the median of the rounds, place by place. Samples of what a curve sums up stand in
-//! the metrics beside it (`p50`, `pause`, `total`, …).
+//! Every round gives one. The result holds the median of the rounds, place by place. The metrics beside a curve (`p50`,
+//! `pause`, `total`, …) hold the samples of what it sums up.
 
 use crate::stats::median_in_place;
 
@@ -11,9 +11,9 @@ pub(crate) struct Curve {
     /// What the values are.
     pub(crate) metric: &'static str,
     pub(crate) unit: &'static str,
-    /// What the places are.
+    /// What it goes over.
     pub(crate) over: Over,
-    /// Places, ascending, with the value at each; none where nothing happened. The places of all rounds are the same.
+    /// Places, ascending, each with its value; no value where nothing happened. All rounds have the same places.
     pub(crate) points: Vec<(f64, Option<f64>)>,
 }
 
@@ -22,7 +22,8 @@ pub(crate) struct Curve {
 pub(crate) enum Over {
     /// Of all writes, 0 to 100.
     Percentile,
-    /// Milliseconds since the call that takes a snapshot, up to which a value holds; 0 stands for all that was before.
+    /// Milliseconds since the call that takes a snapshot. A value holds up to its place; 0 stands for all time before
+    /// the call.
     Time,
 }
 
@@ -36,7 +37,8 @@ impl Over {
     }
 }
 
-/// The median of `rounds`, place by place, of those that have a value there; only where at least half of them do.
+/// The median of `rounds`, place by place: of the rounds that have a value there, and only where at least half of them
+/// do.
 pub(crate) fn medians(rounds: &[Curve]) -> Vec<(f64, f64)> {
     let places = rounds.iter().map(|curve| curve.points.len()).min().unwrap_or(0);
     let median = |place: usize| {
@@ -49,15 +51,16 @@ pub(crate) fn medians(rounds: &[Curve]) -> Vec<(f64, f64)> {
     (0..places).filter_map(median).collect()
 }
 
-/// Percentiles that are told, as far out as there are values.
+/// The percentiles of a curve. Those too far out for the number of values are left out.
 const PERCENTILES: [f64; 27] = [
     1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 85.0, 90.0, 93.0, 95.0, 97.0, 98.0, 99.0, 99.3, 99.5,
     99.7, 99.8, 99.9, 99.95, 99.98, 99.99, 99.995, 99.999,
 ];
 
-/// Nanoseconds `sorted`, which are not empty, as microseconds by percentile; last the greatest.
+/// The curve of nanoseconds `sorted`, which are not empty, in microseconds by percentile. The last point is the
+/// greatest value.
 pub(crate) fn by_percentile(sorted: &[u32]) -> Curve {
-    // A percentile that leaves out less than one value is the greatest.
+    // A percentile that leaves out less than one value is the greatest value.
     let is_told = |percent: &f64| (100.0 - percent) * sorted.len() as f64 >= 99.9;
     let told = PERCENTILES.into_iter().filter(is_told).chain([100.0]);
     let value = |percent: f64| f64::from(nearest_rank(sorted, percent / 100.0)) / 1e3;
@@ -74,12 +77,12 @@ pub(crate) fn nearest_rank(sorted: &[u32], part: f64) -> u32 {
 /// Ten steps to the next power of ten, rounded.
 const STEPS: [f64; 10] = [1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.3, 8.0];
 
-/// Powers of ten that they are taken times, in milliseconds: from 10 us to 80 s.
+/// The powers of ten that the steps are multiplied by, in milliseconds: from 10 us to 80 s.
 const DECADES: std::ops::RangeInclusive<i32> = -2..=4;
 
-/// What a write costs that is asked for at some time, as the mean over each stretch of time: what is under way at that time
-/// counts with all of its length, so that within a pause it is the pause. `before` is that mean before the snapshot, `pause`
-/// and the writes after it follow each other without a gap; all in nanoseconds.
+/// What a write costs by the time at which the program asks for it, as the mean over each stretch of time. What is
+/// under way at that time counts with its whole length, so that within a pause the cost is the pause. `before` is that
+/// mean before the snapshot; `pause` and the writes after it follow each other without a gap. All are in nanoseconds.
 pub(crate) fn over_time(before: f64, pause: f64, writes: &[u32]) -> Curve {
     let ends: Vec<f64> = DECADES.flat_map(|power| STEPS.map(|step| rounded(step * 10f64.powi(power)))).collect();
     let mut stretches = vec![Mean::default(); ends.len()];
@@ -101,12 +104,12 @@ pub(crate) fn over_time(before: f64, pause: f64, writes: &[u32]) -> Curve {
     Curve { metric: "cost", unit: "us", over: Over::Time, points }
 }
 
-/// As it stands in files: without the digits of the arithmetic.
+/// As files have it: without the digits that are only rounding errors.
 fn rounded(milliseconds: f64) -> f64 {
     (milliseconds * 1e6).round() / 1e6
 }
 
-/// What is under way, each time weighing as much as it is long.
+/// The mean length of what is under way, weighted by time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mean {
     time: f64,
@@ -114,7 +117,7 @@ pub(crate) struct Mean {
 }
 
 impl Mean {
-    /// For `time`, what is under way takes `length`.
+    /// Adds a stretch of `time` in which something of `length` is under way.
     pub(crate) fn add(&mut self, time: f64, length: f64) {
         self.time += time;
         self.weighted += time * length;

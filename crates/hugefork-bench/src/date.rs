@@ -1,4 +1,4 @@
-//! Dates as results have them: UTC, ISO 8601, to the second.
+//! The dates of results: UTC, ISO 8601, to the second.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

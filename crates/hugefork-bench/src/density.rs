@@ -28,7 +28,7 @@ impl Density {
             Density::Sparse => 5_000,
             Density::Dense => 500_000,
         };
-        // Small areas would be densely written by any number of writes that is worth a percentile.
+        // Any number of writes that is large enough for a percentile would write a small area densely.
         (most * size.min(GIB)).div_ceil(GIB)
     }
 }

@@ -1,8 +1,8 @@
-//! hugefork's side of the cases: pools whose blocks have all been used before, what their stock of zeroed blocks is waited
-//! for, and pools with all defaults, none of whose blocks has been used.
+//! hugefork's side of the cases: pools whose blocks have all been used before, and pools with all defaults, whose
+//! blocks are new.
 //!
-//! A stock is filled before a sample begins *and* before the next subject's turn: its thread is not to be found on a CPU
-//! that somebody else is timed on.
+//! A stock of zeroed blocks is filled before a sample begins *and* before the next subject's turn, so that its thread
+//! does not run while another subject is timed.
 
 use std::time::{Duration, Instant};
 
@@ -16,14 +16,14 @@ use crate::result::{Param, Params, params};
 use crate::subject::Stock;
 use crate::work;
 
-/// A stock that does not grow for so long does not work: a block takes some 40 us of a CPU, of which a busy machine has
-/// little for the zeroing thread.
+/// A stock that has not grown for so long does not work. Clearing a block takes some 40 us of a CPU, and a busy machine
+/// gives the zeroing thread little time.
 const STANDSTILL: Duration = Duration::from_secs(60);
 
 /// A pool of `capacity` bytes, built as the plan says, every block of it written and given back once.
 ///
-/// Used blocks are what a program that runs for a while has, and the harder case: a fresh block is zero already, and its
-/// fault would cost nothing but the mapping. Writing them also gets the host's first touch out of the way.
+/// A program that has run for a while has used blocks, and they are the harder case: a fresh block is zero already, and
+/// its fault would cost nothing but the mapping. Writing them also gets the host's first touch out of the way.
 pub(crate) fn warm_pool(choice: EngineChoice, capacity: usize) -> Result<Pool, BenchError> {
     let mut builder = Pool::builder()
         .name("bench")
@@ -33,7 +33,7 @@ pub(crate) fn warm_pool(choice: EngineChoice, capacity: usize) -> Result<Pool, B
         .fallback(choice.fallback)
         .commit(Commit::Upfront);
     if keeps_stock(choice) {
-        // All of it, whenever a block is not: what is measured is a full stock, or one that fills as fast as it can.
+        // The thread clears whenever a block is not zero, so that the stock is full or fills as fast as it can.
         builder = builder.zeroed_stock(ZeroedStock::keep(capacity, capacity).cpu_percent(100));
     }
     let pool = builder.build()?;
@@ -82,12 +82,12 @@ pub(crate) fn fill_stock(pool: &Pool, choice: EngineChoice, len: usize) -> Resul
     }
 }
 
-/// The zeroing thread's time so far, by which to know what it spent on a sample.
+/// The time that the zeroing thread has spent so far.
 pub(crate) fn zeroing_so_far(pool: &Pool) -> Duration {
     pool.stats().stock.time
 }
 
-/// What the zeroing thread spent since, if the pool has one.
+/// The time that the zeroing thread has spent since `before`, if the pool has one.
 pub(crate) fn zeroing_since(pool: &Pool, choice: EngineChoice, before: Duration) -> Option<Measure> {
     let spent = zeroing_so_far(pool).saturating_sub(before);
     keeps_stock(choice).then(|| Measure::new(Metric::ZEROING, spent.as_secs_f64() * 1e3))
@@ -120,14 +120,14 @@ pub(crate) fn asked(choice: EngineChoice) -> Params {
     params([("block_size", Param::text(choice.block_size)), ("backing", Param::text(choice.backing))])
 }
 
-/// What the pool turned out to be; takes the place of what was asked for.
+/// What the pool turned out to be. It replaces what was asked for.
 pub(crate) fn granted(pool: &Pool, kernel: Option<Kernel>) -> Params {
     let mut params = params([("backing", Param::text(pool.backing()))]);
     params.extend(kernel.map(|kernel| ("kernel".to_owned(), Param::text(kernel))));
     params
 }
 
-/// What a reader must know of a pool that is not what was hoped for.
+/// What a reader must know of a pool that is not on the backing that was asked for.
 pub(crate) fn caveat(pool: &Pool) -> Option<String> {
     let reason = pool.fallback_reason()?;
     Some(format!("hugefork ran on {}: {reason}", pool.backing()))

@@ -1,4 +1,4 @@
-//! Errors of a bench: what the user asked for cannot be ([`UsageError`]), or a subject did not get through
+//! Errors of a bench: the user asked for something impossible ([`UsageError`]), or a subject gave no sample
 //! ([`BenchError`]).
 
 use std::io;
@@ -7,7 +7,8 @@ use std::time::Duration;
 use hugefork::ByteSize;
 use thiserror::Error;
 
-/// A request that cannot be met on any machine state: found before anything runs. The message names the option.
+/// A request that this machine cannot meet in any state. It is found before anything runs, and the message names the
+/// option.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
@@ -16,7 +17,7 @@ pub struct UsageError(pub String);
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// The machine does not offer what the subject stands on. The text says what would mend it.
+    /// The machine does not offer what the subject stands on. The text says what would help.
     #[error("{0}")]
     CannotRun(String),
     /// A system call of the bench itself failed.
@@ -33,7 +34,7 @@ pub enum BenchError {
     /// hugefork gave no region, fork or snapshot.
     #[error(transparent)]
     Region(#[from] hugefork::RegionError),
-    /// A task ended otherwise than by finishing its work.
+    /// A task ended before it had finished its work.
     #[error("task {task} of {tasks} {how}")]
     Task {
         /// Which task, from 0.
@@ -43,7 +44,7 @@ pub enum BenchError {
         /// How it ended.
         how: String,
     },
-    /// Memory held other bytes than it must: the subject did not do the work, so its time means nothing.
+    /// Memory does not hold what the work leaves there. The subject did not do the work, so its time means nothing.
     #[error("wrong contents at offset {offset:#x}: found {found:#x}, must be {expected:#x}")]
     WrongContents {
         /// Offset in the area.
@@ -53,24 +54,24 @@ pub enum BenchError {
         /// The word that the work leaves there.
         expected: u64,
     },
-    /// The pool's zeroing thread did not keep up with what was asked of it.
+    /// The pool's zeroing thread did not fill the stock.
     #[error("the zeroed stock holds {zeroed} of {wanted} and has not grown for {after:?}")]
     StockNotFilled {
         /// Bytes of free blocks that are zero.
         zeroed: ByteSize,
         /// Bytes that a sample needs.
         wanted: ByteSize,
-        /// How long it was waited for.
+        /// How long the bench waited for it to grow.
         after: Duration,
     },
-    /// Other bytes were lazily freed or reclaimed than must be: the time is that of other work.
+    /// A wrong number of bytes was lazily freed or reclaimed, so the time is that of other work.
     #[error("{bytes} were {done}, must be {expected}")]
     NotAll {
-        /// What was done to them.
+        /// What was done to the bytes.
         done: &'static str,
-        /// How many it was done to.
+        /// How many they were.
         bytes: ByteSize,
-        /// How many it must be.
+        /// How many they must be.
         expected: ByteSize,
     },
     /// The observer could not keep the results.
@@ -79,12 +80,12 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// A failed system call while `what`.
+    /// A system call that failed while the bench was doing `what`.
     pub(crate) fn system(what: &'static str, source: impl Into<io::Error>) -> Self {
         BenchError::System { what, source: source.into() }
     }
 
-    /// Whether the machine is at fault, so that the subject is listed as not run, rather than as failed.
+    /// Whether the machine lacks something. The subject is then listed as not run, and not as failed.
     pub(crate) fn is_lack(&self) -> bool {
         matches!(self, BenchError::CannotRun(_) | BenchError::Build(_))
     }

@@ -1,12 +1,12 @@
-//! Which folios the kernel makes anonymous memory of: one size at a time.
+//! The sizes of folios that the kernel makes anonymous memory of, and how to get just one of them.
 //!
-//! Each size has a setting, `/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled` and so on, and a fault takes the
-//! largest that is on and fits. So memory that asks for huge pages (`MADV_HUGEPAGE`) gets folios of the largest size that
-//! is on, whatever others are, and a smaller one can only be had while all larger ones are off. Linux 6.8 or newer; older
-//! kernels know 2 MiB, by the one setting above them all.
+//! Each size has a setting, `/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled` and so on, and a fault takes
+//! the largest that is on and fits. So memory that asks for huge pages (`MADV_HUGEPAGE`) gets folios of the largest
+//! size that is on, and gets a smaller size only while all larger ones are off. This takes Linux 6.8 or newer; older
+//! kernels know only 2 MiB, with one setting above all of these.
 //!
-//! Settings are changed only where somebody else answers for putting them back ([`Settings::Lent`]), and only for as long as
-//! a sample takes: the subjects that take turns with it run on the machine as it is.
+//! Settings are changed only if somebody else is sure to put them back ([`Settings::Lent`]), and only while a sample is
+//! taken: the other subjects run on the machine as it is.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::thp::{self, DIRECTORY, Folio, Thp, chosen_word};
 pub enum Settings {
     /// The machine is measured as it is.
     Fixed,
-    /// They may: the caller puts back what [`paths`] names, also if this process is killed.
+    /// Samples may change settings: the caller puts back those that [`paths`] names, also if this process is killed.
     Lent,
 }
 
@@ -31,9 +31,9 @@ pub fn paths() -> Vec<PathBuf> {
     thp::folio_sizes().into_iter().map(|(_, path)| path).collect()
 }
 
-/// Why memory in folios of `block` cannot be had, and what would mend that; nothing if it can.
+/// Why memory in folios of `block` cannot be had, and what would help; nothing if it can be had.
 pub(crate) fn lack(thp: &Thp, block: BlockSize, settings: Settings) -> Option<String> {
-    // Huge pages switched off for a mapping give base pages anywhere.
+    // Any mapping gets base pages if it switches huge pages off.
     if block == BlockSize::KIB_4 {
         return None;
     }
@@ -55,7 +55,7 @@ pub(crate) fn lack(thp: &Thp, block: BlockSize, settings: Settings) -> Option<St
     })
 }
 
-/// Bytes of the folios that memory gets that asks for huge pages, while there is memory enough.
+/// Bytes of the folios that memory gets if it asks for huge pages and there is enough memory.
 fn largest(thp: &Thp) -> usize {
     let gives = |word: &str| matches!(word, "always" | "madvise");
     let all = gives(&thp.enabled);
@@ -67,14 +67,14 @@ fn largest(thp: &Thp) -> usize {
     thp.folios.iter().filter(on).map(bytes).max().unwrap_or(BlockSize::KIB_4.bytes())
 }
 
-/// While this lives, memory that asks for huge pages gets folios of one size, or base pages.
+/// While this lives, memory that asks for huge pages gets folios of one size, or base pages if there are none.
 pub(crate) struct Only {
     /// What to put back.
     before: Vec<(PathBuf, String)>,
 }
 
 impl Only {
-    /// Switches on the size `block`, for those who ask, and all others off.
+    /// Switches the size `block` on, for memory that asks for huge pages, and all other sizes off.
     pub(crate) fn size(block: BlockSize) -> Result<Only, BenchError> {
         Only::among(thp::folio_sizes(), block.bytes())
     }
@@ -99,13 +99,14 @@ impl Only {
 impl Drop for Only {
     fn drop(&mut self) {
         for (path, word) in &self.before {
-            // Whoever lent the settings looks after what does not go back here.
+            // Whoever lent the settings puts back what cannot be put back here.
             let _ = fs::write(path, word);
         }
     }
 }
 
-/// Folios of this size that faults on anonymous memory got since boot, in all processes; none if the kernel does not count.
+/// How many folios of this size faults on anonymous memory have got since boot, in all processes; none if the kernel
+/// does not count them.
 pub(crate) fn made(block: BlockSize) -> Option<u64> {
     let path = format!("{DIRECTORY}/hugepages-{}kB/stats/anon_fault_alloc", block.bytes() >> 10);
     fs::read_to_string(path).ok()?.trim().parse().ok()

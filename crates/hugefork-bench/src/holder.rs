@@ -1,8 +1,8 @@
-//! A child of `fork(2)` that holds memory as it was when it was forked, as a program's own snapshot would, and at the end says
-//! whether it still saw it so.
+//! A child of `fork(2)` that holds memory as it was at the fork, as a program's own snapshot would. At the end it says
+//! whether the memory still was so.
 //!
-//! It sleeps in `read(2)` on a pipe until its parent closes the other end, looks, and leaves with what it found as exit
-//! status. It dies with its parent.
+//! It sleeps in `read(2)` on a pipe until its parent closes the other end. Then it looks, and its exit status says what
+//! it found. It dies with its parent.
 
 use std::io::{PipeReader, PipeWriter, Read};
 use std::os::fd::AsRawFd;
@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use crate::error::BenchError;
 use crate::tasks::{fork_child, wait_for};
 
-/// Exit status of a child that saw what it was forked with.
+/// Exit status of a child that still saw the memory as it was at the fork.
 const KEPT: u32 = 1;
 const LOST: u32 = 2;
 
@@ -58,7 +58,7 @@ impl Drop for Holder {
 
 /// The child's life.
 fn live(mut sleep: &PipeReader, hold: &PipeWriter, is_kept: impl FnOnce() -> bool) -> u32 {
-    // Its own copy of the end whose closing it waits for.
+    // The child waits until all copies of this end are closed, and this one is its own.
     // SAFETY: the child leaves without destructors, so nobody closes it a second time.
     unsafe { libc::close(hold.as_raw_fd()) };
     let _ = sleep.read_exact(&mut [0]);
@@ -86,7 +86,7 @@ mod tests {
         // SAFETY: as above.
         let error = unsafe { Holder::fork(is_kept) }.unwrap().let_go().unwrap_err();
         assert!(error.to_string().contains("no longer saw"), "{error}");
-        // Nobody asks this one, and it goes all the same.
+        // Nobody asks this child, and it leaves all the same.
         // SAFETY: as above.
         drop(unsafe { Holder::fork(is_kept) }.unwrap());
     }

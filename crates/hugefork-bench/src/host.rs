@@ -1,4 +1,5 @@
-//! What a result was measured on, and what the plan may count on: CPU, caches, kernel, huge pages, memory, hypervisor.
+//! The machine that a result was measured on, and that the plan counts on: CPU, caches, kernel, huge pages, memory,
+//! hypervisor.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +12,7 @@ use crate::affinity::allowed_cpus;
 use crate::kernel_memory::HUGE_PAGE;
 use crate::thp::Thp;
 
-/// The machine, as far as it decides the figures. What could not be read is absent, never guessed.
+/// The machine, as far as it decides the figures. A part that cannot be read is absent, never guessed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Host {
     /// The CPU's name.
@@ -95,12 +96,12 @@ impl Host {
         }
     }
 
-    /// Bytes of 2 MiB hugetlb pages that nobody uses or was promised.
+    /// Bytes of 2 MiB hugetlb pages that are neither in use nor promised.
     pub fn hugetlb_free(&self) -> usize {
         self.hugetlb.iter().filter(|pool| pool.page == "2MiB").map(|pool| pool.free * HUGE_PAGE).sum()
     }
 
-    /// The last-level cache in bytes, as large as one core may use of it; 32 MiB if the machine does not tell.
+    /// Bytes of the last-level cache that one core may use; 32 MiB if the machine does not say.
     pub fn last_level_cache(&self) -> usize {
         self.caches
             .iter()
@@ -110,8 +111,8 @@ impl Host {
             .map_or(32 << 20, |size| size.0)
     }
 
-    /// How much memory a case must rotate over so that a block is out of the caches when its turn comes again: four times
-    /// the last-level cache, though no more than a sixteenth of the memory.
+    /// How much memory a case must rotate over, so that a block has left the caches when its turn comes again: four
+    /// times the last-level cache, but at most a sixteenth of the memory.
     pub fn rotation(&self) -> usize {
         let wanted = 4 * self.last_level_cache();
         wanted.min(self.memory_bytes / 16).next_multiple_of(HUGE_PAGE).max(HUGE_PAGE)
@@ -159,7 +160,7 @@ fn kernel() -> String {
 
 fn hugetlb_pools() -> Vec<HugetlbPool> {
     let directory = Path::new("/sys/kernel/mm/hugepages");
-    // A set, for an order that does not depend on the directory's.
+    // A set is sorted, whatever the order of the directory.
     let sizes: BTreeSet<usize> = fs::read_dir(directory)
         .into_iter()
         .flatten()

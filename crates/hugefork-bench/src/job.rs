@@ -1,4 +1,4 @@
-//! What the plan asks of a case: how much it does, and for each subject what that stands on.
+//! What the plan asks of a case: how much it does, and what each subject stands on.
 
 use hugefork::{Backing, BlockSize, Fallback};
 
@@ -7,21 +7,21 @@ use crate::folios::Settings;
 use crate::kernel_memory::{HUGE_PAGE, PageKind};
 use crate::subject::{Stock, Subject};
 
-/// How much is run when nothing says otherwise.
+/// How much is run where no option says how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Sizes and subjects that fit well inside a minute on two cores.
     Quick,
     /// The sizes that figures are published for.
     Full,
-    /// As `Full`; for cases that [sweep](crate::Case::sweeps) also every window, and blocks from 4 KiB to 1 GiB.
+    /// As `Full`. Cases that [sweep](crate::Case::sweeps) also run every window, and blocks from 4 KiB to 1 GiB.
     Sweep,
 }
 
 /// How much a case does.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// How much of everything that has no option of its own.
+    /// How much is run of what has no option of its own.
     pub scope: Scope,
     /// Bytes of one area.
     pub size: usize,
@@ -38,8 +38,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// Bytes from one first write or one block to the next. At least 2 MiB also with smaller blocks, so that every subject
-    /// does the same work whatever its pages.
+    /// Bytes from one block, or one first write, to the next. It is at least 2 MiB, also with smaller blocks, so that
+    /// all subjects do the same work whatever their pages.
     pub fn stride(&self) -> usize {
         self.block_size.bytes().max(HUGE_PAGE)
     }
@@ -48,15 +48,15 @@ impl Job {
 /// One subject of a case.
 #[derive(Clone, Debug)]
 pub struct SubjectPlan {
-    /// Who.
+    /// Which subject.
     pub subject: Subject,
     /// What hugefork's pool is asked for; none for the others.
     pub engine: Option<EngineChoice>,
-    /// Bytes that it needs at the same time.
+    /// The most bytes that it needs at one time.
     pub memory: usize,
     /// What becomes of that memory after a sample.
     pub keep: Keep,
-    /// Why it cannot run, and what would mend that.
+    /// Why it cannot run, and what would help.
     pub lack: Option<String>,
 }
 
@@ -76,18 +76,18 @@ pub struct EngineChoice {
     pub stock: Stock,
     /// The backing.
     pub backing: Backing,
-    /// Only `auto` may fall back: figures of a backing that was asked for by name must be of that backing.
+    /// Only `auto` may fall back: if a backing was asked for by name, figures must be of that backing.
     pub fallback: Fallback,
 }
 
 /// What becomes of a subject's memory after a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// Held: it fits beside the memory of the others, and is in nobody's way.
+    /// Held: it fits beside the memory of the others, and does not slow them down.
     Held,
-    /// Freed, and before the next sample got and populated again, untimed. So it is for all subjects of a case if one of them
-    /// is large. And so it is for hugefork where other subjects fork: a fork walks every mapping of the process, also those
-    /// that children do not get, and hugefork may have many (with one mapping for each block of hugetlb pages, a pool of
-    /// 1 GiB makes `fork-thp` 40 % slower).
+    /// Freed, and got and populated again before the next sample, untimed. This holds for all subjects of a case if one
+    /// of them is large. It also holds for hugefork where other subjects fork: a fork walks every mapping of the
+    /// process, even those that children do not get, and hugefork may have many. With one mapping for each block of
+    /// hugetlb pages, a pool of 1 GiB makes `fork-thp` 40 % slower.
     Freed,
 }

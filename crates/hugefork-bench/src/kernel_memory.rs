@@ -1,9 +1,9 @@
 //! What the kernel subjects stand on: anonymous private mappings with 4 KiB pages, transparent huge pages or hugetlb
 //! pages.
 //!
-//! Every mapping starts on a 2 MiB boundary. Every mapping is left out of `fork(2)` until a sample asks otherwise: the
-//! subjects of a case live in one process, and a fork that had to copy the page tables of the others would be slower than
-//! the program that the subject stands for.
+//! Every mapping starts on a 2 MiB boundary. Children of `fork(2)` do not get a mapping until a sample asks for it: the
+//! subjects of a case live in one process, and a fork that had to copy the page tables of all of them would be slower
+//! than in the program that a subject stands for.
 
 use std::ffi::c_void;
 use std::fs;
@@ -19,17 +19,17 @@ use crate::work;
 /// Bytes of a huge page on x86-64, and the alignment of every mapping.
 pub const HUGE_PAGE: usize = 2 << 20;
 
-/// A huge page that takes longer than this to populate waited for the host. Warm ones take 90 us, 512 base pages 250 us; cold
-/// ones were seen to take 4800 us.
+/// A huge page that takes longer than this to populate has waited for the host. Warm ones take 90 us, 512 base pages
+/// take 250 us, and cold ones took up to 4800 us.
 const COLD_NS: u64 = 2_000_000;
 
-/// The least part of a mapping that must really be huge for its subject to carry that name.
+/// The least part of a mapping that must be huge, or the subject would not deserve its name.
 const HUGE_ENOUGH: f64 = 0.95;
 
 /// Which pages the kernel is to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageKind {
-    /// 4 KiB, transparent huge pages switched off for the mapping.
+    /// 4 KiB, with transparent huge pages switched off for the mapping.
     Base,
     /// Transparent huge pages, asked for with `MADV_HUGEPAGE`.
     Thp,
@@ -40,7 +40,7 @@ pub enum PageKind {
 /// Whether a hugetlb mapping reserves its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reserve {
-    /// Faults of this process cannot fail. The reservation is the mapping process's own: forked children have none.
+    /// Faults of this process cannot fail. The reservation belongs to the process that maps: forked children have none.
     Yes,
     /// Pages stay free for forked children, who do the writing.
     No,
@@ -84,7 +84,7 @@ impl KernelMemory {
         Ok(memory)
     }
 
-    /// Maps `len` bytes and makes them all present and writable; checks that huge pages are what was got.
+    /// Maps `len` bytes, makes them all present and writable, and checks that huge pages are huge.
     ///
     /// # Errors
     /// As [`KernelMemory::map`]; [`BenchError::CannotRun`] also if the kernel gave small pages instead of huge ones.
@@ -118,8 +118,8 @@ impl KernelMemory {
         self.len
     }
 
-    /// Makes every page present and writable. `MADV_POPULATE_WRITE` comes first because it answers an empty hugetlb pool
-    /// with an error, where a store would answer with `SIGBUS`.
+    /// Makes every page present and writable. `MADV_POPULATE_WRITE` comes first because it answers an empty hugetlb
+    /// pool with an error, where a store would answer with `SIGBUS`.
     ///
     /// # Errors
     /// [`BenchError::CannotRun`] if there is not enough memory.
@@ -130,7 +130,7 @@ impl KernelMemory {
         Ok(())
     }
 
-    /// As [`KernelMemory::touch`], by huge pages; gives the number of those that waited for the host.
+    /// As [`KernelMemory::touch`], one huge page after the other. Gives the number of those that waited for the host.
     pub(crate) fn populate_piecewise(&self) -> Result<usize, BenchError> {
         let mut cold = 0;
         for offset in (0..self.len).step_by(HUGE_PAGE) {
@@ -147,7 +147,7 @@ impl KernelMemory {
         assert!(offset + len <= self.len);
         // SAFETY: within our own mapping; contents stay.
         match unsafe { madvise(self.as_ptr().add(offset).cast(), len, Advice::LinuxPopulateWrite) } {
-            // Before Linux 5.14 the stores that follow do it.
+            // Before Linux 5.14 the stores that follow make pages present.
             Ok(()) | Err(Errno::INVAL) => Ok(()),
             Err(errno) => Err(BenchError::CannotRun(format!(
                 "the kernel had no memory for {} of {}: {errno}; take a smaller --size",
@@ -189,8 +189,8 @@ impl KernelMemory {
         self.counted("LazyFree:")
     }
 
-    /// Checks that a touched mapping really has huge pages where it was asked to: with fragmented memory the kernel gives
-    /// 4 KiB pages without a word, and the figures would carry the wrong name.
+    /// Checks that a touched mapping has the huge pages that it asked for. If memory is fragmented the kernel gives 4
+    /// KiB pages silently, and the figures would carry the wrong name.
     ///
     /// # Errors
     /// [`BenchError::CannotRun`] if less than 95 % is huge.
@@ -198,7 +198,7 @@ impl KernelMemory {
         self.check_huge_bytes(self.len)
     }
 
-    /// As [`KernelMemory::check_huge`] where only the huge pages that make up `touched` bytes were touched.
+    /// As [`KernelMemory::check_huge`], if only `touched` bytes of it, in whole huge pages, were touched.
     ///
     /// # Errors
     /// [`BenchError::CannotRun`] if less than 95 % of `touched` is huge.
@@ -222,7 +222,7 @@ impl KernelMemory {
     fn counted(&self, field: &str) -> usize {
         let from = self.start.as_ptr() as usize;
         let smaps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-        // Neighbouring mappings with equal flags may be one entry; what lies outside ours is counted or not as ours is.
+        // Neighbouring mappings with equal flags may be one entry, so the count may include what lies outside ours.
         counted_in(&smaps, field, from..from + self.len).min(self.len)
     }
 
@@ -280,7 +280,8 @@ fn map_aligned(len: usize) -> Result<NonNull<u8>, BenchError> {
             .map_err(|errno| BenchError::system("mmap", errno))?
             .cast::<u8>();
     let before = start.align_offset(HUGE_PAGE);
-    // SAFETY: `before < HUGE_PAGE`, so both cut ranges and the kept one lie within the new mapping, which nobody uses yet.
+    // SAFETY: `before < HUGE_PAGE`, so both cut ranges and the kept one lie within the new mapping, which nobody uses
+    // yet.
     unsafe {
         if before > 0 {
             munmap(start.cast(), before).map_err(|errno| BenchError::system("munmap", errno))?;

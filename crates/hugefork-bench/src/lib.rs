@@ -3,17 +3,18 @@
 //!
 //! ```text
 //! Options ──Plan::new──▶ Plan ──Plan::settle(host)──▶ what runs, what does not and why
-//!                                      │
-//!                                 runner::run        round 0 warms up, rounds 1…n count; each round runs every subject once;
-//!                                      │            budget cuts sizes and rounds, load and counters look at the machine
-//!                                   Report ──▶ JSON (schema 1), ratios::compare ──▶ hugefork beside the others
+//!                          │
+//!                     runner::run      round 0 warms up, rounds 1…n count; each round runs every subject once;
+//!                          │           budget cuts sizes and rounds, load and counters look at the machine
+//!                       Report ──▶ JSON (schema 1), ratios::compare ──▶ hugefork beside the others
 //! ```
 //!
-//! What makes two figures comparable is decided here and said where it is decided: [`work`] has the loads and stores that
-//! every subject runs, [`tasks`] how several run at once, [`clock`] what a time is, [`kernel_memory`] what the kernel
-//! subjects stand on, and each module in [`cases`] what one sample is.
+//! Each file says what it does to keep figures comparable: [`work`] has the loads and stores that every subject runs,
+//! [`tasks`] runs several subjects' tasks at once, [`clock`] takes times, [`kernel_memory`] is what the kernel's
+//! subjects stand on, and each module in [`cases`] says what one sample is. [`Case`] is all that the planner, the
+//! runner and the ratios know of a case.
 //!
-//! Relies on Linux: `/proc`, `/sys`, `fork(2)`, futexes.
+//! It relies on Linux: `/proc`, `/sys`, `fork(2)`, futexes.
 
 pub mod affinity;
 mod budget;
@@ -65,7 +66,7 @@ pub use subject::Subject;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// And that in the README of the project.
+/// The code in the README of the project is tested, too.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct ProjectReadme;

@@ -1,6 +1,6 @@
-//! What else is at work on the machine while a bench runs: other programs, the hypervisor, the swap, the frequency.
+//! What else happens on the machine while a bench runs: other programs, the hypervisor, swapping, changes of frequency.
 //!
-//! Each figure is of one case, told as a warning where it is large enough to bend the case's figures.
+//! Each is watched case by case, and becomes a warning if it is large enough to bend the figures of the case.
 
 use std::fs;
 use std::thread::sleep;
@@ -8,22 +8,22 @@ use std::time::{Duration, Instant};
 
 use crate::clock::{CpuTime, now_fenced};
 
-/// Part of the machine's CPU time that others may take.
+/// The part of the machine's CPU time that other programs may take without a warning.
 const OTHERS: f64 = 0.10;
 
-/// Part of it that the hypervisor may.
+/// The part of it that the hypervisor may take.
 const STEAL: f64 = 0.02;
 
-/// How much the speed of the CPU may change.
+/// The part by which the speed of the CPU may change.
 const DRIFT: f64 = 0.05;
 
-/// Below that, ticks of 10 ms say little.
+/// Over less time than this, ticks of 10 ms say little.
 const SHORTEST: Duration = Duration::from_millis(500);
 
-/// How long is listened before the first case.
+/// How long the machine is watched before the first case.
 const LISTEN: Duration = Duration::from_millis(200);
 
-/// What the counters say at one moment.
+/// All that is watched, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Reading {
     /// Seconds since some moment.
@@ -34,7 +34,7 @@ struct Reading {
     steal: f64,
     /// CPU seconds of this process and of its children that have ended.
     own: f64,
-    /// Pages that went to the swap or came from it.
+    /// Pages that went to swap or came from it.
     swapped: f64,
     /// Nanoseconds of a fixed piece of work.
     speed: f64,
@@ -44,13 +44,13 @@ struct Reading {
 #[derive(Debug)]
 pub(crate) struct Watch {
     cpus: f64,
-    /// The speed that was told last, or that it began with.
+    /// The speed at the last warning, or at the beginning.
     speed: f64,
     last: Reading,
 }
 
 impl Watch {
-    /// Listens for a moment before anything runs, and tells what is there already.
+    /// Watches for a moment before anything runs, and gives warnings of what happens already.
     pub(crate) fn begin() -> (Watch, Vec<String>) {
         let start = Reading::take();
         sleep(LISTEN);
@@ -62,7 +62,7 @@ impl Watch {
         (Watch { cpus: cpus as f64, speed: first.speed, last: first }, told)
     }
 
-    /// What was at work beside `case`, which is over.
+    /// Warnings of what happened beside `case`, which is over.
     pub(crate) fn case_ended(&mut self, case: &str) -> Vec<String> {
         let now = Reading::take();
         let mut told = Vec::new();
@@ -103,7 +103,7 @@ fn swapping(case: &str, from: Reading, to: Reading) -> Option<String> {
         .then(|| format!("during {case}, {pages} pages went to the swap or came from it; take a smaller --size"))
 }
 
-/// What became of the nanoseconds that a fixed piece of work takes.
+/// A warning if a fixed piece of work takes a different time than before.
 fn drift(case: &str, before: f64, after: f64) -> Option<String> {
     let slower = after / before - 1.0;
     let how = if slower > 0.0 { "slower" } else { "faster" };
@@ -157,8 +157,8 @@ fn cpu_seconds(stat: &str) -> (f64, f64) {
     ([0, 1, 2, 5, 6].map(ticks).iter().sum::<f64>() / 100.0, ticks(7) / 100.0)
 }
 
-/// Nanoseconds of multiplications that wait for each other: a number of cycles that no cache and no memory can change. The
-/// least of several, so that being interrupted does not count.
+/// Nanoseconds of multiplications that wait for each other: neither caches nor memory change their number of cycles. It
+/// is the least of several, so that interruptions do not count.
 fn speed() -> f64 {
     let once = || {
         let start = Instant::now();
@@ -203,7 +203,7 @@ mod tests {
     fn the_kernels_files_are_read() {
         assert_eq!(cpu_seconds("cpu  100 20 30 999 999 4 6 50 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n"), (1.6, 0.5));
         let before = Reading::take();
-        // Ticks of 10 ms: this goes on until there was one.
+        // Ticks come every 10 ms: this goes on until there was one.
         let after = std::iter::repeat_with(Reading::take).find(|now| now.busy > before.busy && now.own > before.own);
         assert!(after.is_some_and(|after| after.time > before.time && after.speed > 0.0));
     }

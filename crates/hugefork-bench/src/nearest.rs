@@ -1,7 +1,7 @@
-//! The nearest name to one that is not known, for error messages.
+//! The known name that is nearest to an unknown one, for error messages.
 
-/// The name out of `names` that takes the fewest insertions, deletions and replacements to reach from `wrong`; none if
-/// even the nearest is so far off that naming it would only confuse.
+/// The name out of `names` that the fewest insertions, deletions and replacements make out of `wrong`; none if even
+/// that one is so far off that it would only confuse.
 pub fn nearest<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wrong = wrong.to_lowercase();
     names
@@ -12,7 +12,7 @@ pub fn nearest<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, name)| name)
 }
 
-/// "unknown case `zero-falt`: did you mean `zero-fault`? (clear, copy, …)".
+/// "unknown case `zero-falt`: did you mean `zero-fault`? There are clear, copy, …".
 pub fn unknown<'a>(kind: &str, wrong: &str, names: impl IntoIterator<Item = &'a str> + Clone) -> String {
     let all = names.clone().into_iter().collect::<Vec<_>>().join(", ");
     match nearest(wrong, names) {

@@ -1,4 +1,4 @@
-//! What was asked for, and whether it can be.
+//! What was asked for, and whether it is possible.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::job::Scope;
 use crate::kernel_memory::HUGE_PAGE;
 use crate::subject::Subject;
 
-/// More tasks than this are taken for a slip.
+/// More tasks than this are taken to be a slip.
 const MAX_TASKS: usize = 1024;
 
 /// What was asked for.
@@ -22,19 +22,19 @@ pub struct Options {
     pub cases: Vec<&'static dyn Case>,
     /// How much is run where an option below is absent.
     pub scope: Scope,
-    /// Bytes of one area (the cases say what that is), for every case; with several, each case is run with each. If there is
-    /// none, each case has its own.
+    /// Bytes of one area (each case says what that is). With several sizes, each case is run with each; with none, each
+    /// case has its own.
     pub sizes: Vec<usize>,
     /// Tasks of the `anon-*` cases; all CPUs if absent.
     pub tasks: Option<usize>,
-    /// The blocks of `clear`, `copy` and `lazy-free`, and elsewhere of hugefork's pools, each of which is a subject of its
-    /// own. If absent what [`Case::usual_blocks`] says.
+    /// The blocks of `clear`, `copy` and `lazy-free`. In other cases they are the blocks of hugefork's pools, and each
+    /// is a subject of its own. If absent, [`Case::usual_blocks`] says which.
     pub block_sizes: Option<Vec<BlockSize>>,
     /// The backings of hugefork's pools; each is a subject of its own.
     pub backings: Vec<Backing>,
     /// Counted rounds.
     pub runs: usize,
-    /// How long all cases together may take; sizes that were not asked for and rounds are cut for it.
+    /// How long all cases together may take. Rounds, and sizes that were not asked for, are cut to fit.
     pub time_budget: Option<Duration>,
     /// Only these subjects.
     pub subjects: Option<Vec<Subject>>,
@@ -56,14 +56,14 @@ impl Options {
         }
     }
 
-    /// What cannot be on any state of the machine.
+    /// Refuses what is impossible in any state of the machine.
     pub(crate) fn check(&self, host: &Host) -> Result<(), UsageError> {
         check_numbers(self)?;
         self.sizes.iter().try_for_each(|size| check_size(self, *size, host))?;
         check_subjects(self)
     }
 
-    /// The sizes to run, each once; none where the case has its own. Never empty.
+    /// The sizes to run, each once; `None` stands for the case's own. Never empty.
     pub(crate) fn sizes(&self) -> Vec<Option<usize>> {
         let mut seen = BTreeSet::new();
         let asked: Vec<Option<usize>> =
@@ -94,13 +94,13 @@ fn check_numbers(options: &Options) -> Result<(), UsageError> {
     }
 }
 
-/// What areas are a whole number of: huge pages, for the kernel's subjects, and blocks.
+/// Areas are a whole number of these bytes: of blocks, and of huge pages for the kernel's subjects.
 pub(crate) fn unit(blocks: &[BlockSize]) -> usize {
     blocks.iter().map(|block| block.bytes()).max().unwrap_or(0).max(HUGE_PAGE)
 }
 
 fn check_size(options: &Options, size: usize, host: &Host) -> Result<(), UsageError> {
-    // A sweep's own sizes are not asked for: those that do not fit are left out, see `plan_case`.
+    // A sweep's own block sizes were not asked for: `plan_case` leaves out those that do not fit.
     let unit = unit(options.block_sizes.as_deref().unwrap_or_default());
     if size == 0 {
         return Err(UsageError(format!("--size 0: take a multiple of {}", ByteSize(unit))));

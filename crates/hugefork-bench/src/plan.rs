@@ -1,5 +1,5 @@
-//! From what was asked to what will run: sizes worked out before anything runs, memory and hugetlb pages shared out, and for
-//! each subject that cannot run the reason and its remedy.
+//! From what was asked for to what will run. The plan works out sizes before anything runs, shares out memory and
+//! hugetlb pages, and says of each subject that cannot run why, and what would help.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,10 +16,11 @@ use crate::kernel_memory::{HUGE_PAGE, PageKind};
 use crate::options::{Options, unit};
 use crate::subject::Subject;
 
-/// Fewer counted rounds than this are run, but flagged.
+/// Fewer counted rounds than this give a warning.
 pub const COUNTED_MINIMUM: usize = 5;
 
-/// Subjects may keep their memory between samples up to this part of it each, and hugefork's pools half of it together.
+/// Subjects keep their memory between samples if none takes more than this part of the machine's, and hugefork's pools
+/// together not more than half of it.
 const KEEP_SHARE: usize = 8;
 
 /// What will run.
@@ -31,18 +32,18 @@ pub struct Plan {
     pub runs: usize,
     /// How long it may take.
     pub time_budget: Option<Duration>,
-    /// What a reader must know.
+    /// What a reader must know of the figures.
     pub warnings: Vec<String>,
 }
 
 /// One case of a plan.
 #[derive(Clone, Debug)]
 pub struct CasePlan {
-    /// Which case.
+    /// The case.
     pub case: &'static dyn Case,
-    /// How much of it.
+    /// How much it does.
     pub job: Job,
-    /// What the size may be cut to, the largest first; nothing if it was asked for.
+    /// The sizes that it may be cut to, the largest first; none if its size was asked for.
     pub smaller: Vec<usize>,
     /// Why none of its subjects can run.
     pub lack: Option<String>,
@@ -51,7 +52,7 @@ pub struct CasePlan {
 }
 
 impl CasePlan {
-    /// The same with areas of `size`, which is less.
+    /// The same case with smaller areas, of `size` bytes.
     pub(crate) fn cut_to(&self, size: usize) -> CasePlan {
         let job = Job { size, rotation: self.job.rotation.min(size), ..self.job.clone() };
         let mut plan = CasePlan { job, ..self.clone() };
@@ -61,7 +62,7 @@ impl CasePlan {
         plan
     }
 
-    /// Bytes of hugetlb pages that subjects hold all the time, and the most that one takes for the length of a sample.
+    /// Bytes of hugetlb pages: what subjects hold all the time, and the most that one takes while it is sampled.
     fn hugetlb_bytes(&self) -> usize {
         let of = |keep| {
             let wanting = move |subject: &&SubjectPlan| subject.keep == keep && wants_hugetlb(subject);
@@ -70,7 +71,7 @@ impl CasePlan {
         of(Keep::Held).sum::<usize>() + of(Keep::Freed).max().unwrap_or(0)
     }
 
-    /// Shares out what `host` has right now: first to those who keep it.
+    /// Shares out what `host` has right now, first to the subjects that keep it.
     fn settle(&mut self, host: &Host, settings: Settings) {
         self.job.settings = settings;
         if self.lack.is_some() {
@@ -96,8 +97,8 @@ impl Plan {
     /// Checks `options` and works out sizes; [`Plan::settle`] then says what can run.
     ///
     /// # Errors
-    /// [`UsageError`] for what cannot be on any machine state: a size of zero, one that is not a whole number of blocks, one
-    /// larger than the memory, no tasks, no runs, a subject that no chosen case has.
+    /// [`UsageError`] for what is impossible in any state of the machine: a size that is zero, not a whole number of
+    /// blocks, or larger than the memory; no tasks; no runs; a subject that no chosen case has.
     pub fn new(options: &Options, host: &Host) -> Result<Plan, UsageError> {
         options.check(host)?;
         let mut warnings = Vec::new();
@@ -130,7 +131,7 @@ impl Plan {
         self.cases.iter().map(CasePlan::hugetlb_bytes).max().unwrap_or(0)
     }
 
-    /// Whether any sample will change the settings of [`folios::paths`] if it may.
+    /// Whether any sample changes the settings of [`folios::paths`], if it may.
     pub fn wants_folios(&self) -> bool {
         self.cases.iter().flat_map(|case| &case.subjects).any(|subject| subject.subject == Subject::KernelFolios)
     }
@@ -167,7 +168,7 @@ fn plan_case(
         tasks,
         block_size,
         density,
-        // A reference that is colder than what it is compared with would make it look slow.
+        // A reference that rotates over more than the area would be colder, and look slow.
         rotation: rotation.min(size),
         settings: Settings::Fixed,
     };
@@ -191,7 +192,7 @@ fn plan_case(
         let memory = case.memory(&plan.job, &subject).ok_or_else(|| {
             UsageError(format!("--size {} with {tasks} tasks: more than an address can name", ByteSize(size)))
         })?;
-        // Clear and copy run hugefork's kernels without a pool.
+        // Without a pool, hugefork takes part with its kernels alone.
         let Some(stock) = subject.stock().filter(|_| case.has_pool()) else {
             plan.subjects.push(SubjectPlan { subject, engine: None, memory, keep: Keep::Held, lack: None });
             continue;
@@ -208,21 +209,21 @@ fn plan_case(
     let share = host.memory_bytes.min(host.available_bytes) / KEEP_SHARE;
     let pools = plan.subjects.iter().filter(|subject| subject.engine.is_some()).map(|subject| subject.memory);
     let crowded = pools.fold(0, usize::saturating_add) > KEEP_SHARE / 2 * share;
-    // Clear and copy have one area between all of them.
+    // Without pools, all subjects share one area.
     if case.has_pool() && (crowded || plan.subjects.iter().any(|subject| subject.memory > share)) {
         plan.subjects.iter_mut().for_each(|subject| subject.keep = Keep::Freed);
     }
     Ok(plan)
 }
 
-/// Whether a subject stands on hugetlb pages. hugefork in `auto` takes them only where shmem has no huge pages at all, which
-/// the plan does not count on.
+/// Whether a subject stands on hugetlb pages. hugefork in `auto` takes them only if shmem has no huge pages at all, and
+/// the plan does not reckon with that.
 fn wants_hugetlb(planned: &SubjectPlan) -> bool {
     planned.subject.pages() == Some(PageKind::Hugetlb)
         || planned.engine.is_some_and(|engine| engine.backing == Backing::Hugetlb)
 }
 
-/// Why a subject cannot run, and what would mend that.
+/// Why a subject cannot run, and what would help.
 fn lack(planned: &SubjectPlan, host: &Host, hugetlb_free: usize) -> Option<String> {
     if wants_hugetlb(planned) {
         return (hugetlb_free < planned.memory).then(|| {
@@ -242,7 +243,7 @@ fn lack(planned: &SubjectPlan, host: &Host, hugetlb_free: usize) -> Option<Strin
             host.thp.enabled
         ));
     }
-    // A tenth stays for everybody else.
+    // A tenth is left for the rest of the machine.
     let usable = host.available_bytes / 10 * 9;
     (planned.memory > usable).then(|| {
         format!(
@@ -253,7 +254,7 @@ fn lack(planned: &SubjectPlan, host: &Host, hugetlb_free: usize) -> Option<Strin
     })
 }
 
-/// A size that every subject of the case fits with, on machines with little memory too.
+/// A size at which every subject of the case fits into memory, also on small machines.
 fn default_size(case: &dyn Case, scope: Scope, tasks: usize, host: &Host, rotation: usize, unit: usize) -> usize {
     let wanted = case.usual_size(scope).max(if case.rotates() { rotation } else { 0 });
     // `tasks + 1` areas are the most that a case holds; hugefork keeps another rotation for its reference.
@@ -267,7 +268,7 @@ fn smaller_sizes(size: usize, least: usize, unit: usize) -> Vec<usize> {
     halves.take_while(|half| *half >= least.max(unit) && half.is_multiple_of(unit)).collect()
 }
 
-/// Less memory than this may stay in the caches from one round to the next.
+/// An area smaller than this may stay in the caches from one round to the next.
 fn cold(host: &Host) -> usize {
     4 * host.last_level_cache()
 }

@@ -140,7 +140,7 @@ fn hugetlb_pages_are_shared_out_and_who_gets_none_is_told_why() {
     for part in ["backing hugetlb: ", "needs 64 free", "vm.nr_hugepages=64", "--tune"] {
         assert!(why.contains(part), "{why}");
     }
-    // On `auto` it goes on with what there is.
+    // With `auto` it takes what there is.
     assert!(none.iter().any(|subject| subject.engine.is_some() && subject.lack.is_none()));
 }
 
@@ -205,7 +205,7 @@ fn several_blocks_are_works_of_clear_and_subjects_of_pools() {
         [
             (CLEAR, BlockSize::MIB_2, 2),
             (CLEAR, BlockSize::KIB_64, 2),
-            // hugefork with each, the kernel once: all go in the same strides.
+            // hugefork with each block size and the kernel once, since all use the same stride.
             (ZERO_FAULT, BlockSize::MIB_2, 3),
         ]
     );
@@ -237,7 +237,7 @@ fn a_sweep_goes_over_its_blocks_and_leaves_out_what_does_not_fit() {
     assert!(plan.cases[2].subjects.iter().any(|subject| subject.subject == Subject::Reversed));
     assert!(plan.cases.iter().all(|case| case.lack.is_none()));
 
-    // By --size, and by memory.
+    // It does not fit by --size, or by memory.
     let lacks = |options: &Options, host: &Host| -> Vec<Option<String>> {
         let mut plan = Plan::new(options, host).unwrap();
         plan.settle(host, Settings::Fixed);

@@ -1,16 +1,16 @@
-//! From results to ratios: hugefork beside the others, case by case.
+//! From results to ratios: hugefork beside the other subjects, case by case.
 
 use crate::case::Case;
 use crate::metric::{Better, Metric};
 use crate::result::{CaseResult, Report};
 use crate::subject::{Subject, linux_order};
 
-/// What hugefork is compared with as.
+/// How a subject stands beside hugefork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rank {
-    /// Does the same for the program: a candidate for the best of them.
+    /// It does the same service for the program, and may be the best of hugefork's rivals.
     Rival,
-    /// Worth knowing, but not the same service; the text says why.
+    /// It is worth knowing, but does not do the same service; the text says why.
     Aside(&'static str),
 }
 
@@ -23,7 +23,7 @@ pub struct Beside {
     pub median: f64,
     /// How many times better hugefork is; less than 1 if it is worse.
     pub ratio: f64,
-    /// As what it is compared.
+    /// How it stands beside hugefork.
     pub rank: Rank,
 }
 
@@ -34,7 +34,7 @@ pub struct Comparison {
     pub case: &'static dyn Case,
     /// hugefork's result.
     pub ours: CaseResult,
-    /// The others, the strongest rival first, then the other rivals, then what stands aside.
+    /// The other subjects: the strongest rival first, then the other rivals, then those that stand aside.
     pub others: Vec<Beside>,
 }
 
@@ -58,7 +58,7 @@ pub fn compare(report: &Report) -> Vec<Comparison> {
             let same_work = |other: &&CaseResult| {
                 other.case == ours.case
                     && other.metric == ours.metric
-                    // What only one of them has (a backing, a kernel) is what sets them apart.
+                    // What only one of them has (a backing, a kernel) sets them apart.
                     && other.params.iter().all(|(name, value)| {
                         WORK.iter().all(|shared| shared != name) || ours.params.get(name) == Some(value)
                     })
@@ -114,7 +114,7 @@ fn rank(case: &dyn Case, subject: &str) -> Option<Rank> {
     let subject: Subject = subject.parse().ok()?;
     match &subject {
         ours if ours.stock().is_some() => None,
-        // Single kernels are the full list's matter, but for the one that Linux uses.
+        // Single kernels belong to the full list, except for the one that Linux uses.
         Subject::Kernel(kernel) if *kernel != linux_order() => None,
         Subject::Reversed => None,
         other => Some(case.aside(other).map_or(Rank::Rival, Rank::Aside)),

@@ -10,9 +10,9 @@
 //!   "not_run": [ { "case": …, "subject": …, "why": … } ], "failed": [ … ], "warnings": [ … ], "interrupted": false }
 //! ```
 //!
-//! Names are stable. Raw samples are kept, in the order in which they were taken; minimum and maximum follow from them.
-//! User and system time ride along as the metrics `user` and `sys` of the same entry, and so do `cycles`, `instructions` and
-//! `llc_misses` (in millions) where the CPU counts them; where it does not, `counters` says why.
+//! Names are stable. Raw samples are kept in the order in which they were taken, and give the minimum and the maximum.
+//! Each subject also has its user and system time, as the metrics `user` and `sys`, and `cycles`, `instructions` and
+//! `llc_misses` (in millions) if the CPU counts them. If it does not, `counters` says why.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,19 +34,20 @@ pub struct Report {
     pub schema: u32,
     /// hugefork's version.
     pub version: String,
-    /// The commit that it was built from, with `-changed` behind it if it was not all committed; none outside of a repository.
+    /// The commit that it was built from, followed by `-changed` if not everything was committed; none outside of a
+    /// repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// When this was begun: UTC, such as `2026-11-21T14:53:23Z`.
+    /// When the bench began: UTC, such as `2026-11-21T14:53:23Z`.
     #[serde(default)]
     pub date: String,
-    /// The command that measured this.
+    /// The command.
     pub command: String,
-    /// What it was measured on.
+    /// The machine.
     pub host: Host,
-    /// What was measured.
+    /// Figures.
     pub results: Vec<CaseResult>,
-    /// What was measured and is no single figure.
+    /// Figures that are curves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub curves: Vec<CurveResult>,
     /// Subjects that the machine cannot run.
@@ -79,7 +80,7 @@ pub struct CaseResult {
     pub metric: String,
     /// The metric's unit.
     pub unit: String,
-    /// One value a counted round, in order.
+    /// One value for each counted round, in order.
     pub samples: Vec<f64>,
     /// Their median.
     pub median: f64,
@@ -101,12 +102,12 @@ pub struct CurveResult {
     pub subject: String,
     /// What distinguishes this from other runs of the subject.
     pub params: Params,
-    /// What the values are: `latency` of a write, `cost` of one that is asked for at some time.
+    /// What the values are: `latency` of a write, or `cost` of a write by the time at which the program asks for it.
     pub metric: String,
     /// Their unit.
     pub unit: String,
-    /// What the places are: `percentile`, or `time` in milliseconds since the call that takes a snapshot, up to which a
-    /// value holds (0: before it).
+    /// What the places are: `percentile`, or `time` in milliseconds since the call that takes a snapshot. A value holds
+    /// up to its time, and 0 stands for all time before the call.
     pub over: String,
     /// Rounds that were counted.
     pub rounds: usize,
@@ -126,7 +127,7 @@ pub struct Absent {
     pub case: String,
     /// The subject's name.
     pub subject: String,
-    /// Why, and what would mend it.
+    /// Why, and what would help.
     pub why: String,
 }
 
@@ -135,13 +136,13 @@ impl Absent {
         Absent { case: case.to_owned(), subject, why }
     }
 
-    /// Whether it would have run, had there been more time.
+    /// Whether it did not run only for lack of time.
     pub fn lacked_time(&self) -> bool {
         self.why.starts_with(TIME_BUDGET)
     }
 }
 
-/// The parameters of an entry, by name, in the names' order.
+/// The parameters of an entry by name, in the order of the names.
 pub type Params = BTreeMap<String, Param>;
 
 /// One parameter: a word, a size such as `2MiB`, or a number.
@@ -286,7 +287,7 @@ mod tests {
         );
         let date = json["date"].as_str().unwrap();
         assert!(date.len() == 20 && date.ends_with('Z'), "{date}");
-        // Digits of a commit where there is one to name, and nothing in its place elsewhere.
+        // Digits of a commit in a repository, and nothing elsewhere.
         if let Some(commit) = json.get("commit") {
             let digits = commit.as_str().unwrap().trim_end_matches("-changed");
             assert!(digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()), "{digits}");

@@ -6,9 +6,9 @@
 //! round 2   C D A B    counted …
 //! ```
 //!
-//! Each round runs every subject once, so that whatever else the machine does falls on all alike; it starts with another
-//! subject each time, so that nobody always runs in somebody's wake. What has been counted is [kept](Kept) where another
-//! thread finds it at any time, in the midst of a sample too. Results are handed out after every case.
+//! Each round runs every subject once, so that whatever else the machine does hits all alike. It starts with another
+//! subject each time, so that none always runs after the same other one. What has been counted is [kept](Kept) where
+//! another thread can read it at any time. The observer gets the results after every case.
 
 use std::ops::RangeInclusive;
 use std::sync::Mutex;
@@ -31,26 +31,26 @@ use crate::sample::{Entry, Work};
 pub use crate::tally::Kept;
 use crate::tally::{Taken, Tallies, lock};
 
-/// Where a run has got to.
+/// How far a run has got.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress<'a> {
     /// The case that runs.
     pub case: &'static dyn Case,
-    /// Which one that is, from 1.
+    /// The number of that case, from 1.
     pub place: usize,
-    /// How many there are.
+    /// How many cases there are.
     pub cases: usize,
     /// The subject that was sampled last.
     pub subject: &'a str,
     /// The median of its [`Case::lead_metric`] so far; none before anything was counted.
     pub estimate: Option<f64>,
-    /// Samples taken in this case, the warm-up's included.
+    /// Samples taken in this case, including the warm-up's.
     pub done: usize,
     /// Samples that this case will take.
     pub of: usize,
 }
 
-/// Who is told how it goes.
+/// Somebody who is told how a run goes.
 pub trait Observer {
     /// A sample was taken.
     fn sampled(&mut self, progress: Progress<'_>);
@@ -58,7 +58,7 @@ pub trait Observer {
     /// A case is over, or was stopped; `report` holds its results.
     ///
     /// # Errors
-    /// Ends the run: results that cannot be kept are not worth measuring.
+    /// An error ends the run: results that cannot be kept are not worth measuring.
     fn case_ended(&mut self, case: &dyn Case, report: &Report) -> Result<(), String>;
 }
 
@@ -95,7 +95,7 @@ pub fn run(plan: &Plan, host: &Host, kept: &Mutex<Kept>, observer: &mut dyn Obse
     Ok(())
 }
 
-/// Who watches a run.
+/// What a run has besides its plan: where results go, who is told, the clock and the counters.
 struct Watch<'a> {
     kept: &'a Mutex<Kept>,
     observer: &'a mut dyn Observer,
@@ -129,7 +129,7 @@ fn fit_case(plan: &CasePlan, runs: usize, budget: Budget, watch: &mut Watch<'_>)
         run = CaseRun::new(&chosen, watch);
         round = Some(run.warm_up(runs, watch));
     }
-    // Of what the warm-ups have left.
+    // In the time that the warm-ups have left.
     let fit = |round| budget::rounds(round, budget.share(clock()), budget.left(clock()), runs);
     let Some(fit) = round.and_then(fit) else {
         let why = format!("{allowed}: {} rounds do not fit into what is left of it", budget::fewest(runs));
@@ -151,14 +151,14 @@ fn fit_case(plan: &CasePlan, runs: usize, budget: Budget, watch: &mut Watch<'_>)
     lock(watch.kept).is_over();
 }
 
-/// A case on its way; what comes of it is in [`Kept::going`], in the same order.
+/// A case that runs. Its samples are in [`Kept::going`], with its subjects in the same order.
 struct CaseRun<'a> {
     plan: &'a CasePlan,
     running: Vec<Running>,
 }
 
 impl<'a> CaseRun<'a> {
-    /// Takes the place of the case before in what is kept.
+    /// Makes the case the one that runs, in what is kept.
     fn new(plan: &'a CasePlan, watch: &Watch<'_>) -> CaseRun<'a> {
         let mut run = CaseRun { plan, running: Vec::new() };
         let mut tallies = Tallies::new(plan.case);
@@ -175,14 +175,14 @@ impl<'a> CaseRun<'a> {
         run
     }
 
-    /// Takes the round that does not count, of as many as will, and tells how long it took.
+    /// Takes the round that does not count and gives the time that it took.
     fn warm_up(&mut self, runs: usize, watch: &mut Watch<'_>) -> Duration {
         let start = (watch.clock)();
         self.rounds(0..=0, runs, watch);
         (watch.clock)().saturating_duration_since(start)
     }
 
-    /// Takes rounds `which` out of a warm-up and `runs`.
+    /// Takes the rounds `which`, where 0 is the warm-up and `runs` is the last.
     fn rounds(&mut self, which: RangeInclusive<usize>, runs: usize, watch: &mut Watch<'_>) {
         let subjects = self.running.len();
         for round in which {
@@ -232,7 +232,7 @@ impl Running {
             let pool = self.work.pool().into_iter();
             (pool.flat_map(|(pool, kernel)| engine::granted(pool, kernel)).collect(), self.work.caveat())
         });
-        // Of case and round only: in a round, every subject gets the same targets.
+        // The seed is of case and round only: in a round, every subject gets the same targets.
         let mut targets = Random::of(plan.case.name(), round);
         let before = counters.read();
         let mut measures = self.work.sample(&mut targets)?;

@@ -59,7 +59,7 @@ impl Work for Fake {
     }
 }
 
-/// Looks at what is kept after so many samples.
+/// Reads what is kept after so many samples.
 struct LookAfter<'a> {
     left: usize,
     kept: &'a Mutex<Kept>,
@@ -117,7 +117,7 @@ fn run_fakes(keep: Keep, entries: Vec<Entry>, runs: usize) -> Report {
     look_at_fakes(keep, entries, runs, usize::MAX).1
 }
 
-/// Takes so long for each sample, by a clock that only samples move.
+/// Each of its samples takes so long, by a clock that only samples move.
 struct Slow {
     takes: Duration,
     now: Rc<Cell<Instant>>,
@@ -192,7 +192,7 @@ fn subjects_take_turns_and_the_warm_up_does_not_count() {
 #[test]
 fn unsteady_figures_are_told() {
     let log = Log::default();
-    // Values 1 and 2 differ by no more than the factor allowed, 1 to 3 do.
+    // Values from 1 to 2 differ by no more than the factor that is allowed; values from 1 to 3 do.
     let steady = run_fakes(Keep::Held, vec![entry(Subject::Fork4k, "4k", &log, None)], 2);
     assert!(steady.warnings.is_empty(), "{:?}", steady.warnings);
     let unsteady = run_fakes(Keep::Held, vec![entry(Subject::Fork4k, "4k", &log, None)], 3);

@@ -1,4 +1,4 @@
-//! What a subject is to the runner: memory that is made ready, one sample taken, memory given back.
+//! What a subject does for the runner: it makes memory ready, takes a sample, and gives the memory back.
 
 use hugefork::Pool;
 use hugefork_kernels::Kernel;
@@ -29,12 +29,13 @@ pub(crate) trait Work {
     /// Gives the memory back. Not timed.
     fn release(&mut self);
 
-    /// hugefork's pool, once there is one, and the kernel that its faults run in this case, if they do.
+    /// hugefork's pool, once there is one, and the clear or copy kernel that its faults run in this case, if they run
+    /// one.
     fn pool(&self) -> Option<(&Pool, Option<Kernel>)> {
         None
     }
 
-    /// What a reader must know about these figures, known once memory was got.
+    /// What a reader must know about these figures. It is known once memory was got.
     fn caveat(&self) -> Option<String> {
         self.pool().and_then(|(pool, _)| engine::caveat(pool))
     }
@@ -45,11 +46,12 @@ pub struct Entry {
     pub(crate) subject: Subject,
     pub(crate) params: Params,
     pub(crate) keep: Keep,
-    /// Or why it cannot run.
+    /// The subject at work, or why it cannot run.
     pub(crate) work: Result<Box<dyn Work>, String>,
 }
 
-/// A line for each of `subjects`: the case's `params`, what hugefork's pool was asked for, and what `make` makes.
+/// An entry for each of `subjects`, with the `params` of the case, what hugefork's pool is asked for, and what `make`
+/// makes.
 pub(crate) fn entries(
     subjects: &[SubjectPlan],
     params: &Params,

@@ -1,12 +1,11 @@
-//! Results as CSV: a line a sample, so that a spreadsheet or a data frame can group them as it likes. Each parameter that any
-//! result has is a column.
+//! Results as CSV: a line for each sample, so that a spreadsheet or a data frame can group them as it likes.
 
 use std::collections::BTreeSet;
 
 use crate::result::{Param, Report};
 
 impl Report {
-    /// As CSV with a header: a line a sample, and a column for each parameter that any result has.
+    /// As CSV with a header: a line for each sample, and a column for each parameter that any result has.
     ///
     /// # Errors
     /// None in practice: it is written to memory.

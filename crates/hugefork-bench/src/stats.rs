@@ -1,6 +1,7 @@
-//! Median, least and greatest of a set of samples. No mean: one disturbed run in five moves a mean, not a median.
+//! Median, least and greatest of a set of samples. There is no mean: one disturbed run in five moves a mean, and not a
+//! median.
 
-/// What a set of samples comes to.
+/// A set of samples in three figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     /// Least sample.
@@ -20,7 +21,7 @@ impl Summary {
     }
 }
 
-/// The median of `samples`, which are left sorted; none if there are none.
+/// The median of `samples`, which it sorts; none if there are none.
 pub fn median_in_place(samples: &mut [f64]) -> Option<f64> {
     samples.sort_unstable_by(f64::total_cmp);
     let middle = samples.len() / 2;

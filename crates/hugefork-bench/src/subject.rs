@@ -1,4 +1,4 @@
-//! Who is measured: hugefork, the kernel's ways, libc's functions, and single clear and copy kernels.
+//! Who is measured: hugefork, the kernel's own ways, libc's functions, and single clear and copy kernels.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ pub enum Subject {
     HugeforkDefault,
     /// hugefork with a stock of zeroed blocks, filled before each sample.
     HugeforkZeroed,
-    /// hugefork with a stock of zeroed blocks that is empty when a sample begins, and refills meanwhile.
+    /// hugefork with a stock of zeroed blocks that is empty when a sample begins, and refills during it.
     HugeforkRefilling,
     /// Anonymous memory with transparent huge pages.
     KernelThp,
@@ -47,13 +47,14 @@ pub enum Subject {
 /// What a pool of hugefork does about blocks that were used before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stock {
-    /// Nothing, for there are none: all its blocks are new, and get their memory when they are used or ahead of it.
+    /// Nothing, since there are none: all blocks are new, and get their memory when they are used or before.
     Unused,
     /// Clears them at the fault.
     Without,
-    /// Has a thread clear them ahead of the faults; when a sample begins it has cleared them all.
+    /// A thread clears them before they fault; when a sample begins it has cleared all of them.
     Filled,
-    /// Likewise, but when a sample begins all its blocks have just come back unzeroed.
+    /// A thread clears them before they fault; when a sample begins all of them have just come back, and none is
+    /// cleared.
     Refilling,
 }
 
@@ -135,7 +136,7 @@ impl FromStr for Subject {
         if let Some(named) = Self::NAMED.into_iter().find(|subject| subject.fixed_name() == Some(text)) {
             return Ok(named);
         }
-        // Kernels have a slash in their name; anything else is a slip in a fixed one.
+        // Names of kernels have a slash; a name without one is a slip in a fixed name.
         if !text.contains('/') {
             return Err(nearest::unknown("subject", text, Self::NAMED.iter().filter_map(Subject::fixed_name)));
         }
@@ -154,7 +155,7 @@ pub(crate) fn linux_order() -> Kernel {
     with_rep(Order::TargetLast)
 }
 
-/// The whole block in one go.
+/// One call over the whole block.
 pub(crate) fn one_call() -> Kernel {
     with_rep(Order::Straight)
 }

@@ -1,6 +1,7 @@
-//! What comes of a run: samples and curves by subject, while a case runs, and results of the cases that are over.
+//! What a run has found so far: samples and curves of the case that runs, by subject, and results of the cases that are
+//! over.
 //!
-//! It is kept where another thread finds it at any time, in the midst of a sample too.
+//! It is kept where another thread can read it at any time, even in the middle of a sample.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +12,7 @@ use crate::metric::{Measure, Metric};
 use crate::result::{Absent, CaseResult, CurveResult, Params, Report};
 use crate::stats::Summary;
 
-/// Samples that differ by more than this factor are told about.
+/// Samples that differ by more than this factor give a warning.
 const UNSTEADY: f64 = 2.0;
 
 /// What has been found so far.
@@ -29,7 +30,7 @@ impl Kept {
         Mutex::new(Kept { report, going: None })
     }
 
-    /// All of it, with what has been counted of the case that runs.
+    /// Everything, with what has been counted of the case that runs.
     pub fn report(&self) -> Report {
         let mut report = self.report.clone();
         if let Some(tallies) = &self.going {
@@ -46,14 +47,14 @@ impl Kept {
     }
 }
 
-/// What is kept is whole between any two lines that hold it.
+/// Also after a panic: whoever holds the lock leaves nothing half done.
 pub(crate) fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What came of a sample.
 pub(crate) enum Taken {
-    /// Of the first round, which does not count: what the work stands on, and what to keep in mind.
+    /// The first round, which does not count: what the subject stands on, and what a reader must know of its figures.
     WarmUp {
         params: Params,
         caveat: Option<String>,
@@ -85,14 +86,15 @@ impl Tallies {
         self.not_run.push(Absent::new(self.case.name(), subject, why));
     }
 
-    /// Adds what came of a sample of the subject at `place`. Gives its name, and the median so far of what the case is about.
+    /// Adds what came of a sample of the subject at `place`. Gives its name, and the median so far of what the case is
+    /// about.
     pub(crate) fn add(&mut self, place: usize, taken: Taken) -> (String, Option<f64>) {
         let tally = &mut self.list[place];
         tally.add(taken);
         (tally.name.clone(), tally.estimate(self.case))
     }
 
-    /// Leaves only that nobody ran.
+    /// Notes that no subject ran, and why, and forgets their samples.
     pub(crate) fn leave_out(&mut self, why: &str) {
         let left = self.list.drain(..).map(|tally| Absent::new(self.case.name(), tally.name, why.to_owned()));
         self.not_run.extend(left);
@@ -113,7 +115,7 @@ struct Tally {
     name: String,
     params: Params,
     samples: Vec<(Metric, Vec<f64>)>,
-    /// Each with the rounds that were counted.
+    /// For each kind of curve, those of the rounds that were counted.
     curves: Vec<Vec<Curve>>,
     caveat: Option<String>,
     ended: Option<BenchError>,
@@ -166,7 +168,7 @@ impl Tally {
 
     fn report(&self, case: &dyn Case, report: &mut Report) {
         if let Some(error) = &self.ended {
-            // Half a subject is not a figure; it is listed by its error alone.
+            // The samples before the error are no figure: only the error is listed.
             let list = if error.is_lack() { &mut report.not_run } else { &mut report.failed };
             list.push(Absent::new(case.name(), self.name.clone(), error.to_string()));
             return;
@@ -212,7 +214,7 @@ impl Tally {
     }
 }
 
-/// To the nanosecond or better, whatever the unit: the digits behind that are the arithmetic's.
+/// Rounds to the nanosecond or better, whatever the unit: further digits are only rounding errors.
 fn tidy(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }

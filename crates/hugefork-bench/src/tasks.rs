@@ -7,12 +7,12 @@
 //!                                        ├─ write phase: start … greatest end ─┤
 //! ```
 //!
-//! The kernel's subjects are processes, as in vm-scalability, for that is the kernel's best case: threads of one process
-//! would share its memory map and its locks. hugefork's are threads, since regions belong to a process. Both run
+//! The kernel's tasks are processes, as in vm-scalability. That is the kernel's best case: threads of one process would
+//! share its memory map and its locks. hugefork's tasks are threads, since regions belong to a process. Both run
 //! [`write_words`](crate::work::write_words) and nothing else between the start and their end.
 //!
-//! A forked child allocates nothing, locks nothing and never returns: it pins itself, waits on a futex in a shared page,
-//! writes, notes its end in that page and leaves by `_exit`. It dies with its parent.
+//! A forked child allocates nothing, locks nothing and never returns: it pins itself, waits on a futex in a shared
+//! page, writes, notes its end in that page and leaves by `_exit`. It dies with its parent.
 
 use std::mem;
 use std::ptr;
@@ -29,7 +29,7 @@ use crate::clock::{self, CpuTime};
 use crate::error::BenchError;
 use crate::work;
 
-/// What one task writes: addresses rather than pointers, so that it crosses threads.
+/// What one task writes. It is an address and not a pointer, so that it can cross threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Area {
     start: usize,
@@ -43,7 +43,7 @@ impl Area {
     }
 }
 
-/// What a team's write phase came to.
+/// The result of a team's write phase.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// Seconds from the common start to the end of the slowest task.
@@ -52,7 +52,7 @@ pub struct Outcome {
     pub cpu: CpuTime,
 }
 
-/// Created tasks that wait at the line.
+/// Tasks that were created and wait at the line.
 #[derive(Debug)]
 pub struct Team {
     board: Arc<Board>,
@@ -77,7 +77,7 @@ const DONE: u32 = 1;
 const WRONG: u32 = 2;
 const UNPINNED: u32 = 3;
 
-/// One task's notes, on lines of their own so that ends do not disturb each other.
+/// One task's notes, on cache lines of their own, so that tasks do not disturb each other at their ends.
 #[repr(C, align(128))]
 struct Slot {
     state: AtomicU32,
@@ -94,7 +94,7 @@ struct Line {
     state: AtomicU32,
 }
 
-/// The shared page: the line, then a slot a task.
+/// The shared page: the line, then a slot for each task.
 #[derive(Debug)]
 struct Board {
     start: *mut u8,
@@ -128,7 +128,7 @@ impl Board {
         unsafe { &*self.start.add(mem::size_of::<Line>()).cast::<Slot>().add(task) }
     }
 
-    /// Opens the line, or sends everybody home.
+    /// Opens the line, or sends all tasks home.
     fn release(&self, state: u32) {
         self.line().store(state, Ordering::Release);
         let _ = futex::wake(self.line(), futex::Flags::empty(), i32::MAX as u32);
@@ -140,8 +140,8 @@ impl Board {
             if state != WAIT {
                 return state;
             }
-            // Asleep, not spinning: tasks that spin on every CPU would keep the parent from creating the others.
-            // Woken, interrupted or too late to sleep: look again in each case.
+            // Tasks sleep and do not spin: if they spun on every CPU, the parent could not create the others. Whether
+            // woken, interrupted or too late to sleep, a task looks again.
             let _ = futex::wait(self.line(), futex::Flags::empty(), WAIT, None);
         }
     }
@@ -191,32 +191,32 @@ unsafe fn task(board: &Board, index: usize, area: Area, cpu: usize) -> u32 {
 }
 
 impl Team {
-    /// Forks one child an area, pinned to `cpus` in turn.
+    /// Forks one child for each area, pinned to `cpus` in turn.
     ///
     /// # Safety
-    /// The areas are memory that children get copy-on-write, aligned to 8, and writable.
+    /// The areas are writable memory, aligned to 8, that children get copy-on-write.
     ///
     /// # Errors
     /// [`BenchError::System`] if a fork fails; children created before it are sent home.
     pub unsafe fn of_processes(areas: &[Area], cpus: &[usize]) -> Result<Team, BenchError> {
         let mut team = Team { board: Arc::new(Board::new(areas.len())?), tasks: Vec::with_capacity(areas.len()) };
-        // The first reading sets the clock up, which a child must not do.
+        // The first reading sets up the clock, which a child must not do.
         let _ = clock::now();
         for (index, area) in areas.iter().enumerate() {
             let cpu = cpus[index % cpus.len()];
-            // SAFETY: the child calls only `task`, which neither allocates nor locks, and leaves by `_exit`; the area is its
-            // own copy by contract.
+            // SAFETY: the child calls only `task`, which neither allocates nor locks, and leaves by `_exit`; the area
+            // is its own copy by contract.
             let pid = unsafe { fork_child(|| task(&team.board, index, *area, cpu)) }?;
             team.tasks.push(Task::Process(pid));
         }
         Ok(team)
     }
 
-    /// Starts one thread an area, pinned to `cpus` in turn.
+    /// Starts one thread for each area, pinned to `cpus` in turn.
     ///
     /// # Safety
-    /// The areas are disjoint writable memory, aligned to 8, that nobody else accesses, and that stays valid until the team
-    /// has finished or is dropped. The team is not leaked.
+    /// The areas are disjoint writable memory, aligned to 8, that nobody else accesses, and that stays valid until the
+    /// team has finished or is dropped. The team is not leaked.
     ///
     /// # Errors
     /// [`BenchError::System`] if a thread cannot be started; those before it are sent home.
@@ -236,11 +236,11 @@ impl Team {
         Ok(team)
     }
 
-    /// Opens the line and waits for all to finish.
+    /// Opens the line and waits until all tasks have finished.
     ///
     /// # Errors
-    /// [`BenchError::Task`] if one dies or cannot be pinned, [`BenchError::WrongContents`] if its area does not hold what it
-    /// wrote.
+    /// [`BenchError::Task`] if one dies or cannot be pinned, [`BenchError::WrongContents`] if its area does not hold
+    /// what it wrote.
     pub fn run(mut self) -> Result<Outcome, BenchError> {
         let tasks = self.tasks.len();
         let start = clock::now();
@@ -292,7 +292,7 @@ impl Team {
 }
 
 impl Drop for Team {
-    /// Sends home whoever still waits at the line, so that nobody writes into an area that is about to go.
+    /// Sends home the tasks that still wait at the line, so that none of them writes to an area that is about to go.
     fn drop(&mut self) {
         if self.tasks.iter().any(|task| !matches!(task, Task::Reaped)) {
             self.board.release(LEAVE);
@@ -303,7 +303,7 @@ impl Drop for Team {
     }
 }
 
-/// Plain `fork(2)`; the child runs `body` and leaves with its value as exit status.
+/// Plain `fork(2)`. The child runs `body` and exits with its value as status.
 ///
 /// # Safety
 /// `body` does only what a child of a process with threads may do: no allocation, no locks, no unwinding.
@@ -313,7 +313,8 @@ pub(crate) unsafe fn fork_child(body: impl FnOnce() -> u32) -> Result<libc::pid_
     match unsafe { libc::fork() } {
         -1 => Err(BenchError::system("fork", std::io::Error::last_os_error())),
         0 => {
-            // Dies with the bench, also when that is killed: a child that outlived it would hold its memory and its pipes.
+            // The child dies with the bench, even if that is killed: a child that lived on would hold its memory and
+            // its pipes.
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
             let orphaned = rustix::process::getppid() != Some(parent);
             let status = if orphaned { UNDONE } else { body() };
@@ -324,7 +325,7 @@ pub(crate) unsafe fn fork_child(body: impl FnOnce() -> u32) -> Result<libc::pid_
     }
 }
 
-/// Waits for a child and gives its exit status; says how it died, if a signal killed it.
+/// Waits for a child and gives its exit status. The error says how it died, if a signal killed it.
 pub(crate) fn wait_for(pid: libc::pid_t) -> Result<libc::c_int, String> {
     let mut status = 0;
     loop {

@@ -1,4 +1,4 @@
-//! Tests of teams: that they write, that deaths are seen, that nobody is left waiting.
+//! Tests of teams: they write, deaths are seen, and nobody is left waiting.
 
 use super::*;
 use crate::affinity::allowed_cpus;

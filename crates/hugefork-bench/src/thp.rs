@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) const DIRECTORY: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// The kernel's settings for transparent huge pages, each the word in effect, or for folios the one that is set.
+/// The kernel's settings for transparent huge pages. Each is the word in effect; for folios it is the word that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thp {
     /// `always`, `madvise` or `never`, for anonymous memory.
     pub enabled: String,
-    /// What a fault does to get one.
+    /// What a fault does to get a huge page.
     pub defrag: String,
     /// For shmem: `always`, `within_size`, `advise`, `never`, `deny` or `force`.
     pub shmem_enabled: String,
-    /// For anonymous memory by size, smallest first; none before Linux 6.8.
+    /// For each size of folios of anonymous memory, smallest first; none before Linux 6.8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub folios: Vec<Folio>,
 }

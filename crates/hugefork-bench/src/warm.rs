@@ -1,16 +1,16 @@
-//! Makes sure that the memory that the kernel gives out next is really there.
+//! Makes sure that the host has given the guest the memory that the kernel hands out next.
 //!
-//! A guest's free memory may be the host's: with free page reporting the guest hands its free huge pages back after about two
-//! seconds, and whoever gets one next waits for the host, 4.8 ms in place of 0.09 here. `kernel-thp` in `anon-w-seq` then
-//! writes 0.7 to 11 GiB/s, warmed 20. hugefork holds on to its memory and never pays that, so the kernel's subjects must not
-//! either: immediately before every sample as much is touched and freed again as the sample will take, until a pass finds no
-//! cold page.
+//! With free page reporting a guest gives its free huge pages back to the host after about two seconds. Whoever gets
+//! such a page next waits for the host: 4.8 ms instead of 0.09 here. `kernel-thp` in `anon-w-seq` then writes 0.7 to 11
+//! GiB/s; warmed, it writes 20. hugefork holds on to its memory and never pays for that, so the kernel's subjects must
+//! not either: right before every sample, as much memory as the sample takes is touched and freed, until a pass finds
+//! no cold page.
 //!
-//! On the CPUs that will take it, all at the same time: each CPU keeps freed pages, some tens of MiB, in a list of its own.
-//! With the list on another CPU one task of 512 MiB still met thirty cold pages.
+//! That happens at the same time on all CPUs that will take the memory: each CPU keeps some tens of MiB of freed pages
+//! in a list of its own. If the memory was warmed on another CPU, one task of 512 MiB still met thirty cold pages.
 //!
-//! What was freed last is taken first and may still be in the cache: of an area of four times the cache a quarter at most,
-//! and it is the kernel that it helps.
+//! What was freed last is taken first, and may still be in the cache. That is at most a quarter of an area of four
+//! times the cache, and it helps the kernel.
 
 use std::sync::Barrier;
 use std::thread;
@@ -19,7 +19,7 @@ use crate::affinity;
 use crate::error::BenchError;
 use crate::kernel_memory::{KernelMemory, PageKind, Reserve};
 
-/// After this many passes with cold pages the host has nothing more to give, or somebody else is taking it.
+/// After so many passes with cold pages, the host has nothing more to give, or somebody else takes it.
 const PASSES: usize = 10;
 
 /// Page tables of 16 GiB in 4 KiB pages.
@@ -38,7 +38,7 @@ pub(crate) fn warm(kind: PageKind, len: usize, tasks: usize, cpus: &[usize]) -> 
     Ok(())
 }
 
-/// Warms what the page tables of a fork will be made of: 2 MiB for each GiB of 4 KiB pages.
+/// Warms the memory that the page tables of a fork will take: 2 MiB for each GiB of 4 KiB pages.
 ///
 /// # Errors
 /// As [`warm`].
@@ -46,7 +46,7 @@ pub(crate) fn warm_page_tables(cpu: usize) -> Result<(), BenchError> {
     warm(PageKind::Base, PAGE_TABLES, 1, &[cpu])
 }
 
-/// Touches and frees; gives the number of cold pages.
+/// Touches the memory once and frees it. Gives the number of cold pages.
 fn pass(kind: PageKind, len: usize, tasks: usize, cpus: &[usize]) -> Result<usize, BenchError> {
     let all_touched = Barrier::new(tasks);
     let touch = |cpu: usize| {
@@ -54,7 +54,8 @@ fn pass(kind: PageKind, len: usize, tasks: usize, cpus: &[usize]) -> Result<usiz
             .map_err(|errno| BenchError::system("pinning to a CPU", errno))
             .and_then(|()| KernelMemory::map(kind, len, Reserve::Yes))
             .and_then(|memory| Ok((memory.populate_piecewise()?, memory.check_huge()?, memory)));
-        // Also after an error: the others wait. Nobody frees before all have touched, or they would touch the same pages.
+        // Also after an error, since the others wait. No thread frees before all have touched, or they would touch the
+        // same pages.
         all_touched.wait();
         touched.map(|(cold, ..)| cold)
     };

@@ -1,6 +1,6 @@
-//! The loads and stores that are timed. Every subject of a case runs the very same function on its memory: none is
-//! inlined into a subject, and stores are volatile, so that the compiler can neither merge them into vector stores for one
-//! subject nor drop them for another.
+//! The loads and stores that are timed. Every subject of a case runs the same function on its memory. No function is
+//! inlined into a subject, and stores are volatile, so that the compiler can neither merge them into vector stores for
+//! one subject nor drop them for another.
 
 use crate::error::BenchError;
 
@@ -17,8 +17,8 @@ const PAGE: usize = 4096;
 const REWRITTEN: u8 = 0xa5;
 const REWRITTEN_AT: usize = 8;
 
-/// Writes every 8-byte word of an area in order, `p[i] = i + bias`: the work of vm-scalability's `anon-*-seq` (its `usemem`
-/// has no bias).
+/// Writes every 8-byte word of an area in order, `p[i] = i + bias`: the work of vm-scalability's `anon-*-seq` (its
+/// `usemem` has no bias).
 ///
 /// # Safety
 /// `area` is valid for writes of `words` words and aligned to 8; nobody else accesses it meanwhile.
@@ -30,7 +30,8 @@ pub unsafe fn write_words(area: *mut u64, words: usize, bias: u64) {
     }
 }
 
-/// Checks one word a page of what [`write_words`] left. The first that differs comes back as (offset, found, expected).
+/// Checks one word of each page that [`write_words`] wrote. The error is the first that differs, as (offset, found,
+/// expected).
 ///
 /// # Safety
 /// `area` is valid for reads of `words` words and aligned to 8; nobody writes it meanwhile.
@@ -46,7 +47,7 @@ pub unsafe fn check_words(area: *const u64, words: usize, bias: u64) -> Result<(
     Ok(())
 }
 
-/// As [`check_words`] over `len` bytes, as an error that a subject fails with.
+/// As [`check_words`] over `len` bytes, with an error that a subject fails with.
 ///
 /// # Safety
 /// As [`check_words`].
@@ -59,7 +60,7 @@ pub(crate) unsafe fn check_area(area: *const u8, len: usize, bias: u64) -> Resul
     })
 }
 
-/// Writes one byte of each block of `block` bytes, the ninth: one that [`check_words`] does not look at.
+/// Writes one byte of each block of `block` bytes: the ninth, which [`check_words`] does not look at.
 ///
 /// # Safety
 /// `area` is valid for writes of `len` bytes; nobody else accesses it meanwhile.
@@ -71,7 +72,7 @@ pub unsafe fn rewrite_blocks(area: *mut u8, len: usize, block: usize) {
     }
 }
 
-/// Checks what [`rewrite_blocks`] left.
+/// Checks what [`rewrite_blocks`] wrote.
 ///
 /// # Safety
 /// As [`rewrite_blocks`], for reads.
@@ -111,20 +112,20 @@ pub unsafe fn first_write(block: *mut u8, offset: usize, value: u64) {
     unsafe { block.add(offset).cast::<u64>().write_volatile(value) };
 }
 
-/// The part of a block that [`near_use`] goes over: the 64 KiB-aligned 64 KiB that `offset` lies in, or the whole block
-/// where it is smaller.
+/// The part of a block that [`near_use`] goes over: the aligned 64 KiB that `offset` lies in, or the whole block if
+/// that is smaller.
 pub fn near_range(block_len: usize, offset: usize) -> std::ops::Range<usize> {
     let len = NEAR.min(block_len);
     let start = offset / len * len;
     start..start + len
 }
 
-/// What a program does right after the fault: reads, changes and writes back what lies around the target, once a cache
-/// line, so that the time is that of the lines' way to the core and not of arithmetic.
+/// What a program does right after the fault: it reads, changes and writes back one word of each cache line around the
+/// target, so that the time is that of the lines' way to the core and not of arithmetic.
 ///
 /// # Safety
-/// `block` is valid for reads and writes of `block_len` bytes, a multiple of 4 KiB, and aligned to 8; nobody else accesses
-/// it meanwhile.
+/// `block` is valid for reads and writes of `block_len` bytes, a multiple of 4 KiB, and aligned to 8; nobody else
+/// accesses it meanwhile.
 #[inline(never)]
 pub unsafe fn near_use(block: *mut u8, block_len: usize, offset: usize) {
     for line in near_range(block_len, offset).step_by(LINE) {
@@ -136,8 +137,8 @@ pub unsafe fn near_use(block: *mut u8, block_len: usize, offset: usize) {
     }
 }
 
-/// Checks that a demand-zero block was zero where [`first_write`] of `value` and [`near_use`] then went, and holds what
-/// they wrote.
+/// Checks that a demand-zero block was zero before [`first_write`] of `value` and [`near_use`], and now holds what they
+/// wrote.
 ///
 /// # Safety
 /// As [`near_use`], for reads.
@@ -159,7 +160,8 @@ pub(crate) unsafe fn check_near(
     Ok(())
 }
 
-/// Writes one word a 4 KiB page, its first, back as it was: makes memory present and writable, contents unchanged. Untimed.
+/// Writes the first word of each 4 KiB page back as it was, which makes memory present and writable and changes
+/// nothing. Untimed.
 ///
 /// # Safety
 /// `area` is valid for reads and writes of `len` bytes and aligned to 8; nobody else accesses it meanwhile.

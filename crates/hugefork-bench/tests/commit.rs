@@ -1,4 +1,4 @@
-//! Which commit the build script tells: that of a package's note, that of a checkout, and never somebody else's.
+//! The commit that the build script gives is that of a package's note or of a checkout, and never of another repository.
 
 #[path = "../build.rs"]
 #[allow(dead_code)]
@@ -33,7 +33,7 @@ fn a_package_tells_what_its_note_says() {
 fn a_copy_inside_another_repository_tells_nothing_and_a_checkout_its_commit() {
     let package = package("checkout");
     let root = package.ancestors().nth(2).unwrap();
-    // Whatever is around it, such as the repository of this test.
+    // Whatever repository is around it, such as that of this test.
     assert_eq!(build::checked_out(&package), None);
     let git = |args: &[&str]| {
         let identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"];

@@ -1,12 +1,12 @@
-//! `anon-cow-seq`: one populated area, a fork of it for each task, and each task writes every 8-byte word of its fork: the work
-//! of vm-scalability's case of that name.
+//! `anon-cow-seq`: each task gets a fork of one populated area, and writes every 8-byte word of it. That is the work of
+//! vm-scalability's case of this name.
 //!
-//! `throughput` and `create` as in `anon-w-seq`; here `create` holds the forks themselves: `fork(2)`, or `Region::fork()` and
-//! a thread. The original stays as it is, in everybody's way: no block may be reused instead of copied. That it stayed as it
-//! was is checked after every sample.
+//! `throughput` and `create` are those of `anon-w-seq`; here `create` includes the forks: `fork(2)`, or
+//! `Region::fork()` and a thread. The parent area stays, so that every block must be copied and none can be reused.
+//! After every sample it is checked that the parent has not changed.
 //!
-//! [`overhead`](Metric::OVERHEAD), for hugefork, is measured after the write phase, on one more fork: a first write at a random
-//! offset of a block, beside the pool's own copy of a block.
+//! [`overhead`](Metric::OVERHEAD) of hugefork is measured after the write phase, on one more fork: first writes at
+//! random offsets of blocks, beside the pool's own copies of blocks.
 
 use hugefork::{Pool, Region};
 use hugefork_kernels::{Kernel, Target};
@@ -29,10 +29,10 @@ use crate::tasks::{Area, Team};
 use crate::warm::warm;
 use crate::work;
 
-/// Faults of an overhead pass, at most: enough for a median.
+/// The most faults of an overhead pass: enough for a median.
 const OVERHEAD_FAULTS: usize = 256;
 
-/// The original holds `p[i] = i + BIAS`, so that what a task writes differs from what it copied.
+/// The parent holds `p[i] = i + BIAS`, so that what a task writes differs from what it copied.
 const BIAS: u64 = 1;
 
 /// The case.
@@ -98,12 +98,12 @@ impl Work for Processes {
             Some(held) => held,
             None => KernelMemory::populated(self.kind, self.job.size)?,
         };
-        // Written anew before every sample, as a program would have: after the last fork its pages are read-only, and a
-        // second fork over such pages has less to do.
+        // It is written before every sample, as a program would do: the last fork has left its pages read-only, and a
+        // second fork of such pages has less to do.
         // SAFETY: our own mapping; the children of the last sample are gone.
         unsafe { work::write_words(original.as_ptr().cast(), original.len() / 8, BIAS) };
         self.original = Some(original);
-        // What the children will copy to.
+        // Warms what the children will copy to.
         warm(self.kind, self.job.size, self.job.tasks, &self.cpus)
     }
 
@@ -136,7 +136,7 @@ struct Hugefork {
 
 struct Held {
     original: Region,
-    /// What direct copies go to and come from: twice the rotation.
+    /// Direct copies go from one half of it to the other. It is twice the rotation.
     reference: Region,
     // Regions before their pool: fields drop in order.
     pool: Pool,
@@ -157,8 +157,8 @@ impl Hugefork {
             unsafe { work::first_write(fork.as_mut_ptr().add(step * stride), target, 0) };
         };
         let copy = |target| {
-            // SAFETY: two whole blocks in different halves of the reference, which is ours alone and was written, so that
-            // copying takes no fault.
+            // SAFETY: two whole blocks in different halves of the reference, which is ours alone and was written, so
+            // that copying takes no fault.
             unsafe {
                 let to = held.reference.as_mut_ptr().add(held.next * block);
                 kernel.copy(to, to.add(half).cast_const(), block, Target::At(target));
@@ -173,7 +173,7 @@ impl Hugefork {
 impl Work for Hugefork {
     fn prepare(&mut self) -> Result<(), BenchError> {
         if let Some(held) = &self.held {
-            // As for the kernel's subjects: written since the last forks.
+            // As for the kernel's subjects, it is written between forks.
             // SAFETY: our own region; the forks of the last sample are gone.
             unsafe { work::write_words(held.original.as_mut_ptr().cast(), self.job.size / 8, BIAS) };
             return Ok(());

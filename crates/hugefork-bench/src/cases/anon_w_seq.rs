@@ -1,17 +1,20 @@
-//! `anon-w-seq`: each task writes every 8-byte word of its own new area, `p[i] = i`: the work of vm-scalability's case of that
-//! name.
+//! `anon-w-seq`: each task writes every 8-byte word of its own new area, `p[i] = i`. That is the work of
+//! vm-scalability's case of this name.
 //!
-//! `throughput` is all tasks' bytes over the write phase, from the common start to the end of the slowest; `create` is what
-//! came before it, from no areas to all tasks made: mappings and `fork(2)`, or regions and threads.
+//! `throughput` is the bytes of all tasks over the write phase, which goes from the common start to the end of the
+//! slowest task. `create` is the time before it, in which areas and tasks are made: mappings and `fork(2)`, or regions
+//! and threads.
 //!
-//! The kernel's areas are mapped by the parent, untouched, and written by one child each; without reservation, since
-//! hugetlb reservations would stay with the parent. hugefork's are regions of one pool whose blocks have been used before.
+//! The parent maps the kernel's areas and does not touch them; one child writes each. They have no reservation, since
+//! hugetlb reservations would stay with the parent. hugefork's areas are regions of one pool whose blocks have been
+//! used before.
 //!
-//! `hugefork-zeroed` begins with a stock of zeroed blocks that is full. `hugefork-refilling` begins where a pass has just
-//! ended: a first pass, which does not count, takes the stock, its blocks come back unzeroed, and the one that counts begins
-//! at once, with the zeroing thread beside its tasks. `zeroing` is what that thread spent on one pass, during or after it.
+//! `hugefork-zeroed` begins with a full stock of zeroed blocks. `hugefork-refilling` begins where a pass has just
+//! ended: a first pass, which does not count, takes the stock, and its blocks come back unzeroed. The pass that counts
+//! begins at once, with the zeroing thread beside its tasks. `zeroing` is the time that the thread spent on one pass,
+//! during or after it.
 //!
-//! `faults_per_gib` counts hugefork's faults: 512 where each maps one block of 2 MiB, less where a fault maps several.
+//! `faults_per_gib` counts hugefork's faults: 512 if each maps one block of 2 MiB, and fewer if a fault maps several.
 
 use hugefork::{Pool, Region};
 use hugefork_kernels::Kernel;
@@ -90,7 +93,7 @@ pub(super) fn params(job: &Job) -> Params {
     crate::result::params([("size", Param::size(job.size)), ("tasks", Param::Number(job.tasks as u64))])
 }
 
-/// A sample of the cases with tasks.
+/// What the cases with tasks measure in a sample.
 pub(super) fn measures(job: &Job, create_ms: f64, outcome: Outcome) -> Vec<Measure> {
     let gib = (job.size * job.tasks) as f64 / (1u64 << 30) as f64;
     Measure::sample([(Metric::THROUGHPUT, gib / outcome.seconds), (Metric::CREATE, create_ms)], outcome.cpu)
@@ -104,7 +107,7 @@ struct Processes {
 
 impl Work for Processes {
     fn prepare(&mut self) -> Result<(), BenchError> {
-        // Also sees that huge pages are to be had: children do not tell.
+        // This also sees that there are huge pages: children do not say whether they got any.
         warm(self.kind, self.job.size, self.job.tasks, &self.cpus)
     }
 
@@ -123,7 +126,7 @@ impl Work for Processes {
         Ok(measures(&self.job, clock::ms(start, created), team.run()?))
     }
 
-    /// Between samples it holds nothing: what the children wrote went with them.
+    /// It holds nothing between samples: what the children wrote has gone with them.
     fn release(&mut self) {}
 }
 
@@ -135,7 +138,7 @@ struct Hugefork {
 }
 
 impl Hugefork {
-    /// What all tasks write.
+    /// Bytes that all tasks write.
     fn capacity(&self) -> usize {
         self.job.size * self.job.tasks
     }

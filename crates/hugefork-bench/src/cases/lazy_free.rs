@@ -1,19 +1,20 @@
-//! `lazy-free`: a populated area is lazily freed (`mark`), then either written to again, one byte a block (`mark+rewrite`), or
-//! reclaimed (`mark+reclaim`), by size of block or folio.
+//! `lazy-free`: a populated area is lazily freed (`mark`), and then either written to again, one byte in each block
+//! (`mark+rewrite`), or reclaimed (`mark+reclaim`). Each size of blocks or folios is a work of its own.
 //!
-//! `mark` is `Region::lazy_free` or `madvise(MADV_FREE)` of the whole area; `mark+rewrite` that and the writes, which keep the
-//! contents; `mark+reclaim` that and `Pool::reclaim`. A kernel cannot be told to reclaim what it was given with `MADV_FREE`, it
-//! does so when it needs memory: `mark+reclaim` of `kernel` is `madvise(MADV_DONTNEED)` alone, which gives everything back
-//! at once. It goes back to the system there, and to the pool here.
+//! `mark` is `Region::lazy_free` or `madvise(MADV_FREE)` of the whole area. `mark+rewrite` is the mark and the writes,
+//! which keep the contents. `mark+reclaim` is the mark and `Pool::reclaim`. Nobody can tell a kernel to reclaim what
+//! was marked with `MADV_FREE`, and it does so only when it needs memory. So `mark+reclaim` of `kernel` is
+//! `madvise(MADV_DONTNEED)` alone, which gives everything back at once: to the system, where hugefork gives it back to
+//! the pool.
 //!
-//! Only the calls and writes are timed, by one thread. Areas are populated before, each word written, anew for both parts.
-//! After every sample contents must have been kept by the rewrite and be zero after the reclaim. That the mark marked is
-//! seen from what can be reclaimed; of the kernel from `LazyFree` in smaps, in the warm-up only, since looking goes over the
-//! page tables that the rewrite will need.
+//! One thread does everything, and only the calls and writes are timed. Before each of the two parts a new area is
+//! populated, with every word written. In every sample, the rewrite must keep the contents and the reclaim must leave
+//! zeros. hugefork must be able to reclaim all that it marked. What the kernel marked is read from `LazyFree` in smaps,
+//! but only in the warm-up, since reading it goes over the page tables that the rewrite needs.
 //!
-//! `kernel` is anonymous memory in [`folios`] of the block size. With the kernel's usual settings only 4 KiB and
-//! the largest size can be had; for the others `--tune` changes settings while an area is populated and used. What size the
-//! folios really got is checked each time: 2 MiB by smaps, others by the kernel's count of the folios that it made.
+//! `kernel` is anonymous memory in [`folios`] of the block size. With the kernel's usual settings it can have only 4
+//! KiB and the largest size; for the others `--tune` changes settings while an area is populated and used. Each time it
+//! is checked that folios have the right size: 2 MiB by smaps, others by the kernel's count of the folios that it made.
 
 use hugefork::{BlockSize, ByteSize, Pool, Region};
 use hugefork_kernels::Kernel;
@@ -86,7 +87,7 @@ impl Case for LazyFree {
 
     fn usual_blocks(&self, scope: Scope) -> Vec<BlockSize> {
         match scope {
-            // What any user's kernel can do, without a setting.
+            // What the kernel offers to any user, without a change of settings.
             Scope::Quick => vec![BlockSize::KIB_4, BlockSize::MIB_2],
             Scope::Full | Scope::Sweep => blocks(),
         }
@@ -100,17 +101,17 @@ impl Case for LazyFree {
 /// 4 KiB, and every size that Linux makes folios of anonymous memory in on x86-64.
 fn blocks() -> Vec<BlockSize> {
     let size = |shift: u32| BlockSize::new(1 << shift).expect("a power of two from 4 KiB to 2 MiB");
-    // A folio of two pages has no room for what a large folio keeps in its third.
+    // There are no folios of two pages: a large folio keeps something in its third.
     (12..=21).filter(|shift| *shift != 13).map(size).collect()
 }
 
-/// Areas hold `p[i] = i + BIAS`, which is nowhere zero.
+/// Areas hold `p[i] = i + BIAS`, which is zero nowhere.
 const BIAS: u64 = 1;
 
-/// The least part of an area that must have been marked, or be in folios of the right size.
+/// The least part of an area that must be marked, or be in folios of the right size.
 const ENOUGH: f64 = 0.95;
 
-/// A sample; `rewrite` comes without the mark before it.
+/// What a sample measures; `rewrite` does not include the mark before it.
 fn measures(mark: f64, rewrite: f64, mark_and_reclaim: f64, watch: &Stopwatch) -> Vec<Measure> {
     let values = [(MARK, mark), (MARK_REWRITE, mark + rewrite), (MARK_RECLAIM, mark_and_reclaim)];
     Measure::sample(values, watch.cpu())
@@ -131,7 +132,7 @@ struct Folios {
     block: BlockSize,
     settings: Settings,
     cpu: usize,
-    /// Whether a mark was seen to mark.
+    /// Whether it was checked that a mark marks.
     seen: bool,
 }
 
@@ -162,7 +163,7 @@ impl Folios {
         }
     }
 
-    /// Checks once that what was marked is marked.
+    /// Checks that what was marked is marked.
     fn see(&mut self, area: &KernelMemory) -> Result<(), BenchError> {
         let marked = area.lazily_freed();
         if (marked as f64) < self.size as f64 * ENOUGH {
@@ -207,7 +208,7 @@ impl Work for Folios {
         Ok(measures(mark, rewrite, reclaim, &watch))
     }
 
-    /// Between samples it holds nothing.
+    /// It holds nothing between samples.
     fn release(&mut self) {}
 }
 
@@ -219,7 +220,7 @@ struct Hugefork {
 }
 
 impl Hugefork {
-    /// A new region, every word written, all of it lazily freed; and how long the latter took.
+    /// A new region in which every word was written and which was then lazily freed, and the time that freeing it took.
     fn marked(&self, pool: &Pool, watch: &mut Stopwatch) -> Result<(Region, f64), BenchError> {
         let region = engine::written(pool, self.size, BIAS)?;
         let (marked, mark) = watch.time(|| region.lazy_free(0..self.size));
@@ -228,7 +229,7 @@ impl Hugefork {
     }
 }
 
-/// Checks how much was marked or reclaimed.
+/// Checks that as much was marked or reclaimed as expected.
 fn check(done: &'static str, bytes: usize, expected: usize) -> Result<(), BenchError> {
     let (bytes, expected) = (ByteSize(bytes), ByteSize(expected));
     if bytes == expected { Ok(()) } else { Err(BenchError::NotAll { done, bytes, expected }) }
@@ -237,8 +238,8 @@ fn check(done: &'static str, bytes: usize, expected: usize) -> Result<(), BenchE
 impl Work for Hugefork {
     fn prepare(&mut self) -> Result<(), BenchError> {
         if self.pool.is_none() {
-            // With some room beside the area, as the machine has: in a pool that is nearly full small blocks are given one by
-            // one, and mapped so.
+            // The pool has room beside the area, as a machine has: a pool that is nearly full gives and maps small
+            // blocks one by one.
             self.pool = Some(engine::warm_pool(
                 self.choice,
                 (self.size + self.size / 4).next_multiple_of(self.choice.block_size.bytes()),

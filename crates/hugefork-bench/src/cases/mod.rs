@@ -1,4 +1,4 @@
-//! The cases, each in a file of its own: what one sample is, who takes part, and what that needs.
+//! The cases. The file of each says what one sample is, which subjects take part, and what they need.
 
 pub mod anon_cow_seq;
 pub mod anon_w_seq;
@@ -26,7 +26,7 @@ pub const ALL: [&dyn Case; 8] = [
     &lazy_free::LazyFree,
 ];
 
-/// The case that has this name.
+/// The case of this name.
 pub fn named(name: &str) -> Option<&'static dyn Case> {
     ALL.into_iter().find(|case| case.name() == name)
 }

@@ -1,9 +1,9 @@
-//! What a fault of hugefork costs beyond its clear or copy: the signal, the handler, the mapping and the processor's own page
-//! walk.
+//! What a fault of hugefork costs beyond its clear or copy: the signal, the handler, the mapping and the processor's
+//! own page walk.
 //!
-//! It is a pass of its own, so that the reference does not disturb what the case is about. Every fault is followed by the same
-//! clear or copy, done directly on blocks of the same backing that were written before and are out of the caches. The figure is
-//! the median fault less the median of those.
+//! It is measured in a pass of its own, so that the reference does not disturb what the case is about. After every
+//! fault, the pool's own kernel does the same clear or copy directly, on blocks of the same backing that were written
+//! before and are out of the caches. The figure is the median fault less the median direct operation.
 
 use crate::affinity::Pinned;
 use crate::clock;

@@ -1,11 +1,11 @@
 //! `snapshot`: how long the program stands still while a fork or snapshot of its populated area is taken.
 //!
-//! `pause` is the time of the one call, in the thread that makes it: `fork(2)` seen from the parent (the child leaves at once),
-//! `Region::snapshot()`, or `memcpy` of the whole area into memory that is there already. What writers pay later is
-//! `anon-cow-seq`'s matter.
+//! `pause` is the time of one call, in the thread that makes it: `fork(2)` in the parent (the child exits at once),
+//! `Region::snapshot()`, or `memcpy` of the whole area to memory that is already present. `anon-cow-seq` and
+//! `writer-latency` measure what writers pay later.
 //!
-//! Before every sample each page of the area is written, untimed: the last fork or snapshot left pages read-only, which the
-//! next one would find done.
+//! Before every sample each page of the area is written, untimed: the last fork or snapshot has left pages read-only,
+//! and the next one would have less to do.
 
 use hugefork::Pool;
 use hugefork_kernels::Kernel;
@@ -76,7 +76,7 @@ impl Case for Snapshot {
         true
     }
 
-    /// The pause is that of page tables and mappings, not of what is in the area.
+    /// The pause comes from page tables and mappings, not from the contents of the area.
     fn feels_caches(&self) -> bool {
         false
     }
@@ -86,7 +86,7 @@ impl Case for Snapshot {
     }
 }
 
-/// Times `call`, pinned, and throws away what it returns only after the clock was read.
+/// Times `call` on one CPU.
 fn timed<T>(cpu: usize, call: impl FnOnce() -> Result<T, BenchError>) -> Result<(T, Vec<Measure>), BenchError> {
     let _pinned = Pinned::to(cpu)?;
     let mut watch = Stopwatch::default();
@@ -138,7 +138,7 @@ impl Work for Memcpy {
             // SAFETY: our own mapping.
             Some((from, _)) => unsafe { work::touch_pages(from.as_ptr(), from.len()) },
             None => {
-                // Transparent huge pages where they are to be had: memcpy's best case.
+                // Transparent huge pages where the kernel has them: memcpy's best case.
                 let huge = || KernelMemory::written(PageKind::Thp, self.size, 1);
                 self.held = Some((huge()?, huge()?));
             }

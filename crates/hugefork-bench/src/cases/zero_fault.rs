@@ -1,25 +1,27 @@
-//! `zero-fault`: the first write to each stretch of an area that is new, and the use that follows it.
+//! `zero-fault`: the first write to each stretch of a new area, and the use that follows it.
 //!
-//! One pass goes over the area in steps of the block size, at least 2 MiB. In each step: fence, clock, one 8-byte write at a
-//! random offset, fence, clock, read-modify-write of the 64 KiB around it, fence, clock. `latency` is the whole, `fault` the
-//! first interval; a sample is the median over the pass.
+//! One pass goes over the area in steps of the block size, at least 2 MiB. In each step: fence, clock, one 8-byte write
+//! at a random offset, fence, clock, read-modify-write of the 64 KiB around it, fence, clock. `latency` is the whole,
+//! `fault` the first interval; a sample is the median over the pass.
 //!
-//! That is the same work for everybody: what a program does that writes somewhere and goes on nearby. It is not the same
-//! service: a 2 MiB page has then been prepared in one fault, while `kernel-4k` has taken one fault for the write and up to
-//! fifteen more in the use, and has made 64 KiB of each 2 MiB present. Its figure is that of sparse use.
+//! All subjects do the same work: that of a program that writes somewhere and goes on nearby. They do not do the same
+//! service: one fault prepares a 2 MiB page, while `kernel-4k` takes one fault for the write and up to fifteen more in
+//! the use, and makes 64 KiB of each 2 MiB present. Its figure is that of sparse use.
 //!
-//! The memory has been used before, for all but `hugefork-default`: hugefork's blocks were written and given back, the kernel's pages belonged to
-//! another mapping a moment ago. Both start from an address range that nobody has touched, a new region or mapping every time.
+//! For all but `hugefork-default` the memory has been used before: hugefork's blocks were written and given back, and
+//! the kernel's pages belonged to another mapping a moment ago. Addresses are new every time: a new region or mapping
+//! that nobody has touched.
 //!
-//! `hugefork-default` is what a program has that goes by the defaults: a new pool every time, whose blocks get their memory
-//! as they are written to or, by the pool's thread, shortly before. It does more than the others, which have theirs.
+//! `hugefork-default` is what a program has that uses the defaults: a new pool every time, whose blocks get their
+//! memory when they are first written to or, from the pool's thread, shortly before. It does more than the others,
+//! which have their memory already.
 //!
-//! [`overhead`](Metric::OVERHEAD), for hugefork, comes from a second pass over another new region, beside the pool's own clear
-//! of a block.
+//! [`overhead`](Metric::OVERHEAD) of hugefork comes from a second pass over another new region, beside the pool's own
+//! clears of blocks.
 //!
-//! `hugefork-zeroed` takes its blocks from a stock that was filled before: its faults clear nothing, so that they are
-//! overhead from end to end, and `overhead` is not reported again. `zeroing` is what filling the stock again takes the pool's
-//! thread, afterwards.
+//! `hugefork-zeroed` takes its blocks from a stock that was filled before. Its faults clear nothing and are all
+//! overhead, so that `overhead` is not measured. `zeroing` is the time that the pool's thread takes afterwards to fill
+//! the stock again.
 
 use hugefork::{Pool, Region};
 use hugefork_kernels::{Kernel, Target};
@@ -112,7 +114,7 @@ impl Case for ZeroFault {
     }
 }
 
-/// What the first word gets; odd, so that nothing else in the pass could have left it.
+/// What the first word gets. Nothing else in the pass writes this value.
 const MARK: u64 = 0x5eed_f00d_0dd5;
 
 /// One pass: first write and near use in every stride of an untouched area.
@@ -159,8 +161,8 @@ impl Work for KernelFaults {
     fn prepare(&mut self) -> Result<(), BenchError> {
         self.fresh = None;
         warm(self.kind, self.job.size, 1, &[self.cpu])?;
-        // A new mapping every time, rather than `MADV_DONTNEED` on the old one, which would keep its page tables: hugefork's
-        // new region has none either.
+        // A new mapping every time: `MADV_DONTNEED` of the old one would keep its page tables, and hugefork's new
+        // region has none either.
         self.fresh = Some(KernelMemory::map(self.kind, self.job.size, Reserve::Yes)?);
         Ok(())
     }
@@ -172,7 +174,7 @@ impl Work for KernelFaults {
             // SAFETY: a new anonymous mapping of our own.
             unsafe { pass(memory.as_ptr(), memory.len(), self.job.stride(), targets)? }
         };
-        // Now that the pass is over: huge pages it must have been, or the figure is another subject's.
+        // The pass must have met huge pages, or its figure would be another subject's.
         memory.check_huge_bytes(memory.len() / self.job.stride() * HUGE_PAGE)?;
         Ok(measures)
     }
@@ -195,7 +197,7 @@ struct Held {
     pool: Pool,
 }
 
-/// What is cleared directly. Not kept beside a stock, whose faults clear nothing.
+/// What is cleared directly. There is none beside a stock, whose faults clear nothing.
 struct Reference {
     region: Region,
     /// The next block to clear.
@@ -217,7 +219,8 @@ impl Hugefork {
             unsafe { work::first_write(region.as_mut_ptr().add(step * stride), target, MARK) };
         };
         let clear = |target| {
-            // SAFETY: a whole block of the reference, which is ours alone and was written, so that clearing takes no fault.
+            // SAFETY: a whole block of the reference, which is ours alone and was written, so that clearing takes no
+            // fault.
             unsafe {
                 let written = reference.region.as_mut_ptr().add(reference.next * block);
                 kernel.clear(written, block, Target::At(target));
@@ -231,7 +234,7 @@ impl Hugefork {
 impl Work for Hugefork {
     fn prepare(&mut self) -> Result<(), BenchError> {
         if self.choice.stock == Stock::Unused {
-            // The old one's memory goes before the new one's comes.
+            // The old pool's memory is freed before the new pool gets any.
             self.held = None;
             self.held = Some(Held { reference: None, pool: engine::new_pool(self.choice, self.job.size)? });
         }

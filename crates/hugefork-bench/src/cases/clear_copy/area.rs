@@ -1,5 +1,5 @@
-//! The memory that is cleared or copied, one for all subjects of a case, so that between two visits to a block the whole of it
-//! has been gone over.
+//! The memory that is cleared or copied. All subjects of a case share it, so that they have gone over all of it between
+//! two visits to a block.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use crate::kernel_memory::{KernelMemory, PageKind};
 
 pub(super) type Shared<T> = Rc<RefCell<T>>;
 
-/// The shared area, got by whoever comes first.
+/// The shared area. The subject that comes first gets it.
 pub(super) struct Area {
     pub(super) operation: Operation,
     pub(super) size: usize,
@@ -31,8 +31,9 @@ impl Area {
     /// Gets it, unless it is held.
     pub(super) fn prepare(&mut self) -> Result<(), BenchError> {
         if self.held.is_none() {
-            // Huge where the machine allows: the subjects share it, so small pages are a caveat and not an obstacle. Words
-            // that are not zero: pages that nobody ever wrote might be cheaper to read, and clearing must have work to do.
+            // On huge pages if the machine has them; since all subjects share the area, small pages are a caveat and
+            // not an obstacle. Words are not zero: pages that were never written may be cheaper to read, and clearing
+            // must have work to do.
             let populated = || KernelMemory::written(PageKind::Thp, self.size, 1);
             let to = populated()?;
             let from = match self.operation {

@@ -1,15 +1,15 @@
 //! `clear` and `copy`: one block, cleared or copied around a random target, then used.
 //!
-//! One sample goes over a number of blocks ([`operations`]), in turn, and is the median over them. All subjects share one
-//! area (for `copy`: two) and one cursor, so that between two visits to a block the whole area has been gone over: at least
-//! four times the last-level cache, unless `--size` says less.
+//! One sample goes over a number of blocks in turn, and is the median over them. All subjects share one area (for
+//! `copy`: two) and one cursor, so that they have gone over the whole area between two visits to a block. The area is
+//! at least four times the last-level cache, unless `--size` says less.
 //!
-//! The area is anonymous memory with transparent huge pages, touched before. What is timed: fence, clock, the operation,
-//! fence, clock, the use, fence, clock. `op` is the first interval, `use` the second, `total` both. Fence and clock are in
-//! every figure alike: 0.1 us, which only blocks of 4 KiB notice.
+//! The area is anonymous memory with transparent huge pages, touched before. The sequence is: fence, clock, the
+//! operation, fence, clock, the use, fence, clock. `op` is the first interval, `use` the second, `total` both. A fence
+//! and a clock are in every figure: 0.1 us, which matters only for blocks of 4 KiB.
 //!
-//! `victim_slowdown`, of `clear` when it is named, is an entry of its own: the subject clears block after block, with no use
-//! between, while a [victim] walks through its cache on another CPU.
+//! When `clear` is named, it also measures `victim_slowdown`, as an entry of its own: the subject clears block after
+//! block, with no use between them, while a victim walks through its cache on another CPU.
 
 mod area;
 mod disturb;
@@ -71,8 +71,9 @@ impl Case for ClearCopy {
         TOTAL
     }
 
-    /// The quick ones are hugefork's choice, libc, what Linux up to 6.19 does and one whole `rep`; the full ones are every kernel
-    /// of the machine, and the sweep has each with every window, and Linux's order byte-reversed.
+    /// The quick scope has hugefork's choice, libc, what Linux up to 6.19 does, and one `rep` over the whole block. The
+    /// full scope has every kernel of the machine. The sweep has each of those with every window, and Linux's order
+    /// byte-reversed.
     fn subjects(&self, scope: Scope) -> Vec<Subject> {
         let libc = match self.0 {
             Operation::Clear => Subject::Memset,
@@ -124,7 +125,7 @@ impl Case for ClearCopy {
         entries
     }
 
-    /// Any kernel that can be named, listed or not.
+    /// Any kernel that has a name can take part, whether it is listed or not.
     fn has(&self, subject: &Subject) -> bool {
         match subject {
             Subject::Kernel(kernel) => self.can_use(kernel),
@@ -167,10 +168,10 @@ impl ClearCopy {
     }
 }
 
-/// Bytes a sample goes over, where the block allows: 128 of 2 MiB.
+/// Bytes that a sample goes over, if the block size allows: 128 blocks of 2 MiB.
 const SAMPLE: usize = 256 << 20;
 
-/// Blocks a sample: enough for a median of large ones, few enough for small ones to be over in a moment.
+/// Blocks in a sample: enough large ones for a median, and not so many small ones that a sample takes long.
 fn operations(block: usize) -> usize {
     (SAMPLE / block).clamp(3, 1024)
 }
@@ -189,7 +190,7 @@ impl Maker {
         Maker { operation, job: job.clone(), area: Rc::new(RefCell::new(area)), cpu: host.cpu_numbers[0] }
     }
 
-    /// An entry for one operation after the other, each timed, with the block then `used`.
+    /// An entry that times one operation after the other, each with the block `used` after it.
     fn timed(&self, planned: &SubjectPlan, used: Use) -> Entry {
         self.entry(planned, used, |tool, params| {
             params.insert("use".to_owned(), used.param(self.job.block_size.bytes()));
@@ -197,7 +198,7 @@ impl Maker {
         })
     }
 
-    /// An entry for clears beside a victim, or for why there is none.
+    /// An entry for clears beside a victim, or for the reason why none was found.
     fn disturbing(
         &self,
         subject: &SubjectPlan,
@@ -254,8 +255,8 @@ impl Work for Timed {
         for _ in 0..operations(block) {
             let offset = held.advance(block);
             let target = targets.word_offset(block);
-            // SAFETY: `offset` is a whole block's within both areas, which are ours alone, of the same length, 2 MiB-aligned
-            // and do not overlap; `target` lies in the block.
+            // SAFETY: `offset` is a whole block's within both areas, which are ours alone, of the same length, 2
+            // MiB-aligned and do not overlap; `target` lies in the block.
             let [start, done, end] = unsafe {
                 let to = held.to.as_ptr().add(offset);
                 let from = held.from.as_ref().map(|from| from.as_ptr().add(offset).cast_const());

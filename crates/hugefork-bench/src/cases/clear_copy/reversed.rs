@@ -1,9 +1,9 @@
-//! `target-last/reversed`: Linux's order up to 6.19, subpage by subpage, with the bytes of each subpage cleared from end to
-//! begin, so that the lines at its beginning are the youngest in the cache.
+//! `target-last/reversed`: Linux's order up to 6.19, subpage by subpage, with the bytes of each subpage cleared from
+//! its end to its beginning, so that the lines at the beginning are the youngest in the cache.
 //!
-//! A rival and not a kernel of hugefork: it makes no visible difference. It uses the widest cached stores of the machine,
-//! one after the other downwards, so `target-last/avx512` (or `avx2`) is what to compare it with. Not `std; rep stosb`,
-//! which stores single bytes: 4 KiB take a thousand cycles, whatever the order.
+//! It is a rival and not a kernel of hugefork, since it makes no visible difference. It uses the widest cached stores
+//! of the machine, one after the other downwards, so compare it with `target-last/avx512` (or `avx2`). It does not use
+//! `std; rep stosb`, which stores single bytes: 4 KiB take a thousand cycles, whatever the order.
 
 use hugefork_kernels::{Primitive, SUBPAGE, target_last};
 
@@ -13,7 +13,7 @@ type ClearDown = unsafe fn(*mut u8);
 /// The stores of this machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reversed {
-    /// As wide as these.
+    /// The primitive whose stores are as wide.
     pub(super) stores: Primitive,
     clear_down: ClearDown,
 }
@@ -32,8 +32,8 @@ impl Reversed {
     /// Clears the block, ending with the subpage of `target`.
     ///
     /// # Safety
-    /// `block` is valid for writes of `len` bytes and aligned to [`SUBPAGE`]; `len` is a positive multiple of it; nobody else
-    /// accesses the block meanwhile.
+    /// `block` is valid for writes of `len` bytes and aligned to [`SUBPAGE`]; `len` is a positive multiple of it;
+    /// nobody else accesses the block meanwhile.
     pub(super) unsafe fn clear(self, block: *mut u8, len: usize, target: usize) {
         for index in target_last(len / SUBPAGE, target / SUBPAGE) {
             // SAFETY: the order has each subpage of the block once; the CPU has the stores, as `new` saw.
@@ -42,7 +42,8 @@ impl Reversed {
     }
 }
 
-/// Stores `zero` over a subpage, from its end to its begin. Volatile, or the compiler makes a `memset` of it.
+/// Stores `zero` over a subpage, from its end to its beginning. Stores are volatile, or the compiler would make a
+/// `memset` of them.
 ///
 /// # Safety
 /// `page` is valid for writes of [`SUBPAGE`] bytes and aligned to as many. Zero bytes are a value of `V`.

@@ -1,8 +1,8 @@
-//! What `clear` and `copy` go over with `--sweep`: blocks from 4 KiB to 1 GiB, and every primitive in every order with every
-//! window.
+//! What `clear` and `copy` run with `--sweep`: blocks from 4 KiB to 1 GiB, and every primitive in every order with
+//! every window.
 //!
-//! A block size gets only variants that differ on it: `differs` has the rules. On 2 MiB that is some sixty of them, on a
-//! gigantic block, which goes straight through whatever the order, a dozen.
+//! A block size gets only the variants that differ on it, by the rules of `differs`. 2 MiB get some sixty variants. A
+//! gigantic block goes straight through whatever the order, and gets a dozen.
 
 use hugefork::BlockSize;
 use hugefork_kernels::{GIGANTIC, Kernel, Order, SUBPAGE, every_kernel};
@@ -15,23 +15,23 @@ pub(super) const BLOCKS: [BlockSize; 4] = [BlockSize::KIB_4, BlockSize::KIB_64, 
 /// The windows of a sweep, for the hybrid order.
 pub(super) const WINDOWS: [usize; 4] = [64 << 10, 128 << 10, 256 << 10, 512 << 10];
 
-/// Every primitive in every order, the hybrid ones with every window.
+/// Every primitive in every order, and the hybrid order with every window.
 pub(super) fn kernels() -> impl Iterator<Item = Kernel> {
     every_kernel().flat_map(|kernel| {
-        // Other orders have no window, so that any will do.
+        // Other orders have no window, so any one will do.
         let windows = if kernel.order() == Order::Hybrid { WINDOWS.as_slice() } else { &WINDOWS[..1] };
         windows.iter().filter_map(move |window| kernel.with_window(*window).ok())
     })
 }
 
-/// Whether `subject` does anything on blocks of this size that no other variant does.
+/// Whether `subject` does something on blocks of this size that no other variant does.
 pub(super) fn differs(subject: &Subject, block: BlockSize) -> bool {
     let block = block.bytes();
-    // Several subpages, in an order that can be told.
+    // Blocks of several subpages that do not go straight through: their order matters.
     let ordered = block > SUBPAGE && block <= GIGANTIC;
     match subject {
         Subject::Reversed => block <= GIGANTIC,
-        // What Linux does is worth its name also where it comes to the same as another.
+        // What Linux does keeps its own name even where another variant does the same.
         Subject::Kernel(kernel) if *kernel == linux_order() => block <= GIGANTIC,
         Subject::Kernel(kernel) => match kernel.order() {
             Order::Straight => true,
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn what_comes_to_the_same_is_left_out() {
-        // One subpage has no order, and a window of 64 KiB nothing outside of 64 KiB.
+        // One subpage has no order, and a window of 64 KiB leaves nothing of 64 KiB outside.
         assert!(on(BlockSize::KIB_4).iter().all(|k| k.order() == Order::Straight || *k == linux_order()));
         assert!(on(BlockSize::KIB_64).iter().all(|k| k.order() != Order::Hybrid));
         assert!(on(BlockSize::KIB_64).iter().any(|k| k.order() == Order::TargetLast));

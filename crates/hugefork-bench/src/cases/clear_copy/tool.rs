@@ -1,4 +1,4 @@
-//! What is done to a block, by what, and what happens to it afterwards.
+//! What is done to a block, what does it, and how the block is used afterwards.
 
 use hugefork_kernels::{Kernel, Order, Target};
 
@@ -34,7 +34,7 @@ pub(super) enum Use {
 }
 
 impl Use {
-    /// As it is told in results.
+    /// The use as results have it.
     pub(super) fn param(self, block: usize) -> Param {
         match self {
             Use::Near => Param::size(work::NEAR.min(block)),
@@ -72,13 +72,13 @@ impl Tool {
         })
     }
 
-    /// Adds what it is to `params`.
+    /// Adds to `params` what it is.
     pub(super) fn name(self, params: &mut Params) {
         match self {
             Tool::Kernel(kernel) => {
                 params.insert("kernel".to_owned(), Param::text(kernel.far().name()));
                 params.insert("order".to_owned(), Param::text(kernel.order()));
-                // Only the hybrid has a window, and a primitive of its own for it.
+                // Only the hybrid order has a window, with a primitive of its own.
                 if kernel.order() == Order::Hybrid {
                     params.insert("near".to_owned(), Param::text(kernel.near().name()));
                     params.insert("window".to_owned(), Param::size(kernel.window()));
@@ -95,8 +95,8 @@ impl Tool {
     /// Clears `to`, or copies `from` to it.
     ///
     /// # Safety
-    /// `to` and, for a copy, `from` are blocks of `len` bytes, aligned to 4096, that do not overlap and that nobody else
-    /// accesses; `target < len`.
+    /// `to` and, for a copy, `from` are blocks of `len` bytes, aligned to 4096, that do not overlap and that nobody
+    /// else accesses; `target < len`.
     #[inline]
     pub(super) unsafe fn run(self, to: *mut u8, from: Option<*const u8>, len: usize, target: usize) {
         // SAFETY: by contract, in each arm.
@@ -105,8 +105,8 @@ impl Tool {
                 (Tool::Kernel(kernel), None) => kernel.clear(to, len, Target::At(target)),
                 (Tool::Kernel(kernel), Some(from)) => kernel.copy(to, from, len, Target::At(target)),
                 (Tool::Reversed(reversed), _) => reversed.clear(to, len, target),
-                // Called through libc and not through `ptr::write_bytes`, so that it is the function of that name and not
-                // what the compiler would put in its place.
+                // They are called through libc and not as `ptr::write_bytes`, so that they are the functions of these
+                // names and not what the compiler would put in their place.
                 (Tool::Libc, None) => drop(libc::memset(to.cast(), 0, len)),
                 (Tool::Libc, Some(from)) => drop(libc::memcpy(to.cast(), from.cast(), len)),
             }

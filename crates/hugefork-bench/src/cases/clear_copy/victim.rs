@@ -1,22 +1,22 @@
-//! Somebody who has nothing to do with the blocks that are cleared, and whom clearing them disturbs all the same.
+//! A thread that has nothing to do with the blocks that are cleared, and that the clears disturb all the same.
 //!
 //! ```text
 //! victim's CPU   walks × (1 +) 3 │ walks × (1 +) 3             │ walks × (1 +) 3 │ … five times
 //! first CPU      waits           │ clears, block after block   │ waits           │
 //! ```
-//! The victim goes through a set of cache lines over and over, each line naming the next, in random order: every load waits
-//! for the one before it, so that a walk costs what the lines' way to the core costs, and nothing hides it. The result is
-//! the median disturbed walk over the median quiet one; the first walk of each phase does not count.
+//! The victim walks through a set of cache lines over and over, in random order. Each line names the next, so that
+//! every load waits for the one before it, and a walk costs what the lines' way to the core costs. The result is the
+//! median disturbed walk over the median quiet one; the first walk of each phase does not count.
 //!
-//! The set is twice the L2, so that the better half of it lives in the last-level cache. In its own L2 nobody is disturbed:
-//! a set of 512 KiB was walked as fast as ever whatever cleared (Zen 5, 1 MiB of L2). Nor can it be much larger, in a guest
-//! that shares the last level with neighbours that it cannot see: half of the share that the guest is told of, 8 MiB,
-//! was walked at 13 ns a line or at 300, as the neighbours liked, 2 MiB nearly always at 11.
+//! The set is twice the L2, so that half of it lives in the last-level cache. In its own L2 a victim is not disturbed:
+//! a walk through 512 KiB took the same time whatever cleared (Zen 5, 1 MiB of L2). The set cannot be much larger
+//! either, since a guest shares the last-level cache with neighbours that it cannot see: 8 MiB, half of the share that
+//! the guest is told of, took 13 or 300 ns a line, depending on the neighbours; 2 MiB nearly always took 11.
 //!
-//! Clears follow each other without a pause, so that a faster kernel also clears more meanwhile. That is what the victim
-//! feels more than what becomes of its lines: with 2 MiB blocks non-temporal clears made it 1.7 to 1.9 times slower, one
-//! `rep stosb` 1.2, target-last by 4 KiB, which clears a third as much in the same time, 1.0. And it must share a cache
-//! with the first CPU: a guest's CPUs do, or do not, as the host moves them, and then all are 1.0.
+//! Clears follow each other without a pause, so that a faster kernel also clears more in the same time. The victim
+//! feels that more than the loss of its lines: with 2 MiB blocks, non-temporal clears made it 1.7 to 1.9 times slower,
+//! one `rep stosb` 1.2 times, and target-last by 4 KiB, which clears a third as much in the same time, 1.0 times. All
+//! are 1.0 if the victim's CPU shares no cache with the first; a host may move a guest's CPUs so at any time.
 
 use std::hint;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,16 +32,17 @@ use crate::kernel_memory::{HUGE_PAGE, KernelMemory, PageKind, Reserve};
 use crate::random::Random;
 use crate::stats::median_in_place;
 
-/// Quiet phases, and disturbed ones: by turns, since what else goes on in a cache that others share changes in milliseconds.
+/// The number of quiet phases, and of disturbed ones. They take turns, since what others do in a shared cache changes
+/// within milliseconds.
 const PHASES: usize = 5;
 
-/// Walks of a phase that count.
+/// The walks of a phase that count.
 const WALKS: usize = 3;
 
 /// A cache line.
 const LINE: usize = 64;
 
-/// The L2 of machines that do not tell.
+/// The L2 of machines that do not say.
 const USUAL_L2: usize = 1 << 20;
 
 /// Where the victim runs, and in how much memory.
@@ -53,8 +54,8 @@ pub(super) struct VictimPlan {
     pub(super) set: usize,
 }
 
-/// Finds the victim a CPU: one that shares the last-level cache of the first, though not its core, since hyperthreads also
-/// share what no clear can spare them. Where there is none like that, any other.
+/// Finds a CPU for the victim: one that shares the last-level cache with the first CPU, but not the core, since
+/// hyperthreads disturb each other in any case. If there is none, any other CPU will do.
 pub(super) fn plan(host: &Host) -> Result<VictimPlan, String> {
     let others = host.cpu_numbers.get(1..).unwrap_or_default();
     let sharers = |level: u32| {
@@ -101,7 +102,7 @@ unsafe impl Send for Chain {}
 impl Victim {
     /// Gets the set and links its lines to one ring.
     pub(super) fn new(plan: VictimPlan) -> Result<Victim, BenchError> {
-        // On huge pages where there are any, so that walks do not wait for the page tables.
+        // On huge pages if there are any, so that walks do not wait for page tables.
         let lines = KernelMemory::map(PageKind::Thp, plan.set.next_multiple_of(HUGE_PAGE), Reserve::Yes)?;
         lines.touch()?;
         let ring = ring(plan.set / LINE);
@@ -120,7 +121,7 @@ impl Victim {
         let (ask, is_disturbed) = (&asked, &disturbed);
         let walker = move || {
             affinity::pin(cpu).map_err(|errno| BenchError::system("pinning the victim to a CPU", errno))?;
-            // The whole of it, and not the pointer in it, which could not cross threads.
+            // The closure must capture the whole struct: the pointer in it could not cross threads.
             let Chain(start) = { chain };
             let mut times = [const { Vec::new() }; 2];
             for _ in 0..PHASES {
@@ -138,7 +139,7 @@ impl Victim {
         };
         thread::scope(|scope| {
             let walker = scope.spawn(walker);
-            // Also ends for a walker that could not be pinned.
+            // This also ends if the walker could not be pinned.
             while !walker.is_finished() {
                 let wanted = asked.load(Ordering::Acquire);
                 if wanted {
@@ -146,7 +147,7 @@ impl Victim {
                 } else {
                     hint::spin_loop();
                 }
-                // Only now, when clearing is in full flow, or over.
+                // Only now clearing is in full flow, or over.
                 disturbed.store(wanted, Ordering::Release);
             }
             walker.join().expect("walking does not panic")
@@ -179,7 +180,8 @@ unsafe fn walk(chain: *const u8, lines: usize) -> usize {
     at
 }
 
-/// For each line the next, in one ring over all, in random order (Sattolo's shuffle, which leaves no shorter rings).
+/// The next line for each line: one ring over all lines, in random order (Sattolo's shuffle, which leaves no shorter
+/// rings).
 fn ring(lines: usize) -> Vec<usize> {
     let mut next: Vec<usize> = (0..lines).collect();
     let mut random = Random::new(lines as u64);

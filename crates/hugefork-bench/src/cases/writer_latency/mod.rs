@@ -1,28 +1,31 @@
-//! `writer-latency`: what a program pays that goes on writing after a fork or snapshot of its populated area was taken, while
-//! that is held.
+//! `writer-latency`: what a program pays if it goes on writing to its populated area while a fork or snapshot of that
+//! is held.
 //!
-//! One thread takes it (`pause`) and then writes 8 bytes each at random words of the area, one after the other: 5 000
-//! writes (`sparse`: nearly every block of 2 MiB is hit, and few of its pages) or 500 000 (`dense`), less in proportion in
-//! areas of less than 1 GiB. A latency is what lies between two fenced readings of the clock: one write and one reading,
-//! which takes 0.05 us. `p50` to `p99.9` are nearest ranks, `total` is all writes together, without the pause. Two curves say
-//! more (see `curve`): `latency` by percentile, and `cost` by time around the snapshot, for which some words are written again
-//! with what they hold before it is taken. What another thread would write during the pause is not measured: some subjects would let it write without copying, and be ahead
-//! afterwards.
+//! One thread takes the snapshot (`pause`) and then writes random words of the area, one after the other: 5 000
+//! (`sparse`: they hit nearly every block of 2 MiB, and few of its pages) or 500 000 (`dense`), and in proportion fewer
+//! in areas of less than 1 GiB. A latency is the time between two fenced readings of the clock: one write and one
+//! reading, which takes 0.05 us. `p50` to `p99.9` are nearest ranks; `total` is all writes together, without the pause.
+//! There are also two curves: `latency` by percentile, and `cost` by time around the snapshot. For the latter, some
+//! words are written again before the snapshot, with what they hold already. What another thread would write during the
+//! pause is not measured: some subjects would let it write without copying, and be ahead afterwards.
 //!
-//! `amplification` is bytes copied over bytes dirtied, which are the distinct words. hugefork counts what it copies; `memcpy`
-//! has copied everything. The kernel does not count, but each of its faults copies one page while a child holds them all:
-//! the thread's minor faults (`getrusage`) times the page. With transparent huge pages that is a page of 4 KiB too, since
-//! Linux 5.8 splits a huge page at the first such write. Should there be fewer faults than pages written, then the kernel
-//! copied in larger pieces than that, and the metric is left out. A fault or two of the thread's own stack are in it.
+//! `amplification` is bytes copied over bytes dirtied, which are those of the distinct words. hugefork counts what it
+//! copies, and `memcpy` has copied everything. The kernel does not count, but while a child holds all pages, each fault
+//! copies one: so it is the thread's minor faults (`getrusage`) times the page size. With transparent huge pages a page
+//! is 4 KiB, too, since Linux 5.8 and newer split a huge page at the first such write. If there are fewer faults than
+//! pages written, the kernel has copied larger pieces, and the metric is left out. It includes a fault or two of the
+//! thread's own stack.
 //!
-//! After every sample each word that was written is looked at twice: the area must hold what was written, and the snapshot,
-//! the copy or the child (who sleeps until then) what was there before.
+//! After every sample each word that was written is checked twice: the area must hold what was written, and the
+//! snapshot, the copy or the child (which sleeps until then) must hold what was there before.
 //!
-//! Before every sample the area is written anew, as a whole: huge pages that a sample split do not come back by themselves.
-//! What will be copied to has been touched before, for all but `hugefork-default`, on the CPU that takes it.
+//! Before every sample the whole area is written again: huge pages that a sample has split do not come back by
+//! themselves. For all but `hugefork-default`, the memory that copies go to has been touched before, on the CPU that
+//! takes it.
 //!
-//! `hugefork-default` is what a program has that goes by the defaults: a new pool every time, in which the area has just been
-//! written for the first time, and whose other blocks get their memory for the copies or, by the pool's thread, before.
+//! `hugefork-default` is what a program has that uses the defaults: a new pool every time, in which the area has just
+//! been written for the first time. The other blocks get their memory when copies need it or, from the pool's thread,
+//! before.
 
 mod writer;
 
@@ -228,7 +231,7 @@ impl Work for Hugefork {
     fn prepare(&mut self) -> Result<(), BenchError> {
         let size = self.writer.size;
         if self.choice.stock == Stock::Unused {
-            // The old one's memory goes before the new one's comes.
+            // The old pool's memory is freed before the new pool gets any.
             self.held = None;
             self.held = Some(Populated::new(engine::new_pool(self.choice, 2 * size)?, size, BIAS)?);
             return Ok(());
@@ -236,7 +239,7 @@ impl Work for Hugefork {
         match &self.held {
             // SAFETY: our own region; the last snapshot is gone, so these writes find room.
             Some(held) => unsafe { work::write_words(held.region.as_mut_ptr().cast(), size / 8, BIAS) },
-            // Every block once more, for its copy.
+            // Room for the area, and for a copy of each of its blocks.
             None => self.held = Some(Populated::new(engine::warm_pool(self.choice, 2 * size)?, size, BIAS)?),
         }
         Ok(())
@@ -291,7 +294,7 @@ mod tests {
             let measures = fork.sample(&mut Random::new(3)).unwrap();
             let amplification = measures.iter().find(|m| m.metric == AMPLIFICATION).unwrap().value;
             let least = (fork.writer.distinct(4096) * 4096) as f64 / (fork.writer.distinct(8) * 8) as f64;
-            // A few faults of the thread's own stack and lists on top.
+            // The thread's own stack and lists take a few faults more.
             assert!((least..least * 1.05).contains(&amplification), "{kind:?}: {amplification}, at least {least}");
         }
     }

@@ -1,4 +1,4 @@
-//! The writer, who is the same for every subject: draws words, takes the snapshot, writes, and times each write.
+//! The writer, which is the same for every subject. It draws words, takes the snapshot, writes, and times each write.
 
 use crate::affinity::Pinned;
 use crate::clock::{self, Stopwatch};
@@ -9,16 +9,16 @@ use crate::metric::{Measure, Metric};
 use crate::random::Random;
 use crate::work;
 
-/// The write that half of all writes are no slower than.
+/// Half of all writes take no longer than this.
 const P50: Metric = Metric::new("p50", "us");
 
-/// Likewise, nine of ten.
+/// Nine of ten writes take no longer than this.
 const P90: Metric = Metric::new("p90", "us");
 
-/// Likewise, 99 of 100.
+/// 99 of 100 writes take no longer than this.
 const P99: Metric = Metric::new("p99", "us");
 
-/// Likewise, 999 of 1000.
+/// 999 of 1000 writes take no longer than this.
 const P999: Metric = Metric::new("p99.9", "us");
 
 /// The slowest write.
@@ -59,29 +59,30 @@ pub(super) unsafe fn check(area: *const u8, offsets: &[usize], expected: fn(usiz
     Ok(())
 }
 
-/// What every subject does, in its own area.
+/// Does what every subject does in its own area.
 pub(super) struct Writer {
     pub(super) size: usize,
     writes: usize,
     pub(super) cpu: usize,
     lists: Option<Lists>,
-    /// Of the last sample.
+    /// The curves of the last sample.
     pub(super) curves: Vec<Curve>,
 }
 
-/// Writes before the snapshot, at most.
+/// The most writes before the snapshot.
 const BEFORE: usize = 1_000;
 
 struct Lists {
-    /// What is written.
+    /// The words that are written after the snapshot.
     offsets: Vec<usize>,
-    /// What is written again before the snapshot.
+    /// The words that are written before it, with what they hold already.
     earlier: Vec<usize>,
-    /// Nanoseconds of each write. Not in the heap: a child would share it, and each of its pages would cost a fault.
+    /// Nanoseconds of each write. The list is not in the heap, which a child would share, so that each of its pages
+    /// would cost a fault.
     latencies: KernelMemory,
 }
 
-/// What the writes came to.
+/// What was measured of the writes.
 pub(super) struct Written {
     pub(super) measures: Vec<Measure>,
     pub(super) curves: Vec<Curve>,
@@ -172,7 +173,7 @@ impl Writer {
         Ok((taken, Written { measures, curves, minor_faults }))
     }
 
-    /// Different pieces of `len` bytes that the writes went to.
+    /// The number of different pieces of `len` bytes that the writes went to.
     pub(super) fn distinct(&self, len: usize) -> usize {
         let mut pieces: Vec<usize> = self.offsets().iter().map(|offset| offset / len).collect();
         pieces.sort_unstable();
