@@ -1,4 +1,5 @@
-//! Draws results of `hugefork bench --json` as one page, and says what of the second is worse than in the first.
+//! Draws results of `hugefork bench --json` as one page, and says how many figures are worse in the second than in the
+//! first.
 //!
 //! Run it with `cargo run -p hugefork-report --example page_of_results before.json after.json > page.html`.
 
@@ -13,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     draw(&files, &mut std::io::stdout())
 }
 
-/// Run by the tests, too.
+/// The tests run it, too.
 pub(crate) fn draw(files: &[PathBuf], page: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let records = files.iter().map(|file| load(file)).collect::<Result<Vec<Record>, _>>()?;
     if let [before, after, ..] = &records[..] {

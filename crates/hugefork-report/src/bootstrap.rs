@@ -1,17 +1,17 @@
-//! How sure a ratio of two medians is: a bootstrap interval.
+//! How sure the ratio of two medians is: a bootstrap interval.
 //!
-//! Both sets of samples are drawn from again and again, with replacement; the interval holds the middle 95 % of the ratios of
-//! their medians. The draws are seeded by what is compared, so that the same files always give the same interval.
+//! Samples are drawn from both sets again and again, with replacement. The interval holds the middle 95 % of the ratios
+//! of their medians. What is compared seeds the draws, so that the same files always give the same interval.
 
 use serde::Serialize;
 
 use crate::record::median;
 
-/// Ratios drawn.
+/// The number of ratios that are drawn.
 const DRAWS: usize = 4000;
 
-/// With fewer samples on either side there is no interval: of three runs each, all of one side beat all of the other by
-/// chance in one comparison of ten.
+/// With fewer samples on either side there is no interval: with three runs each, all of one side beat all of the other
+/// by chance in one comparison of ten.
 pub(crate) const FEWEST: usize = 4;
 
 /// Where 95 % of the ratios lie.
@@ -29,14 +29,14 @@ impl Interval {
         self.low <= 1.0 && 1.0 <= self.high
     }
 
-    /// That of the inverse ratio.
+    /// The interval of the inverse ratio.
     pub(crate) fn inverse(self) -> Interval {
         Interval { low: 1.0 / self.high, high: 1.0 / self.low }
     }
 }
 
-/// The interval of median(`b`) / median(`a`), drawn by `seed`. None if either set has fewer than four samples, or
-/// one that is not positive: its ratios would say nothing.
+/// The interval of median(`b`) / median(`a`), drawn by `seed`. None if either set has fewer than four samples, or one
+/// that is not positive: ratios would say nothing.
 pub(crate) fn interval(a: &[f64], b: &[f64], seed: u64) -> Option<Interval> {
     if a.len().min(b.len()) < FEWEST || a.iter().chain(b).any(|sample| *sample <= 0.0) {
         return None;

@@ -1,5 +1,5 @@
-//! What the reader says of cases, metrics and subjects. It goes by names alone, and needs to know none of them: a case from a
-//! later hugefork is shown under its own name, each metric as bars.
+//! What the reader says of cases, metrics and subjects. It goes by names alone, and needs to know none of them: a case
+//! from a later hugefork is shown under its own name, each metric as bars.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::figures::phrase;
 use crate::known::known;
 use crate::record::{Entry, Measured, Params};
 
-/// What a case is about, in plain words; the name of one from a later hugefork.
+/// What a case is about, in plain words; the name of a case from a later hugefork.
 pub(crate) fn title(case: &str) -> &str {
     known(case).map_or(case, |known| known.title)
 }
@@ -43,7 +43,7 @@ pub(crate) fn description(case: &str) -> Option<&'static str> {
     known(case).map(|known| known.description)
 }
 
-/// What a metric is, for axes; other metrics go by their own names.
+/// What a metric is, for axes. Other metrics have their own names there.
 pub(crate) fn metric_name(case: &str, metric: &str) -> String {
     let known = match (case, metric) {
         ("clear", "total") => "clear and use",
@@ -61,14 +61,14 @@ pub(crate) fn metric_name(case: &str, metric: &str) -> String {
     known.to_owned()
 }
 
-/// The metric that a case is about, of those that it has.
+/// The metric that a case is about, out of those that were measured.
 pub(crate) fn lead_metric<'a>(case: &str, entries: &[&'a Entry]) -> Option<&'a str> {
     let lead = known(case).map_or("throughput", |known| known.lead);
     let metrics = || entries.iter().map(|entry| entry.metric.as_str());
     metrics().find(|metric| *metric == lead).or_else(|| metrics().find(|metric| has_chart(case, metric)))
 }
 
-/// Whether a metric is worth a chart; the others explain, and stand in the table of all figures.
+/// Whether a metric is worth a chart. The others explain it, and are in the table of all figures.
 pub(crate) fn has_chart(case: &str, metric: &str) -> bool {
     let explains = known(case).is_some_and(|known| known.explains.contains(&metric));
     !explains && !["user", "sys", "cycles", "instructions", "llc_misses"].contains(&metric)
@@ -80,7 +80,7 @@ pub(crate) fn percentile(metric: &str) -> Option<f64> {
         return Some(1.0);
     }
     let digits = metric.strip_prefix('p')?;
-    // Names such as `pause` and numbers that `parse` knows but nobody writes (`inf`, `+5`) are no percentiles.
+    // Names such as `pause` are no percentiles, nor are numbers that `parse` knows but nobody writes (`inf`, `+5`).
     digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.').then_some(())?;
     let percent: f64 = digits.parse().ok()?;
     (0.0..100.0).contains(&percent).then_some(percent / 100.0)
@@ -94,28 +94,28 @@ pub(crate) fn is_ours(subject: &str) -> bool {
 /// What Linux up to 6.19 does.
 const LINUX_ORDER: &str = "target-last/rep";
 
-/// Whether a subject is what a program would have without hugefork. Single kernels of `clear` and `copy` are not, but for the
-/// one that Linux uses.
+/// Whether a subject is what a program would have without hugefork. Single kernels of `clear` and `copy` are not,
+/// except for the one that Linux uses.
 pub(crate) fn is_rival(subject: &str) -> bool {
     !is_ours(subject) && (!subject.contains('/') || subject == LINUX_ORDER)
 }
 
-/// Why a subject does not do the same service in `case`, and is not "the kernel's best" whatever its figure.
+/// Why a subject does not do the same service in `case`, and is never "the kernel's best" whatever its figure.
 pub(crate) fn aside(case: &str, subject: &str) -> Option<&'static str> {
     let (aside, why) = known(case)?.aside?;
     (aside == subject).then_some(why)
 }
 
-/// A subject's name, with what it is where the name does not say so.
+/// A subject's name, and what it is if the name does not say so.
 fn subject_name(subject: &str) -> String {
     if subject == LINUX_ORDER { format!("{subject} (Linux)") } else { subject.to_owned() }
 }
 
-/// Parameters that tell subjects apart, and never say what was done.
+/// Parameters that tell subjects apart and do not say what was done.
 pub(crate) const HOW: [&str; 5] = ["backing", "kernel", "order", "near", "window"];
 
-/// The parameters of `entry` that say what was done, where `entries` are all that one might put beside it: those that all of
-/// them have. What only some have (the block size of a pool) is how they did it.
+/// The parameters of `entry` that say what was done: those that all of `entries` have, which are all that one might put
+/// beside it. Parameters that only some have (the block size of a pool) say how they did it.
 pub(crate) fn work<M: Measured>(entry: &M, entries: &[&M]) -> Params {
     let everywhere = |name: &str| entries.iter().all(|other| other.params().contains_key(name));
     entry
@@ -126,13 +126,13 @@ pub(crate) fn work<M: Measured>(entry: &M, entries: &[&M]) -> Params {
         .collect()
 }
 
-/// The least that tells `entries` apart, a text for each. `told` gives what is told about each already, such as its place on
-/// an axis.
+/// A text for each of `entries`, with just enough to tell them apart. `told` gives what is already said of each, such
+/// as its place on an axis.
 pub(crate) fn labels<M: Measured, K: PartialEq>(entries: &[&M], told: impl Fn(&M) -> K) -> Vec<String> {
     let told: Vec<K> = entries.iter().map(|entry| told(entry)).collect();
     let names: BTreeSet<&str> = entries.iter().flat_map(|entry| entry.params().keys()).map(String::as_str).collect();
     let mut names: Vec<&str> = names.into_iter().collect();
-    // What users choose first.
+    // What users choose comes first.
     names.sort_by_key(|name| ["backing", "block_size"].iter().position(|known| known == name).unwrap_or(2));
     let mut added: Vec<Vec<String>> = vec![Vec::new(); entries.len()];
     for name in names {

@@ -1,8 +1,8 @@
 //! Which charts a case gets.
 //!
-//! | chart | drawn where |
+//! | chart | drawn if |
 //! |---|---|
-//! | bars | a metric of one work; only those of the largest size where works are many; dots where some would not be seen |
+//! | bars | there is a metric; of many works, only those of the largest size; dots if some bars would not be seen |
 //! | percentiles | metrics are named `p50`, `p99.9`, `max`, or there is a curve over `percentile` |
 //! | time | there is a curve over `time` |
 //! | lines | a metric was measured with several tasks, sizes or block sizes |
@@ -24,7 +24,7 @@ use crate::works::{SIZES, group, principal, works};
 /// A case with its charts.
 pub(crate) struct CaseCharts<'a> {
     pub(crate) case: &'a str,
-    /// What is alike in all of it.
+    /// The parameters that all of it has alike.
     pub(crate) common: String,
     pub(crate) charts: Vec<Chart<'a>>,
     /// Everything that was measured.
@@ -34,10 +34,10 @@ pub(crate) struct CaseCharts<'a> {
 /// In the order of the page.
 const KINDS: [&str; 5] = ["bars", "percentiles", "time", "lines", "heat"];
 
-/// More bars than this are not looked at.
+/// Nobody looks at more bars than this.
 const BARS: usize = 12;
 
-/// Single kernels among them.
+/// The most single kernels among them.
 const KERNELS: usize = 3;
 
 /// The cases of `machine`, with their charts.
@@ -57,7 +57,7 @@ fn of_case<'a>(machine: &Machine<'a>, case: &'a str) -> CaseCharts<'a> {
         }
     }
     let ranks: Vec<&str> = metrics.iter().copied().filter(|metric| percentile(metric).is_some()).collect();
-    // Two make no distribution.
+    // Two percentiles make no distribution.
     let ranks = if ranks.len() > 2 { ranks } else { Vec::new() };
     metrics.retain(|metric| !ranks.contains(metric));
     let shown: Vec<&Entry> = entries
@@ -119,7 +119,7 @@ impl Ground<'_> {
 
     fn bars<'a>(&self, work: &Params, mut entries: Vec<&'a Entry>) -> Chart<'a> {
         entries.sort_by(|a, b| best_first(a, b));
-        // hugefork, the kernel and libc, and the best of the single kernels.
+        // hugefork, the kernel and libc are shown, and the best of the single kernels.
         let (mut shown, mut kernels): (Vec<&Entry>, Vec<&Entry>) = entries.iter().partition(|entry| is_plain(entry));
         shown.sort_by_key(|entry| !is_ours(&entry.subject));
         shown.truncate(BARS);
@@ -149,7 +149,7 @@ impl Ground<'_> {
         chart
     }
 
-    /// Over the parameter `over`, for each work that is otherwise the same.
+    /// A chart over the parameter `over`, for each work that is otherwise the same.
     fn lines<'a>(&self, entries: &[&'a Entry], over: &str) -> Vec<Chart<'a>> {
         let without = |entry: &Entry| {
             let mut work = work(entry, entries);
@@ -157,7 +157,7 @@ impl Ground<'_> {
             work
         };
         let chart = |(work, mut group): (Params, Vec<&'a Entry>)| {
-            // Files of several sizes come one after the other; a subject's sizes belong together.
+            // Each file has one size; the sizes of a subject belong together.
             group.sort_by_key(|entry| group_start(entries, entry));
             let place = |entry: &Entry| entry.params.get(over).and_then(|value| quantity(value)).filter(|x| *x > 0.0);
             let mut places: Vec<(f64, String)> =
@@ -197,7 +197,7 @@ impl Ground<'_> {
             }
         }
         ranks.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-        // The slowest of n lies beyond every percentile; it gets the next place.
+        // The slowest write lies beyond every percentile, and gets the next place.
         let beyond = ranks.iter().filter(|(part, _)| *part < 1.0).map(|(part, _)| tail(*part)).fold(0.0, f64::max);
         let place = |part: f64| if part < 1.0 { tail(part) } else { beyond + 1.0 };
         let names = labels(&entries, |entry| entry.metric.clone());
@@ -226,8 +226,8 @@ impl Ground<'_> {
     }
 }
 
-/// Those of `group` that make lines over the parameter `over`, or are the same everywhere; nothing if hugefork, where it is
-/// there, makes none. Single kernels stay out: there are scores of them.
+/// Those of `group` that make lines over the parameter `over`, or have no such parameter and are the same everywhere.
+/// Nothing if hugefork is there and makes no line. Single kernels stay out, since there are scores of them.
 fn drawable<'a>(group: &[&'a Entry], over: &str, place: impl Fn(&Entry) -> Option<f64>) -> Vec<&'a Entry> {
     let plain: Vec<&Entry> = group.iter().copied().filter(|entry| is_plain(entry)).collect();
     let names = labels(&plain, |entry| entry.params.get(over).cloned());
@@ -242,7 +242,7 @@ fn drawable<'a>(group: &[&'a Entry], over: &str, place: impl Fn(&Entry) -> Optio
     plain.into_iter().zip(&names).filter(|(_, name)| makes_line(name)).map(|(entry, _)| entry).collect()
 }
 
-/// Lines by name, hugefork's first, then the kernel's and libc's, then the others.
+/// Lines by name: hugefork's first, then the kernel's and libc's, then the others.
 fn collect_lines(entries: &[&Entry], names: &[String], place: impl Fn(&Entry) -> Option<f64>) -> Vec<Line> {
     let mut lines: Vec<(bool, Line)> = Vec::new();
     for (entry, name) in entries.iter().zip(names) {
@@ -275,7 +275,7 @@ fn group_start(entries: &[&Entry], entry: &Entry) -> Option<usize> {
     entries.iter().position(|other| other.subject == entry.subject)
 }
 
-/// Whether it is no single kernel of `clear` or `copy`, of which there are scores.
+/// Whether it is not a single kernel of `clear` or `copy`: there are scores of those.
 fn is_plain(entry: &Entry) -> bool {
     is_ours(&entry.subject) || is_rival(&entry.subject)
 }

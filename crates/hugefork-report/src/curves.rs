@@ -1,5 +1,5 @@
-//! Charts of what was measured as curves: latency by percentile, cost by time around a snapshot. Curves over anything else
-//! are from a later hugefork, and left out.
+//! Charts of curves: latency by percentile, cost by time around a snapshot. Curves over anything else are from a later
+//! hugefork, and are left out.
 
 use crate::cases::{chart_title, is_ours, is_rival, labels};
 use crate::chart::lines::{self, Axes, Between, Line, Point, Y};
@@ -15,7 +15,8 @@ enum Over {
     Time,
 }
 
-/// Charts of `curves`, which are of one case: one for each work. `alike` is what is alike in all charts of the case.
+/// Charts of the `curves` of one case, one for each work. `alike` are the parameters that all charts of the case have
+/// alike.
 pub(crate) fn charts<'a>(case: &str, curves: &[&'a Curve], alike: &Params) -> Vec<Chart<'a>> {
     let mut charts = Vec::new();
     for (over, name) in [(Over::Percentile, "percentile"), (Over::Time, "time")] {
@@ -35,7 +36,7 @@ pub(crate) fn charts<'a>(case: &str, curves: &[&'a Curve], alike: &Params) -> Ve
 }
 
 fn chart<'a>(case: &str, over: Over, work: &Params, alike: &Params, mut curves: Vec<&'a Curve>) -> Chart<'a> {
-    // hugefork's first, which have the colours; then the kernel's and libc's.
+    // hugefork's come first, and have the colours; then come the kernel's and libc's.
     curves.sort_by_key(|curve| (!is_ours(&curve.subject), !is_rival(&curve.subject)));
     let names = labels(&curves, |_| ());
     let beyond = outermost(&curves) + 0.5;
@@ -53,13 +54,13 @@ fn chart<'a>(case: &str, over: Over, work: &Params, alike: &Params, mut curves: 
     let (x, x_title, y_title) = match over {
         Over::Percentile => (
             percentile_ticks(beyond),
-            "of all writes, so many take no longer",
+            "part of the writes that take no longer",
             format!("time of a write, {unit}; less is better"),
         ),
         Over::Time => (
             time_ticks(&curves),
             "ms since the snapshot was asked for",
-            format!("a write asked for then takes, {unit}; less is better"),
+            format!("time of a write asked for then, {unit}; less is better"),
         ),
     };
     let between = if over == Over::Time { Between::Steps } else { Between::Straight };
@@ -94,7 +95,7 @@ pub(crate) fn place_name(is_time: bool, at: f64) -> String {
     }
 }
 
-/// Without digits that say nothing.
+/// A number without digits that say nothing.
 fn short(value: f64) -> String {
     format!("{value}")
 }
@@ -105,7 +106,7 @@ fn outermost(curves: &[&Curve]) -> f64 {
     places.filter(|at| *at < 100.0).map(|at| tail(at.max(0.0) / 100.0)).fold(0.0, f64::max)
 }
 
-/// The slowest of n lies beyond every percentile.
+/// The place of a percentile. The slowest write lies `beyond` all of them.
 fn by_tail(percent: f64, beyond: f64) -> f64 {
     if percent < 100.0 { tail(percent.max(0.0) / 100.0) } else { beyond }
 }
@@ -117,10 +118,10 @@ fn percentile_ticks(beyond: f64) -> Vec<(f64, String)> {
     ticks
 }
 
-/// Where what was before the snapshot stands: left of everything since.
+/// The place of the time before the snapshot: left of everything since.
 const BEFORE: f64 = -2.5;
 
-/// Half of a step: a value that holds up to a place stands in the middle.
+/// Half of a step. A value holds for a step up to its place, and is drawn in the middle of the step.
 const HALF: f64 = 0.05;
 
 fn by_time(ms: f64) -> f64 {

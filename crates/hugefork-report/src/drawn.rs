@@ -4,7 +4,7 @@ use crate::chart::Drawing;
 use crate::figures::{figure, unit};
 use crate::record::{Curve, Entry};
 
-/// Lines that can be told apart.
+/// The most lines that can be told apart.
 pub(crate) const LINES: usize = 7;
 
 /// One chart of a case.
@@ -17,14 +17,14 @@ pub(crate) struct Chart<'a> {
     pub(crate) subtitle: String,
     /// All of the work.
     pub(crate) work: String,
-    /// What is left out.
+    /// What the chart leaves out.
     pub(crate) note: Option<String>,
     pub(crate) drawing: Drawing,
     /// The parameter that lines go over, or `metric`.
     pub(crate) over: Option<String>,
-    /// What it is drawn from: these,
+    /// What it is drawn from, if it is drawn from entries.
     pub(crate) entries: Vec<&'a Entry>,
-    /// or these.
+    /// What it is drawn from, if it is drawn from curves.
     pub(crate) curves: Vec<&'a Curve>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn tail(part: f64) -> f64 {
     -(1.0 - part).log10()
 }
 
-/// All that is known of a point.
+/// What is said of a point under the pointer: all that is known of it.
 pub(crate) fn hint(label: &str, entry: &Entry) -> String {
     let unit = unit(&entry.unit);
     let (median, min, max) = (figure(entry.median), figure(entry.min()), figure(entry.max()));

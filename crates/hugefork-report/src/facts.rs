@@ -4,7 +4,7 @@ use crate::figures::{figure, quantity, spaced};
 use crate::machines::Machine;
 use crate::record::{Host, Record};
 
-/// On what, and when, if that is known.
+/// The machine, and the days on which it was measured, if they are known.
 pub(crate) fn machine_and_days(machine: &Machine) -> String {
     let parts = [machine.name(), days(machine)];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
@@ -14,7 +14,7 @@ pub(crate) fn machine_and_days(machine: &Machine) -> String {
 pub(crate) fn facts(machine: &Machine) -> Vec<(&'static str, String)> {
     let host: &Host = &machine.records[0].host;
     let cache = host.last_cache().map(|cache| format!("L{} {}", cache.level, spaced(&cache.size)));
-    // Memory in MiB down to the last one is more than anybody wants to know.
+    // Nobody wants to know the memory to the last MiB.
     let memory = match quantity(&host.memory) {
         Some(bytes) if bytes >= 1e9 => format!("{} GiB", figure(bytes / f64::from(1 << 30))),
         _ => spaced(&host.memory),
@@ -49,12 +49,12 @@ pub(crate) fn origin(record: &Record) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ")
 }
 
-/// A record's file, without the way to it.
+/// The name of a record's file, without its directory.
 pub(crate) fn file_name(record: &Record) -> String {
     record.name.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-/// What `--tune` and users change between runs.
+/// The settings that `--tune` and users change between runs.
 pub(crate) fn settings(record: &Record) -> String {
     let thp = &record.host.thp;
     let mut settings = Vec::new();

@@ -2,7 +2,7 @@
 
 use crate::record::Params;
 
-/// A measured value as it is shown: three digits that count.
+/// A measured value as it is shown, with three significant digits.
 pub fn figure(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -25,7 +25,7 @@ pub(crate) fn unit(unit: &str) -> &str {
     }
 }
 
-/// `2MiB` as `2 MiB`, with a space that does not break; other words as they are.
+/// `2MiB` as `2 MiB`, with a no-break space; other words as they are.
 pub(crate) fn spaced(word: &str) -> String {
     let digits = word.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = word.split_at(digits);
@@ -35,7 +35,7 @@ pub(crate) fn spaced(word: &str) -> String {
     }
 }
 
-/// What a size or a count comes to; none for words.
+/// The value of a size or a count; none for words.
 pub(crate) fn quantity(word: &str) -> Option<f64> {
     let digits = word.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = word.split_at(digits);
@@ -72,7 +72,7 @@ pub(crate) fn phrase(name: &str, value: &str) -> String {
     }
 }
 
-/// Parameters in words, in the order in which one would say them.
+/// Parameters in words, in the order in which people say them.
 pub(crate) fn phrases<'a>(params: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
     const ORDER: [&str; 10] =
         ["density", "writes", "tasks", "size", "block_size", "backing", "use", "stride", "area", "victim"];
@@ -81,7 +81,7 @@ pub(crate) fn phrases<'a>(params: impl IntoIterator<Item = (&'a String, &'a Stri
     list.into_iter().map(|(name, value)| phrase(name, value)).collect::<Vec<_>>().join(", ")
 }
 
-/// Parameters as they stand in the file.
+/// Parameters as the file has them.
 pub(crate) fn words<'a>(params: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
     params.into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }

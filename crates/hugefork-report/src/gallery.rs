@@ -1,4 +1,4 @@
-//! The charts as files: names, sources, and all of them at once.
+//! The charts as files, with names and sources.
 
 use std::collections::BTreeSet;
 
@@ -45,7 +45,7 @@ pub fn pictures(records: &[Record]) -> Result<Vec<Picture>, PictureError> {
 }
 
 impl Chart<'_> {
-    /// A file of its own, with heading and source.
+    /// The chart as a file of its own, with heading and source.
     pub(crate) fn standalone(&self, case: &str, machine: &Machine) -> String {
         let counted = self.entries.iter().map(|entry| entry.samples.len());
         let rounds = counted.chain(self.curves.iter().map(|curve| curve.rounds as usize)).max().unwrap_or(0);
@@ -62,7 +62,7 @@ impl Chart<'_> {
 pub(crate) struct Names(BTreeSet<String>);
 
 impl Names {
-    /// One for a chart of `case`.
+    /// A new name for a chart of `case`.
     pub(crate) fn of(&mut self, case: &str, chart: &Chart) -> String {
         let metrics =
             chart.entries.iter().map(|entry| &entry.metric).chain(chart.curves.iter().map(|curve| &curve.metric));

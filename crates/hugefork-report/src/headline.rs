@@ -12,13 +12,13 @@ use crate::works::{principal, works};
 /// hugefork in one case, with one work.
 pub(crate) struct Headline<'a> {
     pub(crate) case: &'a str,
-    /// What is told of it.
+    /// The metric that is compared.
     pub(crate) metric: String,
     /// What was done.
     pub(crate) work: String,
     pub(crate) ours: &'a Entry,
     pub(crate) ours_label: String,
-    /// The strongest rival first; last those who stand aside.
+    /// The strongest rival first, and last those that stand aside.
     pub(crate) others: Vec<Beside<'a>>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Beside<'a> {
     pub(crate) aside: bool,
     /// How many times better hugefork is.
     pub(crate) ratio: f64,
-    /// Where that lies, by 95 %.
+    /// Where the ratio lies, with 95 % confidence.
     pub(crate) interval: Option<Interval>,
 }
 
@@ -45,12 +45,12 @@ impl<'a> Headline<'a> {
 pub(crate) enum Standing {
     Gain,
     Loss,
-    /// It cannot be told that there is a difference.
+    /// Nobody can say that there is a difference.
     Unsure,
 }
 
 impl Standing {
-    /// The class of what is drawn or written in its colour.
+    /// The CSS class of what is drawn or written in its colour.
     pub(crate) fn class(self) -> &'static str {
         match self {
             Standing::Gain => "gain",
@@ -91,7 +91,7 @@ pub(crate) fn headlines<'a>(machine: &Machine<'a>) -> Vec<Headline<'a>> {
         let ours: Vec<&Entry> =
             entries.iter().copied().filter(|entry| is_ours(&entry.subject) && is_worth(entry)).collect();
         let names = labels(&ours, |entry| work(entry, &entries));
-        // Where they are alike in every line, these stand at the case.
+        // Parameters that are alike in every line are said once, of the case.
         let alike = common(entries.iter().map(|entry| &entry.params));
         for (entry, label) in ours.into_iter().zip(names) {
             let mut done = work(entry, &entries);
@@ -109,13 +109,13 @@ pub(crate) fn headlines<'a>(machine: &Machine<'a>) -> Vec<Headline<'a>> {
     lines
 }
 
-/// The few of `lines` that tell most: the first of each case, where it is surely better than the strongest rival, and the worst
-/// loss of all last, if there is any.
+/// The few of `lines` that say most: the first of each case, if it is surely better than the strongest rival, and last
+/// the worst loss of all, if there is one.
 pub(crate) fn leading<'l, 'a>(lines: &'l [Headline<'a>], most: usize) -> Vec<&'l Headline<'a>> {
     let standing = |line: &Headline| line.best().map_or(Standing::Unsure, Beside::standing);
     let losses = lines.iter().filter(|line| standing(line) == Standing::Loss);
     let loss = losses.min_by(|a, b| ratio_of(a).total_cmp(&ratio_of(b)));
-    // Not the best of each case: whoever looks for a gain finds one.
+    // Not the best of each case, since whoever looks for a gain finds one.
     let firsts = lines.iter().enumerate().filter(|(index, line)| lines[..*index].iter().all(|l| l.case != line.case));
     let gains = firsts.map(|(_, line)| line).filter(|line| standing(line) == Standing::Gain);
     gains.take(most.saturating_sub(usize::from(loss.is_some()))).chain(loss).collect()
@@ -139,7 +139,7 @@ fn others<'a>(ours: &Entry, entries: &[&'a Entry]) -> Vec<Beside<'a>> {
     let is_other =
         |other: &&Entry| is_rival(&other.subject) && other.unit == ours.unit && work(*other, entries) == same;
     let mut others: Vec<Beside> = entries.iter().copied().filter(is_other).map(|other| beside(ours, other)).collect();
-    // Of figures that may be negative, no ratio says who is better.
+    // If figures may be negative, no ratio says who is better.
     if others.iter().any(|other| !other.ratio.is_finite() || other.ratio <= 0.0) {
         return Vec::new();
     }

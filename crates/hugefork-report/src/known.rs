@@ -1,5 +1,5 @@
-//! The cases that the reader knows, each with everything that is said of it. A case that is not here is shown under its own
-//! name, and with the first metric that it has.
+//! The cases that the reader knows, each with everything that is said of it. A case that is not here is shown under its
+//! own name, and with the first metric that it has.
 
 /// What is known of a case.
 pub(crate) struct Known {

@@ -1,6 +1,6 @@
-//! What becomes of the results of `hugefork bench`: read back ([`load`]), two of them compared ([`compare()`]), and any number
-//! drawn as one offline page ([`report`]), as pictures alone ([`pictures`]) or as Markdown ([`measurements`],
-//! [`summary`], [`highlights`]) with one picture ([`pause_picture`]).
+//! Reads results of `hugefork bench` back ([`load`]), compares two of them ([`compare()`]), and draws any number as one
+//! offline page ([`report`]), as pictures alone ([`pictures`]), or as Markdown ([`measurements`], [`summary`],
+//! [`highlights`]) with one picture ([`pause_picture`]).
 //!
 //! ```text
 //! load, record                           a file, in types that stay readable

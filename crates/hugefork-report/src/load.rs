@@ -1,4 +1,4 @@
-//! Reads result files. Whatever is in a file, the outcome is a record or one line that says what to do.
+//! Reads result files. Whatever a file holds, the outcome is a record, or one line that says what to do.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,12 +15,12 @@ pub const SCHEMA: u64 = 1;
 /// The longest file that is read. The full sweep of every case is some 2 MiB.
 const LONGEST: u64 = 256 << 20;
 
-/// Larger values are no measurement in any unit: 1e15 us are 31 years.
+/// Larger values are not measured in any unit: 1e15 us are 31 years.
 const LARGEST: f64 = 1e15;
 
 const HOW: &str = "write one with `hugefork bench --json FILE`";
 
-/// Why a file is no record. The message is one line that names the file and says what to do.
+/// Why a file is not a record. The message is one line that names the file and says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -46,7 +46,7 @@ pub enum LoadError {
         /// Where it ends.
         line: usize,
     },
-    /// It is no JSON.
+    /// It is not JSON.
     #[error("{file}: is not JSON: {what}; {HOW}")]
     Malformed {
         /// The file.
@@ -62,7 +62,7 @@ pub enum LoadError {
         /// What it lacks.
         what: String,
     },
-    /// It is of another time.
+    /// It has another schema.
     #[error("{file}: has schema {schema}, this hugefork reads schema {SCHEMA}; use the hugefork that wrote it")]
     Schema {
         /// The file.
@@ -163,7 +163,7 @@ fn record(file: &str, fields: &mut Map<String, Value>) -> Result<Record, Damage>
     })
 }
 
-/// A field that older or newer files may lack.
+/// Takes a field that older or newer files may lack.
 fn part<T: Default + for<'de> Deserialize<'de>>(fields: &mut Map<String, Value>, name: &str) -> Result<T, Damage> {
     match fields.remove(name) {
         None | Some(Value::Null) => Ok(T::default()),
@@ -245,7 +245,7 @@ fn params(raw: &Map<String, Value>) -> Params {
     raw.iter().map(|(name, value)| (clean(name), shown(value))).collect()
 }
 
-/// A parameter as text: words bare, anything else as JSON.
+/// A parameter as text: words as they are, anything else as JSON.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => clean(text),
@@ -264,7 +264,7 @@ fn host(mut host: Host) -> Host {
     host
 }
 
-/// Without what a terminal would obey, XML forbids, or that turns the direction of the text around it.
+/// Replaces characters that a terminal would obey, that XML forbids, or that turn the direction of text.
 fn clean(text: &str) -> String {
     let bad = |c: char| {
         c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')

@@ -1,7 +1,8 @@
-//! Records of one machine together: the bench runs one size, one number of tasks at a time, and a curve over them takes
-//! several files.
+//! Brings records of one machine together. The bench may run one size or one number of tasks at a time, so that a line
+//! over them takes several files.
 //!
-//! Records join if host and hugefork are the same and nothing is in both. A second run of the same thing stays apart.
+//! Records join if they have the same host and hugefork, and no entry is in both. A second run of the same thing stays
+//! apart.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) curves: Vec<&'a Curve>,
 }
 
-/// Sorts `records` by machine, in their order.
+/// Groups `records` by machine, in their order.
 pub(crate) fn machines(records: &[Record]) -> Vec<Machine<'_>> {
     let mut machines: Vec<Machine> = Vec::new();
     for record in records {

@@ -1,4 +1,4 @@
-//! Records as Markdown: a page of them, and the few lines that a README has room for.
+//! Records as Markdown: a page, and the table that a README has room for.
 
 use std::collections::BTreeSet;
 
@@ -16,8 +16,8 @@ pub fn measurements(records: &[Record]) -> String {
     machines(records).iter().map(section).collect()
 }
 
-/// The table of a README, with the machine that it is from: hugefork in each case and work, beside all others. Of several backings or block sizes of one subject
-/// the first is told.
+/// The table of a README, with the machine that it is from: hugefork in each case and work, beside all others. If a
+/// subject has several backings or block sizes, the table has the first.
 pub fn summary(records: &[Record]) -> String {
     let lines = |machine: &Machine| {
         let mut seen = BTreeSet::new();
@@ -32,11 +32,11 @@ pub fn summary(records: &[Record]) -> String {
     machines(records).iter().map(lines).collect()
 }
 
-/// How much is told of a ratio.
+/// How much is said of a ratio.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Detail {
     Ratio,
-    /// And where it lies.
+    /// The ratio, and where it lies.
     Interval,
 }
 
@@ -44,14 +44,13 @@ fn section(machine: &Machine) -> String {
     let mut text = format!("## {}\n\n", escaped(&machine.name()));
     text += &list(facts(machine).into_iter().map(|(name, value)| format!("{name}: {value}")));
     for record in &machine.records {
-        // Indented, a command is code whatever is in it.
+        // An indented command is code, whatever it contains.
         let parts = [settings(record), origin(record)];
         let told: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
         let file = escaped(&format!("{}: {}", file_name(record), told.join(" · ")));
         text += &format!("{file}\n\n    {}\n\n", record.command);
     }
-    text +=
-        "### Beside the kernel\n\nMore than 1x: hugefork is better. In brackets: where the ratio lies, by 95 %.\n\n";
+    text += "### Beside the kernel\n\nMore than 1x: hugefork is better. In brackets: where the ratio lies, with 95 % confidence.\n\n";
     let lines = headlines(machine);
     text += &compared(machine, lines.iter().map(|line| row_of(line, &line.ours_label, Detail::Interval)));
     for case in machine.cases() {
@@ -108,14 +107,14 @@ fn list(lines: impl IntoIterator<Item = String>) -> String {
     if text.is_empty() { text } else { text + "\n" }
 }
 
-/// Text that Markdown takes for nothing else.
+/// Text that Markdown cannot take for anything else.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {
         if "\\|<>*_`[]&".contains(c) {
             escaped.push('\\');
         }
-        // A space that does not break is for pages.
+        // No-break spaces are for pages.
         escaped.push(if c == '\u{a0}' { ' ' } else { c });
     }
     escaped

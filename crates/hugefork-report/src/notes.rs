@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::machines::Machine;
 use crate::record::Absent;
 
-/// More subjects than this with one reason are counted, not named.
+/// If more subjects than this have one reason, they are counted and not named.
 const NAMED: usize = 4;
 
 /// Who did not run, and why: a line for each case and reason.
@@ -13,13 +13,13 @@ pub(crate) fn not_run(machine: &Machine) -> Vec<String> {
     once(machine.records.iter().flat_map(|record| absent("", &record.not_run)).collect())
 }
 
-/// A line each, none twice.
+/// A line for each note, and none twice.
 pub(crate) fn notes(machine: &Machine) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     if machine.records.len() > 1 {
         notes.push(
-            "Figures of one file were measured interleaved, those of different files were not: between files the machine \
-             may have been busier or idler."
+            "Figures of one file were measured interleaved, and those of different files were not: between files the \
+             machine may have been busier or idler."
                 .to_owned(),
         );
     }

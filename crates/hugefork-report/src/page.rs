@@ -1,7 +1,7 @@
-//! The page: everything in one file, which asks for nothing from outside and runs nothing.
+//! The page: one file with everything in it, which loads nothing and runs nothing.
 //!
-//! A content security policy says so to the browser as well, in case a string from a file should ever get past the
-//! template's escaping.
+//! A content security policy tells the browser so, too, in case a string from a file ever gets past the template's
+//! escaping.
 
 use askama::Template;
 use base64::Engine;
@@ -22,11 +22,12 @@ use crate::record::Record;
 use crate::strip::Strip;
 use crate::tables::{self, Table};
 
-/// Draws `records` as one page. Records of one machine share charts; machines, and second runs on one, are apart. Each chart
-/// can be saved as SVG, and as PNG if the system has a font; if it has none, the page says so.
+/// Draws `records` as one page. Records of one machine share charts; other machines, and second runs on one machine,
+/// have their own. Each chart can be saved as SVG, and as PNG if the system has a font; if it has none, the page says
+/// so.
 ///
 /// # Errors
-/// [`PictureError`] if a picture cannot be drawn, never for the lack of a font.
+/// [`PictureError`] if a picture cannot be drawn, but not for lack of a font.
 pub fn report(records: &[Record]) -> Result<String, PictureError> {
     let (painter, png_missing) = match Painter::new() {
         Ok(painter) => (Some(painter), None),
@@ -98,7 +99,7 @@ struct CardView {
 }
 
 struct HeadlineView {
-    /// So many lines from here on are of this case and work; 0 if the line above is too.
+    /// The number of lines from here on that are of this case and work; 0 if the line above is, too.
     rows: usize,
     title: String,
     case_id: String,
@@ -132,7 +133,7 @@ struct CaseView {
     /// How many charts are in the last row of three, and of two.
     last_of_three: usize,
     last_of_two: usize,
-    /// The figures of one chart, where one place is left beside the last charts.
+    /// The figures of one chart, if there is one place left beside the last charts.
     beside: Option<(String, Table)>,
     table: Table,
 }
@@ -151,10 +152,10 @@ struct ChartView {
     table: Table,
 }
 
-/// Charts beside each other on a large screen; `style.css` says the same.
+/// The number of charts beside each other on a large screen; `style.css` has the same.
 const COLUMNS: usize = 3;
 
-/// Figures that lead.
+/// The number of figures that lead the page.
 const CARDS: usize = 4;
 
 fn view(

@@ -10,15 +10,15 @@ use resvg::usvg::{Options, Tree};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PictureError {
-    /// A picture without a font would have no text, and a font is not something to carry along in every hugefork.
+    /// A picture without a font would have no text, and hugefork does not carry a font along.
     #[error("PNG pictures need a font and this system has none: install one (apt-get install fonts-dejavu-core)")]
     NoFont,
-    /// Memory, or a defect.
+    /// There is too little memory, or a defect.
     #[error("picture {name} cannot be drawn: {what}; SVG pictures are in the page of `hugefork report`")]
     Drawing {
         /// Which picture.
         name: String,
-        /// What was in the way.
+        /// What went wrong.
         what: String,
     },
 }
@@ -26,7 +26,7 @@ pub enum PictureError {
 /// Pixels for each unit, for screens and slides of today.
 const SCALE: f32 = 2.0;
 
-/// Families that look like the page, and that one finds.
+/// Common families that look like the page.
 const FAMILIES: [&str; 7] = ["DejaVu Sans", "Noto Sans", "Liberation Sans", "Inter", "Arial", "Helvetica", "Open Sans"];
 
 /// Draws with the system's fonts.
@@ -43,7 +43,7 @@ impl Painter {
     fn with(mut fonts: Database) -> Result<Painter, PictureError> {
         let has =
             |family: &&str| fonts.query(&Query { families: &[Family::Name(family)], ..Query::default() }).is_some();
-        // What the system calls sans-serif may be a font that is not there.
+        // The system's sans-serif may name a font that it does not have.
         let any = || fonts.faces().next().and_then(|face| Some(face.families.first()?.0.clone()));
         let family = FAMILIES.iter().copied().find(has).map(str::to_owned).or_else(any);
         fonts.set_sans_serif_family(family.ok_or(PictureError::NoFont)?);

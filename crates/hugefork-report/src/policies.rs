@@ -6,19 +6,19 @@ use crate::drawn::hint;
 use crate::figures::{quantity, spaced};
 use crate::record::{Entry, Params};
 
-/// Fewer orders, windows or primitives make no map.
+/// Fewer rows or columns than this make no map.
 const FEWEST: usize = 3;
 
 /// Where a kernel is in the map.
 #[derive(Clone, PartialEq)]
 struct Policy {
     order: String,
-    /// Bytes, for the order of the rows, and in words.
+    /// In bytes, for the order of the rows, and in words.
     window: Option<(f64, String)>,
     primitive: String,
 }
 
-/// Draws those of `entries`, which are of one work, that are kernels; none if they make no map.
+/// Draws the kernels among `entries`, which are of one work; none if they make no map.
 pub(crate) fn draw(entries: &[&Entry], title: &str) -> Option<Drawing> {
     let kernels: Vec<(Policy, &Entry)> = entries
         .iter()
@@ -43,7 +43,7 @@ pub(crate) fn draw(entries: &[&Entry], title: &str) -> Option<Drawing> {
         let order = |policy: &Policy| ORDERS.iter().position(|known| *known == policy.order).unwrap_or(ORDERS.len());
         order(a).cmp(&order(b)).then_with(|| a.order.cmp(&b.order)).then(bytes(a).total_cmp(&bytes(b)))
     });
-    // What hugefork runs as, by the same parameters.
+    // The kernel that hugefork runs, by the same parameters.
     let chosen = entries.iter().find(|entry| entry.subject == "hugefork").and_then(|entry| policy(&entry.params));
     let cell = |row: &Policy, column: &str| {
         let (policy, entry) = kernels.iter().find(|(p, _)| same_row(p, row) && p.primitive == column)?;
@@ -59,7 +59,7 @@ pub(crate) fn draw(entries: &[&Entry], title: &str) -> Option<Drawing> {
     Some(heat::draw(&map))
 }
 
-/// From Linux's to hugefork's.
+/// The orders as rows, from Linux's to hugefork's.
 const ORDERS: [&str; 4] = ["target-last", "straight", "neighbourhood-last", "hybrid"];
 
 fn policy(params: &Params) -> Option<Policy> {
@@ -67,7 +67,7 @@ fn policy(params: &Params) -> Option<Policy> {
     Some(Policy { order: params.get("order")?.clone(), window, primitive: params.get("kernel")?.clone() })
 }
 
-/// Whether the subject is just this kernel, and not one that uses it in its own way, such as `target-last/reversed`.
+/// Whether the subject is exactly this kernel, and not one that uses it in its own way, such as `target-last/reversed`.
 fn names(entry: &Entry, policy: &Policy) -> bool {
     let rest = entry.subject.strip_prefix(&format!("{}/{}", policy.order, policy.primitive));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', '@']))

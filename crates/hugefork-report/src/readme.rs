@@ -1,4 +1,4 @@
-//! The top of a README: one picture and a few sentences, made of records as the tables are.
+//! The top of a README: one picture and a few sentences, made from records like the tables.
 
 use crate::cases::is_ours;
 use crate::chart::Ground;
@@ -13,8 +13,8 @@ use crate::record::{Entry, Record};
 /// Units across: as wide as a README, so that its text is about as large as the README's.
 const WIDTH: f64 = 620.0;
 
-/// How long a snapshot of the largest size stops the program, beside `fork(2)`, as SVG without a ground; none if no record
-/// has one.
+/// How long a snapshot of the largest size stops the program, beside `fork(2)`, as SVG without a background; none if no
+/// record has a snapshot.
 pub fn pause_picture(records: &[Record], scheme: Scheme) -> Option<String> {
     let found = machines(records);
     let (machine, line) = first(&found, "snapshot")?;
@@ -39,7 +39,8 @@ pub fn pause_picture(records: &[Record], scheme: Scheme) -> Option<String> {
     Some(drawing.standalone([&title, ""], &[source], scheme, Ground::None))
 }
 
-/// Sentences on what a reader comes for, and on the worst loss, as a list in Markdown: those that records have figures for.
+/// Sentences on what readers come for, and on the worst loss, as a list in Markdown. Those that records have no figures
+/// for are left out.
 pub fn highlights(records: &[Record]) -> String {
     let found = machines(records);
     let told = |(case, what): &(&str, &str)| {
@@ -58,7 +59,7 @@ pub fn highlights(records: &[Record]) -> String {
     text.replace('\u{a0}', " ")
 }
 
-/// What is said of a case, with the parameters that it names.
+/// What is said of a case, with the parameters that the sentence names.
 const SENTENCES: [(&str, &str); 3] = [
     ("snapshot", "is how long a snapshot of {size} stops the program"),
     ("anon-cow-seq", "is how fast {tasks} threads fill copy-on-write copies of {size}"),
@@ -70,7 +71,7 @@ fn with_work(sentence: &str, entry: &Entry) -> String {
     entry.params.iter().fold(sentence.to_owned(), put_in)
 }
 
-/// hugefork in the first record that has `case`.
+/// hugefork on the first machine that has `case`.
 fn first<'m, 'a>(machines: &'m [Machine<'a>], case: &str) -> Option<(&'m Machine<'a>, Headline<'a>)> {
     machines.iter().find_map(|machine| {
         let line = headlines(machine).into_iter().find(|line| line.case == case && !line.others.is_empty())?;

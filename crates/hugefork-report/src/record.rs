@@ -1,8 +1,8 @@
-//! What a result file says, schema 1, as far as a reader needs it.
+//! What a result file of schema 1 says, as far as a reader needs it.
 //!
-//! These types are the reader's own, not the bench's: a file must stay readable for ever, whatever the bench writes by then.
-//! Unknown fields are skipped and later ones may be absent. Strings hold no control characters and numbers are finite and of a
-//! size that a clock can measure, because [`crate::load`] is the only way to get a record.
+//! These types are the reader's own and not the bench's: a file must stay readable for ever, whatever the bench writes
+//! by then. Unknown fields are skipped, and later fields may be absent. [`crate::load`] is the only way to get a
+//! record, so strings hold no control characters, and numbers are finite and not larger than a clock can measure.
 
 use std::collections::BTreeMap;
 
@@ -18,15 +18,15 @@ pub struct Record {
     pub version: String,
     /// The commit that it was built from; empty where that is not known.
     pub commit: String,
-    /// When it was measured, such as `2026-11-21T14:53:23Z`; empty in older files.
+    /// When the bench began, such as `2026-11-21T14:53:23Z`; empty in older files.
     pub date: String,
-    /// The command that measured this.
+    /// The command.
     pub command: String,
-    /// What it was measured on.
+    /// The machine.
     pub host: Host,
-    /// What was measured, in the file's order.
+    /// Figures, in the file's order.
     pub entries: Vec<Entry>,
-    /// What was measured and is no single figure, in the file's order.
+    /// Figures that are curves, in the file's order.
     pub curves: Vec<Curve>,
     /// Subjects that the machine could not run.
     pub not_run: Vec<Absent>,
@@ -55,7 +55,7 @@ pub struct Entry {
     pub metric: String,
     /// The metric's unit.
     pub unit: String,
-    /// One value a counted round, in order.
+    /// One value for each counted round, in order.
     pub samples: Vec<f64>,
     /// Their median.
     pub median: f64,
@@ -118,7 +118,7 @@ pub struct Absent {
     pub case: String,
     /// The subject's name.
     pub subject: String,
-    /// Why, and what would mend it.
+    /// Why, and what would help.
     pub why: String,
 }
 
@@ -167,7 +167,7 @@ pub struct Cache {
 pub struct Thp {
     /// For anonymous memory.
     pub enabled: String,
-    /// What a fault does to get one.
+    /// What a fault does to get a huge page.
     pub defrag: String,
     /// For shmem.
     pub shmem_enabled: String,
@@ -195,7 +195,7 @@ pub enum Better {
 }
 
 impl Entry {
-    /// Which way is better, by the unit: more of something a second is, more of anything else is not.
+    /// Which way is better, by the unit: more of something a second is better, and less of anything else.
     pub fn better(&self) -> Better {
         if self.unit.ends_with("/s") { Better::Higher } else { Better::Lower }
     }
@@ -232,7 +232,7 @@ impl Host {
     }
 }
 
-/// The median of `samples`, which are left in another order; none if there are none.
+/// The median of `samples`, which it sorts; none if there are none.
 pub(crate) fn median(samples: &mut [f64]) -> Option<f64> {
     samples.sort_unstable_by(f64::total_cmp);
     let middle = samples.len() / 2;

@@ -1,4 +1,4 @@
-//! A ratio as a point on a line, so that a table of them can be read at a glance: 1 in the same place in every row.
+//! A ratio as a point on a line. 1 is in the same place in every row, so that a table of them can be read at a glance.
 
 use std::fmt::Write;
 
@@ -16,11 +16,13 @@ const WIDTH: f64 = 220.0;
 const MIDDLE: f64 = 10.0;
 const MARGIN: f64 = 12.0;
 
-/// The size of its type, as in `style.css`, and the least room between two texts.
+/// The size of its type, as in `style.css`.
 const TYPE: f64 = 11.0;
+
+/// The least room between two texts.
 const GAP: f64 = 3.0;
 
-/// What is worth a line.
+/// Ratios that get a line.
 const TICKS: [f64; 9] = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0, 300.0];
 
 impl Strip {
@@ -46,7 +48,7 @@ impl Strip {
             let x = self.at(tick);
             let text = format!("{tick}×");
             let half = width(&text, TYPE) / 2.0;
-            // 1 is always said, whatever is beside it.
+            // 1 always has its text, whatever is beside it.
             if x - half > free && (tick >= 1.0 || x + half + width("1×", TYPE) < self.at(1.0)) {
                 let _ = write!(svg, "<text x=\"{x}\" y=\"15\" text-anchor=\"middle\">{text}</text>");
                 free = x + half + GAP;

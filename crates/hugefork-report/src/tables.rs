@@ -1,4 +1,4 @@
-//! The tables of the page: under each chart what it is drawn from, under each case everything.
+//! The tables of the page: what each chart is drawn from, and everything of each case.
 
 use askama::Template;
 
@@ -53,7 +53,7 @@ fn number(name: impl Into<String>) -> Column {
     Column { name: name.into(), number: true }
 }
 
-/// What a chart is drawn from: a row an entry, named as in the chart.
+/// What a chart is drawn from: a row for each entry, named as in the chart.
 pub(crate) fn of_chart(chart: &Chart) -> Table {
     if !chart.curves.is_empty() {
         return of_curves(chart);
@@ -78,7 +78,7 @@ pub(crate) fn of_chart(chart: &Chart) -> Table {
     Table { columns, rows: chart.entries.iter().zip(names).map(row).collect() }
 }
 
-/// What a chart of curves is drawn from: a row a place, a column a curve.
+/// What a chart of curves is drawn from: a row for each place, a column for each curve.
 fn of_curves(chart: &Chart) -> Table {
     let over = chart.over.as_deref().unwrap_or_default();
     let of = unit(&chart.curves[0].unit);
@@ -99,7 +99,7 @@ fn of_curves(chart: &Chart) -> Table {
     Table { columns, rows: places.into_iter().map(row).collect() }
 }
 
-/// Everything of a case: a row a subject, a column a metric.
+/// Everything of a case: a row for each subject, a column for each metric.
 pub(crate) fn everything(entries: &[&Entry]) -> Table {
     let params = Parameters::of(entries);
     let mut metrics: Vec<(&str, &str)> = Vec::new();
@@ -110,7 +110,7 @@ pub(crate) fn everything(entries: &[&Entry]) -> Table {
             metrics.push(metric);
         }
         let who = (entry.subject.as_str(), &entry.params);
-        // A subject's metrics follow each other: looking at the last row is enough for the files that the bench writes.
+        // In files of the bench, a subject's metrics follow each other, so that looking at the last row is enough.
         match rows.last_mut().filter(|(known, _)| *known == who) {
             Some((_, row)) => row.push(entry),
             None => rows.push((who, vec![entry])),
@@ -131,7 +131,7 @@ pub(crate) fn everything(entries: &[&Entry]) -> Table {
     Table { columns, rows: rows.into_iter().map(row).collect() }
 }
 
-/// Ratios that several machines have, side by side; none if there are none.
+/// Ratios that several machines have, side by side; nothing if there are none.
 pub(crate) fn overview(machines: &[Machine]) -> Option<Table> {
     let mut rows: Vec<(Vec<String>, Vec<Option<f64>>)> = Vec::new();
     for (index, machine) in machines.iter().enumerate() {
@@ -160,7 +160,7 @@ pub(crate) fn overview(machines: &[Machine]) -> Option<Table> {
     (!rows.is_empty()).then(|| Table { columns, rows: rows.into_iter().map(row).collect() })
 }
 
-/// The parameters that differ, a column each.
+/// The parameters that differ, with a column for each.
 struct Parameters(Vec<String>);
 
 impl Parameters {

@@ -1,4 +1,4 @@
-//! Two results side by side: two machines, kernels or builds.
+//! Two results side by side, of two machines, kernels or builds, with a verdict on each figure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::bootstrap::{FEWEST, Interval, interval, seed};
 use crate::cases::{HOW, is_ours};
 use crate::record::{Better, Entry, Params, Record};
 
-/// CPU time below this many seconds is read off a few of the scheduler's ticks, and differs from run to run for no reason.
+/// CPU time below this many seconds is a few ticks of the scheduler, and differs from run to run for no reason.
 const TICKS: f64 = 0.010;
 
 /// What `b` is beside `a`.
@@ -51,9 +51,9 @@ pub struct Row {
     pub case: String,
     /// The subject.
     pub subject: String,
-    /// Its parameters, where they are the same.
+    /// The parameters that are the same.
     pub params: Params,
-    /// How hugefork did it in `a` and in `b`, where that differs: which kernel it chose, what its pool stands on.
+    /// The parameters that differ, in `a` and in `b`: which kernel hugefork chose, what its pool stands on.
     pub how: BTreeMap<String, [String; 2]>,
     /// The metric.
     pub metric: String,
@@ -67,9 +67,10 @@ pub struct Row {
     pub b: f64,
     /// `b` / `a`; none unless both are positive.
     pub ratio: Option<f64>,
-    /// Where the ratio lies, by 95 %; none with fewer than four samples on a side, or samples that are not positive.
+    /// Where the ratio lies, with 95 % confidence; none with fewer than four samples on a side, or with samples that
+    /// are not positive.
     pub interval: Option<Interval>,
-    /// What that means for who goes from `a` to `b`.
+    /// What the ratio means for somebody who goes from `a` to `b`.
     pub verdict: Verdict,
 }
 
@@ -108,9 +109,9 @@ pub struct Lone {
     pub unit: String,
 }
 
-/// Puts `b` beside `a`. Entries are the same if case, subject, all parameters, metric and unit are. And if only what hugefork
-/// chose for itself differs, such as the kernel after its calibration, as long as there is one such entry on either side:
-/// that is what one wants to compare of two machines.
+/// Puts `b` beside `a`. Entries are the same if case, subject, all parameters, metric and unit are. They are also the
+/// same if only a choice of hugefork's own differs, such as the kernel after its calibration, and there is one such
+/// entry on either side: that is what people want to compare of two machines.
 pub fn compare(a: &Record, b: &Record) -> Comparison {
     let (ours, theirs) = (once(a), once(b));
     let (mut pairs, mut taken) = (BTreeMap::new(), BTreeSet::new());

@@ -7,13 +7,13 @@ use crate::record::{Measured, Params};
 /// More works than this are too many to look at one by one.
 const WORKS: usize = 4;
 
-/// The block that all is about, in bytes.
+/// Bytes of the block that all is about.
 const HUGE_PAGE: f64 = (2 << 20) as f64;
 
-/// What is said of many works is a curve over one of these, with one of its values for the rest of the page.
+/// Parameters that charts draw lines over. Elsewhere on the page, many works are shown with one value of these.
 pub(crate) const SIZES: [&str; 3] = ["tasks", "block_size", "size"];
 
-/// What was measured in one case and metric by work, in its order.
+/// What was measured of one case and metric, by work, in the order of the file.
 pub(crate) type Groups<'a, M> = Vec<(Params, Vec<&'a M>)>;
 
 /// Entries of one case and metric by work.
@@ -34,8 +34,8 @@ pub(crate) fn group<'a, M>(entries: &[&'a M], by: impl Fn(&M) -> Params) -> Grou
     groups
 }
 
-/// Of several sizes of one work the largest. Of many works those of a huge page, or else with the largest sizes; of equally
-/// large ones the first.
+/// Leaves only the largest of several sizes of one work. Of many works it leaves those of a huge page, or else those
+/// with the largest sizes; of works with equal sizes it leaves the first ones.
 pub(crate) fn principal<T>(works: &mut Vec<(Params, T)>) {
     let without_size = |work: &Params| {
         let mut work = work.clone();

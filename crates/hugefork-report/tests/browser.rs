@@ -1,6 +1,6 @@
 //! The page in a browser: Chromium without a window, at the width of a phone and of a screen, in light and in dark.
 //!
-//! Skipped where there is no Chromium, unless `HUGEFORK_REQUIRE` names it.
+//! Skipped if there is no Chromium, unless `HUGEFORK_REQUIRE` names it.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-/// Measures the page that it is added to and tells the page around it.
+/// A script that measures the page that it is added to, and sends the result to the page around it.
 const MEASURE: &str = r#"<script>
 addEventListener('load', () => {
   const wrong = [];
@@ -49,7 +49,7 @@ struct Browser {
     scratch: PathBuf,
 }
 
-/// None, having said so, where there is none.
+/// None if there is none, with a line that says so.
 fn browser(test: &str) -> Option<Browser> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let program = std::env::split_paths(&path).map(|directory| directory.join("chromium")).find(|file| file.is_file());
@@ -68,10 +68,10 @@ fn browser(test: &str) -> Option<Browser> {
     Some(Browser { program, scratch })
 }
 
-/// Hosts that Chromium asks for on its own account.
+/// Hosts that Chromium itself connects to.
 const ITS_OWN: [&str; 4] = [".google.com", ".googleapis.com", ".gvt1.com", ".gstatic.com"];
 
-/// What asks for nothing, and ends the list of what was asked for.
+/// A connection that asks for nothing, and ends the list of requests.
 const LAST: &str = "that is all";
 
 impl Browser {
@@ -81,7 +81,7 @@ impl Browser {
         format!("file://{}", file.display())
     }
 
-    /// The document that `address` becomes, and the hosts that were asked for.
+    /// The document that `address` becomes, and the hosts that the browser asked for.
     fn open(&self, address: &str, more: &[&str]) -> (String, Vec<String>) {
         let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
         let listens = proxy.local_addr().unwrap();
@@ -101,24 +101,24 @@ impl Browser {
         assert!(status.success(), "{log}");
         let said: Vec<&str> = log.lines().filter(|line| line.contains(":CONSOLE")).collect();
         assert!(said.is_empty(), "on the console: {said:?}");
-        // Connections are taken in their order: after ours there is none of the browser, which is gone.
+        // Connections are taken in their order: none of the browser's comes after ours, since it has ended.
         TcpStream::connect(listens).unwrap().write_all(LAST.as_bytes()).unwrap();
         let asked = asked.iter().take_while(|line| line != LAST);
-        // Who was connected to and not asked for anything was asked for nothing.
+        // A connection without a request asks for nothing.
         let asked = asked.filter(|line| !line.is_empty());
         let foreign = asked.filter(|line| !ITS_OWN.iter().any(|own| host(line).ends_with(own))).collect();
         (String::from_utf8(stdout).unwrap(), foreign)
     }
 }
 
-/// Whom a line such as `GET http://example.com/a.css HTTP/1.1` or `CONNECT example.com:443 HTTP/1.1` is about.
+/// The host of a line such as `GET http://example.com/a.css HTTP/1.1` or `CONNECT example.com:443 HTTP/1.1`.
 fn host(line: &str) -> &str {
     let address = line.split_whitespace().nth(1).unwrap_or_default();
     let address = address.split_once("://").map_or(address, |(_, rest)| rest);
     address.split([':', '/']).next().unwrap_or_default()
 }
 
-/// First lines of what is asked of a proxy that never answers.
+/// First lines of the requests to a proxy that never answers.
 fn listen(proxy: TcpListener) -> Receiver<String> {
     let (tell, asked) = channel();
     std::thread::spawn(move || {
@@ -152,7 +152,7 @@ fn every_chart_is_there_with_its_figures_and_nothing_is_asked_for() {
     for chart in charts {
         assert!(chart.contains("<svg class=\"chart\"") && !common::figures(chart).is_empty(), "{chart}");
     }
-    // What names from files look like to the browser: text.
+    // To the browser, names from files are text.
     assert!(!document.contains("<script") && !document.contains("<img"));
 }
 
@@ -169,14 +169,14 @@ fn nothing_overlaps_or_sticks_out_on_a_phone_and_on_a_screen_in_light_and_dark()
     let Some(browser) = browser("layout") else { return };
     let page = common::page();
     let charts = common::charts(page).len();
-    // Only the copy that is measured runs anything, and so has no policy against it.
+    // Only the copy that is measured runs a script, and so has no policy against it.
     let (before, policy) = page.split_once("<meta http-equiv=\"Content-Security-Policy\"").unwrap();
     let page = format!("{before}{}{MEASURE}", policy.split_once('>').unwrap().1);
     let page = browser.write("measured.html", &page);
     for (width, scheme, ground) in
         [(400, 1, "rgb(255, 255, 255)"), (760, 1, "rgb(255, 255, 255)"), (1400, 0, "rgb(21, 23, 26)")]
     {
-        // A window is not made narrower than some 500 pixels, but a frame is.
+        // A window cannot be narrower than some 500 pixels, but a frame can.
         let around = format!(
             "<meta name=color-scheme content='light dark'><iframe src='{page}' style='border:0;width:{width}px;height:2000px'></iframe>\
              <pre></pre><script>addEventListener('message', event => document.querySelector('pre').textContent = \

@@ -1,4 +1,4 @@
-//! Whatever is in a file, reading it ends in a record or in one line, and what was read can be compared and drawn.
+//! Whatever a file holds, reading it gives a record or one line, and a record can be compared and drawn.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ fn curves() -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/curves.json")).unwrap()
 }
 
-/// Reads `bytes`, and if that gave a record does all that can be done with one.
+/// Reads `bytes`, and does all that can be done with a record if they give one.
 fn survive(bytes: &[u8]) {
     match parse("some\nfile.json", bytes) {
         Ok(record) => {

@@ -60,7 +60,7 @@ fn curves_the_date_and_the_commit_read_as_they_did() {
     assert_eq!((cost.over.as_str(), cost.points[0], cost.points.len()), ("time", (0.0, 0.31), 5));
     let page = report(&[record]).unwrap();
     assert!(page.contains("class=\"percentiles\"") && page.contains("class=\"time\""));
-    // A file from before there was any of it.
+    // A file from before there were curves, dates and commits.
     let earlier = golden();
     assert!(earlier.commit.is_empty() && earlier.date.is_empty() && earlier.curves.is_empty());
 }

@@ -1,6 +1,6 @@
-//! What the repository says was measured is what the record holds.
+//! The figures of the documents are those of the record.
 //!
-//! Writes the files instead of comparing them under `HUGEFORK_GOLDEN=write`.
+//! With `HUGEFORK_GOLDEN=write` it writes the files instead of comparing them.
 
 #[path = "common/record.rs"]
 mod record;
@@ -17,7 +17,7 @@ fn path(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file)
 }
 
-/// `file` has to hold `wanted`.
+/// Checks that `file` holds `wanted`.
 fn check(file: &str, wanted: &str) {
     if std::env::var_os("HUGEFORK_GOLDEN").is_some_and(|value| value == "write") {
         fs::write(path(file), wanted).unwrap();
@@ -27,7 +27,7 @@ fn check(file: &str, wanted: &str) {
     }
 }
 
-/// What `file` has between the markers of each part has to be its text.
+/// Checks that `file` has the text of each part between the markers of that part.
 fn check_parts(file: &str, parts: &[(&str, String)]) {
     let mut wanted = fs::read_to_string(path(file)).unwrap();
     for (part, text) in parts {

@@ -38,7 +38,7 @@ fn every_figure_shown_is_in_the_files_and_rounded_right() {
             seen.insert(value.to_bits());
         }
     }
-    // What has no chart stands in the table of all figures.
+    // Figures without a chart are in the table of all figures.
     seen.extend(common::figures(page).iter().map(|(value, _)| value.to_bits()));
     for entry in entries() {
         assert!(seen.contains(&entry.median.to_bits()), "{entry:?} is not shown");
@@ -145,7 +145,7 @@ fn ratios_shown_are_those_of_the_medians() {
 #[test]
 fn the_page_asks_for_nothing_runs_nothing_and_obeys_no_name() {
     let page = common::page();
-    // Pictures that can be saved are encoded; what is left is the page itself.
+    // Pictures that can be saved are encoded, so this looks only at the page itself.
     for part in ["<script", "<img", "<b>", "<i>", "@import", "url(", "onload='", "</code><script"] {
         assert!(!page.contains(part), "{part} is in the page");
     }

@@ -1,5 +1,5 @@
-//! Horizontal bars with whiskers from the least to the greatest sample. Where figures lie so far apart that some bars would
-//! not be seen, dots on a logarithmic axis, which has no zero that a bar could start from.
+//! Horizontal bars with whiskers from the least to the greatest sample. If figures lie so far apart that some bars
+//! would not be seen, they are dots on a logarithmic axis, which has no zero for bars to start from.
 //!
 //! ```text
 //! hugefork    ███├──┤               33.3      labels beside the bars, or above them where they are long
@@ -53,13 +53,13 @@ impl Bar {
         self.tone != Tone::Theirs
     }
 
-    /// As which size its text is as wide as in normal type: hugefork's is bold.
+    /// The size of normal type in which its text would be as wide: hugefork's text is bold.
     fn size(&self) -> f64 {
         if self.is_ours() { BOLD } else { NORMAL }
     }
 }
 
-/// Labels wider than this part of the drawing go above their bars.
+/// Labels that are wider than this part of the drawing go above their bars.
 const BESIDE: f64 = 0.375;
 
 const THICKNESS: f64 = 11.0;
@@ -135,7 +135,7 @@ fn mark(svg: &mut Svg, scale: &Scale, bar: &Bar, left: f64, middle: f64) {
         svg.rect(corner, ((end - zero).abs(), THICKNESS), bar.tone.class());
     }
     let (from, to) = (scale.at(bar.min), scale.at(bar.max));
-    // Closer than that is one line across the end of the bar, which says nothing.
+    // A shorter whisker would be one line across the end of the bar, and say nothing.
     if to - from > 1.5 {
         svg.line((from, middle), (to, middle), "whisker");
         for end in [from, to] {

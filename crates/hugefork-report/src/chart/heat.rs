@@ -1,4 +1,4 @@
-//! A heat map: rows and columns are choices, a cell is what they cost. Darker is more; in the dark, lighter is.
+//! A heat map: rows and columns are choices, a cell is what they cost. Darker is more; on a dark page, lighter is more.
 
 use super::scale::{Kind, Scale};
 use super::style::{HEATS, NORMAL, SMALL, fit, width};
@@ -39,7 +39,8 @@ pub(crate) fn draw(map: &Map) -> Drawing {
     let least = cells().map(|cell| cell.median).fold(f64::INFINITY, f64::min);
     let greatest = cells().map(|cell| cell.median).fold(f64::NEG_INFINITY, f64::max);
     let left = map.rows.iter().map(|row| width(&row.label, NORMAL)).fold(0.0, f64::max).min(140.0) + 8.0;
-    // Names of columns are longer than columns are wide; they rise by half a right angle, the last one into the margin.
+    // Names of columns are longer than columns are wide. They rise by half a right angle, and the last one into the
+    // margin.
     let heads: Vec<String> = map.columns.iter().map(|column| fit(column, SMALL, 90.0)).collect();
     let rise = |head: &String| width(head, SMALL) * std::f64::consts::FRAC_1_SQRT_2;
     let top = heads.iter().map(rise).fold(0.0, f64::max) + 12.0;

@@ -9,12 +9,12 @@ use super::{Drawing, FAR_APART, WIDTH};
 pub(crate) struct Line {
     pub(crate) label: String,
     pub(crate) ours: bool,
-    /// From left to right. One without a place is the same everywhere, and goes across.
+    /// From left to right. A point without a place is the same everywhere, and its line goes across.
     pub(crate) points: Vec<Point>,
 }
 
 impl Line {
-    /// As which size its name is as wide as in normal type: hugefork's is bold.
+    /// The size of normal type in which its name would be as wide: hugefork's name is bold.
     fn size(&self) -> f64 {
         if self.ours { BOLD } else { NORMAL }
     }
@@ -144,7 +144,7 @@ fn heights(wanted: Y, lines: &[Line]) -> Scale {
     Scale::new(Kind::Linear, least.min(0.0), if greatest.is_finite() { greatest } else { 1.0 }, BOTTOM, TOP)
 }
 
-/// The names of places, as many as there is room for, and always the last.
+/// Draws as many names of places as there is room for, and always the last.
 fn places(svg: &mut Svg, axes: &Axes, x: &Scale) {
     let half = |text: &str| width(text, SMALL) / 2.0;
     let last = axes.x.last().map_or(f64::INFINITY, |(value, text)| x.at(*value) - half(text));
@@ -165,7 +165,7 @@ struct Style {
     mark: Mark,
 }
 
-/// hugefork's lines get colours, the others grey with dashes; marks go round.
+/// hugefork's lines get colours, and the others are grey with dashes. Marks repeat.
 fn styles(lines: &[Line]) -> Vec<Style> {
     let (mut ours, mut theirs) = (0, 0);
     let style = |line: &Line| {

@@ -1,11 +1,11 @@
 //! Drawings: bars, lines and heat maps as SVG.
 //!
-//! Written by hand, not with kuva 0.6, which was tried on the same figures: its SVG has a fixed size and no `viewBox`, a white
-//! ground and colours in every element, so that a chart neither shrinks to a phone (of 830 pixels one sees half at 400) nor
-//! turns dark with the page. Three kinds of charts with classes for colours take less than adapting that.
+//! They are written by hand. kuva 0.6 was tried on the same figures: its SVG has a fixed size and no `viewBox`, a white
+//! background and colours in every element, so that a chart neither shrinks to a phone (at 400 pixels one sees half of
+//! 830) nor turns dark with the page. Three kinds of charts with classes for colours take less than adapting it.
 //!
-//! A drawing is [`WIDTH`] units wide, which is a column of the page on a large screen and all of it on a phone, so that text is
-//! readable on both without being scaled much.
+//! A drawing is [`WIDTH`] units wide. That is a column of the page on a large screen and all of it on a phone, so that
+//! text is readable on both without much scaling.
 
 pub(crate) mod bars;
 pub(crate) mod heat;
@@ -22,7 +22,7 @@ use svg::{Anchor, Svg};
 /// Units across.
 pub(crate) const WIDTH: f64 = 400.0;
 
-/// Where the greatest value is so many times the least, the least would not be seen on an axis from zero.
+/// If the greatest value is so many times the least, the least would not be seen on an axis from zero.
 const FAR_APART: f64 = 20.0;
 
 /// What is behind a picture.
@@ -42,7 +42,7 @@ pub(crate) struct Drawing {
 }
 
 impl Drawing {
-    /// For a page that has [`style::RULES`] and their colours; `label` is for those who do not see it.
+    /// The drawing for a page that has [`style::RULES`] and their colours; `label` is for those who do not see it.
     pub(crate) fn inline(&self, label: &str) -> String {
         format!(
             "<svg class=\"chart\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">{}</svg>",
@@ -53,7 +53,8 @@ impl Drawing {
         )
     }
 
-    /// A file of its own: with heading, lines of source, and colours, on paper or on whatever is behind it.
+    /// The drawing as a file of its own, with heading, lines of source and colours, on paper or on whatever is behind
+    /// it.
     pub(crate) fn standalone(&self, heading: [&str; 2], source: &[String], scheme: Scheme, ground: Ground) -> String {
         let [title, subtitle] = heading;
         const MARGIN: f64 = 14.0;

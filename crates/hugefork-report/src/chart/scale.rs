@@ -8,7 +8,7 @@ pub(crate) enum Kind {
     Log,
 }
 
-/// Maps `[low, high]` to `[from, to]`. What lies outside is put at the end it is beyond.
+/// Maps `[low, high]` to `[from, to]`. A value outside goes to the nearer end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
     kind: Kind,
@@ -19,7 +19,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// Over `low ..= high`, widened where that is nothing.
+    /// A scale over `low ..= high`, which is widened if it is empty.
     pub(crate) fn new(kind: Kind, low: f64, high: f64, from: f64, to: f64) -> Scale {
         let (low, high) = match kind {
             Kind::Linear if high > low => (low, high),
@@ -54,7 +54,7 @@ impl Scale {
 }
 
 fn linear_ticks(low: f64, high: f64, wanted: usize) -> Vec<(f64, String)> {
-    // No more than one tick more than wanted.
+    // At most one tick more than wanted.
     let rough = (high - low) / (wanted as f64 + 0.99);
     if !(rough.is_finite() && rough > 0.0) {
         return Vec::new();
@@ -67,7 +67,7 @@ fn linear_ticks(low: f64, high: f64, wanted: usize) -> Vec<(f64, String)> {
     (0..=2 * wanted.max(1))
         .map(|index| (first + index as f64) * step)
         .take_while(|value| *value <= high + step * 1e-9)
-        // Plus zero, so that there is no -0.
+        // Adding zero turns -0 into 0.
         .map(|value| (value, format!("{:.decimals$}", value + 0.0)))
         .collect()
 }

@@ -1,7 +1,7 @@
 //! Colours and type of charts, and how wide a text is.
 //!
-//! Colours are near Okabe and Ito's where they carry meaning, which those with any colour blindness tell apart: hugefork has
-//! them, and vermilion alone says that it loses; everybody else is grey, with dashes and marks of their own. The heat map goes
+//! Colours that carry meaning are near Okabe and Ito's, which people with any colour blindness can tell apart. hugefork
+//! has them, and vermilion alone says that it loses. Everybody else is grey, with dashes and marks. The heat map goes
 //! by lightness.
 
 /// Name, on light, on dark.
@@ -50,7 +50,8 @@ pub(crate) const BOLD: f64 = 1.12 * NORMAL;
 /// The size of ticks and titles of axes.
 pub(crate) const SMALL: f64 = 11.5;
 
-/// How the classes of charts look, in the variables of [`variables`]. Only what resvg knows: plain classes.
+/// The looks of the classes of charts, in the variables of [`variables`]. Selectors are plain classes, which resvg
+/// knows.
 pub(crate) const RULES: &str = "\
 .chart text{font-size:12.5px;fill:var(--ink)}\
 .chart .title{font-size:15px;font-weight:600}\
@@ -102,7 +103,7 @@ pub(crate) fn variables(scheme: Scheme) -> String {
     COLOURS.iter().map(declare).collect::<Vec<_>>().join(";")
 }
 
-/// [`RULES`] with the colours put in, for files that stand alone: viewers and resvg do not know variables.
+/// [`RULES`] with colours instead of variables, for files that stand alone: viewers and resvg do not know variables.
 pub(crate) fn rules_in(scheme: Scheme) -> String {
     let font = ".chart{font-family:system-ui,sans-serif}";
     let put_in = |rules: String, colour: &Colour| rules.replace(&format!("var(--{})", colour.0), of(colour, scheme));
@@ -116,7 +117,7 @@ fn of(colour: &Colour, scheme: Scheme) -> &'static str {
     }
 }
 
-/// About how wide `text` is at `size`, rather too wide than too narrow: which font a reader has is not known.
+/// About the width of `text` at `size`. It is rather too large than too small, since the reader's font is unknown.
 pub(crate) fn width(text: &str, size: f64) -> f64 {
     let of = |c: char| match c {
         'i' | 'j' | 'l' | 'I' | '.' | ',' | ':' | ';' | '\'' | '|' | '!' => 0.33,
@@ -129,7 +130,7 @@ pub(crate) fn width(text: &str, size: f64) -> f64 {
     text.chars().map(of).sum::<f64>() * size
 }
 
-/// `text`, or so much of it as fits into `room` with an ellipsis.
+/// `text`, or as much of it as fits into `room` with an ellipsis.
 pub(crate) fn fit(text: &str, size: f64, room: f64) -> String {
     if width(text, size) <= room {
         return text.to_owned();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// Where a text stands from its point on.
+/// Which part of a text is at its point.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Anchor {
     Start,
@@ -114,7 +114,7 @@ fn area((x, y): (f64, f64), (width, height): (f64, f64)) -> String {
 /// A coordinate, to a tenth of a unit.
 fn at(value: f64) -> f64 {
     debug_assert!(value.is_finite(), "scales map into the drawing");
-    // Plus zero, so that there is no -0.
+    // Adding zero turns -0 into 0.
     (value * 10.0).round() / 10.0 + 0.0
 }
 

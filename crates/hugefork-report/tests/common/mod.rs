@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 use hugefork_report::{Record, report};
 pub(crate) use record::record;
 
-/// Records with what this machine's lacks: curves, percentiles, heat maps, another machine, a case of a later hugefork, and
-/// names that are out to break the page.
+/// Records that have what this machine's record lacks: curves, percentiles, heat maps, another machine, a case of a
+/// later hugefork, and names that try to break the page.
 pub(crate) fn everything() -> Vec<Record> {
     let mut records = record();
     records.push(made_up("tasks.json", "AMD EPYC", tasks()));
