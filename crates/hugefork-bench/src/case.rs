@@ -33,7 +33,7 @@ pub trait Case: Debug + Sync {
     fn memory(&self, job: &Job, subject: &Subject) -> Option<usize>;
 
     /// What was done, in a few words, where `params` are those of a result.
-    fn work(&self, params: &Params) -> String;
+    fn in_words(&self, params: &Params) -> String;
 
     /// Makes the subjects ready to run on `host`.
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry>;

@@ -99,7 +99,7 @@ fn beside(other: &Beside) -> String {
 /// What was done, in a few words.
 fn work(comparison: &Comparison) -> String {
     let param = |name: &str| comparison.ours.params.get(name).map_or_else(String::new, ToString::to_string);
-    let work = comparison.case.work(&comparison.ours.params);
+    let work = comparison.case.in_words(&comparison.ours.params);
     let Some(backing) = comparison.ours.params.get("backing") else {
         return work;
     };

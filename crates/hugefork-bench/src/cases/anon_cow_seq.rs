@@ -64,7 +64,7 @@ impl Case for AnonCowSeq {
         if subject.stock().is_some() { forks.checked_add(2 * job.rotation) } else { Some(forks) }
     }
 
-    fn work(&self, params: &Params) -> String {
+    fn in_words(&self, params: &Params) -> String {
         format!("{} tasks write forks of {}", shown(params, "tasks"), shown(params, "size"))
     }
 

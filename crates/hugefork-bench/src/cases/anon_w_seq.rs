@@ -71,7 +71,7 @@ impl Case for AnonWSeq {
         job.size.checked_mul(job.tasks)
     }
 
-    fn work(&self, params: &Params) -> String {
+    fn in_words(&self, params: &Params) -> String {
         format!("{} tasks write {} each", shown(params, "tasks"), shown(params, "size"))
     }
 

@@ -72,7 +72,7 @@ impl Case for LazyFree {
         Some(job.size)
     }
 
-    fn work(&self, params: &Params) -> String {
+    fn in_words(&self, params: &Params) -> String {
         format!("mark {}", shown(params, "size"))
     }
 

@@ -59,7 +59,7 @@ impl Case for Snapshot {
         }
     }
 
-    fn work(&self, params: &Params) -> String {
+    fn in_words(&self, params: &Params) -> String {
         format!("pause, {}", shown(params, "size"))
     }
 

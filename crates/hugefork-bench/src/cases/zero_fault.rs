@@ -88,7 +88,7 @@ impl Case for ZeroFault {
         }
     }
 
-    fn work(&self, params: &Params) -> String {
+    fn in_words(&self, params: &Params) -> String {
         format!("first write + use of {}", shown(params, "use"))
     }
 

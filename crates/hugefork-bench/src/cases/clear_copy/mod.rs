@@ -104,7 +104,7 @@ impl Case for ClearCopy {
         }
     }
 
-    fn work(&self, params: &Params) -> String {
+    fn in_words(&self, params: &Params) -> String {
         format!("{} + use of {}", shown(params, "size"), shown(params, "use"))
     }
 

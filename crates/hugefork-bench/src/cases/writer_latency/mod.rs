@@ -86,7 +86,7 @@ impl Case for WriterLatency {
         job.size.checked_mul(2)
     }
 
-    fn work(&self, params: &Params) -> String {
+    fn in_words(&self, params: &Params) -> String {
         format!("{} writes, snapshot of {} held", shown(params, "writes"), shown(params, "size"))
     }
 
