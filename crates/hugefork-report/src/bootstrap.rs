@@ -1,11 +1,9 @@
-//! How sure the ratio of two medians is: a bootstrap interval.
+//! Medians, and how sure the ratio of two is: a bootstrap interval.
 //!
 //! Samples are drawn from both sets again and again, with replacement. The interval holds the middle 95 % of the ratios
 //! of their medians. What is compared seeds the draws, so that the same files always give the same interval.
 
 use serde::Serialize;
-
-use crate::record::median;
 
 /// The number of ratios that are drawn.
 const DRAWS: usize = 4000;
@@ -53,6 +51,17 @@ pub(crate) fn interval(a: &[f64], b: &[f64], seed: u64) -> Option<Interval> {
     ratios.sort_unstable_by(f64::total_cmp);
     let tail = DRAWS / 40;
     Some(Interval { low: ratios[tail], high: ratios[DRAWS - 1 - tail] })
+}
+
+/// The median of `samples`, which it sorts; none if there are none.
+pub(crate) fn median(samples: &mut [f64]) -> Option<f64> {
+    samples.sort_unstable_by(f64::total_cmp);
+    let middle = samples.len() / 2;
+    match samples.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(samples[middle]),
+        _ => Some(f64::midpoint(samples[middle - 1], samples[middle])),
+    }
 }
 
 /// A seed from names (FNV-1a).

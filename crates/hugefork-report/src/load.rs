@@ -7,7 +7,8 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::record::{Absent, Curve, Entry, Host, Params, Record, median};
+use crate::bootstrap::median;
+use crate::record::{Absent, Curve, Entry, Host, Params, Record};
 
 /// The schema that this crate reads.
 pub const SCHEMA: u64 = 1;

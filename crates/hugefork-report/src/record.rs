@@ -231,14 +231,3 @@ impl Host {
         identity(self) == identity(other)
     }
 }
-
-/// The median of `samples`, which it sorts; none if there are none.
-pub(crate) fn median(samples: &mut [f64]) -> Option<f64> {
-    samples.sort_unstable_by(f64::total_cmp);
-    let middle = samples.len() / 2;
-    match samples.len() {
-        0 => None,
-        odd if odd % 2 == 1 => Some(samples[middle]),
-        _ => Some(f64::midpoint(samples[middle - 1], samples[middle])),
-    }
-}
