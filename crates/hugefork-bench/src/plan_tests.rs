@@ -50,7 +50,7 @@ fn options(cases: &[&'static dyn Case]) -> Options {
 }
 
 fn refused(change: impl FnOnce(&mut Options)) -> String {
-    let mut options = options(&cases::ALL);
+    let mut options = options(cases::ALL);
     change(&mut options);
     Plan::new(&options, &host(24, 0)).unwrap_err().0
 }
@@ -86,7 +86,7 @@ fn defaults_rotate_over_enough_and_fit_small_machines() {
     for memory_gib in [1, 2, 8, 24, 512] {
         let host = host(memory_gib, 0);
         for scope in [Scope::Quick, Scope::Full] {
-            let plan = Plan::new(&Options { scope, ..options(&cases::ALL) }, &host).unwrap();
+            let plan = Plan::new(&Options { scope, ..options(cases::ALL) }, &host).unwrap();
             for case in &plan.cases {
                 assert!(
                     case.job.size > 0 && case.job.size.is_multiple_of(case.job.stride()),

@@ -23,7 +23,7 @@ pub(crate) fn render(report: &Report) -> String {
         text.push_str(&ratios(&comparisons));
     }
     for case in cases::ALL {
-        text.push_str(&details(case, report));
+        text.push_str(&details(*case, report));
     }
     text.push_str(&absent("not run", &report.not_run));
     text.push_str(&absent("FAILED", &report.failed));

@@ -90,7 +90,7 @@ fn a_median_is_the_same_on_both_sides() {
 
 #[test]
 fn both_compare_a_case_by_the_same_metric_and_set_the_same_subjects_aside() {
-    for case in cases::ALL {
+    for case in cases::ALL.iter().copied() {
         let mut report = Report::new(String::new(), Host::default());
         // The median says what of it is told.
         report.results = case

@@ -15,7 +15,7 @@ use crate::case::Case;
 use crate::nearest;
 
 /// Every case, in the order of a full run.
-pub const ALL: [&dyn Case; 8] = [
+pub const ALL: &[&dyn Case] = &[
     &clear_copy::CLEAR,
     &clear_copy::COPY,
     &zero_fault::ZeroFault,
@@ -28,7 +28,7 @@ pub const ALL: [&dyn Case; 8] = [
 
 /// The case of this name.
 pub fn named(name: &str) -> Option<&'static dyn Case> {
-    ALL.into_iter().find(|case| case.name() == name)
+    ALL.iter().copied().find(|case| case.name() == name)
 }
 
 impl FromStr for &'static dyn Case {
@@ -48,15 +48,15 @@ mod tests {
     #[test]
     fn names_read_back_and_slips_are_helped() {
         for case in ALL {
-            assert_eq!(case.to_string().parse(), Ok(case));
+            assert_eq!(case.to_string().parse(), Ok(*case));
         }
         assert!("snapshots".parse::<&dyn Case>().unwrap_err().contains("did you mean `snapshot`?"));
     }
 
     #[test]
     fn no_two_cases_have_one_name() {
-        for (index, case) in ALL.into_iter().enumerate() {
-            assert!(!ALL[..index].contains(&case), "{case}");
+        for (index, case) in ALL.iter().enumerate() {
+            assert!(!ALL[..index].contains(case), "{case}");
         }
     }
 
