@@ -1,7 +1,9 @@
-//! How kernels are named: `order/primitive`, and for the hybrid order `hybrid/far+near@window`.
+//! How kernels are printed and read: `order/primitive`, and for the hybrid order `hybrid/far+near@window`.
 //!
 //! Names are what `HUGEFORK_KERNEL`, reports and benches speak, so they are stable. Printing gives the full form, which
 //! reads back as an equal kernel on every machine that has the primitives; `near` and `window` may be left out.
+//!
+//! Names of orders and primitives are read here too: a refusal lists the good ones, so reading lies above both.
 
 use core::{fmt, str::FromStr};
 
@@ -9,6 +11,7 @@ use crate::{
     error::{KernelError, NamePart},
     kernel::Kernel,
     order::Order,
+    primitive::Primitive,
 };
 
 /// Units of a window's size, the largest first.
@@ -47,6 +50,24 @@ impl FromStr for Kernel {
             kernel = kernel.with_window(parse_size(window)?)?;
         }
         Ok(kernel)
+    }
+}
+
+impl FromStr for Order {
+    type Err = KernelError;
+
+    fn from_str(name: &str) -> Result<Order, KernelError> {
+        let found = Order::ALL.iter().find(|order| order.name() == name);
+        found.copied().ok_or_else(|| KernelError::unknown(NamePart::Order, name))
+    }
+}
+
+impl FromStr for Primitive {
+    type Err = KernelError;
+
+    fn from_str(name: &str) -> Result<Primitive, KernelError> {
+        let found = Primitive::ALL.iter().find(|primitive| primitive.name() == name);
+        found.copied().ok_or_else(|| KernelError::unknown(NamePart::Primitive, name))
     }
 }
 

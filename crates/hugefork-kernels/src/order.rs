@@ -14,9 +14,7 @@
 //!   window before t    |1 ---------->| 3: window ---t|2 --------------------------------->|
 //! ```
 
-use core::{fmt, iter::FusedIterator, ops::Range, str::FromStr};
-
-use crate::error::{KernelError, NamePart};
+use core::{fmt, iter::FusedIterator, ops::Range};
 
 /// Bytes in a subpage, the base page of the machine.
 pub const SUBPAGE: usize = 4096;
@@ -87,15 +85,6 @@ impl Order {
 impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
-    }
-}
-
-impl FromStr for Order {
-    type Err = KernelError;
-
-    fn from_str(name: &str) -> Result<Order, KernelError> {
-        let found = Order::ALL.iter().find(|order| order.name() == name);
-        found.copied().ok_or_else(|| KernelError::unknown(NamePart::Order, name))
     }
 }
 

@@ -3,9 +3,7 @@
 //! A primitive knows nothing about orders and targets. The code is in [`arch`](crate::arch), one file an extension,
 //! which also says when each wins; what the CPU has is asked of `cpu`.
 
-use core::{fmt, str::FromStr};
-
-use crate::error::{KernelError, NamePart};
+use core::fmt;
 
 /// A way to clear or copy a run of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -125,14 +123,5 @@ impl Primitive {
 impl fmt::Display for Primitive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
-    }
-}
-
-impl FromStr for Primitive {
-    type Err = KernelError;
-
-    fn from_str(name: &str) -> Result<Primitive, KernelError> {
-        let found = Primitive::ALL.iter().find(|primitive| primitive.name() == name);
-        found.copied().ok_or_else(|| KernelError::unknown(NamePart::Primitive, name))
     }
 }
