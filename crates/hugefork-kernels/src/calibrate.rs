@@ -17,10 +17,11 @@
 use core::sync::atomic::{Ordering, fence};
 
 use crate::{
-    kernel::{Kernel, WINDOW},
+    kernel::{Kernel, WINDOW, WindowSize},
     kernels::{Choice, Kernels, Use, Work},
     order::Target,
     primitive::Primitive,
+    primitive_name::PrimitiveName,
 };
 
 /// The size of the blocks that candidates are compared with.
@@ -59,11 +60,17 @@ const fn clearly_faster(used: Use) -> u64 {
 }
 
 /// Far primitives to try.
-const FAR: [Primitive; 6] =
-    [Primitive::Sse2Nt, Primitive::Clzero, Primitive::Avx512Nt, Primitive::Avx2Nt, Primitive::Stnp, Primitive::DcZva];
+const FAR: [PrimitiveName; 6] = [
+    PrimitiveName::Sse2Nt,
+    PrimitiveName::Clzero,
+    PrimitiveName::Avx512Nt,
+    PrimitiveName::Avx2Nt,
+    PrimitiveName::Stnp,
+    PrimitiveName::DcZva,
+];
 
 /// Windows to try. For whole use only the last: no window is large enough to matter there, and each sample is long.
-const WINDOWS: [usize; 3] = [64 << 10, WINDOW, 256 << 10];
+const WINDOWS: [WindowSize; 3] = [WindowSize::new(64 << 10).unwrap(), WINDOW, WindowSize::new(256 << 10).unwrap()];
 
 /// Block sizes from which `nt_from` is chosen; the last is [`BLOCK`].
 const SIZES: [usize; 4] = [128 << 10, 256 << 10, 512 << 10, BLOCK];
@@ -215,13 +222,11 @@ impl Group {
     fn add_primitives(&mut self) {
         let default = self.slots[0].kernel;
         let what = self.what;
-        let can = |far: &Primitive| match far {
-            // Between its relatives in width and in figures, and its samples would take their part of the budget.
-            Primitive::Avx2Nt if Primitive::Avx512Nt.is_available() => false,
-            _ => far.is_available() && (what == Work::Clear || far.can_copy()),
-        };
-        for far in FAR.into_iter().filter(can) {
-            self.add(default.hybrid(far, default.window()), false);
+        // Between its relatives in width and in figures, and its samples would take their part of the budget.
+        let is_spared = |name| name == PrimitiveName::Avx2Nt && Primitive::new(PrimitiveName::Avx512Nt).is_some();
+        let here = FAR.into_iter().filter(|name| !is_spared(*name)).filter_map(Primitive::new);
+        for far in here.filter(|far| what == Work::Clear || far.can_copy()) {
+            self.add(default.hybrid(far, default.window_size()), false);
         }
         self.add(Kernel::cached(), true);
     }

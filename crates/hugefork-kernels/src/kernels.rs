@@ -10,9 +10,9 @@
 
 use crate::{
     error::KernelError,
-    kernel::Kernel,
+    kernel::{Kernel, WindowSize},
     name::parse_size,
-    order::{GIGANTIC, Order},
+    order::GIGANTIC,
 };
 
 /// From which size on the uncalibrated kernels write past the cache. In smaller blocks next to nothing lies outside of
@@ -147,13 +147,9 @@ impl Kernels {
         }
         if let Some(size) = window {
             let bytes = parse_size(size.trim())?;
-            // Refused even if no kernel is hybrid.
-            base.clear.near.with_window(bytes)?;
-            let resize = |kernel: Kernel| match kernel.order() {
-                Order::Hybrid => kernel.with_window(bytes).unwrap_or(kernel),
-                _ => kernel,
-            };
-            kernels = kernels.map(resize);
+            let window = WindowSize::new(bytes).ok_or(KernelError::BadWindow(bytes))?;
+            // Only hybrid kernels have one, so the others stay what they are.
+            kernels = kernels.map(|kernel| kernel.resized(window));
         }
         Ok(kernels)
     }

@@ -12,6 +12,7 @@ use crate::{
     kernel::Kernel,
     order::Order,
     primitive::Primitive,
+    primitive_name::PrimitiveName,
 };
 
 /// Units of a window's size, the largest first.
@@ -42,7 +43,7 @@ impl FromStr for Kernel {
         if order != Order::Hybrid && (near.is_some() || window.is_some()) {
             return Err(form());
         }
-        let mut kernel = Kernel::new(order, far.parse()?)?;
+        let mut kernel = Kernel::new(order, far.parse()?);
         if let Some(near) = near {
             kernel = kernel.with_near(near.parse()?)?;
         }
@@ -62,12 +63,21 @@ impl FromStr for Order {
     }
 }
 
+impl FromStr for PrimitiveName {
+    type Err = KernelError;
+
+    fn from_str(name: &str) -> Result<PrimitiveName, KernelError> {
+        let found = PrimitiveName::ALL.iter().find(|primitive| primitive.as_str() == name);
+        found.copied().ok_or_else(|| KernelError::unknown(NamePart::Primitive, name))
+    }
+}
+
 impl FromStr for Primitive {
     type Err = KernelError;
 
     fn from_str(name: &str) -> Result<Primitive, KernelError> {
-        let found = Primitive::ALL.iter().find(|primitive| primitive.name() == name);
-        found.copied().ok_or_else(|| KernelError::unknown(NamePart::Primitive, name))
+        let name = name.parse()?;
+        Primitive::new(name).ok_or(KernelError::Unavailable(name))
     }
 }
 

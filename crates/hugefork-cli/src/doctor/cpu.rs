@@ -4,7 +4,7 @@ use std::env;
 
 use hugefork::ByteSize;
 use hugefork::machine::{self, Survey};
-use hugefork_kernels::Primitive;
+use hugefork_kernels::PrimitiveName;
 
 use super::NOT_TRIED;
 use super::check::{About, Check};
@@ -18,16 +18,16 @@ pub(super) fn look(root: &Root, survey: Option<&Survey>) -> Vec<Check> {
     ]
 }
 
-fn cpu(root: &Root, primitives: Option<&[(Primitive, bool)]>) -> Check {
+fn cpu(root: &Root, primitives: Option<&[(PrimitiveName, bool)]>) -> Check {
     let about = About("cpu", "stores that bypass the cache clear faster and leave it to the program");
     let info = root.text("/proc/cpuinfo").unwrap_or_default();
     let count = info.lines().filter(|line| line.starts_with("processor")).count();
     let named = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     let found = format!("{}, {count} online", named.map_or("unknown", |(_, name)| name.trim()));
     let Some(primitives) = primitives else { return about.skip(found) };
-    let has: Vec<Primitive> = primitives.iter().filter(|(_, has)| *has).map(|(primitive, _)| *primitive).collect();
-    let names = has.iter().map(|primitive| primitive.name()).collect::<Vec<_>>().join(" ");
-    if has.iter().any(|primitive| primitive.is_non_temporal()) {
+    let has: Vec<PrimitiveName> = primitives.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect();
+    let names = has.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(" ");
+    if has.iter().any(|name| name.is_non_temporal()) {
         return about.pass(format!("{found}: {names}"));
     }
     about.warn(format!("{found}: {names}, and nothing that bypasses the cache"))
@@ -77,9 +77,9 @@ mod tests {
 
     #[test]
     fn a_cpu_without_non_temporal_stores_is_a_warning() {
-        let status = |primitives: &[(Primitive, bool)]| cpu(&Root("/".into()), Some(primitives)).status;
-        assert_eq!(status(&[(Primitive::Portable, true)]), Status::Warn);
-        let nt = Primitive::ALL.iter().find(|primitive| primitive.is_non_temporal()).unwrap();
+        let status = |primitives: &[(PrimitiveName, bool)]| cpu(&Root("/".into()), Some(primitives)).status;
+        assert_eq!(status(&[(PrimitiveName::Portable, true)]), Status::Warn);
+        let nt = PrimitiveName::ALL.iter().find(|name| name.is_non_temporal()).unwrap();
         assert_eq!(status(&[(*nt, true)]), Status::Pass);
         assert_eq!(status(&[(*nt, false)]), Status::Warn);
     }

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use hugefork_kernels::{Figure, Kernel, Kernels, Primitive, Use};
+use hugefork_kernels::{Figure, Kernel, Kernels, Primitive, PrimitiveName, Use};
 
 use super::pool::Pool;
 use crate::pool::kernels;
@@ -45,7 +45,7 @@ pub struct Survey {
     /// Mappings that this process has.
     pub map_count: usize,
     /// Ways to clear and copy, and whether this processor and kernel offer each.
-    pub primitives: Vec<(Primitive, bool)>,
+    pub primitives: Vec<(PrimitiveName, bool)>,
     /// What a small pool of each backing got, or why it got nothing.
     pub backings: Vec<(Backing, Result<Granted, String>)>,
     /// What `Backing::Auto` chooses, and why not something better.
@@ -148,7 +148,7 @@ pub fn survey() -> Survey {
             .collect(),
         map_count_limit: settings::map_count_limit(),
         map_count: settings::map_count().unwrap_or(0),
-        primitives: Primitive::ALL.iter().map(|&primitive| (primitive, primitive.is_available())).collect(),
+        primitives: PrimitiveName::ALL.iter().map(|&name| (name, Primitive::new(name).is_some())).collect(),
         backings: fixed
             .into_iter()
             .map(|backing| (backing, try_backing(backing, Fallback::Refused).map(|pool| pool.backing())))

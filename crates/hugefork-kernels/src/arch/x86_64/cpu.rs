@@ -1,8 +1,8 @@
 //! Which extensions this x86-64 CPU has and the system lets programs use.
 //!
-//! `is_x86_feature_detected!` lives in std, and std hides the one thing that matters here beyond CPUID: a CPU may have
-//! AVX-512 while the system does not save its registers, which only XCR0 tells. Asked once, then one relaxed load.
-//! Never asked on the run path: a `Kernel` is checked when it is made.
+//! `is_x86_feature_detected!` lives in std, and this crate does without std. CPUID alone does not tell: a CPU may have
+//! AVX-512 while the system does not save its registers, which only XCR0 says. The CPU is asked once; after that the
+//! answer is one relaxed load. The run path never asks: a primitive is checked when it is made.
 
 use core::{
     arch::x86_64::_xgetbv,
@@ -14,7 +14,7 @@ use raw_cpuid::CpuId;
 /// One bit each.
 #[derive(Clone, Copy)]
 #[repr(u8)]
-pub(crate) enum Feature {
+pub(super) enum Feature {
     /// `rep stosb` and `rep movsb` in microcode that moves whole lines (Intel since Ivy Bridge, AMD since Zen 3).
     FastRep = 1 << 0,
     Avx2 = 1 << 1,
@@ -26,7 +26,7 @@ const DETECTED: u8 = 1 << 7;
 
 /// XCR0 bits: the system saves the SSE and AVX registers.
 const XCR0_AVX: u64 = 0b110;
-/// XCR0 bits: … and the mask registers, the upper halves of ZMM0–15, and ZMM16–31.
+/// XCR0 bits: the system also saves the mask registers, the upper halves of ZMM0–15, and ZMM16–31.
 const XCR0_AVX512: u64 = 0b1110_0110;
 
 /// What CPUID and XGETBV say.
@@ -36,12 +36,12 @@ struct Reported {
     avx2: bool,
     avx512f: bool,
     clzero: bool,
-    /// 0 when the system does not let programs read it.
+    /// 0 where the system does not let programs read it.
     xcr0: u64,
 }
 
-pub(crate) fn has(feature: Feature) -> bool {
-    /// 0 until asked for. Relaxed: two threads that ask at once find the same answer.
+pub(super) fn has(feature: Feature) -> bool {
+    /// 0 until somebody asks. Relaxed, since two threads that ask at once find the same answer.
     static FEATURES: AtomicU8 = AtomicU8::new(0);
     let mut features = FEATURES.load(Ordering::Relaxed);
     if features == 0 {
@@ -86,7 +86,7 @@ fn report() -> Reported {
 /// CPUID must report OSXSAVE.
 #[target_feature(enable = "xsave")]
 unsafe fn xcr0() -> u64 {
-    // SAFETY: OSXSAVE is set, and register 0 exists wherever XGETBV does.
+    // SAFETY: OSXSAVE is set, and XCR0 exists wherever XGETBV does.
     unsafe { _xgetbv(0) }
 }
 
