@@ -5,7 +5,7 @@
 //! runs         |  straight, cached     |  near or whole     |  straight, past the cache
 //! ```
 //!
-//! Made from defaults, by [`calibrate`](crate::calibrate) or from names; asking it is two comparisons and a copy, so a
+//! Made from defaults, by [`calibrate`](crate::calibrate()) or from names; asking it is two comparisons and a copy, so a
 //! signal handler can.
 
 use crate::{
