@@ -87,7 +87,7 @@ impl fmt::Display for KernelError {
                 list(f, names(Primitive::all().filter(|primitive| primitive.can_copy())))
             }
             KernelError::NearNotCached(primitive) => {
-                write!(f, "{primitive} bypasses the cache and the window must stay in it: for the window use ")?;
+                write!(f, "{primitive} bypasses the cache, but the window must stay in it: for the window use ")?;
                 list(f, names(Primitive::all().filter(|primitive| !primitive.is_non_temporal())))
             }
         }

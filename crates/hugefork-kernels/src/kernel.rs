@@ -2,7 +2,7 @@
 //!
 //! Everything that can fail, and every look at the CPU, happens before a kernel is made: its parts exist only where they
 //! can run. [`Kernel::clear`] and [`Kernel::copy`] are then fit for a signal handler. Both are [`Kernel::run`] over
-//! [`visit`](crate::visit), which picks the primitive of each span and fences. Names are read and printed in `name`.
+//! [`visit`], which picks the primitive of each span and fences. Names are read and printed in `name`.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -79,9 +79,9 @@ impl Kernel {
         Kernel { side, ..self }
     }
 
-    /// With a function to call between the steps of a block above [`GIGANTIC`], that is at least every
+    /// With a function to call between the steps of a block above [`GIGANTIC`], at least every
     /// [`RESCHEDULE_EVERY`](crate::RESCHEDULE_EVERY) bytes: a place to yield or to look at a stop flag. It runs where
-    /// the kernel runs; in a signal handler the handler's rules are its own.
+    /// the kernel runs; in a signal handler it must keep the handler's rules.
     pub fn with_reschedule(self, reschedule: fn()) -> Kernel {
         Kernel { reschedule, ..self }
     }
@@ -127,7 +127,7 @@ impl Kernel {
         Kernel { order: Order::Hybrid, far, near: Primitive::best_cached(), window, ..self }
     }
 
-    /// Refuses a kernel that only clears, such as `hybrid/clzero`: to check a choice before it is used for copies.
+    /// Refuses a kernel that only clears, such as `hybrid/clzero`. Checks a choice before it is used for copies.
     ///
     /// # Errors
     ///
@@ -171,8 +171,8 @@ impl Kernel {
         self.reschedule
     }
 
-    /// Clears the block, ending around the target. Allocates nothing, takes no lock, does not panic: made for signal
-    /// handlers. When it returns all its stores are ordered before later ones, so that the block can be published.
+    /// Clears the block, ending around the target. It allocates nothing, takes no lock and does not panic, so a signal
+    /// handler may call it. When it returns, all its stores are ordered before later ones: the block can be published.
     ///
     /// # Safety
     ///
@@ -215,8 +215,8 @@ impl Kernel {
                 (Order::Hybrid, Reach::Near) => self.near,
                 _ => far,
             };
-            // One fence between the far part and the window, not one a span, since it waits for the write-combining
-            // buffers: with 512 of them 2 MiB of `clzero` take 80 µs instead of 23.
+            // One fence between the far part and the window, not one a span, since a fence waits for the write-combining
+            // buffers: with 512 fences 2 MiB of `clzero` take 80 µs instead of 23.
             if undrained && !primitive.is_non_temporal() {
                 drain();
             }
@@ -226,7 +226,7 @@ impl Kernel {
         if undrained {
             drain();
         } else {
-            // Cached stores need it on architectures that reorder them; on x86-64 it is no instruction.
+            // Cached stores need this fence on architectures that reorder them; on x86-64 it is no instruction.
             fence(Ordering::Release);
         }
     }
