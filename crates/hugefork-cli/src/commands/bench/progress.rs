@@ -10,10 +10,9 @@ use hugefork_bench::{Case, Report};
 use hugefork_report::figure;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::bench::print;
-use crate::sink::Sink;
-use crate::table;
-use crate::terminal;
+use super::table;
+use crate::output::sink::Sink;
+use crate::output::{stdout::print, terminal};
 
 /// The case, how far it is, how long it will take, and the figure that comes out of it so far.
 const BAR: &str = "{prefix} {bar:24} {pos}/{len} {eta:>4} left  {wide_msg}";

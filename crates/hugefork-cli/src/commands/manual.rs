@@ -1,45 +1,16 @@
 //! `hugefork completions` and `hugefork man`: both made of the command line's own description, so that they never differ from it.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Args;
-use clap_complete::Shell;
 use clap_mangen::Man;
 
 use crate::args;
-use crate::bench::print;
+use crate::args::manual::{CompletionsArgs, ManArgs};
 use crate::failure::Failure;
-use crate::sink::unwritable;
-
-const COMPLETIONS_HELP: &str = "\
-Examples:
-  hugefork completions bash > ~/.local/share/bash-completion/completions/hugefork
-  hugefork completions zsh > ~/.zfunc/_hugefork        with ~/.zfunc in $fpath
-  hugefork completions fish > ~/.config/fish/completions/hugefork.fish";
-
-/// Options of `completions`.
-#[derive(Args, Debug)]
-#[command(after_help = COMPLETIONS_HELP)]
-pub(crate) struct CompletionsArgs {
-    /// The shell
-    shell: Shell,
-}
-
-const MAN_HELP: &str = "\
-Examples:
-  hugefork man | man -l -
-  hugefork man ~/.local/share/man/man1";
-
-/// Options of `man`.
-#[derive(Args, Debug)]
-#[command(after_help = MAN_HELP)]
-pub(crate) struct ManArgs {
-    /// Write hugefork.1 and a page for each command to DIR, which is made if need be; without it, print hugefork.1
-    dir: Option<PathBuf>,
-}
+use crate::output::sink::unwritable;
+use crate::output::stdout::print;
 
 /// Prints the script of a shell.
 pub(crate) fn completions(args: &CompletionsArgs) -> Result<ExitCode, Failure> {

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::check::{Check, Setting};
-use super::root::value;
+use super::check::Check;
+use crate::settings::setting::{Setting, value};
 
 /// A setting that was changed.
 #[derive(Debug, Serialize)]

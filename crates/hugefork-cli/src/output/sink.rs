@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 
-use crate::bench::print_bytes;
+use super::stdout::print_bytes;
 use crate::failure::Failure;
 
 /// A file that can be written.

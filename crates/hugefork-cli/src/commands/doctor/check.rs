@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::settings::setting::Setting;
+
 /// How a finding is judged; the worst is the greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -16,20 +18,6 @@ pub(super) enum Status {
     Warn,
     /// hugefork, or what was asked of it, does not work.
     Fail,
-}
-
-/// A setting and what it should be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Setting {
-    pub(super) path: PathBuf,
-    pub(super) value: String,
-}
-
-impl Setting {
-    /// The command that makes it so.
-    pub(super) fn command(&self) -> String {
-        format!("echo {} > {}", self.value, self.path.display())
-    }
 }
 
 /// What mends a finding.
@@ -69,6 +57,9 @@ impl Check {
     }
 }
 
+/// What is found of what has to be tried, where nothing is tried.
+pub(super) const NOT_TRIED: &str = "not tried: --root";
+
 /// What is looked at and why it matters, before it is known what is found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct About(pub(super) &'static str, pub(super) &'static str);
@@ -95,4 +86,11 @@ impl About {
     pub(super) fn fail(self, found: impl Into<String>) -> Check {
         self.is(Status::Fail, found)
     }
+}
+
+/// Findings that belong together.
+#[derive(Debug, Serialize)]
+pub(super) struct Group {
+    pub(super) name: &'static str,
+    pub(super) checks: Vec<Check>,
 }

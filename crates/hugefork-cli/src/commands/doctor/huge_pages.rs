@@ -5,8 +5,7 @@ use std::time::Duration;
 use hugefork::machine::{FirstWrite, Survey};
 use hugefork::{Backing, ByteSize, Granted};
 
-use super::NOT_TRIED;
-use super::check::{About, Check};
+use super::check::{About, Check, NOT_TRIED};
 use super::root::{Root, size};
 use crate::failure::Failure;
 

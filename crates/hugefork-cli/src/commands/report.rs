@@ -1,42 +1,16 @@
 //! `hugefork report`: results as one page, or as pictures.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::anyhow;
-use clap::Args;
 use hugefork_report::{Record, load, pictures, report};
 
-use crate::bench::print;
+use crate::args::report::ReportArgs;
 use crate::failure::Failure;
-use crate::sink::{Sink, is_same, unwritable};
-
-const REPORT_HELP: &str = "\
-Examples:
-  hugefork bench --json here.json && hugefork report here.json
-  hugefork report laptop.json server.json -o both.html
-  hugefork report here.json --png pictures
-
-Files of one machine share charts, machines stand one after the other.
-Exit status: 0 written, 1 no file holds figures, or no picture could be drawn, 2 called wrongly, or a file cannot be read or written.";
-
-/// Options of `report`.
-#[derive(Args, Debug)]
-#[command(after_help = REPORT_HELP)]
-pub(crate) struct ReportArgs {
-    /// Results of `bench --json`
-    #[arg(value_name = "FILE", required = true)]
-    pub(crate) files: Vec<PathBuf>,
-
-    /// The page to write, - for standard output [default: report.html, unless --png is given]
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-
-    /// Write each chart to DIR, as PNG and as SVG
-    #[arg(long, value_name = "DIR")]
-    pub(crate) png: Option<PathBuf>,
-}
+use crate::output::sink::{Sink, is_same, unwritable};
+use crate::output::stdout::print;
 
 /// The page, unless another is named.
 const PAGE: &str = "report.html";

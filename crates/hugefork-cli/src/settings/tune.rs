@@ -1,5 +1,5 @@
 //! `--tune`: sets shmem huge pages and the hugetlb pool as the subjects need them, and has them put back by the
-//! [guardian](crate::guardian). So it has the sizes of folios, which samples that need one of them set themselves.
+//! [guardian](super::guardian). So it has the sizes of folios, which samples that need one of them set themselves.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -12,15 +12,15 @@ use hugefork_bench::folios;
 use hugefork_bench::kernel_memory::HUGE_PAGE;
 use hugefork_bench::{Host, Plan};
 
+use super::guardian::READY;
+use super::lock::Lock;
+use super::setting::read;
 use crate::failure::Failure;
-use crate::guardian::{READY, value_of};
 
 const SHMEM: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 // Not vm.nr_hugepages: that is the pool of the default size, which need not be 2 MiB.
 const HUGETLB: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 const COMPACT: &str = "/proc/sys/vm/compact_memory";
-/// Held by whoever changes settings.
-pub(crate) const LOCK: &str = "/run/hugefork-tune.lock";
 
 /// Settings that are changed while this lives.
 #[derive(Debug)]
@@ -91,7 +91,8 @@ fn settings(plan: &Plan) -> Vec<PathBuf> {
 fn start_guardian(settings: &[PathBuf]) -> anyhow::Result<Child> {
     let this = std::env::current_exe().context("--tune: finding this program")?;
     let mut guardian = Command::new(this)
-        .args(["tune-guardian", "--lock", LOCK])
+        .args(["tune-guardian", "--lock"])
+        .arg(Lock::path())
         .args(settings)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -151,7 +152,7 @@ fn grow_hugetlb(plan: &Plan, host: &Host) -> anyhow::Result<Option<String>> {
 }
 
 fn pages() -> anyhow::Result<usize> {
-    value_of(Path::new(HUGETLB))?.parse().with_context(|| format!("reading {HUGETLB}"))
+    read(Path::new(HUGETLB))?.parse().with_context(|| format!("reading {HUGETLB}"))
 }
 
 fn set(path: &str, value: &str) -> anyhow::Result<()> {

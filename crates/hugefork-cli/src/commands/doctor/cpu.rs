@@ -6,8 +6,7 @@ use hugefork::ByteSize;
 use hugefork::machine::{self, Survey};
 use hugefork_kernels::PrimitiveName;
 
-use super::NOT_TRIED;
-use super::check::{About, Check};
+use super::check::{About, Check, NOT_TRIED};
 use super::root::Root;
 
 pub(super) fn look(root: &Root, survey: Option<&Survey>) -> Vec<Check> {

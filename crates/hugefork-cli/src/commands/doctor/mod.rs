@@ -9,6 +9,7 @@
 //! A check is one function that reads what it needs below a [`Root`] and returns a line. What cannot be read but has to be tried
 //! ([`machine::survey`]) is tried on the running machine only, not for a copy of another's files.
 
+mod calibration;
 mod check;
 mod container;
 mod cpu;
@@ -21,83 +22,25 @@ mod root;
 
 use std::env;
 use std::io::{self, IsTerminal};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
-use clap::Args;
 use hugefork::machine::{self, Survey};
 use hugefork_bench::Host;
 use serde::Serialize;
 
-use self::check::{Check, Status};
+use self::calibration::Tried;
+use self::check::{Group, Status};
 use self::fix::Fixes;
 use self::root::Root;
-use crate::bench::print;
-use crate::calibration::{self, Tried};
+use crate::args::doctor::DoctorArgs;
 use crate::failure::Failure;
-use crate::guardian::Lock;
-use crate::terminal;
-use crate::tune::LOCK;
-
-const HELP: &str = "\
-Lines: pass, as good as it gets; warn, hugefork works, though not at its best; fail, it does not
-work; skip, does not matter here or could not be looked at. Names stay as they are; schema 2.
-
---fix sets, where they are lower or off: shmem_enabled to advise (`deny` is left alone),
-vm.max_map_count, and with --hugepages the pool of 2 MiB pages. Settings last until the next boot.
-What it cannot set it prints as a command.
-
-Examples:
-  hugefork doctor                             what is here
-  sudo hugefork doctor --fix --hugepages 512  mend it, with 1 GiB of hugetlb pages; prints the undo
-  hugefork doctor --json --strict             for provisioning scripts
-  hugefork doctor --root ./copy               judge a copy of another machine's /proc and /sys
-
-Exit status: 0 looked; 1 it could not, or --fix could not set everything; 2 called wrongly;
-with --strict, by the worst line: 0 pass or skip, 3 warn, 4 fail.";
-
-/// Options of `doctor`.
-#[derive(Args, Debug)]
-#[command(after_help = HELP)]
-pub(crate) struct DoctorArgs {
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-
-    /// As root: set what can be set and undone, print how to undo it, then look again
-    #[arg(long)]
-    fix: bool,
-
-    /// Ask for a hugetlb pool of at least N pages of 2 MiB; --fix grows it
-    #[arg(long, value_name = "N")]
-    hugepages: Option<u64>,
-
-    /// Tell by the exit status how bad the worst line is
-    #[arg(long)]
-    strict: bool,
-
-    /// Say why it matters of every line, and what was measured to choose the kernels
-    #[arg(short, long, conflicts_with = "json")]
-    verbose: bool,
-
-    /// Read, and with --fix write, the proc and sys below DIR; what has to be tried is skipped
-    #[arg(long, value_name = "DIR")]
-    root: Option<PathBuf>,
-}
+use crate::output::{stdout::print, terminal};
+use crate::settings::lock::Lock;
 
 /// The layout of the JSON. 2: `group` and `why` of a check; `mend` is an object; names are identifiers.
 const SCHEMA: u32 = 2;
-
-/// What is found of what has to be tried, where nothing is tried.
-const NOT_TRIED: &str = "not tried: --root";
-
-/// Findings that belong together.
-#[derive(Debug, Serialize)]
-struct Group {
-    name: &'static str,
-    checks: Vec<Check>,
-}
 
 /// What is printed as JSON.
 #[derive(Debug, Serialize)]
@@ -131,7 +74,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     let (mut groups, mut calibration) = look();
     // What a bench has lent itself is not to be changed beneath it, nor put back by it. Without root nothing is changed.
     let is_for_real = args.fix && args.root.is_none() && rustix::process::geteuid().is_root();
-    let lock = is_for_real.then(|| Lock::take(Path::new(LOCK), "--fix")).transpose()?;
+    let lock = is_for_real.then(|| Lock::take(Lock::path(), "--fix")).transpose()?;
     let fixes = args.fix.then(|| fix::apply(groups.iter().flat_map(|group| &group.checks)));
     drop(lock);
     if fixes.is_some() {

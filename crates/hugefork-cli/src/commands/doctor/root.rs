@@ -1,10 +1,9 @@
 //! Reading `/proc` and `/sys`, of this machine or of a copy of another's.
 
 use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use hugefork_bench::host::chosen_word;
+use crate::settings::setting::value;
 
 /// The directory that `/proc` and `/sys` are in. What cannot be read is absent, never guessed.
 #[derive(Debug)]
@@ -54,12 +53,6 @@ impl Root {
             number => number.parse().ok(),
         }
     }
-}
-
-/// The value of a setting as it would be written: of a choice of words the one in brackets, else all of the file.
-pub(super) fn value(path: &Path) -> io::Result<String> {
-    let text = fs::read_to_string(path)?;
-    Ok(chosen_word(&text).unwrap_or(text.trim()).to_owned())
 }
 
 /// Bytes for people.

@@ -2,10 +2,9 @@
 
 use std::fmt::Write;
 
-use super::Group;
-use super::check::{Check, Status};
+use super::check::{Check, Group, Status};
 use super::fix::Fixes;
-use crate::terminal;
+use crate::output::terminal;
 
 /// The widest that is easy to read.
 const WIDTH: usize = 80;

@@ -1,28 +1,27 @@
 //! `hugefork bench`: plan, tune, run, print.
 
-use std::io::{self, ErrorKind, Write};
+mod progress;
+mod signals;
+mod table;
+
 use std::path::PathBuf;
 use std::process::{self, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use hugefork_bench::result::Absent;
 use hugefork_bench::runner::{self, Kept};
 use hugefork_bench::{Case, Host, Options, Plan, Report, Scope, Settings};
 
-use crate::args::{BenchArgs, BenchCommand};
-use crate::compare;
+use self::progress::{Ending, Teller, Telling};
+use self::signals::Signals;
+use crate::args::bench::BenchArgs;
 use crate::failure::Failure;
-use crate::progress::{Ending, Teller, Telling};
-use crate::signals::Signals;
-use crate::sink::{Sink, is_same};
-use crate::tune::Tuning;
+use crate::output::sink::{Sink, is_same};
+use crate::settings::tune::Tuning;
 
 /// Runs the bench that was asked for.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
-    if let Some(BenchCommand::Compare(args)) = &args.instead {
-        return compare::run(args);
-    }
     let mut host = Host::read();
     let mut plan = Plan::new(&options(args)?, &host)?;
     let is_json = |csv: &&PathBuf| args.json.as_ref().is_some_and(|json| is_same(json, csv));
@@ -116,18 +115,4 @@ fn command_line() -> String {
     let quoted = |arg: String| if arg.contains(char::is_whitespace) { format!("'{arg}'") } else { arg };
     let args = std::env::args_os().skip(1).map(|arg| quoted(arg.to_string_lossy().into_owned()));
     ["hugefork".to_owned()].into_iter().chain(args).collect::<Vec<_>>().join(" ")
-}
-
-/// Prints to standard output; a reader that has gone (`| head`) is no error.
-pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    print_bytes(text.as_bytes())
-}
-
-/// As [`print()`].
-pub(crate) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("writing to standard output"),
-        _ => Ok(()),
-    }
 }

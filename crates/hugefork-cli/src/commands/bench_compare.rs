@@ -1,45 +1,13 @@
 //! `hugefork bench compare`: two results side by side.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
-use clap::Args;
 use hugefork_report::{Comparison, Row, compare, load};
 
-use crate::bench::print;
+use crate::args::bench_compare::CompareArgs;
 use crate::failure::Failure;
-use crate::terminal;
-
-const COMPARE_HELP: &str = "\
-A verdict is `better` or `worse` where the 95 % interval of the ratio does not hold 1.
-
-Examples:
-  hugefork bench compare before.json after.json
-  hugefork bench compare main.json branch.json --fail-above 10   # for a CI job
-
-Exit status: 0 compared, 1 --fail-above was exceeded, 2 called wrongly or a file cannot be read.";
-
-/// Options of `bench compare`.
-#[derive(Args, Debug)]
-#[command(after_help = COMPARE_HELP)]
-pub(crate) struct CompareArgs {
-    /// A result of `bench --json`
-    #[arg(value_name = "A.json")]
-    pub(crate) a: PathBuf,
-
-    /// The one to put beside it
-    #[arg(value_name = "B.json")]
-    pub(crate) b: PathBuf,
-
-    /// Fail if anything is surely worse in B by more than PERCENT of A
-    #[arg(long, value_name = "PERCENT", value_parser = percent, allow_negative_numbers = true)]
-    pub(crate) fail_above: Option<f64>,
-
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
+use crate::output::{stdout::print, terminal};
 
 /// Prints the comparison, and fails if that was asked for.
 pub(crate) fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
@@ -64,11 +32,4 @@ fn judge(comparison: &Comparison, percent: f64) -> Result<(), Failure> {
     let Some(Row { case, subject, metric, .. }) = worse.first() else { return Ok(()) };
     let more = if worse.len() > 1 { format!(" and {} more", worse.len() - 1) } else { String::new() };
     Err(anyhow!("--fail-above {percent}: surely worse by more than that: {case} {subject} {metric}{more}").into())
-}
-
-fn percent(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|percent| (0.0..f64::INFINITY).contains(percent))
-        .ok_or_else(|| "not a percentage, such as 10".to_owned())
 }
