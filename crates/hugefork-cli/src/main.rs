@@ -9,11 +9,12 @@
 //! | `completions`, `man` | print completions and man pages | [`commands::manual`] |
 //! | `tune-guardian` | hidden; puts settings back when `bench --tune` is gone | [`settings::guardian`] |
 //!
-//! Commands stand on three things that none of them owns: [`args`], what can be asked for; [`output`], where text and files
-//! go; [`settings`], what `bench --tune` and `doctor --fix` change of the kernel. [`failure`] lies below all of these.
+//! Commands stand on three things that none of them owns: [`args`], what can be asked for; [`output`], where text and
+//! files go; [`settings`], what `bench --tune` and `doctor --fix` change of the kernel. [`failure`] lies below all of
+//! these.
 //!
-//! Exit status: 0 done, 1 something failed, 2 it was called wrongly, 3 or 4 what `doctor --strict` found, 128 + n stopped by
-//! signal n (130: Ctrl-C). An error is one line on standard error, `error: …`.
+//! Exit status: 0 done, 1 something failed, 2 it was called wrongly, 3 or 4 `doctor --strict` found something, 128 + n
+//! it was stopped by signal n (130: Ctrl-C). An error is one line on standard error, `error: …`.
 
 mod args;
 mod commands;

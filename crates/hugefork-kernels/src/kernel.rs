@@ -1,8 +1,8 @@
 //! A kernel: an order, a primitive for the far part, one for the window, and the window's size.
 //!
-//! Everything that can fail, and every look at the CPU, happens before a kernel is made: its parts exist only where they
-//! can run. [`Kernel::clear`] and [`Kernel::copy`] are then fit for a signal handler. Both are [`Kernel::run`] over
-//! [`visit`], which picks the primitive of each span and fences. Names are read and printed in `name`.
+//! Everything that can fail, and every look at the CPU, happens before a kernel is made: its parts exist only where
+//! they can run. [`Kernel::clear`] and [`Kernel::copy`] are then fit for a signal handler. Both are [`Kernel::run`]
+//! over [`visit`], which picks the primitive of each span and fences. Names are read and printed in `name`.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -14,9 +14,9 @@ use crate::{
     primitive_name::PrimitiveName,
 };
 
-/// What is kept near: the smallest window that holds the 64 KiB around any target.
-/// Zen 5, 2 MiB clear and 64 KiB use in µs: 64 KiB window 26.9 + 0.99, 128 KiB 28.9 + 0.43, 256 KiB 30.8 + 0.43; copy and
-/// use: 84.1 with 128 KiB, 85.7 with 256 KiB.
+/// What is kept near: the smallest window that holds the 64 KiB around any target. Zen 5, 2 MiB clear and 64 KiB use in
+/// µs: 64 KiB window 26.9 + 0.99, 128 KiB 28.9 + 0.43, 256 KiB 30.8 + 0.43; copy and use: 84.1 with 128 KiB, 85.7 with
+/// 256 KiB.
 pub(crate) const WINDOW: WindowSize = WindowSize::new(128 << 10).unwrap();
 
 /// Bytes in the window of a hybrid kernel: a positive multiple of [`SUBPAGE`].
@@ -31,8 +31,8 @@ impl WindowSize {
 
 /// A complete way to clear or copy a block; see the [crate documentation](crate).
 ///
-/// Two kernels are equal when their names are: the near primitive and the window's size count in [`Order::Hybrid`] only,
-/// the window's side and the reschedule function, which callers set from one block to the next, never.
+/// Two kernels are equal when their names are: the near primitive and the window's size count in [`Order::Hybrid`]
+/// only, the window's side and the reschedule function, which callers set from one block to the next, never.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
     order: Order,
@@ -89,9 +89,10 @@ impl Kernel {
     /// What this machine should clear with: hybrid with the best non-temporal primitive outside a 128 KiB window.
     pub fn for_clear() -> Kernel {
         use PrimitiveName::{Avx2Nt, Avx512Nt, Clzero, Sse2Nt};
-        // The narrowest first. All are level in bandwidth (23–24 µs per 2 MiB on Zen 5), but after 16-byte stores the window
-        // takes 2 µs, and after wider ones 5 to 6: those fill the queues to memory that the window then waits for.
-        // 2 MiB and 64 KiB use: sse2-nt 25.5 µs, clzero 29.3, avx2-nt and avx512-nt 30.9; a fault 32.4, 36.7 and 38.4.
+        // The narrowest first. All are level in bandwidth (23–24 µs per 2 MiB on Zen 5), but after 16-byte stores the
+        // window takes 2 µs, and after wider ones 5 to 6: those fill the queues to memory that the window then waits
+        // for. 2 MiB and 64 KiB use: sse2-nt 25.5 µs, clzero 29.3, avx2-nt and avx512-nt 30.9; a fault 32.4, 36.7 and
+        // 38.4.
         Kernel::first(&[Sse2Nt, Clzero, Avx512Nt, Avx2Nt])
     }
 
@@ -215,8 +216,8 @@ impl Kernel {
                 (Order::Hybrid, Reach::Near) => self.near,
                 _ => far,
             };
-            // One fence between the far part and the window, not one a span, since a fence waits for the write-combining
-            // buffers: with 512 fences 2 MiB of `clzero` take 80 µs instead of 23.
+            // One fence between the far part and the window, not one a span, since a fence waits for the
+            // write-combining buffers: with 512 fences 2 MiB of `clzero` take 80 µs instead of 23.
             if undrained && !primitive.is_non_temporal() {
                 drain();
             }

@@ -5,8 +5,8 @@
 //! runs         |  straight, cached     |  near or whole     |  straight, past the cache
 //! ```
 //!
-//! The set is made from defaults, by [`calibrate`](crate::calibrate()) or from names. To ask it takes two comparisons and
-//! a copy, so a signal handler may.
+//! The set is made from defaults, by [`calibrate`](crate::calibrate()) or from names. To ask it takes two comparisons
+//! and a copy, so a signal handler may.
 
 use crate::{
     error::KernelError,
@@ -127,12 +127,12 @@ impl Kernels {
         self.map(|kernel| kernel.with_reschedule(reschedule))
     }
 
-    /// `base`, but for what the user pinned: the values of `HUGEFORK_KERNEL` and `HUGEFORK_WINDOW`, which this crate does
-    /// not read by itself.
+    /// `base`, but for what the user pinned: the values of `HUGEFORK_KERNEL` and `HUGEFORK_WINDOW`, which this crate
+    /// does not read by itself.
     ///
     /// `kernel` is the name of a kernel that clears blocks of every size for every use. It copies them too if it can;
-    /// otherwise copies stay with `base`. `window` is a size such as `64KiB` or `131072`: that of the window of every hybrid
-    /// kernel, even where the name in `kernel` has another.
+    /// otherwise copies stay with `base`. `window` is a size such as `64KiB` or `131072`: that of the window of every
+    /// hybrid kernel, even where the name in `kernel` has another.
     ///
     /// # Errors
     ///

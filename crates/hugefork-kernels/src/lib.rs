@@ -10,12 +10,13 @@
 //!   portable `memset`/`memcpy`, which is all there is on architectures other than x86-64 and (untested) aarch64. A
 //!   primitive exists only where it can run; a [`PrimitiveName`] exists everywhere;
 //! * a [`Kernel`]: both together, with the window's size and the [`Side`] of the target on which it lies;
-//! * [`Kernels`]: which kernel for which block size and [`Use`]. [`calibrate`](calibrate()) measures that on this machine
-//!   in a few milliseconds, the machine's extensions suggest it ([`Kernels::default_for_this_cpu`]), or the user pins it.
+//! * [`Kernels`]: which kernel for which block size and [`Use`]. [`calibrate`](calibrate()) measures that on this
+//!   machine in a few milliseconds, the machine's extensions suggest it ([`Kernels::default_for_this_cpu`]), or the
+//!   user pins it.
 //!
-//! It is the lowest layer of `hugefork` and needs nothing of it. `no_std`, no allocation, no locks, and no panics while a
-//! kernel runs: [`Kernel::clear`] and [`Kernel::copy`] are made for a SIGSEGV handler. They use vector registers, which
-//! Linux saves and restores around a handler.
+//! It is the lowest layer of `hugefork` and needs nothing of it. `no_std`, no allocation, no locks, and no panics while
+//! a kernel runs: [`Kernel::clear`] and [`Kernel::copy`] are made for a SIGSEGV handler. They use vector registers,
+//! which Linux saves and restores around a handler.
 //!
 //! ```
 //! use std::alloc::{Layout, alloc, dealloc};
@@ -57,8 +58,8 @@
 //! # Names
 //!
 //! Kernels print and parse as `order/primitive`, hybrid ones as `hybrid/far+near@window`, where `+near` and `@window`
-//! may be left out: `straight/rep`, `target-last/avx2`, `hybrid/avx512-nt`, `hybrid/clzero+rep@128KiB`. A name that this
-//! machine cannot run is a [`KernelError`] that lists those that it can.
+//! may be left out: `straight/rep`, `target-last/avx2`, `hybrid/avx512-nt`, `hybrid/clzero+rep@128KiB`. A name that
+//! this machine cannot run is a [`KernelError`] that lists those that it can.
 //!
 //! # Layout
 //!

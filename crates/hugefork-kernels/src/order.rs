@@ -20,7 +20,8 @@ use core::{fmt, iter::FusedIterator, ops::Range};
 pub const SUBPAGE: usize = 4096;
 
 /// Blocks larger than this go straight through, whatever the order: Linux's `MAX_ORDER_NR_PAGES` boundary on x86-64.
-/// Past it a block is larger than what a private cache keeps, and long enough that its processing must be interruptible.
+/// Past it a block is larger than what a private cache keeps, and long enough that its processing must be
+/// interruptible.
 pub const GIGANTIC: usize = 4 << 20;
 
 /// Blocks above [`GIGANTIC`] are processed in steps of this many bytes, with a reschedule point between two of them.
@@ -63,7 +64,8 @@ pub enum Order {
     /// What is right of the target's neighbourhood, what is left of it, then the target ± 2 subpages: Linux 7.0.
     NeighbourhoodLast,
     /// Everything outside a window around the target, then the window. With non-temporal stores outside and cached ones
-    /// inside it is the fastest order, if the use that follows counts (2 MiB clear + 64 KiB use: 23.6 µs, straight 40 µs).
+    /// inside it is the fastest order, if the use that follows counts (2 MiB clear + 64 KiB use: 23.6 µs, straight 40
+    /// µs).
     Hybrid,
 }
 
@@ -153,8 +155,8 @@ impl Window {
 
 /// Calls `each` for the spans of a block of `len` bytes, in processing order; every byte is in exactly one span.
 ///
-/// `len` is a multiple of [`SUBPAGE`]. Only [`Order::Hybrid`] heeds the `window`; a block no larger than the window is one
-/// near span. A block larger than [`GIGANTIC`] goes straight through in far steps of [`RESCHEDULE_EVERY`] bytes.
+/// `len` is a multiple of [`SUBPAGE`]. Only [`Order::Hybrid`] heeds the `window`; a block no larger than the window is
+/// one near span. A block larger than [`GIGANTIC`] goes straight through in far steps of [`RESCHEDULE_EVERY`] bytes.
 ///
 /// ```
 /// use hugefork_kernels::{Order, Target, Window, visit};

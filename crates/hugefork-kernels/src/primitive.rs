@@ -7,8 +7,8 @@ use core::fmt;
 
 use crate::{arch::Code, primitive_name::PrimitiveName};
 
-/// A way to clear or copy a run of bytes on this machine. To hold one is the proof that the CPU has the instructions and
-/// that the system lets programs use them.
+/// A way to clear or copy a run of bytes on this machine. To hold one is the proof that the CPU has the instructions
+/// and that the system lets programs use them.
 ///
 /// ```
 /// use hugefork_kernels::{Kernel, Order, Primitive, PrimitiveName};
@@ -61,21 +61,21 @@ impl Primitive {
     ///
     /// # Safety
     ///
-    /// `block` is aligned to 4 KiB and valid for writes of `len` bytes, a positive multiple of 4 KiB; nobody else accesses
-    /// them until this, and for non-temporal stores the next [`drain`](crate::arch::drain), has returned.
+    /// `block` is aligned to 4 KiB and valid for writes of `len` bytes, a positive multiple of 4 KiB; nobody else
+    /// accesses them until this, and for non-temporal stores the next [`drain`](crate::arch::drain), has returned.
     pub(crate) unsafe fn clear(self, block: *mut u8, len: usize) {
         // SAFETY: the same contract.
         unsafe { self.0.clear(block, len) }
     }
 
-    /// Copies `len` bytes. Non-temporal stores are weakly ordered until [`drain`](crate::arch::drain). Where the primitive
-    /// cannot copy, the cached one of this architecture does.
+    /// Copies `len` bytes. Non-temporal stores are weakly ordered until [`drain`](crate::arch::drain). Where the
+    /// primitive cannot copy, the cached one of this architecture does.
     ///
     /// # Safety
     ///
-    /// `to` and `from` are aligned to 4 KiB, do not overlap, and are valid for writes and reads of `len` bytes, a positive
-    /// multiple of 4 KiB; until this, and for non-temporal stores the next [`drain`](crate::arch::drain), has returned,
-    /// nobody else accesses `to` or writes `from`.
+    /// `to` and `from` are aligned to 4 KiB, do not overlap, and are valid for writes and reads of `len` bytes, a
+    /// positive multiple of 4 KiB; until this, and for non-temporal stores the next [`drain`](crate::arch::drain), has
+    /// returned, nobody else accesses `to` or writes `from`.
     pub(crate) unsafe fn copy(self, to: *mut u8, from: *const u8, len: usize) {
         // SAFETY: the same contract.
         unsafe { self.0.copy(to, from, len) }

@@ -1,4 +1,4 @@
-//! One runner over every kernel: clears and copies the block, the whole block, and nothing but the block.
+//! One runner over every kernel: it clears and copies the block, the whole block, and nothing but the block.
 
 mod guarded;
 
@@ -50,13 +50,13 @@ fn targets(len: usize) -> Vec<Target> {
     at.into_iter().map(Target::At).chain([Target::Unknown]).collect()
 }
 
-/// Bytes that tell where they are from: a misplaced run of any length is seen.
+/// Bytes that differ from place to place, so that a misplaced run of any length is seen.
 fn pattern(len: usize) -> Vec<u8> {
     let word = |i: usize| (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes();
     (0..len / 8).flat_map(word).collect()
 }
 
-/// Says aloud, once, which primitives this machine cannot test.
+/// Says once which primitives cannot be tested on this machine.
 #[expect(clippy::explicit_write, reason = "libtest hides what `eprintln` prints in passing tests")]
 fn report_skipped() {
     static ONCE: Once = Once::new();

@@ -75,7 +75,7 @@ fn a_pinned_window_is_that_of_all_hybrid_kernels() {
 fn bad_values_are_refused_with_good_ones() {
     for window in ["0", "1000", "5KiB"] {
         assert!(matches!(pinned(None, Some(window)), Err(KernelError::BadWindow(_))), "{window}");
-        // Also where no kernel has one.
+        // Even where no kernel has a window.
         assert!(pinned(Some("straight/portable"), Some(window)).is_err(), "{window}");
     }
     for window in ["", "big", "64kb", "-4096"] {

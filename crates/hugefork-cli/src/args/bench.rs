@@ -15,7 +15,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const BENCH_HELP: &str = "\
 Cases:
   clear           clear a block around a random target, then use 64 KiB there
-  copy            copy a block likewise
+  copy            copy a block around a random target, then use 64 KiB there
   zero-fault      first write at a random offset of each 2 MiB, then use 64 KiB there
   anon-w-seq      each task writes every word of its own new area
   anon-cow-seq    each task writes every word of its own fork of one populated area
@@ -24,30 +24,30 @@ Cases:
   lazy-free       lazily free a populated area; then write to it again, or reclaim it
 
 Subjects:
-  hugefork                                   clears blocks at the fault
-  hugefork-default                           gets their memory first: a new pool with all defaults
-  hugefork-zeroed                            takes them from a stock of zeroed blocks, filled before
-  hugefork-refilling                         likewise, empty at first and refilled beside the tasks
+  hugefork                                   a pool of used blocks, which are cleared at the fault
+  hugefork-default                           a new pool with all defaults: blocks have no memory yet
+  hugefork-zeroed                            a pool with a stock of zeroed blocks, filled before
+  hugefork-refilling                         the same, but the stock begins empty and is refilled
   kernel-thp, kernel-hugetlb, kernel-4k      fresh anonymous memory
   kernel                                     anonymous memory in folios of --block-size
   fork-thp, fork-hugetlb, fork-4k            fork(2) over anonymous memory
-  memset, memcpy                             libc's
-  and for clear and copy any kernel, such as target-last/rep or hybrid/avx512-nt+rep@256KiB;
-  target-last/reversed clears like Linux, but each 4 KiB from end to begin
+  memset, memcpy                             those of the C library
+  For clear and copy also any kernel, such as target-last/rep or hybrid/avx512-nt+rep@256KiB.
+  target-last/reversed clears as Linux does, but each 4 KiB from its end to its beginning.
 
-Clear, when it is named, also tells how many times longer another CPU takes to walk through its
-cache while blocks are cleared (victim_slowdown).
+If clear is named, it also tells how many times longer another CPU takes to walk through its cache
+while blocks are cleared (victim_slowdown).
 
 Examples:
   hugefork bench                                   every case, quick, as any user
-  sudo hugefork bench --tune --json here.json      with the kernel's subjects that need settings
+  sudo hugefork bench --tune --json here.json      also the subjects that need settings
   hugefork bench zero-fault snapshot --size 4GiB   two cases, larger
   hugefork bench clear --sweep --time-budget 2m    every kernel, order, window and block that fits
   hugefork report here.json                        the results as a page
 
-Sizes are written 64KiB, 512MiB, 1GiB, or in bytes; 64k, 512mb and 1G mean the same, powers of two.
+Sizes are written as 64KiB, 512MiB, 1GiB or in bytes; 64k, 512mb and 1G mean the same.
 Exit status: 0 done, 1 a subject failed or nothing was measured, 2 called wrongly, 130 stopped by
-Ctrl-C (results so far are kept).";
+Ctrl-C (the results so far are kept).";
 
 /// Options of `bench`.
 #[derive(Args, Debug)]
@@ -56,50 +56,51 @@ pub(crate) struct BenchArgs {
     #[command(subcommand)]
     pub(crate) instead: Option<BenchCommand>,
 
-    /// Cases to run; none runs a quick suite of them all, in a minute or two
+    /// Cases to run [default: a quick suite of all cases, in a minute or two]
     #[arg(value_name = "CASE")]
     pub(crate) cases: Vec<Case>,
 
-    /// Size of one area: what clear and copy rotate over, what faults, what a task writes, what is forked; several are run one
-    /// after the other
+    /// Size of the area that clear and copy rotate over, that is faulted in, that a task writes, or that is forked;
+    /// several are run one after the other
     #[arg(long, value_delimiter = ',')]
     pub(crate) size: Option<Vec<ByteSize>>,
 
-    /// Tasks of the anon-* cases [default: one for each CPU]
+    /// Number of tasks in the anon-* cases [default: one for each CPU]
     #[arg(long, value_name = "N")]
     pub(crate) tasks: Option<usize>,
 
-    /// The block of clear, copy and lazy-free, and of hugefork's pools, 4KiB to 1GiB; several are compared [default: 2MiB,
-    /// lazy-free: every folio size]
+    /// Size of a block in clear, copy, lazy-free and hugefork's pools, from 4KiB to 1GiB; several are compared
+    /// [default: 2MiB; lazy-free: every folio size]
     #[arg(long, value_name = "SIZE", value_delimiter = ',')]
     pub(crate) block_size: Option<Vec<BlockSize>>,
 
-    /// Clear and copy with every window too, and blocks of 4KiB, 64KiB, 2MiB and, where memory allows, 1GiB
+    /// Clear and copy with every window too, on blocks of 4KiB, 64KiB, 2MiB and, where memory allows, 1GiB
     #[arg(long)]
     pub(crate) sweep: bool,
 
-    /// What hugefork's pools stand on: auto, hugetlb, shmem-thp, shmem-base; several are compared
+    /// Memory of hugefork's pools: auto, hugetlb, shmem-thp or shmem-base; several are compared
     #[arg(long, value_name = "BACKING", value_delimiter = ',', default_value = "auto")]
     pub(crate) backing: Vec<Backing>,
 
-    /// Counted rounds after the warm-up round; figures to publish need 5
+    /// Number of counted rounds after the warm-up round; figures to publish need 5
     #[arg(long, value_name = "N", default_value_t = hugefork_bench::plan::COUNTED_MINIMUM)]
     pub(crate) runs: usize,
 
-    /// Only these subjects
+    /// Run only these subjects
     #[arg(long, value_name = "SUBJECT", value_delimiter = ',')]
     pub(crate) subjects: Option<Vec<Subject>>,
 
-    /// Fit into TIME, such as 90, 90s, 2m or 1h: smaller areas (unless --size) and fewer rounds, no less than figures need
+    /// Fit into TIME, such as 90, 90s, 2m or 1h, with smaller areas (unless --size is given) and fewer rounds, but not
+    /// fewer than figures need
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) time_budget: Option<Duration>,
 
-    /// Write results to FILE, after every case that counted something; - is standard output, and tables go to standard error
-    /// then
+    /// Write results to FILE after every case that counted something; - is standard output, and tables then go to
+    /// standard error
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
-    /// Write samples to FILE, a line each, after every case; - likewise
+    /// Write samples to FILE after every case, one a line; - is standard output, as with --json
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
 
@@ -107,12 +108,13 @@ pub(crate) struct BenchArgs {
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
-    /// As root: set shmem huge pages, the hugetlb pool and folio sizes as the subjects need them, and put all back at the end
+    /// As root: set shmem huge pages, the hugetlb pool and folio sizes as the subjects need them, and put everything
+    /// back at the end
     #[arg(long)]
     pub(crate) tune: bool,
 }
 
-/// What `bench` does instead of measuring. The name of no case.
+/// What `bench` does instead of measuring. No case has such a name.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     /// Put two results side by side: two machines, kernels or builds
@@ -126,7 +128,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     let (number, scale) = scaled.unwrap_or((text, 1.0));
     let seconds = number.parse::<f64>().ok().map(|number| number * scale).filter(|seconds| *seconds > 0.0);
     let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    duration.filter(|time| *time <= DAY).ok_or_else(|| "not a time up to a day, such as 90, 90s, 2m or 1h".to_owned())
+    duration.filter(|time| *time <= DAY).ok_or_else(|| "not a time of up to a day: write 90, 90s, 2m or 1h".to_owned())
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! `hugefork bench compare`: two results, and from when on a difference is a failure.
+//! `hugefork bench compare`: two results, and how much worse one may be.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
 const COMPARE_HELP: &str = "\
-A verdict is `better` or `worse` where the 95 % interval of the ratio does not hold 1.
+A verdict is `better` or `worse` where the 95 % interval of the ratio does not contain 1.
 
 Examples:
   hugefork bench compare before.json after.json
@@ -21,11 +21,11 @@ pub(crate) struct CompareArgs {
     #[arg(value_name = "A.json")]
     pub(crate) a: PathBuf,
 
-    /// The one to put beside it
+    /// The result to put beside it
     #[arg(value_name = "B.json")]
     pub(crate) b: PathBuf,
 
-    /// Fail if anything is surely worse in B by more than PERCENT of A
+    /// Fail if a figure of B is surely worse than that of A by more than PERCENT
     #[arg(long, value_name = "PERCENT", value_parser = percent, allow_negative_numbers = true)]
     pub(crate) fail_above: Option<f64>,
 
@@ -38,5 +38,5 @@ fn percent(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
         .filter(|percent| (0.0..f64::INFINITY).contains(percent))
-        .ok_or_else(|| "not a percentage, such as 10".to_owned())
+        .ok_or_else(|| "not a percentage: write a number such as 10".to_owned())
 }

@@ -5,12 +5,16 @@ use std::path::PathBuf;
 use clap::Args;
 
 const HELP: &str = "\
-Lines: pass, as good as it gets; warn, hugefork works, though not at its best; fail, it does not
-work; skip, does not matter here or could not be looked at. Names stay as they are; schema 2.
+Each line begins with one of:
+  pass  as good as it gets
+  warn  hugefork works, but not at its best
+  FAIL  hugefork does not work
+  skip  does not matter here, or could not be looked at
+The names that follow stay the same from version to version. The JSON has schema 2.
 
---fix sets, where they are lower or off: shmem_enabled to advise (`deny` is left alone),
-vm.max_map_count, and with --hugepages the pool of 2 MiB pages. Settings last until the next boot.
-What it cannot set it prints as a command.
+--fix sets shmem_enabled to advise (but leaves `deny` alone), and raises vm.max_map_count and, with
+--hugepages, the pool of 2 MiB pages. Settings last until the next boot. For what --fix cannot set,
+the command is printed.
 
 Examples:
   hugefork doctor                             what is here
@@ -18,7 +22,7 @@ Examples:
   hugefork doctor --json --strict             for provisioning scripts
   hugefork doctor --root ./copy               judge a copy of another machine's /proc and /sys
 
-Exit status: 0 looked; 1 it could not, or --fix could not set everything; 2 called wrongly;
+Exit status: 0 done; 1 it failed, or --fix could not set everything; 2 called wrongly;
 with --strict, by the worst line: 0 pass or skip, 3 warn, 4 fail.";
 
 /// Options of `doctor`.
@@ -41,11 +45,11 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     pub(crate) strict: bool,
 
-    /// Say why it matters of every line, and what was measured to choose the kernels
+    /// Say of every line why it matters, and what was measured to choose the kernels
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) verbose: bool,
 
-    /// Read, and with --fix write, the proc and sys below DIR; what has to be tried is skipped
+    /// Read proc and sys below DIR, and with --fix write there; what has to be tried is skipped
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
 }

@@ -15,7 +15,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = COMPLETIONS_HELP)]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// The shell that the completions are for
     pub(crate) shell: Shell,
 }
 
@@ -28,6 +28,6 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = MAN_HELP)]
 pub(crate) struct ManArgs {
-    /// Write hugefork.1 and a page for each command to DIR, which is made if need be; without it, print hugefork.1
+    /// Write hugefork.1 and a page for each command to DIR, which is created if need be; without DIR, print hugefork.1
     pub(crate) dir: Option<PathBuf>,
 }

@@ -18,7 +18,7 @@ use self::manual::{CompletionsArgs, ManArgs};
 use self::report::ReportArgs;
 use crate::failure::Failure;
 
-/// Huge-page memory whose faults are resolved in user space: measure it here, see what this machine offers it.
+/// Huge-page memory whose faults are resolved in user space: measure it, and see what this machine offers it.
 #[derive(Debug, Parser)]
 #[command(name = "hugefork", version)]
 struct Cli {
@@ -29,15 +29,15 @@ struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Measure hugefork beside the kernel: same work, interleaved, raw samples kept
+    /// Measure hugefork beside the kernel: the same work, interleaved, all samples kept
     Bench(Box<BenchArgs>),
     /// Draw results of `bench --json` as one page that needs no network, or as pictures
     Report(ReportArgs),
-    /// Say what this machine offers hugefork, and the command that mends what it does not
+    /// Say what this machine offers hugefork, and which command mends what it lacks
     Doctor(DoctorArgs),
-    /// Print completions of a shell for this command line
+    /// Print the completions of this command line for a shell
     Completions(CompletionsArgs),
-    /// Print or write man pages
+    /// Print the man page, or write one for each command
     Man(ManArgs),
     /// Restore settings once standard input ends (started by `bench --tune`)
     #[command(hide = true)]
@@ -49,7 +49,7 @@ pub(crate) fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Reads the command line. `--help` and `--version` print and leave.
+/// Reads the command line. `--help` and `--version` print and end the process.
 pub(crate) fn parse() -> Result<Command, Failure> {
     Cli::try_parse().map(|cli| cli.command).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
@@ -85,10 +85,10 @@ fn one_line(error: &clap::Error) -> String {
         };
         line.push_str(&format!("; did you mean `{nearest}`?"));
     }
-    line + " (see `hugefork --help`, or --help behind a command)"
+    line + " (see `hugefork --help`, or `--help` after a command)"
 }
 
-/// The command that has `name` one step further down.
+/// The whole command for a `name` that stands one step too high: `compare` and the cases come after `hugefork bench`.
 fn elsewhere(name: &str) -> Option<String> {
     let all = command();
     let has = |parent: &&clap::Command| parent.get_subcommands().any(|command| command.get_name() == name);

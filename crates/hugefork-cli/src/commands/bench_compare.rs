@@ -22,7 +22,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `--fail-above` says. A comparison of nothing passes nobody.
+/// Fails as `--fail-above` asks. A comparison without a row fails, too.
 fn judge(comparison: &Comparison, percent: f64) -> Result<(), Failure> {
     if comparison.rows.is_empty() {
         let Comparison { a, b, .. } = comparison;

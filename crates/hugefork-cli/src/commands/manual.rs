@@ -1,4 +1,5 @@
-//! `hugefork completions` and `hugefork man`: both made of the command line's own description, so that they never differ from it.
+//! `hugefork completions` and `hugefork man`. Both are made from the description of the command line, so they never
+//! differ from it.
 
 use std::fs;
 use std::process::ExitCode;
@@ -36,7 +37,7 @@ pub(crate) fn man(args: &ManArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command line without what is hidden, which completions would offer.
+/// The command line without its hidden commands, which completions would offer.
 fn public() -> clap::Command {
     let all = args::command();
     let shown = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();

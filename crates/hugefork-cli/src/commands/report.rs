@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::output::sink::{Sink, is_same, unwritable};
 use crate::output::stdout::print;
 
-/// The page, unless another is named.
+/// The page that is written unless another is named.
 const PAGE: &str = "report.html";
 
 /// Writes what was asked for.
@@ -24,7 +24,10 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, Failure> {
     let wanted = args.output.as_deref().or_else(|| args.png.is_none().then_some(Path::new(PAGE)));
     if let Some(page) = wanted {
         if let Some(file) = args.files.iter().find(|file| is_same(file, page)) {
-            return Err(Failure::Usage(format!("--output {}: is a result to read; name another file", file.display())));
+            return Err(Failure::Usage(format!(
+                "--output {}: is one of the results to read; name another file",
+                file.display()
+            )));
         }
         let sink = Sink::open("--output", page)?;
         let html = report(&records).map_err(|error| anyhow!(error))?;
@@ -44,8 +47,11 @@ fn holds_no_figures(record: &Record) -> bool {
 }
 
 fn without_figures(record: &Record) -> String {
-    let why =
-        if record.interrupted { "it was stopped before anything was counted" } else { "nothing could be measured" };
+    let why = if record.interrupted {
+        "its bench was stopped before anything was counted"
+    } else {
+        "nothing could be measured"
+    };
     format!("{} holds no figures: {why}", record.name)
 }
 

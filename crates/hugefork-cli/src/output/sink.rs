@@ -1,5 +1,5 @@
-//! A file that is written for the user: replaced as a whole, so that it is never half of anything, whenever the command is
-//! stopped.
+//! A file that is written for the user. It is replaced as a whole, so that it is never half written, whenever the
+//! command is stopped.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Write};
@@ -25,16 +25,16 @@ pub(crate) struct Sink {
 enum Way {
     /// Written beside the file, then renamed over it.
     Replace { target: PathBuf, beside: PathBuf },
-    /// A device or a pipe: renaming would replace the device, and what was written stays written. Open from the start, since
-    /// whoever reads a pipe may leave when it is closed.
+    /// A device or a pipe: renaming would replace the device, and what was written stays written. It is open from the
+    /// start, since the reader of a pipe may leave when the pipe is closed.
     Stream(File),
-    /// This process's own, whatever it is.
+    /// The standard output of this process, whatever it is.
     Stdout,
 }
 
 impl Sink {
-    /// Checks that `path`, which `option` names, can be written, before anything is done for it. An older file stays until
-    /// there is a newer. `-` is standard output.
+    /// Checks that `path`, which `option` names, can be written, before any work is done for it. An older file stays
+    /// until there is a newer one. `-` is standard output.
     pub(crate) fn open(option: &'static str, path: &Path) -> Result<Sink, Failure> {
         // Through links, so that what they point at is replaced, and not the link.
         let target = canonical(path);
@@ -44,7 +44,7 @@ impl Sink {
                 return Err(Failure::Usage(format!("{option} {}: is a directory; name a file", path.display())));
             }
             Ok(there) if !there.is_file() || leads_to_a_descriptor(path) => {
-                // Behind what is there: it may be a file that a shell has opened.
+                // Appends, since it may be a file that a shell has opened.
                 let open = || {
                     File::options()
                         .append(true)
@@ -68,7 +68,7 @@ impl Sink {
         Ok(Sink { option, named: path.to_owned(), way })
     }
 
-    /// Whether it is standard output, on which nothing else belongs then.
+    /// Whether it is standard output. Nothing else belongs there then.
     pub(crate) fn is_stdout(&self) -> bool {
         matches!(self.way, Way::Stdout)
     }
@@ -88,7 +88,7 @@ impl Sink {
         match &self.way {
             Way::Replace { target, beside } => {
                 let written = fs::write(beside, contents).and_then(|()| fs::rename(beside, target));
-                // Here, since who is stopped by a signal ends the process next.
+                // Removed here, since after a signal the process ends next.
                 written.inspect_err(|_| drop(fs::remove_file(beside)))
             }
             Way::Stream(stream) => (&*stream).write_all(contents),
@@ -102,7 +102,7 @@ fn refused(option: &str, path: &Path, error: &io::Error) -> anyhow::Error {
     unwritable(&format!("{option} {}", path.display()), "file", error)
 }
 
-/// Says that `what`, which should be a `kind` such as a file, cannot be written, why, and what to do about that.
+/// Says that `what` cannot be written, why, and what to do about it. It should be a `kind`, such as a file.
 pub(crate) fn unwritable(what: &str, kind: &str, error: &io::Error) -> anyhow::Error {
     let mend = match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => format!("name a {kind} in a directory that exists"),
@@ -116,25 +116,25 @@ pub(crate) fn unwritable(what: &str, kind: &str, error: &io::Error) -> anyhow::E
     anyhow!("{what}: cannot be written: {error}; {mend}")
 }
 
-/// Whether both name one file, in whatever spelling, whether it exists or not.
+/// Whether both name the same file, however they are spelled, and whether it exists or not.
 pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     let is_stdout = |path| path == Path::new("-");
     one == other || !is_stdout(one) && !is_stdout(other) && canonical(one) == canonical(other)
 }
 
-/// The one spelling of `path`, of which only the directory needs to exist.
+/// The one spelling of `path`. Only its directory needs to exist.
 fn canonical(path: &Path) -> PathBuf {
     let to_be = || Some(fs::canonicalize(directory(path)).ok()?.join(path.file_name()?));
     fs::canonicalize(path).ok().or_else(to_be).unwrap_or_else(|| path.to_owned())
 }
 
-/// Where `path` is.
+/// The directory of `path`.
 fn directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether `path` is, or is a link to, a name of an open file, such as `/dev/stdout`: what it opens is not to be replaced by a
-/// file of that name.
+/// Whether `path` is a name of an open file, such as `/dev/stdout`, or a link to one. Such a name must not be replaced
+/// by a new file.
 fn leads_to_a_descriptor(path: &Path) -> bool {
     let mut path = path.to_owned();
     // As many links as the kernel follows.

@@ -1,21 +1,22 @@
-//! Text for a terminal that may be narrower than what is told: tables that do not fit are set row by row, lines are wrapped.
+//! Text for a terminal that may be narrower than the text: tables that do not fit are set row by row, and lines are
+//! wrapped.
 //!
 //! ```text
 //! | subject | pause ms |       hugefork
 //! |---------|----------|  ──▶    pause ms  0.3
 //! | hugefork|      0.3 |
 //! ```
-//! Elsewhere text stays as it is, so that tables can be pasted where they are quoted.
+//! Elsewhere the text stays as it is, so that tables can be quoted.
 
 use std::env;
 use std::io::{self, IsTerminal};
 
 use rustix::termios::tcgetwinsize;
 
-/// Nobody reads what is narrower.
+/// A terminal is taken to be at least as wide.
 const LEAST: usize = 20;
 
-/// Columns of the terminal that standard output is; none if it is another thing.
+/// The columns of the terminal on standard output; none if that is something else.
 pub(crate) fn columns() -> Option<usize> {
     let stdout = io::stdout();
     let named = || env::var("COLUMNS").ok()?.parse().ok();
@@ -24,7 +25,7 @@ pub(crate) fn columns() -> Option<usize> {
     (columns > 0).then_some(columns.max(LEAST))
 }
 
-/// `text` as standard output takes it.
+/// `text` as it fits on standard output.
 pub(crate) fn fitted(text: String) -> String {
     match columns() {
         Some(columns) => fit(&text, columns),
@@ -59,7 +60,7 @@ fn by_rows(table: &[&str], columns: usize) -> String {
     let header = cells(table[0]);
     let names = header.iter().skip(1).map(|name| width(name)).max().unwrap_or(0).min(columns / 3);
     let mut text = String::new();
-    // Behind the header comes the line below it.
+    // The header comes first, then the line below it.
     for row in table.iter().skip(2).map(|line| cells(line)) {
         text += &wrap("", "  ", &row[0], columns);
         for (name, cell) in header.iter().zip(&row).skip(1).filter(|(_, cell)| !cell.is_empty()) {
@@ -76,7 +77,7 @@ fn by_rows(table: &[&str], columns: usize) -> String {
     text
 }
 
-/// `words` behind `first`, wrapped, later lines behind `then`.
+/// `words`, wrapped: the first line begins with `first`, the others with `then`.
 pub(crate) fn wrap(first: &str, then: &str, words: &str, columns: usize) -> String {
     let (mut text, mut line, mut is_new) = (String::new(), first.to_owned(), true);
     for word in words.split_whitespace() {

@@ -1,4 +1,4 @@
-//! The guardian: a process of its own that puts kernel settings back, whatever becomes of the bench that changed them.
+//! The guardian: a process of its own that puts kernel settings back, however the bench that changed them ends.
 //!
 //! ```text
 //! bench                                   guardian
@@ -12,9 +12,9 @@
 //! ```
 //!
 //! The guardian reads the values itself, under the lock, so that two benches can never note each other's changes as the
-//! machine's own. The pipe closes when the bench ends, also by `SIGKILL`: its forked children die with it, and nobody else
-//! holds the other end. Should the guardian be killed too, the next one finds the values in the file; that lies in `/run`,
-//! which is empty after a boot, as the settings are then the boot's.
+//! machine's own. The pipe closes when the bench ends, even by `SIGKILL`: its forked children die with it, and nobody
+//! else holds the other end. If the guardian is killed too, the next one finds the values in the file. The file lies in
+//! `/run`, which a boot empties; the settings are then those of the boot.
 
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
@@ -28,11 +28,11 @@ use super::setting::Setting;
 use crate::args::guardian::GuardianArgs;
 use crate::failure::Failure;
 
-/// What it prints once the settings are safe to change.
+/// What the guardian prints once the settings are safe to change.
 pub(crate) const READY: &str = "ready";
 
-/// Runs the guardian: returns when its standard input has ended and the settings are back. What keeps it from guarding goes
-/// to standard output in place of [`READY`], for the bench to report as its own error.
+/// Runs the guardian: returns when its standard input has ended and the settings are back. If something keeps it from
+/// guarding, it prints that to standard output in place of [`READY`], and the bench reports it as its own error.
 pub(crate) fn run(args: &GuardianArgs) -> Result<ExitCode, Failure> {
     let (mut lock, settings) = match arm(args) {
         Ok(armed) => armed,
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &GuardianArgs) -> Result<ExitCode, Failure> {
     };
     println!("{READY}");
     io::stdout().flush().context("telling the bench to go on")?;
-    // Its end is all that is waited for.
+    // Nothing comes; only the end is waited for.
     let mut nothing = Vec::new();
     let _ = io::stdin().read_to_end(&mut nothing);
 
@@ -81,13 +81,13 @@ fn arm(args: &GuardianArgs) -> anyhow::Result<(Lock, Vec<Setting>)> {
     Ok((lock, settings))
 }
 
-/// Out of the terminal's and the shell's reach.
+/// Takes the process out of reach of the terminal and the shell.
 fn detach() -> anyhow::Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
-        // A flag that nobody reads: unlike an ignored signal, that is not inherited by anything.
+        // A flag that nobody reads. Unlike an ignored signal, a handler is not inherited by other programs.
         signal_hook::flag::register(signal, Arc::default()).context("turning deaf to signals")?;
     }
-    // Fails only for a process that leads its group, as when it is started by hand in a terminal; then it stays where it is.
+    // Fails only for a process that leads its group, as when it is started by hand in a terminal. Then it stays there.
     let _ = rustix::process::setsid();
     Ok(())
 }

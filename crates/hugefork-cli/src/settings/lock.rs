@@ -1,4 +1,4 @@
-//! The lock that whoever changes settings holds: one at a time, and the file keeps the values to restore.
+//! The lock that is held while settings are changed. Its file keeps the values to restore.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -16,14 +16,14 @@ use super::setting::Setting;
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The lock file, locked. The lock goes with the file, when this is dropped or its process ends.
+/// The lock file, locked. The lock ends with the file: when this is dropped, or when the process ends.
 pub(crate) struct Lock {
     file: File,
     path: PathBuf,
 }
 
 impl Lock {
-    /// The one of this machine.
+    /// The lock file of this machine.
     pub(crate) fn path() -> &'static Path {
         Path::new("/run/hugefork-tune.lock")
     }
@@ -41,7 +41,7 @@ impl Lock {
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
-                // It may be the guardian of a bench that has just ended, about to be done.
+                // Its holder may be the guardian of a bench that has just ended, and almost done.
                 Err(Errno::WOULDBLOCK) if tries > 0 => {
                     tries -= 1;
                     thread::sleep(PAUSE);
@@ -56,7 +56,7 @@ impl Lock {
         Ok(Lock { file, path: path.to_owned() })
     }
 
-    /// What a guardian that was killed could not put back.
+    /// The settings that a killed guardian could not put back.
     pub(super) fn left_over(&mut self) -> anyhow::Result<Vec<Setting>> {
         let mut text = String::new();
         self.file.read_to_string(&mut text).with_context(|| format!("reading {}", self.path.display()))?;
@@ -67,7 +67,7 @@ impl Lock {
         Ok(text.lines().filter_map(setting).collect())
     }
 
-    /// Makes `settings` all that is in the file.
+    /// Replaces what is in the file by `settings`.
     pub(super) fn note(&mut self, settings: &[Setting]) -> anyhow::Result<()> {
         let text: String =
             settings.iter().map(|setting| format!("{}\t{}\n", setting.path.display(), setting.value)).collect();

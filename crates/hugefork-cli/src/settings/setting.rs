@@ -8,8 +8,8 @@ use anyhow::{Context, bail};
 use hugefork_bench::host::chosen_word;
 use serde::Serialize;
 
-/// How often a value that the kernel did not take is written again, and after which pause: pages of the hugetlb pool come
-/// free only when the last child of a killed bench is gone.
+/// How often a value is written again that the kernel did not take, and after which pause. Pages of the hugetlb pool
+/// come free only when the last child of a killed bench is gone.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -55,7 +55,8 @@ impl Setting {
     }
 }
 
-/// The value of a setting as it would be written: of a choice of words the one in brackets, else all of the file.
+/// The value of a setting as it would be written: the word in brackets where there is a choice of words, else all of
+/// the file.
 pub(crate) fn value(path: &Path) -> io::Result<String> {
     let text = fs::read_to_string(path)?;
     Ok(chosen_word(&text).unwrap_or(text.trim()).to_owned())

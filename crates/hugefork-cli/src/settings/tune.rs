@@ -1,5 +1,5 @@
-//! `--tune`: sets shmem huge pages and the hugetlb pool as the subjects need them, and has them put back by the
-//! [guardian](super::guardian). So it has the sizes of folios, which samples that need one of them set themselves.
+//! `bench --tune`: sets shmem huge pages and the hugetlb pool as the subjects need them; the
+//! [guardian](super::guardian) puts them back. It also puts back the sizes of folios, which samples set themselves.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -18,16 +18,16 @@ use super::setting::read;
 use crate::failure::Failure;
 
 const SHMEM: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
-// Not vm.nr_hugepages: that is the pool of the default size, which need not be 2 MiB.
+// Not vm.nr_hugepages, which is the pool of the default size: that need not be 2 MiB.
 const HUGETLB: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 const COMPACT: &str = "/proc/sys/vm/compact_memory";
 
-/// Settings that are changed while this lives.
+/// Settings that stay changed as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Tuning {
-    /// Present until it was waited for.
+    /// None once it has ended.
     guardian: Option<Child>,
-    /// What could not be set as wanted.
+    /// What could not be set as the plan needs it.
     pub(crate) shortfall: Option<String>,
 }
 
@@ -36,14 +36,15 @@ impl Tuning {
     pub(crate) fn apply(plan: &Plan) -> Result<Tuning, Failure> {
         if !rustix::process::geteuid().is_root() {
             return Err(Failure::Usage(
-                "--tune: changes kernel settings and needs root; run it with sudo, or leave it out".to_owned(),
+                "--tune: changes kernel settings and needs root; run the bench with sudo, or leave --tune out"
+                    .to_owned(),
             ));
         }
-        // Whoever is stopped from here on leaves the guardian to put things back.
+        // From here on the guardian puts things back, however this process ends.
         let mut tuning = Tuning { guardian: Some(start_guardian(&settings(plan))?), shortfall: None };
-        // Only now: the guardian may have restored what an earlier run had left.
+        // Only now, since the guardian may have restored what an earlier run had left changed.
         let host = Host::read();
-        // `deny` is the administrator's word, against all of shmem; it is left alone.
+        // `deny` is a decision of the administrator, and is left alone.
         if wants_shmem(plan) && host.thp.shmem_enabled == "never" {
             set(SHMEM, "advise")?;
         }
@@ -63,7 +64,7 @@ impl Tuning {
         drop(guardian.stdin.take());
         let status = guardian.wait().context("waiting for the guardian of the settings")?;
         if !status.success() {
-            bail!("--tune: the settings could not all be put back (see above)");
+            bail!("--tune: not all settings could be put back (see above)");
         }
         Ok(())
     }
@@ -78,7 +79,7 @@ impl Drop for Tuning {
     }
 }
 
-/// What may change. What this kernel does not have will not be set either.
+/// The settings that may change. Those that this kernel does not have are not set either.
 fn settings(plan: &Plan) -> Vec<PathBuf> {
     let mut settings = vec![PathBuf::from(SHMEM), PathBuf::from(HUGETLB)];
     settings.retain(|setting| setting.exists());
@@ -105,7 +106,7 @@ fn start_guardian(settings: &[PathBuf]) -> anyhow::Result<Child> {
         READY => Ok(guardian),
         why => {
             let status = guardian.wait().context("--tune: waiting for the guardian of the settings")?;
-            // It says what is in its way; unless it was killed.
+            // It says what is in its way, unless it was killed.
             if why.is_empty() {
                 bail!("--tune: the guardian of the settings ended at once ({status})")
             } else {
@@ -120,7 +121,8 @@ fn wants_shmem(plan: &Plan) -> bool {
     subjects.filter_map(|subject| subject.engine).any(|e| matches!(e.backing, Backing::Auto | Backing::ShmemHuge))
 }
 
-/// Grows the pool of 2 MiB pages until the plan's pages are free in it. Never shrinks it: its pages may be somebody's.
+/// Grows the pool of 2 MiB pages until it has as many free as the plan needs. Never shrinks it: its pages may be in
+/// use.
 fn grow_hugetlb(plan: &Plan, host: &Host) -> anyhow::Result<Option<String>> {
     let wanted = plan.hugetlb_bytes();
     let missing = wanted.saturating_sub(host.hugetlb_free());
@@ -130,7 +132,7 @@ fn grow_hugetlb(plan: &Plan, host: &Host) -> anyhow::Result<Option<String>> {
     if !Path::new(HUGETLB).exists() {
         return Ok(Some("this kernel has no hugetlb pages of 2MiB".to_owned()));
     }
-    // A quarter stays: the subjects that do not use hugetlb pages need memory too, and so does the machine.
+    // A quarter is left: the subjects that do not use hugetlb pages need memory too, and so does the machine.
     let grow = missing.min(host.available_bytes / 4 * 3) / HUGE_PAGE;
     let before = pages()?;
     let asked = before + grow;

@@ -5,7 +5,8 @@
 //! comes next.
 //!
 //! An extension that a CPU may lack is a type whose only constructor asks the CPU. Its functions take the value as
-//! `self`, so that the unsafe call of an instruction is argued by the value and not by a rule that callers have to keep.
+//! `self`, so that the unsafe call of an instruction is argued by the value and not by a rule that callers have to
+//! keep.
 
 mod generic;
 

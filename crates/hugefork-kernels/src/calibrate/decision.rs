@@ -14,19 +14,20 @@ pub(super) const SIZES: [usize; 4] = [128 << 10, 256 << 10, 512 << 10, BLOCK];
 /// Fewer samples decide nothing: a single one may have been interrupted.
 const DECISIVE: usize = 2;
 
-/// What lies between so many hundredths of a time and the time itself may be the noise of a shared machine. Decides from
-/// which size on stores are non-temporal.
+/// What lies between so many hundredths of a time and the time itself may be the noise of a shared machine. Decides
+/// from which size on stores are non-temporal.
 const NOISE: u64 = 97;
 
 /// Another candidate must take less than so many hundredths of what the one preferred so far takes.
 pub(super) const fn clearly_faster(used: Use) -> u64 {
     match used {
-        // More than noise, since 8 MiB do not show full queues to memory: when the blocks lie all over 1 GiB, these cost
-        // the window after wide stores 3 to 4 µs of 25.
+        // More than noise, since 8 MiB do not show full queues to memory: when the blocks lie all over 1 GiB, these
+        // cost the window after wide stores 3 to 4 µs of 25.
         Use::Near => 88,
-        // The calibration's blocks fit in the last-level cache, so cached stores never pay for the lines that have to leave
-        // it: here `rep stosb` and 2 MiB of stores take 73 µs and non-temporal 84; with blocks all over 1 GiB they take 119
-        // and 92. Only a machine where one kind is really slow is to switch (Skylake-SP, non-temporal clears).
+        // The calibration's blocks fit in the last-level cache, so cached stores never pay for the lines that have to
+        // leave it: here `rep stosb` and 2 MiB of stores take 73 µs and non-temporal 84; with blocks all over 1 GiB
+        // they take 119 and 92. Only a machine where one kind is really slow is to switch (Skylake-SP, non-temporal
+        // clears).
         Use::Whole => 75,
     }
 }

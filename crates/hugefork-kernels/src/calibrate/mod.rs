@@ -89,16 +89,16 @@ impl Calibration {
 /// Times the candidates of this machine on `memory` and chooses. Takes 6–7 ms on a Zen 5 VM, and begins no sample after
 /// 8 ms by `clock`. It allocates nothing and keeps some KiB on the stack, so it is not for a signal handler.
 ///
-/// `clock` gives nanoseconds since any moment. The best one is the CPU time of the thread (`CLOCK_THREAD_CPUTIME_ID`): by
-/// the wall clock a single interruption by another task, often 4 ms, costs half of the budget and leaves defaults.
+/// `clock` gives nanoseconds since any moment. The best one is the CPU time of the thread (`CLOCK_THREAD_CPUTIME_ID`):
+/// by the wall clock a single interruption by another task, often 4 ms, costs half of the budget and leaves defaults.
 ///
 /// Give it 8 MiB, on huge pages if the blocks will be, and touch them before, since faults are paid from the budget. It
 /// does not use more; with less than 4 MiB it measures nothing and leaves the defaults.
 ///
 /// # Safety
 ///
-/// `memory` is aligned to 4 KiB and valid for reads and writes of `len` bytes, which nobody else accesses meanwhile. What
-/// they held is lost.
+/// `memory` is aligned to 4 KiB and valid for reads and writes of `len` bytes, which nobody else accesses meanwhile.
+/// What they held is lost.
 pub unsafe fn calibrate(memory: *mut u8, len: usize, clock: fn() -> u64) -> Calibration {
     let defaults = Kernels::default_for_this_cpu();
     let mut candidates =

@@ -1,8 +1,8 @@
 //! What takes the samples: the memory, the clock, and what is left of the budget.
 //!
-//! Before each sample all lines of its block are written past the cache, untimed, so that every candidate starts with them
-//! cold; for a copy those of both blocks. Candidates take turns, [`ROUNDS`] times. When the [budget](BUDGET) is spent,
-//! whatever has no figures yet stays at its default.
+//! Before each sample all lines of its block are written past the cache, untimed, so that every candidate starts with
+//! them cold; for a copy those of both blocks. Candidates take turns, [`ROUNDS`] times. When the [budget](BUDGET) is
+//! spent, whatever has no figures yet stays at its default.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -46,8 +46,8 @@ impl Stage {
     ///
     /// # Safety
     ///
-    /// As long as the stage lives, `memory` is aligned to 4 KiB and valid for reads and writes of `len` bytes, which nobody
-    /// else accesses.
+    /// As long as the stage lives, `memory` is aligned to 4 KiB and valid for reads and writes of `len` bytes, which
+    /// nobody else accesses.
     pub(super) unsafe fn new(memory: *mut u8, len: usize, clock: fn() -> u64) -> Option<Stage> {
         let blocks = (len / BLOCK).min(BLOCKS);
         let stage = || Stage { memory, blocks, next: 0, random: 0x9e37_79b9_7f4a_7c15, clock, begun: clock() };

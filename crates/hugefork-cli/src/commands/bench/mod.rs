@@ -1,4 +1,4 @@
-//! `hugefork bench`: plan, tune, run, print.
+//! `hugefork bench`: plans, tunes, measures and prints.
 
 mod progress;
 mod signals;
@@ -34,11 +34,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         return Err(Failure::Usage("--csv: standard output is where --json goes; name a file".to_owned()));
     }
     let teller = Teller::new(json, csv, args.quiet);
-    // Before anything is tuned: what is signalled meanwhile is acted on as soon as there is something to keep.
+    // Before anything is tuned. A signal that comes meanwhile is acted on as soon as there is something to keep.
     let signals = Signals::install()?;
     let tuning = if args.tune { Some(Tuning::apply(&plan)?) } else { None };
     if tuning.is_some() {
-        // What subjects run on, and what is recorded, is the machine as it is now.
+        // Subjects run on the machine as it is now, so that is what is recorded.
         host = Host::read();
     }
     plan.settle(&host, if tuning.is_some() { Settings::Lent } else { Settings::Fixed });
@@ -50,10 +50,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let (kept_so_far, told_so_far) = (Arc::clone(&kept), telling.clone());
     signals.at_the_first(move |status| stop(&kept_so_far, &told_so_far, status))?;
     let measured = runner::run(&plan, &host, &kept, &mut telling);
-    // Whoever comes first has the word: a signal from here on finds a bench that is over.
+    // Whoever has the lock has the last word: a signal from here on finds a bench that is over.
     let mut teller = telling.lock();
     let report = kept.lock().unwrap_or_else(PoisonError::into_inner).report();
-    // First the results, then everything that can still go wrong.
+    // First the results are kept; then comes everything that can still go wrong.
     let told = teller.tell(&report, Ending::Done);
     let restored = tuning.map_or(Ok(()), Tuning::restore);
     measured.map_err(|error| anyhow!(error))?;
@@ -75,9 +75,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends the process with what there is, in the midst of a sample, which is lost. The guardian puts settings back.
+/// Keeps what there is and ends the process. The sample under way is lost; the guardian puts settings back.
 fn stop(kept: &Mutex<Kept>, telling: &Telling, status: i32) {
-    // Never let go again: who measures stands still at its next word.
+    // Never given back, so that the thread that measures stands still at its next word.
     let mut teller = telling.lock();
     let mut report = kept.lock().unwrap_or_else(PoisonError::into_inner).report();
     report.interrupted = true;
@@ -110,7 +110,7 @@ fn options(args: &BenchArgs) -> Result<Options, Failure> {
     })
 }
 
-/// The command as it can be typed again, whatever path it was called by.
+/// The command as it can be typed again, without the path that it was called by.
 fn command_line() -> String {
     let quoted = |arg: String| if arg.contains(char::is_whitespace) { format!("'{arg}'") } else { arg };
     let args = std::env::args_os().skip(1).map(|arg| quoted(arg.to_string_lossy().into_owned()));

@@ -1,5 +1,5 @@
-//! How far the bench has got, on standard error: a bar that vanishes on a terminal, one line a case elsewhere, nothing if it
-//! is to be quiet. And results to their files, as soon as a case is over.
+//! Tells how far the bench has got, on standard error: a bar that vanishes on a terminal, one line a case elsewhere,
+//! nothing with --quiet. As soon as a case is over it also writes the results to their files.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,14 +14,14 @@ use super::table;
 use crate::output::sink::Sink;
 use crate::output::{stdout::print, terminal};
 
-/// The case, how far it is, how long it will take, and the figure that comes out of it so far.
+/// The case, how far it is, how long it will take, and its figure so far.
 const BAR: &str = "{prefix} {bar:24} {pos}/{len} {eta:>4} left  {wide_msg}";
 
 /// Where [`BAR`] would leave no room for the figure.
 const SHORT_BAR: &str = "{prefix} {bar:8} {pos}/{len}  {wide_msg}";
 const SHORT: usize = 90;
 
-/// Tells the user, and keeps the results.
+/// Tells the user, and writes the results.
 pub(crate) struct Teller {
     json: Option<Sink>,
     csv: Option<Sink>,
@@ -34,13 +34,13 @@ pub(crate) struct Teller {
 /// How a bench ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// After the last case: files have everything already.
+    /// After the last case, when files have everything already.
     Done,
-    /// Before that.
+    /// Before the last case was over.
     Stopped,
 }
 
-/// Whom it is told.
+/// Who is told how far the bench has got.
 enum Listener {
     Terminal(ProgressBar),
     File,
@@ -57,7 +57,7 @@ impl Teller {
         Teller { json, csv, to, began: Instant::now(), taken: 0 }
     }
 
-    /// The last word: what vanishes goes, tables come, and results go where nobody has them yet.
+    /// The last word: the bar vanishes, the tables are printed, and results are written where they are not yet.
     pub(crate) fn tell(&mut self, report: &Report, ending: Ending) -> anyhow::Result<()> {
         if let Listener::Terminal(bar) = &self.to {
             bar.finish_and_clear();
@@ -65,7 +65,7 @@ impl Teller {
         let kept = self.keep(report, |sink| ending == Ending::Stopped || !sink.replaces());
         let tables = table::render(report) + &self.left_alone(report);
         if [&self.json, &self.csv].into_iter().flatten().any(Sink::is_stdout) {
-            // Nobody to tell is no failure.
+            // It is no failure if nobody reads them.
             let _ = stderr().write_all(tables.as_bytes());
         } else {
             print(&terminal::fitted(tables))?;
@@ -73,7 +73,7 @@ impl Teller {
         kept
     }
 
-    /// Writes the results where `wanted`. Nothing takes the place of earlier results unless there are new ones.
+    /// Writes the results to those sinks that are `wanted`. Earlier results stay unless there are new ones.
     fn keep(&self, report: &Report, wanted: impl Fn(&Sink) -> bool) -> anyhow::Result<()> {
         let wanted = |sink: &Sink| wanted(sink) && !(sink.replaces() && report.results.is_empty());
         if let Some(sink) = self.json.as_ref().filter(|sink| wanted(sink)) {
@@ -82,7 +82,7 @@ impl Teller {
         self.csv.as_ref().filter(|sink| wanted(sink)).map_or(Ok(()), |sink| sink.write(&report.to_csv()?))
     }
 
-    /// Says which files were not written, since there is nothing to write.
+    /// Says which files were not written because there is nothing to write.
     fn left_alone(&self, report: &Report) -> String {
         let left = |sink: &&Sink| sink.replaces() && report.results.is_empty();
         let files = [&self.json, &self.csv].into_iter().flatten().filter(left);
@@ -95,7 +95,7 @@ impl Teller {
     }
 }
 
-/// The bar of a case that began so long ago.
+/// The bar of a case that began `elapsed` ago.
 fn bar(progress: &Progress<'_>, elapsed: Duration) -> ProgressBar {
     let template = if terminal::columns().is_some_and(|columns| columns < SHORT) { SHORT_BAR } else { BAR };
     let style = ProgressStyle::with_template(template).expect("the templates are constants that tests parse");
@@ -115,7 +115,7 @@ fn estimate(progress: &Progress<'_>) -> String {
     }
 }
 
-/// A [`Teller`] that one thread uses and another may take away from it.
+/// A [`Teller`] that one thread uses until another takes it away.
 #[derive(Clone)]
 pub(crate) struct Telling(Arc<Mutex<Teller>>);
 
@@ -143,7 +143,7 @@ impl Teller {
     fn sampled(&mut self, progress: Progress<'_>) {
         self.taken += 1;
         if let Listener::Terminal(shown) = &mut self.to {
-            // Another case, or more rounds of one that tried how many would fit.
+            // Another case, or the same one with more rounds, after it tried how many would fit.
             if self.taken == 1 || shown.length() != Some(progress.of as u64) {
                 *shown = bar(&progress, self.began.elapsed());
             }
@@ -158,11 +158,11 @@ impl Teller {
         let taken = std::mem::take(&mut self.taken);
         match &self.to {
             Listener::Terminal(bar) => bar.finish_and_clear(),
-            // Nobody to tell is no reason to stop measuring.
+            // That nobody reads it is no reason to stop measuring.
             Listener::File => drop(writeln!(stderr(), "{case}: {taken} samples in {seconds:.1} s")),
             Listener::Nobody => {}
         }
-        // A stream gets them once, in the end.
+        // A stream gets the results once, at the end.
         self.keep(report, Sink::replaces).map_err(|error| format!("{error:#}"))
     }
 }

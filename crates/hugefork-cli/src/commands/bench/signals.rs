@@ -1,5 +1,5 @@
-//! Ctrl-C and its relatives: the first ends the bench with what it has so far, the second leaves at once (settings are put back
-//! all the same, by the guardian).
+//! Ctrl-C and its relatives: the first ends the bench, which keeps what it has so far; the second ends the process at
+//! once. The guardian puts settings back in both cases.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator;
 
-/// Signals that wait for somebody who acts on them.
+/// Signals that are caught, and wait for somebody to act on them.
 #[derive(Debug)]
 pub(crate) struct Signals(iterator::Signals);
 
@@ -20,7 +20,7 @@ impl Signals {
         let once = Arc::<AtomicBool>::default();
         for signal in signals {
             let install = || {
-                // In this order: the shutdown looks at the flag before the same signal sets it.
+                // In this order, since the shutdown has to look at the flag before the same signal sets it.
                 flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&once))?;
                 flag::register(signal, Arc::clone(&once))
             };
@@ -29,8 +29,8 @@ impl Signals {
         Ok(Signals(iterator::Signals::new(signals).context("waiting for signals")?))
     }
 
-    /// Has `act` called with the exit status that the first signal asks for, on a thread of its own: whoever measures has its
-    /// own work, and a sample may take seconds.
+    /// At the first signal calls `act` with the exit status that it asks for, on a thread of its own: a sample may take
+    /// seconds, and the thread that measures is busy with it.
     pub(crate) fn at_the_first(mut self, act: impl FnOnce(i32) + Send + 'static) -> anyhow::Result<()> {
         let wait = move || {
             if let Some(signal) = self.0.forever().next() {

@@ -1,4 +1,5 @@
-//! A report for people: first the ratios, then the figures behind them, then what did not run and what to keep in mind.
+//! A report for people: first the ratios, then the figures that they come from, then what did not run and what to keep
+//! in mind.
 //!
 //! Tables are Markdown, so that they can be pasted where they are quoted.
 
@@ -121,13 +122,13 @@ fn work(comparison: &Comparison) -> String {
     }
 }
 
-/// Seconds of CPU time from which on it is worth a column.
+/// User and system time have a column if one of them is as many seconds or more.
 const TICKS: f64 = 0.010;
 
-/// What sets works of one case apart whose figures do not belong beside each other.
+/// Parameters that tell works of one case apart. Their figures do not belong in one table.
 const WORKS: [&str; 4] = ["size", "use", "victim", "density"];
 
-/// The figures of one case: a table a work.
+/// The figures of one case, in a table for each work.
 fn details(case: Case, report: &Report) -> String {
     let work = |result: &CaseResult| WORKS.map(|name| result.params.get(name).map(ToString::to_string));
     let mut works: Vec<(_, Vec<&CaseResult>)> = Vec::new();
@@ -140,12 +141,12 @@ fn details(case: Case, report: &Report) -> String {
     works.iter().map(|(_, results)| figures(case, results)).collect()
 }
 
-/// The figures of one work: a row a subject, a column a metric.
+/// The figures of one work, with a row for each subject and a column for each metric.
 fn figures(case: Case, results: &[&CaseResult]) -> String {
     let Some(first) = results.first() else {
         return String::new();
     };
-    // Parameters that all have alike go to the heading.
+    // Parameters that all results share stand in the heading.
     let common: Params = first
         .params
         .iter()
@@ -161,7 +162,7 @@ fn figures(case: Case, results: &[&CaseResult]) -> String {
         rows.entry((result.subject.clone(), &result.params)).or_default().push(result);
     }
     let mut rows: Vec<((String, &Params), Vec<&CaseResult>)> = rows.into_iter().collect();
-    // Read off the scheduler's ticks: below a few of them user and system time say nothing, and only fill the line.
+    // They are counted in the scheduler's ticks: below a few ticks they say nothing, and only fill the line.
     let says_something = |metric: &str| results.iter().any(|result| result.metric == metric && result.median >= TICKS);
     metrics.retain(|(_, unit)| *unit != "s" || says_something("user") || says_something("sys"));
     let measured = |metric: &Metric| metrics.iter().any(|(name, _)| *name == metric.name());
@@ -172,7 +173,7 @@ fn figures(case: Case, results: &[&CaseResult]) -> String {
         // Best first, whichever way is better.
         hugefork_bench::compare::ratio(lead, median, 1.0)
     };
-    // By block first where that is the work, so that who did the same stands together.
+    // By block first where blocks are the work, so that subjects with the same work stand together.
     let block = |params: &Params| {
         let block = params.get("block_size").filter(|_| case == Case::LazyFree)?;
         block.to_string().parse::<BlockSize>().ok()
@@ -188,7 +189,7 @@ fn figures(case: Case, results: &[&CaseResult]) -> String {
         align_right(&mut table, column);
     }
     for ((subject, params), row) in &rows {
-        // A kernel's name says already what it is made of.
+        // The name of a kernel already says these.
         let named = |name: &str| subject.contains('/') && ["kernel", "order", "near", "window"].contains(&name);
         let own = params.iter().filter(|(name, _)| !common.contains_key(*name) && !named(name));
         let mut cells = vec![subject.clone(), words(own)];
@@ -210,10 +211,10 @@ fn spread(result: &CaseResult) -> String {
     format!("{} ({} … {})", figure(summary.median), figure(summary.min), figure(summary.max))
 }
 
-/// More subjects than this with one reason are counted, not named.
+/// If more subjects than this share a reason, they are counted and not named.
 const NAMED: usize = 4;
 
-/// Who gave no figures, and why: a line a reason.
+/// Which subjects gave no figures, and why: a line for each reason.
 fn absent(what: &str, list: &[Absent]) -> String {
     let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
     for Absent { case, subject, why } in list {

@@ -1,4 +1,4 @@
-//! The table of `hugefork doctor` that says what was tried when hugefork chose how to clear and to copy on this machine.
+//! The table of kernels that hugefork tried when it chose how to clear and to copy on this machine.
 
 use std::fmt::Write;
 
@@ -7,21 +7,21 @@ use comfy_table::{CellAlignment, Table};
 use hugefork::machine::{Candidate, Survey};
 use serde::Serialize;
 
-/// One way that was tried.
+/// A kernel that was tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Tried {
     /// `clear` or `copy`.
     work: String,
-    /// How the block was used then.
+    /// How the block was used afterwards.
     used: String,
     kernel: String,
-    /// For a block, the use included; 0 if its turn never came.
+    /// For a block, with its use; 0 if the turn of this kernel never came.
     nanoseconds: u64,
-    /// Whether it is the one that is used for this.
+    /// Whether hugefork took it for this work and use.
     chosen: bool,
 }
 
-/// What `survey` has of it.
+/// The kernels that `survey` lists.
 pub(crate) fn of(survey: &Survey) -> Vec<Tried> {
     let tried = |candidate: &Candidate| {
         let Candidate { work, used, kernel, nanoseconds, chosen, .. } = candidate.clone();
@@ -30,7 +30,7 @@ pub(crate) fn of(survey: &Survey) -> Vec<Tried> {
     survey.calibration.iter().map(tried).collect()
 }
 
-/// A table for people, the fastest first for each work and use; nothing where nothing was tried.
+/// A table for people, with the fastest first for each work and use. Empty where nothing was tried.
 pub(crate) fn render(tried: &[Tried]) -> String {
     let mut groups: Vec<Vec<&Tried>> = Vec::new();
     for one in tried {
@@ -45,7 +45,7 @@ pub(crate) fn render(tried: &[Tried]) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["work", "used", "kernel", "us", ""]);
     for group in &mut groups {
-        // Those whose turn never came at the end.
+        // Those whose turn never came stand at the end.
         group.sort_by_key(|one| if one.nanoseconds == 0 { u64::MAX } else { one.nanoseconds });
         for one in group.iter() {
             let time = match one.nanoseconds {

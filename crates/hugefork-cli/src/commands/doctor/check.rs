@@ -1,4 +1,4 @@
-//! What a check comes to.
+//! What a check finds, and what mends it.
 
 use std::path::PathBuf;
 
@@ -10,11 +10,11 @@ use crate::settings::setting::Setting;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Status {
-    /// Does not matter here, or could not be looked at.
+    /// It does not matter here, or could not be looked at.
     Skip,
-    /// As good as it gets.
+    /// It is as good as it gets.
     Pass,
-    /// hugefork works, though not at its best.
+    /// hugefork works, but not at its best.
     Warn,
     /// hugefork, or what was asked of it, does not work.
     Fail,
@@ -23,13 +23,13 @@ pub(super) enum Status {
 /// What mends a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Mend {
-    /// For a shell, as root.
+    /// To be run in a shell, as root.
     pub(super) command: String,
-    /// What `--fix` does about it; null: nothing, since it could not undo it, or it is not for it to decide.
+    /// What `--fix` sets. Null where it does nothing: it could not undo that, or people have to decide.
     pub(super) set: Option<Setting>,
 }
 
-/// One line.
+/// One line of the diagnosis.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Check {
     /// Stays the same from version to version.
@@ -43,30 +43,30 @@ pub(super) struct Check {
 }
 
 impl Check {
-    /// Has `--fix` set the setting.
+    /// `--fix` sets it.
     pub(super) fn set(mut self, path: PathBuf, value: impl ToString) -> Check {
         let setting = Setting { path, value: value.to_string() };
         self.mend = Some(Mend { command: setting.command(), set: Some(setting) });
         self
     }
 
-    /// Leaves it to people.
+    /// The command is only printed: people decide.
     pub(super) fn run(mut self, command: impl Into<String>) -> Check {
         self.mend = Some(Mend { command: command.into(), set: None });
         self
     }
 }
 
-/// What is found of what has to be tried, where nothing is tried.
+/// What a check finds that would have to try something and may not.
 pub(super) const NOT_TRIED: &str = "not tried: --root";
 
-/// What is looked at and why it matters, before it is known what is found.
+/// The name of a check and why it matters, before anything is found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct About(pub(super) &'static str, pub(super) &'static str);
 
 impl About {
     pub(super) fn is(self, status: Status, found: impl Into<String>) -> Check {
-        // Errors come with line breaks, and text is wrapped later.
+        // Errors come with line breaks; the text is wrapped later.
         let found = found.into().split_whitespace().collect::<Vec<_>>().join(" ");
         Check { name: self.0, status, found, why: self.1, mend: None }
     }
@@ -88,7 +88,7 @@ impl About {
     }
 }
 
-/// Findings that belong together.
+/// Checks that belong together.
 #[derive(Debug, Serialize)]
 pub(super) struct Group {
     pub(super) name: &'static str,

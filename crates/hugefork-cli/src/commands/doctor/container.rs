@@ -19,11 +19,11 @@ fn container(root: &Root) -> Check {
     })
 }
 
-/// The directories of this process's control group, version 2, and of those above it.
+/// The directories of this process's control group in version 2, and of the groups above it.
 fn groups(root: &Root) -> Vec<String> {
     let text = root.text("/proc/self/cgroup").unwrap_or_default();
     let Some(own) = text.lines().find_map(|line| line.strip_prefix("0::/")) else { return Vec::new() };
-    // Beside version 1 it is mounted one level down.
+    // Where version 1 is mounted too, version 2 is one level down.
     let mounts = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
     let mount = mounts.into_iter().find(|mount| root.at(&format!("{mount}/cgroup.controllers")).exists());
     let Some(mount) = mount else { return Vec::new() };
@@ -39,7 +39,7 @@ fn tightest(root: &Root, file: &str) -> Option<(u64, String)> {
 }
 
 fn memory(root: &Root) -> Check {
-    let about = About("memory-limit", "what pools take beyond it is for the OOM killer");
+    let about = About("memory-limit", "when pools take more, the OOM killer ends the program");
     if let Some((limit, group)) = tightest(root, "memory.max") {
         let used = root.number(&format!("{group}/memory.current")).unwrap_or(0);
         let left = limit.saturating_sub(used);
@@ -53,18 +53,19 @@ fn memory(root: &Root) -> Check {
     });
     let limit = version_1.and_then(|path| root.number(&format!("/sys/fs/cgroup/memory{path}/memory.limit_in_bytes")));
     match limit {
-        Some(limit) if limit < root.memory("MemTotal").unwrap_or(0) => {
-            about.warn(format!("{}, by version 1, which hugefork does not look at: keep pools smaller", size(limit)))
-        }
+        Some(limit) if limit < root.memory("MemTotal").unwrap_or(0) => about.warn(format!(
+            "{}, set in cgroup version 1, which hugefork does not read: keep pools smaller",
+            size(limit)
+        )),
         _ => about.pass("none"),
     }
 }
 
 fn hugetlb(root: &Root) -> Check {
-    let about = About("hugetlb-limit", "hugetlb blocks beyond it are a SIGBUS when they are first used");
+    let about = About("hugetlb-limit", "the first use of a hugetlb block beyond it is a SIGBUS");
     let Some((limit, _)) = tightest(root, "hugetlb.2MB.max") else { return about.pass("none") };
     let pages = limit / (2 << 20);
     let found = format!("{pages} pages of 2 MiB (hugetlb.2MB.max)");
     let pool = root.number("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages").unwrap_or(0);
-    if pages < pool { about.warn(format!("{found}, less than the {pool} there are")) } else { about.pass(found) }
+    if pages < pool { about.warn(format!("{found}, fewer than the {pool} there are")) } else { about.pass(found) }
 }

@@ -1,4 +1,4 @@
-//! The processor, and what clears and copies on it.
+//! The processor, and the kernels that clear and copy on it.
 
 use std::env;
 
@@ -18,7 +18,7 @@ pub(super) fn look(root: &Root, survey: Option<&Survey>) -> Vec<Check> {
 }
 
 fn cpu(root: &Root, primitives: Option<&[(PrimitiveName, bool)]>) -> Check {
-    let about = About("cpu", "stores that bypass the cache clear faster and leave it to the program");
+    let about = About("cpu", "stores that bypass the cache clear faster, and leave the cache to the program");
     let info = root.text("/proc/cpuinfo").unwrap_or_default();
     let count = info.lines().filter(|line| line.starts_with("processor")).count();
     let named = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
@@ -33,7 +33,7 @@ fn cpu(root: &Root, primitives: Option<&[(PrimitiveName, bool)]>) -> Check {
 }
 
 fn caches(root: &Root) -> Check {
-    let about = About("caches", "what a window of a clear has to fit in, and what a bench has to get past");
+    let about = About("caches", "the window of a clear has to fit in them, and the areas of a bench must not");
     let cpu = "/sys/devices/system/cpu/cpu0/cache";
     let one = |index: &String| {
         let of = |name| root.text(&format!("{cpu}/{index}/{name}"));
@@ -41,7 +41,7 @@ fn caches(root: &Root) -> Check {
         (of("type")? != "Instruction").then_some(format!("L{} {}", of("level")?, ByteSize(kib << 10)))
     };
     let levels: Vec<String> = root.names(cpu).iter().filter_map(one).collect();
-    if levels.is_empty() { about.skip("not told, as in some VMs") } else { about.pass(levels.join(", ")) }
+    if levels.is_empty() { about.skip("unknown, as in some VMs") } else { about.pass(levels.join(", ")) }
 }
 
 const KERNELS: About =
@@ -64,7 +64,7 @@ fn kernels(survey: &Survey) -> Check {
         return check.run(format!("unset {pins}"));
     }
     if survey.calibration.is_empty() {
-        return KERNELS.warn(format!("{found}: not measured, for want of 8 MiB to measure on"));
+        return KERNELS.warn(format!("{found}: not measured, since there were no 8 MiB to measure on"));
     }
     KERNELS.pass(found)
 }

@@ -1,4 +1,4 @@
-//! `--fix`: writes the settings that it can also put back.
+//! `--fix`: writes those settings that can also be put back.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -22,12 +22,12 @@ pub(super) struct Fixed {
     pub(super) undo: String,
 }
 
-/// A setting that was not.
+/// A setting that could not be changed.
 #[derive(Debug, Serialize)]
 pub(super) struct Refused {
     pub(super) name: &'static str,
     pub(super) why: String,
-    /// The command that does it where it may be done.
+    /// The command that changes it, for those who may.
     pub(super) command: String,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn apply<'a>(checks: impl IntoIterator<Item = &'a Check>) -> Fixes {
     fixes
 }
 
-/// What cannot be read before is not written.
+/// Sets it. What cannot be read before is not written.
 fn set(name: &'static str, Setting { path, value: wanted }: &Setting) -> io::Result<Fixed> {
     let before = value(path)?;
     OpenOptions::new().write(true).truncate(true).open(path)?.write_all(wanted.as_bytes())?;

@@ -25,7 +25,7 @@ pub(super) fn look(root: &Root, survey: Option<&Survey>, hugetlb_wanted: Option<
     ]
 }
 
-/// What came of trying, if it was tried.
+/// What trying it led to, if it was tried.
 type Tried<'a> = Option<Result<(), &'a str>>;
 
 fn backing(choice: Option<&Result<(Granted, Option<String>), String>>) -> Check {
@@ -48,14 +48,15 @@ fn shmem(root: &Root, tried: Tried<'_>) -> Check {
         About("shmem-thp", "the best backing: huge pages that nobody has to set aside, and mappings that merge");
     let (all, of_size) = (format!("{THP}/shmem_enabled"), format!("{THP}/hugepages-2048kB/shmem_enabled"));
     let Some(word) = root.value(&all) else { return about.warn("this kernel has no transparent huge pages") };
-    // Since Linux 6.11 the size has a word of its own, unless it inherits; but `deny` is above it.
+    // Since Linux 6.11 the size has a word of its own, unless it inherits the word for all. `deny` for all overrules
+    // it.
     let (path, word) = match root.value(&of_size) {
         Some(own) if own != "inherit" && word != "deny" => (of_size, own),
         _ => (all, word),
     };
     let check = match (word.as_str(), tried) {
         ("never", Some(Ok(()))) => {
-            about.warn("never: each block is made huge at its first use (MADV_COLLAPSE), for 0.2 ms more")
+            about.warn("never: each block is made huge at its first use (MADV_COLLAPSE), which takes 0.2 ms")
         }
         ("never", None) => about.warn("never: huge only block by block (MADV_COLLAPSE, Linux 6.1)"),
         (_, Some(Err(why))) => about.warn(why),
@@ -71,7 +72,7 @@ fn shmem(root: &Root, tried: Tried<'_>) -> Check {
 }
 
 fn thp(root: &Root) -> Check {
-    let about = About("thp", "hugefork does without; what `bench` compares it with does not");
+    let about = About("thp", "hugefork works without it; what `bench` compares hugefork with does not");
     let path = format!("{THP}/enabled");
     let Some(word) = root.value(&path) else { return about.skip("this kernel has no transparent huge pages") };
     if !matches!(word.as_str(), "always" | "madvise") {
@@ -95,7 +96,7 @@ fn thp(root: &Root) -> Check {
 const HUGETLB_POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 
 fn hugetlb(root: &Root, tried: Tried<'_>, wanted: Option<u64>) -> Check {
-    let about = About("hugetlb", "pages set aside: only for pools that ask for them, and for `bench` to compare with");
+    let about = About("hugetlb", "pages set aside: for pools that ask for them, and for `bench` to compare with");
     let pool = |kib: u64| {
         let of = |name| root.number(&format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB/{name}"));
         let total = of("nr_hugepages")?;
@@ -116,12 +117,12 @@ fn hugetlb(root: &Root, tried: Tried<'_>, wanted: Option<u64>) -> Check {
     }
 }
 
-/// A quarter of what is available stays for everybody else: the kernel itself would give it all.
+/// Refuses more than three quarters of the memory that is available: the kernel itself would give all of it away.
 pub(super) fn check_affordable(root: &Root, wanted: u64) -> Result<(), Failure> {
     let more = wanted.saturating_sub(root.number(HUGETLB_POOL).unwrap_or(0)).saturating_mul(2 << 20);
     match root.memory("MemAvailable") {
         Some(available) if more > available / 4 * 3 => Err(Failure::Usage(format!(
-            "--hugepages {wanted}: takes {} more, of which {} at most can be spared here",
+            "--hugepages {wanted}: takes {} more, but at most {} can be spared here",
             size(more),
             size(available / 4 * 3)
         ))),
@@ -129,14 +130,16 @@ pub(super) fn check_affordable(root: &Root, wanted: u64) -> Result<(), Failure> 
     }
 }
 
-/// Orders of `/proc/buddyinfo` that are pieces of 2 MiB or more.
+/// The smallest order of `/proc/buddyinfo` that is a piece of 2 MiB.
 const HUGE_ORDER: usize = 9;
 
 fn free(root: &Root) -> Check {
-    let about =
-        About("free-memory", "huge pages are made of free pieces of 2 MiB; the kernel has to assemble the others");
+    let about = About(
+        "free-memory",
+        "huge pages are made of free pieces of 2 MiB; if there are none, the kernel moves pages first",
+    );
     let (Some(zones), Some(free)) = (root.text("/proc/buddyinfo"), root.memory("MemFree")) else {
-        return about.skip("/proc/buddyinfo does not tell");
+        return about.skip("/proc/buddyinfo does not say");
     };
     let huge: u64 = zones
         .lines()
@@ -149,7 +152,7 @@ fn free(root: &Root) -> Check {
 
 const FIRST_WRITE: About = About(
     "first-write",
-    "pools get memory ahead of the writes, with a thread for it; with Commit::Upfront they have all of it from the beginning",
+    "a thread gets pools their memory ahead of the writes; with Commit::Upfront they have all of it from the beginning",
 );
 
 fn first_write(tried: Result<&FirstWrite, &String>) -> Check {
@@ -157,8 +160,7 @@ fn first_write(tried: Result<&FirstWrite, &String>) -> Check {
         Ok(FirstWrite { late, ready, .. }) => {
             let ms = |time: &Duration| format!("{:.3} ms", time.as_secs_f64() * 1e3);
             let (late, ready) = (ms(late), ms(ready));
-            FIRST_WRITE
-                .pass(format!("{late} for a block of 2 MiB that gets its memory then, {ready} if it has it already"))
+            FIRST_WRITE.pass(format!("{late} for a block of 2 MiB that has no memory yet, {ready} for one that has"))
         }
         Err(why) => FIRST_WRITE.warn(format!("could not be tried: {why}")),
     }

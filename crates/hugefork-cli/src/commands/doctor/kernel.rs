@@ -10,14 +10,14 @@ pub(super) fn look(root: &Root, pressure: Option<&Result<PathBuf, String>>) -> V
     vec![linux(root), watcher(root, pressure), virtual_machine(root)]
 }
 
-/// 5.14 is what the engine needs (`MADV_POPULATE_WRITE`), 6.1 what gives huge pages without a setting (`MADV_COLLAPSE`).
+/// The engine needs 5.14 (`MADV_POPULATE_WRITE`); 6.1 gives huge pages without a setting (`MADV_COLLAPSE`).
 fn linux(root: &Root) -> Check {
     let about = About("linux", "5.14 is needed; 6.1 makes shmem blocks huge without any setting");
-    let Some(release) = root.text("/proc/sys/kernel/osrelease") else { return about.skip("the release is not told") };
+    let Some(release) = root.text("/proc/sys/kernel/osrelease") else { return about.skip("the release is unknown") };
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse::<u32>().unwrap_or(0));
     match (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) {
         (0..5, _) | (5, 0..14) => about.fail(format!("{release} is too old")),
-        (5, _) | (6, 0) => about.warn(format!("{release}: huge only where settings allow it")),
+        (5, _) | (6, 0) => about.warn(format!("{release}: huge pages only if settings allow them")),
         _ => about.pass(release),
     }
 }
@@ -26,18 +26,18 @@ fn watcher(root: &Root, tried: Option<&Result<PathBuf, String>>) -> Check {
     let about = About("pressure", "pools can watch for pressure, and give memory back when tasks wait for it");
     match tried {
         Some(Ok(file)) => about.pass(file.display().to_string()),
-        Some(Err(why)) => about.warn(format!("cannot be watched: {why} (without the file: boot with psi=1)")),
+        Some(Err(why)) => about.warn(format!("cannot be watched: {why} (if the file is missing: boot with psi=1)")),
         None if root.at("/proc/pressure/memory").exists() => about.pass("/proc/pressure/memory"),
         None => about.warn("/proc/pressure/memory is not there: boot with psi=1"),
     }
 }
 
-/// The balloon among virtio devices, and its feature of telling the host which pages are free.
+/// The balloon among virtio devices, and the feature bit of one that reports free pages to the host.
 const BALLOON: &str = "0x0005";
 const REPORTS: usize = 5;
 
 fn virtual_machine(root: &Root) -> Check {
-    let about = About("virtual-machine", "first uses of memory that the host took back are faults there too");
+    let about = About("virtual-machine", "the first use of memory that the host took back is a fault in the host, too");
     let info = root.text("/proc/cpuinfo").unwrap_or_default();
     let flags = info.lines().find_map(|line| line.strip_prefix("flags")).unwrap_or_default();
     if !flags.split_whitespace().any(|flag| flag == "hypervisor") {

@@ -6,8 +6,8 @@
 //! survey (tried) ─────┘           ▲                                   │
 //!                                 └───────── look again ◀── --fix ────┘
 //! ```
-//! A check is one function that reads what it needs below a [`Root`] and returns a line. What cannot be read but has to be tried
-//! ([`machine::survey`]) is tried on the running machine only, not for a copy of another's files.
+//! A check is one function that reads what it needs below a [`Root`] and returns a line. What cannot be read has to be
+//! tried ([`machine::survey`]); that is done on the running machine only, not for a copy of another machine's files.
 
 mod calibration;
 mod check;
@@ -39,7 +39,7 @@ use crate::failure::Failure;
 use crate::output::{stdout::print, terminal};
 use crate::settings::lock::Lock;
 
-/// The layout of the JSON. 2: `group` and `why` of a check; `mend` is an object; names are identifiers.
+/// The layout of the JSON. Since 2 a check has `group` and `why`, `mend` is an object, and names are identifiers.
 const SCHEMA: u32 = 2;
 
 /// What is printed as JSON.
@@ -52,13 +52,13 @@ struct Diagnosis<'a> {
     groups: &'a [Group],
     /// What `--fix` did; null without it.
     fixes: Option<&'a Fixes>,
-    /// What was tried to choose the kernels.
+    /// The kernels that were tried.
     calibration: &'a [Tried],
-    /// Null where it is another.
+    /// Null for a copy of another machine's files.
     host: Option<Host>,
 }
 
-/// Looks, mends if that is asked for, prints.
+/// Looks, mends if that was asked for, and prints.
 pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     let root = Root(args.root.clone().unwrap_or_else(|| PathBuf::from("/")));
     if !root.at("/proc").is_dir() {
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         (look(&root, survey.as_ref(), args.hugepages), survey.as_ref().map(calibration::of).unwrap_or_default())
     };
     let (mut groups, mut calibration) = look();
-    // What a bench has lent itself is not to be changed beneath it, nor put back by it. Without root nothing is changed.
+    // A bench with --tune puts settings back: nothing is to be changed while it runs. Without root nothing is changed.
     let is_for_real = args.fix && args.root.is_none() && rustix::process::geteuid().is_root();
     let lock = is_for_real.then(|| Lock::take(Lock::path(), "--fix")).transpose()?;
     let fixes = args.fix.then(|| fix::apply(groups.iter().flat_map(|group| &group.checks)));
@@ -125,7 +125,7 @@ fn look(root: &Root, survey: Option<&Survey>, hugepages: Option<u64>) -> Vec<Gro
     ]
 }
 
-/// On a terminal, unless it is a dumb one or `NO_COLOR` asks for none.
+/// Whether to use colours: on a terminal, unless it is a dumb one or `NO_COLOR` asks for none.
 fn colours() -> bool {
     let set = |name| env::var_os(name).filter(|value| !value.is_empty());
     io::stdout().is_terminal() && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")

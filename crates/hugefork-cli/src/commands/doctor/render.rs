@@ -1,4 +1,4 @@
-//! The text of `doctor`: 80 columns at most, but for commands, which are there to be copied.
+//! The text of `doctor`, at most 80 columns wide. Commands are longer where they have to be, since they are copied.
 
 use std::fmt::Write;
 
@@ -6,13 +6,13 @@ use super::check::{Check, Group, Status};
 use super::fix::Fixes;
 use crate::output::terminal;
 
-/// The widest that is easy to read.
+/// Wider lines are hard to read.
 const WIDTH: usize = 80;
 
 /// How much is told, and how.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style {
-    /// Why it matters is told of every line, not only of what could be better.
+    /// Every line says why it matters, not only those that could be better.
     pub(super) all_reasons: bool,
     pub(super) colours: bool,
     /// Columns of the terminal, if it is one.
@@ -43,7 +43,7 @@ fn line(text: &mut String, check: &Check, width: usize, style: Style) {
     let begin = format!("  {word}  {:width$}  ", check.name);
     let columns = style.columns.unwrap_or(WIDTH).min(WIDTH);
     let wrap = |begin: &str, words: &str| {
-        // Where half of the line would be white, the words begin further left.
+        // Where half of the line would be empty, the words begin further left.
         let then = if begin.len() > columns / 2 { 8 } else { begin.len() };
         terminal::wrap(begin, &" ".repeat(then), words, columns)
     };

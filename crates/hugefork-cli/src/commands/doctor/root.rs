@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use crate::settings::setting::value;
 
-/// The directory that `/proc` and `/sys` are in. What cannot be read is absent, never guessed.
+/// The directory that `proc` and `sys` are in. What cannot be read is absent, never guessed.
 #[derive(Debug)]
 pub(super) struct Root(pub(super) PathBuf);
 
 impl Root {
-    /// Where the file is that a running machine has at `path`.
+    /// Where the file lies that a running machine has at `path`.
     pub(super) fn at(&self, path: &str) -> PathBuf {
         self.0.join(path.trim_start_matches('/'))
     }
@@ -38,7 +38,7 @@ impl Root {
         names
     }
 
-    /// Bytes that `/proc/meminfo` tells.
+    /// Bytes of a field in `/proc/meminfo`.
     pub(super) fn memory(&self, field: &str) -> Option<u64> {
         let text = self.text("/proc/meminfo")?;
         let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;

@@ -1,7 +1,7 @@
 //! `dc zva`: one instruction clears a block of the CPU's choice, mostly 64 bytes, through the cache.
 //!
-//! Needs: DCZID_EL0 without DZP, which a system sets to forbid it. Wins: not measured; it spares the read of a line that
-//! is about to be overwritten. Not for: copies. Untested, see the folder.
+//! Needs: DCZID_EL0 without DZP, which a system sets to forbid it. Wins: not measured; it spares the read of a line
+//! that is about to be overwritten. Not for: copies. Untested, see the folder.
 
 use core::arch::asm;
 
@@ -30,8 +30,8 @@ impl DcZva {
     ///
     /// The contract of [`Primitive::clear`](crate::Primitive::clear).
     pub(super) unsafe fn clear(self, block: *mut u8, len: usize) {
-        // SAFETY: the system allows `dc zva`, as `self` proves. The loop clears `len` bytes from `block` on in whole steps:
-        // both are multiples of 4 KiB and the step divides that.
+        // SAFETY: the system allows `dc zva`, as `self` proves. The loop clears `len` bytes from `block` on in whole
+        // steps: both are multiples of 4 KiB and the step divides that.
         unsafe {
             asm!(
                 "2:",

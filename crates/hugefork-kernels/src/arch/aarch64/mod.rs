@@ -2,8 +2,8 @@
 //!
 //! **Untested.** No aarch64 machine or standard library was at hand: the assembly of the two files here went through
 //! LLVM's assembler and nothing else, and no figure says when they win. So no default uses them; only the calibration
-//! and `HUGEFORK_KERNEL` choose them. Cached stores are the portable code (the C library's own `stp` and `dc zva`). MOPS
-//! (`setp`, `cpyfp`) is left out: without std a program cannot ask for it on a system that hides ID_AA64ISAR2_EL1.
+//! and `HUGEFORK_KERNEL` choose them. Cached stores are the portable code (the C library's own `stp` and `dc zva`).
+//! MOPS (`setp`, `cpyfp`) is left out: without std a program cannot ask for it on a system that hides ID_AA64ISAR2_EL1.
 
 use core::sync::atomic::{Ordering, fence};
 

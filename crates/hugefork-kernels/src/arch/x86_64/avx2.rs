@@ -1,8 +1,8 @@
 //! 32-byte stores, cached and non-temporal.
 //!
-//! Needs: AVX2, and a system that saves the YMM registers. Wins: the non-temporal form far from the target wherever there
-//! is no AVX-512, and it is level with that on Zen 5 (2 MiB clear 22.9 against 23.1 µs: memory is the limit, not the
-//! width); the cached form in short runs and near the target where `rep` is slow. Not for: what is touched next
+//! Needs: AVX2, and a system that saves the YMM registers. Wins: the non-temporal form far from the target wherever
+//! there is no AVX-512, and it is level with that on Zen 5 (2 MiB clear 22.9 against 23.1 µs: memory is the limit, not
+//! the width); the cached form in short runs and near the target where `rep` is slow. Not for: what is touched next
 //! (non-temporal), or whole blocks (cached: 67 µs, where one `rep stosb` takes 53).
 
 use super::{

@@ -1,10 +1,10 @@
 //! 64-byte stores, cached and non-temporal.
 //!
-//! Needs: AVX-512F, and a system that saves the mask and ZMM registers. Wins: the non-temporal form far from the target,
-//! since a store is a whole line and no write-combining buffer is ever left half full; the cached form in short runs. Not
-//! for: what is touched next (non-temporal); whole blocks (cached: 64 µs, where one `rep stosb` takes 53); the window of a
-//! copy (cached), where `rep movsb` leaves the lines nearer (64 KiB use afterwards 0.4 against 0.7–1.0 µs on Zen 5); CPUs
-//! that lower their clock for it (Skylake-SP).
+//! Needs: AVX-512F, and a system that saves the mask and ZMM registers. Wins: the non-temporal form far from the
+//! target, since a store is a whole line and no write-combining buffer is ever left half full; the cached form in short
+//! runs. Not for: what is touched next (non-temporal); whole blocks (cached: 64 µs, where one `rep stosb` takes 53);
+//! the window of a copy (cached), where `rep movsb` leaves the lines nearer (64 KiB use afterwards 0.4 against 0.7–1.0
+//! µs on Zen 5); CPUs that lower their clock for it (Skylake-SP).
 
 use super::{
     cpu::{Feature, has},

@@ -1,8 +1,8 @@
 //! AMD's `clzero`: one instruction clears one cache line, past the cache.
 //!
 //! Needs: CLZERO (every Zen). Wins: far from the target on Zen; it writes a whole line at once, so no write-combining
-//! buffer is ever flushed half full, and it needs no vector register. Not for: what is touched next (it goes to memory),
-//! and copies, which it cannot do. Its stores are as weakly ordered as other non-temporal ones.
+//! buffer is ever flushed half full, and it needs no vector register. Not for: what is touched next (it goes to
+//! memory), and copies, which it cannot do. Its stores are as weakly ordered as other non-temporal ones.
 
 use core::arch::asm;
 
@@ -29,8 +29,8 @@ impl Clzero {
     pub(super) unsafe fn clear(self, block: *mut u8, len: usize) {
         const { assert!(SUBPAGE.is_multiple_of(LINE), "a run ends with a line") };
         for offset in (0..len).step_by(LINE) {
-            // SAFETY: the CPU has CLZERO, as `self` proves. It clears the line at `block + offset`, which lies wholly in
-            // the run, since the run begins and ends with a line.
+            // SAFETY: the CPU has CLZERO, as `self` proves. It clears the line at `block + offset`, which lies wholly
+            // in the run, since the run begins and ends with a line.
             unsafe {
                 asm!("clzero", in("rax") block.add(offset), options(nostack, preserves_flags));
             }

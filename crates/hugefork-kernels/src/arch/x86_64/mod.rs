@@ -1,8 +1,8 @@
 //! x86-64: which function runs which primitive, and the fence.
 //!
-//! Lengths are multiples of 4 KiB and pointers are aligned to 4 KiB. So no loop has a head or a tail, and no cache line is
-//! ever written by two primitives: a line that takes non-temporal and cached stores is evicted in between, which costs
-//! some ten times as much.
+//! Lengths are multiples of 4 KiB and pointers are aligned to 4 KiB. So no loop has a head or a tail, and no cache line
+//! is ever written by two primitives: a line that takes non-temporal and cached stores is evicted in between, which
+//! costs some ten times as much.
 
 use crate::{arch::generic, primitive_name::PrimitiveName};
 

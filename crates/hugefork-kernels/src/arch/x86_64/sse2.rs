@@ -1,9 +1,9 @@
 //! 16-byte non-temporal stores.
 //!
-//! Needs: nothing beyond x86-64. Wins: far from the target on CPUs and virtual machines without AVX; the write-combining
-//! buffers hide the width (2 MiB clear on Zen 5: 22.8 µs, with 64-byte stores 23.1). Not for: what is touched next (it
-//! goes to memory), and CPUs where non-temporal clears are slow (Skylake-SP). There is no cached variant, since `rep` is
-//! on every CPU that would want it.
+//! Needs: nothing beyond x86-64. Wins: far from the target on CPUs and virtual machines without AVX; the
+//! write-combining buffers hide the width (2 MiB clear on Zen 5: 22.8 µs, with 64-byte stores 23.1). Not for: what is
+//! touched next (it goes to memory), and CPUs where non-temporal clears are slow (Skylake-SP). There is no cached
+//! variant, since `rep` is on every CPU that would want it.
 
 use super::vector::{clear_loop, copy_loop};
 

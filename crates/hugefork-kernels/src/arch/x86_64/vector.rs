@@ -1,8 +1,8 @@
 //! The loops that the vector extensions share, made for each from its width and its names of the instructions.
 //!
 //! They are assembly, for two reasons. LLVM sees through a loop of plain vector stores and calls `memset`: what looked
-//! like AVX-512 in the first measurements was glibc. And a kernel runs in a signal handler, on a stack that may be 8 KiB:
-//! without optimisation the same loop written with intrinsics keeps a dozen vectors on it, 5 KiB with AVX-512.
+//! like AVX-512 in the first measurements was glibc. And a kernel runs in a signal handler, on a stack that may be 8
+//! KiB: without optimisation the same loop written with intrinsics keeps a dozen vectors on it, 5 KiB with AVX-512.
 //!
 //! A step moves four vectors: four loads and then four stores keep the loads of a copy together, and at 64 bytes each a
 //! step is 256 bytes, the burst that the prototypes were measured with. No loop ends with a fence: a target-last run
@@ -19,9 +19,9 @@ macro_rules! clear_loop {
         #[target_feature(enable = $feature)]
         pub(super) unsafe fn $name(self, block: *mut u8, len: usize) {
             const { assert!($crate::order::SUBPAGE.is_multiple_of(4 * $bytes), "a run is whole steps") };
-            // SAFETY: the CPU has the extension, as `self` proves. The loop writes `len` bytes from `block` on, which the
-            // caller vouches for: they are aligned to a vector and whole steps, at least one. It changes nothing else but
-            // registers that a call may change.
+            // SAFETY: the CPU has the extension, as `self` proves. The loop writes `len` bytes from `block` on, which
+            // the caller vouches for: they are aligned to a vector and whole steps, at least one. It changes nothing
+            // else but registers that a call may change.
             unsafe {
                 core::arch::asm!(
                     $zero,
@@ -57,9 +57,9 @@ macro_rules! copy_loop {
         #[target_feature(enable = $feature)]
         pub(super) unsafe fn $name(self, to: *mut u8, from: *const u8, len: usize) {
             const { assert!($crate::order::SUBPAGE.is_multiple_of(4 * $bytes), "a run is whole steps") };
-            // SAFETY: the CPU has the extension, as `self` proves. The loop reads and writes `len` bytes from `from` and
-            // `to` on, which the caller vouches for: they are aligned to a vector and whole steps, at least one. It changes
-            // nothing else but registers that a call may change.
+            // SAFETY: the CPU has the extension, as `self` proves. The loop reads and writes `len` bytes from `from`
+            // and `to` on, which the caller vouches for: they are aligned to a vector and whole steps, at least one. It
+            // changes nothing else but registers that a call may change.
             unsafe {
                 core::arch::asm!(
                     "2:",
