@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use hugefork::{Backing, BlockSize, ByteSize};
+use hugefork_bench::plan::COUNTED_MINIMUM;
 use hugefork_bench::{Case, Subject};
 
 use super::bench_compare::CompareArgs;
+use super::number::whole;
 
 /// The longest time budget.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -66,7 +68,7 @@ pub(crate) struct BenchArgs {
     pub(crate) size: Option<Vec<ByteSize>>,
 
     /// Number of tasks in the anon-* cases [default: one for each CPU]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(crate) tasks: Option<usize>,
 
     /// Size of a block in clear, copy, lazy-free and hugefork's pools, from 4KiB to 1GiB; several are compared
@@ -83,7 +85,7 @@ pub(crate) struct BenchArgs {
     pub(crate) backing: Vec<Backing>,
 
     /// Number of counted rounds after the warm-up round; figures to publish need 5
-    #[arg(long, value_name = "N", default_value_t = hugefork_bench::plan::COUNTED_MINIMUM)]
+    #[arg(long, value_name = "N", default_value_t = COUNTED_MINIMUM, value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(crate) runs: usize,
 
     /// Run only these subjects
@@ -92,7 +94,7 @@ pub(crate) struct BenchArgs {
 
     /// Fit into TIME, such as 90, 90s, 2m or 1h, with smaller areas (unless --size is given) and fewer rounds, but not
     /// fewer than figures need
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = duration, allow_negative_numbers = true)]
     pub(crate) time_budget: Option<Duration>,
 
     /// Write results to FILE after every case that counted something; - is standard output, and tables then go to

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::number::whole;
+
 const HELP: &str = "\
 Each line begins with one of:
   pass  as good as it gets
@@ -38,7 +40,7 @@ pub(crate) struct DoctorArgs {
     pub(crate) fix: bool,
 
     /// Ask for a hugetlb pool of at least N pages of 2 MiB; --fix grows it
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>, allow_negative_numbers = true)]
     pub(crate) hugepages: Option<u64>,
 
     /// Tell by the exit status how bad the worst line is

@@ -5,6 +5,7 @@ pub(crate) mod bench_compare;
 pub(crate) mod doctor;
 pub(crate) mod guardian;
 pub(crate) mod manual;
+mod number;
 pub(crate) mod report;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
