@@ -65,7 +65,7 @@ fn equal_candidates_leave_the_defaults() {
 #[test]
 fn begins_nothing_after_the_budget() {
     // The sample that begins just before the end looks twice, and then each step once.
-    let step = BUDGET / 50;
+    let step = BUDGET / 10;
     let (calibration, end) = calibrated(4 * BLOCK, step);
     check_table(&calibration);
     assert!(end <= BUDGET + 10 * step, "{end}");
