@@ -105,7 +105,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     })?;
     let refused = fixes.map_or(0, |fixes| fixes.refused.len());
     if refused > 0 {
-        return Err(anyhow!("--fix: {refused} setting(s) could not be set; see above, and run it as root").into());
+        let advice = if rustix::process::geteuid().is_root() { "see above" } else { "see above, and run it as root" };
+        return Err(anyhow!("--fix: {refused} setting(s) could not be set; {advice}").into());
     }
     Ok(match worst {
         Status::Warn if args.strict => ExitCode::from(3),
