@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use hugefork_kernels::{Kernel, Order, Primitive, every_kernel};
+use hugefork_kernels::{Kernel, Order, Primitive, PrimitiveName, every_kernel};
 
 use crate::kernel_memory::PageKind;
 use crate::nearest;
@@ -161,9 +161,7 @@ pub(crate) fn one_call() -> Kernel {
 }
 
 fn with_rep(order: Order) -> Kernel {
-    Kernel::new(order, Primitive::Rep)
-        .or_else(|_| Kernel::new(order, Primitive::Portable))
-        .expect("the portable primitive runs everywhere, in every order")
+    Kernel::new(order, Primitive::new(PrimitiveName::Rep).unwrap_or(Primitive::PORTABLE))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ impl Failure {
         Failure::Usage(format!("{error:#}"))
     }
 
-    /// Prints the one line, and gives the status.
+    /// Prints the line, and gives the status.
     pub(crate) fn report(&self) -> ExitCode {
         eprintln!("error: {self}");
         match self {

@@ -2,39 +2,39 @@
 //!
 //! | command | what it does | module |
 //! |---|---|---|
-//! | `bench` | measures hugefork beside the kernel | [`mod@bench`], [`progress`], [`table`], [`sink`], [`tune`] |
-//! | `bench compare` | puts two results side by side | [`mod@compare`] |
-//! | `report` | draws results as a page or pictures | [`mod@report`], [`sink`] |
-//! | `doctor` | says what this machine offers hugefork | [`doctor`], [`calibration`] |
-//! | `completions`, `man` | print completions and man pages | [`manual`] |
-//! | `tune-guardian` | hidden; puts settings back when `bench --tune` is gone | [`guardian`] |
+//! | `bench` | measures hugefork beside the kernel | [`commands::bench`] |
+//! | `bench compare` | puts two results side by side | [`commands::bench_compare`] |
+//! | `report` | draws results as a page or pictures | [`commands::report`] |
+//! | `doctor` | says what this machine offers hugefork | [`commands::doctor`] |
+//! | `completions`, `man` | print completions and man pages | [`commands::manual`] |
+//! | `tune-guardian` | hidden; puts settings back when `bench --tune` is gone | [`settings::guardian`] |
 //!
-//! Exit status: 0 done, 1 something failed, 2 it was called wrongly, 3 or 4 what `doctor --strict` found, 128 + n stopped by
-//! signal n (130: Ctrl-C). An error is one line on standard error, `error: …`.
+//! Commands stand on three things that none of them owns: [`args`], what can be asked for; [`output`], where text and
+//! files go; [`settings`], what `bench --tune` and `doctor --fix` change of the kernel. [`failure`] lies below all of
+//! these.
+//!
+//! Exit status: 0 done, 1 something failed, 2 it was called wrongly, 3 or 4 `doctor --strict` found something, 128 + n
+//! it was stopped by signal n (130: Ctrl-C). An error is one line on standard error, `error: …`.
 
 mod args;
-mod bench;
-mod calibration;
-mod compare;
-mod doctor;
+mod commands;
 mod failure;
-mod guardian;
-mod manual;
-mod progress;
-mod report;
-mod signals;
-mod sink;
-mod table;
-mod terminal;
-mod tune;
+mod output;
+mod settings;
 
 use std::process::ExitCode;
 
 use args::Command;
+use args::bench::BenchCommand;
+use commands::{bench, bench_compare, doctor, manual, report};
+use settings::guardian;
 
 fn main() -> ExitCode {
     let done = match args::parse() {
-        Ok(Command::Bench(args)) => bench::run(&args),
+        Ok(Command::Bench(args)) => match &args.instead {
+            Some(BenchCommand::Compare(args)) => bench_compare::run(args),
+            None => bench::run(&args),
+        },
         Ok(Command::Report(args)) => report::run(&args),
         Ok(Command::Doctor(args)) => doctor::run(&args),
         Ok(Command::Completions(args)) => manual::completions(&args),

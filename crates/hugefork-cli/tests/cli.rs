@@ -1,4 +1,4 @@
-//! The command as users meet it: a bench that is over in a moment. What is always said in the same words is in golden.rs.
+//! The command as users meet it, with benches that are over in a moment. Output that never changes is in golden.rs.
 
 mod terminal;
 
@@ -14,7 +14,7 @@ fn hugefork(line: &str) -> Command {
     command
 }
 
-/// Runs, and checks that it ends with `status` and one line on standard error, which is given back.
+/// Runs the command, checks that it ends with `status` and one line on standard error, and gives that line back.
 fn refused(line: &str, status: i32) -> String {
     let output = hugefork(line).assert().code(status).get_output().clone();
     let text = String::from_utf8(output.stderr).unwrap();
@@ -59,7 +59,7 @@ fn a_small_bench_prints_ratios_and_keeps_results() {
     assert!(text.contains("| zero-fault |"), "{text}");
     assert!(text.contains("only 1 counted run"), "{text}");
     assert!(text.contains("four times the last-level cache"), "{text}");
-    // Not a terminal: a line a case.
+    // Not a terminal, so there is one line for each case.
     assert!(String::from_utf8(output.stderr).unwrap().contains("zero-fault: "));
 
     let json = file.json();
@@ -170,7 +170,7 @@ fn earlier_results_stay_if_nothing_was_counted() {
 
 const SMALL: &str = "bench copy zero-fault --subjects hugefork --size 4MiB --runs 1";
 
-/// Whatever standard output is: one result, of all cases, and nothing else.
+/// Whatever standard output is, it gets one result with all cases, and nothing else.
 #[test]
 fn results_go_to_standard_output_and_tables_beside_them() {
     let scratch = Scratch::new("stdout");
@@ -198,7 +198,7 @@ fn results_go_to_standard_output_and_tables_beside_them() {
     assert!(String::from_utf8(page.stdout).unwrap().trim_end().ends_with("</html>"));
 }
 
-/// Whoever reads a pipe gets one result, and no end before it.
+/// The reader of a pipe gets one result, and does not see the end before it.
 #[test]
 fn a_pipe_is_written_once_and_stays_a_pipe() {
     use std::os::unix::fs::FileTypeExt;
@@ -212,7 +212,7 @@ fn a_pipe_is_written_once_and_stays_a_pipe() {
     assert!(std::fs::metadata(&scratch.0).unwrap().file_type().is_fifo());
 }
 
-/// What a command prints to a terminal so wide.
+/// What a command prints to a terminal of that width.
 fn on_a_terminal(columns: u16, command: &mut std::process::Command) -> String {
     let (terminal, its_end) = Terminal::new(columns);
     let mut child = command.env_remove("COLUMNS").stdout(its_end).spawn().unwrap();
@@ -270,7 +270,7 @@ fn a_report_on_no_figures_is_an_error_unless_another_file_has_some() {
     let report = |files: &str| format!("report {files} -o {}", page.0.display());
     let (empty, other) = (empty.0.to_str().unwrap(), other.0.to_str().unwrap());
 
-    let stopped = format!("{empty} holds no figures: it was stopped before anything was counted");
+    let stopped = format!("{empty} holds no figures: its bench was stopped before anything was counted");
     let line = refused(&report(empty), 1);
     assert_eq!(line, format!("error: {stopped}\n"));
     let line = refused(&report(&format!("{empty} {other}")), 1);
@@ -331,7 +331,7 @@ fn writers_are_measured_at_both_densities_with_every_subject_that_runs() {
             assert!(at.len() == median.len() && at.len() > 5 && at.is_sorted(), "{curve}");
             assert!(at[0] >= from && at[at.len() - 1] <= to && median.iter().all(|value| *value > 0.0), "{curve}");
         }
-        // Every block of 2 MiB is written, so it is copied whole, once; not every smaller one.
+        // Every block of 2 MiB is written, so each is copied whole, once; of the smaller blocks not all are written.
         let all = find("memcpy", density, "amplification")[0];
         let [whole, smaller] = find("hugefork", density, "amplification")[..] else { panic!("two block sizes") };
         let pages = find("fork-4k", density, "amplification")[0];

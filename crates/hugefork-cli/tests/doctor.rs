@@ -1,7 +1,7 @@
 //! `doctor`, on this machine and on files that stand for others; completions and man pages.
 //!
-//! `machines/NAME.txt` holds the files of a machine, `machines/NAME.out` what doctor says of it. After a change of the text:
-//! `HUGEFORK_GOLDEN=write cargo test -p hugefork-cli --test doctor`, and look at the difference.
+//! `machines/NAME.txt` holds the files of a machine, `machines/NAME.out` what doctor says of it. After a change of the
+//! text: `HUGEFORK_GOLDEN=write cargo test -p hugefork-cli --test doctor`, and look at the difference.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -147,7 +147,7 @@ fn fix_sets_what_it_says_and_the_undo_takes_it_back() {
     let json = machine.json("--fix");
     assert_eq!([SHMEM, MAP_COUNT, PAGES].map(|path| machine.setting(path)), ["advise", "524288", "0"]);
     assert_eq!([check(&json, "shmem-thp"), check(&json, "map-count")].map(|check| &check["status"]), ["pass", "pass"]);
-    // What is left to people is as it was.
+    // What people decide is as it was.
     assert_eq!(check(&json, "overcommit")["status"], "warn");
     assert_eq!(machine.setting("proc/sys/vm/overcommit_memory"), "2");
     let fixed = json["fixes"]["fixed"].as_array().unwrap();
@@ -158,7 +158,7 @@ fn fix_sets_what_it_says_and_the_undo_takes_it_back() {
     }
     assert_eq!(text(&machine.doctor("")), text(&before));
 
-    // The same for people, and a second time there is nothing to do.
+    // The same in text; the second time there is nothing to do.
     let said = text(&machine.doctor("--fix"));
     let undo = format!("fixed shmem-thp: never -> advise\n  undo: echo never > {}\n", machine.0.join(SHMEM).display());
     assert!(said.starts_with(&undo), "{said}");
@@ -222,7 +222,7 @@ fn the_setting_of_the_size_is_the_one_that_is_mended() {
 #[test]
 fn a_setting_that_cannot_be_set_is_status_1_and_says_how() {
     let machine = Machine::unpack("bare", "refused");
-    // Reads as a setting, and takes no write, not even root's.
+    // It reads as a setting, and takes no write, not even from root.
     fs::remove_file(machine.0.join(MAP_COUNT)).unwrap();
     std::os::unix::fs::symlink("/proc/sys/kernel/ngroups_max", machine.0.join(MAP_COUNT)).unwrap();
     let output = machine.doctor("--fix --strict");
@@ -251,7 +251,7 @@ fn this_machine_is_tried() {
     let said = text(&output);
     assert!(!said.contains("not tried") && !said.contains('\x1b'), "{said}");
     assert!(said.lines().last().unwrap().contains(" passed, "), "{said}");
-    // Why, of each line.
+    // Each line says why.
     let lines = |part: &str| said.lines().filter(|line| line.contains(part)).count();
     assert_eq!(lines("        why:  "), 21, "{said}");
 }
@@ -268,7 +268,7 @@ fn a_bad_pin_fails_and_is_named() {
     assert!(check(&json, "kernels")["found"].as_str().unwrap().contains("clear straight/rep"));
 }
 
-/// What hugefork needs is the same in every line that tells it.
+/// Every line that tells how much hugefork needs tells the same.
 #[test]
 fn too_few_addresses_are_told_with_one_figure() {
     let mut limited = Command::new("sh");
@@ -276,7 +276,7 @@ fn too_few_addresses_are_told_with_one_figure() {
     let output = limited.output().unwrap();
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let found = |name: &str| check(&json, name)["found"].as_str().unwrap().replace(' ', "");
-    assert!(found("address-space").contains("12GiB,and17GiBareneeded"), "{json:#}");
+    assert!(found("address-space").contains("12GiB,but17GiBareneeded"), "{json:#}");
     assert!(found("backing").contains("wantsatleast17GiB"), "{json:#}");
 }
 

@@ -1,14 +1,14 @@
-//! What the command says in the same words every time: help, tables, errors.
+//! Output that never changes: help, tables, errors.
 //!
-//! In `golden/*.txt`, a line `$ hugefork …` is run in that directory, and what follows it is what it prints and, unless it is 0,
-//! its status. After a change of the text: `HUGEFORK_GOLDEN=write cargo test -p hugefork-cli --test golden`, and look at the
-//! difference.
+//! In `golden/*.txt`, a line `$ hugefork …` is run in that directory. What follows is what it prints, and its status
+//! unless that is 0. After a change of the text: `HUGEFORK_GOLDEN=write cargo test -p hugefork-cli --test golden`,
+//! and look at the difference.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs the commands of a file; gives back how many there were, and what all of them print.
+/// Runs the commands of a file, and gives back how many they are and what they print.
 fn check(name: &str) -> (usize, String) {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let file = directory.join(name);
@@ -46,7 +46,7 @@ fn help_is_not_wider_than_a_terminal() {
     assert!(!text.contains("tune-guardian"));
 }
 
-/// A blank line cuts a table in two, and what is below has no head.
+/// A blank line cuts a table in two, and the lower part has no head.
 #[test]
 fn tables_of_the_documents_are_whole() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

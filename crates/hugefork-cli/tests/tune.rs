@@ -38,7 +38,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Waits until it is `done`; what takes minutes never comes.
+/// Waits until it is `done`. After minutes it will never be.
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let started = Instant::now();
     while !done() {
@@ -79,7 +79,7 @@ impl Guardian {
         assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
     }
 
-    /// Waits until nothing that was signalled is still to be delivered.
+    /// Waits until every signal has been delivered.
     fn has_taken_signals(&self) {
         until("the end of signals", || {
             let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
@@ -179,7 +179,7 @@ fn ctrl_c_keeps_what_is_done_and_ends_with_130() {
     let file = scratch.0.join("out.json");
     let (mut command, mut terminal) = endless_bench("clear --size 8MiB --subjects hugefork,memset --json");
     let bench = command.arg(&file).spawn().unwrap();
-    // With its end of the terminal.
+    // It holds an end of the terminal.
     drop(command);
     // A figure: something was counted.
     terminal.until("memset total ");
@@ -191,7 +191,7 @@ fn ctrl_c_keeps_what_is_done_and_ends_with_130() {
     assert!(!json["results"].as_array().unwrap().is_empty());
 }
 
-/// It is asked to stop while it warms up, and may be quick to count something all the same.
+/// It is asked to stop while it warms up, but it may be quick enough to count something.
 #[test]
 fn ctrl_c_replaces_earlier_results_by_figures_or_not_at_all() {
     let scratch = Scratch::new("ctrl-c-early");
@@ -214,7 +214,7 @@ fn ctrl_c_replaces_earlier_results_by_figures_or_not_at_all() {
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1, "nothing stays beside it");
 }
 
-/// A sample may take as long as it likes: this one never ends.
+/// A sample may take any time; this one never ends.
 #[test]
 fn ctrl_c_does_not_wait_for_a_sample() {
     let (mut command, mut terminal) = endless_bench("anon-cow-seq --subjects fork-4k --size 8MiB --tasks 1");
@@ -240,7 +240,7 @@ fn ctrl_c_does_not_wait_for_a_sample() {
     assert!(!terminal.rest().contains("error"));
 }
 
-/// What a process does, in the kernel's letter.
+/// The state of a process, as the kernel's letter.
 fn state_of(process: &str) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
@@ -274,7 +274,7 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
 }
 
-/// Changes this machine's settings, and therefore runs only where it may: as root. Elsewhere it is skipped, and says so.
+/// Changes this machine's settings, so it runs only as root. Elsewhere it is skipped, and says so.
 #[test]
 fn tune_sets_this_machine_up_and_puts_it_back_even_after_sigkill() {
     let pages = Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
@@ -287,7 +287,7 @@ fn tune_sets_this_machine_up_and_puts_it_back_even_after_sigkill() {
     settings.extend(hugefork_bench::folios::paths());
     let read = || settings.iter().map(|path| fs::read_to_string(path).unwrap()).collect::<Vec<_>>();
     let before = read();
-    // What is set before the samples, and what each sample sets for itself. Without the second, kernels before Linux 6.8.
+    // What is set before the samples, and what each sample sets for itself. Kernels before Linux 6.8 have no such sizes.
     let mut lines = vec!["anon-w-seq --subjects hugefork,kernel-hugetlb --backing hugetlb,shmem-thp"];
     lines.extend((settings.len() > 2).then_some("lazy-free --subjects kernel"));
     for line in lines {
@@ -297,7 +297,7 @@ fn tune_sets_this_machine_up_and_puts_it_back_even_after_sigkill() {
             command.args(["bench", "--runs", "1"]).args(line.split(' '));
             command
         };
-        // Somebody else may be tuning this machine right now: then there is nothing to learn.
+        // Another bench may be tuning this machine right now; then there is nothing to learn.
         let output = bench().output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         if said.contains("another `hugefork bench --tune` is at work") {

@@ -25,7 +25,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     unsafe { memory.write_bytes(1, BLOCKS * BLOCK) };
 
     let names = ["straight/rep", "target-last/rep", "hybrid/avx2-nt", "hybrid/avx512-nt"];
-    // Those that this processor has, and the one that suits it.
+    // Those that this processor can run, and the one that suits it.
     let named = names.iter().filter_map(|name| name.parse::<Kernel>().ok());
     for kernel in named.chain([Kernel::for_clear()]) {
         let (mut clear, mut usage) = (0.0, 0.0);

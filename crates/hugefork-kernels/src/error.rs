@@ -4,7 +4,7 @@
 
 use core::fmt;
 
-use crate::{order::Order, primitive::Primitive};
+use crate::{order::Order, primitive::Primitive, primitive_name::PrimitiveName};
 
 /// Why there is no such kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,13 +19,13 @@ pub enum KernelError {
         given: Excerpt,
     },
     /// This CPU, or the system for it, does not offer what the primitive needs.
-    Unavailable(Primitive),
+    Unavailable(PrimitiveName),
     /// A window of so many bytes is not a positive multiple of 4 KiB.
     BadWindow(usize),
     /// The primitive only clears.
-    CannotCopy(Primitive),
+    CannotCopy(PrimitiveName),
     /// The primitive bypasses the cache, so it cannot write the window, which is there to stay in it.
-    NearNotCached(Primitive),
+    NearNotCached(PrimitiveName),
 }
 
 impl KernelError {
@@ -63,7 +63,7 @@ impl fmt::Display for KernelError {
                 }
                 NamePart::Primitive => {
                     write!(f, "unknown primitive \"{given}\": this machine has ")?;
-                    list(f, available(|_| true))?;
+                    list(f, names(Primitive::all()))?;
                     list_after(f, "; not on this machine: ", unavailable())
                 }
                 NamePart::Window => {
@@ -72,19 +72,23 @@ impl fmt::Display for KernelError {
             },
             KernelError::Unavailable(primitive) => {
                 write!(f, "{primitive} needs {}, which this machine does not offer: use ", primitive.needs())?;
-                list(f, available(|_| true))?;
-                list_after(f, "; not on this machine either: ", unavailable().filter(|name| *name != primitive.name()))
+                list(f, names(Primitive::all()))?;
+                list_after(
+                    f,
+                    "; not on this machine either: ",
+                    unavailable().filter(|name| *name != primitive.as_str()),
+                )
             }
             KernelError::BadWindow(bytes) => {
                 write!(f, "a window of {bytes} bytes is not a positive multiple of 4KiB: use for example 128KiB")
             }
             KernelError::CannotCopy(primitive) => {
                 write!(f, "{primitive} only clears: to copy use ")?;
-                list(f, available(Primitive::can_copy))
+                list(f, names(Primitive::all().filter(|primitive| primitive.can_copy())))
             }
             KernelError::NearNotCached(primitive) => {
-                write!(f, "{primitive} bypasses the cache and the window must stay in it: for the window use ")?;
-                list(f, available(|primitive| !primitive.is_non_temporal()))
+                write!(f, "{primitive} bypasses the cache, but the window must stay in it: for the window use ")?;
+                list(f, names(Primitive::all().filter(|primitive| !primitive.is_non_temporal())))
             }
         }
     }
@@ -92,13 +96,14 @@ impl fmt::Display for KernelError {
 
 impl core::error::Error for KernelError {}
 
-fn available(wanted: impl Fn(Primitive) -> bool) -> impl Iterator<Item = &'static str> {
-    let usable = Primitive::ALL.iter().copied();
-    usable.filter(move |primitive| primitive.is_available() && wanted(*primitive)).map(Primitive::name)
+fn names(primitives: impl Iterator<Item = Primitive>) -> impl Iterator<Item = &'static str> {
+    primitives.map(|primitive| primitive.name().as_str())
 }
 
+/// What this machine lacks.
 fn unavailable() -> impl Iterator<Item = &'static str> {
-    Primitive::ALL.iter().filter(|primitive| !primitive.is_available()).map(|primitive| primitive.name())
+    let lacking = PrimitiveName::ALL.iter().filter(|name| Primitive::new(**name).is_none());
+    lacking.map(|name| name.as_str())
 }
 
 /// The introduction and the list, or nothing for an empty list.

@@ -1,63 +1,64 @@
 //! A kernel: an order, a primitive for the far part, one for the window, and the window's size.
 //!
-//! Everything that can fail, and every look at the CPU, happens when a kernel is made; [`Kernel::clear`] and
-//! [`Kernel::copy`] then run in a signal handler. Both are [`Kernel::run`] over [`visit`](crate::visit), which picks the
-//! primitive of each span and puts the fence. Names are parsed and printed in `name`.
+//! Everything that can fail, and every look at the CPU, happens before a kernel is made: its parts exist only where
+//! they can run. [`Kernel::clear`] and [`Kernel::copy`] are then fit for a signal handler. Both are [`Kernel::run`]
+//! over [`visit`], which picks the primitive of each span and fences. Names are read and printed in `name`.
 
 use core::sync::atomic::{Ordering, fence};
 
 use crate::{
-    arch,
+    arch::drain,
     error::KernelError,
     order::{GIGANTIC, Order, Reach, SUBPAGE, Side, Target, Window, visit},
     primitive::Primitive,
+    primitive_name::PrimitiveName,
 };
 
-/// What is kept near: the smallest window that holds the 64 KiB around any target.
-/// Zen 5, 2 MiB clear and 64 KiB use in µs: 64 KiB window 26.9 + 0.99, 128 KiB 28.9 + 0.43, 256 KiB 30.8 + 0.43; copy and
-/// use: 84.1 with 128 KiB, 85.7 with 256 KiB.
-pub(crate) const WINDOW: usize = 128 << 10;
+/// What is kept near: the smallest window that holds the 64 KiB around any target. Zen 5, 2 MiB clear and 64 KiB use in
+/// µs: 64 KiB window 26.9 + 0.99, 128 KiB 28.9 + 0.43, 256 KiB 30.8 + 0.43; copy and use: 84.1 with 128 KiB, 85.7 with
+/// 256 KiB.
+pub(crate) const WINDOW: WindowSize = WindowSize::new(128 << 10).unwrap();
+
+/// Bytes in the window of a hybrid kernel: a positive multiple of [`SUBPAGE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WindowSize(usize);
+
+impl WindowSize {
+    pub(crate) const fn new(bytes: usize) -> Option<WindowSize> {
+        if bytes != 0 && bytes.is_multiple_of(SUBPAGE) { Some(WindowSize(bytes)) } else { None }
+    }
+}
 
 /// A complete way to clear or copy a block; see the [crate documentation](crate).
 ///
-/// Two kernels are equal when their names are: the near primitive and the window's size count in [`Order::Hybrid`] only,
-/// the window's side and the reschedule function, which callers set from one block to the next, never.
+/// Two kernels are equal when their names are: the near primitive and the window's size count in [`Order::Hybrid`]
+/// only, the window's side and the reschedule function, which callers set from one block to the next, never.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
     order: Order,
-    /// Available. Writes everything unless the order is hybrid.
+    /// Writes everything unless the order is hybrid.
     far: Primitive,
-    /// Available and cached.
+    /// Cached.
     near: Primitive,
-    /// Its size is a positive multiple of [`SUBPAGE`].
-    window: Window,
+    window: WindowSize,
+    side: Side,
     reschedule: fn(),
 }
 
 impl Kernel {
     /// A kernel that writes with `far`; in [`Order::Hybrid`] only outside of a window of 128 KiB, which is written with
     /// `rep` on x86-64 and `portable` elsewhere.
-    ///
-    /// # Errors
-    ///
-    /// [`KernelError::Unavailable`] if this machine lacks the primitive.
-    pub fn new(order: Order, far: Primitive) -> Result<Kernel, KernelError> {
-        let window = Window::around(WINDOW);
-        Ok(Kernel { order, far: available(far)?, near: Primitive::CACHED, window, reschedule: || () })
+    pub fn new(order: Order, far: Primitive) -> Kernel {
+        Kernel { order, far, near: Primitive::CACHED, window: WINDOW, side: Side::Around, reschedule: || () }
     }
 
     /// With another primitive for the window. Only [`Order::Hybrid`] has one.
     ///
     /// # Errors
     ///
-    /// [`KernelError::Unavailable`] if this machine lacks the primitive, [`KernelError::NearNotCached`] if it bypasses
-    /// the cache.
+    /// [`KernelError::NearNotCached`] if the primitive bypasses the cache.
     pub fn with_near(self, near: Primitive) -> Result<Kernel, KernelError> {
-        if near.is_non_temporal() {
-            return Err(KernelError::NearNotCached(near));
-        }
-        let near = available(near)?;
-        Ok(Kernel { near, ..self })
+        if near.is_non_temporal() { Err(KernelError::NearNotCached(near.name())) } else { Ok(Kernel { near, ..self }) }
     }
 
     /// With a window of another size. Only [`Order::Hybrid`] has one.
@@ -66,78 +67,74 @@ impl Kernel {
     ///
     /// [`KernelError::BadWindow`] unless `bytes` is a positive multiple of [`SUBPAGE`].
     pub fn with_window(self, bytes: usize) -> Result<Kernel, KernelError> {
-        if bytes == 0 || !bytes.is_multiple_of(SUBPAGE) {
-            return Err(KernelError::BadWindow(bytes));
-        }
-        Ok(self.resized(bytes))
+        WindowSize::new(bytes).map(|window| self.resized(window)).ok_or(KernelError::BadWindow(bytes))
+    }
+
+    pub(crate) fn resized(self, window: WindowSize) -> Kernel {
+        Kernel { window, ..self }
     }
 
     /// With the window on one side of the target. Only [`Order::Hybrid`] has one.
     pub fn with_side(self, side: Side) -> Kernel {
-        Kernel { window: Window { side, ..self.window }, ..self }
+        Kernel { side, ..self }
     }
 
-    /// With a function to call between the steps of a block above [`GIGANTIC`], that is at least every
+    /// With a function to call between the steps of a block above [`GIGANTIC`], at least every
     /// [`RESCHEDULE_EVERY`](crate::RESCHEDULE_EVERY) bytes: a place to yield or to look at a stop flag. It runs where
-    /// the kernel runs; in a signal handler the handler's rules are its own.
+    /// the kernel runs; in a signal handler it must keep the handler's rules.
     pub fn with_reschedule(self, reschedule: fn()) -> Kernel {
         Kernel { reschedule, ..self }
     }
 
     /// What this machine should clear with: hybrid with the best non-temporal primitive outside a 128 KiB window.
     pub fn for_clear() -> Kernel {
-        // The narrowest first. All are level in bandwidth (23–24 µs per 2 MiB on Zen 5), but after 16-byte stores the window
-        // takes 2 µs, and after whole lines at a time 5 to 6: those fill the queues to memory that it then waits for.
-        // 2 MiB and 64 KiB use: sse2-nt 25.5 µs, clzero 29.3, avx2-nt and avx512-nt 30.9; a fault 32.4, 36.7 and 38.4.
-        let far = [Primitive::Sse2Nt, Primitive::Clzero, Primitive::Avx512Nt, Primitive::Avx2Nt];
-        Kernel::best(&far)
+        use PrimitiveName::{Avx2Nt, Avx512Nt, Clzero, Sse2Nt};
+        // The narrowest first. All are level in bandwidth (23–24 µs per 2 MiB on Zen 5), but after 16-byte stores the
+        // window takes 2 µs, and after wider ones 5 to 6: those fill the queues to memory that the window then waits
+        // for. 2 MiB and 64 KiB use: sse2-nt 25.5 µs, clzero 29.3, avx2-nt and avx512-nt 30.9; a fault 32.4, 36.7 and
+        // 38.4.
+        Kernel::first(&[Sse2Nt, Clzero, Avx512Nt, Avx2Nt])
     }
 
     /// What this machine should copy with: hybrid with the best non-temporal primitive outside a 128 KiB window.
     pub fn for_copy() -> Kernel {
+        use PrimitiveName::{Avx2Nt, Avx512Nt, Sse2Nt};
         // 2 MiB and 64 KiB use on Zen 5: avx2-nt 84.1 µs, sse2-nt 86.3, avx512-nt 93.0, `memcpy` 110.
-        Kernel::best(&[Primitive::Avx2Nt, Primitive::Avx512Nt, Primitive::Sse2Nt])
+        Kernel::first(&[Avx2Nt, Avx512Nt, Sse2Nt])
     }
 
-    /// Hybrid with the first available primitive, or the straight portable kernel that every machine runs.
-    fn best(far: &[Primitive]) -> Kernel {
-        let far = far.iter().copied().find(|far| far.is_available());
-        let (order, far) = match far {
-            Some(far) => (Order::Hybrid, far),
-            None => (Order::Straight, Primitive::Portable),
-        };
-        Kernel { order, far, near: fast_cached(), window: Window::around(WINDOW), reschedule: || () }
+    /// Hybrid with the first of these that this machine has, or the straight portable kernel that every machine runs.
+    fn first(names: &[PrimitiveName]) -> Kernel {
+        let cached = Kernel::cached();
+        match names.iter().copied().find_map(Primitive::new) {
+            Some(far) => cached.hybrid(far, WINDOW),
+            None => cached.straight(Primitive::PORTABLE),
+        }
     }
 
-    /// Everything through the cache, with the better cached primitive.
+    /// Everything through the cache, with the cached primitive that is best here.
     pub(crate) fn cached() -> Kernel {
-        Kernel::best(&[]).straight(fast_cached())
+        let cached = Primitive::best_cached();
+        Kernel { near: cached, ..Kernel::new(Order::Straight, cached) }
     }
 
-    /// Straight with `far`, which is available, and otherwise as `self`.
+    /// Straight with `far`, otherwise as `self`.
     pub(crate) fn straight(self, far: Primitive) -> Kernel {
-        debug_assert!(far.is_available());
         Kernel { order: Order::Straight, far, ..self }
     }
 
-    /// Hybrid with `far`, which is available, and the better cached primitive; otherwise as `self`.
-    pub(crate) fn hybrid(self, far: Primitive, window: usize) -> Kernel {
-        debug_assert!(far.is_available() && window != 0 && window.is_multiple_of(SUBPAGE));
-        Kernel { order: Order::Hybrid, far, near: fast_cached(), ..self }.resized(window)
+    /// Hybrid with `far`, this window and the cached primitive that is best here; otherwise as `self`.
+    pub(crate) fn hybrid(self, far: Primitive, window: WindowSize) -> Kernel {
+        Kernel { order: Order::Hybrid, far, near: Primitive::best_cached(), window, ..self }
     }
 
-    /// With a window that is known to be a positive multiple of [`SUBPAGE`].
-    fn resized(self, bytes: usize) -> Kernel {
-        Kernel { window: Window { bytes, ..self.window }, ..self }
-    }
-
-    /// Refuses a kernel that only clears, such as `hybrid/clzero`: to check a choice before it is used for copies.
+    /// Refuses a kernel that only clears, such as `hybrid/clzero`. Checks a choice before it is used for copies.
     ///
     /// # Errors
     ///
     /// [`KernelError::CannotCopy`].
     pub fn check_copy(self) -> Result<Kernel, KernelError> {
-        if self.far.can_copy() { Ok(self) } else { Err(KernelError::CannotCopy(self.far)) }
+        if self.far.can_copy() { Ok(self) } else { Err(KernelError::CannotCopy(self.far.name())) }
     }
 
     /// The order.
@@ -157,12 +154,17 @@ impl Kernel {
 
     /// Bytes in the window of [`Order::Hybrid`].
     pub fn window(&self) -> usize {
-        self.window.bytes
+        self.window.0
+    }
+
+    /// As [`window`](Kernel::window).
+    pub(crate) fn window_size(&self) -> WindowSize {
+        self.window
     }
 
     /// Where the window of [`Order::Hybrid`] lies.
     pub fn side(&self) -> Side {
-        self.window.side
+        self.side
     }
 
     /// What is called between the steps of a block above [`GIGANTIC`].
@@ -170,8 +172,8 @@ impl Kernel {
         self.reschedule
     }
 
-    /// Clears the block, ending around the target. Allocates nothing, takes no lock, does not panic: made for signal
-    /// handlers. When it returns all its stores are ordered before later ones, so that the block can be published.
+    /// Clears the block, ending around the target. It allocates nothing, takes no lock and does not panic, so a signal
+    /// handler may call it. When it returns, all its stores are ordered before later ones: the block can be published.
     ///
     /// # Safety
     ///
@@ -180,8 +182,8 @@ impl Kernel {
     pub unsafe fn clear(&self, block: *mut u8, len: usize, target: Target) {
         debug_assert!(block.addr().is_multiple_of(SUBPAGE) && len != 0);
         self.run(self.far, len, target, |primitive, start, len| {
-            // SAFETY: `visit` stays inside the block, in whole subpages; `far` and `near` are available; `run` drains.
-            unsafe { arch::clear(primitive, block.add(start), len) }
+            // SAFETY: `visit` stays inside the block, in whole subpages; `run` drains.
+            unsafe { primitive.clear(block.add(start), len) }
         });
     }
 
@@ -197,16 +199,16 @@ impl Kernel {
         debug_assert!(from.addr().is_multiple_of(SUBPAGE) && to.addr().abs_diff(from.addr()) >= len);
         let far = if self.far.can_copy() { self.far } else { self.near };
         self.run(far, len, target, |primitive, start, len| {
-            // SAFETY: as in `clear`, for both blocks; `far` can copy, and where the near one
-            // cannot `arch` copies with another.
-            unsafe { arch::copy(primitive, to.add(start), from.add(start), len) }
+            // SAFETY: as in `clear`, for both blocks.
+            unsafe { primitive.copy(to.add(start), from.add(start), len) }
         });
     }
 
     /// Calls `step(primitive, start, len)` for every span: what clear and copy have in common.
     fn run(&self, far: Primitive, len: usize, target: Target, mut step: impl FnMut(Primitive, usize, usize)) {
         let mut undrained = false;
-        visit(self.order, len, target, self.window, |span| {
+        let window = Window { bytes: self.window.0, side: self.side };
+        visit(self.order, len, target, window, |span| {
             if len > GIGANTIC && span.start > 0 {
                 (self.reschedule)();
             }
@@ -214,18 +216,18 @@ impl Kernel {
                 (Order::Hybrid, Reach::Near) => self.near,
                 _ => far,
             };
-            // One fence between the far part and the window, not one a span, since it waits for the write-combining
-            // buffers: with 512 of them 2 MiB of `clzero` take 80 µs instead of 23.
+            // One fence between the far part and the window, not one a span, since a fence waits for the
+            // write-combining buffers: with 512 fences 2 MiB of `clzero` take 80 µs instead of 23.
             if undrained && !primitive.is_non_temporal() {
-                arch::drain();
+                drain();
             }
             undrained = primitive.is_non_temporal();
             step(primitive, span.start, span.len);
         });
         if undrained {
-            arch::drain();
+            drain();
         } else {
-            // Cached stores need it on architectures that reorder them; on x86-64 it is no instruction.
+            // Cached stores need this fence on architectures that reorder them; on x86-64 it is no instruction.
             fence(Ordering::Release);
         }
     }
@@ -235,29 +237,16 @@ impl PartialEq for Kernel {
     fn eq(&self, other: &Kernel) -> bool {
         self.order == other.order
             && self.far == other.far
-            && (self.order != Order::Hybrid || (self.near == other.near && self.window.bytes == other.window.bytes))
+            && (self.order != Order::Hybrid || (self.near == other.near && self.window == other.window))
     }
 }
 
 impl Eq for Kernel {}
 
-/// Every available primitive in every order, with the near primitive and window of [`Kernel::new`]: for benches and
-/// tests. Kernels that only clear are among them.
+/// Every primitive of this machine in every order, with the near primitive and window of [`Kernel::new`]: for benches
+/// and tests. Kernels that only clear are among them.
 pub fn every_kernel() -> impl Iterator<Item = Kernel> {
-    Primitive::ALL.iter().flat_map(|far| Order::ALL.iter().map(|order| Kernel::new(*order, *far))).flatten()
-}
-
-fn available(primitive: Primitive) -> Result<Primitive, KernelError> {
-    if primitive.is_available() { Ok(primitive) } else { Err(KernelError::Unavailable(primitive)) }
-}
-
-/// The better cached primitive of this machine: CPUs without ERMS take a slow path for `rep`.
-fn fast_cached() -> Primitive {
-    #[cfg(target_arch = "x86_64")]
-    if crate::cpu::has(crate::cpu::Feature::FastRep) {
-        return Primitive::Rep;
-    }
-    Primitive::Portable
+    Primitive::all().flat_map(|far| Order::ALL.iter().map(move |order| Kernel::new(*order, far)))
 }
 
 #[cfg(test)]
@@ -269,9 +258,10 @@ mod tests {
 
     const KIB: usize = 1 << 10;
 
-    /// Not through `new`: nothing is executed here, so any machine can test any primitive.
-    fn kernel(order: Order, far: Primitive) -> Kernel {
-        Kernel { order, far, near: Primitive::Avx2, window: Window::around(16 * KIB), reschedule: || () }
+    /// With a window of 16 KiB, and primitives that can be told apart where this architecture has two.
+    fn kernel(order: Order) -> Kernel {
+        let kernel = Kernel::new(order, Kernel::for_clear().far);
+        kernel.with_near(Primitive::PORTABLE).unwrap().with_window(16 * KIB).unwrap()
     }
 
     /// Primitive, start and length in KiB of what would run in a block of `len` bytes with the target in its middle.
@@ -285,23 +275,23 @@ mod tests {
 
     #[test]
     fn hybrid_writes_far_and_near_with_their_primitives() {
-        use Primitive::{Avx2, Avx512Nt};
-        let kernel = kernel(Order::Hybrid, Avx512Nt);
-        let expected = [(Avx512Nt, 0, 24), (Avx512Nt, 40, 24), (Avx2, 24, 16)];
-        assert_eq!(steps(kernel, 64 * KIB), expected);
-        assert_eq!(steps(kernel, 16 * KIB), [(Avx2, 0, 16)]);
+        let kernel = kernel(Order::Hybrid);
+        let (far, near) = (kernel.far, kernel.near);
+        assert!(far != near || !cfg!(target_arch = "x86_64"));
+        assert_eq!(steps(kernel, 64 * KIB), [(far, 0, 24), (far, 40, 24), (near, 24, 16)]);
+        assert_eq!(steps(kernel, 16 * KIB), [(near, 0, 16)]);
         // A gigantic block has no window.
-        let expected = [(Avx512Nt, 0, 2048), (Avx512Nt, 2048, 2048), (Avx512Nt, 4096, 64)];
+        let expected = [(far, 0, 2048), (far, 2048, 2048), (far, 4096, 64)];
         assert_eq!(steps(kernel, GIGANTIC + 64 * KIB), expected);
     }
 
     #[test]
     fn the_side_moves_the_window() {
-        use Primitive::{Avx2, Avx512Nt};
-        let kernel = kernel(Order::Hybrid, Avx512Nt);
-        let after = [(Avx512Nt, 0, 32), (Avx512Nt, 48, 16), (Avx2, 32, 16)];
+        let kernel = kernel(Order::Hybrid);
+        let (far, near) = (kernel.far, kernel.near);
+        let after = [(far, 0, 32), (far, 48, 16), (near, 32, 16)];
         assert_eq!(steps(kernel.with_side(Side::After), 64 * KIB), after);
-        let before = [(Avx512Nt, 0, 20), (Avx512Nt, 36, 28), (Avx2, 20, 16)];
+        let before = [(far, 0, 20), (far, 36, 28), (near, 20, 16)];
         assert_eq!(steps(kernel.with_side(Side::Before), 64 * KIB), before);
         assert_eq!(kernel.with_side(Side::Before), kernel, "the name is the same");
     }
@@ -309,21 +299,26 @@ mod tests {
     #[test]
     fn other_orders_write_with_one_primitive() {
         for order in Order::ALL.iter().filter(|order| **order != Order::Hybrid) {
-            let steps = steps(kernel(*order, Primitive::Clzero), 64 * KIB);
-            assert!(steps.iter().all(|step| step.0 == Primitive::Clzero), "{order}: {steps:?}");
+            let kernel = kernel(*order);
+            let steps = steps(kernel, 64 * KIB);
+            assert!(steps.iter().all(|step| step.0 == kernel.far), "{order}: {steps:?}");
             assert_eq!(steps.iter().map(|step| step.2).sum::<usize>(), 64);
         }
     }
 
     #[test]
-    fn chooses_what_is_available() {
+    fn what_this_machine_should_use_keeps_a_cached_window() {
         for kernel in [Kernel::for_clear(), Kernel::for_copy()] {
-            assert!(kernel.far.is_available() && kernel.near.is_available());
             assert!(!kernel.near.is_non_temporal() && kernel.near.can_copy());
-            assert_eq!(kernel.window, Window::around(128 * KIB));
+            assert_eq!((kernel.window(), kernel.side), (128 * KIB, Side::Around));
         }
-        let portable = Kernel::best(&[]);
-        let expected = (Order::Straight, Primitive::Portable);
-        assert_eq!((portable.order, portable.far), expected);
+        let portable = Kernel::first(&[]);
+        assert_eq!((portable.order, portable.far), (Order::Straight, Primitive::PORTABLE));
+    }
+
+    #[test]
+    fn a_window_is_whole_subpages() {
+        assert!([0, 1, SUBPAGE - 1, SUBPAGE + 1, usize::MAX].map(WindowSize::new).iter().all(Option::is_none));
+        assert_eq!(WindowSize::new(3 * SUBPAGE), Some(WindowSize(3 * SUBPAGE)));
     }
 }

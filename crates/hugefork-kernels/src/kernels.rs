@@ -5,18 +5,18 @@
 //! runs         |  straight, cached     |  near or whole     |  straight, past the cache
 //! ```
 //!
-//! Made from defaults, by [`calibrate`](crate::calibrate) or from names; asking it is two comparisons and a copy, so a
-//! signal handler can.
+//! The set is made from defaults, by [`calibrate`](crate::calibrate()) or from names. To ask it takes two comparisons
+//! and a copy, so a signal handler may.
 
 use crate::{
     error::KernelError,
-    kernel::Kernel,
+    kernel::{Kernel, WindowSize},
     name::parse_size,
-    order::{GIGANTIC, Order},
+    order::GIGANTIC,
 };
 
-/// From which size on the uncalibrated kernels write past the cache. In smaller blocks next to nothing lies outside of
-/// the window, and the program comes back to them while they are in the cache.
+/// From which size on the uncalibrated kernels write past the cache. Smaller blocks have next to nothing outside of the
+/// window, and the program comes back to them while they are in the cache.
 const NT_FROM: usize = 256 << 10;
 
 /// What is done to a block.
@@ -58,7 +58,8 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// With what belongs to these two. A kernel above [`GIGANTIC`] writes with the far primitive that is best below.
+    /// These two, and the kernels for small and for gigantic blocks that go with them. A block above [`GIGANTIC`] is
+    /// written with the far primitive that is best below.
     pub(crate) fn new(near: Kernel, whole: Kernel, nt_from: usize) -> Choice {
         Choice { near, whole, small: Kernel::cached(), gigantic: near.straight(near.far()), nt_from }
     }
@@ -126,12 +127,12 @@ impl Kernels {
         self.map(|kernel| kernel.with_reschedule(reschedule))
     }
 
-    /// `base`, but for what the user pinned: the values of `HUGEFORK_KERNEL` and `HUGEFORK_WINDOW`, which this crate does
-    /// not read by itself.
+    /// `base`, but for what the user pinned: the values of `HUGEFORK_KERNEL` and `HUGEFORK_WINDOW`, which this crate
+    /// does not read by itself.
     ///
-    /// `kernel` is the name of one, which then clears blocks of every size for every use, and copies them too if it can;
-    /// otherwise copies stay with `base`. `window` is a size such as `64KiB` or `131072` for the windows of all hybrid
-    /// kernels, also of a `kernel` whose name has another.
+    /// `kernel` is the name of a kernel that clears blocks of every size for every use. It copies them too if it can;
+    /// otherwise copies stay with `base`. `window` is a size such as `64KiB` or `131072`: that of the window of every
+    /// hybrid kernel, even where the name in `kernel` has another.
     ///
     /// # Errors
     ///
@@ -147,13 +148,9 @@ impl Kernels {
         }
         if let Some(size) = window {
             let bytes = parse_size(size.trim())?;
-            // Refused even if no kernel is hybrid.
-            base.clear.near.with_window(bytes)?;
-            let resize = |kernel: Kernel| match kernel.order() {
-                Order::Hybrid => kernel.with_window(bytes).unwrap_or(kernel),
-                _ => kernel,
-            };
-            kernels = kernels.map(resize);
+            let window = WindowSize::new(bytes).ok_or(KernelError::BadWindow(bytes))?;
+            // Only hybrid kernels have one, so the others stay what they are.
+            kernels = kernels.map(|kernel| kernel.resized(window));
         }
         Ok(kernels)
     }

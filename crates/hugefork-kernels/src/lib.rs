@@ -4,17 +4,19 @@
 //! program then goes on at one particular byte. Two questions decide what that costs: in which order the block is
 //! written, and past which caches. This crate answers both for a given machine, and lets you ask for any other answer:
 //!
-//! * an [`Order`]: straight; Linux's target-last (up to 6.19) and neighbourhood-last (7.0); or *hybrid*, where a window
-//!   around the target is written last and through the cache, and the rest before it and past the cache;
+//! * an [`Order`]: straight; Linux's target-last (up to 6.19) and neighbourhood-last (7.0); or *hybrid*, which writes
+//!   everything outside a window around the target first and past the cache, and the window last and through the cache;
 //! * a [`Primitive`]: `rep stosb`/`rep movsb`, SSE2, AVX2 and AVX-512 stores, cached or non-temporal, `clzero`, and the
-//!   portable `memset`/`memcpy`, which is all there is on other architectures than x86-64 and (untested) aarch64;
+//!   portable `memset`/`memcpy`, which is all there is on architectures other than x86-64 and (untested) aarch64. A
+//!   primitive exists only where it can run; a [`PrimitiveName`] exists everywhere;
 //! * a [`Kernel`]: both together, with the window's size and the [`Side`] of the target on which it lies;
-//! * [`Kernels`]: which kernel for which block size and [`Use`], as [`calibrate`] measured it on this machine in a few
-//!   milliseconds, as its extensions suggest ([`Kernels::default_for_this_cpu`]), or as the user pinned it.
+//! * [`Kernels`]: which kernel for which block size and [`Use`]. [`calibrate`](calibrate()) measures that on this
+//!   machine in a few milliseconds, the machine's extensions suggest it ([`Kernels::default_for_this_cpu`]), or the
+//!   user pins it.
 //!
-//! It is the lowest layer of `hugefork` and needs nothing of it. `no_std`, no allocation, no locks, no panics on the run
-//! path: [`Kernel::clear`] and [`Kernel::copy`] are made for a SIGSEGV handler. They use vector
-//! registers, which Linux saves and restores around a handler.
+//! It is the lowest layer of `hugefork` and needs nothing of it. `no_std`, no allocation, no locks, and no panics while
+//! a kernel runs: [`Kernel::clear`] and [`Kernel::copy`] are made for a SIGSEGV handler. They use vector registers,
+//! which Linux saves and restores around a handler.
 //!
 //! ```
 //! use std::alloc::{Layout, alloc, dealloc};
@@ -56,33 +58,35 @@
 //! # Names
 //!
 //! Kernels print and parse as `order/primitive`, hybrid ones as `hybrid/far+near@window`, where `+near` and `@window`
-//! may be left out: `straight/rep`, `target-last/avx2`, `hybrid/avx512-nt`, `hybrid/clzero+rep@128KiB`. A name that this
-//! machine cannot run is a [`KernelError`] that lists those that it can.
+//! may be left out: `straight/rep`, `target-last/avx2`, `hybrid/avx512-nt`, `hybrid/clzero+rep@128KiB`. A name that
+//! this machine cannot run is a [`KernelError`] that lists those that it can.
 //!
 //! # Layout
 //!
 //! | file | holds |
 //! |---|---|
 //! | `order` | the target-last iterator, [`visit`]: spans in processing order, the same for clear and copy |
-//! | `primitive` | names and availability |
+//! | `primitive_name` | what primitives there are, and what each needs |
+//! | `arch` | their code, one file an extension, each with what it needs and when not to use it |
+//! | `primitive` | those that this machine has |
+//! | `error` | what is wrong with a kernel that somebody asked for, and what to do |
 //! | `kernel`, `name` | the choice, its checks, the run over `visit`; how it is written |
 //! | `kernels` | the set of them: by work, use and block size; pinning |
 //! | `calibrate` | choosing the set by timing candidates |
-//! | `cpu` | what CPUID and XCR0 offer |
-//! | `arch` | the loops, one file an extension, each with what it needs and when not to use it |
+//!
+//! Each uses only what stands above it.
 
 #![no_std]
 
 mod arch;
 mod calibrate;
-#[cfg(target_arch = "x86_64")]
-mod cpu;
 mod error;
 mod kernel;
 mod kernels;
 mod name;
 mod order;
 mod primitive;
+mod primitive_name;
 
 pub use calibrate::{Calibration, Figure, calibrate};
 pub use error::{Excerpt, KernelError, NamePart};
@@ -92,6 +96,7 @@ pub use order::{
     GIGANTIC, Order, RESCHEDULE_EVERY, Reach, SUBPAGE, Side, Span, Target, TargetLast, Window, target_last, visit,
 };
 pub use primitive::Primitive;
+pub use primitive_name::PrimitiveName;
 
 /// The code in the README is tested.
 #[cfg(doctest)]

@@ -1,7 +1,9 @@
-//! How kernels are named: `order/primitive`, and for the hybrid order `hybrid/far+near@window`.
+//! How kernels are printed and read: `order/primitive`, and for the hybrid order `hybrid/far+near@window`.
 //!
 //! Names are what `HUGEFORK_KERNEL`, reports and benches speak, so they are stable. Printing gives the full form, which
 //! reads back as an equal kernel on every machine that has the primitives; `near` and `window` may be left out.
+//!
+//! Names of orders and primitives are read here too: a refusal lists the good ones, so reading lies above both.
 
 use core::{fmt, str::FromStr};
 
@@ -9,6 +11,8 @@ use crate::{
     error::{KernelError, NamePart},
     kernel::Kernel,
     order::Order,
+    primitive::Primitive,
+    primitive_name::PrimitiveName,
 };
 
 /// Units of a window's size, the largest first.
@@ -39,7 +43,7 @@ impl FromStr for Kernel {
         if order != Order::Hybrid && (near.is_some() || window.is_some()) {
             return Err(form());
         }
-        let mut kernel = Kernel::new(order, far.parse()?)?;
+        let mut kernel = Kernel::new(order, far.parse()?);
         if let Some(near) = near {
             kernel = kernel.with_near(near.parse()?)?;
         }
@@ -47,6 +51,33 @@ impl FromStr for Kernel {
             kernel = kernel.with_window(parse_size(window)?)?;
         }
         Ok(kernel)
+    }
+}
+
+impl FromStr for Order {
+    type Err = KernelError;
+
+    fn from_str(name: &str) -> Result<Order, KernelError> {
+        let found = Order::ALL.iter().find(|order| order.name() == name);
+        found.copied().ok_or_else(|| KernelError::unknown(NamePart::Order, name))
+    }
+}
+
+impl FromStr for PrimitiveName {
+    type Err = KernelError;
+
+    fn from_str(name: &str) -> Result<PrimitiveName, KernelError> {
+        let found = PrimitiveName::ALL.iter().find(|primitive| primitive.as_str() == name);
+        found.copied().ok_or_else(|| KernelError::unknown(NamePart::Primitive, name))
+    }
+}
+
+impl FromStr for Primitive {
+    type Err = KernelError;
+
+    fn from_str(name: &str) -> Result<Primitive, KernelError> {
+        let name = name.parse()?;
+        Primitive::new(name).ok_or(KernelError::Unavailable(name))
     }
 }
 

@@ -1,138 +1,95 @@
-//! The ways to write a run of bytes: names, what each needs, and whether this machine has it.
+//! The ways to write a run of bytes that this machine has.
 //!
-//! A primitive knows nothing about orders and targets. The code is in [`arch`](crate::arch), one file an extension,
-//! which also says when each wins; what the CPU has is asked of `cpu`.
+//! A [`Primitive`] exists only where it can run, so that whoever holds one needs no further look at the CPU. It knows
+//! nothing about orders and targets. Its code is in `arch`, one file an extension; each file also says when it wins.
 
-use core::{fmt, str::FromStr};
+use core::fmt;
 
-use crate::error::{KernelError, NamePart};
+use crate::{arch::Code, primitive_name::PrimitiveName};
 
-/// A way to clear or copy a run of bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Primitive {
-    /// The compiler's `memset` and `memcpy`; everywhere.
-    Portable,
-    /// `rep stosb` and `rep movsb`.
-    Rep,
-    /// 16-byte non-temporal stores.
-    Sse2Nt,
-    /// 32-byte cached stores.
-    Avx2,
-    /// 32-byte non-temporal stores.
-    Avx2Nt,
-    /// 64-byte cached stores.
-    Avx512,
-    /// 64-byte non-temporal stores.
-    Avx512Nt,
-    /// The `clzero` instruction, 64 bytes at a time; clears only.
-    Clzero,
-    /// `dc zva` of aarch64, which clears a line or more through the cache; clears only.
-    DcZva,
-    /// 32-byte non-temporal stores of aarch64, `stnp`.
-    Stnp,
-}
+/// A way to clear or copy a run of bytes on this machine. To hold one is the proof that the CPU has the instructions
+/// and that the system lets programs use them.
+///
+/// ```
+/// use hugefork_kernels::{Kernel, Order, Primitive, PrimitiveName};
+///
+/// let far = Primitive::new(PrimitiveName::Avx2Nt).unwrap_or(Primitive::PORTABLE);
+/// let kernel = Kernel::new(Order::Hybrid, far);
+/// assert_eq!(kernel.far(), far);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Primitive(Code);
 
 impl Primitive {
-    /// Every primitive, whether this machine has it or not.
-    pub const ALL: &[Primitive] = &[
-        Primitive::Portable,
-        Primitive::Rep,
-        Primitive::Sse2Nt,
-        Primitive::Avx2,
-        Primitive::Avx2Nt,
-        Primitive::Avx512,
-        Primitive::Avx512Nt,
-        Primitive::Clzero,
-        Primitive::DcZva,
-        Primitive::Stnp,
-    ];
+    /// The compiler's `memset` and `memcpy`, which every machine has.
+    pub const PORTABLE: Primitive = Primitive(Code::Portable);
 
-    /// The cached primitive that goes with any other one, on every machine of this architecture.
-    pub(crate) const CACHED: Primitive =
-        if cfg!(target_arch = "x86_64") { Primitive::Rep } else { Primitive::Portable };
+    /// The cached primitive that every machine of this architecture has: `rep` on x86-64, elsewhere `portable`.
+    pub(crate) const CACHED: Primitive = Primitive(Code::CACHED);
 
-    /// The stable name, as in `hybrid/avx512-nt`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Primitive::Portable => "portable",
-            Primitive::Rep => "rep",
-            Primitive::Sse2Nt => "sse2-nt",
-            Primitive::Avx2 => "avx2",
-            Primitive::Avx2Nt => "avx2-nt",
-            Primitive::Avx512 => "avx512",
-            Primitive::Avx512Nt => "avx512-nt",
-            Primitive::Clzero => "clzero",
-            Primitive::DcZva => "dc-zva",
-            Primitive::Stnp => "stnp",
-        }
+    /// The primitive of this name, if this machine has it.
+    pub fn new(name: PrimitiveName) -> Option<Primitive> {
+        Code::new(name).map(Primitive)
     }
 
-    /// What a machine must have to run it, in words.
-    pub fn needs(self) -> &'static str {
-        match self {
-            Primitive::Portable => "nothing",
-            Primitive::Rep | Primitive::Sse2Nt => "an x86-64 CPU",
-            Primitive::Avx2 | Primitive::Avx2Nt => "a CPU with AVX2 and a system that saves its registers",
-            Primitive::Avx512 | Primitive::Avx512Nt => "a CPU with AVX-512F and a system that saves its registers",
-            Primitive::Clzero => "an AMD CPU with CLZERO",
-            Primitive::DcZva => "an aarch64 CPU and a system that lets programs use DC ZVA",
-            Primitive::Stnp => "an aarch64 CPU",
-        }
+    /// Every primitive that this machine has.
+    pub fn all() -> impl Iterator<Item = Primitive> {
+        PrimitiveName::ALL.iter().filter_map(|name| Primitive::new(*name))
     }
 
-    /// Whether this CPU has it and the system lets programs use it.
-    pub fn is_available(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use crate::cpu::{Feature, has};
-            match self {
-                Primitive::Portable | Primitive::Rep | Primitive::Sse2Nt => true,
-                Primitive::Avx2 | Primitive::Avx2Nt => has(Feature::Avx2),
-                Primitive::Avx512 | Primitive::Avx512Nt => has(Feature::Avx512f),
-                Primitive::Clzero => has(Feature::Clzero),
-                Primitive::DcZva | Primitive::Stnp => false,
-            }
-        }
-        #[cfg(target_arch = "aarch64")]
-        {
-            match self {
-                Primitive::Portable | Primitive::Stnp => true,
-                Primitive::DcZva => crate::arch::has_dc_zva(),
-                _ => false,
-            }
-        }
-        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        {
-            self == Primitive::Portable
-        }
+    /// The cached primitive that is best on this machine.
+    pub(crate) fn best_cached() -> Primitive {
+        Primitive(Code::best_cached())
+    }
+
+    /// Its name.
+    pub fn name(self) -> PrimitiveName {
+        self.0.name()
     }
 
     /// Whether it copies as well as clears.
     pub fn can_copy(self) -> bool {
-        !matches!(self, Primitive::Clzero | Primitive::DcZva)
+        self.name().can_copy()
     }
 
-    /// Whether its stores bypass the cache. They are weakly ordered too; [`Kernel`](crate::Kernel) puts the fence.
+    /// Whether its stores bypass the cache. Such stores are weakly ordered too; [`Kernel`](crate::Kernel) fences them.
     pub fn is_non_temporal(self) -> bool {
-        match self {
-            Primitive::Portable | Primitive::Rep | Primitive::Avx2 | Primitive::Avx512 | Primitive::DcZva => false,
-            Primitive::Sse2Nt | Primitive::Avx2Nt | Primitive::Avx512Nt | Primitive::Clzero | Primitive::Stnp => true,
-        }
+        self.name().is_non_temporal()
+    }
+
+    /// Clears `len` bytes. Non-temporal stores are weakly ordered until [`drain`](crate::arch::drain).
+    ///
+    /// # Safety
+    ///
+    /// `block` is aligned to 4 KiB and valid for writes of `len` bytes, a positive multiple of 4 KiB; nobody else
+    /// accesses them until this, and for non-temporal stores the next [`drain`](crate::arch::drain), has returned.
+    pub(crate) unsafe fn clear(self, block: *mut u8, len: usize) {
+        // SAFETY: the same contract.
+        unsafe { self.0.clear(block, len) }
+    }
+
+    /// Copies `len` bytes. Non-temporal stores are weakly ordered until [`drain`](crate::arch::drain). Where the
+    /// primitive cannot copy, the cached one of this architecture does.
+    ///
+    /// # Safety
+    ///
+    /// `to` and `from` are aligned to 4 KiB, do not overlap, and are valid for writes and reads of `len` bytes, a
+    /// positive multiple of 4 KiB; until this, and for non-temporal stores the next [`drain`](crate::arch::drain), has
+    /// returned, nobody else accesses `to` or writes `from`.
+    pub(crate) unsafe fn copy(self, to: *mut u8, from: *const u8, len: usize) {
+        // SAFETY: the same contract.
+        unsafe { self.0.copy(to, from, len) }
+    }
+}
+
+impl fmt::Debug for Primitive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name().fmt(f)
     }
 }
 
 impl fmt::Display for Primitive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Primitive {
-    type Err = KernelError;
-
-    fn from_str(name: &str) -> Result<Primitive, KernelError> {
-        let found = Primitive::ALL.iter().find(|primitive| primitive.name() == name);
-        found.copied().ok_or_else(|| KernelError::unknown(NamePart::Primitive, name))
+        self.name().fmt(f)
     }
 }

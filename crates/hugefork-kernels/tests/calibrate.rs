@@ -26,7 +26,7 @@ fn chooses_one_each() {
     let calibration = unsafe {
         let memory = alloc(layout);
         assert!(!memory.is_null());
-        // Without huge pages it works too.
+        // It works without huge pages, too.
         let _ = madvise(memory.cast(), 8 * MIB, Advice::LinuxHugepage);
         memory.write_bytes(1, 8 * MIB);
         let calibration = calibrate(memory, 8 * MIB, clock);

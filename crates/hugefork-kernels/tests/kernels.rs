@@ -1,4 +1,4 @@
-//! One runner over every kernel: clears and copies the block, the whole block, and nothing but the block.
+//! One runner over every kernel: it clears and copies the block, the whole block, and nothing but the block.
 
 mod guarded;
 
@@ -12,7 +12,9 @@ use std::{
 };
 
 use guarded::{At, Guarded};
-use hugefork_kernels::{GIGANTIC, Kernel, Order, Primitive, RESCHEDULE_EVERY, SUBPAGE, Target, every_kernel};
+use hugefork_kernels::{
+    GIGANTIC, Kernel, Order, Primitive, PrimitiveName, RESCHEDULE_EVERY, SUBPAGE, Target, every_kernel,
+};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -48,20 +50,19 @@ fn targets(len: usize) -> Vec<Target> {
     at.into_iter().map(Target::At).chain([Target::Unknown]).collect()
 }
 
-/// Bytes that tell where they are from: a misplaced run of any length is seen.
+/// Bytes that differ from place to place, so that a misplaced run of any length is seen.
 fn pattern(len: usize) -> Vec<u8> {
     let word = |i: usize| (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes();
     (0..len / 8).flat_map(word).collect()
 }
 
-/// Says aloud, once, which primitives this machine cannot test.
+/// Says once which primitives cannot be tested on this machine.
 #[expect(clippy::explicit_write, reason = "libtest hides what `eprintln` prints in passing tests")]
 fn report_skipped() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        for primitive in Primitive::ALL.iter().filter(|primitive| !primitive.is_available()) {
-            let needs = primitive.needs();
-            writeln!(std::io::stderr(), "skipped: {primitive}: needs {needs}").unwrap();
+        for name in PrimitiveName::ALL.iter().filter(|name| Primitive::new(**name).is_none()) {
+            writeln!(std::io::stderr(), "skipped: {name}: needs {}", name.needs()).unwrap();
         }
     });
 }
@@ -111,12 +112,11 @@ fn check_copy(kernel: Kernel, target: Target, to: &mut Guarded, from: &mut Guard
 
 /// Hybrid kernels with each window primitive and with windows of several sizes.
 fn windows() -> impl Iterator<Item = Kernel> {
-    let cached = |primitive: &&Primitive| primitive.is_available() && !primitive.is_non_temporal();
     let hybrid = |kernel: &Kernel| kernel.order() == Order::Hybrid;
     every_kernel().filter(hybrid).flat_map(move |kernel| {
-        let near = Primitive::ALL.iter().filter(cached);
+        let near = Primitive::all().filter(|primitive| !primitive.is_non_temporal());
         near.flat_map(move |near| {
-            let kernel = kernel.with_near(*near).unwrap();
+            let kernel = kernel.with_near(near).unwrap();
             [SUBPAGE, 3 * SUBPAGE, 2 * MIB].map(|window| kernel.with_window(window).unwrap())
         })
     })
@@ -149,10 +149,10 @@ fn what_this_machine_should_use_clears_and_copies() {
 #[test]
 fn every_available_primitive_is_run_in_every_order() {
     let mut kernels = every_kernel();
-    for primitive in Primitive::ALL.iter().filter(|primitive| primitive.is_available()) {
+    for primitive in Primitive::all() {
         for order in Order::ALL {
             let kernel = kernels.next().expect("one kernel each");
-            assert_eq!((kernel.far(), kernel.order()), (*primitive, *order));
+            assert_eq!((kernel.far(), kernel.order()), (primitive, *order));
         }
     }
     assert_eq!(kernels.next(), None);
@@ -193,7 +193,7 @@ fn gigantic_blocks_reschedule_after_every_2_mib() {
 
     let mut block = Guarded::new(7 * MIB, At::Low);
     for order in Order::ALL {
-        let kernel = Kernel::new(*order, Primitive::Portable).unwrap();
+        let kernel = Kernel::new(*order, Primitive::PORTABLE);
         block.fill(DIRTY);
         BLOCK.store(block.block(), Relaxed);
         STEPS.store(0, Relaxed);

@@ -1,6 +1,6 @@
 //! Names round-trip, and every refusal says what to do instead.
 
-use hugefork_kernels::{Kernel, KernelError, NamePart, Order, Primitive, SUBPAGE, every_kernel};
+use hugefork_kernels::{Kernel, KernelError, NamePart, Order, Primitive, PrimitiveName, SUBPAGE, every_kernel};
 
 fn refused(name: &str) -> (KernelError, String) {
     let error = name.parse::<Kernel>().expect_err(name);
@@ -21,14 +21,13 @@ fn every_kernel_reads_back() {
 
 #[test]
 fn every_near_primitive_and_window_reads_back() {
-    let cached = |primitive: &&Primitive| primitive.is_available() && !primitive.is_non_temporal();
-    for near in Primitive::ALL.iter().filter(cached) {
+    for near in Primitive::all().filter(|primitive| !primitive.is_non_temporal()) {
         for window in [SUBPAGE, 64 << 10, 132 << 10, 1 << 20, 3 << 20, (1 << 20) + SUBPAGE] {
-            let kernel = Kernel::new(Order::Hybrid, Primitive::Portable).unwrap();
-            let kernel = kernel.with_near(*near).unwrap().with_window(window).unwrap();
+            let kernel = Kernel::new(Order::Hybrid, Primitive::PORTABLE);
+            let kernel = kernel.with_near(near).unwrap().with_window(window).unwrap();
             let read: Kernel = kernel.to_string().parse().unwrap();
             assert_eq!(read, kernel);
-            assert_eq!((read.near(), read.window()), (*near, window));
+            assert_eq!((read.near(), read.window()), (near, window));
         }
     }
 }
@@ -50,15 +49,16 @@ fn orders_and_primitives_read_back() {
     for order in Order::ALL {
         assert_eq!(order.to_string().parse(), Ok(*order));
     }
-    for primitive in Primitive::ALL {
-        assert_eq!(primitive.to_string().parse(), Ok(*primitive));
+    for name in PrimitiveName::ALL {
+        assert_eq!(name.to_string().parse(), Ok(*name));
+        assert_eq!(name.as_str().parse(), Primitive::new(*name).ok_or(KernelError::Unavailable(*name)));
     }
     assert_eq!(format!("{:<10}|", Order::Straight), "straight  |");
 }
 
 #[test]
 fn near_and_window_make_a_difference_in_hybrid_only() {
-    let new = |order| Kernel::new(order, Primitive::Portable).unwrap();
+    let new = |order| Kernel::new(order, Primitive::PORTABLE);
     let hybrid = new(Order::Hybrid);
     assert_ne!(hybrid.with_window(SUBPAGE).unwrap(), hybrid);
     let straight = new(Order::Straight);
@@ -103,7 +103,7 @@ fn other_forms_are_refused_with_examples() {
 
 #[test]
 fn bad_windows_say_what_a_window_is() {
-    let kernel = Kernel::new(Order::Hybrid, Primitive::Portable).unwrap();
+    let kernel = Kernel::new(Order::Hybrid, Primitive::PORTABLE);
     for bytes in [0, 1, SUBPAGE - 1, SUBPAGE + 1, usize::MAX] {
         let error = kernel.with_window(bytes).unwrap_err();
         assert_eq!(error, KernelError::BadWindow(bytes));
@@ -119,10 +119,11 @@ fn bad_windows_say_what_a_window_is() {
 
 #[test]
 fn a_window_must_stay_in_the_cache() {
-    let kernel = Kernel::new(Order::Hybrid, Primitive::Portable).unwrap();
-    for near in Primitive::ALL.iter().filter(|primitive| primitive.is_non_temporal()) {
-        let error = kernel.with_near(*near).unwrap_err();
-        assert_eq!(error, KernelError::NearNotCached(*near));
+    let kernel = Kernel::new(Order::Hybrid, Primitive::PORTABLE);
+    for near in Primitive::all().filter(|primitive| primitive.is_non_temporal()) {
+        let error = kernel.with_near(near).unwrap_err();
+        assert_eq!(error, KernelError::NearNotCached(near.name()));
+        assert_eq!(refused(&format!("hybrid/portable+{near}")).0, error);
         let message = error.to_string();
         assert!(message.contains("for the window use portable"), "{message}");
         assert!(!message.contains("-nt,"), "{message}");
@@ -131,17 +132,18 @@ fn a_window_must_stay_in_the_cache() {
 
 #[test]
 fn what_this_machine_lacks_is_refused_with_what_it_has() {
-    for primitive in Primitive::ALL {
-        let made = Kernel::new(Order::Straight, *primitive);
-        if primitive.is_available() {
-            assert_eq!(made.unwrap().far(), *primitive);
-            continue;
+    for name in PrimitiveName::ALL {
+        let read = format!("straight/{name}").parse::<Kernel>();
+        match Primitive::new(*name) {
+            Some(primitive) => assert_eq!(read, Ok(Kernel::new(Order::Straight, primitive))),
+            None => assert_eq!(read, Err(KernelError::Unavailable(*name))),
         }
-        assert_eq!(made, Err(KernelError::Unavailable(*primitive)));
-        assert_eq!(refused(&format!("straight/{primitive}")).0, KernelError::Unavailable(*primitive));
     }
+    let lacking = PrimitiveName::ALL.iter().filter(|name| Primitive::new(**name).is_none()).count();
+    assert_eq!(Primitive::all().count() + lacking, PrimitiveName::ALL.len());
+    assert!(lacking > 0, "no machine has all");
     // The message does not depend on what this machine happens to lack.
-    let message = KernelError::Unavailable(Primitive::Avx512Nt).to_string();
+    let message = KernelError::Unavailable(PrimitiveName::Avx512Nt).to_string();
     assert!(
         message.starts_with(
             "avx512-nt needs a CPU with AVX-512F and a system that saves its registers, \
@@ -153,10 +155,11 @@ fn what_this_machine_lacks_is_refused_with_what_it_has() {
 
 #[test]
 fn kernels_that_only_clear_say_so() {
-    let message = KernelError::CannotCopy(Primitive::Clzero).to_string();
+    let message = KernelError::CannotCopy(PrimitiveName::Clzero).to_string();
     assert!(message.starts_with("clzero only clears: to copy use portable"), "{message}");
     for kernel in every_kernel() {
-        let expected = if kernel.far().can_copy() { Ok(kernel) } else { Err(KernelError::CannotCopy(kernel.far())) };
+        let expected =
+            if kernel.far().can_copy() { Ok(kernel) } else { Err(KernelError::CannotCopy(kernel.far().name())) };
         assert_eq!(kernel.check_copy(), expected, "{kernel}");
     }
 }

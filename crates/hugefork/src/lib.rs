@@ -51,54 +51,48 @@
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
-mod advice;
-mod cow;
-mod error;
+mod api;
 mod fault;
-mod fixed;
-mod frozen;
-mod lazy;
-pub mod machine;
+mod mapping;
 #[cfg(test)]
 mod model_test;
-mod observer;
-mod options;
 mod own;
-mod pins;
 mod pool;
-mod range;
-mod reclaim;
+mod ranges;
 mod region;
 #[cfg(test)]
 mod rows_test;
 mod snapshot;
-mod space;
 mod stats;
 mod sync;
 mod sys;
-mod system_error;
 mod table;
-mod transfer;
+mod terms;
 mod units;
-mod views;
 
-pub use advice::Advice;
-pub use error::{BuildError, RegionError, SizeError, SystemError};
+pub use api::builder::PoolBuilder;
+pub use api::machine;
+pub use api::pinned::Pinned;
+pub use api::pool::Pool;
+pub use api::region::Region;
+pub use api::snapshot::Snapshot;
+pub use api::stats::{PoolStats, RegionStats};
+pub use api::transfer::TransferError;
+pub use api::views::Snapshotter;
 pub use fault::delivery::reinstall_fault_handler;
-pub use lazy::LazyFreed;
-pub use observer::Observer;
-pub use options::{OnLimit, RegionOptions, Reserve};
-pub use pins::Pinned;
-pub use pool::{
-    Backing, Commit, CoreDump, Fallback, Granted, HugeBy, Pool, PoolBuilder, PressureStats, PressureWatch, StockStats,
-    SupplyStats, ZeroedStock,
-};
-pub use region::Region;
-pub use snapshot::Snapshot;
-pub use stats::{FaultStats, Histogram, PoolStats, RegionStats};
-pub use transfer::TransferError;
-pub use units::{BlockSize, ByteSize};
-pub use views::Snapshotter;
+pub use pool::ahead::SupplyStats;
+pub use pool::pressure::{PressureStats, PressureWatch};
+pub use pool::stock::{StockStats, ZeroedStock};
+pub use region::lazy_free::LazyFreed;
+pub use stats::counters::FaultStats;
+pub use stats::histogram::Histogram;
+pub use sys::SystemError;
+pub use terms::advice::Advice;
+pub use terms::backing::{Backing, Commit, CoreDump, Fallback, Granted, HugeBy};
+pub use terms::error::{BuildError, RegionError};
+pub use terms::observer::Observer;
+pub use terms::options::{OnLimit, RegionOptions, Reserve};
+pub use units::{BlockSize, ByteSize, SizeError};
 
 /// The code in the README is tested.
 #[cfg(doctest)]

@@ -9,13 +9,52 @@
 use core::fmt;
 use core::str::FromStr;
 
-use crate::error::SizeError;
+use thiserror::Error;
 
 /// A base page: 4 KiB, the unit that the processor maps at least.
 pub(crate) const BASE_PAGE: usize = 4096;
 
 /// What the processor can map with one huge entry on x86-64: 2 MiB. Small blocks are mapped in runs of up to this size.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
+
+/// A size that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SizeError {
+    /// Not a power of two from 4 KiB to 1 GiB.
+    #[error("{bytes} bytes is not a block size: take a power of two from 4KiB to 1GiB")]
+    #[non_exhaustive]
+    NotABlockSize {
+        /// What was asked.
+        bytes: usize,
+    },
+    /// No bytes at all.
+    #[error("a size of zero: take at least one block of {block_size}")]
+    #[non_exhaustive]
+    Zero {
+        /// The pool's block size.
+        block_size: BlockSize,
+    },
+    /// Not a whole number of blocks.
+    #[error(
+        "{bytes} bytes is not a whole number of {block_size} blocks: the next multiple is {} bytes",
+        bytes.checked_next_multiple_of(block_size.bytes()).unwrap_or(usize::MAX - block_size.bytes() + 1)
+    )]
+    #[non_exhaustive]
+    NotAMultiple {
+        /// What was asked.
+        bytes: usize,
+        /// The pool's block size.
+        block_size: BlockSize,
+    },
+    /// Text that is no size.
+    #[error("`{text}` is not a size: write 4KiB, 512MiB, 1GiB or plain bytes")]
+    #[non_exhaustive]
+    Unreadable {
+        /// The text.
+        text: String,
+    },
+}
 
 /// The size of a pool's blocks: a power of two from 4 KiB to 1 GiB. A block is the unit of placement, the analogue of a
 /// folio: it is cleared, copied and given back as a whole.
@@ -169,6 +208,11 @@ impl BlockId {
     /// The block `by` places further on.
     pub(crate) fn offset(self, by: usize) -> BlockId {
         BlockId(self.0 + by as u32)
+    }
+
+    /// Whether `other` is `by` places further on.
+    pub(crate) fn is_by(self, by: isize, other: BlockId) -> bool {
+        self.0 as isize + by == other.0 as isize
     }
 
     pub(crate) fn index(self) -> usize {

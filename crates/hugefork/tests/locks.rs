@@ -12,6 +12,8 @@ mod word_lock;
 mod primitive {
     pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
 
+    pub(crate) use super::{wait, wake};
+
     /// Looking more than once is the same step to the checker.
     pub(crate) const SPINS: u32 = 1;
 

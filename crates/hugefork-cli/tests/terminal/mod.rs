@@ -1,4 +1,4 @@
-//! A terminal that the command under test writes to, and that waits for what it shows.
+//! A terminal for the command under test; the test waits for what it shows.
 
 #![allow(dead_code)] // Each test binary uses its part of it.
 
@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// Whoever shows nothing for so long hangs, however slow the machine is.
+/// A command that shows nothing for so long hangs, however slow the machine is.
 const PATIENCE: Timespec = Timespec { tv_sec: 300, tv_nsec: 0 };
 
 pub(crate) struct Terminal {
@@ -21,7 +21,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// A terminal so wide, and its end that a command gets.
+    /// A terminal of that width, and the end of it that a command gets.
     pub(crate) fn new(columns: u16) -> (Terminal, Stdio) {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&ours).unwrap();
@@ -39,13 +39,13 @@ impl Terminal {
         }
     }
 
-    /// All that was shown to a command that is over.
+    /// All that was shown by a command that has ended.
     pub(crate) fn rest(mut self) -> String {
         while self.read() {}
         self.shown
     }
 
-    /// False once nobody has the other end any more.
+    /// False once nobody holds the other end any more.
     fn read(&mut self) -> bool {
         let ready = poll(&mut [PollFd::new(&self.ours, PollFlags::IN)], Some(&PATIENCE)).unwrap();
         assert!(ready > 0, "nothing shown any more after {}", self.shown);

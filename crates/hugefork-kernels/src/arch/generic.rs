@@ -1,8 +1,9 @@
 //! `memset` and `memcpy` as the compiler and the C library have them.
 //!
 //! Needs: nothing. Wins: on architectures that have no file here, and near the target on x86-64 CPUs whose microcode
-//! has no fast `rep`. Not for: judging orders on x86-64, since glibc changes its own strategy with the length (from some
-//! 100 KiB up it may use `rep`, from megabytes up non-temporal stores), so an order measured with it measures glibc.
+//! has no fast `rep`. Not for: judging orders on x86-64, since glibc changes its own strategy with the length (from
+//! some 100 KiB up it may use `rep`, from megabytes up non-temporal stores), so an order measured with it measures
+//! glibc.
 
 /// # Safety
 ///

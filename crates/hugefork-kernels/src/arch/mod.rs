@@ -1,9 +1,12 @@
-//! The code behind each [`Primitive`](crate::Primitive), one folder an architecture, one file an extension.
+//! The code behind each [`Primitive`](crate::Primitive): one folder an architecture, one file an extension.
 //!
-//! Offers three functions, the same on every architecture: `clear` and `copy` run one primitive over one run of bytes,
-//! `drain` orders weakly ordered stores before whatever comes next. Nothing here asks what the CPU can do (except whether
-//! aarch64 has `dc zva`, which is where its block size stands too): a caller names only primitives that are available,
-//! and a name that is not built for this architecture runs the portable code.
+//! Every architecture offers the same two things. `Code` is a primitive of this architecture; it exists only where the
+//! CPU has what it needs, and clears and copies one run of bytes. `drain` orders weakly ordered stores before whatever
+//! comes next.
+//!
+//! An extension that a CPU may lack is a type whose only constructor asks the CPU. Its functions take the value as
+//! `self`, so that the unsafe call of an instruction is argued by the value and not by a rule that callers have to
+//! keep.
 
 mod generic;
 
@@ -15,8 +18,8 @@ mod other;
 mod x86_64;
 
 #[cfg(target_arch = "aarch64")]
-pub(crate) use aarch64::{clear, copy, drain, has_dc_zva};
+pub(crate) use aarch64::{Code, drain};
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub(crate) use other::{clear, copy, drain};
+pub(crate) use other::{Code, drain};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86_64::{clear, copy, drain};
+pub(crate) use x86_64::{Code, drain};

@@ -1,25 +1,49 @@
-//! Architectures without a folder: the portable code, whatever is asked for.
+//! Architectures without a folder: the portable code is all there is.
 
 use core::sync::atomic::{Ordering, fence};
 
 use super::generic;
-use crate::primitive::Primitive;
+use crate::primitive_name::PrimitiveName;
 
-/// # Safety
-///
-/// `block` is valid for writes of `len` bytes, and nobody else accesses them meanwhile.
-pub(crate) unsafe fn clear(_: Primitive, block: *mut u8, len: usize) {
-    // SAFETY: the same contract.
-    unsafe { generic::clear(block, len) }
+/// A primitive of this architecture.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Code {
+    Portable,
 }
 
-/// # Safety
-///
-/// `to` is valid for writes and `from` for reads of `len` bytes; they do not overlap; nobody else accesses `to` or
-/// writes `from` meanwhile.
-pub(crate) unsafe fn copy(_: Primitive, to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: the same contract.
-    unsafe { generic::copy(to, from, len) }
+impl Code {
+    /// The cached primitive that every machine of this architecture has.
+    pub(crate) const CACHED: Code = Code::Portable;
+
+    /// The primitive of this name, if this machine has it.
+    pub(crate) fn new(name: PrimitiveName) -> Option<Code> {
+        (name == PrimitiveName::Portable).then_some(Code::Portable)
+    }
+
+    /// The cached primitive that is best on this machine.
+    pub(crate) fn best_cached() -> Code {
+        Code::Portable
+    }
+
+    pub(crate) fn name(self) -> PrimitiveName {
+        PrimitiveName::Portable
+    }
+
+    /// # Safety
+    ///
+    /// The contract of [`Primitive::clear`](crate::Primitive::clear).
+    pub(crate) unsafe fn clear(self, block: *mut u8, len: usize) {
+        // SAFETY: the same contract.
+        unsafe { generic::clear(block, len) }
+    }
+
+    /// # Safety
+    ///
+    /// The contract of [`Primitive::copy`](crate::Primitive::copy).
+    pub(crate) unsafe fn copy(self, to: *mut u8, from: *const u8, len: usize) {
+        // SAFETY: the same contract.
+        unsafe { generic::copy(to, from, len) }
+    }
 }
 
 /// There are no non-temporal stores here, so a release fence is enough.

@@ -1,32 +1,13 @@
-//! In-thread delivery: `SIGSEGV` on the thread that writes, so that what is cleared or copied is in *that* core's cache.
-//!
-//! Faults that are not ours go to whoever handled `SIGSEGV` before, as if we were not there. `SIGBUS` is not handled at
-//! all, only raised: an earlier handler of it is never in our way.
-//!
-//! # Handlers installed after ours
-//! A handler that is installed later and passes on what it does not know keeps us in its chain. One that does not is put
-//! below us by [`reinstall_fault_handler`]. It may then itself hand faults back to us, who were there before it, by a
-//! call or by putting our disposition back and returning, and a fault that is nobody's would go round in circles. So each
-//! installation has an entry of its own, which knows what was there before *it*:
-//!
-//! ```text
-//!   kernel ─▶ entry 1 ─▶ theirs, which knew entry 0 ─▶ entry 0 ─▶ what was there before hugefork
-//! ```
-
-use core::ffi::c_int;
-use core::mem::MaybeUninit;
-use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, PoisonError};
+//! What becomes of a page fault: whose it is, and, if it is ours, its resolution or a `SIGBUS`. Runs in the signal handler, on the
+//! thread that writes, so that what is cleared or copied is in *that* core's cache.
 
 use super::report;
-use super::resolver::Unresolved;
-use crate::error::SystemError;
-use crate::own::{Boxed, Own};
+use super::route::{Owner, Routes};
 use crate::pool::core::PoolCore;
-use crate::sync::SignalsBlocked;
-use crate::sys::linux::arena::{Arena, Owner};
-use crate::sys::linux::memory::{Linux, cpu_time, now};
+use crate::region::unresolved::Unresolved;
+use crate::sys::SystemError;
+use crate::sys::linux::handlers::{self, Fault};
+use crate::sys::linux::memory::{Linux, now};
 use crate::sys::linux::{owner, signal};
 
 /// Bytes of stack that the handler may need, beside the registers that the kernel puts there (`tests/handler_stack.rs`).
@@ -35,52 +16,13 @@ const STACK: usize = if cfg!(debug_assertions) { 4608 } else { 3072 };
 /// What of that is used by the time that the room is looked at.
 const BEFORE: usize = 512;
 
-/// Installations that are told apart.
-const LEVELS: usize = 64;
-
-/// What each installation replaced; null where that was for one fault only and has had it, which leaves the default.
-/// Leaked boxes: a handler may read them at any time.
-static EARLIER: [AtomicPtr<signal::Action>; LEVELS] = [const { AtomicPtr::new(ptr::null_mut()) }; LEVELS];
-
-/// The entry of each installation.
-#[rustfmt::skip]
-static ENTRIES: [signal::Handler; LEVELS] = [
-    entry::<0>, entry::<1>, entry::<2>, entry::<3>, entry::<4>, entry::<5>, entry::<6>, entry::<7>,
-    entry::<8>, entry::<9>, entry::<10>, entry::<11>, entry::<12>, entry::<13>, entry::<14>, entry::<15>,
-    entry::<16>, entry::<17>, entry::<18>, entry::<19>, entry::<20>, entry::<21>, entry::<22>, entry::<23>,
-    entry::<24>, entry::<25>, entry::<26>, entry::<27>, entry::<28>, entry::<29>, entry::<30>, entry::<31>,
-    entry::<32>, entry::<33>, entry::<34>, entry::<35>, entry::<36>, entry::<37>, entry::<38>, entry::<39>,
-    entry::<40>, entry::<41>, entry::<42>, entry::<43>, entry::<44>, entry::<45>, entry::<46>, entry::<47>,
-    entry::<48>, entry::<49>, entry::<50>, entry::<51>, entry::<52>, entry::<53>, entry::<54>, entry::<55>,
-    entry::<56>, entry::<57>, entry::<58>, entry::<59>, entry::<60>, entry::<61>, entry::<62>, entry::<63>,
-];
-
-/// The installations so far.
-static INSTALLED: Mutex<Installed> = Mutex::new(Installed { levels: 0, top: 0, below: [0; LEVELS] });
-
-struct Installed {
-    /// How many entries are in use.
-    levels: usize,
-    /// The one that was installed last.
-    top: usize,
-    /// The one that was on top before each: what the handler in between knows as the earlier one.
-    below: [usize; LEVELS],
-}
-
 /// Installs the handler if it is not yet.
 pub(crate) fn install_once() -> Result<(), SystemError> {
-    let _signals = SignalsBlocked::new();
-    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
-    if installed.levels == 0 {
-        // The first look finds out where the clock is, and may read a file and allocate for that: not in the handler.
-        now();
-        cpu_time();
-        install(&mut installed)?;
-        if let (Some(frame), Some(stack)) = (signal::large_registers(), signal::alternate_stack())
-            && stack < frame + STACK
-        {
-            report::small_stack(stack, frame + STACK);
-        }
+    if handlers::install_once(resolve)?
+        && let (Some(frame), Some(stack)) = (signal::large_registers(), signal::alternate_stack())
+        && stack < frame + STACK
+    {
+        report::small_stack(stack, frame + STACK);
     }
     Ok(())
 }
@@ -99,198 +41,52 @@ pub fn reinstall_fault_handler() -> Result<(), SystemError> {
         return Ok(());
     }
     install_once()?;
-    let _signals = SignalsBlocked::new();
-    install(&mut INSTALLED.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-/// Puts a new entry on top.
-fn install(installed: &mut Installed) -> Result<(), SystemError> {
-    let before = signal::current(libc::SIGSEGV)?;
-    if ENTRIES.iter().any(|entry| before.sa_sigaction == *entry as *const () as usize) {
-        return Ok(());
-    }
-    let level = installed.levels;
-    if level == LEVELS {
-        return Err(SystemError::new("installing one more fault handler", rustix::io::Errno::NOSPC));
-    }
-    // A handler that comes on top once more takes the entry on top for the earlier one now. Where it was called before, it
-    // is passed over: it would be asked twice, and for ever.
-    for (lower, earlier) in EARLIER[..level].iter().enumerate() {
-        // SAFETY: null or leaked.
-        let action = unsafe { earlier.load(Ordering::Acquire).as_ref() };
-        if lower > 0 && action.is_some_and(|action| action.sa_sigaction == before.sa_sigaction) {
-            earlier.store(EARLIER[installed.below[lower]].load(Ordering::Acquire), Ordering::Release);
-        }
-    }
-    // Where a fault goes that is not ours must be known before the first one arrives.
-    EARLIER[level].store(Boxed::into_raw(Boxed::new_in(before, Own)), Ordering::Release);
-    signal::install(libc::SIGSEGV, ENTRIES[level])?;
-    installed.below[level] = installed.top;
-    installed.top = level;
-    installed.levels += 1;
-    Ok(())
-}
-
-/// The handler of one installation. docs/safety.md argues its rules; in short: nothing here allocates, panics, takes a
-/// lock that is not ours, touches thread-local state, or leaves `errno` changed.
-extern "C" fn entry<const LEVEL: usize>(number: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    on_fault(&EARLIER[LEVEL], number, info, context);
-}
-
-fn on_fault(
-    earlier: &AtomicPtr<signal::Action>,
-    number: c_int,
-    info: *mut libc::siginfo_t,
-    context: *mut libc::c_void,
-) {
-    // SAFETY: the kernel hands a handler with SA_SIGINFO a siginfo_t and a ucontext_t, both on this stack.
-    let (info_ref, context_ref) = unsafe { (&*info, &mut *context.cast::<libc::ucontext_t>()) };
-    // A signal that somebody sent carries no fault address.
-    let is_fault = info_ref.si_code > 0;
-    // SAFETY: the address is part of the siginfo_t; it only means something for a fault.
-    let address = unsafe { info_ref.si_addr() }.addr();
-    // SAFETY: reads this thread's errno, which belongs to the interrupted code.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    let saved = unsafe { *errno };
-    if !(is_fault && resolve(address, context_ref)) {
-        pass_on(earlier, number, info, context, &context_ref.uc_sigmask);
-    }
-    // SAFETY: as above.
-    unsafe { *errno = saved };
+    handlers::reinstall()
 }
 
 /// True if the fault was ours, whether it could be resolved or not.
-fn resolve(address: usize, context: &mut libc::ucontext_t) -> bool {
-    let Some(arena) = Arena::get() else { return false };
-    if !arena.contains(address) {
-        return false;
-    }
-    if !has_room(&context.uc_stack) {
+fn resolve(fault: &mut Fault<'_>) -> bool {
+    let address = fault.address;
+    let Some(routes) = Routes::get().filter(|routes| routes.contains(address)) else { return false };
+    if !fault.has_room(STACK - BEFORE) {
         report::no_stack();
         std::process::abort();
     }
     if owner::is_forked_child() {
-        report::say(format_args!(
-            "{address:#x} lies in a region, and regions do not cross fork(2): this process is a child of their owner"
-        ));
+        report::of_parent(address);
         return false;
     }
-    let (space, offset) = match arena.find(address) {
-        Some((Owner::Region(space), offset)) => (space, offset),
-        Some((Owner::Snapshot(frozen), offset)) => {
-            return frozen.is_revoked_at(offset) && raise_revoked(frozen.pool(), address, context);
+    let (region, offset) = match routes.find(address) {
+        Some((Owner::Region(region), offset)) => (region, offset),
+        Some((Owner::Snapshot(snapshot), offset)) => {
+            return snapshot.is_revoked_at(offset) && raise_revoked(snapshot.pool(), fault);
         }
         None => return false,
     };
-    if !is_write(context) {
+    if !fault.is_write() {
         // All of a region can be read at any time, but for what was taken away from it.
-        return space.is_revoked_at(offset) && raise_revoked(space.pool(), address, context);
+        return region.is_revoked_at(offset) && raise_revoked(region.pool(), fault);
     }
     let started = now();
-    if let Err(reason) = space.resolve(offset) {
-        report::unresolved(space.pool(), address, reason);
-        raise_bus_error(address, context);
+    match region.resolve(offset) {
+        Ok(_) => {}
+        Err(reason) => raise(region.pool(), fault, reason),
     }
-    space.counters.record_handler(now().saturating_sub(started));
+    region.counters.record_handler(now().saturating_sub(started));
     true
 }
 
-/// Whether enough is left of the alternate stack, if we are on one. What lies below it may be anything, and is not ours.
-fn has_room(stack: &libc::stack_t) -> bool {
-    let here = 0_u8;
-    let left = (&raw const here).addr().wrapping_sub(stack.ss_sp.addr());
-    stack.ss_flags & libc::SS_DISABLE != 0 || left >= stack.ss_size || left >= STACK - BEFORE
-}
-
 /// For an access to what was taken away. True, since the fault was ours.
-fn raise_revoked(pool: &PoolCore<Linux>, address: usize, context: &mut libc::ucontext_t) -> bool {
-    report::unresolved(pool, address, Unresolved::Revoked);
-    raise_bus_error(address, context);
+fn raise_revoked(pool: &PoolCore<Linux>, fault: &mut Fault<'_>) -> bool {
+    raise(pool, fault, Unresolved::Revoked);
     true
 }
 
 /// For an access that cannot be completed. Without the signal it would be repeated for ever, so then the process is aborted.
-fn raise_bus_error(address: usize, context: &mut libc::ucontext_t) {
-    if let Err(error) = signal::raise_bus_error(address, &mut context.uc_sigmask) {
-        report::unraisable(address, error);
+fn raise(pool: &PoolCore<Linux>, fault: &mut Fault<'_>, reason: Unresolved) {
+    report::unresolved(pool, fault.address, reason);
+    if let Err(error) = fault.raise_bus_error() {
+        report::unraisable(fault.address, error);
         std::process::abort();
     }
-}
-
-/// Whether the processor was writing.
-#[cfg(target_arch = "x86_64")]
-fn is_write(context: &libc::ucontext_t) -> bool {
-    // Bit 1 of the page fault's error code: Intel SDM volume 3, 4.7.
-    context.uc_mcontext.gregs[libc::REG_ERR as usize] & 0b10 != 0
-}
-
-/// Whether the processor was writing: not told here, and a read of a region never faults.
-#[cfg(not(target_arch = "x86_64"))]
-fn is_write(_context: &libc::ucontext_t) -> bool {
-    true
-}
-
-/// Hands a fault to the earlier handler, as the kernel would have.
-fn pass_on(
-    earlier: &AtomicPtr<signal::Action>,
-    number: c_int,
-    info: *mut libc::siginfo_t,
-    context: *mut libc::c_void,
-    interrupted: &libc::sigset_t,
-) {
-    // SAFETY: null or leaked.
-    let Some(action) = (unsafe { earlier.load(Ordering::Acquire).as_ref() }) else { return die_of(number, info) };
-    match action.sa_sigaction {
-        libc::SIG_DFL => die_of(number, info),
-        // The kernel does not let a fault be ignored; a signal that was sent it does.
-        // SAFETY: `info` is the kernel's.
-        libc::SIG_IGN if unsafe { (*info).si_code } > 0 => die_of(number, info),
-        libc::SIG_IGN => {}
-        handler => {
-            if action.sa_flags & libc::SA_RESETHAND != 0 {
-                earlier.store(ptr::null_mut(), Ordering::Release);
-            }
-            set_mask_for(number, action, interrupted);
-            if action.sa_flags & libc::SA_SIGINFO != 0 {
-                // SAFETY: a handler with SA_SIGINFO has this type; the program installed it for this signal.
-                let handler: signal::Handler = unsafe { core::mem::transmute(handler) };
-                handler(number, info, context);
-            } else {
-                // SAFETY: a handler without SA_SIGINFO has this type.
-                let handler: extern "C" fn(c_int) = unsafe { core::mem::transmute(handler) };
-                handler(number);
-            }
-        }
-    }
-}
-
-/// The default action: as soon as we return the instruction is repeated, faults again, and ends the process with the
-/// right signal and a core that shows the culprit. A signal that was sent is not repeated by itself: it is sent again.
-fn die_of(number: c_int, info: *mut libc::siginfo_t) {
-    signal::set_default(number);
-    // SAFETY: `info` is the kernel's.
-    if unsafe { (*info).si_code } <= 0 {
-        // SAFETY: sends a signal to this process.
-        unsafe { libc::raise(number) };
-    }
-}
-
-/// Blocks what the kernel would have blocked while `action` runs, and no more: it may never return (`siglongjmp`).
-fn set_mask_for(number: c_int, action: &signal::Action, interrupted: &libc::sigset_t) {
-    let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: initialises the set.
-    unsafe { libc::sigemptyset(mask.as_mut_ptr()) };
-    for candidate in 1..=64 {
-        // SAFETY: reads two sets; numbers the kernel does not know are answered with an error, which is not 1.
-        let blocked = unsafe {
-            libc::sigismember(interrupted, candidate) == 1 || libc::sigismember(&action.sa_mask, candidate) == 1
-        };
-        if blocked || (candidate == number && action.sa_flags & libc::SA_NODEFER == 0) {
-            // SAFETY: adds to the set made above.
-            unsafe { libc::sigaddset(mask.as_mut_ptr(), candidate) };
-        }
-    }
-    // SAFETY: the set was made above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask.as_ptr(), ptr::null_mut()) };
 }

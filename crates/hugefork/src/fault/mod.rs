@@ -1,13 +1,12 @@
 //! Page faults: how they are resolved and how they reach us.
 //!
 //! ```text
-//!   write to a region ─▶ SIGSEGV ─▶ delivery ─▶ arena: which region? ─▶ resolver ─▶ return, the write is repeated
+//!   write to a region ─▶ SIGSEGV ─▶ delivery ─▶ route: which region? ─▶ region/fault ─▶ return, the write is repeated
 //!                                      │ not ours                          │ cannot
 //!                                      ▼                                   ▼
-//!                              the earlier handler               one line on stderr, SIGBUS
+//!                              the earlier handler               report: one line; SIGBUS
 //! ```
 
 pub(crate) mod delivery;
-pub(crate) mod history;
-pub(crate) mod report;
-pub(crate) mod resolver;
+mod report;
+pub(crate) mod route;

@@ -1,51 +1,12 @@
-//! The one line that an unresolvable fault leaves on standard error. No allocation, no lock: a buffer on the stack and one
-//! `write(2)`.
+//! The one line that an unresolvable fault leaves on standard error.
 
-use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::stdio::stderr;
-
-use super::resolver::Unresolved;
-use crate::error::SystemError;
 use crate::pool::core::PoolCore;
-use crate::sys::Sys;
+use crate::region::unresolved::Unresolved;
 use crate::sys::linux::signal;
-
-/// Longer lines are cut.
-const LINE: usize = 400;
-
-struct Line {
-    bytes: [u8; LINE],
-    len: usize,
-}
-
-impl Write for Line {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let fits = text.len().min(LINE - self.len);
-        self.bytes[self.len..self.len + fits].copy_from_slice(&text.as_bytes()[..fits]);
-        self.len += fits;
-        Ok(())
-    }
-}
-
-/// Writes one line to standard error. Whatever goes wrong with that is nobody's concern any more.
-pub(crate) fn say(message: fmt::Arguments<'_>) {
-    // One byte is kept for the end of the line.
-    let mut line = Line { bytes: [b'\n'; LINE], len: 0 };
-    let _ = write!(line, "hugefork: {message}");
-    let end = line.len.min(LINE - 1);
-    line.bytes[end] = b'\n';
-    let _ = rustix::io::write(stderr(), &line.bytes[..=end]);
-}
-
-/// Says that a failed call could not be undone.
-pub(crate) fn lost<S: Sys>(pool: &PoolCore<S>, address: usize, error: SystemError) {
-    say(format_args!(
-        "pool `{}`: the kernel refused to map a block at {address:#x} and to put back what was there: {error}; aborting",
-        pool.name
-    ));
-}
+use crate::sys::linux::stderr::{say, say_plainly};
+use crate::sys::{Sys, SystemError};
 
 /// Says that the process cannot be told of an access that cannot be completed.
 pub(super) fn unraisable(address: usize, error: SystemError) {
@@ -62,11 +23,18 @@ pub(super) fn small_stack(has: usize, needed: usize) {
     ));
 }
 
+/// Says why a child of `fork(2)` faults on what its parent has.
+pub(super) fn of_parent(address: usize) {
+    say(format_args!(
+        "{address:#x} lies in a region, and regions do not cross fork(2): this process is a child of their owner"
+    ));
+}
+
 /// Says that the handler has no room to say more.
 pub(super) fn no_stack() {
     const LINE: &str = "hugefork: this thread's alternate signal stack is too small to resolve a fault of a region: take one of \
                         getauxval(AT_MINSIGSTKSZ) + 8 KiB, or none; aborting\n";
-    let _ = rustix::io::write(stderr(), LINE.as_bytes());
+    say_plainly(LINE);
 }
 
 /// The address of the last line about an access.
@@ -75,7 +43,7 @@ static SAID: AtomicUsize = AtomicUsize::new(0);
 /// Says why an access to `address` cannot be completed, and what would have prevented it. Not once more where a handler has
 /// put the default back and has the access repeated, to die of it: Rust's own does.
 pub(super) fn unresolved<S: Sys>(pool: &PoolCore<S>, address: usize, reason: Unresolved) {
-    if SAID.swap(address, Ordering::Relaxed) == address && signal::is_default(libc::SIGBUS) {
+    if SAID.swap(address, Ordering::Relaxed) == address && signal::is_bus_error_default() {
         return;
     }
     let name = &pool.name;

@@ -1,24 +1,24 @@
 //! Every byte that was ever interesting, every entry against what is mapped, every block's references against its holders,
-//! every booking, every mapping against the budget.
+//! every reservation, every mapping against the budget.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::is_interesting;
 use super::world::World;
-use crate::options::Reserve;
 use crate::pool::frames::Content;
-use crate::space::Space;
+use crate::region::core::RegionCore;
 use crate::sys::Access;
 use crate::sys::soft::{Page, SoftMmu};
 use crate::table::Entry;
 use crate::table::split::SplitPage;
+use crate::terms::options::Reserve;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 impl World {
     pub(super) fn check(&mut self) {
         self.notice_what_was_dropped();
         let mut holders = vec![0u32; self.shape.blocks];
-        let (mut mappings, mut booked) = (0, 0);
+        let (mut mappings, mut reserved) = (0, 0);
         for model in &self.regions {
             let space = &model.space;
             for index in 0..space.table.len() {
@@ -26,22 +26,24 @@ impl World {
                 if let Some(block) = entry.block() {
                     holders[block.index()] += 1;
                 }
-                booked += usize::from(space.table.is_booked(EntryIndex(index)));
+                reserved += usize::from(space.table.is_reserved(EntryIndex(index)));
                 self.check_entry(space, index, entry);
                 assert!(entry != Entry::Revoked || model.reserve == Reserve::None, "revoked in spite of a reservation");
             }
             let is_there = |offset: usize| !model.is_revoked(offset, self.shape.block);
-            self.check_bytes(&model.bytes, is_there, |offset| self.mmu().load(space.addresses.base + offset).unwrap());
+            self.check_bytes(&model.bytes, is_there, |offset| {
+                self.mmu().load(space.addresses.base() + offset).unwrap()
+            });
             let count = |is: fn(&Entry) -> bool| space.table.iter().filter(is).count();
             let atomic = |count: &AtomicUsize| count.load(Ordering::Relaxed);
-            assert_eq!(atomic(&space.lazy_blocks), count(|entry| matches!(entry, Entry::Lazy(_))));
-            assert_eq!(atomic(&space.revoked), count(|entry| *entry == Entry::Revoked));
+            assert_eq!(atomic(&space.books.lazy_blocks), count(|entry| matches!(entry, Entry::Lazy(_))));
+            assert_eq!(atomic(&space.books.revoked), count(|entry| *entry == Entry::Revoked));
             mappings += space.addresses.mappings();
         }
         for model in &self.snapshots {
-            let entries = model.frozen.entries();
+            let entries = &model.frozen.entries;
             entries.iter().filter_map(Entry::block).for_each(|block| holders[block.index()] += 1);
-            booked += (0..entries.len()).filter(|&index| entries.is_booked(EntryIndex(index))).count();
+            reserved += (0..entries.len()).filter(|&index| entries.is_reserved(EntryIndex(index))).count();
             let is_there = |offset: usize| entries.get(EntryIndex(offset / self.shape.block)) != Entry::Revoked;
             assert!(model.reserve == Reserve::None || !model.frozen.is_revoked(), "revoked in spite of a reservation");
             self.check_bytes(&model.bytes, is_there, |offset| {
@@ -80,7 +82,7 @@ impl World {
         assert!(unaccounted <= leaked, "{unaccounted} blocks lost, {leaked} counted as leaked");
         let held = (0..self.shape.blocks as u32).filter(|&block| self.pool.frames.references(BlockId(block)) > 0);
         assert_eq!(self.pool.frames.free() + held.count(), self.shape.blocks);
-        assert_eq!(self.pool.frames.reserved(), booked, "bookings");
+        assert_eq!(self.pool.frames.reserved(), reserved, "reservations");
         self.check_zeroed();
         assert_eq!(self.mmu().budget_used(), mappings, "the budget is off");
     }
@@ -114,7 +116,7 @@ impl World {
                 }
                 model.lazy[page] = false;
                 let now = [start, start + 1, start + BASE_PAGE - 1]
-                    .map(|offset| self.pool.sys.load(model.space.addresses.base + offset).unwrap());
+                    .map(|offset| self.pool.sys.load(model.space.addresses.base() + offset).unwrap());
                 if now == [0; 3] {
                     model.bytes[start..start + BASE_PAGE].fill(0);
                 }
@@ -122,31 +124,31 @@ impl World {
         }
     }
 
-    fn check_entry(&self, space: &Space<SoftMmu>, index: usize, entry: Entry) {
+    fn check_entry(&self, space: &RegionCore<SoftMmu>, index: usize, entry: Entry) {
         let split = space.table.split(EntryIndex(index)).filter(|_| matches!(entry, Entry::Split(_)));
         for (nth, page) in (space.address_of(index)..space.address_of(index + 1)).step_by(BASE_PAGE).enumerate() {
             let offset = |block| self.pool.offset(block) + (page - space.address_of(index));
             let is_alone = |block| self.pool.frames.references(block) == 1;
             match (entry, self.mmu().page(page).expect("a region is mapped everywhere")) {
                 (Entry::Zero, Page::Zeros) | (Entry::Revoked, Page::Hidden) => {}
-                (Entry::Private(block), Page::Memory { offset: at, access: Access::ReadWrite }) => {
+                (Entry::Private(block), Page::Memory { start: at, access: Access::ReadWrite }) => {
                     assert_eq!(at, offset(block));
                     assert!(is_alone(block), "writable, and held by others");
                 }
-                (Entry::Shared(block) | Entry::Borrowed(block), Page::Memory { offset: at, access })
+                (Entry::Shared(block) | Entry::Borrowed(block), Page::Memory { start: at, access })
                     if at == offset(block) =>
                 {
                     // Writable only if a protection failed, and then nobody else may hold it.
                     assert!(access == Access::Read || is_alone(block), "writable and shared");
                 }
-                (Entry::Lazy(block), Page::Memory { offset: at, access: Access::Read }) if at == offset(block) => {}
+                (Entry::Lazy(block), Page::Memory { start: at, access: Access::Read }) if at == offset(block) => {}
                 (Entry::Split(block), shown) => match (split.expect("pages").get(nth), shown) {
                     (SplitPage::Dropped, Page::Zeros) => assert!(is_alone(block), "a block with holes is shared"),
-                    (SplitPage::Lazy, Page::Memory { offset: at, access: Access::Read }) if at == offset(block) => {}
-                    (SplitPage::Readable, Page::Memory { offset: at, access }) if at == offset(block) => {
+                    (SplitPage::Lazy, Page::Memory { start: at, access: Access::Read }) if at == offset(block) => {}
+                    (SplitPage::Readable, Page::Memory { start: at, access }) if at == offset(block) => {
                         assert!(access == Access::Read || is_alone(block), "writable and shared");
                     }
-                    (SplitPage::Writable, Page::Memory { offset: at, access: Access::ReadWrite }) => {
+                    (SplitPage::Writable, Page::Memory { start: at, access: Access::ReadWrite }) => {
                         assert!(at == offset(block) && is_alone(block));
                     }
                     (page, shown) => panic!("{page:?} of {index}, mapped {shown:?}"),
@@ -170,7 +172,7 @@ impl World {
 }
 
 /// Whether the engine holds that the page at `offset` may be dropped.
-pub(super) fn is_lazy(space: &Space<SoftMmu>, offset: usize, block: usize) -> bool {
+pub(super) fn is_lazy(space: &RegionCore<SoftMmu>, offset: usize, block: usize) -> bool {
     let index = EntryIndex(offset / block);
     match space.table.get(index) {
         Entry::Lazy(_) => true,

@@ -6,23 +6,24 @@ use hugefork_kernels::Kernels;
 
 use super::check::{is_lazy, mmu_fits};
 use super::{Op, Shape, interesting, sub_range};
-use crate::fault::resolver::Unresolved;
-use crate::fixed::Fixed;
-use crate::frozen::Frozen;
-use crate::options::{OnLimit, RegionOptions, Reserve};
 use crate::own::Counted;
-use crate::pool::ahead::{Ahead, Got};
+use crate::own::fixed::Fixed;
+use crate::pool::ahead::Ahead;
 use crate::pool::core::PoolCore;
 use crate::pool::holders::Droppable;
-use crate::pool::room::Found;
+use crate::pool::shortage::Found;
 use crate::pool::stock::Stock;
-use crate::space::Space;
+use crate::pool::supply::Got;
+use crate::region::core::RegionCore;
+use crate::region::unresolved::Unresolved;
+use crate::snapshot::core::SnapshotCore;
 use crate::sys::soft::{Call, SoftMmu};
 use crate::table::Entry;
+use crate::terms::options::{OnLimit, RegionOptions, Reserve};
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
 
 pub(super) struct RegionModel {
-    pub(super) space: Fixed<Space<SoftMmu>>,
+    pub(super) space: Fixed<RegionCore<SoftMmu>>,
     pub(super) bytes: Vec<u8>,
     /// Pages that may be dropped.
     pub(super) lazy: Vec<bool>,
@@ -32,7 +33,7 @@ pub(super) struct RegionModel {
 }
 
 impl RegionModel {
-    pub(super) fn new(space: Fixed<Space<SoftMmu>>, bytes: Vec<u8>, reserve: Reserve) -> RegionModel {
+    pub(super) fn new(space: Fixed<RegionCore<SoftMmu>>, bytes: Vec<u8>, reserve: Reserve) -> RegionModel {
         let lazy = vec![false; bytes.len() / BASE_PAGE];
         RegionModel { space, bytes, lazy, pins: Vec::new(), reserve }
     }
@@ -54,7 +55,7 @@ impl RegionModel {
 }
 
 pub(super) struct SnapshotModel {
-    pub(super) frozen: Fixed<Frozen<SoftMmu>>,
+    pub(super) frozen: Fixed<SnapshotCore<SoftMmu>>,
     pub(super) bytes: Vec<u8>,
     pub(super) reserve: Reserve,
 }
@@ -102,7 +103,7 @@ impl World {
     pub(super) fn write(&mut self, region: usize, offset: usize, value: u8) {
         let (mmu, block) = (&self.pool.sys, self.shape.block);
         let model = &mut self.regions[region];
-        let address = model.space.addresses.base + offset;
+        let address = model.space.addresses.base() + offset;
         let is_first = model.space.table.get(EntryIndex(offset / block)) == Entry::Zero;
         let failing = mmu.failure_pending();
         for _ in 0..3 {
@@ -122,7 +123,7 @@ impl World {
                     );
                     // A region that was told to leave its reservation, by a discard that found no other block, is not promised any.
                     let index = EntryIndex(offset / block);
-                    assert!(!(is_first && model.space.table.is_booked(index)), "a block was promised");
+                    assert!(!(is_first && model.space.table.is_reserved(index)), "a block was promised");
                     return;
                 }
                 Err(Unresolved::TooManyMappings) => return assert!(!mmu_fits(mmu)),
@@ -143,7 +144,7 @@ impl World {
                 let len = (blocks % self.shape.blocks + 1) * self.shape.block;
                 let options = options(*with, self.shape.block);
                 if self.regions.len() < 5
-                    && let Ok(space) = Space::zeros(&self.pool, len, options)
+                    && let Ok(space) = RegionCore::zeros(&self.pool, len, options)
                 {
                     self.regions.push(RegionModel::new(space, vec![0; len], options.reserve));
                 }
@@ -158,7 +159,8 @@ impl World {
                 let options = options(*with, self.shape.block);
                 if let Some(at) = region(at)
                     && self.regions.len() < 5
-                    && let Ok(space) = self.regions[at].space.freeze().and_then(|frozen| frozen.share(options))
+                    && let Ok(space) =
+                        self.regions[at].space.freeze().and_then(|frozen| RegionCore::of_snapshot(&frozen, options))
                 {
                     // Copies of pinned blocks may have needed blocks.
                     self.notice_what_was_dropped();
@@ -182,8 +184,10 @@ impl World {
             Op::ForkSnapshot { snapshot: at } => {
                 if let Some(at) = snapshot(at)
                     && self.regions.len() < 5
-                    && let Ok(space) =
-                        self.snapshots[at].frozen.duplicate().and_then(|it| it.share(RegionOptions::new()))
+                    && let Ok(space) = self.snapshots[at]
+                        .frozen
+                        .duplicate()
+                        .and_then(|it| RegionCore::of_snapshot(&it, RegionOptions::new()))
                 {
                     let bytes = self.snapshots[at].bytes.clone();
                     self.regions.push(RegionModel::new(space, bytes, Reserve::None));
@@ -298,7 +302,7 @@ impl World {
                                 if model.is_revoked(offset, self.shape.block) {
                                     continue;
                                 }
-                                let now = self.pool.sys.load(model.space.addresses.base + offset).unwrap();
+                                let now = self.pool.sys.load(model.space.addresses.base() + offset).unwrap();
                                 assert!(now == 0 || now == model.bytes[offset]);
                                 model.bytes[offset] = now;
                             }
@@ -323,7 +327,7 @@ impl World {
                     self.notice_what_was_dropped();
                     let model = &mut self.regions[at];
                     if prepared.is_ok() {
-                        let base = model.space.addresses.base;
+                        let base = model.space.addresses.base();
                         for offset in range.step_by(BASE_PAGE) {
                             let keep = self.pool.sys.load(base + offset).unwrap();
                             assert_eq!(self.pool.sys.store(base + offset, keep), Ok(()), "prepared and faults");

@@ -2,21 +2,19 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hugefork_kernels::{Kernels, Side, Target, Use};
 
 use super::ahead::Ahead;
 use super::frames::{Content, Frames, Taken, Wanted};
 use super::holders::Holders;
-use super::ranges::Ranges;
+use super::homes::Homes;
 use super::stock::Stock;
-use crate::error::{RegionError, SystemError};
 use crate::own::Counted;
-use crate::stats::Registry;
-use crate::sync::SignalsBlocked;
-use crate::sys::Sys;
-use crate::table::Booked;
+use crate::stats::counters::Registry;
+use crate::sys::{Sys, SystemError};
+use crate::table::Reserved;
+use crate::terms::error::RegionError;
 use crate::units::{BlockId, BlockSize, HUGE_PAGE};
 
 /// One pool. Regions, snapshots and their holders share it and keep it alive.
@@ -34,7 +32,7 @@ pub(crate) struct PoolCore<S: Sys> {
     pub(crate) holders: Holders,
     /// Counts calls of `lazy_free`, so that what was freed first is dropped first.
     pub(crate) marks: AtomicU32,
-    homes: Mutex<Ranges>,
+    pub(crate) homes: Counted<Homes>,
 }
 
 impl<S: Sys> PoolCore<S> {
@@ -59,7 +57,7 @@ impl<S: Sys> PoolCore<S> {
             leaked: AtomicUsize::new(0),
             holders: Holders::default(),
             marks: AtomicU32::new(0),
-            homes: Mutex::new(Ranges::new(blocks)),
+            homes: Counted::new(Homes::new(blocks)),
         }
     }
 
@@ -137,10 +135,10 @@ impl<S: Sys> PoolCore<S> {
         Ok(())
     }
 
-    /// A new block with what is in `block`, which the caller holds: one that is `booked` for it, or any. Others may write to
+    /// A new block with what is in `block`, which the caller holds: one that is `reserved` for it, or any. Others may write to
     /// `block` meanwhile only if it is pinned, which leaves it open which of their writes are in the copy.
-    pub(crate) fn copy_of(&self, block: BlockId, booked: Booked) -> Result<BlockId, Shortage> {
-        let taken = self.frames.take(block, 0, 0, Wanted::Any, booked).ok_or(Shortage::Blocks)?;
+    pub(crate) fn copy_of(&self, block: BlockId, reserved: Reserved) -> Result<BlockId, Shortage> {
+        let taken = self.frames.take(block, 0, 0, Wanted::Any, reserved).ok_or(Shortage::Blocks)?;
         self.note_taken(taken);
         let (new, len) = (taken.first, self.block_size.bytes());
         if self.frames.content(new) == Content::Fresh
@@ -192,33 +190,29 @@ impl<S: Sys> PoolCore<S> {
     /// Takes a holder of a block away; the last one gives it back to the pool, where it may be zeroed. True if it was the
     /// last.
     pub(crate) fn release(&self, block: BlockId) -> bool {
-        self.release_and(block, Booked::No)
+        self.release_and(block, Reserved::No)
     }
 
-    /// As [`PoolCore::release`]; the last holder may keep the block booked for its entry.
-    pub(crate) fn release_and(&self, block: BlockId, keep: Booked) -> bool {
+    /// As [`PoolCore::release`]; the last holder may keep the block reserved for its entry.
+    pub(crate) fn release_and(&self, block: BlockId, keep: Reserved) -> bool {
         let was_last = self.frames.drop_reference(block, keep);
         if was_last {
-            self.nudge_stock();
+            self.stock.nudge(&self.frames);
         }
         was_last
+    }
+
+    /// Tells the pool's threads of blocks that were just taken. For the fault handler.
+    pub(crate) fn note_taken(&self, taken: Taken) {
+        self.ahead.note_taken(&self.frames, taken);
+        self.stock.nudge(&self.frames);
     }
 
     /// Gives blocks back that were taken for nothing.
     pub(crate) fn give_back(&self, taken: Taken) {
         taken.blocks().for_each(|block| {
-            self.release_and(block, taken.booked);
+            self.release_and(block, taken.reserved);
         });
-    }
-
-    /// Sets a range of `count` neighbouring blocks aside as the place where a region would like its blocks, so that
-    /// neighbours in the region are neighbours in the pool and their mappings merge. A wish: the blocks in it may be
-    /// taken by others, and there may be no such range. Runs of small blocks start at 2 MiB boundaries where they do in the
-    /// region, so that a run of 2 MiB is mapped by one huge entry.
-    pub(crate) fn claim_home(this: &Counted<Self>, count: usize) -> Option<Home<S>> {
-        let _signals = SignalsBlocked::new();
-        let blocks = this.homes().take(count, (HUGE_PAGE / this.block_size.bytes()).max(1))?;
-        Some(Home { pool: this.clone(), blocks })
     }
 
     /// The error for a fault or call that found no free block.
@@ -234,10 +228,6 @@ impl<S: Sys> PoolCore<S> {
     pub(crate) fn leak(&self, blocks: usize) {
         self.leaked.fetch_add(blocks, Ordering::Relaxed);
     }
-
-    fn homes(&self) -> MutexGuard<'_, Ranges> {
-        self.homes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Why there is no new block.
@@ -247,23 +237,4 @@ pub(crate) enum Shortage {
     Blocks,
     /// One is, and the kernel gives no memory for it.
     Memory(SystemError),
-}
-
-/// A range of blocks that a region would like to live in, until this is dropped.
-pub(crate) struct Home<S: Sys> {
-    pool: Counted<PoolCore<S>>,
-    blocks: Range<usize>,
-}
-
-impl<S: Sys> Home<S> {
-    pub(crate) fn first(&self) -> BlockId {
-        BlockId(self.blocks.start as u32)
-    }
-}
-
-impl<S: Sys> Drop for Home<S> {
-    fn drop(&mut self) {
-        let _signals = SignalsBlocked::new();
-        self.pool.homes().give_back(self.blocks.clone());
-    }
 }

@@ -13,7 +13,7 @@
 //! Invariant: a block's free bit is set exactly when its reference count is zero and nobody is taking it. Taking clears
 //! the bit first, giving back sets it last, so whoever clears the bit owns the word.
 //!
-//! Free blocks are either available or booked for an entry of a region with a reservation, by number, not by name:
+//! Free blocks are either available or reserved for an entry of a region with a reservation, by number, not by name:
 //! `available + reserved` is the number of free bits, but for those that change hands at the moment.
 
 use core::ops::Range;
@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use crate::own::{self, Boxed};
 use crate::sync::{self, Bell};
-use crate::table::Booked;
+use crate::table::Reserved;
 use crate::units::BlockId;
 
 /// What a block holds when it is taken.
@@ -77,11 +77,14 @@ pub(crate) struct Taken {
     pub(crate) first: BlockId,
     pub(crate) wanted: BlockId,
     pub(crate) count: usize,
-    /// Whether they were booked for the entries that they are for.
-    pub(crate) booked: Booked,
+    /// Whether they were reserved for the entries that they are for.
+    pub(crate) reserved: Reserved,
 }
 
 impl Taken {
+    /// No blocks.
+    pub(crate) const NONE: Taken = Taken { first: BlockId(0), wanted: BlockId(0), count: 0, reserved: Reserved::No };
+
     /// The blocks, in order.
     pub(crate) fn blocks(self) -> impl Iterator<Item = BlockId> {
         (0..self.count).map(move |by| self.first.offset(by))
@@ -105,14 +108,14 @@ pub(crate) struct Frames {
     /// Blocks that may still be taken. Lowered before a bit is cleared and raised after one is set, so that whoever
     /// lowered it finds a bit.
     available: AtomicUsize,
-    /// Blocks that are booked for entries.
+    /// Blocks that are reserved for entries.
     reserved: AtomicUsize,
     /// Goes up when a holder may have become the only one of a block, or something else happened after which lazily freed
     /// blocks that could not be dropped can.
     changes: AtomicU64,
     /// Takers of runs, who book more than they may find: `[ started : 32 | under way : 32 ]`.
     runs: AtomicU64,
-    /// Rung when a block, a reference or a booking has been given back.
+    /// Rung when a block, a reference or a reservation has been given back.
     pub(crate) given_back: Bell,
 }
 
@@ -161,12 +164,12 @@ impl Frames {
         self.words.len()
     }
 
-    /// Blocks that nobody holds and that are booked for nobody.
+    /// Blocks that nobody holds and that are reserved for nobody.
     pub(crate) fn available(&self) -> usize {
         self.available.load(Ordering::Relaxed)
     }
 
-    /// Blocks that are booked.
+    /// Blocks that are reserved.
     pub(crate) fn reserved(&self) -> usize {
         self.reserved.load(Ordering::Relaxed)
     }
@@ -207,28 +210,28 @@ impl Frames {
     /// Takes the block `near` if it is free, else the next free one after it, and then those of its `before` neighbours
     /// on the left and `after` on the right that are free without a gap. `None`: the pool is full.
     ///
-    /// All taken blocks have one reference, the caller's; what is in them is in [`Frames::content`]. If `booked`, the caller
-    /// answers for a booking for each of these blocks, and the pool cannot be full.
+    /// All taken blocks have one reference, the caller's; what is in them is in [`Frames::content`]. If `reserved`, the caller
+    /// answers for a reservation for each of these blocks, and the pool cannot be full.
     pub(crate) fn take(
         &self,
         near: BlockId,
         before: usize,
         after: usize,
         wanted: Wanted,
-        booked: Booked,
+        reserved: Reserved,
     ) -> Option<Taken> {
         const START: u64 = 1 << 32 | 1;
         let is_run = before + after > 0;
-        if booked == Booked::No {
+        if reserved == Reserved::No {
             self.insist(|| self.book(1, 1))?;
         }
         if is_run {
             self.runs.fetch_add(START, Ordering::SeqCst);
         }
-        let neighbours = match booked {
-            Booked::Yes => before + after,
-            Booked::No if is_run => self.book(0, before + after).unwrap_or(0),
-            Booked::No => 0,
+        let neighbours = match reserved {
+            Reserved::Yes => before + after,
+            Reserved::No if is_run => self.book(0, before + after).unwrap_or(0),
+            Reserved::No => 0,
         };
         self.wait_for(near);
         let wanted = match wanted {
@@ -246,15 +249,15 @@ impl Frames {
             left -= 1;
         }
         let count = (last.0 - first.0 + 1) as usize;
-        match booked {
-            Booked::Yes => self.reserved.fetch_sub(count, Ordering::Relaxed),
-            Booked::No => self.available.fetch_add(left, Ordering::Release),
+        match reserved {
+            Reserved::Yes => self.reserved.fetch_sub(count, Ordering::Relaxed),
+            Reserved::No => self.available.fetch_add(left, Ordering::Release),
         };
         if is_run {
             self.runs.fetch_sub(1, Ordering::SeqCst);
             self.given_back.ring();
         }
-        Some(Taken { first, wanted, count, booked })
+        Some(Taken { first, wanted, count, reserved })
     }
 
     /// Books blocks for `count` entries; all or none.
@@ -264,7 +267,7 @@ impl Frames {
         Some(())
     }
 
-    /// Gives `count` bookings up.
+    /// Gives `count` reservations up.
     pub(crate) fn unreserve(&self, count: usize) {
         self.reserved.fetch_sub(count, Ordering::Relaxed);
         self.available.fetch_add(count, Ordering::Release);
@@ -279,13 +282,18 @@ impl Frames {
             return None;
         }
         let first = near.index() / 64;
-        let words = self.zeroed.get(first..)?.iter().take(WORDS);
-        words.enumerate().find_map(|(by, word)| {
-            let skipped = if by == 0 { low_bits(near.index() % 64) } else { 0 };
-            let bits = word.load(Ordering::Relaxed) & !skipped;
-            let block = BlockId(((first + by) * 64) as u32 + bits.trailing_zeros());
-            (bits != 0 && self.claim(block)).then_some(block)
-        })
+        let mut skipped = low_bits(near.index() % 64);
+        let mut at = first;
+        // A loop: iterators would take more of the handler's stack than it has, without optimisation.
+        while at < self.zeroed.len().min(first + WORDS) {
+            let bits = self.zeroed[at].load(Ordering::Relaxed) & !skipped;
+            let block = BlockId((at * 64) as u32 + bits.trailing_zeros());
+            if bits != 0 && self.claim(block) {
+                return Some(block);
+            }
+            (skipped, at) = (0, at + 1);
+        }
+        None
     }
 
     /// Takes a free block that needs clearing, at `from` or after it, out of the free list. It stays available: who
@@ -428,8 +436,8 @@ impl Frames {
     }
 
     /// Takes a holder away; the last one gives the block back to the pool with what is in it now, to whoever wants it or
-    /// booked for the holder's entry. True if it was the last.
-    pub(crate) fn drop_reference(&self, block: BlockId, keep: Booked) -> bool {
+    /// reserved for the holder's entry. True if it was the last.
+    pub(crate) fn drop_reference(&self, block: BlockId, keep: Reserved) -> bool {
         let before = self.words[block.index()].fetch_sub(ONE_REFERENCE, Ordering::Release);
         debug_assert!(before >= ONE_REFERENCE, "a free block lost a holder");
         let was_last = before / ONE_REFERENCE == 1;
@@ -441,8 +449,8 @@ impl Frames {
             fence(Ordering::Acquire);
             self.set_free(block, Content::decode(before));
             match keep {
-                Booked::Yes => self.reserved.fetch_add(1, Ordering::Release),
-                Booked::No => self.available.fetch_add(1, Ordering::Release),
+                Reserved::Yes => self.reserved.fetch_add(1, Ordering::Release),
+                Reserved::No => self.available.fetch_add(1, Ordering::Release),
             };
         }
         self.given_back.ring();

@@ -3,7 +3,7 @@
 use super::*;
 
 fn take(frames: &Frames, near: u32) -> Option<u32> {
-    frames.take(BlockId(near), 0, 0, Wanted::Any, Booked::No).map(|taken| {
+    frames.take(BlockId(near), 0, 0, Wanted::Any, Reserved::No).map(|taken| {
         assert_eq!((taken.first, taken.count), (taken.wanted, 1));
         taken.first.0
     })
@@ -27,7 +27,7 @@ fn every_block_is_given_once_and_then_none() {
         seen.sort_unstable();
         assert!(seen.iter().copied().eq(0..count as u32));
         assert_eq!(take(&frames, 0), None);
-        assert!(frames.drop_reference(BlockId(count as u32 - 1), Booked::No));
+        assert!(frames.drop_reference(BlockId(count as u32 - 1), Reserved::No));
         assert_eq!(take(&frames, 0), Some(count as u32 - 1));
     }
 }
@@ -40,8 +40,8 @@ fn a_block_comes_back_with_its_content_when_its_last_holder_goes() {
     frames.set_content(block, Content::Used);
     frames.add_reference(block);
     assert_eq!(frames.references(block), 2);
-    assert!(!frames.drop_reference(block, Booked::No));
-    assert!(frames.drop_reference(block, Booked::No));
+    assert!(!frames.drop_reference(block, Reserved::No));
+    assert!(frames.drop_reference(block, Reserved::No));
     assert_eq!(take(&frames, 1), Some(1));
     assert_eq!(frames.content(block), Content::Used);
 }
@@ -50,9 +50,9 @@ fn a_block_comes_back_with_its_content_when_its_last_holder_goes() {
 fn a_run_stops_at_its_limits_at_taken_blocks_and_at_both_ends() {
     let frames = Frames::new(100);
     take(&frames, 20).unwrap();
-    let run = |near, before, after| frames.take(BlockId(near), before, after, Wanted::Any, Booked::No);
+    let run = |near, before, after| frames.take(BlockId(near), before, after, Wanted::Any, Reserved::No);
     let taken = |first, wanted, count| {
-        Some(Taken { first: BlockId(first), wanted: BlockId(wanted), count, booked: Booked::No })
+        Some(Taken { first: BlockId(first), wanted: BlockId(wanted), count, reserved: Reserved::No })
     };
     assert_eq!(run(25, 15, 4), taken(21, 25, 9));
     assert_eq!(run(25, 2, 1), taken(30, 30, 2), "the next free one, with what is free around it");
@@ -69,14 +69,14 @@ fn zeroed_blocks_are_found_counted_and_given_once() {
     let all: Vec<u32> = (0..300).map(|_| take(&frames, 0).unwrap()).collect();
     for &block in &all {
         frames.set_content(BlockId(block), Content::Used);
-        frames.drop_reference(BlockId(block), Booked::No);
+        frames.drop_reference(BlockId(block), Reserved::No);
     }
     assert_eq!((frames.zeroed(), frames.used_and_free()), (0, 300));
     let block = frames.take_used(77).unwrap();
     assert_eq!((block, frames.available()), (BlockId(77), 300), "what is being cleared is still available");
     frames.put_back(block, Content::Clean);
     assert_eq!((frames.zeroed(), frames.used_and_free()), (1, 299));
-    let zeroed = || frames.take(BlockId(70), 0, 0, Wanted::Zeroed, Booked::No).unwrap();
+    let zeroed = || frames.take(BlockId(70), 0, 0, Wanted::Zeroed, Reserved::No).unwrap();
     let taken = zeroed();
     assert_eq!((taken.wanted, frames.content(taken.wanted)), (BlockId(77), Content::Clean));
     assert_eq!(zeroed().wanted, BlockId(70), "none is zeroed any more");
@@ -96,7 +96,7 @@ fn threads_never_share_a_block() {
                     if turn % 3 == 2 || mine.len() == 40 {
                         let block: BlockId = mine.swap_remove(turn as usize % mine.len());
                         assert_eq!(holders[block.index()].swap(0, Ordering::Relaxed), thread + 1);
-                        frames.drop_reference(block, Booked::No);
+                        frames.drop_reference(block, Reserved::No);
                     } else if let Some(block) = take(frames, turn * 31 % 130).map(BlockId) {
                         assert_eq!(holders[block.index()].swap(thread + 1, Ordering::Relaxed), 0);
                         mine.push(block);
@@ -104,7 +104,7 @@ fn threads_never_share_a_block() {
                 }
                 for block in mine {
                     holders[block.index()].store(0, Ordering::Relaxed);
-                    frames.drop_reference(block, Booked::No);
+                    frames.drop_reference(block, Reserved::No);
                 }
             });
         }
@@ -153,7 +153,7 @@ fn who_waits_for_a_block_that_is_being_cleared_sleeps() {
 #[test]
 fn who_waits_for_one_that_is_taking_a_run_sleeps() {
     let frames = Frames::new(4);
-    // A taker that has booked all blocks, and finds no neighbours.
+    // A taker that has reserved all blocks, and finds no neighbours.
     frames.runs.fetch_add(1 << 32 | 1, Ordering::SeqCst);
     assert_eq!(frames.book(4, 4), Some(4));
     let give = || {
@@ -164,17 +164,17 @@ fn who_waits_for_one_that_is_taking_a_run_sleeps() {
 }
 
 #[test]
-fn what_is_booked_is_for_those_who_booked_it() {
+fn what_is_reserved_is_for_those_who_booked_it() {
     let frames = Frames::new(10);
     frames.reserve(7).unwrap();
     assert_eq!((frames.available(), frames.reserved(), frames.free()), (3, 7, 10));
     assert_eq!(frames.reserve(4), None);
     (0..3).for_each(|_| assert!(take(&frames, 0).is_some()));
-    assert_eq!(take(&frames, 0), None, "the rest is booked");
-    let booked = frames.take(BlockId(5), 1, 1, Wanted::Any, Booked::Yes).unwrap();
-    assert_eq!((booked.first, booked.count, frames.reserved()), (BlockId(4), 3, 4));
-    assert!(frames.drop_reference(BlockId(4), Booked::Yes));
-    assert!(frames.drop_reference(BlockId(5), Booked::No));
+    assert_eq!(take(&frames, 0), None, "the rest is reserved");
+    let reserved = frames.take(BlockId(5), 1, 1, Wanted::Any, Reserved::Yes).unwrap();
+    assert_eq!((reserved.first, reserved.count, frames.reserved()), (BlockId(4), 3, 4));
+    assert!(frames.drop_reference(BlockId(4), Reserved::Yes));
+    assert!(frames.drop_reference(BlockId(5), Reserved::No));
     assert_eq!((frames.available(), frames.reserved()), (1, 5));
     frames.unreserve(5);
     assert_eq!((frames.available(), frames.reserved()), (6, 0));

@@ -10,9 +10,10 @@
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
 
-use crate::cow::{Derived, RegionId};
 use crate::own::{List, Own};
-use crate::sync::{RegionLock, SignalsBlocked};
+use crate::pool::lineage::{Derived, RegionId};
+use crate::sync::{RegionLock, SharedGuard, SignalsBlocked};
+use crate::table::transition::OnRevoke;
 use crate::units::{BlockId, EntryIndex};
 
 /// What is asked of a region or snapshot when blocks are short. Called from fault handlers that hold no other lock.
@@ -21,8 +22,58 @@ pub(crate) trait Holder: Sync {
     fn id(&self) -> Option<RegionId>;
 
     /// What ties it to the region that it was made from, if it was.
-    fn origin(&self) -> Option<&Derived>;
+    fn parent(&self) -> Option<&Derived>;
 
+    /// What was lazily freed there, if that can be.
+    fn lazy(&self) -> Option<&dyn LazyHolder> {
+        None
+    }
+
+    /// Whether it holds `block` at `index`, as far as can be seen without a lock.
+    fn holds(&self, index: EntryIndex, block: BlockId) -> bool;
+
+    /// Lets go of `block` at `index`, which was borrowed. Whoever looks there from now on gets an error, or a copy if a block was
+    /// reserved for one and that is asked for too.
+    fn let_go(&self, index: EntryIndex, block: BlockId, ask: Ask) -> LetGo;
+}
+
+/// How a holder may let go of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// Without it, unless one is reserved.
+    Revoke,
+    /// As above, or for a copy in the block that is reserved.
+    RevokeOrCopy,
+}
+
+impl Ask {
+    /// Whether a holder that would have to do this is asked for it.
+    pub(crate) fn is_met_by(self, needed: OnRevoke) -> bool {
+        match needed {
+            OnRevoke::Nothing => false,
+            OnRevoke::Hide => true,
+            OnRevoke::CopyIntoReserved => self == Ask::RevokeOrCopy,
+        }
+    }
+}
+
+/// What a holder did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LetGo {
+    No,
+    Revoked,
+    Copied,
+}
+
+impl LetGo {
+    /// This, if it was really done.
+    pub(crate) fn if_done(self, is_done: bool) -> LetGo {
+        if is_done { self } else { LetGo::No }
+    }
+}
+
+/// What is asked of a region that may have lazily freed blocks.
+pub(crate) trait LazyHolder {
     /// The `lazy_free` call since which the first of the blocks waits that may be dropped.
     fn oldest_lazy(&self, what: Droppable) -> Option<u32>;
 
@@ -33,16 +84,6 @@ pub(crate) trait Holder: Sync {
     /// Puts blocks that could not be dropped before back in line, if `changes` says that this may be different now. True if
     /// there are any.
     fn recall_lazy(&self, changes: u64) -> bool;
-
-    /// Lets go of `block` at `index`, which was borrowed, unless a reservation says no. Whoever looks there from now on gets
-    /// an error. True if it let go.
-    fn revoke(&self, index: EntryIndex, block: BlockId) -> bool;
-
-    /// Lets go of `block` at `index` for a copy in the block that is booked for that, if there is one. True if it let go.
-    fn copy_from_booking(&self, index: EntryIndex, block: BlockId) -> bool;
-
-    /// Whether it holds `block` at `index`, as far as can be seen without a lock.
-    fn holds(&self, index: EntryIndex, block: BlockId) -> bool;
 }
 
 /// What may be dropped.
@@ -81,8 +122,11 @@ unsafe impl Send for Holders {}
 unsafe impl Sync for Holders {}
 
 impl Holders {
-    /// Adds a holder, which must stay in place until it is removed.
-    pub(crate) fn add(&self, holder: &(dyn Holder + 'static)) {
+    /// Adds a holder.
+    ///
+    /// # Safety
+    /// It stays in place until it is removed.
+    pub(crate) unsafe fn add(&self, holder: &(dyn Holder + 'static)) {
         let _signals = SignalsBlocked::new();
         let mut larger = List::new_in(Own);
         loop {
@@ -114,23 +158,25 @@ impl Holders {
             list.swap_remove(at);
         }
         if let Some(gone) = holder.id() {
-            let parent = holder.origin().and_then(Derived::parent);
-            Family(list).members().filter_map(Holder::origin).for_each(|origin| origin.outlive(gone, parent));
+            let parent = holder.parent().and_then(Derived::parent);
+            Family(list).members().filter_map(Holder::parent).for_each(|tie| tie.outlive(gone, parent));
         }
     }
 
-    /// Calls `each` for the holders until it says enough; it may ask who comes from whom. `each` may wait for windows and
-    /// holders' locks: the caller holds none, since a new holder keeps visitors out until those inside have left.
-    pub(crate) fn visit(&self, mut each: impl FnMut(&dyn Holder, Family<'_>) -> Enough) {
-        let _inside = self.lock.shared();
+    /// Keeps holders from coming and going until the visit is over. The visitor may wait for windows and holders' locks, and holds
+    /// none before: a new holder keeps visitors out until those inside have left.
+    pub(crate) fn visit(&self) -> Visit<'_> {
+        let inside = self.lock.shared();
         // SAFETY: under the lock, shared with other readers.
         let family = Family(unsafe { &*self.list.get() });
-        for holder in family.members() {
-            if each(holder, family) == Enough::Yes {
-                break;
-            }
-        }
+        Visit { family, _inside: inside }
     }
+}
+
+/// A visit to all holders of a pool.
+pub(crate) struct Visit<'a> {
+    pub(crate) family: Family<'a>,
+    _inside: SharedGuard<'a>,
 }
 
 /// All holders of a pool during a visit.
@@ -138,7 +184,8 @@ impl Holders {
 pub(crate) struct Family<'a>(&'a [NonNull<dyn Holder>]);
 
 impl<'a> Family<'a> {
-    fn members(self) -> impl Iterator<Item = &'a dyn Holder> {
+    /// Each of them.
+    pub(crate) fn members(self) -> impl Iterator<Item = &'a dyn Holder> {
         // SAFETY: holders stay in place until they are removed, which waits for the lock that the visit holds.
         self.0.iter().map(|holder| unsafe { holder.as_ref() })
     }
@@ -151,20 +198,13 @@ impl<'a> Family<'a> {
     }
 
     fn comes_from(self, holder: &dyn Holder, id: RegionId) -> bool {
-        let mut parent = holder.origin().and_then(Derived::parent);
+        let mut parent = holder.parent().and_then(Derived::parent);
         while let Some(at) = parent.filter(|parent| *parent != id) {
             let region = self.members().find(|holder| holder.id() == Some(at));
-            parent = region.and_then(Holder::origin).and_then(Derived::parent);
+            parent = region.and_then(Holder::parent).and_then(Derived::parent);
         }
         parent.is_some()
     }
-}
-
-/// Whether a visit goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Enough {
-    Yes,
-    No,
 }
 
 #[cfg(test)]
@@ -179,33 +219,17 @@ mod tests {
             None
         }
 
-        fn origin(&self) -> Option<&Derived> {
+        fn parent(&self) -> Option<&Derived> {
             None
-        }
-
-        fn oldest_lazy(&self, _what: Droppable) -> Option<u32> {
-            self.0.fetch_add(1, Ordering::Relaxed);
-            None
-        }
-
-        fn drop_lazy(&self, _until: u32, _bytes: usize, _what: Droppable, _look: &mut usize) -> Dropped {
-            Dropped::default()
-        }
-
-        fn recall_lazy(&self, _changes: u64) -> bool {
-            false
-        }
-
-        fn revoke(&self, _index: EntryIndex, _block: BlockId) -> bool {
-            false
-        }
-
-        fn copy_from_booking(&self, _index: EntryIndex, _block: BlockId) -> bool {
-            false
         }
 
         fn holds(&self, _index: EntryIndex, _block: BlockId) -> bool {
+            self.0.fetch_add(1, Ordering::Relaxed);
             false
+        }
+
+        fn let_go(&self, _index: EntryIndex, _block: BlockId, _ask: Ask) -> LetGo {
+            LetGo::No
         }
     }
 
@@ -213,20 +237,12 @@ mod tests {
     fn each_holder_is_visited_until_it_is_removed() {
         let holders = Holders::default();
         let all: Vec<_> = (0..40).map(|_| Box::new(Counting(AtomicUsize::new(0)))).collect();
-        all.iter().for_each(|holder| holders.add(&**holder));
+        // SAFETY: they outlive the list.
+        all.iter().for_each(|holder| unsafe { holders.add(&**holder) });
         all[..10].iter().for_each(|holder| holders.remove(&**holder));
-        holders.visit(|holder, _| {
-            holder.oldest_lazy(Droppable::Everything);
-            Enough::No
-        });
+        holders.visit().family.members().for_each(|holder| _ = holder.holds(EntryIndex(0), BlockId(0)));
         let visits: Vec<_> = all.iter().map(|holder| holder.0.load(Ordering::Relaxed)).collect();
         assert_eq!(visits, [[0; 10].as_slice(), &[1; 30]].concat());
-        let mut visited = 0;
-        holders.visit(|_, _| {
-            visited += 1;
-            if visited == 3 { Enough::Yes } else { Enough::No }
-        });
-        assert_eq!(visited, 3);
     }
 
     #[test]
@@ -237,17 +253,17 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..500 {
                         let holder = Box::new(Counting(AtomicUsize::new(0)));
-                        holders.add(&*holder);
-                        holders.visit(|holder, _| {
-                            holder.oldest_lazy(Droppable::Everything);
-                            Enough::No
-                        });
+                        // SAFETY: it is removed below.
+                        unsafe { holders.add(&*holder) };
+                        let visit = holders.visit();
+                        visit.family.members().for_each(|holder| _ = holder.holds(EntryIndex(0), BlockId(0)));
+                        drop(visit);
                         assert!(holder.0.load(Ordering::Relaxed) > 0);
                         holders.remove(&*holder);
                     }
                 });
             }
         });
-        holders.visit(|_, _| panic!("all are gone"));
+        assert_eq!(holders.visit().family.members().count(), 0, "all are gone");
     }
 }

@@ -23,12 +23,12 @@ use std::time::Duration;
 use super::core::PoolCore;
 use super::holders::Droppable;
 use super::worker::Worker;
-use crate::error::SystemError;
-use crate::fault::report;
 use crate::own::Counted;
-use crate::stats::count;
+use crate::stats::counters::count;
+use crate::sys::SystemError;
 use crate::sys::linux::owner;
 use crate::sys::linux::pressure::{Ask, PressureFile, Signal};
+use crate::sys::linux::stderr::say;
 use crate::sys::{Merging, Sys};
 
 /// When memory counts as short, and how much a pool gives back at a time:
@@ -188,7 +188,7 @@ fn watch_for_pressure<S: Sys>(
             }
             Signal::Stop => break,
             Signal::Gone => {
-                report::say(format_args!(
+                say(format_args!(
                     "pool `{}` watches memory pressure no more: its file is gone, with the control group",
                     core.name
                 ));
@@ -203,7 +203,7 @@ fn watch_for_pressure<S: Sys>(
             Ok(_) => Ask::StillShort,
             Err(error) => {
                 if !std::mem::replace(&mut said, true) {
-                    report::say(format_args!("pool `{}` could not give memory back: {error}", core.name));
+                    say(format_args!("pool `{}` could not give memory back: {error}", core.name));
                 }
                 Ask::WhenShort
             }
@@ -237,16 +237,16 @@ mod tests {
     use hugefork_kernels::Kernels;
 
     use super::*;
-    use crate::fixed::Fixed;
-    use crate::options::RegionOptions;
+    use crate::own::fixed::Fixed;
     use crate::pool::stock::Stock;
-    use crate::space::Space;
+    use crate::region::core::RegionCore;
     use crate::sys::soft::{Call, SoftMmu};
+    use crate::terms::options::RegionOptions;
     use crate::units::BlockSize;
 
     const BLOCK: usize = 2 << 20;
 
-    type Soft = Fixed<Space<SoftMmu>>;
+    type Soft = Fixed<RegionCore<SoftMmu>>;
 
     fn pool(blocks: usize) -> Counted<PoolCore<SoftMmu>> {
         let mmu = SoftMmu::new(blocks * BLOCK, Merging::Merge, 1000);
@@ -256,20 +256,20 @@ mod tests {
 
     /// A region of so many blocks, all of which begin with `value`.
     fn region(pool: &Counted<PoolCore<SoftMmu>>, blocks: usize, value: u8) -> Soft {
-        let space = Space::zeros(pool, blocks * BLOCK, RegionOptions::new()).unwrap();
+        let space = RegionCore::zeros(pool, blocks * BLOCK, RegionOptions::new()).unwrap();
         (0..blocks).for_each(|block| write(&space, block * BLOCK, value));
         space
     }
 
     fn write(space: &Soft, offset: usize, value: u8) {
-        while space.pool().sys.store(space.addresses.base + offset, value).is_err() {
+        while space.pool().sys.store(space.addresses.base() + offset, value).is_err() {
             space.resolve(offset).unwrap();
         }
     }
 
     /// How each block begins.
     fn contents(space: &Soft) -> Vec<u8> {
-        let load = |offset: usize| space.pool().sys.load(space.addresses.base + offset).unwrap();
+        let load = |offset: usize| space.pool().sys.load(space.addresses.base() + offset).unwrap();
         (0..space.len()).step_by(BLOCK).map(load).collect()
     }
 

@@ -11,19 +11,12 @@
 //! block waits for it, no longer than the clear takes; the last few free blocks are left alone, so that this is rare where
 //! the thread, which gives way to all others, takes its time.
 
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use hugefork_kernels::{Target, Use};
-
-use super::core::PoolCore;
-use super::frames::Content;
-use super::worker::{Nap, Worker};
-use crate::own::Counted;
-use crate::stats::count;
-use crate::sys::Sys;
-use crate::units::{BlockId, BlockSize};
+use super::frames::Frames;
+use super::worker::Nap;
+use crate::units::BlockSize;
 
 /// Free blocks that are for faults only.
 const LEFT_ALONE: usize = 2;
@@ -76,12 +69,12 @@ pub struct StockStats {
 #[derive(Debug, Default)]
 pub(crate) struct Stock {
     low: usize,
-    high: usize,
-    cpu_percent: u32,
-    nap: Nap,
-    running: AtomicBool,
-    blocks: AtomicU64,
-    nanoseconds: AtomicU64,
+    pub(super) high: usize,
+    pub(super) cpu_percent: u32,
+    pub(super) nap: Nap,
+    pub(super) running: AtomicBool,
+    pub(super) blocks: AtomicU64,
+    pub(super) nanoseconds: AtomicU64,
 }
 
 impl Stock {
@@ -98,73 +91,26 @@ impl Stock {
             time: Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed)),
         }
     }
-}
-
-impl<S: Sys> PoolCore<S> {
-    /// Starts the zeroing thread if the pool is to keep a stock. `lower` is called on it first, to make it give way to others.
-    /// Without a thread the pool works as if it kept none; the error says why.
-    pub(crate) fn start_stock(this: &Counted<Self>, lower: fn()) -> io::Result<Option<Worker>> {
-        if this.stock.high == 0 {
-            return Ok(None);
-        }
-        let (working, telling) = (this.clone(), this.clone());
-        let work = move || {
-            lower();
-            working.keep_stock();
-        };
-        let worker = Worker::start("hugefork-zero", work, move || telling.stock.nap.tell_to_end())?;
-        this.stock.running.store(true, Ordering::Relaxed);
-        Ok(Some(worker))
-    }
 
     /// Wakes the zeroing thread if there is work for it. After blocks came back or zeroed ones went: for the fault handler,
     /// one load while the thread is awake or there is none.
-    pub(crate) fn nudge_stock(&self) {
-        if self.stock.nap.is_asleep() && self.stock_is_low() {
-            self.stock.nap.wake();
+    pub(crate) fn nudge(&self, frames: &Frames) {
+        if self.nap.is_asleep() && self.is_low(frames) {
+            self.nap.wake();
         }
     }
 
-    fn stock_is_low(&self) -> bool {
-        self.frames.zeroed() < self.stock.low && self.may_take_used()
+    pub(super) fn is_low(&self, frames: &Frames) -> bool {
+        frames.zeroed() < self.low && may_take_used(frames)
     }
 
-    fn may_take_used(&self) -> bool {
-        self.frames.used_and_free() > 0 && self.frames.free() > LEFT_ALONE
+    /// Whether clearing goes on, or begins.
+    pub(super) fn is_filling(&self, frames: &Frames, was_filling: bool) -> bool {
+        frames.zeroed() < if was_filling { self.high } else { self.low }
     }
+}
 
-    /// Clears used blocks until told to stop. The body of the thread.
-    fn keep_stock(&self) {
-        let stock = &self.stock;
-        let (mut filling, mut from) = (false, 0);
-        while !stock.nap.is_over() {
-            filling = self.frames.zeroed() < if filling { stock.high } else { stock.low };
-            let block = if filling && self.may_take_used() { self.frames.take_used(from) } else { None };
-            if let Some(block) = block {
-                from = block.index() + 1;
-                self.clear_for_stock(block);
-                continue;
-            }
-            (filling, from) = (false, 0);
-            stock.nap.sleep_unless(|| self.stock_is_low());
-        }
-    }
-
-    /// Clears one block and pauses for as long as its share of the CPU asks.
-    fn clear_for_stock(&self, block: BlockId) {
-        let stock = &self.stock;
-        let (started, len) = (self.sys.cpu_time(), self.block_size.bytes());
-        // Past the cache: it is not known who will use the block, and when.
-        let kernel = self.kernels.clear(len, Use::Whole);
-        // SAFETY: the block was free and is ours until it is returned: mapped nowhere but in the direct map.
-        unsafe { kernel.clear(self.direct(block), len, Target::Unknown) };
-        self.frames.put_back(block, Content::Clean);
-        let spent = self.sys.cpu_time().saturating_sub(started);
-        count(&stock.blocks, 1);
-        count(&stock.nanoseconds, spent);
-        let pause = spent * u64::from(100 - stock.cpu_percent) / u64::from(stock.cpu_percent);
-        if pause > 0 {
-            stock.nap.pause(Duration::from_nanos(pause));
-        }
-    }
+/// Whether blocks are free that need clearing, beside those that are left alone.
+pub(super) fn may_take_used(frames: &Frames) -> bool {
+    frames.used_and_free() > 0 && frames.free() > LEFT_ALONE
 }

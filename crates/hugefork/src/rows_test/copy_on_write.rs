@@ -6,8 +6,8 @@ use std::sync::mpsc::channel;
 
 use super::*;
 use crate::Observer;
-use crate::cow::Derived;
-use crate::table::Booked;
+use crate::pool::lineage::Derived;
+use crate::table::Reserved;
 use crate::units::BlockId;
 
 #[test]
@@ -158,7 +158,7 @@ fn two_racers_take_one_block_of_an_almost_empty_pool() {
 
 /// Real memory cannot be made to fail here.
 #[test]
-fn a_copy_that_cannot_be_mapped_gives_its_block_and_its_booking_back() {
+fn a_copy_that_cannot_be_mapped_gives_its_block_and_its_reservation_back() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
         let fork = world.written(2).fork(reserved());
         // With something of the call carried out, and with nothing.
@@ -168,14 +168,14 @@ fn a_copy_that_cannot_be_mapped_gives_its_block_and_its_booking_back() {
             let snapshot = fork.snapshot();
             world.pool.sys.fail(Some((Call::Map, 0)));
             fork.resolve(100).unwrap_err();
-            assert!(fork.table.is_booked(EntryIndex(0)));
+            assert!(fork.table.is_reserved(EntryIndex(0)));
             assert_eq!((world.free(), world.reserved(), fork.block(0)), before);
             assert_eq!(fork.kept(), vec![0..2 * G::PAGES]);
             drop(snapshot);
         }
         let snapshot = fork.snapshot();
         fork.write(100, 7);
-        assert_eq!((world.reserved(), fork.table.set_booked(EntryIndex(0), Booked::No)), (1, false));
+        assert_eq!((world.reserved(), fork.table.set_reserved(EntryIndex(0), Reserved::No)), (1, false));
         assert_eq!((fork.read(100), read_at(&snapshot, 100)), (Some(7), Ok(0)));
     }
     run::<Soft>(8, row);
@@ -230,13 +230,13 @@ fn a_snapshot_that_fails_has_let_go_of_everything_when_others_may_look() {
         region.write(3 * G::BLOCK, 9);
         let free = world.free();
         for call in [Call::Protect, Call::Obtain] {
-            let failing = Frozen::empty(&world.pool, region.table.len(), Derived::of(&region.cow));
+            let failing = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.books.cow));
             world.pool.sys.fail(Some((call, 0)));
             region.fill(&failing).unwrap_err();
             assert!(!world.pool.sys.failure_pending());
             let holders = [0, 1, 2, 3].map(|at| world.pool.frames.references(region.entry(at).block().unwrap()));
             assert_eq!((holders, world.free()), ([2, 1, 2, 1], free), "after a failed {call:?}");
-            assert!(failing.entries().iter().all(|entry| entry == Entry::Zero));
+            assert!(failing.entries.iter().all(|entry| entry == Entry::Zero));
             assert!(matches!(region.entry(1), Entry::Private(_)), "pinned");
         }
         let copied = region.counters.blocks_copied.load(Ordering::Relaxed);
@@ -291,7 +291,7 @@ fn a_pinned_block_is_never_write_protected() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
         let region = world.written(3);
         region.pin(G::BLOCK..G::BLOCK + 1).unwrap();
-        world.pool.sys.watch(region.addresses.base + G::BLOCK..region.addresses.base + 2 * G::BLOCK);
+        world.pool.sys.watch(region.addresses.base() + G::BLOCK..region.addresses.base() + 2 * G::BLOCK);
         let snapshot = region.snapshot();
         region.lazy_free(0..3 * G::BLOCK).unwrap();
         assert!(!world.pool.sys.was_protected(), "not even for a moment");
@@ -304,7 +304,7 @@ fn a_pinned_block_is_never_write_protected() {
 
 /// Notes what it is told, and which block stands there then. Runs in the fault handler: no allocation, no lock.
 struct Recorder<S: Sys> {
-    space: AtomicPtr<Space<S>>,
+    space: AtomicPtr<RegionCore<S>>,
     told: [AtomicUsize; 64],
     count: AtomicUsize,
 }
@@ -313,7 +313,7 @@ struct Recorder<S: Sys> {
 type Told = (Range<usize>, Option<usize>);
 
 impl<S: Sys> Recorder<S> {
-    fn of(space: &Space<S>) -> Arc<Recorder<S>> {
+    fn of(space: &RegionCore<S>) -> Arc<Recorder<S>> {
         let space = AtomicPtr::new(std::ptr::from_ref(space).cast_mut());
         Arc::new(Recorder { space, told: [const { AtomicUsize::new(0) }; 64], count: AtomicUsize::new(0) })
     }

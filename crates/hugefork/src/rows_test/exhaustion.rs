@@ -3,12 +3,12 @@
 use std::sync::mpsc::channel;
 
 use super::*;
-use crate::fault::resolver::Unresolved;
-use crate::options::OnLimit;
+use crate::region::unresolved::Unresolved;
+use crate::terms::options::OnLimit;
 
 /// A write that finds the pool full, as a call and as a fault.
 #[track_caller]
-fn check_full<S: Sys>(space: &Space<S>, offset: usize) {
+fn check_full<S: Sys>(space: &RegionCore<S>, offset: usize) {
     let called = space.prepare_write(offset..offset + 1);
     assert!(matches!(called, Err(RegionError::PoolFull { .. })), "{called:?}");
     assert_eq!(space.resolve(offset), Err(Unresolved::PoolFull));
@@ -56,9 +56,9 @@ fn a_reservation_that_does_not_fit_is_an_error_and_books_nothing() {
             assert!(matches!(result, Err(RegionError::NotReservable { available: 1, .. })), "{result:?}");
             assert_eq!((world.free(), world.reserved()), (1, 0));
         };
-        none(Space::zeros(&world.pool, 2 * G::BLOCK, reserved()).map(drop));
+        none(RegionCore::zeros(&world.pool, 2 * G::BLOCK, reserved()).map(drop));
         none(region.snapshot().reserve());
-        none(region.snapshot().share(reserved()).map(drop));
+        none(RegionCore::of_snapshot(&region.snapshot(), reserved()).map(drop));
         assert_eq!(region.kept(), vec![0..3 * G::PAGES]);
     }
     everywhere!(row, 4);
@@ -116,7 +116,10 @@ fn with_the_pool_empty_lazily_freed_blocks_go_first_then_shared_ones_and_the_own
         let rest = world.fill();
         lazy.lazy_free(0..G::BLOCK).unwrap();
         region.write(100, 7);
-        assert_eq!((lazy.kept(), snapshot.is_revoked(), fork.revoked.load(Ordering::Relaxed)), (vec![], false, 0));
+        assert_eq!(
+            (lazy.kept(), snapshot.is_revoked(), fork.books.revoked.load(Ordering::Relaxed)),
+            (vec![], false, 0)
+        );
         region.write(G::BLOCK + 100, 8);
         assert_eq!((snapshot.is_revoked(), fork.entry(1)), (true, Entry::Revoked));
         assert_eq!(region.counters.blocks_revoked.load(Ordering::Relaxed), 2);
@@ -184,7 +187,7 @@ fn what_was_revoked_is_not_shown_again_by_lazy_free_and_is_new_memory_once_disca
         assert_eq!((fork.read(G::BLOCK), world.reclaim_all().blocks), (None, 2));
         assert_eq!((fork.cancel_lazy_free(0..3 * G::BLOCK), fork.read(G::BLOCK)), (Ok(0), None));
         fork.discard(G::BLOCK..2 * G::BLOCK).unwrap();
-        assert_eq!((fork.kept(), fork.revoked.load(Ordering::Relaxed)), (vec![], 0));
+        assert_eq!((fork.kept(), fork.books.revoked.load(Ordering::Relaxed)), (vec![], 0));
         fork.write(G::BLOCK + 100, 8);
         assert!(!fork.snapshot().is_revoked());
     }
@@ -192,7 +195,7 @@ fn what_was_revoked_is_not_shown_again_by_lazy_free_and_is_new_memory_once_disca
 }
 
 #[test]
-fn a_reserved_snapshots_booking_pays_for_the_copy() {
+fn a_reserved_snapshots_reservation_pays_for_the_copy() {
     fn row<G: Ground>(world: &World<G>) {
         let region = world.written(2);
         let (snapshot, other) = (region.snapshot(), region.snapshot());
@@ -211,7 +214,7 @@ fn a_reserved_snapshots_booking_pays_for_the_copy() {
 }
 
 #[test]
-fn a_reserved_fork_keeps_its_blocks_and_its_bookings_pay_for_its_own_writes() {
+fn a_reserved_fork_keeps_its_blocks_and_its_reservations_pay_for_its_own_writes() {
     fn row<G: Ground>(world: &World<G>) {
         let region = world.written(2);
         let fork = region.fork(reserved());
@@ -236,7 +239,7 @@ fn a_forks_write_with_the_pool_empty_fails_and_nobody_else_is_disturbed() {
         let sibling = fork.fork(RegionOptions::new());
         let rest = world.fill();
         check_full(&fork, 100);
-        assert_eq!((snapshot.is_revoked(), sibling.revoked.load(Ordering::Relaxed)), (false, 0));
+        assert_eq!((snapshot.is_revoked(), sibling.books.revoked.load(Ordering::Relaxed)), (false, 0));
         let all = vec![0..2 * G::PAGES];
         assert_eq!(
             (region.kept(), fork.kept(), sibling.kept(), kept_by(&snapshot)),
@@ -279,7 +282,7 @@ fn a_reserved_fork_finds_its_block_after_its_parent_has_written_and_it_was_snaps
         fork.write(100, 9);
         assert_eq!((region.read(100), fork.read(100)), (Some(7), Some(9)));
         assert_eq!(read_at(&snapshot, 0), Err(RegionError::Revoked));
-        // The block that the parent has not written is paid for by what is booked, snapshot or not.
+        // The block that the parent has not written is paid for by what is reserved, snapshot or not.
         fork.write(G::BLOCK + 100, 9);
         assert_eq!((world.reserved(), read_at(&snapshot, G::BLOCK + 100)), (0, Ok(0)));
         drop(rest);
@@ -335,7 +338,7 @@ fn a_fork_takes_blocks_back_from_its_own_snapshots_and_forks_once_nobody_else_ha
 }
 
 #[test]
-fn a_copy_that_cannot_be_made_from_a_booking_leaves_the_snapshot_as_it_was() {
+fn a_copy_that_cannot_be_made_from_a_reservation_leaves_the_snapshot_as_it_was() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
         let region = world.written(1);
         let snapshot = region.snapshot();
@@ -365,15 +368,15 @@ fn blocks_that_a_fork_lazily_frees_are_not_charged_to_its_parent() {
         let region = world.written_with(3, limited::<G>(OnLimit::Fail));
         let fork = region.fork(RegionOptions::new());
         region.write(100, 7);
-        assert_eq!(region.cow.blocks(), 1);
+        assert_eq!(region.books.cow.blocks(), 1);
         fork.lazy_free(0..3 * G::BLOCK).unwrap();
-        assert_eq!(region.cow.blocks(), 0);
+        assert_eq!(region.books.cow.blocks(), 0);
         world.reclaim_all();
-        assert_eq!(region.cow.blocks(), 0);
+        assert_eq!(region.books.cow.blocks(), 0);
         region.write(G::BLOCK + 100, 7);
-        assert_eq!(region.cow.blocks(), 1);
+        assert_eq!(region.books.cow.blocks(), 1);
         drop(fork);
-        assert_eq!(region.cow.blocks(), 0);
+        assert_eq!(region.books.cow.blocks(), 0);
     }
     everywhere!(row, 8);
 }
@@ -389,7 +392,7 @@ fn a_limit_is_not_passed_by_the_neighbours_of_a_copy() {
         let written =
             (0..8).filter(|block| region.prepare_write(block * G::BLOCK..block * G::BLOCK + 1).is_ok()).count();
         world.pool.sys.budget().replace(world.pool.sys.budget().limit() / 2 + 1, 0);
-        assert_eq!((written, region.cow.blocks()), (1, 1));
+        assert_eq!((written, region.books.cow.blocks()), (1, 1));
         assert_eq!(kept_by(&snapshot), vec![0..8 * G::PAGES]);
     }
     everywhere!(row, 20);
@@ -434,11 +437,11 @@ fn beyond_max_cow_bytes_revoke_takes_the_block_away_and_copies_no_more() {
         let snapshot = region.snapshot();
         let free = world.free();
         (0..3).for_each(|block| region.write(block * G::BLOCK + 100, 7));
-        assert_eq!((world.free(), region.cow.blocks()), (free - 1, 1));
+        assert_eq!((world.free(), region.books.cow.blocks()), (free - 1, 1));
         assert_eq!(read_at(&snapshot, 0), Ok(pattern(0)));
         (1..3).for_each(|block| assert_eq!(read_at(&snapshot, block * G::BLOCK), Err(RegionError::Revoked)));
         drop(snapshot);
-        assert_eq!((region.cow.blocks(), region.kept()), (0, vec![0..3 * G::PAGES]));
+        assert_eq!((region.books.cow.blocks(), region.kept()), (0, vec![0..3 * G::PAGES]));
         // A holder with a reservation is copied for all the same.
         let snapshot = region.snapshot();
         snapshot.reserve().unwrap();
@@ -501,7 +504,7 @@ fn a_holder_that_cannot_be_hidden_is_revoked_or_intact_and_nothing_in_between() 
         for is_fork in [true, false] {
             let region = world.written(1);
             let (snapshot, fork) = (region.snapshot(), is_fork.then(|| region.fork(RegionOptions::new())));
-            let base = if is_fork { fork.as_ref().unwrap().addresses.base } else { snapshot.map(|_| {}).unwrap() };
+            let base = if is_fork { fork.as_ref().unwrap().addresses.base() } else { snapshot.map(|_| {}).unwrap() };
             let snapshot = (!is_fork).then_some(snapshot);
             let rest = world.fill();
             let shown = || kept(region.len(), |offset| world.pool.sys.load(base + offset).unwrap());

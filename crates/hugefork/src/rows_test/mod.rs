@@ -27,22 +27,23 @@ use std::time::Instant;
 
 use hugefork_kernels::Kernels;
 
-use crate::error::RegionError;
-use crate::fixed::Fixed;
-use crate::frozen::Frozen;
-use crate::options::{RegionOptions, Reserve};
+use crate::api::pool::Pool;
+use crate::fault::route::Routes;
 use crate::own::Counted;
+use crate::own::fixed::Fixed;
 use crate::pool::core::PoolCore;
 use crate::pool::holders::{Droppable, Dropped};
 use crate::pool::stock::Stock;
-use crate::pool::{Backing, Fallback, Pool};
-use crate::space::Space;
+use crate::region::core::RegionCore;
+use crate::snapshot::core::SnapshotCore;
 use crate::sync::SignalsBlocked;
-use crate::sys::linux::arena::Arena;
 use crate::sys::linux::memory::Linux;
 use crate::sys::soft::{Call, SoftMmu};
 use crate::sys::{Merging, Sys};
 use crate::table::Entry;
+use crate::terms::backing::{Backing, Fallback};
+use crate::terms::error::RegionError;
+use crate::terms::options::{RegionOptions, Reserve};
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
 use wait::{PATIENCE, this_thread, until_it_waits};
 
@@ -83,14 +84,14 @@ trait Ground: Sized {
     fn pool(blocks: usize) -> Option<Counted<PoolCore<Self::S>>>;
 
     /// Makes faults of the region known to who resolves them, and forgotten again.
-    fn enter(_: &Space<Self::S>) {}
-    fn leave(_: &Space<Self::S>) {}
+    fn enter(_: &RegionCore<Self::S>) {}
+    fn leave(_: &RegionCore<Self::S>) {}
 
     /// A plain load; `None` where it would fault.
     fn load(pool: &PoolCore<Self::S>, address: usize) -> Option<u8>;
 
     /// A plain store, through a fault if need be.
-    fn store(space: &Space<Self::S>, offset: usize, value: u8);
+    fn store(space: &RegionCore<Self::S>, offset: usize, value: u8);
 
     /// How often the system was called, where that is counted.
     fn calls(_: &PoolCore<Self::S>, _: Call) -> Option<usize> {
@@ -122,9 +123,9 @@ macro_rules! soft_ground {
                 pool.sys.load(address).ok()
             }
 
-            fn store(space: &Space<SoftMmu>, offset: usize, value: u8) {
+            fn store(space: &RegionCore<SoftMmu>, offset: usize, value: u8) {
                 let started = Instant::now();
-                while space.pool().sys.store(space.addresses.base + offset, value).is_err() {
+                while space.pool().sys.store(space.addresses.base() + offset, value).is_err() {
                     space.resolve(offset).unwrap();
                     assert!(started.elapsed() < PATIENCE, "a write does not get through");
                 }
@@ -151,23 +152,24 @@ macro_rules! real_ground {
                 real_pool($backing, blocks, Self::BLOCK)
             }
 
-            fn enter(space: &Space<Linux>) {
-                Arena::get().unwrap().register(space);
+            fn enter(space: &RegionCore<Linux>) {
+                // SAFETY: a fixed value, which the ground forgets before it goes.
+                unsafe { Routes::get().unwrap().to_region(space) };
             }
 
-            fn leave(space: &Space<Linux>) {
-                Arena::get().unwrap().unregister(space.addresses.base, space.len());
+            fn leave(space: &RegionCore<Linux>) {
+                Routes::get().unwrap().forget(space.addresses.base(), space.len());
             }
 
             fn load(_: &PoolCore<Linux>, address: usize) -> Option<u8> {
                 real_load(address)
             }
 
-            fn store(space: &Space<Linux>, offset: usize, value: u8) {
+            fn store(space: &RegionCore<Linux>, offset: usize, value: u8) {
                 assert!(offset < space.len());
                 // SAFETY: inside the region, which is known to the fault handler.
                 unsafe {
-                    std::ptr::with_exposed_provenance_mut::<u8>(space.addresses.base + offset).write_volatile(value)
+                    std::ptr::with_exposed_provenance_mut::<u8>(space.addresses.base() + offset).write_volatile(value)
                 };
             }
         }
@@ -213,7 +215,7 @@ fn run<G: Ground>(blocks: usize, row: impl FnOnce(&World<G>)) {
     let Some(pool) = G::pool(blocks) else { return };
     let world = World { pool };
     row(&world);
-    assert_eq!((world.free(), world.reserved()), (blocks, 0), "free and booked blocks when all is dropped");
+    assert_eq!((world.free(), world.reserved()), (blocks, 0), "free and reserved blocks when all is dropped");
     assert_eq!(world.pool.leaked.load(Ordering::Relaxed), 0);
 }
 
@@ -233,7 +235,7 @@ impl<G: Ground> World<G> {
     }
 
     fn region_with(&self, blocks: usize, options: RegionOptions) -> Region<G> {
-        Region::new(Space::zeros(&self.pool, blocks * G::BLOCK, options).unwrap())
+        Region::new(RegionCore::zeros(&self.pool, blocks * G::BLOCK, options).unwrap())
     }
 
     fn region(&self, blocks: usize) -> Region<G> {
@@ -280,11 +282,11 @@ fn pattern(page: usize) -> u8 {
 
 /// A region whose faults are resolved.
 struct Region<G: Ground> {
-    space: Fixed<Space<G::S>>,
+    space: Fixed<RegionCore<G::S>>,
 }
 
 impl<G: Ground> Region<G> {
-    fn new(space: Fixed<Space<G::S>>) -> Region<G> {
+    fn new(space: Fixed<RegionCore<G::S>>) -> Region<G> {
         G::enter(&space);
         Region { space }
     }
@@ -295,7 +297,7 @@ impl<G: Ground> Region<G> {
 
     /// `None` if a plain load would fault.
     fn read(&self, offset: usize) -> Option<u8> {
-        G::load(self.pool(), self.addresses.base + offset)
+        G::load(self.pool(), self.addresses.base() + offset)
     }
 
     fn entry(&self, block: usize) -> Entry {
@@ -308,7 +310,8 @@ impl<G: Ground> Region<G> {
 
     /// Bytes that are lazily freed and not dropped.
     fn lazy(&self) -> usize {
-        self.lazy_blocks.load(Ordering::Relaxed) * G::BLOCK + self.lazy_pages.load(Ordering::Relaxed) * BASE_PAGE
+        self.books.lazy_blocks.load(Ordering::Relaxed) * G::BLOCK
+            + self.books.lazy_pages.load(Ordering::Relaxed) * BASE_PAGE
     }
 
     /// The runs of pages that hold the pattern; all others are zeros.
@@ -316,19 +319,19 @@ impl<G: Ground> Region<G> {
         kept(self.len(), |offset| self.read(offset).expect("a region can be read"))
     }
 
-    fn snapshot(&self) -> Fixed<Frozen<G::S>> {
+    fn snapshot(&self) -> Fixed<SnapshotCore<G::S>> {
         self.freeze().unwrap()
     }
 
     fn fork(&self, options: RegionOptions) -> Region<G> {
-        Region::new(self.snapshot().share(options).unwrap())
+        Region::new(RegionCore::of_snapshot(&self.snapshot(), options).unwrap())
     }
 }
 
 impl<G: Ground> Deref for Region<G> {
-    type Target = Space<G::S>;
+    type Target = RegionCore<G::S>;
 
-    fn deref(&self) -> &Space<G::S> {
+    fn deref(&self) -> &RegionCore<G::S> {
         &self.space
     }
 }
@@ -357,13 +360,13 @@ fn kept(len: usize, read: impl Fn(usize) -> u8) -> Vec<Range<usize>> {
 }
 
 /// One byte of a snapshot, as `Snapshot::read_at` reads it.
-fn read_at<S: Sys>(frozen: &Frozen<S>, offset: usize) -> Result<u8, RegionError> {
+fn read_at<S: Sys>(frozen: &SnapshotCore<S>, offset: usize) -> Result<u8, RegionError> {
     let mut byte = [0];
     frozen.read(offset, &mut byte).map(|()| byte[0])
 }
 
 /// The pages of a snapshot that hold the pattern, as `Snapshot::read_at` reads them.
-fn kept_by<S: Sys>(frozen: &Frozen<S>) -> Vec<Range<usize>> {
+fn kept_by<S: Sys>(frozen: &SnapshotCore<S>) -> Vec<Range<usize>> {
     kept(frozen.len(), |offset| read_at(frozen, offset).unwrap())
 }
 

@@ -5,7 +5,6 @@ use std::sync::Barrier;
 use std::sync::mpsc::channel;
 
 use super::*;
-use crate::pool::holders::Enough;
 
 /// Has `others` done again and again while the region writes to blocks that only they can give up.
 fn write_meanwhile<G: Ground>(world: &World<G>, others: impl Fn(&Region<G>) + Sync) {
@@ -51,7 +50,7 @@ fn a_write_does_not_fail_since_a_fork_is_just_being_made_or_dropped() {
     fn row<G: Ground>(world: &World<G>) {
         write_meanwhile(world, |region| {
             for _ in 0..4 {
-                let _ = region.snapshot().share(RegionOptions::new());
+                let _ = RegionCore::of_snapshot(&region.snapshot(), RegionOptions::new());
             }
         });
     }
@@ -70,12 +69,11 @@ fn a_revocation_does_not_wait_for_who_waits_for_its_window() {
         let held = region.table.lock(EntryIndex(0));
         let (visited, pool, tell) = (Arc::clone(&region), world.pool.clone(), done.clone());
         let mut threads = vec![std::thread::spawn(move || {
-            pool.holders.visit(|_, _| {
-                entered.send(()).unwrap();
-                may_go.recv().unwrap();
-                drop(visited.table.lock(EntryIndex(0)));
-                Enough::Yes
-            });
+            let visit = pool.holders.visit();
+            entered.send(()).unwrap();
+            may_go.recv().unwrap();
+            drop(visited.table.lock(EntryIndex(0)));
+            drop(visit);
             tell.send("visit").unwrap();
         })];
         has_entered.recv_timeout(PATIENCE).unwrap();
@@ -84,7 +82,7 @@ fn a_revocation_does_not_wait_for_who_waits_for_its_window() {
         let naming = name.clone();
         threads.push(std::thread::spawn(move || {
             naming.send(this_thread()).unwrap();
-            drop(Space::zeros(&pool, G::BLOCK, RegionOptions::new()).unwrap());
+            drop(RegionCore::zeros(&pool, G::BLOCK, RegionOptions::new()).unwrap());
             tell.send("new holder").unwrap();
         }));
         let visit = until_it_waits(named.recv().unwrap());

@@ -1,4 +1,4 @@
-//! Waiting for what many may do, none of whom holds a lock meanwhile: a block that comes back, a booking that is given up.
+//! Waiting for what many may do, none of whom holds a lock meanwhile: a block that comes back, a reservation that is given up.
 //!
 //! Who looks and finds nothing sleeps; who has changed something rings, which is one load while nobody sleeps. The
 //! sleeper does not take the processor from the one it waits for, which may be of a lower scheduling class
@@ -8,6 +8,8 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
+
+use super::primitive::{wait_at_most, wake};
 
 /// What a ring that was missed costs.
 const MOMENT: Duration = Duration::from_millis(1);
@@ -36,7 +38,7 @@ impl Bell {
             if let Some(seen) = look() {
                 break seen;
             }
-            super::wait_at_most(&self.rings, rings, MOMENT);
+            wait_at_most(&self.rings, rings, MOMENT);
         };
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         seen
@@ -45,7 +47,7 @@ impl Bell {
     /// Sleeps until somebody rings, for a moment at most.
     pub(crate) fn wait_a_moment(&self) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        super::wait_at_most(&self.rings, self.rings.load(Ordering::SeqCst), MOMENT);
+        wait_at_most(&self.rings, self.rings.load(Ordering::SeqCst), MOMENT);
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
@@ -53,7 +55,7 @@ impl Bell {
     pub(crate) fn ring(&self) {
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             self.rings.fetch_add(1, Ordering::SeqCst);
-            super::wake(&self.rings, u32::MAX >> 1);
+            wake(&self.rings, u32::MAX >> 1);
         }
     }
 }

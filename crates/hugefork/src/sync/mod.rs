@@ -12,46 +12,15 @@
 //! a signal handler of the program that touched the region meanwhile would otherwise wait for its own thread.
 
 mod bell;
+mod primitive;
 mod region_lock;
-mod signals;
 #[cfg(test)]
 mod tests;
 mod word_lock;
 
-/// What the locks are made of. `tests/locks.rs` puts a concurrency checker's in its place.
-mod primitive {
-    pub(super) use core::hint::spin_loop;
-    pub(super) use core::sync::atomic::{AtomicU32, Ordering};
-
-    /// A lock looks this many times before it sleeps: publishing a mapping takes microseconds, a sleep and a wake more
-    /// than that.
-    pub(super) const SPINS: u32 = 100;
-}
-
 pub(crate) use bell::Bell;
-pub(crate) use region_lock::RegionLock;
-pub(crate) use signals::SignalsBlocked;
+pub(crate) use region_lock::{ExclusiveGuard, RegionLock, SharedGuard};
 pub(crate) use word_lock::{WordGuard, WordLock};
 
-use core::sync::atomic::AtomicU32;
-use core::time::Duration;
-
-use rustix::thread::futex;
-use rustix::time::Timespec;
-
-/// Sleeps while `word` holds `seen`. May wake for no reason: callers look again.
-pub(crate) fn wait(word: &AtomicU32, seen: u32) {
-    // Interrupted or "already changed": both mean look again.
-    let _ = futex::wait(word, futex::Flags::PRIVATE, seen, None);
-}
-
-/// Sleeps while `word` holds `seen`, no longer than `time`. May wake for no reason.
-pub(crate) fn wait_at_most(word: &AtomicU32, seen: u32, time: Duration) {
-    let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
-    let _ = futex::wait(word, futex::Flags::PRIVATE, seen, Some(&time));
-}
-
-/// Wakes up to `count` sleepers of `word`.
-pub(crate) fn wake(word: &AtomicU32, count: u32) {
-    let _ = futex::wake(word, futex::Flags::PRIVATE, count);
-}
+pub(crate) use crate::sys::linux::futex::{wait, wait_at_most, wake};
+pub(crate) use crate::sys::linux::mask::SignalsBlocked;

@@ -11,7 +11,7 @@
 //! they publish a mapping (microseconds), never while they clear or copy, which is why the pause of a snapshot does not
 //! contain the clears that are under way.
 
-use super::primitive::{AtomicU32, Ordering};
+use super::primitive::{AtomicU32, Ordering, wait, wake};
 
 const EXCLUSIVE: u32 = 1 << 31;
 
@@ -33,7 +33,7 @@ impl RegionLock {
         loop {
             let seen = self.state.load(Ordering::Relaxed);
             if seen & EXCLUSIVE != 0 {
-                super::wait(&self.state, seen);
+                wait(&self.state, seen);
             } else if self.state.compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 return SharedGuard(self);
             }
@@ -47,14 +47,14 @@ impl RegionLock {
             if seen & EXCLUSIVE == 0 {
                 break;
             }
-            super::wait(&self.state, seen);
+            wait(&self.state, seen);
         }
         loop {
             let seen = self.state.load(Ordering::Acquire);
             if seen == EXCLUSIVE {
                 return ExclusiveGuard(self);
             }
-            super::wait(&self.state, seen);
+            wait(&self.state, seen);
         }
     }
 }
@@ -63,7 +63,7 @@ impl Drop for SharedGuard<'_> {
     fn drop(&mut self) {
         if self.0.state.fetch_sub(1, Ordering::Release) == EXCLUSIVE | 1 {
             // The last one inside lets the snapshot in. Faults sleep on the same word, so all are woken to look.
-            super::wake(&self.0.state, u32::MAX >> 1);
+            wake(&self.0.state, u32::MAX >> 1);
         }
     }
 }
@@ -71,6 +71,6 @@ impl Drop for SharedGuard<'_> {
 impl Drop for ExclusiveGuard<'_> {
     fn drop(&mut self) {
         self.0.state.fetch_and(!EXCLUSIVE, Ordering::Release);
-        super::wake(&self.0.state, u32::MAX >> 1);
+        wake(&self.0.state, u32::MAX >> 1);
     }
 }

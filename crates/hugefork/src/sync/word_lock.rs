@@ -9,7 +9,7 @@
 //! ```
 //! The three-state futex mutex of Drepper, "Futexes are tricky" (2011). Every state change is one atomic instruction.
 
-use super::primitive::{AtomicU32, Ordering, SPINS, spin_loop};
+use super::primitive::{AtomicU32, Ordering, SPINS, spin_loop, wait, wake};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -56,14 +56,14 @@ impl WordLock {
         }
         // From here on we cannot know whether others sleep too, so we take the lock as one that has waiters.
         while self.state.swap(HELD_WITH_WAITERS, Ordering::Acquire) != FREE {
-            super::wait(&self.state, HELD_WITH_WAITERS);
+            wait(&self.state, HELD_WITH_WAITERS);
         }
     }
 
     /// Gives up a lock whose guard was [kept](WordGuard::keep).
     pub(crate) fn release(&self) {
         if self.state.swap(FREE, Ordering::Release) == HELD_WITH_WAITERS {
-            super::wake(&self.state, 1);
+            wake(&self.state, 1);
         }
     }
 }

@@ -1,12 +1,17 @@
-//! The only door to the operating system. Everything above is arithmetic over this trait, so the same resolver runs in
+//! The only door to the operating system. Everything above is arithmetic over this trait, so the same code runs in
 //! the signal handler ([`linux`]) and on the software MMU of the tests (`soft`), which counts calls and fails them.
 
 pub(crate) mod budget;
+mod error;
+mod extent;
 pub(crate) mod linux;
 #[cfg(test)]
 pub(crate) mod soft;
 
-use crate::error::SystemError;
+pub use error::SystemError;
+pub(crate) use error::answer;
+pub(crate) use extent::{Extent, Part};
+
 use budget::MappingBudget;
 
 /// What a mapping of pool memory lets the program do.
@@ -14,6 +19,28 @@ use budget::MappingBudget;
 pub(crate) enum Access {
     Read,
     ReadWrite,
+}
+
+/// What addresses show: pool memory is named by `M`, a block above this door and a byte of the pool at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shows<M> {
+    /// Zeros, readable, that take no memory.
+    Zeros,
+    /// Nothing: every access faults.
+    Hidden,
+    /// The pool's memory from `start` on.
+    Memory { start: M, access: Access },
+}
+
+impl<M> Shows<M> {
+    /// The same, with its memory named in another way.
+    pub(crate) fn map<N>(self, name: impl FnOnce(M) -> N) -> Shows<N> {
+        match self {
+            Shows::Zeros => Shows::Zeros,
+            Shows::Hidden => Shows::Hidden,
+            Shows::Memory { start, access } => Shows::Memory { start: name(start), access },
+        }
+    }
 }
 
 /// How mappings of this memory behave.
@@ -27,9 +54,9 @@ pub(crate) enum Merging {
 
 /// What is mapped after a mapping call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum Aftermath {
     /// What was there before: the kernel refused at once.
-    AsItWas,
+    Unchanged,
     /// Something of the call may have been carried out.
     Unknown,
 }
@@ -38,13 +65,14 @@ pub(crate) enum Left {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MapFailure {
     pub(crate) error: SystemError,
-    pub(crate) left: Left,
+    pub(crate) aftermath: Aftermath,
 }
 
 /// One pool's memory, and the addresses that its regions live at.
 ///
-/// All offsets, lengths and addresses are multiples of the block size, or of a base page where a block is split. Except for `refresh_budget`, `reserve` and `release` the methods
-/// are called from the fault handler: no allocation, no lock but the kernel's, no panic.
+/// All offsets, lengths and addresses are multiples of the block size, or of a base page where a block is split, and offsets lie
+/// inside of the pool. Except for `refresh_budget`, `claim` and `release` the methods are called from the fault handler: no
+/// allocation, no lock but the kernel's, no panic.
 pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// First byte of the direct map: the whole pool, readable and writable, at offsets as in the pool.
     fn direct(&self) -> *mut u8;
@@ -67,29 +95,27 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// the byte that is used next.
     fn obtain(&self, offset: usize, len: usize, touched: usize) -> Result<(), SystemError>;
 
-    /// Sets aside an address range of `len` bytes, aligned to `align`, that reads as zeros.
-    fn reserve(&self, len: usize, align: usize) -> Result<usize, SystemError>;
+    /// Sets addresses for `len` bytes aside, aligned to `align`, that read as zeros.
+    fn claim(&self, len: usize, align: usize) -> Result<Extent, SystemError>;
 
-    /// Takes every access away from a reserved range and gives the range back.
-    fn release(&self, at: usize, len: usize) -> Result<(), SystemError>;
+    /// Takes every access to the addresses away and gives them back. On failure they stay taken for good, and what was shown
+    /// there may still be.
+    fn release(&self, extent: Extent) -> Result<(), SystemError>;
 
-    /// Makes pool memory visible at `at` in place of what was there. A `fork(2)` child never sees it, not even one that
-    /// another thread makes during this call.
-    fn map(&self, at: usize, len: usize, offset: usize, access: Access) -> Result<(), MapFailure>;
+    /// Shows something else than before. A `fork(2)` child never sees pool memory, not even one that another thread makes
+    /// during this call.
+    fn show(&self, part: Part<'_>, what: Shows<usize>) -> Result<(), MapFailure>;
 
-    /// Makes `len` bytes at `at` read as zeros, in place of what was there.
-    fn map_zeros(&self, at: usize, len: usize) -> Result<(), MapFailure>;
+    /// Gives the memory of a part of the pool back to the system; what [`Sys::obtain`] gets there afterwards is zero. On failure
+    /// all is as it was.
+    ///
+    /// # Safety
+    /// The caller alone holds this memory, it is shown nowhere, and nobody uses it through the direct map.
+    unsafe fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError>;
 
-    /// Makes `len` bytes at `at` inaccessible, in place of what was there.
-    fn hide(&self, at: usize, len: usize) -> Result<(), MapFailure>;
-
-    /// Gives the memory of a part of the pool back to the system; what [`Sys::obtain`] gets there afterwards is zero. It is
-    /// mapped nowhere but in the direct map. On failure all is as it was.
-    fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError>;
-
-    /// Changes what the program may do with `len` mapped bytes at `at`. When it returns, no processor has the old right
-    /// cached.
-    fn protect(&self, at: usize, len: usize, access: Access) -> Result<(), SystemError>;
+    /// Changes what the program may do where pool memory is shown. When it returns, no processor has the old right cached.
+    /// On failure a first part of the range may have changed.
+    fn protect(&self, part: Part<'_>, access: Access) -> Result<(), SystemError>;
 
     /// Nanoseconds on a clock that only goes forward.
     fn now(&self) -> u64;

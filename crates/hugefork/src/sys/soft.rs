@@ -10,8 +10,7 @@ use std::sync::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use super::budget::MappingBudget;
-use super::{Access, Left, MapFailure, Merging, Sys};
-use crate::error::SystemError;
+use super::{Access, Aftermath, Extent, MapFailure, Merging, Part, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// The calls that can fail.
@@ -19,7 +18,7 @@ use crate::units::{BASE_PAGE, HUGE_PAGE};
 pub(crate) enum Call {
     MakeHuge,
     Obtain,
-    Reserve,
+    Claim,
     Release,
     Map,
     MapZeros,
@@ -32,7 +31,7 @@ impl Call {
     pub(crate) const ALL: [Call; 9] = [
         Call::MakeHuge,
         Call::Obtain,
-        Call::Reserve,
+        Call::Claim,
         Call::Release,
         Call::Map,
         Call::MapZeros,
@@ -43,12 +42,7 @@ impl Call {
 }
 
 /// What one base page shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Page {
-    Zeros,
-    Hidden,
-    Memory { offset: usize, access: Access },
-}
+pub(crate) type Page = Shows<usize>;
 
 /// A load or store that the page tables do not allow.
 #[derive(Debug, PartialEq, Eq)]
@@ -138,7 +132,7 @@ impl SoftMmu {
     pub(crate) fn mappings(&self, at: usize, len: usize, block: usize) -> usize {
         let pages: Vec<_> = (at..at + len).step_by(BASE_PAGE).map(|address| (address, self.page(address))).collect();
         let joined = |left: &(usize, Option<Page>), right: &(usize, Option<Page>)| match (left.1, right.1) {
-            (Some(Page::Memory { offset: a, access: x }), Some(Page::Memory { offset: b, access: y })) => {
+            (Some(Page::Memory { start: a, access: x }), Some(Page::Memory { start: b, access: y })) => {
                 let same_block = !right.0.is_multiple_of(block);
                 a + BASE_PAGE == b && x == y && (same_block || self.merging == Merging::Merge)
             }
@@ -151,7 +145,7 @@ impl SoftMmu {
         match self.page(address) {
             None | Some(Page::Hidden) => Err(Fault),
             Some(Page::Zeros) => Ok(0),
-            Some(Page::Memory { offset, .. }) => {
+            Some(Page::Memory { start: offset, .. }) => {
                 self.check_obtained(offset);
                 // SAFETY: offsets of mapped pages were checked when they were mapped.
                 Ok(unsafe { self.memory.add(offset + address % BASE_PAGE).read_volatile() })
@@ -163,7 +157,7 @@ impl SoftMmu {
         // The lock is held over the store: taking a right away waits for stores under way, as a TLB flush does.
         let state = self.state();
         match state.pages.get(&(address / BASE_PAGE)) {
-            Some(Page::Memory { offset, access: Access::ReadWrite }) => {
+            Some(Page::Memory { start: offset, access: Access::ReadWrite }) => {
                 assert!(state.obtained[offset / BASE_PAGE], "stored to memory that was never obtained: SIGBUS");
                 // SAFETY: as in `load`.
                 unsafe { self.memory.add(offset + address % BASE_PAGE).write_volatile(value) };
@@ -189,22 +183,23 @@ impl SoftMmu {
         (state.obtained[offset / BASE_PAGE], state.huge[offset / HUGE_PAGE])
     }
 
-    /// Shows other pages in a reserved range.
-    fn replace(&self, call: Call, at: usize, len: usize, page: impl Fn(usize) -> Page) -> Result<(), MapFailure> {
+    /// Shows other pages in a claimed range.
+    fn replace(&self, call: Call, part: Part<'_>, page: impl Fn(usize) -> Page) -> Result<(), MapFailure> {
         let (mut state, result) = match self.called(call) {
             Ok(state) => (state, Ok(())),
             Err(error) => {
                 let state = self.state();
-                let left = if state.failures.is_multiple_of(2) { Left::AsItWas } else { Left::Unknown };
-                if left == Left::AsItWas {
-                    return Err(MapFailure { error, left });
+                let was_refused = state.failures.is_multiple_of(2);
+                let aftermath = if was_refused { Aftermath::Unchanged } else { Aftermath::Unknown };
+                if was_refused {
+                    return Err(MapFailure { error, aftermath });
                 }
-                (state, Err(MapFailure { error, left }))
+                (state, Err(MapFailure { error, aftermath }))
             }
         };
-        for (by, number) in pages_of(at, len).enumerate() {
+        for (by, number) in pages_of(part.at(), part.len()).enumerate() {
             let there = state.pages.insert(number, page(by * BASE_PAGE));
-            assert!(there.is_some(), "mapped outside of a reserved range");
+            assert!(there.is_some(), "mapped outside of a claimed range");
         }
         result
     }
@@ -274,7 +269,7 @@ impl Sys for SoftMmu {
         Ok(())
     }
 
-    fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError> {
+    unsafe fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError> {
         let mut state = self.called(Call::Punch)?;
         for page in pages_of(offset, len) {
             state.obtained[page] = false;
@@ -285,37 +280,37 @@ impl Sys for SoftMmu {
         Ok(())
     }
 
-    fn reserve(&self, len: usize, align: usize) -> Result<usize, SystemError> {
-        let mut state = self.called(Call::Reserve)?;
+    fn claim(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
+        let mut state = self.called(Call::Claim)?;
         let at = state.next_address.next_multiple_of(align);
         // A gap behind each range.
         state.next_address = at + len + align;
         state.pages.extend(pages_of(at, len).map(|page| (page, Page::Zeros)));
-        Ok(at)
+        // SAFETY: each range is handed out once.
+        Ok(unsafe { Extent::new(at, len) })
     }
 
-    fn release(&self, at: usize, len: usize) -> Result<(), SystemError> {
+    fn release(&self, extent: Extent) -> Result<(), SystemError> {
         let mut state = self.called(Call::Release)?;
-        for page in pages_of(at, len) {
-            assert!(state.pages.remove(&page).is_some(), "released what was not reserved");
+        for page in pages_of(extent.base(), extent.len()) {
+            assert!(state.pages.remove(&page).is_some(), "released what was not set aside");
         }
         Ok(())
     }
 
-    fn map(&self, at: usize, len: usize, offset: usize, access: Access) -> Result<(), MapFailure> {
-        assert!(offset + len <= self.layout.size());
-        self.replace(Call::Map, at, len, |by| Page::Memory { offset: offset + by, access })
+    fn show(&self, part: Part<'_>, what: Shows<usize>) -> Result<(), MapFailure> {
+        match what {
+            Shows::Zeros => self.replace(Call::MapZeros, part, |_| Page::Zeros),
+            Shows::Hidden => self.replace(Call::Hide, part, |_| Page::Hidden),
+            Shows::Memory { start, access } => {
+                assert!(start + part.len() <= self.layout.size());
+                self.replace(Call::Map, part, |by| Page::Memory { start: start + by, access })
+            }
+        }
     }
 
-    fn map_zeros(&self, at: usize, len: usize) -> Result<(), MapFailure> {
-        self.replace(Call::MapZeros, at, len, |_| Page::Zeros)
-    }
-
-    fn hide(&self, at: usize, len: usize) -> Result<(), MapFailure> {
-        self.replace(Call::Hide, at, len, |_| Page::Hidden)
-    }
-
-    fn protect(&self, at: usize, len: usize, to: Access) -> Result<(), SystemError> {
+    fn protect(&self, part: Part<'_>, to: Access) -> Result<(), SystemError> {
+        let (at, len) = (part.at(), part.len());
         let called = self.called(Call::Protect);
         // A failing mprotect has done the first part of its range.
         let (mut state, result, len) = match called {

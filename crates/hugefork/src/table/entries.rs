@@ -6,9 +6,9 @@ use super::entry::{Entry, RESERVED};
 use crate::own::{self, Boxed};
 use crate::units::EntryIndex;
 
-/// Whether an entry has a block booked in the pool.
+/// Whether an entry has a block reserved in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Booked {
+pub(crate) enum Reserved {
     Yes,
     No,
 }
@@ -43,23 +43,28 @@ impl Entries {
         self.words.iter().map(|word| Entry::decode(word.load(Ordering::Acquire)))
     }
 
-    /// Stores an entry; what is booked for it stays booked.
+    /// Stores an entry; what is reserved for it stays reserved.
     pub(crate) fn set(&self, index: EntryIndex, entry: Entry) {
         let word = &self.words[index.0];
         word.store(entry.encode() | word.load(Ordering::Relaxed) & RESERVED, Ordering::Release);
     }
 
-    pub(crate) fn is_booked(&self, index: EntryIndex) -> bool {
+    /// How many entries have a block reserved.
+    pub(crate) fn reserved(&self) -> usize {
+        self.words.iter().filter(|word| word.load(Ordering::Relaxed) & RESERVED != 0).count()
+    }
+
+    pub(crate) fn is_reserved(&self, index: EntryIndex) -> bool {
         self.words[index.0].load(Ordering::Relaxed) & RESERVED != 0
     }
 
-    /// Notes whether a block is booked for the entry; the entry itself stays. True if that is new.
-    pub(crate) fn set_booked(&self, index: EntryIndex, booked: Booked) -> bool {
+    /// Notes whether a block is reserved for the entry; the entry itself stays. True if that is new.
+    pub(crate) fn set_reserved(&self, index: EntryIndex, reserved: Reserved) -> bool {
         let word = &self.words[index.0];
         let before = word.load(Ordering::Relaxed);
-        let after = match booked {
-            Booked::Yes => before | RESERVED,
-            Booked::No => before & !RESERVED,
+        let after = match reserved {
+            Reserved::Yes => before | RESERVED,
+            Reserved::No => before & !RESERVED,
         };
         word.store(after, Ordering::Release);
         before != after

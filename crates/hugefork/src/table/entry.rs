@@ -5,21 +5,9 @@
 //!  ┌──────────┬─────────┬─────────────────────────────────┐
 //!  │ reserved │  state  │             block               │
 //!  └──────────┴─────────┴─────────────────────────────────┘
-//!
-//!            first write (demand-zero)             write: reuse, or a copy if others hold the block
-//!    Zero ─────────────────────────▶ Private ◀──────────────────────────────────────────┐
-//!     ▲                              │ │ │ ▲                                            │
-//!     │ discard (from any state)     │ │ └─┼── fork, snapshot ──▶ Shared ───────────────┤
-//!     │                              │ │   │                                            │
-//!     │ reclaim                      │ └───┼── lazy_free ───────▶ Lazy ─────────────────┤
-//!     ├──────────────────────────────┼─────┼───────────────────── Lazy                  │
-//!     │ reclaim, when all is dropped └─────┼── … of a part ─────▶ Split, then by page ──┤
-//!     └────────────────────────────────────┼───────────────────── Split                 │
-//!                    (made a fork or snapshot's) Borrowed ──────────────────────────────┘
-//!                                              └── revoke ──▶ Revoked
 //! ```
 //!
-//! | state | block | mapped | references to the block |
+//! | state | block | shown | references to the block |
 //! |---|---|---|---|
 //! | `Zero` | none | zeros, readable | none |
 //! | `Private` | present | readable and writable | exactly one, this entry's |
@@ -27,10 +15,13 @@
 //! | `Borrowed` | present, written by another region | readable | likewise |
 //! | `Lazy` | present, contents may be dropped | readable | likewise: dropped only while there is one |
 //! | `Split` | present, its pages are each as table/split.rs says | by page | likewise |
-//! | `Revoked` | none any more | inaccessible | none |
+//! | `Revoked` | none any more | nothing | none |
 //!
-//! `reserved`: this entry has a block booked in the pool, so its next write finds one.
+//! `reserved`: a block of the pool is reserved for this entry, so its next write finds one.
+//!
+//! transition.rs says how one state follows from another.
 
+use crate::sys::{Access, Shows};
 use crate::units::BlockId;
 
 /// What is mapped at one block of a region.
@@ -52,19 +43,24 @@ pub(crate) enum Entry {
     Revoked,
 }
 
+/// The state of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum State {
+    Zero = 0,
+    Private = 1,
+    Shared = 2,
+    Borrowed = 3,
+    Lazy = 4,
+    Split = 5,
+    Revoked = 6,
+}
+
 const STATE_SHIFT: u32 = 28;
 const STATE_MASK: u32 = 0b111;
 const BLOCK_MASK: u32 = (1 << STATE_SHIFT) - 1;
-/// Set in the word of an entry that has a block booked.
+/// Set in the word of an entry that has a block reserved.
 pub(super) const RESERVED: u32 = 1 << 31;
-
-const ZERO: u32 = 0;
-const PRIVATE: u32 = 1;
-const SHARED: u32 = 2;
-const BORROWED: u32 = 3;
-const LAZY: u32 = 4;
-const SPLIT: u32 = 5;
-const REVOKED: u32 = 6;
 
 impl Entry {
     /// The block, if there is one.
@@ -79,11 +75,43 @@ impl Entry {
         }
     }
 
-    /// The block, if it is mapped for reading as a whole and a write has to look who else holds it.
-    pub(crate) fn readable(self) -> Option<BlockId> {
+    /// The state, without the block.
+    pub(crate) fn state(self) -> State {
         match self {
-            Entry::Shared(block) | Entry::Borrowed(block) | Entry::Lazy(block) => Some(block),
-            _ => None,
+            Entry::Zero => State::Zero,
+            Entry::Private(_) => State::Private,
+            Entry::Shared(_) => State::Shared,
+            Entry::Borrowed(_) => State::Borrowed,
+            Entry::Lazy(_) => State::Lazy,
+            Entry::Split(_) => State::Split,
+            Entry::Revoked => State::Revoked,
+        }
+    }
+
+    /// The same entry in another state, with its block if that state has one.
+    pub(crate) fn in_state(self, state: State) -> Entry {
+        let Some(block) = self.block() else { return self };
+        match state {
+            State::Zero => Entry::Zero,
+            State::Private => Entry::Private(block),
+            State::Shared => Entry::Shared(block),
+            State::Borrowed => Entry::Borrowed(block),
+            State::Lazy => Entry::Lazy(block),
+            State::Split => Entry::Split(block),
+            State::Revoked => Entry::Revoked,
+        }
+    }
+
+    /// What its addresses show; `None`: each page what it is.
+    pub(crate) fn shows(self) -> Option<Shows<BlockId>> {
+        match self {
+            Entry::Zero => Some(Shows::Zeros),
+            Entry::Revoked => Some(Shows::Hidden),
+            Entry::Private(start) => Some(Shows::Memory { start, access: Access::ReadWrite }),
+            Entry::Shared(start) | Entry::Borrowed(start) | Entry::Lazy(start) => {
+                Some(Shows::Memory { start, access: Access::Read })
+            }
+            Entry::Split(_) => None,
         }
     }
 
@@ -93,28 +121,20 @@ impl Entry {
     }
 
     pub(super) fn encode(self) -> u32 {
-        let state = match self {
-            Entry::Zero => ZERO,
-            Entry::Private(_) => PRIVATE,
-            Entry::Shared(_) => SHARED,
-            Entry::Borrowed(_) => BORROWED,
-            Entry::Lazy(_) => LAZY,
-            Entry::Split(_) => SPLIT,
-            Entry::Revoked => REVOKED,
-        };
-        state << STATE_SHIFT | self.block().map_or(0, |block| block.0)
+        (self.state() as u32) << STATE_SHIFT | self.block().map_or(0, |block| block.0)
     }
 
     pub(super) fn decode(word: u32) -> Entry {
         let block = BlockId(word & BLOCK_MASK);
         match word >> STATE_SHIFT & STATE_MASK {
-            PRIVATE => Entry::Private(block),
-            SHARED => Entry::Shared(block),
-            BORROWED => Entry::Borrowed(block),
-            LAZY => Entry::Lazy(block),
-            SPLIT => Entry::Split(block),
-            REVOKED => Entry::Revoked,
-            _ => Entry::Zero,
+            0 => Entry::Zero,
+            1 => Entry::Private(block),
+            2 => Entry::Shared(block),
+            3 => Entry::Borrowed(block),
+            4 => Entry::Lazy(block),
+            5 => Entry::Split(block),
+            // 7 is never stored, and would be an error rather than zeros.
+            6.. => Entry::Revoked,
         }
     }
 }

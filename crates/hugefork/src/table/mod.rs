@@ -14,20 +14,24 @@
 
 mod entries;
 mod entry;
+mod locked;
+pub(crate) mod pins;
 pub(crate) mod split;
+pub(crate) mod transition;
 mod waiting;
 
-pub(crate) use entries::{Booked, Entries};
-pub(crate) use entry::Entry;
+pub(crate) use entries::{Entries, Reserved};
+pub(crate) use entry::{Entry, State};
+pub(crate) use locked::{Locked, WindowsGuard};
 
 use core::ops::{Deref, Range};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::OnceLock;
 
 use crate::own::{self, Boxed, Own, Zeroed};
-use crate::sync::{WordGuard, WordLock};
+use crate::sync::WordLock;
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex, HUGE_PAGE};
-use split::Split;
+use split::{Split, SplitPage};
 use waiting::Waiting;
 
 // SAFETY: all zeroes is a free lock.
@@ -88,8 +92,10 @@ impl Table {
     }
 
     /// Locks the window of `index` if nobody has it.
-    pub(crate) fn try_lock(&self, index: EntryIndex) -> Option<WordGuard<'_>> {
-        self.windows[self.window(index)].try_lock()
+    pub(crate) fn try_lock(&self, index: EntryIndex) -> Option<WindowsGuard<'_>> {
+        let window = self.window(index);
+        self.windows[window].try_lock()?.keep();
+        Some(WindowsGuard::of(&self.windows[window..window + 1]))
     }
 
     /// Whether every entry has a window of its own.
@@ -98,8 +104,9 @@ impl Table {
     }
 
     /// Locks the window of `index`.
-    pub(crate) fn lock(&self, index: EntryIndex) -> WordGuard<'_> {
-        self.windows[self.window(index)].lock()
+    pub(crate) fn lock(&self, index: EntryIndex) -> WindowsGuard<'_> {
+        let window = self.window(index);
+        self.lock_windows(window..window + 1)
     }
 
     /// Locks windows, in order. Nothing is allocated.
@@ -107,12 +114,12 @@ impl Table {
         for window in &self.windows[windows.clone()] {
             window.lock().keep();
         }
-        WindowsGuard { locks: &self.windows[windows] }
+        WindowsGuard::of(&self.windows[windows])
     }
 
-    /// Holds windows that were locked one by one and [kept](WordGuard::keep).
+    /// Holds windows that were locked one by one and [kept](WindowsGuard::keep).
     pub(crate) fn kept(&self, windows: Range<usize>) -> WindowsGuard<'_> {
-        WindowsGuard { locks: &self.windows[windows] }
+        WindowsGuard::of(&self.windows[windows])
     }
 
     /// The pages of a block that is or was split.
@@ -120,6 +127,14 @@ impl Table {
         let split = self.splits.get()?[index.0].load(Ordering::Acquire);
         // SAFETY: null, or a box that `prepare_split` left here, which stays until the table goes.
         unsafe { split.as_ref() }
+    }
+
+    /// What a page of a split block is.
+    pub(crate) fn page(&self, index: EntryIndex, page: usize) -> SplitPage {
+        match self.split(index) {
+            Some(split) => split.get(page),
+            None => SplitPage::Readable,
+        }
     }
 
     /// Whether any block was ever split.
@@ -159,17 +174,5 @@ impl Drop for Table {
                 drop(unsafe { Boxed::from_raw_in(split, Own) });
             }
         }
-    }
-}
-
-/// Holds neighbouring windows, perhaps none, until dropped.
-#[derive(Default)]
-pub(crate) struct WindowsGuard<'a> {
-    locks: &'a [WordLock],
-}
-
-impl Drop for WindowsGuard<'_> {
-    fn drop(&mut self) {
-        self.locks.iter().for_each(WordLock::release);
     }
 }

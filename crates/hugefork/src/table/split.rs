@@ -23,6 +23,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::own::{self, Boxed};
+use crate::sys::{Access, Shows};
 
 /// What one base page of a split block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,17 @@ pub(crate) enum SplitPage {
     Writable = 1,
     Lazy = 2,
     Dropped = 3,
+}
+
+impl SplitPage {
+    /// What a page that starts at `start` of the pool shows.
+    pub(crate) fn shows<M>(self, start: M) -> Shows<M> {
+        match self {
+            SplitPage::Dropped => Shows::Zeros,
+            SplitPage::Writable => Shows::Memory { start, access: Access::ReadWrite },
+            SplitPage::Readable | SplitPage::Lazy => Shows::Memory { start, access: Access::Read },
+        }
+    }
 }
 
 const STATES: [SplitPage; 4] = [SplitPage::Readable, SplitPage::Writable, SplitPage::Lazy, SplitPage::Dropped];

@@ -5,7 +5,7 @@
 //! of the machine, one after the other downwards, so compare it with `target-last/avx512` (or `avx2`). It does not use
 //! `std; rep stosb`, which stores single bytes: 4 KiB take a thousand cycles, whatever the order.
 
-use hugefork_kernels::{Primitive, SUBPAGE, target_last};
+use hugefork_kernels::{Primitive, PrimitiveName, SUBPAGE, target_last};
 
 /// Clears one subpage downwards.
 type ClearDown = unsafe fn(*mut u8);
@@ -21,12 +21,14 @@ pub(super) struct Reversed {
 impl Reversed {
     pub(super) fn new() -> Reversed {
         #[cfg(target_arch = "x86_64")]
-        for (stores, clear_down) in [(Primitive::Avx512, avx512 as ClearDown), (Primitive::Avx2, avx2 as ClearDown)] {
-            if stores.is_available() {
+        for (name, clear_down) in
+            [(PrimitiveName::Avx512, avx512 as ClearDown), (PrimitiveName::Avx2, avx2 as ClearDown)]
+        {
+            if let Some(stores) = Primitive::new(name) {
                 return Reversed { stores, clear_down };
             }
         }
-        Reversed { stores: Primitive::Portable, clear_down: words }
+        Reversed { stores: Primitive::PORTABLE, clear_down: words }
     }
 
     /// Clears the block, ending with the subpage of `target`.
@@ -91,7 +93,7 @@ mod tests {
     #[test]
     fn clears_the_block_and_nothing_beside_it() {
         for target in [0, SUBPAGE + 5, 5 * SUBPAGE - 1] {
-            for reversed in [Reversed::new(), Reversed { stores: Primitive::Portable, clear_down: words }] {
+            for reversed in [Reversed::new(), Reversed { stores: Primitive::PORTABLE, clear_down: words }] {
                 let mut pages = vec![Page([0xa5; SUBPAGE]); 7];
                 // SAFETY: the five pages in the middle of seven of our own.
                 unsafe { reversed.clear(pages.as_mut_ptr().add(1).cast(), 5 * SUBPAGE, target) };

@@ -2,55 +2,82 @@
 //!
 //! **Untested.** No aarch64 machine or standard library was at hand: the assembly of the two files here went through
 //! LLVM's assembler and nothing else, and no figure says when they win. So no default uses them; only the calibration
-//! and `HUGEFORK_KERNEL` choose them. Cached stores are the portable code (the C library's own `stp` and `dc zva`). Left
-//! out: MOPS (`setp`, `cpyfp`), whose presence cannot be asked without std on a system that hides ID_AA64ISAR2_EL1.
+//! and `HUGEFORK_KERNEL` choose them. Cached stores are the portable code (the C library's own `stp` and `dc zva`).
+//! MOPS (`setp`, `cpyfp`) is left out: without std a program cannot ask for it on a system that hides ID_AA64ISAR2_EL1.
 
 use core::sync::atomic::{Ordering, fence};
 
 use super::generic;
-use crate::primitive::Primitive;
+use crate::primitive_name::PrimitiveName;
 
 mod dc_zva;
 mod stnp;
 
-/// Whether the CPU has `dc zva`, the system lets programs use it, and its block divides a subpage.
-pub(crate) fn has_dc_zva() -> bool {
-    dc_zva::block_size().is_some()
+use dc_zva::DcZva;
+
+/// A primitive of aarch64. `dc zva` may be forbidden, so its variant holds the proof that it is not.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Code {
+    Portable,
+    DcZva(DcZva),
+    Stnp,
 }
 
-/// Clears `len` bytes; nothing is ordered before the next [`drain`].
-///
-/// # Safety
-///
-/// The primitive is available. `block` is aligned to 4 KiB and valid for writes of `len` bytes, a positive multiple of
-/// 4 KiB; nobody else accesses them until the next [`drain`] has returned.
-#[inline(never)]
-pub(crate) unsafe fn clear(primitive: Primitive, block: *mut u8, len: usize) {
-    // SAFETY: the caller vouches for the memory, the alignment, and what the primitive needs.
-    unsafe {
-        match (primitive, dc_zva::block_size()) {
-            (Primitive::DcZva, Some(step)) => dc_zva::clear(block, len, step),
-            (Primitive::Stnp, _) => stnp::clear(block, len),
-            _ => generic::clear(block, len),
+impl Code {
+    /// The cached primitive that every machine of this architecture has.
+    pub(crate) const CACHED: Code = Code::Portable;
+
+    /// The primitive of this name, if this machine has it.
+    pub(crate) fn new(name: PrimitiveName) -> Option<Code> {
+        match name {
+            PrimitiveName::Portable => Some(Code::Portable),
+            PrimitiveName::DcZva => DcZva::new().map(Code::DcZva),
+            PrimitiveName::Stnp => Some(Code::Stnp),
+            _ => None,
         }
     }
-}
 
-/// Copies `len` bytes; nothing is ordered before the next [`drain`]. A primitive that cannot copy is replaced by the
-/// portable one.
-///
-/// # Safety
-///
-/// The primitive is available. `to` and `from` are aligned to 4 KiB, do not overlap, and are valid for writes and reads
-/// of `len` bytes, a positive multiple of 4 KiB; until the next [`drain`] has returned, nobody else accesses `to` or
-/// writes `from`.
-#[inline(never)]
-pub(crate) unsafe fn copy(primitive: Primitive, to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: the caller vouches for the memory, the alignment, and what the primitive needs.
-    unsafe {
-        match primitive {
-            Primitive::Stnp => stnp::copy(to, from, len),
-            _ => generic::copy(to, from, len),
+    /// The cached primitive that is best on this machine.
+    pub(crate) fn best_cached() -> Code {
+        Code::Portable
+    }
+
+    pub(crate) fn name(self) -> PrimitiveName {
+        match self {
+            Code::Portable => PrimitiveName::Portable,
+            Code::DcZva(_) => PrimitiveName::DcZva,
+            Code::Stnp => PrimitiveName::Stnp,
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The contract of [`Primitive::clear`](crate::Primitive::clear).
+    #[inline(never)]
+    pub(crate) unsafe fn clear(self, block: *mut u8, len: usize) {
+        // SAFETY: the caller vouches for the memory and the alignment, the value for `dc zva`.
+        unsafe {
+            match self {
+                Code::Portable => generic::clear(block, len),
+                Code::DcZva(dc_zva) => dc_zva.clear(block, len),
+                Code::Stnp => stnp::clear(block, len),
+            }
+        }
+    }
+
+    /// `dc zva` cannot copy, so the portable code does.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Primitive::copy`](crate::Primitive::copy).
+    #[inline(never)]
+    pub(crate) unsafe fn copy(self, to: *mut u8, from: *const u8, len: usize) {
+        // SAFETY: the caller vouches for the memory and the alignment.
+        unsafe {
+            match self {
+                Code::Portable | Code::DcZva(_) => generic::copy(to, from, len),
+                Code::Stnp => stnp::copy(to, from, len),
+            }
         }
     }
 }

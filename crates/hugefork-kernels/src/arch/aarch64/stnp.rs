@@ -7,9 +7,10 @@ use core::arch::asm;
 
 /// # Safety
 ///
-/// The contract of [`super::clear`].
+/// The contract of [`Primitive::clear`](crate::Primitive::clear).
 pub(super) unsafe fn clear(block: *mut u8, len: usize) {
-    // SAFETY: writes `len` bytes from `block` on, which the caller vouches for: whole steps of 64 bytes, at least one.
+    // SAFETY: writes `len` bytes from `block` on, which the caller vouches for: whole steps of 64 bytes,
+    // at least one.
     unsafe {
         asm!(
             "movi v0.2d, #0",
@@ -29,7 +30,7 @@ pub(super) unsafe fn clear(block: *mut u8, len: usize) {
 
 /// # Safety
 ///
-/// The contract of [`super::copy`].
+/// The contract of [`Primitive::copy`](crate::Primitive::copy).
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: reads and writes `len` bytes from `from` and `to` on, which the caller vouches for: whole steps of 64
     // bytes, at least one.

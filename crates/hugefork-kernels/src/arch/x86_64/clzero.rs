@@ -1,22 +1,39 @@
 //! AMD's `clzero`: one instruction clears one cache line, past the cache.
 //!
 //! Needs: CLZERO (every Zen). Wins: far from the target on Zen; it writes a whole line at once, so no write-combining
-//! buffer is ever flushed half full, and it needs no vector register. Not for: what is touched next (it goes to memory),
-//! and copies, which it cannot do. Its stores are as weakly ordered as other non-temporal ones.
+//! buffer is ever flushed half full, and it needs no vector register. Not for: what is touched next (it goes to
+//! memory), and copies, which it cannot do. Its stores are as weakly ordered as other non-temporal ones.
 
 use core::arch::asm;
+
+use super::cpu::{Feature, has};
+use crate::order::SUBPAGE;
 
 /// The line that one `clzero` clears, on every CPU that has it.
 const LINE: usize = 64;
 
-/// # Safety
-///
-/// The contract of [`super::clear`]: CLZERO is available.
-pub(super) unsafe fn clear(block: *mut u8, len: usize) {
-    for offset in (0..len).step_by(LINE) {
-        // SAFETY: clears the line at `block + offset`, wholly inside the block since both are multiples of the line.
-        unsafe {
-            asm!("clzero", in("rax") block.add(offset), options(nostack, preserves_flags));
+/// The proof that this CPU has CLZERO.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Clzero(());
+
+impl Clzero {
+    pub(super) fn new() -> Option<Clzero> {
+        has(Feature::Clzero).then_some(Clzero(()))
+    }
+
+    /// Clears past the cache; weakly ordered until a fence.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Primitive::clear`](crate::Primitive::clear).
+    pub(super) unsafe fn clear(self, block: *mut u8, len: usize) {
+        const { assert!(SUBPAGE.is_multiple_of(LINE), "a run ends with a line") };
+        for offset in (0..len).step_by(LINE) {
+            // SAFETY: the CPU has CLZERO, as `self` proves. It clears the line at `block + offset`, which lies wholly
+            // in the run, since the run begins and ends with a line.
+            unsafe {
+                asm!("clzero", in("rax") block.add(offset), options(nostack, preserves_flags));
+            }
         }
     }
 }

@@ -1,63 +1,115 @@
 //! x86-64: which function runs which primitive, and the fence.
 //!
-//! Lengths are multiples of 4 KiB and pointers aligned to 4 KiB, so that no kernel has a head or a tail, and no cache
-//! line is ever written by two primitives (a line that is written with non-temporal and cached stores is evicted in
-//! between: some ten times the cost).
+//! Lengths are multiples of 4 KiB and pointers are aligned to 4 KiB. So no loop has a head or a tail, and no cache line
+//! is ever written by two primitives: a line that takes non-temporal and cached stores is evicted in between, which
+//! costs some ten times as much.
 
-use crate::{arch::generic, primitive::Primitive};
+use crate::{arch::generic, primitive_name::PrimitiveName};
 
 mod avx2;
 mod avx512;
 mod clzero;
+mod cpu;
 mod rep;
 mod sse2;
 mod vector;
 
-/// Clears `len` bytes. The stores of a non-temporal primitive are weakly ordered until [`drain`].
-///
-/// # Safety
-///
-/// The primitive is available. `block` is aligned to 4 KiB and valid for writes of `len` bytes, a multiple of 4 KiB;
-/// nobody else accesses them until this, and for a non-temporal primitive the next [`drain`], has returned.
-// A call, not a copy of the dispatch in each of the eight places where `visit` begins a span.
-#[inline(never)]
-pub(crate) unsafe fn clear(primitive: Primitive, block: *mut u8, len: usize) {
-    // SAFETY: the caller vouches for the memory, the alignment, and the extension that the primitive needs.
-    unsafe {
-        match primitive {
-            Primitive::Portable | Primitive::DcZva | Primitive::Stnp => generic::clear(block, len),
-            Primitive::Rep => rep::clear(block, len),
-            Primitive::Sse2Nt => sse2::clear_nt(block, len),
-            Primitive::Avx2 => avx2::clear(block, len),
-            Primitive::Avx2Nt => avx2::clear_nt(block, len),
-            Primitive::Avx512 => avx512::clear(block, len),
-            Primitive::Avx512Nt => avx512::clear_nt(block, len),
-            Primitive::Clzero => clzero::clear(block, len),
-        }
-    }
+use avx2::Avx2;
+use avx512::Avx512;
+use clzero::Clzero;
+use sse2::Sse2;
+
+/// A primitive of x86-64, in the order of [`PrimitiveName`]. Where a CPU may lack an extension, the variant holds the
+/// proof that this one has it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Code {
+    Portable,
+    Rep,
+    Sse2Nt,
+    Avx2(Avx2),
+    Avx2Nt(Avx2),
+    Avx512(Avx512),
+    Avx512Nt(Avx512),
+    Clzero(Clzero),
 }
 
-/// Copies `len` bytes. The stores of a non-temporal primitive are weakly ordered until [`drain`]. A primitive that
-/// cannot copy is replaced by `rep`.
-///
-/// # Safety
-///
-/// The primitive is available. `to` and `from` are aligned to 4 KiB, do not overlap, and are valid for writes and reads
-/// of `len` bytes, a multiple of 4 KiB; until this, and for a non-temporal primitive the next [`drain`], has returned,
-/// nobody else accesses `to` or writes `from`.
-// A call for the same reason.
-#[inline(never)]
-pub(crate) unsafe fn copy(primitive: Primitive, to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: the caller vouches for the memory, the alignment, and the extension that the primitive needs.
-    unsafe {
-        match primitive {
-            Primitive::Portable | Primitive::DcZva | Primitive::Stnp => generic::copy(to, from, len),
-            Primitive::Rep | Primitive::Clzero => rep::copy(to, from, len),
-            Primitive::Sse2Nt => sse2::copy_nt(to, from, len),
-            Primitive::Avx2 => avx2::copy(to, from, len),
-            Primitive::Avx2Nt => avx2::copy_nt(to, from, len),
-            Primitive::Avx512 => avx512::copy(to, from, len),
-            Primitive::Avx512Nt => avx512::copy_nt(to, from, len),
+impl Code {
+    /// The cached primitive that every machine of this architecture has.
+    pub(crate) const CACHED: Code = Code::Rep;
+
+    /// The primitive of this name, if this machine has it.
+    pub(crate) fn new(name: PrimitiveName) -> Option<Code> {
+        match name {
+            PrimitiveName::Portable => Some(Code::Portable),
+            PrimitiveName::Rep => Some(Code::Rep),
+            PrimitiveName::Sse2Nt => Some(Code::Sse2Nt),
+            PrimitiveName::Avx2 => Avx2::new().map(Code::Avx2),
+            PrimitiveName::Avx2Nt => Avx2::new().map(Code::Avx2Nt),
+            PrimitiveName::Avx512 => Avx512::new().map(Code::Avx512),
+            PrimitiveName::Avx512Nt => Avx512::new().map(Code::Avx512Nt),
+            PrimitiveName::Clzero => Clzero::new().map(Code::Clzero),
+            PrimitiveName::DcZva | PrimitiveName::Stnp => None,
+        }
+    }
+
+    /// The cached primitive that is best on this machine: CPUs without ERMS take a slow path for `rep`.
+    pub(crate) fn best_cached() -> Code {
+        if cpu::has(cpu::Feature::FastRep) { Code::Rep } else { Code::Portable }
+    }
+
+    pub(crate) fn name(self) -> PrimitiveName {
+        match self {
+            Code::Portable => PrimitiveName::Portable,
+            Code::Rep => PrimitiveName::Rep,
+            Code::Sse2Nt => PrimitiveName::Sse2Nt,
+            Code::Avx2(_) => PrimitiveName::Avx2,
+            Code::Avx2Nt(_) => PrimitiveName::Avx2Nt,
+            Code::Avx512(_) => PrimitiveName::Avx512,
+            Code::Avx512Nt(_) => PrimitiveName::Avx512Nt,
+            Code::Clzero(_) => PrimitiveName::Clzero,
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The contract of [`Primitive::clear`](crate::Primitive::clear).
+    // A call, not a copy of the dispatch in each of the eight places where `visit` begins a span.
+    #[inline(never)]
+    pub(crate) unsafe fn clear(self, block: *mut u8, len: usize) {
+        // SAFETY: the caller vouches for the memory and the alignment, the value for the extension.
+        unsafe {
+            match self {
+                Code::Portable => generic::clear(block, len),
+                Code::Rep => rep::clear(block, len),
+                Code::Sse2Nt => Sse2.clear_nt(block, len),
+                Code::Avx2(avx2) => avx2.clear(block, len),
+                Code::Avx2Nt(avx2) => avx2.clear_nt(block, len),
+                Code::Avx512(avx512) => avx512.clear(block, len),
+                Code::Avx512Nt(avx512) => avx512.clear_nt(block, len),
+                Code::Clzero(clzero) => clzero.clear(block, len),
+            }
+        }
+    }
+
+    /// `clzero` cannot copy, so `rep` does.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Primitive::copy`](crate::Primitive::copy).
+    // A call, for the same reason.
+    #[inline(never)]
+    pub(crate) unsafe fn copy(self, to: *mut u8, from: *const u8, len: usize) {
+        // SAFETY: the caller vouches for the memory and the alignment, the value for the extension.
+        unsafe {
+            match self {
+                Code::Portable => generic::copy(to, from, len),
+                Code::Rep | Code::Clzero(_) => rep::copy(to, from, len),
+                Code::Sse2Nt => Sse2.copy_nt(to, from, len),
+                Code::Avx2(avx2) => avx2.copy(to, from, len),
+                Code::Avx2Nt(avx2) => avx2.copy_nt(to, from, len),
+                Code::Avx512(avx512) => avx512.copy(to, from, len),
+                Code::Avx512Nt(avx512) => avx512.copy_nt(to, from, len),
+            }
         }
     }
 }

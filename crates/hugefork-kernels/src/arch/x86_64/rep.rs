@@ -1,10 +1,10 @@
 //! `rep stosb` and `rep movsb`.
 //!
-//! Needs: any x86-64 CPU; fast with ERMS (Intel since Ivy Bridge, AMD since Zen 3). Wins: as the cached primitive near the
-//! target, since in one long call it beats loops of cached vector stores (2 MiB clear on a busy Zen 5: 53 µs, AVX-512 64,
-//! AVX2 67) and leaves the vector registers alone; and for whole blocks where non-temporal stores are slow (Skylake-SP).
-//! Not for: many short calls. 4 KiB at a time halves the bandwidth (77–90 µs per 2 MiB against 37 µs), where vector loops
-//! lose nothing; so a window is one span.
+//! Needs: any x86-64 CPU; fast with ERMS (Intel since Ivy Bridge, AMD since Zen 3). Wins: as the cached primitive near
+//! the target, since in one long call it beats loops of cached vector stores (2 MiB clear on a busy Zen 5: 53 µs,
+//! AVX-512 64, AVX2 67) and leaves the vector registers alone; and for whole blocks where non-temporal stores are slow
+//! (Skylake-SP). Not for: many short calls. 4 KiB at a time halves the bandwidth (77–90 µs per 2 MiB against 37 µs),
+//! where vector loops lose nothing; so a window is one span.
 
 use core::arch::asm;
 
@@ -12,8 +12,8 @@ use core::arch::asm;
 ///
 /// `block` is valid for writes of `len` bytes, and nobody else accesses them meanwhile.
 pub(super) unsafe fn clear(block: *mut u8, len: usize) {
-    // SAFETY: writes exactly the `len` bytes that the caller vouches for. The direction flag is clear on entry to `asm!`,
-    // in a signal handler too, and the instruction changes no flag.
+    // SAFETY: writes exactly the `len` bytes that the caller vouches for. The direction flag is clear on entry to
+    // `asm!`, in a signal handler too, and the instruction changes no flag.
     unsafe {
         asm!(
             "rep stosb",

@@ -1,26 +1,27 @@
 //! The loops that the vector extensions share, made for each from its width and its names of the instructions.
 //!
-//! Assembly, for two reasons. LLVM sees through a loop of plain vector stores and calls `memset`, so that what looked like
-//! AVX-512 in the first measurements was glibc. And a kernel runs in a signal handler, on a stack that may be 8 KiB:
-//! without optimisation the same loop written with intrinsics keeps a dozen vectors on it, 5 KiB with AVX-512.
+//! They are assembly, for two reasons. LLVM sees through a loop of plain vector stores and calls `memset`: what looked
+//! like AVX-512 in the first measurements was glibc. And a kernel runs in a signal handler, on a stack that may be 8
+//! KiB: without optimisation the same loop written with intrinsics keeps a dozen vectors on it, 5 KiB with AVX-512.
 //!
 //! A step moves four vectors: four loads and then four stores keep the loads of a copy together, and at 64 bytes each a
 //! step is 256 bytes, the burst that the prototypes were measured with. No loop ends with a fence: a target-last run
 //! calls one 512 times per 2 MiB and needs one (see `drain`).
 
-/// Defines a function that clears `len` bytes with `$store`, four times `$bytes` a step.
+/// Defines a function of an extension that clears `len` bytes with `$store`, four times `$bytes` a step.
 macro_rules! clear_loop {
     ($(#[$doc:meta])* $name:ident, $feature:literal, $bytes:literal, $zero:literal, $store:literal, $reg:literal, $end:literal) => {
         $(#[$doc])*
         ///
         /// # Safety
         ///
-        /// The contract of [`super::clear`]: the extension is available.
+        /// The contract of [`Primitive::clear`](crate::Primitive::clear).
         #[target_feature(enable = $feature)]
-        pub(super) unsafe fn $name(block: *mut u8, len: usize) {
-            debug_assert!(len.is_multiple_of(4 * $bytes));
-            // SAFETY: writes `len` bytes from `block` on, which the caller vouches for: aligned to a vector, in whole
-            // steps, at least one. Changes no other state but the registers that a call may change.
+        pub(super) unsafe fn $name(self, block: *mut u8, len: usize) {
+            const { assert!($crate::order::SUBPAGE.is_multiple_of(4 * $bytes), "a run is whole steps") };
+            // SAFETY: the CPU has the extension, as `self` proves. The loop writes `len` bytes from `block` on, which
+            // the caller vouches for: they are aligned to a vector and whole steps, at least one. It changes nothing
+            // else but registers that a call may change.
             unsafe {
                 core::arch::asm!(
                     $zero,
@@ -44,7 +45,7 @@ macro_rules! clear_loop {
     };
 }
 
-/// Defines a function that copies `len` bytes with `$load` and `$store`, four times `$bytes` a step.
+/// Defines a function of an extension that copies `len` bytes with `$load` and `$store`, four times `$bytes` a step.
 macro_rules! copy_loop {
     ($(#[$doc:meta])* $name:ident, $feature:literal, $bytes:literal, $load:literal, $store:literal,
      [$a:literal, $b:literal, $c:literal, $d:literal], $end:literal) => {
@@ -52,12 +53,13 @@ macro_rules! copy_loop {
         ///
         /// # Safety
         ///
-        /// The contract of [`super::copy`]: the extension is available.
+        /// The contract of [`Primitive::copy`](crate::Primitive::copy).
         #[target_feature(enable = $feature)]
-        pub(super) unsafe fn $name(to: *mut u8, from: *const u8, len: usize) {
-            debug_assert!(len.is_multiple_of(4 * $bytes));
-            // SAFETY: reads and writes `len` bytes from `from` and `to` on, which the caller vouches for: aligned to a
-            // vector, in whole steps, at least one. Changes no other state but the registers that a call may change.
+        pub(super) unsafe fn $name(self, to: *mut u8, from: *const u8, len: usize) {
+            const { assert!($crate::order::SUBPAGE.is_multiple_of(4 * $bytes), "a run is whole steps") };
+            // SAFETY: the CPU has the extension, as `self` proves. The loop reads and writes `len` bytes from `from`
+            // and `to` on, which the caller vouches for: they are aligned to a vector and whole steps, at least one. It
+            // changes nothing else but registers that a call may change.
             unsafe {
                 core::arch::asm!(
                     "2:",

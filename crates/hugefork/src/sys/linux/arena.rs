@@ -3,7 +3,6 @@
 //! ```text
 //! arena   | slot | slot | slot | slot | …         a slot is 64 MiB of addresses, inaccessible until used
 //!         └── region A ──┘ gap  └─ B ─┘           a range takes whole slots and leaves addresses free behind it
-//! table   [  A   ][  A  ][  A ][  B  ]            slot → region or snapshot, for the fault handler: one load, no lock
 //! ```
 //! Addresses cost nothing: the range is reserved with `PROT_NONE` and no memory. The gap behind each range turns a write
 //! past its end into a fault that belongs to nobody. The pools' direct maps take their addresses here too, and so do some zeros
@@ -17,20 +16,15 @@
 
 use core::ops::{Range, RangeInclusive};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MsyncFlags, ProtFlags, madvise, mmap_anonymous, mprotect, msync};
 
-use super::memory::Linux;
+use super::mask::SignalsBlocked;
 use super::{named, owner};
-use crate::error::SystemError;
-use crate::frozen::Frozen;
-use crate::own::{self, Boxed};
-use crate::pool::ranges::Ranges;
-use crate::space::Space;
-use crate::sync::SignalsBlocked;
+use crate::ranges::Ranges;
+use crate::sys::SystemError;
 use crate::units::BASE_PAGE;
 
 /// One slot: 64 MiB.
@@ -53,20 +47,10 @@ pub(crate) const TAKES: RangeInclusive<usize> = LEAST + ALIGN..=SIZES[0] + ALIGN
 
 static ARENA: OnceLock<Arena> = OnceLock::new();
 
-/// Set in the address of a [`Frozen`], which is even.
-const SNAPSHOT: usize = 1;
-
-/// Whose an address is.
-pub(crate) enum Owner<'a> {
-    Region(&'a Space<Linux>),
-    Snapshot(&'a Frozen<Linux>),
-}
-
 /// The one arena of the process.
 pub(crate) struct Arena {
     base: usize,
-    /// Null, the address of a [`Space`], or that of a [`Frozen`] with [`SNAPSHOT`] in it.
-    owners: Boxed<[AtomicPtr<()>]>,
+    slots: usize,
     free: Mutex<Ranges>,
 }
 
@@ -98,7 +82,7 @@ impl Arena {
                     let slots = size / SLOT;
                     let arena = Arena {
                         base: at.expose_provenance().next_multiple_of(ALIGN),
-                        owners: own::zeroed(slots),
+                        slots,
                         free: Mutex::new(Ranges::new(slots)),
                     };
                     // The first range of all, for good.
@@ -143,60 +127,28 @@ impl Arena {
     /// Gives a range back that is inaccessible again.
     pub(crate) fn give_back(&self, at: usize, len: usize) {
         let _signals = SignalsBlocked::new();
+        self.free().give_back(self.slots_of(at, len));
+    }
+
+    /// Number of slots.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// The slots of a range that was taken.
+    pub(crate) fn slots_of(&self, at: usize, len: usize) -> Range<usize> {
         let start = (at - self.base) / SLOT;
-        self.free().give_back(start..start + slots_of(len));
+        start..start + slots_of(len)
     }
 
-    /// From now on faults in the range go to `space`, which must stay where it is until [`Arena::unregister`].
-    pub(crate) fn register(&self, space: &Space<Linux>) {
-        self.fill(space.addresses.base, space.len(), ptr::from_ref(space).cast_mut().cast());
-    }
-
-    /// From now on faults at `base`, where `frozen` is mapped, go to it. It must stay where it is until
-    /// [`Arena::unregister`].
-    pub(crate) fn register_snapshot(&self, base: usize, frozen: &Frozen<Linux>) {
-        let (len, marked) = (frozen.len(), ptr::from_ref(frozen).cast_mut().cast::<()>());
-        self.fill(base, len, marked.map_addr(|address| address | SNAPSHOT));
-    }
-
-    /// From now on faults in the range are nobody's.
-    pub(crate) fn unregister(&self, base: usize, len: usize) {
-        self.fill(base, len, ptr::null_mut());
-    }
-
-    fn fill(&self, base: usize, len: usize, value: *mut ()) {
-        let start = (base - self.base) / SLOT;
-        for slot in &self.owners[start..start + slots_of(len)] {
-            slot.store(value, Ordering::Release);
-        }
-    }
-
-    /// Whose `address` is, and the offset there. One load: for the fault handler.
-    ///
-    /// The reference is good for as long as the program keeps the region or snapshot, which it must while it uses it.
-    pub(crate) fn find(&self, address: usize) -> Option<(Owner<'_>, usize)> {
-        let slot = self.owners.get(address.checked_sub(self.base)? / SLOT)?.load(Ordering::Acquire);
-        let plain = slot.map_addr(|address| address & !SNAPSHOT);
-        let (owner, base, len) = if slot == plain {
-            // SAFETY: null, or a space that stays in place until it is unregistered.
-            let space = unsafe { slot.cast::<Space<Linux>>().as_ref() }?;
-            (Owner::Region(space), space.addresses.base, space.len())
-        } else {
-            // SAFETY: with the mark taken off a snapshot that stays in place until it is unregistered.
-            let frozen = unsafe { plain.cast::<Frozen<Linux>>().as_ref() }?;
-            (Owner::Snapshot(frozen), frozen.view()?, frozen.len())
-        };
-        let offset = address.checked_sub(base)?;
-        (offset < len).then_some((owner, offset))
-    }
-
-    /// Whether `address` lies in the arena at all.
-    pub(crate) fn contains(&self, address: usize) -> bool {
-        self.range().contains(&address)
+    /// The slot that `address` lies in, if it lies in the arena. For the fault handler.
+    pub(crate) fn slot_of(&self, address: usize) -> Option<usize> {
+        let slot = address.checked_sub(self.base)? / SLOT;
+        (slot < self.slots).then_some(slot)
     }
 
     fn range(&self) -> Range<usize> {
-        self.base..self.base + self.owners.len() * SLOT
+        self.base..self.base + self.slots * SLOT
     }
 
     fn free(&self) -> std::sync::MutexGuard<'_, Ranges> {

@@ -5,9 +5,13 @@ use core::ptr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
+use rustix::io::Errno;
 
 use super::last_error;
-use crate::error::SystemError;
+use crate::sys::SystemError;
+
+/// A `write(2)` that has written none of some bytes, and says that it went well.
+pub(crate) const WROTE_NOTHING: SystemError = SystemError::new("write of no bytes", Errno::IO);
 
 /// How the kernel moves bytes between a descriptor and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

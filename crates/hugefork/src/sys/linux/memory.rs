@@ -28,9 +28,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::arena::{self, Arena};
 use super::{named, owner, pagemap, settings};
-use crate::error::SystemError;
 use crate::sys::budget::MappingBudget;
-use crate::sys::{Access, Left, MapFailure, Merging, Sys};
+use crate::sys::{Access, Aftermath, Extent, MapFailure, Merging, Part, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// All pools of the process count against the same limit.
@@ -158,17 +157,76 @@ impl Linux {
 }
 
 impl Linux {
-    /// [`Sys::map`] where `mremap` duplicates nothing: three calls.
-    fn map_hugetlb(&self, at: usize, len: usize, offset: usize, access: Access) -> Result<(), MapFailure> {
+    /// Shows pool memory, by one call that duplicates the direct map.
+    fn map(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
+        assert!(offset + part.len() <= self.capacity, "shown memory is the pool's");
+        if let Kind::Hugetlb { .. } = self.kind {
+            return self.map_hugetlb(part, offset, access);
+        }
+        match refused(part, self.duplicate(part, offset)) {
+            Ok(()) => self.finish(part, access),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// What is left to do to what was just duplicated, which is writable.
+    fn finish(&self, part: Part<'_>, access: Access) -> Result<(), MapFailure> {
+        if self.dump == Dump::Included {
+            // This must not fail any more: at worst the block is missing from a core dump.
+            // SAFETY: the range is the caller's, and shows this; the advice changes no contents.
+            let _ = unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDoDump) };
+        }
+        if access == Access::Read { torn(self.protect(part, access)) } else { Ok(()) }
+    }
+
+    fn duplicate(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
+        let flags = MremapFlags::MAYMOVE;
+        // SAFETY: `offset` lies in the direct map, which an old size of zero leaves as it is; the new range is the caller's.
+        let mapped = unsafe { mremap_fixed(self.direct.byte_add(offset), 0, part.len(), flags, pointer(part.at())) };
+        named("mremap of a block", mapped).map(drop)
+    }
+
+    /// As [`Linux::map`] where `mremap` duplicates nothing: three calls.
+    fn map_hugetlb(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
+        let (at, len) = (pointer(part.at()), part.len());
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: the range lies in the arena and belongs to the caller's region.
-        let mapped = unsafe { mmap(pointer(at), len, ProtFlags::READ, flags, self.fd.as_fd(), offset as u64) };
-        refused(at, len, named("mmap of a block", mapped))?;
+        // SAFETY: the range is the caller's.
+        let mapped = unsafe { mmap(at, len, ProtFlags::READ, flags, self.fd.as_fd(), offset as u64) };
+        refused(part, named("mmap of a block", mapped))?;
         // SAFETY: as above; this advice changes no contents.
-        let marked = unsafe { madvise(pointer(at), len, Advice::LinuxDontFork) };
-        torn(named("madvise(MADV_DONTFORK)", marked))?;
+        torn(named("madvise(MADV_DONTFORK)", unsafe { madvise(at, len, Advice::LinuxDontFork) }))?;
         // Shared hugetlb memory is not part of a core dump unless bit 6 of coredump_filter says so: core(5).
-        if access == Access::ReadWrite { torn(self.protect(at, len, access)) } else { Ok(()) }
+        if access == Access::ReadWrite { torn(self.protect(part, access)) } else { Ok(()) }
+    }
+
+    /// Shows zeros, by calls that duplicate the arena's own.
+    fn map_zeros(&self, part: Part<'_>) -> Result<(), MapFailure> {
+        let (mut at, end) = (part.at(), part.at() + part.len());
+        while at < end {
+            let len = arena::ZEROS.min(end - at);
+            if let Err(mut failure) = refused(part, self.map_zeros_once(at, len)) {
+                if at > part.at() {
+                    failure.aftermath = Aftermath::Unknown;
+                }
+                return Err(failure);
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
+    fn map_zeros_once(&self, at: usize, len: usize) -> Result<(), SystemError> {
+        let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+        // SAFETY: the zeros stay as they are, there are no pages in them; the new range is the caller's.
+        let moved = unsafe { mremap_fixed(pointer(self.arena.zeros()), len, len, flags, pointer(at)) };
+        named("mremap of zeros", moved).map(drop)
+    }
+
+    fn hide(&self, part: Part<'_>) -> Result<(), MapFailure> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: the range is the caller's.
+        let mapped = unsafe { mmap_anonymous(pointer(part.at()), part.len(), ProtFlags::empty(), flags) };
+        refused(part, named("mmap to hide a block", mapped))
     }
 }
 
@@ -274,72 +332,41 @@ impl Sys for Linux {
         self.populate(offset, len)
     }
 
-    fn reserve(&self, len: usize, align: usize) -> Result<usize, SystemError> {
+    fn claim(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
         let at = self.arena.take(len, align)?;
-        if let Err(error) = self.arena.show_zeros(at, len) {
-            // What is left of the try goes with it, or the addresses stay taken.
-            let _ = self.release(at, len);
-            return Err(error);
-        }
-        Ok(at)
-    }
-
-    fn release(&self, at: usize, len: usize) -> Result<(), SystemError> {
-        give_up(self.arena, at, len)
-    }
-
-    fn map(&self, at: usize, len: usize, offset: usize, access: Access) -> Result<(), MapFailure> {
-        debug_assert!(offset + len <= self.capacity);
-        if let Kind::Hugetlb { .. } = self.kind {
-            return self.map_hugetlb(at, len, offset, access);
-        }
-        let flags = MremapFlags::MAYMOVE;
-        // SAFETY: `offset` lies in the direct map, which an old size of zero leaves as it is; the new range lies in the
-        // arena and belongs to the caller's region.
-        let mapped = unsafe { mremap_fixed(self.direct.byte_add(offset), 0, len, flags, pointer(at)) };
-        refused(at, len, named("mremap of a block", mapped))?;
-        if self.dump == Dump::Included {
-            // Writable already, so this must not fail any more: at worst the block is missing from a core dump.
-            // SAFETY: as above; this advice changes no contents.
-            let _ = unsafe { madvise(pointer(at), len, Advice::LinuxDoDump) };
-        }
-        if access == Access::Read { torn(self.protect(at, len, access)) } else { Ok(()) }
-    }
-
-    fn map_zeros(&self, at: usize, len: usize) -> Result<(), MapFailure> {
-        let zeros = pointer(self.arena.zeros());
-        for start in (at..at + len).step_by(arena::ZEROS) {
-            let len = arena::ZEROS.min(at + len - start);
-            let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
-            // SAFETY: the zeros stay as they are, there are no pages in them; the new range lies in the arena and belongs to
-            // the caller.
-            let moved = unsafe { mremap_fixed(zeros, len, len, flags, pointer(start)) };
-            let mapped = refused(start, len, named("mremap of zeros", moved));
-            if start == at {
-                mapped?
-            } else {
-                mapped.map_err(|failure| MapFailure { left: Left::Unknown, ..failure })?
+        // SAFETY: the arena sets each range aside for one caller, until it is given back.
+        let extent = unsafe { Extent::new(at, len) };
+        match self.arena.show_zeros(at, len) {
+            Ok(()) => Ok(extent),
+            Err(error) => {
+                // What is left of the try goes with it, or the addresses stay taken.
+                let _ = self.release(extent);
+                Err(error)
             }
         }
-        Ok(())
     }
 
-    fn hide(&self, at: usize, len: usize) -> Result<(), MapFailure> {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the range lies in the arena and belongs to the caller.
-        let mapped = unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) };
-        refused(at, len, named("mmap to hide a block", mapped))
+    fn release(&self, extent: Extent) -> Result<(), SystemError> {
+        give_up(self.arena, extent.base(), extent.len())
     }
 
-    fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError> {
-        debug_assert!(offset + len <= self.capacity);
+    fn show(&self, part: Part<'_>, what: Shows<usize>) -> Result<(), MapFailure> {
+        match what {
+            Shows::Zeros => self.map_zeros(part),
+            Shows::Hidden => self.hide(part),
+            Shows::Memory { start, access } => self.map(part, start, access),
+        }
+    }
+
+    unsafe fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError> {
+        assert!(offset + len <= self.capacity, "what is punched is the pool's");
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         named("fallocate(FALLOC_FL_PUNCH_HOLE)", fallocate(&self.fd, flags, offset as u64, len as u64))
     }
 
-    fn protect(&self, at: usize, len: usize, access: Access) -> Result<(), SystemError> {
-        // SAFETY: the range lies in the arena and belongs to the caller's region.
-        named("mprotect", unsafe { mprotect(pointer(at), len, protection(access)) })
+    fn protect(&self, part: Part<'_>, access: Access) -> Result<(), SystemError> {
+        // SAFETY: the range is the caller's.
+        named("mprotect", unsafe { mprotect(pointer(part.at()), part.len(), protection(access)) })
     }
 
     fn now(&self) -> u64 {
@@ -353,16 +380,16 @@ impl Sys for Linux {
 
 /// The failure of the call that replaces a mapping. Mostly the kernel has refused it before it touched anything, as it
 /// does when the process has too many mappings; if it had begun, there would be a hole.
-fn refused<T>(at: usize, len: usize, result: Result<T, SystemError>) -> Result<(), MapFailure> {
+fn refused<T>(part: Part<'_>, result: Result<T, SystemError>) -> Result<(), MapFailure> {
     let Err(error) = result else { return Ok(()) };
     // SAFETY: looks at the mappings of a range in the arena; with this flag it does nothing else.
-    let is_whole = unsafe { msync(pointer(at), len, MsyncFlags::ASYNC) }.is_ok();
-    Err(MapFailure { error, left: if is_whole { Left::AsItWas } else { Left::Unknown } })
+    let is_whole = unsafe { msync(pointer(part.at()), part.len(), MsyncFlags::ASYNC) }.is_ok();
+    Err(MapFailure { error, aftermath: if is_whole { Aftermath::Unchanged } else { Aftermath::Unknown } })
 }
 
 /// The failure of a call that comes after the mapping was replaced.
 fn torn(result: Result<(), SystemError>) -> Result<(), MapFailure> {
-    result.map_err(|error| MapFailure { error, left: Left::Unknown })
+    result.map_err(|error| MapFailure { error, aftermath: Aftermath::Unknown })
 }
 
 /// Nanoseconds on the monotonic clock, through the vDSO.

@@ -2,25 +2,35 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `arena` | the address range that all regions live in, and which region an address belongs to |
+//! | `arena` | the address range that all regions live in |
 //! | `descriptor` | reading and writing files, pipes and sockets by address |
+//! | `futex` | sleeping on a word |
+//! | `handlers` | the chain of fault handlers |
+//! | `mask` | keeping the program's signal handlers away |
 //! | `memory` | one pool's memfd, its direct map, and the mappings made of it |
 //! | `owner` | whether this process is the one that the regions belong to, or a `fork(2)` child of it |
 //! | `pagemap` | what memory is made of: huge pages, base pages |
 //! | `pressure` | sleeping until tasks wait for memory |
+//! | `schedule` | giving the processor to others |
 //! | `settings` | what the machine allows: huge pages, map count, memory |
 //! | `signal` | signal dispositions, and raising `SIGBUS` |
+//! | `stderr` | one line on standard error |
 
 pub(crate) mod arena;
 pub(crate) mod descriptor;
+pub(crate) mod futex;
+pub(crate) mod handlers;
+pub(crate) mod mask;
 pub(crate) mod memory;
 pub(crate) mod owner;
 pub(crate) mod pagemap;
 pub(crate) mod pressure;
+pub(crate) mod schedule;
 pub(crate) mod settings;
 pub(crate) mod signal;
+pub(crate) mod stderr;
 
-use crate::error::SystemError;
+use crate::sys::SystemError;
 
 /// Names the call that failed.
 pub(crate) fn named<T>(call: &'static str, result: rustix::io::Result<T>) -> Result<T, SystemError> {

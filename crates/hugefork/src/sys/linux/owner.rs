@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
 use super::named;
-use crate::error::SystemError;
+use crate::sys::SystemError;
 use crate::units::BASE_PAGE;
 
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());

@@ -17,7 +17,7 @@ use rustix::io::{Errno, pread, write};
 use rustix::time::Timespec;
 
 use super::{memory, named, settings};
-use crate::error::SystemError;
+use crate::sys::SystemError;
 
 /// The machine's pressure file.
 const SYSTEM: &str = "/proc/pressure/memory";

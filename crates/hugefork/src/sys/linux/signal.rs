@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::ptr;
 
-use crate::error::SystemError;
+use crate::sys::SystemError;
 
 use super::named;
 
@@ -74,9 +74,9 @@ pub(crate) fn set(signal: c_int, action: &Action) -> Result<(), SystemError> {
     checked(unsafe { libc::sigaction(signal, action, ptr::null_mut()) })
 }
 
-/// Whether `signal` has its default action.
-pub(crate) fn is_default(signal: c_int) -> bool {
-    current(signal).is_ok_and(|action| action.sa_sigaction == libc::SIG_DFL)
+/// Whether `SIGBUS` has its default action.
+pub(crate) fn is_bus_error_default() -> bool {
+    current(libc::SIGBUS).is_ok_and(|action| action.sa_sigaction == libc::SIG_DFL)
 }
 
 /// Sets the disposition of `signal` to the default. In the handler: errors cannot be helped there.

@@ -1,0 +1,155 @@
+//! What can be asked for: the command line, one file a command. Nothing here does anything.
+
+pub(crate) mod bench;
+pub(crate) mod bench_compare;
+pub(crate) mod doctor;
+pub(crate) mod guardian;
+pub(crate) mod manual;
+mod number;
+pub(crate) mod report;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser, Subcommand};
+use hugefork_bench::cases;
+
+use self::bench::BenchArgs;
+use self::doctor::DoctorArgs;
+use self::guardian::GuardianArgs;
+use self::manual::{CompletionsArgs, ManArgs};
+use self::report::ReportArgs;
+use crate::failure::Failure;
+
+/// Huge-page memory whose faults are resolved in user space: measure it, and see what this machine offers it.
+#[derive(Debug, Parser)]
+#[command(name = "hugefork", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Measure hugefork beside the kernel: the same work, interleaved, all samples kept
+    Bench(Box<BenchArgs>),
+    /// Draw results of `bench --json` as one page that needs no network, or as pictures
+    Report(ReportArgs),
+    /// Say what this machine offers hugefork, and which command mends what it lacks
+    Doctor(DoctorArgs),
+    /// Print the completions of this command line for a shell
+    Completions(CompletionsArgs),
+    /// Print the man page, or write one for each command
+    Man(ManArgs),
+    /// Restore settings once standard input ends (started by `bench --tune`)
+    #[command(hide = true)]
+    TuneGuardian(GuardianArgs),
+}
+
+/// The command line, described.
+pub(crate) fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Reads the command line. `--help` and `--version` print and end the process.
+pub(crate) fn parse() -> Result<Command, Failure> {
+    Cli::try_parse().map(|cli| cli.command).map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            error.exit()
+        }
+        _ => Failure::Usage(one_line(&error)),
+    })
+}
+
+/// clap's message without its usage block: what is wrong, the nearest name where there is one, and where to read on.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let mut line = text
+        .lines()
+        .take_while(|line| !line.is_empty())
+        .map(str::trim)
+        .collect::<Vec<_>>()
+        .join(" ")
+        .trim_start_matches("error: ")
+        .to_owned();
+    let named = error.context().find_map(|(kind, value)| match (kind, value) {
+        (ContextKind::InvalidSubcommand, ContextValue::String(name)) => elsewhere(name),
+        _ => None,
+    });
+    if let Some(command) = &named {
+        line.push_str(&format!("; did you mean `{command}`?"));
+    }
+    for (kind, value) in error.context().filter(|_| named.is_none()) {
+        let nearest = match (kind, value) {
+            (ContextKind::SuggestedArg | ContextKind::SuggestedSubcommand, ContextValue::String(name)) => name,
+            (ContextKind::SuggestedSubcommand, ContextValue::Strings(names)) if !names.is_empty() => &names[0],
+            _ => continue,
+        };
+        line.push_str(&format!("; did you mean `{nearest}`?"));
+    }
+    line + " (see `hugefork --help`, or `--help` after a command)"
+}
+
+/// The whole command for a `name` that stands one step too high: `compare` and the cases come after `hugefork bench`.
+fn elsewhere(name: &str) -> Option<String> {
+    let all = command();
+    let has = |parent: &&clap::Command| parent.get_subcommands().any(|command| command.get_name() == name);
+    match all.get_subcommands().find(has) {
+        Some(parent) => Some(format!("hugefork {} {name}", parent.get_name())),
+        None => cases::named(name).map(|case| format!("hugefork bench {case}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use hugefork::{Backing, BlockSize, ByteSize};
+
+    use super::*;
+
+    fn refused(line: &str) -> String {
+        let error = Cli::try_parse_from(line.split_whitespace()).unwrap_err();
+        let line = one_line(&error);
+        assert!(!line.contains('\n'), "{line}");
+        line
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn everything_can_be_asked_for() {
+        let line = "hugefork bench clear snapshot --size 256MiB,1GiB --size 512MiB --tasks 2 --block-size 64KiB,1GiB \
+                    --backing hugetlb,shmem-thp --runs 7 --subjects hugefork,fork-4k --json out.json --tune --sweep --time-budget 1.5m";
+        let Command::Bench(args) = Cli::try_parse_from(line.split_whitespace()).unwrap().command else {
+            panic!("bench was asked for");
+        };
+        assert_eq!(args.cases, ["clear", "snapshot"].map(|name| cases::named(name).unwrap()));
+        assert_eq!(args.size, Some(vec![ByteSize(256 << 20), ByteSize(1 << 30), ByteSize(512 << 20)]));
+        assert_eq!(args.block_size, Some(vec![BlockSize::KIB_64, BlockSize::GIB_1]));
+        assert_eq!(args.backing, [Backing::Hugetlb, Backing::ShmemHuge]);
+        assert_eq!(args.subjects.unwrap().len(), 2);
+        assert!(args.tune && args.sweep);
+        assert_eq!(args.time_budget, Some(Duration::from_secs(90)));
+    }
+
+    #[test]
+    fn slips_are_one_line_that_names_the_nearest() {
+        assert!(refused("hugefork bench zero-falt").contains("did you mean `zero-fault`?"));
+        assert!(refused("hugefork bench --subjects kernel-tph").contains("did you mean `kernel-thp`?"));
+        assert!(refused("hugefork bench --sizes 1GiB").contains("--size"));
+        assert!(refused("hugefork benhc").contains("did you mean `bench`?"));
+        assert!(refused("hugefork bench --size 1.5GiB").contains("--size"));
+        assert!(refused("hugefork bench --block-size 3MiB").contains("power of two"));
+        assert!(refused("hugefork bench --backing disk").contains("--backing"));
+        assert!(refused("hugefork bench --runs many").contains("--runs"));
+        for time in ["0", "-1", "25h", "1e99", "nan", "m"] {
+            assert!(refused(&format!("hugefork bench --time-budget={time}")).contains("--time-budget"), "{time}");
+        }
+        for percent in ["-1", "inf", "nan", "5%"] {
+            assert!(refused(&format!("hugefork bench compare a b --fail-above={percent}")).contains("--fail-above"));
+        }
+    }
+}

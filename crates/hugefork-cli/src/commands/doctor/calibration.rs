@@ -1,0 +1,104 @@
+//! The table of kernels that hugefork tried when it chose how to clear and to copy on this machine.
+
+use std::fmt::Write;
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
+use hugefork::machine::{Candidate, Survey};
+use serde::Serialize;
+
+/// A kernel that was tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Tried {
+    /// `clear` or `copy`.
+    work: String,
+    /// How the block was used afterwards.
+    used: String,
+    kernel: String,
+    /// For a block, with its use; 0 if the turn of this kernel never came.
+    nanoseconds: u64,
+    /// Whether hugefork took it for this work and use.
+    chosen: bool,
+}
+
+/// The kernels that `survey` lists.
+pub(crate) fn of(survey: &Survey) -> Vec<Tried> {
+    let tried = |candidate: &Candidate| {
+        let Candidate { work, used, kernel, nanoseconds, chosen, .. } = candidate.clone();
+        Tried { work, used, kernel, nanoseconds, chosen }
+    };
+    survey.calibration.iter().map(tried).collect()
+}
+
+/// A table for people, with the fastest first for each work and use. Empty where nothing was tried.
+pub(crate) fn render(tried: &[Tried]) -> String {
+    let mut groups: Vec<Vec<&Tried>> = Vec::new();
+    for one in tried {
+        match groups.iter_mut().find(|group| (&group[0].work, &group[0].used) == (&one.work, &one.used)) {
+            Some(group) => group.push(one),
+            None => groups.push(vec![one]),
+        }
+    }
+    if groups.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(["work", "used", "kernel", "us", ""]);
+    for group in &mut groups {
+        // Those whose turn never came stand at the end.
+        group.sort_by_key(|one| if one.nanoseconds == 0 { u64::MAX } else { one.nanoseconds });
+        for one in group.iter() {
+            let time = match one.nanoseconds {
+                0 => "-".to_owned(),
+                nanoseconds => format!("{:.1}", nanoseconds as f64 / 1e3),
+            };
+            let mark = if one.chosen { "chosen" } else { "" };
+            table.add_row([&one.work, &one.used, &one.kernel, &time, mark]);
+        }
+    }
+    if let Some(column) = table.column_mut(3) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let mut text = String::from("\ncalibration\n");
+    for line in table.lines() {
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tried(work: &str, used: &str, kernel: &str, nanoseconds: u64, chosen: bool) -> Tried {
+        Tried { work: work.to_owned(), used: used.to_owned(), kernel: kernel.to_owned(), nanoseconds, chosen }
+    }
+
+    #[test]
+    fn what_was_not_tried_takes_no_line() {
+        assert_eq!(render(&[]), "");
+    }
+
+    #[test]
+    fn the_fastest_come_first_in_each_group_and_the_choice_is_marked() {
+        let text = render(&[
+            tried("clear", "near", "straight/rep", 40_120, false),
+            tried("clear", "near", "hybrid/sse2-nt+rep@64KiB", 0, false),
+            tried("copy", "whole", "straight/rep", 162_000, true),
+            tried("clear", "near", "hybrid/clzero+rep@128KiB", 23_580, true),
+        ]);
+        let rows: Vec<Vec<&str>> = text.lines().skip(3).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(
+            rows,
+            [
+                vec!["clear", "near", "hybrid/clzero+rep@128KiB", "23.6", "chosen"],
+                vec!["clear", "near", "straight/rep", "40.1"],
+                vec!["clear", "near", "hybrid/sse2-nt+rep@64KiB", "-"],
+                vec!["copy", "whole", "straight/rep", "162.0", "chosen"],
+            ],
+            "{text}"
+        );
+        let widest = tried("clear", "gigantic", "neighbourhood-last/avx512-nt+portable@1024KiB", 123_456_789, true);
+        assert!(render(&[widest]).lines().all(|line| line.chars().count() <= 100));
+    }
+}

@@ -1,0 +1,68 @@
+//! `--fix`: writes those settings that can also be put back.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::check::Check;
+use crate::settings::setting::{Setting, value};
+
+/// A setting that was changed.
+#[derive(Debug, Serialize)]
+pub(super) struct Fixed {
+    /// The check that asked for it.
+    pub(super) name: &'static str,
+    pub(super) path: PathBuf,
+    pub(super) before: String,
+    /// What it is now; the kernel may have fewer huge pages to give than were asked for.
+    pub(super) after: String,
+    /// The command that takes it back.
+    pub(super) undo: String,
+}
+
+/// A setting that could not be changed.
+#[derive(Debug, Serialize)]
+pub(super) struct Refused {
+    pub(super) name: &'static str,
+    pub(super) why: String,
+    /// The command that changes it, for those who may.
+    pub(super) command: String,
+}
+
+/// What `--fix` did.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Fixes {
+    pub(super) fixed: Vec<Fixed>,
+    pub(super) refused: Vec<Refused>,
+}
+
+/// Sets what `checks` want set.
+pub(super) fn apply<'a>(checks: impl IntoIterator<Item = &'a Check>) -> Fixes {
+    let mut fixes = Fixes::default();
+    for check in checks {
+        let Some(setting) = check.mend.as_ref().and_then(|mend| mend.set.as_ref()) else { continue };
+        match set(check.name, setting) {
+            Ok(fixed) => fixes.fixed.push(fixed),
+            Err(error) => fixes.refused.push(Refused {
+                name: check.name,
+                why: format!("{}: {error}", setting.path.display()),
+                command: setting.command(),
+            }),
+        }
+    }
+    fixes
+}
+
+/// Sets it. What cannot be read before is not written.
+fn set(name: &'static str, Setting { path, value: wanted }: &Setting) -> io::Result<Fixed> {
+    let before = value(path)?;
+    OpenOptions::new().write(true).truncate(true).open(path)?.write_all(wanted.as_bytes())?;
+    let after = value(path)?;
+    if after == before {
+        return Err(io::Error::other(format!("stays {before}")));
+    }
+    let undo = Setting { path: path.clone(), value: before.clone() }.command();
+    Ok(Fixed { name, path: path.clone(), before, after, undo })
+}

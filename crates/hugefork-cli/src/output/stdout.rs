@@ -1,0 +1,19 @@
+//! Standard output.
+
+use std::io::{self, ErrorKind, Write};
+
+use anyhow::Context;
+
+/// Prints to standard output; a reader that has gone (`| head`) is no error.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    print_bytes(text.as_bytes())
+}
+
+/// As [`print()`].
+pub(super) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("writing to standard output"),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,121 @@
+//! The candidates of one work and use: which kernels are tried, and which of them is the best so far.
+
+use super::decision::{Samples, choose, clearly_faster};
+use crate::{
+    kernel::{Kernel, WINDOW, WindowSize},
+    kernels::{Use, Work},
+    primitive::Primitive,
+    primitive_name::PrimitiveName,
+};
+
+/// Far primitives to try.
+const FAR: [PrimitiveName; 6] = [
+    PrimitiveName::Sse2Nt,
+    PrimitiveName::Clzero,
+    PrimitiveName::Avx512Nt,
+    PrimitiveName::Avx2Nt,
+    PrimitiveName::Stnp,
+    PrimitiveName::DcZva,
+];
+
+/// Windows to try. For whole use only the last: no window is large enough to matter there, and each sample takes long.
+const WINDOWS: [WindowSize; 3] = [WindowSize::new(64 << 10).unwrap(), WINDOW, WindowSize::new(256 << 10).unwrap()];
+
+/// The candidates of one work and use; the first is the default.
+#[derive(Clone, Debug)]
+pub(super) struct Candidates {
+    pub(super) what: Work,
+    pub(super) used: Use,
+    /// Those beyond `len` mean nothing.
+    slots: [Candidate; Candidates::MAX],
+    len: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    pub(super) kernel: Kernel,
+    /// Whether it is still one after the first step.
+    pub(super) stays: bool,
+    pub(super) samples: Samples,
+}
+
+impl Candidates {
+    /// The far primitives, the other windows, straight, straight cached.
+    const MAX: usize = FAR.len() + WINDOWS.len() + 3;
+
+    pub(super) fn new(what: Work, used: Use, default: Kernel) -> Candidates {
+        let default = Candidate { kernel: default, stays: true, samples: Samples::NONE };
+        Candidates { what, used, slots: [default; Candidates::MAX], len: 1 }
+    }
+
+    pub(super) fn all(&self) -> &[Candidate] {
+        &self.slots[..self.len]
+    }
+
+    pub(super) fn all_mut(&mut self) -> &mut [Candidate] {
+        &mut self.slots[..self.len]
+    }
+
+    fn add(&mut self, kernel: Kernel, stays: bool) {
+        if let Some(known) = self.all_mut().iter_mut().find(|candidate| candidate.kernel == kernel) {
+            known.stays |= stays;
+        } else if let Some(free) = self.slots.get_mut(self.len) {
+            *free = Candidate { kernel, stays, samples: Samples::NONE };
+            self.len += 1;
+        }
+    }
+
+    /// The first step: each far primitive with the default's window.
+    pub(super) fn add_primitives(&mut self) {
+        let default = self.slots[0].kernel;
+        let what = self.what;
+        // AVX2 lies between its relatives in width and in figures, and its samples would take their part of the budget.
+        let is_spared = |name| name == PrimitiveName::Avx2Nt && Primitive::new(PrimitiveName::Avx512Nt).is_some();
+        let here = FAR.into_iter().filter(|name| !is_spared(*name)).filter_map(Primitive::new);
+        for far in here.filter(|far| what == Work::Clear || far.can_copy()) {
+            self.add(default.hybrid(far, default.window_size()), false);
+        }
+        self.add(Kernel::cached(), true);
+    }
+
+    /// The later steps: the far primitive of the first step in every other way.
+    pub(super) fn add_windows(&mut self, far: Option<Primitive>) {
+        let default = self.slots[0].kernel;
+        if let Some(far) = far {
+            let begin = if self.used == Use::Near { 0 } else { WINDOWS.len() - 1 };
+            for window in WINDOWS.into_iter().skip(begin) {
+                self.add(default.hybrid(far, window), true);
+            }
+            self.add(default.straight(far), true);
+        }
+        self.add(Kernel::cached(), true);
+    }
+
+    /// The far primitive of the fastest hybrid kernel.
+    pub(super) fn far(&self) -> Option<Primitive> {
+        // The cached kernel is either the default, which comes first, or the last to be added.
+        let is_hybrid = |candidate: &Candidate| candidate.kernel != Kernel::cached();
+        let begin = self.all().iter().position(is_hybrid)?;
+        let end = begin + self.all()[begin..].iter().take_while(|candidate| is_hybrid(candidate)).count();
+        let fastest = begin + choose(&self.figures()[begin..end], clearly_faster(self.used));
+        Some(self.slots[fastest].kernel.far())
+    }
+
+    pub(super) fn best(&self) -> Kernel {
+        self.slots[self.chosen()].kernel
+    }
+
+    /// The place of the best among [`all`](Candidates::all).
+    pub(super) fn chosen(&self) -> usize {
+        choose(&self.figures(), clearly_faster(self.used))
+    }
+
+    /// The times that may decide.
+    fn figures(&self) -> [Option<u64>; Candidates::MAX] {
+        let mut figures = [None; Candidates::MAX];
+        for (figure, candidate) in figures.iter_mut().zip(self.all()) {
+            *figure = candidate.samples.decisive();
+        }
+        figures
+    }
+}

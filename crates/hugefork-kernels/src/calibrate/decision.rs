@@ -1,0 +1,126 @@
+//! When one time is so much less than another that it decides.
+//!
+//! The default stays unless another candidate is clearly faster, and a single sample decides nothing. Pure functions of
+//! times: what takes them is `stage`.
+
+use crate::kernels::Use;
+
+/// The size of the blocks that candidates are compared with.
+pub(super) const BLOCK: usize = 2 << 20;
+
+/// Block sizes from which `nt_from` is chosen; the last is [`BLOCK`].
+pub(super) const SIZES: [usize; 4] = [128 << 10, 256 << 10, 512 << 10, BLOCK];
+
+/// Fewer samples decide nothing: a single one may have been interrupted.
+const DECISIVE: usize = 2;
+
+/// What lies between so many hundredths of a time and the time itself may be the noise of a shared machine. Decides
+/// from which size on stores are non-temporal.
+const NOISE: u64 = 97;
+
+/// Another candidate must take less than so many hundredths of what the one preferred so far takes.
+pub(super) const fn clearly_faster(used: Use) -> u64 {
+    match used {
+        // More than noise, since 8 MiB do not show full queues to memory: when the blocks lie all over 1 GiB, these
+        // cost the window after wide stores 3 to 4 µs of 25.
+        Use::Near => 88,
+        // The calibration's blocks fit in the last-level cache, so cached stores never pay for the lines that have to
+        // leave it: here `rep stosb` and 2 MiB of stores take 73 µs and non-temporal 84; with blocks all over 1 GiB
+        // they take 119 and 92. Only a machine where one kind is really slow is to switch (Skylake-SP, non-temporal
+        // clears).
+        Use::Whole => 75,
+    }
+}
+
+/// The first of the figures, unless another is below `hundredths` of it. Without a figure for the first, the first.
+pub(super) fn choose(figures: &[Option<u64>], hundredths: u64) -> usize {
+    let Some(Some(mut least)) = figures.first().copied() else { return 0 };
+    let mut chosen = 0;
+    for (index, figure) in figures.iter().enumerate() {
+        if let Some(figure) = *figure
+            && is_below(figure, least, hundredths)
+        {
+            (chosen, least) = (index, figure);
+        }
+    }
+    chosen
+}
+
+fn is_below(figure: u64, other: u64, hundredths: u64) -> bool {
+    u128::from(figure) * 100 < u128::from(other) * u128::from(hundredths)
+}
+
+/// The smallest of [`SIZES`] from which on the first of each pair is clearly faster; above all of them if it never is.
+pub(super) fn smallest(pairs: [(u64, u64); SIZES.len()]) -> usize {
+    let mut from = BLOCK + 1;
+    for (size, (kernel, cached)) in SIZES.into_iter().zip(pairs).rev() {
+        if !is_below(kernel, cached, NOISE) {
+            break;
+        }
+        from = size;
+    }
+    from
+}
+
+/// The least of a few times of the same thing. What disturbs a sample makes it longer, so more samples only help.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Samples {
+    least: u64,
+    taken: usize,
+}
+
+impl Samples {
+    pub(super) const NONE: Samples = Samples { least: u64::MAX, taken: 0 };
+
+    pub(super) fn push(&mut self, time: u64) {
+        self.least = self.least.min(time);
+        self.taken += 1;
+    }
+
+    /// The least time, if there is one.
+    pub(super) fn least(&self) -> Option<u64> {
+        (self.taken > 0).then_some(self.least)
+    }
+
+    /// The least time, if there are enough to decide something.
+    pub(super) fn decisive(&self) -> Option<u64> {
+        (self.taken >= DECISIVE).then_some(self.least)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_stays_unless_another_is_clearly_faster() {
+        let choose = |figures: &[Option<u64>]| choose(figures, 97);
+        assert_eq!(choose(&[Some(100), Some(97), Some(99)]), 0);
+        assert_eq!(choose(&[Some(100), Some(96), Some(94)]), 1);
+        assert_eq!(choose(&[Some(100), Some(98), Some(96)]), 2);
+        assert_eq!(choose(&[Some(100), None, Some(50), None]), 2);
+        // Nothing can be said against what was not measured.
+        assert_eq!(choose(&[None, Some(1)]), 0);
+        assert_eq!(choose(&[]), 0);
+        assert_eq!(choose(&[Some(u64::MAX), Some(u64::MAX / 2)]), 1);
+    }
+
+    #[test]
+    fn small_blocks_are_those_below_the_last_size_that_gains_nothing() {
+        let fast = (90, 100);
+        let same = (98, 100);
+        assert_eq!(smallest([fast; 4]), SIZES[0]);
+        assert_eq!(smallest([same, fast, fast, fast]), SIZES[1]);
+        assert_eq!(smallest([fast, same, fast, fast]), SIZES[2]);
+        assert_eq!(smallest([fast, fast, fast, same]), BLOCK + 1);
+    }
+
+    #[test]
+    fn one_sample_decides_nothing_and_the_least_counts() {
+        let mut samples = Samples::NONE;
+        samples.push(7);
+        assert_eq!((samples.least(), samples.decisive()), (Some(7), None));
+        samples.push(9);
+        assert_eq!(samples.decisive(), Some(7));
+    }
+}

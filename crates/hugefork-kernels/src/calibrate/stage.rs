@@ -1,0 +1,188 @@
+//! What takes the samples: the memory, the clock, and what is left of the budget.
+//!
+//! Before each sample all lines of its block are written past the cache, untimed, so that every candidate starts with
+//! them cold; for a copy those of both blocks. Candidates take turns, [`ROUNDS`] times. When the [budget](BUDGET) is
+//! spent, whatever has no figures yet stays at its default.
+
+use core::sync::atomic::{Ordering, fence};
+
+use super::{
+    candidates::{Candidate, Candidates},
+    decision::{BLOCK, SIZES, Samples},
+};
+use crate::{
+    kernel::Kernel,
+    kernels::{Use, Work},
+    order::Target,
+};
+
+/// Blocks that the samples rotate over: four keep the previous sample's lines away, more cost faults and budget.
+const BLOCKS: usize = 4;
+
+/// What the program uses around the target.
+const NEAR: usize = 64 << 10;
+
+/// Nanoseconds after which no further sample is begun.
+pub(super) const BUDGET: u64 = 8_000_000;
+
+/// Samples of each candidate in each step.
+const ROUNDS: usize = 2;
+
+/// Takes samples on memory that is its own.
+pub(super) struct Stage {
+    /// Aligned to 4 KiB, valid for reads and writes of `blocks` times [`BLOCK`] bytes, and nobody else's.
+    memory: *mut u8,
+    /// At least two, since a copy needs two.
+    blocks: usize,
+    /// The block of the next sample, below `blocks`.
+    next: usize,
+    random: u64,
+    clock: fn() -> u64,
+    begun: u64,
+}
+
+impl Stage {
+    /// None where the memory is less than two blocks.
+    ///
+    /// # Safety
+    ///
+    /// As long as the stage lives, `memory` is aligned to 4 KiB and valid for reads and writes of `len` bytes, which
+    /// nobody else accesses.
+    pub(super) unsafe fn new(memory: *mut u8, len: usize, clock: fn() -> u64) -> Option<Stage> {
+        let blocks = (len / BLOCK).min(BLOCKS);
+        let stage = || Stage { memory, blocks, next: 0, random: 0x9e37_79b9_7f4a_7c15, clock, begun: clock() };
+        (blocks >= 2).then(stage)
+    }
+
+    pub(super) fn spent(&self) -> u64 {
+        (self.clock)().saturating_sub(self.begun)
+    }
+
+    fn is_over(&self) -> bool {
+        self.spent() >= BUDGET
+    }
+
+    /// Samples those candidates that are `wanted`, in turns.
+    pub(super) fn rounds(&mut self, mut works: [&mut Candidates; 2], wanted: impl Fn(&Candidate) -> bool) {
+        for _ in 0..ROUNDS {
+            for candidates in &mut works {
+                let (what, used) = (candidates.what, candidates.used);
+                for candidate in candidates.all_mut().iter_mut().filter(|candidate| wanted(candidate)) {
+                    if self.is_over() {
+                        return;
+                    }
+                    // SAFETY: the whole block.
+                    candidate.samples.push(unsafe { self.sample(what, used, candidate.kernel, BLOCK) });
+                }
+            }
+        }
+    }
+
+    /// What the best kernel and the cached one take for each of [`SIZES`], if they differ and the budget lasts.
+    pub(super) fn small(&mut self, candidates: &Candidates) -> Option<[(u64, u64); SIZES.len()]> {
+        let kernels = [candidates.best(), Kernel::cached()];
+        if kernels[0] == kernels[1] {
+            return None;
+        }
+        let mut samples = [[Samples::NONE; 2]; SIZES.len()];
+        // One round more than for a whole block: what is smaller is noisier, and costs less.
+        for _ in 0..ROUNDS + 1 {
+            // The last size is known from the steps before.
+            for (size, samples) in SIZES.into_iter().zip(&mut samples).take(SIZES.len() - 1) {
+                for (kernel, samples) in kernels.into_iter().zip(samples) {
+                    if self.is_over() {
+                        return None;
+                    }
+                    // SAFETY: each size is that of a block or a smaller power of two from 128 KiB up.
+                    samples.push(unsafe { self.sample(candidates.what, candidates.used, kernel, size) });
+                }
+            }
+        }
+        let mut pairs = [(0, 1); SIZES.len()];
+        for (pair, [kernel, cached]) in pairs.iter_mut().zip(&samples).take(SIZES.len() - 1) {
+            *pair = (kernel.decisive()?, cached.decisive()?);
+        }
+        Some(pairs)
+    }
+
+    /// Nanoseconds of one operation on `len` cold bytes, and of the use that follows.
+    ///
+    /// # Safety
+    ///
+    /// `len` is a positive multiple of 4 KiB and at most [`BLOCK`].
+    unsafe fn sample(&mut self, what: Work, used: Use, kernel: Kernel, len: usize) -> u64 {
+        let (to, from) = (self.take(), self.take());
+        // Past the cache where there is a way.
+        let cooler = Kernel::for_clear();
+        let cooler = cooler.straight(cooler.far());
+        let offset = self.random(len);
+        let target = Target::At(offset);
+        // SAFETY: two different blocks of memory that is the stage's alone, of which `len` bytes are used.
+        unsafe {
+            cooler.clear(to, len, target);
+            if what == Work::Copy {
+                cooler.clear(from, len, target);
+            }
+            let begun = self.fenced_now();
+            match what {
+                Work::Clear => kernel.clear(to, len, target),
+                Work::Copy => kernel.copy(to, from, len, target),
+            }
+            match used {
+                Use::Near => use_near(to, len, offset),
+                Use::Whole => use_whole(to, len),
+            }
+            self.fenced_now().saturating_sub(begun)
+        }
+    }
+
+    /// The next block.
+    fn take(&mut self) -> *mut u8 {
+        let block = self.memory.wrapping_add(self.next * BLOCK);
+        self.next = (self.next + 1) % self.blocks;
+        block
+    }
+
+    /// An offset below `len`, the same ones in every calibration.
+    fn random(&mut self, len: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 16) as usize % len
+    }
+
+    /// The time when all stores so far are done, not merely begun.
+    fn fenced_now(&self) -> u64 {
+        fence(Ordering::SeqCst);
+        (self.clock)()
+    }
+}
+
+/// Reads and writes a word in each line of the 64 KiB that the offset lies in.
+///
+/// # Safety
+///
+/// `block` is aligned and valid for reads and writes of `len` bytes, a multiple of 64; `offset` is below it.
+unsafe fn use_near(block: *mut u8, len: usize, offset: usize) {
+    const LINE: usize = 64;
+    let begin = offset - offset % NEAR;
+    for line in (begin..len.min(begin + NEAR)).step_by(LINE) {
+        // SAFETY: the first word of a line in the block.
+        unsafe {
+            let word = block.add(line).cast::<u64>();
+            word.write_volatile(word.read_volatile().wrapping_add(1));
+        }
+    }
+}
+
+/// Writes every word.
+///
+/// # Safety
+///
+/// `block` is aligned and valid for writes of `len` bytes, a multiple of 8.
+unsafe fn use_whole(block: *mut u8, len: usize) {
+    for index in 0..len / 8 {
+        // SAFETY: a word of the block.
+        unsafe { block.cast::<u64>().add(index).write_volatile(1) };
+    }
+}

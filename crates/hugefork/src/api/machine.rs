@@ -1,0 +1,201 @@
+//! What this machine offers hugefork, for `hugefork doctor` and for programs that log it at start-up.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use hugefork_kernels::{Figure, Kernel, Kernels, Primitive, PrimitiveName, Use};
+
+use super::pool::Pool;
+use crate::pool::kernels;
+use crate::pool::pressure::PressureWatch;
+use crate::sys::linux::memory::Linux;
+use crate::sys::linux::{arena, memory, settings};
+use crate::terms::advice::Advice;
+use crate::terms::backing::{Backing, Commit, Fallback, Granted};
+use crate::terms::error::BuildError;
+use crate::units::{BlockSize, HUGE_PAGE};
+
+/// Bytes of addresses that a process needs for its regions, however many they are: the least, and what is taken where
+/// `RLIMIT_AS` allows.
+pub const ADDRESSES: RangeInclusive<usize> = arena::TAKES;
+
+/// What this machine offers hugefork.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Survey {
+    /// `uname -r`.
+    pub kernel: String,
+    /// The processor's name.
+    pub cpu: String,
+    /// Processors that this process may use.
+    pub cpus: usize,
+    /// Memory in bytes that a pool could have at most.
+    pub memory_total: usize,
+    /// Memory in bytes that could be had now.
+    pub memory_available: usize,
+    /// `transparent_hugepage/enabled`; `None` without THP.
+    pub thp: Option<String>,
+    /// `transparent_hugepage/shmem_enabled`; `None` without THP.
+    pub shmem_thp: Option<String>,
+    /// The hugetlb pools, small pages first.
+    pub hugetlb: Vec<Hugetlb>,
+    /// `vm.max_map_count`.
+    pub map_count_limit: usize,
+    /// Mappings that this process has.
+    pub map_count: usize,
+    /// Ways to clear and copy, and whether this processor and kernel offer each.
+    pub primitives: Vec<(PrimitiveName, bool)>,
+    /// What a small pool of each backing got, or why it got nothing.
+    pub backings: Vec<(Backing, Result<Granted, String>)>,
+    /// What `Backing::Auto` chooses, and why not something better.
+    pub chosen: Result<(Granted, Option<String>), String>,
+    /// What the first write to a block costs with [`Backing::Auto`], or why it could not be tried.
+    pub first_write: Result<FirstWrite, String>,
+    /// The file in which [`PoolBuilder::reclaim_under_pressure`](crate::PoolBuilder::reclaim_under_pressure) watches for
+    /// pressure by default, or why none can be watched.
+    pub pressure: Result<PathBuf, String>,
+    /// What was measured to choose how blocks are cleared and copied; empty if `HUGEFORK_KERNEL` pins it.
+    pub calibration: Vec<Candidate>,
+    /// How blocks would be cleared.
+    pub clear_kernel: Kernel,
+    /// How blocks would be copied.
+    pub copy_kernel: Kernel,
+}
+
+/// What the first write to a block of 2 MiB costs, the median of several.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct FirstWrite {
+    /// Where the block gets its memory by that write ([`Commit::OnDemand`], and nothing
+    /// [ahead](crate::PoolBuilder::obtain_ahead)).
+    pub late: Duration,
+    /// Where it had its memory before.
+    pub ready: Duration,
+}
+
+/// A way to clear or copy 2 MiB, as it was measured on this machine.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Candidate {
+    /// `clear` or `copy`.
+    pub work: String,
+    /// What comes after it: `near` use of 64 KiB, or of the `whole` block.
+    pub used: String,
+    /// Its name.
+    pub kernel: String,
+    /// Time for the work and the use; zero if there was no time left to measure it.
+    pub nanoseconds: u64,
+    /// Whether it is what hugefork uses.
+    pub chosen: bool,
+}
+
+/// The hugetlb pool of one page size.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Hugetlb {
+    /// Bytes in a page.
+    pub page: usize,
+    /// Pages in the pool.
+    pub total: usize,
+    /// Pages that nobody uses or has reserved.
+    pub available: usize,
+}
+
+/// How pools of this process clear and copy: measured on a pool of 8 MiB if none was built yet, or pinned by the
+/// environment.
+///
+/// # Errors
+/// Those of [`PoolBuilder::build`](crate::PoolBuilder::build), [`BuildError::Setting`] among them.
+pub fn kernels() -> Result<Kernels, BuildError> {
+    if kernels::calibration().is_none() {
+        Pool::builder().name("survey").capacity(kernels::WORKED_ON).build()?;
+    }
+    kernels::choose::<Linux>(None)
+}
+
+/// Looks at the machine, builds a pool of one block on each backing to see what it gets, writes to 32 new blocks, and sets a
+/// pressure trigger for a moment: some ten milliseconds.
+pub fn survey() -> Survey {
+    memory::refresh_budget();
+    // A pool that is large enough to measure on, if that has not been done yet. What it says of itself is said below.
+    let _ = Pool::builder().name("survey").capacity(kernels::WORKED_ON).build();
+    let chosen = kernels::choose::<Linux>(None).unwrap_or_else(|_| Kernels::default_for_this_cpu());
+    let try_backing = |backing, fallback| {
+        let block_size = BlockSize::MIB_2;
+        let pool = Pool::builder()
+            .name("survey")
+            .capacity(block_size.bytes())
+            .block_size(block_size)
+            .backing(backing)
+            .fallback(fallback)
+            .commit(Commit::Upfront)
+            .build();
+        pool.map_err(|error| error.to_string())
+    };
+    let fixed = [Backing::ShmemHuge, Backing::Hugetlb, Backing::ShmemBase];
+    Survey {
+        kernel: settings::kernel_release(),
+        cpu: settings::cpu_name().unwrap_or_else(|| "unknown".to_owned()),
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        memory_total: settings::memory_total().bytes,
+        memory_available: settings::memory_available().bytes,
+        thp: settings::thp("enabled"),
+        shmem_thp: settings::thp("shmem_enabled"),
+        hugetlb: settings::hugetlb_pools()
+            .iter()
+            .map(|pool| Hugetlb { page: pool.page, total: pool.total, available: pool.available() })
+            .collect(),
+        map_count_limit: settings::map_count_limit(),
+        map_count: settings::map_count().unwrap_or(0),
+        primitives: PrimitiveName::ALL.iter().map(|&name| (name, Primitive::new(name).is_some())).collect(),
+        backings: fixed
+            .into_iter()
+            .map(|backing| (backing, try_backing(backing, Fallback::Refused).map(|pool| pool.backing())))
+            .collect(),
+        chosen: try_backing(Backing::Auto, Fallback::Allowed)
+            .map(|pool| (pool.backing(), pool.fallback_reason().map(str::to_owned))),
+        first_write: first_write(),
+        pressure: PressureWatch::new().try_out(),
+        calibration: kernels::calibration()
+            .map(|measured| measured.table().map(candidate).collect())
+            .unwrap_or_default(),
+        clear_kernel: chosen.clear(HUGE_PAGE, Use::Near),
+        copy_kernel: chosen.copy(HUGE_PAGE, Use::Near),
+    }
+}
+
+fn first_write() -> Result<FirstWrite, String> {
+    let cost = |commit| median_first_write(commit).map_err(|error| error.to_string());
+    Ok(FirstWrite { late: cost(Commit::OnDemand)?, ready: cost(Commit::Upfront)? })
+}
+
+fn median_first_write(commit: Commit) -> Result<Duration, Box<dyn std::error::Error>> {
+    const BLOCKS: usize = 16;
+    let len = BLOCKS * HUGE_PAGE;
+    let pool = Pool::builder().name("survey").capacity(len).commit(commit).obtain_ahead(0).build()?;
+    let mut region = pool.region(len)?;
+    // One block at a time.
+    region.advise(Advice::Near);
+    let mut times: Vec<Duration> = region
+        .as_mut_slice()
+        .chunks_exact_mut(HUGE_PAGE)
+        .map(|block| {
+            let started = Instant::now();
+            block[HUGE_PAGE / 2] = 1;
+            started.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    Ok(times[BLOCKS / 2])
+}
+
+fn candidate(figure: Figure) -> Candidate {
+    Candidate {
+        work: format!("{:?}", figure.what).to_lowercase(),
+        used: format!("{:?}", figure.used).to_lowercase(),
+        kernel: figure.kernel.to_string(),
+        nanoseconds: figure.nanoseconds.unwrap_or(0),
+        chosen: figure.chosen,
+    }
+}

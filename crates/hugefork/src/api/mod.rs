@@ -1,0 +1,23 @@
+//! The public face: handles that own what the rooms below do, check who calls, and turn what comes back into errors.
+//!
+//! | file | what |
+//! |---|---|
+//! | `builder` | what pools are made of |
+//! | `machine` | what this machine offers |
+//! | `pinned` | ranges that stay where they are |
+//! | `pool` | physical memory in blocks |
+//! | `region` | memory that is read and written |
+//! | `snapshot` | a region as it was at one moment |
+//! | `stats` | figures |
+//! | `transfer` | files, pipes and sockets |
+//! | `views` | atomic words, values, parts for several writers |
+
+pub(crate) mod builder;
+pub mod machine;
+pub(crate) mod pinned;
+pub(crate) mod pool;
+pub(crate) mod region;
+pub(crate) mod snapshot;
+pub(crate) mod stats;
+pub(crate) mod transfer;
+pub(crate) mod views;

@@ -1,0 +1,152 @@
+//! [`Pool`]: physical memory in blocks, of which regions are made.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use hugefork_kernels::{Kernel, Use};
+
+use super::stats::PoolStats;
+use crate::own::Counted;
+use crate::pool::core::PoolCore;
+use crate::pool::holders::Droppable;
+use crate::pool::pressure::Watcher;
+use crate::pool::worker::Worker;
+use crate::sync::SignalsBlocked;
+use crate::sys::Sys;
+use crate::sys::linux::memory::Linux;
+use crate::sys::linux::owner;
+use crate::terms::backing::Granted;
+use crate::terms::error::RegionError;
+use crate::units::BlockSize;
+
+/// Physical memory in blocks of one size, from which regions get theirs.
+///
+/// A pool is a handle: cloning it is cheap, and its memory goes back to the system when the last handle, region and
+/// snapshot of it is gone. Blocks that a region or snapshot gives back stay with the pool and are cleared by hugefork when they
+/// are given out again.
+///
+/// Methods may be called from any thread, not from a signal handler.
+#[derive(Clone)]
+pub struct Pool {
+    pub(crate) core: Counted<PoolCore<Linux>>,
+    pub(super) shared: Arc<Shared>,
+}
+
+/// What all handles of a pool share beside its core. Its threads end with it.
+pub(super) struct Shared {
+    pub(super) grant: Grant,
+    pub(super) _workers: [Option<Worker>; 2],
+    pub(super) watcher: Option<Watcher>,
+}
+
+/// What the machine granted.
+#[derive(Debug)]
+pub(super) struct Grant {
+    pub(super) granted: Granted,
+    pub(super) fallback_reason: Option<String>,
+}
+
+impl Pool {
+    /// The name that messages call it by.
+    pub fn name(&self) -> &str {
+        &self.core.name
+    }
+
+    /// The size of its blocks.
+    pub fn block_size(&self) -> BlockSize {
+        self.core.block_size
+    }
+
+    /// Capacity in bytes: all of its blocks.
+    pub fn capacity(&self) -> usize {
+        self.core.block_size.len_of(self.core.frames.len())
+    }
+
+    /// The backing that the pool really got, as verified in `/proc/self/smaps` when it was built.
+    pub fn backing(&self) -> Granted {
+        self.shared.grant.granted
+    }
+
+    /// Why it is not a better one, if the machine refused a better one.
+    pub fn fallback_reason(&self) -> Option<&str> {
+        self.shared.grant.fallback_reason.as_deref()
+    }
+
+    /// How this pool's blocks are cleared, unless they are to be written as a whole.
+    pub fn clear_kernel(&self) -> Kernel {
+        self.core.kernels.clear(self.block_size().bytes(), Use::Near)
+    }
+
+    /// How this pool's blocks are copied, unless they are to be written as a whole.
+    pub fn copy_kernel(&self) -> Kernel {
+        self.core.kernels.copy(self.block_size().bytes(), Use::Near)
+    }
+
+    /// Drops what was lazily freed, oldest first, until `bytes` are dropped or nothing is left. Returns how many were. The
+    /// blocks are free then, and still have their memory: [`Pool::trim`] gives that back to the system.
+    ///
+    /// Kept, and still lazily freed, is what is pinned or what a fork or snapshot shares.
+    ///
+    /// # Errors
+    /// [`RegionError::ForkedChild`].
+    pub fn reclaim(&self, bytes: usize) -> Result<usize, RegionError> {
+        check_owner()?;
+        let _signals = SignalsBlocked::new();
+        Ok(self.core.drop_lazy(bytes, Droppable::Everything).bytes)
+    }
+
+    /// Gives the memory of free blocks back to the system, which then has to be got again, and cleared by the kernel, when they
+    /// are used. Returns how many bytes that were. Whole huge pages only, where the pool has them; hugetlb pages are
+    /// set aside for the pool and stay.
+    ///
+    /// # Errors
+    /// [`RegionError::System`]: some may have been given back by then. [`RegionError::ForkedChild`].
+    pub fn trim(&self) -> Result<usize, RegionError> {
+        check_owner()?;
+        Ok(self.core.trim()?)
+    }
+
+    /// What happened so far. Takes 0.04 ms for each GiB of memory in huge pages and 1.6 ms for each GiB in base pages, and
+    /// keeps mappings from being changed meanwhile: [`PoolStats::bytes_huge`] is counted by the kernel.
+    pub fn stats(&self) -> PoolStats {
+        let core = &self.core;
+        // In a fork(2) child there are no regions, and another thread may have held the registry's lock at the fork.
+        let (regions, faults) = if owner::is_forked_child() { Default::default() } else { core.registry.sum() };
+        let (budget, (all, huge)) = (core.sys.budget(), core.sys.memory());
+        PoolStats {
+            blocks: core.frames.len(),
+            blocks_free: core.frames.available(),
+            blocks_reserved: core.frames.reserved(),
+            blocks_zeroed_free: core.frames.zeroed(),
+            bytes_huge: huge,
+            bytes_base: all.zip(huge).map(|(all, huge)| all.saturating_sub(huge)),
+            not_collapsed: core.sys.not_collapsed(),
+            supply: core.ahead.stats(),
+            stock: core.stock.stats(),
+            pressure: self.shared.watcher.as_ref().map(Watcher::stats).unwrap_or_default(),
+            blocks_leaked: core.leaked.load(Ordering::Relaxed),
+            regions,
+            metadata_bytes: core.frames.bytes() + size_of::<PoolCore<Linux>>(),
+            mappings: budget.used(),
+            mappings_limit: budget.limit(),
+            faults,
+        }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("name", &self.name())
+            .field("blocks", &self.core.frames.len())
+            .field("block_size", &self.block_size())
+            .field("backing", &self.backing())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Regions stay with the process that made them.
+pub(crate) fn check_owner() -> Result<(), RegionError> {
+    if owner::is_forked_child() { Err(RegionError::ForkedChild) } else { Ok(()) }
+}

@@ -1,0 +1,403 @@
+//! [`Region`]: memory that the program reads and writes, and whose write faults hugefork resolves.
+
+use std::fmt;
+use std::ops::Range;
+use std::panic::resume_unwind;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::pinned::Pinned;
+use super::pool::{Pool, check_owner};
+use super::snapshot::Snapshot;
+use super::stats::RegionStats;
+use crate::fault::route::Routes;
+use crate::own::fixed::Fixed;
+use crate::region::core::RegionCore;
+use crate::region::lazy_free::LazyFreed;
+use crate::stats::counters;
+use crate::sys::linux::memory::Linux;
+use crate::sys::linux::owner;
+use crate::table::Entry;
+use crate::terms::advice::Advice;
+use crate::terms::error::RegionError;
+use crate::terms::observer::Observer;
+use crate::terms::options::{RegionOptions, Reserve};
+use crate::units::BASE_PAGE;
+
+/// A range of memory, zero at first, of which [`Region::fork`] and [`Region::snapshot`] make copies in microseconds.
+///
+/// Reading never involves hugefork. The first write to each block after it was made, forked or snapshotted does, once:
+/// it is given a zeroed block, or a copy, and goes on.
+///
+/// # Threads
+/// A region may be written by any number of threads, through [`Region::as_mut_ptr`], while others fork or snapshot it.
+/// Keeping two threads from writing the same bytes at once is the program's business, as with any memory.
+///
+/// # System calls that write
+/// A page fault inside a system call is not delivered to the program: `read(2)` into a block that is not yet writable
+/// fails with `EFAULT`. [`Region::read_from`] reads files, pipes and stream sockets all the same, and beside threads that fork
+/// and snapshot. For other calls [pin](Region::pin) the buffer, or call [`Region::prepare_write`] on it while nobody forks or
+/// snapshots the region. System calls that read from a region always work.
+///
+/// # When the pool is full
+/// A write that finds no free block drops lazily freed ones, of any region of the pool. If there are none, and a fork or
+/// snapshot shares the block that is written to, the block is taken away from those without a reservation, and the region
+/// goes on ([`Snapshot::is_revoked`]).
+///
+/// # When a write cannot be given memory
+/// One line on standard error says why, and the thread gets `SIGBUS` at the address it wrote to, as it would from a
+/// mapped file that ran out of core. A `SIGBUS` handler may make room and return: the write is tried again.
+pub struct Region {
+    /// Taken out only to be left behind in a `fork(2)` child.
+    core: Option<Fixed<RegionCore<Linux>>>,
+    pool: Pool,
+}
+
+impl Region {
+    pub(crate) fn new(pool: Pool, core: Fixed<RegionCore<Linux>>) -> Region {
+        if let Some(routes) = Routes::get() {
+            // SAFETY: a fixed value; its addresses are forgotten when the region is dropped.
+            unsafe { routes.to_region(&core) };
+        }
+        Region { core: Some(core), pool }
+    }
+
+    fn core(&self) -> &RegionCore<Linux> {
+        self.core.as_ref().expect("taken only when dropped")
+    }
+
+    /// Length in bytes, a multiple of the block size.
+    #[allow(clippy::len_without_is_empty)] // A region is never empty.
+    pub fn len(&self) -> usize {
+        self.core().len()
+    }
+
+    /// The pool that it takes its blocks from.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// The first byte, for reading. Aligned to the block size.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.as_mut_ptr()
+    }
+
+    /// The first byte. Aligned to the block size; good for [`Region::len`] bytes for as long as the region lives, in this
+    /// process and in no child of `fork(2)`: nothing is there.
+    ///
+    /// Not in signal handlers: a handler that writes here may interrupt a thread that holds a lock which the write needs.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        ptr::with_exposed_provenance_mut(self.core().addresses.base())
+    }
+
+    /// All bytes, for the one who has the region to itself. [`Region::writers`] gives parts to several threads, and
+    /// [`Region::as_atomic_u64s`] all of it.
+    ///
+    /// As all exclusive slices of a region, it takes back what was [lazily freed](Region::lazy_free) and not dropped yet, all over
+    /// the region, so that nothing changes while it is used.
+    ///
+    /// # Panics
+    /// In a child of `fork(2)`, which has no regions.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        match self.bytes_mut() {
+            Ok(bytes) => bytes,
+            Err(error) => panic!("a region cannot be borrowed: {error}"),
+        }
+    }
+
+    /// Every exclusive slice of a region comes from here, so what must be so while one lives is made so here.
+    pub(crate) fn bytes_mut(&mut self) -> Result<&mut [u8], RegionError> {
+        check_owner()?;
+        self.core().keep_all();
+        // SAFETY: the range is readable and, through faults, writable for as long as `self` is borrowed. Others could
+        // only reach it through `as_mut_ptr`, whose users answer for not writing while it is borrowed exclusively.
+        // Changes of what is mapped keep every byte, but for two: `discard` needs `self`; and what was lazily freed, of which
+        // there is nothing now, and can be nothing new while `self` is borrowed.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) })
+    }
+
+    /// Gives every block its memory now, so that no first write faults later.
+    ///
+    /// # Errors
+    /// [`RegionError::PoolFull`], [`RegionError::OutOfMemory`], [`RegionError::TooManyMappings`]: blocks populated until
+    /// then stay so.
+    pub fn populate(&self) -> Result<(), RegionError> {
+        check_owner()?;
+        self.core().populate(0..self.len())
+    }
+
+    /// As [`Region::populate`], with `threads` threads, at least one, and a report of how many bytes are done, made on any of
+    /// them after each 64 MiB or block. For regions of many gigabytes and for gigantic blocks.
+    ///
+    /// # Errors
+    /// Those of [`Region::populate`]; the first one ends the work of all threads.
+    ///
+    /// # Panics
+    /// If `progress` does.
+    pub fn populate_with(&self, threads: usize, progress: impl Fn(usize) + Sync) -> Result<(), RegionError> {
+        const STEP: usize = 64 << 20;
+        check_owner()?;
+        let step = STEP.max(self.pool.block_size().bytes());
+        let (next, done, failed) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+        let work = || -> Result<(), RegionError> {
+            while !failed.load(Ordering::Relaxed) {
+                let start = next.fetch_add(step, Ordering::Relaxed);
+                if start >= self.len() {
+                    break;
+                }
+                let end = self.len().min(start + step);
+                self.core().populate(start..end).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+                progress(done.fetch_add(end - start, Ordering::Relaxed) + end - start);
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let helpers: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+            let mine = work();
+            helpers
+                .into_iter()
+                .map(|helper| helper.join().unwrap_or_else(|panic| resume_unwind(panic)))
+                .fold(mine, Result::and)
+        })
+    }
+
+    /// Makes all blocks that `range` touches writable now, so that a system call can write there: until the next fork or
+    /// snapshot of this region no write in the range faults.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`], and those of [`Region::populate`].
+    pub fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
+        check_owner()?;
+        self.core().prepare_write(range)
+    }
+
+    /// Drops the contents of `range`, which reads as zeros from then on. Blocks wholly inside go back to the pool; of a
+    /// block partly inside the bytes in the range are set to zero. Forks and snapshots keep what they have.
+    ///
+    /// Nobody else may use the range meanwhile.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`]; or, where a block partly inside is shared and must be copied first, those of
+    /// [`Region::populate`]. Some of the range may have become zero by then. [`RegionError::NotReservable`]: the range is zero,
+    /// but a region with a reservation could not set blocks aside again in place of those that forks and snapshots keep.
+    pub fn discard(&self, range: Range<usize>) -> Result<(), RegionError> {
+        check_owner()?;
+        self.core().discard(range)
+    }
+
+    /// Allows hugefork to drop the contents of `range` when memory is short. Until that happens it reads as before, and
+    /// writing to a block takes the permission back, for that block and with its contents kept; a block of which only a
+    /// part was lazily freed is treated page by page (4 KiB). What was dropped reads as zeros.
+    ///
+    /// Contents are dropped when a write, region, fork or snapshot finds no free block, oldest first, when the program
+    /// calls [`Pool::reclaim`], or by a [pressure watcher](crate::PoolBuilder::reclaim_under_pressure). Blocks that a fork or
+    /// snapshot holds are skipped, and so are parts of blocks that are pinned or on hugetlb, which cannot be split. The ends
+    /// of the range are rounded inward to base pages. What came of each byte is in the result.
+    ///
+    /// Takes some nanoseconds a block and one write-protection for each 2 GiB. Others may use the range meanwhile; a write
+    /// that races with this may come before it or after.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`], [`RegionError::TooManyMappings`], [`RegionError::System`], [`RegionError::ForkedChild`]. Some of
+    /// the range may have been lazily freed by then; nothing is lost.
+    pub fn lazy_free(&self, range: Range<usize>) -> Result<LazyFreed, RegionError> {
+        check_owner()?;
+        self.core().lazy_free(range)
+    }
+
+    /// Takes back what [`Region::lazy_free`] allowed, for what has not been dropped yet, as if it had been written to. Returns
+    /// how many bytes that is. Blocks that were lazily freed as a whole are taken back as a whole.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`], [`RegionError::ForkedChild`].
+    pub fn cancel_lazy_free(&self, range: Range<usize>) -> Result<usize, RegionError> {
+        check_owner()?;
+        self.core().cancel_lazy_free(range)
+    }
+
+    /// Makes the blocks that `range` touches writable and keeps them where they are until the guard is dropped: for those who
+    /// use their physical memory (DMA, `io_uring` fixed buffers). A fork or snapshot gets a copy of a pinned block at once
+    /// instead of sharing it, so it takes 2 MiB / 25 GB/s longer for each; reclaim leaves it alone. What the physical user
+    /// writes while a fork or snapshot is being taken may be in it or not.
+    ///
+    /// A pin counts as a write: a block that was lazily freed while it was pinned is kept when the last pin goes.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`], [`RegionError::TooManyPins`], and those of [`Region::prepare_write`]. Nothing is pinned then.
+    pub fn pin(&self, range: Range<usize>) -> Result<Pinned<'_>, RegionError> {
+        check_owner()?;
+        self.core().pin(range.clone())?;
+        Ok(Pinned::new(self, range))
+    }
+
+    pub(crate) fn unpin(&self, range: &Range<usize>) {
+        if !owner::is_forked_child() {
+            self.core().unpin(range);
+        }
+    }
+
+    /// Has `observer` told around every change of the memory behind this region, see [`Observer`]. Its forks have none.
+    ///
+    /// # Errors
+    /// [`RegionError::AlreadyObserved`]: a region has one observer, for good.
+    pub fn observe(&self, observer: Arc<dyn Observer>) -> Result<(), RegionError> {
+        check_owner()?;
+        self.core().observer.set(observer).map_err(|_| RegionError::AlreadyObserved)
+    }
+
+    /// Whether part of this fork was taken away by the region that it was made from: that happens when the pool is empty
+    /// and that region has to write to what both share, unless the fork was made with [`Reserve::Full`]. Any access to that part is
+    /// a `SIGBUS` and a line that says why, never zeros. Discarding it makes it new memory.
+    pub fn is_revoked(&self) -> bool {
+        self.core().books.revoked.load(Ordering::Acquire) > 0
+    }
+
+    /// A copy of this region as it is now, which can be written to without this one changing, and the other way round.
+    /// Blocks are shared until one side writes to them.
+    ///
+    /// Threads that write meanwhile wait, for some nanoseconds a block and one write-protection. The cut is consistent:
+    /// if a write is in the copy, so is every write that happened before it.
+    ///
+    /// # Errors
+    /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::Revoked`] if this region is a fork that
+    /// has lost a part, [`RegionError::PoolFull`] and [`RegionError::OutOfMemory`] if pinned or split blocks need memory,
+    /// [`RegionError::ForkedChild`].
+    pub fn fork(&self) -> Result<Region, RegionError> {
+        self.fork_with(RegionOptions::new())
+    }
+
+    /// As [`Region::fork`], with a reservation or a limit of its own.
+    ///
+    /// # Errors
+    /// Those of [`Region::fork`], and [`RegionError::NotReservable`].
+    pub fn fork_with(&self, options: RegionOptions) -> Result<Region, RegionError> {
+        check_owner()?;
+        Ok(Region::new(self.pool.clone(), RegionCore::of_snapshot(&*self.core().freeze()?, options)?))
+    }
+
+    /// A copy of this region as it is now, which cannot be written to. Like [`Region::fork`], and cheaper by the
+    /// mappings: those are made when it is first looked at.
+    ///
+    /// # Errors
+    /// Those of [`Region::fork`].
+    pub fn snapshot(&self) -> Result<Snapshot, RegionError> {
+        self.snapshot_with(Reserve::None)
+    }
+
+    /// As [`Region::snapshot`]; with [`Reserve::Full`] nothing of it is ever taken away.
+    ///
+    /// # Errors
+    /// Those of [`Region::fork`], and [`RegionError::NotReservable`].
+    pub fn snapshot_with(&self, reserve: Reserve) -> Result<Snapshot, RegionError> {
+        check_owner()?;
+        let frozen = self.core().freeze()?;
+        if reserve == Reserve::Full {
+            frozen.reserve()?;
+        }
+        Ok(Snapshot::new(self.pool.clone(), frozen))
+    }
+
+    /// Tells hugefork how blocks will be used after the first write to each: that decides what is left in the cache, and
+    /// whether the next blocks are prepared along with one. Takes effect at the next fault, in all threads.
+    pub fn advise(&self, advice: Advice) {
+        self.core().habits.advise(advice);
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> RegionStats {
+        let core = self.core();
+        let (mut present, mut shared, mut split) = (0, 0, 0);
+        for entry in core.table.iter() {
+            present += usize::from(entry.block().is_some());
+            shared += usize::from(matches!(entry, Entry::Shared(_) | Entry::Borrowed(_)));
+            split += usize::from(matches!(entry, Entry::Split(_)));
+        }
+        let size = self.pool.block_size().bytes();
+        let lazy = core.books.lazy_blocks.load(Ordering::Relaxed);
+        RegionStats {
+            blocks: core.table.len(),
+            blocks_present: present,
+            blocks_shared: shared,
+            blocks_lazy: lazy,
+            blocks_split: split,
+            blocks_reserved: core.table.reserved(),
+            blocks_revoked: core.books.revoked.load(Ordering::Relaxed),
+            bytes_lazy: lazy * size + core.books.lazy_pages.load(Ordering::Relaxed) * BASE_PAGE,
+            cow_bytes: core.books.cow.blocks() * size,
+            mappings: core.addresses.mappings(),
+            metadata_bytes: core.table.bytes() + core.pins.bytes() + size_of::<RegionCore<Linux>>(),
+            faults: counters::read(&core.counters),
+        }
+    }
+}
+
+impl Pool {
+    /// A region of `len` bytes that reads as zeros. It takes blocks from the pool as it is written to, or by
+    /// [`Region::populate`].
+    ///
+    /// Regions may together be larger than the pool: the write that finds no block left is the one that fails, loudly.
+    ///
+    /// # Errors
+    /// * [`RegionError::Length`]: `len` is zero or not a multiple of the block size.
+    /// * [`RegionError::LargerThanPool`]: it could never be filled.
+    /// * [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`]: a limit of the process.
+    /// * [`RegionError::ForkedChild`]: this process is a `fork(2)` child of the one that built the pool.
+    pub fn region(&self, len: usize) -> Result<Region, RegionError> {
+        self.region_with(len, RegionOptions::new())
+    }
+
+    /// As [`Pool::region`], with a reservation or a limit on what forks and snapshots may cost.
+    ///
+    /// # Errors
+    /// Those of [`Pool::region`], and [`RegionError::NotReservable`].
+    pub fn region_with(&self, len: usize, options: RegionOptions) -> Result<Region, RegionError> {
+        check_owner()?;
+        self.block_size().check_len(len)?;
+        if len > self.capacity() {
+            return Err(RegionError::LargerThanPool { pool: self.name().to_owned(), len, capacity: self.capacity() });
+        }
+        Ok(Region::new(self.clone(), RegionCore::zeros(&self.core, len, options)?))
+    }
+}
+
+impl Snapshot {
+    /// A region that starts as this snapshot.
+    ///
+    /// # Errors
+    /// Those of [`Region::fork`].
+    pub fn fork(&self) -> Result<Region, RegionError> {
+        self.fork_with(RegionOptions::new())
+    }
+
+    /// As [`Snapshot::fork`], with a reservation or a limit of its own.
+    ///
+    /// # Errors
+    /// Those of [`Region::fork`], and [`RegionError::NotReservable`].
+    pub fn fork_with(&self, options: RegionOptions) -> Result<Region, RegionError> {
+        check_owner()?;
+        Ok(Region::new(self.pool().clone(), RegionCore::of_snapshot(&*self.core().duplicate()?, options)?))
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region")
+            .field("at", &self.as_ptr())
+            .field("len", &self.len())
+            .field("pool", &self.pool.name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let Some(core) = self.core.take() else { return };
+        if owner::is_forked_child() {
+            // The memory is the parent's, and locks may be held by threads that did not come along.
+            std::mem::forget(core);
+        } else if let Some(routes) = Routes::get() {
+            routes.forget(core.addresses.base(), core.len());
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! [`Snapshot`]: a region as it was at one moment.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::Mutex;
+
+use super::pool::{Pool, check_owner};
+use crate::fault::route::Routes;
+use crate::own::fixed::Fixed;
+use crate::snapshot::core::SnapshotCore;
+use crate::sync::SignalsBlocked;
+use crate::sys::linux::memory::Linux;
+use crate::sys::linux::owner;
+use crate::terms::error::RegionError;
+
+/// A region as it was at one moment, immutable: it may be read from any number of threads while the region is written
+/// to, outlive the region, and be forked again.
+///
+/// It holds the blocks that it shares with the region, so each of them that the region writes to afterwards takes a
+/// second block from the pool. When the pool has none left, the region takes the block that it writes to away from its
+/// snapshots: see [`Snapshot::is_revoked`].
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let mut region = pool.region(2 << 20)?;
+/// region.as_mut_slice()[7] = 1;
+/// let before = region.snapshot()?;
+/// region.as_mut_slice()[7] = 2;
+/// assert_eq!(before[7], 1);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Snapshot {
+    /// Taken out only to be left behind in a `fork(2)` child.
+    core: Option<Fixed<SnapshotCore<Linux>>>,
+    mapping: Mutex<()>,
+    pool: Pool,
+}
+
+impl Snapshot {
+    pub(crate) fn new(pool: Pool, core: Fixed<SnapshotCore<Linux>>) -> Snapshot {
+        Snapshot { core: Some(core), mapping: Mutex::new(()), pool }
+    }
+
+    pub(super) fn core(&self) -> &SnapshotCore<Linux> {
+        self.core.as_ref().expect("taken only when dropped")
+    }
+
+    /// Length in bytes, that of the region.
+    #[allow(clippy::len_without_is_empty)] // A region is never empty.
+    pub fn len(&self) -> usize {
+        self.core().len()
+    }
+
+    /// The pool that its blocks belong to.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Whether part of it was taken away: that happens when the pool is empty and the region that it was made from has to
+    /// write to what both share, unless it was made with [`Reserve::Full`](crate::Reserve::Full). Reading that part is a
+    /// `SIGBUS` and a line that says why, never zeros; [`Snapshot::read_at`] returns an error. The rest is as it was.
+    ///
+    /// A program whose pool may run out asks this *after* it has used what it read, or reads with `read_at`.
+    pub fn is_revoked(&self) -> bool {
+        self.core().is_revoked()
+    }
+
+    /// The bytes. The first call maps them, which takes a system call for each run of neighbouring blocks.
+    ///
+    /// # Errors
+    /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::Revoked`] if part of it was taken away
+    /// before the first call, [`RegionError::ForkedChild`]. [`Snapshot::read_at`] needs no mapping.
+    pub fn map(&self) -> Result<&[u8], RegionError> {
+        check_owner()?;
+        let core = self.core();
+        let base = match core.view() {
+            Some(base) => base,
+            None => {
+                let _signals = SignalsBlocked::new();
+                let _one_maps = self.mapping.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                core.map(|base| {
+                    if let Some(routes) = Routes::get() {
+                        // SAFETY: a fixed value; its addresses are forgotten when the snapshot is dropped.
+                        unsafe { routes.to_snapshot(base, core) };
+                    }
+                })?
+            }
+        };
+        // SAFETY: the view maps all `len` bytes for as long as `self` lives, and nobody writes to blocks that
+        // `self.frozen` holds. What it does not hold any more is inaccessible: a load there does not return.
+        Ok(unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(base), self.len()) })
+    }
+
+    /// Copies bytes out, without mapping the snapshot: for a look at a few places, or when mappings are scarce.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`] unless `offset..offset + to.len()` lies inside; [`RegionError::Revoked`] if part of that was
+    /// taken away, `to` then holds nothing of use; [`RegionError::ForkedChild`].
+    pub fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<(), RegionError> {
+        check_owner()?;
+        let range = Range { start: offset, end: offset.saturating_add(to.len()) };
+        RegionError::check_range(&range, self.len())?;
+        self.core().read(offset, to)
+    }
+}
+
+impl Deref for Snapshot {
+    type Target = [u8];
+
+    /// The bytes.
+    ///
+    /// # Panics
+    /// If they cannot be mapped; [`Snapshot::map`] returns an error instead.
+    fn deref(&self) -> &[u8] {
+        match self.map() {
+            Ok(bytes) => bytes,
+            Err(error) => panic!("a snapshot cannot be mapped: {error}"),
+        }
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").field("len", &self.len()).field("pool", &self.pool.name()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        let Some(core) = self.core.take() else { return };
+        if owner::is_forked_child() {
+            std::mem::forget(core);
+        } else if let (Some(base), Some(routes)) = (core.view(), Routes::get()) {
+            routes.forget(base, core.len());
+        }
+    }
+}

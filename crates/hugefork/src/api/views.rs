@@ -1,0 +1,292 @@
+//! The bytes of regions and snapshots as more than `&mut [u8]` and `&[u8]`.
+//!
+//! | who writes meanwhile | a region as | by |
+//! |---|---|---|
+//! | one | `&mut [T]` | [`Region::slice_of_mut`], with the feature `bytemuck` |
+//! | several, each to a part | `&mut [u8]` each | [`Region::writers`] |
+//! | anybody, beside who takes snapshots | `&[AtomicU64]` | [`Region::as_atomic_u64s`] |
+//! | several, each to a part, beside who takes snapshots | `&mut [u8]` each | [`Region::writers_and_snapshots`], `unsafe` |
+//!
+//! What makes that sound: exclusive slices all come from `Region::bytes_mut`, and as long as one lives the borrow checker
+//! keeps everything away that changes bytes. Shared access to what others write is atomic, of one width only, since atomic
+//! accesses of different widths to the same bytes are a data race in Rust's memory model. Forks and snapshots change no byte of
+//! the region, and nobody writes to the blocks of a snapshot: except a device that has been told to before, by a system call
+//! that was lent a slice. That is why slices and snapshots together are `unsafe`, and words are not.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::AtomicU64;
+
+use super::pool::check_owner;
+use super::region::Region;
+use super::snapshot::Snapshot;
+use super::stats::RegionStats;
+use crate::terms::error::RegionError;
+use crate::terms::options::{RegionOptions, Reserve};
+
+impl Region {
+    /// All bytes as atomic words, for any number of threads that read and write, beside others that fork and snapshot. A
+    /// first write faults as any other.
+    ///
+    /// In the consistent cut of a fork or snapshot a word is never torn, and if a write is in it, so is every write that happened
+    /// before. [`Region::read_from`] and [`Region::discard`] change bytes, not words.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::sync::atomic::Ordering::Relaxed;
+    /// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+    /// let counters = pool.region(2 << 20)?;
+    /// std::thread::scope(|scope| {
+    ///     for _ in 0..4 {
+    ///         scope.spawn(|| counters.as_atomic_u64s()[17].fetch_add(1, Relaxed));
+    ///     }
+    /// });
+    /// let saved = counters.snapshot()?;
+    /// counters.as_atomic_u64s()[17].store(0, Relaxed);
+    /// assert_eq!(saved[17 * 8..][..8], 4u64.to_ne_bytes());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    /// In a child of `fork(2)`, which has no regions.
+    pub fn as_atomic_u64s(&self) -> &[AtomicU64] {
+        if let Err(error) = check_owner() {
+            panic!("a region cannot be borrowed: {error}");
+        }
+        let (base, count) = (self.as_ptr().cast(), self.len() / size_of::<AtomicU64>());
+        // SAFETY: blocks are aligned to more than a word, and the range stays mapped while `self` is borrowed. Safe code that
+        // has the region shared gets at its bytes only here, in words; who uses `as_mut_ptr` answers for racing with these.
+        unsafe { std::slice::from_raw_parts(base, count) }
+    }
+
+    /// Disjoint parts of the region, for as many threads. They end at blocks, so that no two threads fault on the same one, and
+    /// differ by at most a block. There are `count` of them, or fewer if the region has fewer blocks, but at least one.
+    ///
+    /// Nothing else can be done to the region while a part lives. Beside a thread that takes snapshots, write by
+    /// [`Region::as_atomic_u64s`], or take [`Region::writers_and_snapshots`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pool = hugefork::Pool::builder().capacity(32 << 20).build()?;
+    /// let mut state = pool.region(8 << 20)?;
+    /// std::thread::scope(|scope| -> Result<(), hugefork::RegionError> {
+    ///     for (value, part) in (1..).zip(state.writers(4)?) {
+    ///         scope.spawn(move || part.fill(value));
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(state.as_mut_slice()[(8 << 20) - 1], 4);
+    /// # Ok(())
+    /// # }
+    /// ```
+    /// ```compile_fail
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+    /// # let mut state = pool.region(4 << 20)?;
+    /// let parts = state.writers(2)?;
+    /// state.discard(0..4096)?; // `state` is borrowed
+    /// assert_eq!(parts[0][0], 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`RegionError::ForkedChild`].
+    pub fn writers(&mut self, count: usize) -> Result<Vec<&mut [u8]>, RegionError> {
+        let size = self.pool().block_size().bytes();
+        let mut rest = self.bytes_mut()?;
+        let blocks = rest.len() / size;
+        let count = count.clamp(1, blocks);
+        let parts = (0..count).map(|part| {
+            let len = (blocks / count + usize::from(part < blocks % count)) * size;
+            rest.split_off_mut(..len).expect("the lengths sum up to that of the region")
+        });
+        Ok(parts.collect())
+    }
+
+    /// The parts of [`Region::writers`], and a handle that takes forks and snapshots of the whole region while they are written.
+    /// The cut is consistent, as always: of each thread it has all writes up to one, and none after it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pool = hugefork::Pool::builder().capacity(32 << 20).build()?;
+    /// let mut state = pool.region(8 << 20)?;
+    /// // SAFETY: the threads lend no part to a system call.
+    /// let (snapshots, parts) = unsafe { state.writers_and_snapshots(4)? };
+    /// let saved = std::thread::scope(|scope| {
+    ///     for part in parts {
+    ///         scope.spawn(|| part.fill(1));
+    ///     }
+    ///     snapshots.snapshot()
+    /// })?;
+    /// assert!(saved.iter().all(|&byte| byte <= 1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`RegionError::ForkedChild`].
+    ///
+    /// # Safety
+    /// While the handle is used no part is lent to a system call that may write to memory past the page table: a read of a file
+    /// that is open with `O_DIRECT` or on FUSE, `io_uring`. Such a call goes on writing to blocks that a snapshot has come to share
+    /// and that are `&[u8]` there. [`Region::read_from`] and [`Region::pin`] are for that.
+    pub unsafe fn writers_and_snapshots(
+        &mut self,
+        count: usize,
+    ) -> Result<(Snapshotter<'_>, Vec<&mut [u8]>), RegionError> {
+        let parts = self.writers(count)?;
+        let parts = parts.into_iter().map(|part| {
+            let part = ptr::from_mut(part);
+            // SAFETY: as `writers` has given it, for as long as the result borrows the region. The handle beside it reaches the
+            // region too, and offers nothing that changes its bytes.
+            unsafe { &mut *part }
+        });
+        let parts = parts.collect();
+        Ok((Snapshotter { region: self }, parts))
+    }
+}
+
+/// Takes forks and snapshots of a region whose parts are being written to, see [`Region::writers_and_snapshots`].
+#[derive(Clone, Copy)]
+pub struct Snapshotter<'a> {
+    // Whatever is offered here must change no byte of the region.
+    region: &'a Region,
+}
+
+impl Snapshotter<'_> {
+    /// As [`Region::snapshot`].
+    ///
+    /// # Errors
+    /// Those of [`Region::fork`].
+    pub fn snapshot(&self) -> Result<Snapshot, RegionError> {
+        self.region.snapshot()
+    }
+
+    /// As [`Region::snapshot_with`].
+    ///
+    /// # Errors
+    /// Those of [`Region::snapshot_with`].
+    pub fn snapshot_with(&self, reserve: Reserve) -> Result<Snapshot, RegionError> {
+        self.region.snapshot_with(reserve)
+    }
+
+    /// As [`Region::fork`].
+    ///
+    /// # Errors
+    /// Those of [`Region::fork`].
+    pub fn fork(&self) -> Result<Region, RegionError> {
+        self.region.fork()
+    }
+
+    /// As [`Region::fork_with`].
+    ///
+    /// # Errors
+    /// Those of [`Region::fork_with`].
+    pub fn fork_with(&self, options: RegionOptions) -> Result<Region, RegionError> {
+        self.region.fork_with(options)
+    }
+
+    /// As [`Region::stats`].
+    pub fn stats(&self) -> RegionStats {
+        self.region.stats()
+    }
+}
+
+impl fmt::Debug for Snapshotter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshotter").field("region", self.region).finish()
+    }
+}
+
+impl Snapshot {
+    /// Writes the bytes of `range` to `to`: a file, a socket, a compressor. They are copied out in pieces of up to 1 MiB, as
+    /// [`Snapshot::read_at`] does, so the snapshot is not mapped, and what was taken away is an error and no `SIGBUS`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+    /// # let region = pool.region(2 << 20)?;
+    /// let snapshot = region.snapshot()?;
+    /// let mut saved = Vec::new(); // or a file
+    /// snapshot.write_to(&mut saved, 0..snapshot.len())?;
+    /// assert_eq!(saved.len(), region.len());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `to`; and those of [`Snapshot::read_at`], to be found inside ([`io::Error::get_ref`]). A part may have
+    /// been written by then.
+    pub fn write_to(&self, mut to: impl Write, range: Range<usize>) -> io::Result<()> {
+        const PIECE: usize = 1 << 20;
+        RegionError::check_range(&range, self.len())?;
+        let mut piece = vec![0; range.len().min(PIECE)];
+        for start in range.clone().step_by(PIECE) {
+            let now = &mut piece[..range.end.min(start + PIECE) - start];
+            self.read_at(start, now)?;
+            to.write_all(now)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(feature = "bytemuck")]
+mod plain {
+    use bytemuck::{AnyBitPattern, NoUninit};
+
+    use super::*;
+
+    impl Region {
+        /// The bytes of `range` as values of a type that any bytes are values of: numbers, arrays of them, and structures that
+        /// derive bytemuck's `Pod`. With the feature `bytemuck`.
+        ///
+        /// ```
+        /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+        /// let mut region = pool.region(2 << 20)?;
+        /// region.slice_of_mut::<f32>(4096..8192)?.fill(0.5);
+        /// let saved = region.snapshot()?;
+        /// assert_eq!(saved.slice_of::<f32>(4092..4100)?, [0.0, 0.5]);
+        /// # Ok(())
+        /// # }
+        /// ```
+        ///
+        /// # Errors
+        /// [`RegionError::NotAView`] unless the range is a whole number of them and starts where one may;
+        /// [`RegionError::OutOfRange`], [`RegionError::ForkedChild`].
+        pub fn slice_of_mut<T: AnyBitPattern + NoUninit>(
+            &mut self,
+            range: Range<usize>,
+        ) -> Result<&mut [T], RegionError> {
+            RegionError::check_range(&range, self.len())?;
+            bytemuck::try_cast_slice_mut(&mut self.bytes_mut()?[range.clone()]).map_err(|_| not_a_view::<T>(range))
+        }
+    }
+
+    impl Snapshot {
+        /// The bytes of `range` as values of a type that any bytes are values of, see [`Region::slice_of_mut`]. With the
+        /// feature `bytemuck`.
+        ///
+        /// # Errors
+        /// [`RegionError::NotAView`] unless the range is a whole number of them and starts where one may;
+        /// [`RegionError::OutOfRange`], and those of [`Snapshot::map`].
+        pub fn slice_of<T: AnyBitPattern>(&self, range: Range<usize>) -> Result<&[T], RegionError> {
+            RegionError::check_range(&range, self.len())?;
+            bytemuck::try_cast_slice(&self.map()?[range.clone()]).map_err(|_| not_a_view::<T>(range))
+        }
+    }
+
+    fn not_a_view<T>(range: Range<usize>) -> RegionError {
+        RegionError::NotAView {
+            start: range.start,
+            end: range.end,
+            of: std::any::type_name::<T>(),
+            size: size_of::<T>(),
+            align: align_of::<T>(),
+        }
+    }
+}

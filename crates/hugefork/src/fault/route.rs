@@ -1,0 +1,104 @@
+//! Whose an address is: the table from the arena's slots to regions and snapshots.
+//!
+//! ```text
+//! arena   | slot | slot | slot | slot | …
+//!         └── region A ──┘ gap  └─ B ─┘
+//! table   [  A   ][  A  ][  A ][  B  ]            slot → region or snapshot: one load, no lock
+//! ```
+
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::OnceLock;
+
+use crate::own::{self, Boxed};
+use crate::region::core::RegionCore;
+use crate::snapshot::core::SnapshotCore;
+use crate::sys::SystemError;
+use crate::sys::linux::arena::Arena;
+use crate::sys::linux::memory::Linux;
+
+static ROUTES: OnceLock<Routes> = OnceLock::new();
+
+/// Set in the address of a snapshot, which is even.
+const SNAPSHOT: usize = 1;
+
+/// Whose an address is.
+pub(crate) enum Owner<'a> {
+    Region(&'a RegionCore<Linux>),
+    Snapshot(&'a SnapshotCore<Linux>),
+}
+
+/// Whose each slot of the arena is.
+pub(crate) struct Routes {
+    arena: &'static Arena,
+    /// Null, the address of a region, or that of a snapshot with [`SNAPSHOT`] in it.
+    owners: Boxed<[AtomicPtr<()>]>,
+}
+
+impl Routes {
+    /// The table, made at the first call, with the arena.
+    pub(crate) fn open() -> Result<&'static Routes, SystemError> {
+        if let Some(routes) = ROUTES.get() {
+            return Ok(routes);
+        }
+        let arena = Arena::open()?;
+        Ok(ROUTES.get_or_init(|| Routes { arena, owners: own::zeroed(arena.slots()) }))
+    }
+
+    /// The table if it is made. For the fault handler.
+    pub(crate) fn get() -> Option<&'static Routes> {
+        ROUTES.get()
+    }
+
+    /// From now on faults in the region's addresses go to it.
+    ///
+    /// # Safety
+    /// The region stays where it is until [`Routes::forget`] has been told of its addresses.
+    pub(crate) unsafe fn to_region(&self, region: &RegionCore<Linux>) {
+        self.fill(region.addresses.base(), region.len(), ptr::from_ref(region).cast_mut().cast());
+    }
+
+    /// From now on faults at `base`, where the snapshot is mapped, go to it.
+    ///
+    /// # Safety
+    /// As [`Routes::to_region`].
+    pub(crate) unsafe fn to_snapshot(&self, base: usize, snapshot: &SnapshotCore<Linux>) {
+        let (len, owner) = (snapshot.len(), ptr::from_ref(snapshot).cast_mut().cast::<()>());
+        self.fill(base, len, owner.map_addr(|address| address | SNAPSHOT));
+    }
+
+    /// From now on faults in the range are nobody's.
+    pub(crate) fn forget(&self, base: usize, len: usize) {
+        self.fill(base, len, ptr::null_mut());
+    }
+
+    fn fill(&self, base: usize, len: usize, owner: *mut ()) {
+        for slot in &self.owners[self.arena.slots_of(base, len)] {
+            slot.store(owner, Ordering::Release);
+        }
+    }
+
+    /// Whose `address` is, and the offset there. One load: for the fault handler.
+    ///
+    /// The reference is good for as long as the program keeps the region or snapshot, which it must while it uses it.
+    pub(crate) fn find(&self, address: usize) -> Option<(Owner<'_>, usize)> {
+        let slot = self.owners.get(self.arena.slot_of(address)?)?.load(Ordering::Acquire);
+        let plain = slot.map_addr(|address| address & !SNAPSHOT);
+        let (owner, base, len) = if slot == plain {
+            // SAFETY: null, or a region that stays in place until it is forgotten.
+            let region = unsafe { slot.cast::<RegionCore<Linux>>().as_ref() }?;
+            (Owner::Region(region), region.addresses.base(), region.len())
+        } else {
+            // SAFETY: with the mark taken off a snapshot that stays in place until it is forgotten.
+            let snapshot = unsafe { plain.cast::<SnapshotCore<Linux>>().as_ref() }?;
+            (Owner::Snapshot(snapshot), snapshot.view()?, snapshot.len())
+        };
+        let offset = address.checked_sub(base)?;
+        (offset < len).then_some((owner, offset))
+    }
+
+    /// Whether `address` lies in the arena at all.
+    pub(crate) fn contains(&self, address: usize) -> bool {
+        self.arena.slot_of(address).is_some()
+    }
+}

@@ -1,0 +1,101 @@
+//! A range of addresses for a region or a snapshot, and how many mappings it is split into.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::edges::Shown;
+use crate::own::Counted;
+use crate::pool::core::PoolCore;
+use crate::sys::{Access, Extent, Part, Shows, Sys, SystemError, answer};
+use crate::table::Entries;
+use crate::terms::error::RegionError;
+
+/// Addresses, and the mappings there as counted in the budget.
+pub(crate) struct Addresses<S: Sys> {
+    pub(crate) pool: Counted<PoolCore<S>>,
+    /// Taken when it is released.
+    extent: Option<Extent>,
+    base: usize,
+    mappings: AtomicUsize,
+}
+
+impl<S: Sys> Addresses<S> {
+    /// `len` bytes that read as zeros; to be split into `mappings` mappings soon.
+    pub(crate) fn claim(pool: &Counted<PoolCore<S>>, len: usize, mappings: usize) -> Result<Self, RegionError> {
+        let budget = pool.sys.budget();
+        // Setting a range aside may split the arena around it.
+        let needed = mappings + 2;
+        // Counting the rest of the program's mappings takes milliseconds when there are many: only when it matters.
+        if !budget.fits(needed + budget.limit() / 2) {
+            pool.sys.refresh_budget();
+        }
+        if !budget.fits(needed) {
+            return Err(RegionError::TooManyMappings { needed, used: budget.used(), limit: budget.limit() });
+        }
+        let extent = pool.sys.claim(len, pool.block_size.bytes()).map_err(|error| match error.raw_os_error() {
+            answer::OUT_OF_MEMORY => RegionError::OutOfAddresses { len },
+            _ => RegionError::System(error),
+        })?;
+        budget.replace(0, mappings);
+        let base = extent.base();
+        Ok(Addresses { pool: pool.clone(), extent: Some(extent), base, mappings: AtomicUsize::new(mappings) })
+    }
+
+    /// The first address.
+    pub(crate) fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Length in bytes; none once it is closed.
+    pub(crate) fn len(&self) -> usize {
+        self.extent.as_ref().map_or(0, Extent::len)
+    }
+
+    /// Some of the bytes.
+    ///
+    /// # Panics
+    /// If they are not there: nobody asks for them once the addresses are closed.
+    pub(crate) fn part(&self, bytes: &Range<usize>) -> Part<'_> {
+        self.extent.as_ref().expect("open").part(bytes.start, bytes.len())
+    }
+
+    pub(crate) fn mappings(&self) -> usize {
+        self.mappings.load(Ordering::Relaxed)
+    }
+
+    /// Counts a change in a part of the range from `before` to `after` mappings.
+    pub(crate) fn recount(&self, before: usize, after: usize) {
+        self.pool.sys.budget().replace(before, after);
+        // Two faults at neighbouring entries may count their common edge twice or not at all; a snapshot counts afresh.
+        let _ = self.mappings.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |mappings| {
+            Some((mappings + after).saturating_sub(before))
+        });
+    }
+
+    /// Shows the blocks of a fork or snapshot, each run of neighbours by one call.
+    pub(crate) fn show_frozen(&self, entries: &Entries) -> Result<(), SystemError> {
+        let size = self.pool.block_size;
+        for (run, first) in Shown::of_snapshot(&self.pool, entries).runs() {
+            if let Some(start) = first.block().map(|block| self.pool.offset(block)) {
+                let part = self.part(&(size.len_of(run.start)..size.len_of(run.end)));
+                let shown = self.pool.sys.show(part, Shows::Memory { start, access: Access::Read });
+                shown.map_err(|failure| failure.error)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Unmaps everything. If that fails the addresses are lost and the caller must not reuse what was mapped there.
+    pub(crate) fn close(&mut self) -> Result<(), SystemError> {
+        let Some(extent) = self.extent.take() else { return Ok(()) };
+        self.pool.sys.budget().replace(self.mappings(), 0);
+        self.pool.sys.release(extent)
+    }
+}
+
+impl<S: Sys> Drop for Addresses<S> {
+    fn drop(&mut self) {
+        // Whoever mapped blocks here has closed it and looked at the result; what is left are ranges of zeros.
+        let _ = self.close();
+    }
+}

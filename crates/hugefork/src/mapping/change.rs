@@ -1,0 +1,189 @@
+//! The two ways to change what addresses show. Each checks the budget of mappings first, makes one call, knows what a failure leaves
+//! behind, and ends when the new entries are published, whose mappings it counts.
+//!
+//! | transaction | changes | when the call fails |
+//! |---|---|---|
+//! | `remap` | what memory is behind the addresses; the observer is told | what the entries say is shown again; nothing is published |
+//! | `reprotect` | the right to write | entries are published for which either right is correct |
+//!
+//! There is no third way: whoever changes what is visible calls one of them.
+
+use std::ops::Range;
+
+use super::addresses::Addresses;
+use super::edges::Shown;
+use crate::pool::core::PoolCore;
+use crate::sys::linux::stderr::say;
+use crate::sys::{Access, Aftermath, MapFailure, Shows, Sys, SystemError};
+use crate::table::Locked;
+use crate::terms::observer::{Changing, Observer};
+use crate::units::{BASE_PAGE, BlockId, EntryIndex};
+
+/// Why nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The process has no mapping left for it.
+    TooManyMappings,
+    Call(SystemError),
+}
+
+/// Mappings before and after entries were published.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Recount {
+    pub(crate) before: usize,
+    pub(crate) after: usize,
+}
+
+/// Whether the right that was asked for is there now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Right {
+    Granted,
+    /// The call failed: some pages may have it, others not.
+    Unknown,
+}
+
+/// Addresses and the entries that say what they show.
+pub(crate) struct Site<'a, S: Sys> {
+    pub(crate) addresses: &'a Addresses<S>,
+    pub(crate) shown: Shown<'a>,
+    pub(crate) observer: Option<&'a dyn Observer>,
+}
+
+/// Other memory is shown, and the entries are still to say so.
+#[must_use = "the entries are to be published"]
+pub(crate) struct Remapped<'a, S: Sys> {
+    addresses: &'a Addresses<S>,
+    _changing: Changing<'a>,
+}
+
+/// The right to write has changed, and the entries are still to say so.
+#[must_use = "the entries are to be published"]
+pub(crate) struct Reprotected<'a, S: Sys> {
+    addresses: &'a Addresses<S>,
+    result: Result<(), SystemError>,
+}
+
+impl<'a, S: Sys> Site<'a, S> {
+    fn pool(&self) -> &'a PoolCore<S> {
+        &self.addresses.pool
+    }
+
+    /// Shows `shows` at whole entries, from the first one's block on if it is memory.
+    pub(crate) fn remap(
+        &self,
+        _locked: Locked<'_>,
+        entries: &Range<usize>,
+        shows: Shows<BlockId>,
+    ) -> Result<Remapped<'a, S>, Refused> {
+        let size = self.pool().block_size;
+        let bytes = size.len_of(entries.start)..size.len_of(entries.end);
+        let shows = shows.map(|block| self.pool().offset(block));
+        let face = self.shown.face(shows, bytes.len());
+        match self.check_budget(self.shown.more_edges_as(entries, face)) {
+            Ok(()) => self.show(&bytes, shows),
+            Err(refused) => Err(refused),
+        }
+    }
+
+    /// As [`Site::remap`], for some pages of a split entry.
+    pub(crate) fn remap_pages(
+        &self,
+        _locked: Locked<'_>,
+        index: EntryIndex,
+        pages: &Range<usize>,
+        shows: Shows<usize>,
+    ) -> Result<Remapped<'a, S>, Refused> {
+        let start = self.pool().block_size.len_of(index.0);
+        let bytes = start + pages.start * BASE_PAGE..start + pages.end * BASE_PAGE;
+        let face = self.shown.face(shows, bytes.len());
+        match self.check_budget(self.shown.more_edges(&bytes, face)) {
+            Ok(()) => self.show(&bytes, shows),
+            Err(refused) => Err(refused),
+        }
+    }
+
+    fn show(&self, bytes: &Range<usize>, shows: Shows<usize>) -> Result<Remapped<'a, S>, Refused> {
+        let _changing = Changing::start(self.observer, self.blocks(bytes));
+        let addresses = self.addresses;
+        match addresses.pool.sys.show(addresses.part(bytes), shows) {
+            Ok(()) => Ok(Remapped { addresses, _changing }),
+            Err(failure) => Err(self.restored(bytes, &failure)),
+        }
+    }
+
+    /// The bytes of the blocks that `bytes` are a part of: the observer is told of whole blocks.
+    fn blocks(&self, bytes: &Range<usize>) -> Range<usize> {
+        let size = self.pool().block_size;
+        bytes.start - size.within(bytes.start)..bytes.end.next_multiple_of(size.bytes())
+    }
+
+    /// After a mapping call that failed: shows again what the entries say, unless all is as it was.
+    ///
+    /// If that fails too, what the program sees there is not its memory any more. There is no going on from that, and the
+    /// process is aborted with a line that says so.
+    fn restored(&self, bytes: &Range<usize>, failure: &MapFailure) -> Refused {
+        let size = self.pool().block_size;
+        if failure.aftermath == Aftermath::Unknown {
+            let blocks = self.blocks(bytes);
+            for index in size.count(blocks.start)..size.count(blocks.end) {
+                if let Err(failure) = self.show_again(EntryIndex(index)) {
+                    self.abort(size.len_of(index), failure.error);
+                }
+            }
+        }
+        Refused::Call(failure.error)
+    }
+
+    fn show_again(&self, index: EntryIndex) -> Result<(), MapFailure> {
+        let (addresses, start) = (self.addresses, self.pool().block_size.len_of(index.0));
+        self.shown.each_face(index, |bytes, shows| {
+            addresses.pool.sys.show(addresses.part(&(start + bytes.start..start + bytes.end)), shows)
+        })
+    }
+
+    fn abort(&self, offset: usize, error: SystemError) -> ! {
+        say(format_args!(
+            "pool `{}`: the kernel refused to map a block at {:#x} and to put back what was there: {error}; aborting",
+            self.pool().name,
+            self.addresses.base() + offset,
+        ));
+        std::process::abort();
+    }
+
+    /// Gives or takes the right to write to `bytes`, which show memory or zeros. Zeros cannot be given it.
+    pub(crate) fn reprotect(
+        &self,
+        _locked: Locked<'_>,
+        bytes: Range<usize>,
+        access: Access,
+    ) -> Result<Reprotected<'a, S>, Refused> {
+        self.check_budget(self.shown.more_edges_protected(&bytes, access))?;
+        let result = self.pool().sys.protect(self.addresses.part(&bytes), access);
+        Ok(Reprotected { addresses: self.addresses, result })
+    }
+
+    /// The rule of the budget: a change takes as many mappings as it adds edges, and one that adds none works when there is none left.
+    fn check_budget(&self, more: usize) -> Result<(), Refused> {
+        if more == 0 || self.pool().sys.budget().fits(more) { Ok(()) } else { Err(Refused::TooManyMappings) }
+    }
+}
+
+impl<S: Sys> Remapped<'_, S> {
+    /// The entries say what is shown.
+    pub(crate) fn published(self, recount: Recount) {
+        self.addresses.recount(recount.before, recount.after);
+    }
+}
+
+impl<S: Sys> Reprotected<'_, S> {
+    /// What the entries are to say.
+    pub(crate) fn right(&self) -> Right {
+        if self.result.is_ok() { Right::Granted } else { Right::Unknown }
+    }
+
+    /// The entries say what is allowed, or, after a failure, what may be.
+    pub(crate) fn published(self, recount: Recount) -> Result<(), Refused> {
+        self.addresses.recount(recount.before, recount.after);
+        self.result.map_err(Refused::Call)
+    }
+}

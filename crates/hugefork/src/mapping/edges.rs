@@ -1,0 +1,269 @@
+//! Where one mapping (VMA) ends and the next begins: what the kernel merges, counted from the entries.
+//!
+//! ```text
+//! table    | Zero | Zero | Private 8 | Private 9 | Shared 3 | Zero …
+//! mapped   | zeros       | blocks 8–9, rw        | block 3,r| zeros …      one mapping each
+//! edges                  ▲                       ▲          ▲
+//! ```
+//! Neighbours are one mapping if the second shows what follows on what the first shows. So each place in the pool is a number, and
+//! a face is two of them: what is shown first, and what would have to come next.
+
+use std::ops::Range;
+
+use crate::pool::core::PoolCore;
+use crate::sys::{Access, Merging, Shows, Sys};
+use crate::table::split::SplitPage;
+use crate::table::{Entries, Entry, Table};
+use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex};
+
+/// What a run of pages shows at its ends, and the edges inside of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Face {
+    /// What is shown first.
+    first: u64,
+    /// What continues it.
+    after: u64,
+    /// Edges inside.
+    inner: usize,
+}
+
+const ZEROS: u64 = u64::MAX;
+const HIDDEN: u64 = u64::MAX - 1;
+/// Nothing continues it.
+const NOTHING: u64 = u64::MAX - 2;
+
+/// Counts edges from left to right.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Edges {
+    left: Option<u64>,
+    pub(crate) count: usize,
+}
+
+impl Edges {
+    pub(crate) fn add(&mut self, face: Face) {
+        self.count += face.inner;
+        self.end_at(face);
+    }
+
+    /// Counts the edge towards `face`, but not those inside of it.
+    fn end_at(&mut self, face: Face) {
+        if let Some(left) = self.left {
+            self.count += usize::from(left != face.first);
+        }
+        self.left = Some(face.after);
+    }
+}
+
+/// The entries of a region or snapshot, as the kernel sees them.
+#[derive(Clone, Copy)]
+pub(crate) struct Shown<'a> {
+    entries: &'a Entries,
+    /// Of a region: where the pages of split blocks are.
+    table: Option<&'a Table>,
+    merging: Merging,
+    size: BlockSize,
+}
+
+impl<'a> Shown<'a> {
+    pub(crate) fn of_region<S: Sys>(pool: &PoolCore<S>, table: &'a Table) -> Shown<'a> {
+        Shown { entries: table, table: Some(table), merging: pool.sys.merging(), size: pool.block_size }
+    }
+
+    pub(crate) fn of_snapshot<S: Sys>(pool: &PoolCore<S>, entries: &'a Entries) -> Shown<'a> {
+        Shown { entries, table: None, merging: pool.sys.merging(), size: pool.block_size }
+    }
+
+    /// What a run of `len` bytes from `start` of the pool shows.
+    pub(crate) fn face(&self, shows: Shows<usize>, len: usize) -> Face {
+        let (first, after) = match (shows, self.merging) {
+            (Shows::Zeros, _) => (ZEROS, ZEROS),
+            (Shows::Hidden, _) => (HIDDEN, HIDDEN),
+            (Shows::Memory { start, access }, Merging::Merge) => (key(start, access), key(start + len, access)),
+            (Shows::Memory { start, access }, Merging::Separate) => (key(start, access), NOTHING),
+        };
+        let blocks = match (shows, self.merging) {
+            (Shows::Memory { .. }, Merging::Separate) => self.size.count(len),
+            (Shows::Memory { .. }, Merging::Merge) | (Shows::Zeros | Shows::Hidden, _) => 1,
+        };
+        Face { first, after, inner: blocks.saturating_sub(1) }
+    }
+
+    /// What an entry shows.
+    pub(crate) fn face_of(&self, index: EntryIndex, entry: Entry) -> Face {
+        match entry {
+            Entry::Split(block) => self.face_of_pages(index, block, 0..self.size.bytes() / BASE_PAGE),
+            Entry::Zero
+            | Entry::Private(_)
+            | Entry::Shared(_)
+            | Entry::Borrowed(_)
+            | Entry::Lazy(_)
+            | Entry::Revoked => {
+                let shows = entry.shows().unwrap_or(Shows::Hidden);
+                self.face(self.in_pool(shows), self.size.bytes())
+            }
+        }
+    }
+
+    // Loops, and no closures: without optimisation each of those takes a place of its own on the handler's stack.
+
+    fn face_of_pages(&self, index: EntryIndex, block: BlockId, pages: Range<usize>) -> Face {
+        let mut edges = Edges::default();
+        let first = self.face(self.page_of(index, block, pages.start), BASE_PAGE).first;
+        let mut page = pages.start;
+        while page < pages.end {
+            edges.add(self.face(self.page_of(index, block, page), BASE_PAGE));
+            page += 1;
+        }
+        Face { first, after: edges.left.unwrap_or(NOTHING), inner: edges.count }
+    }
+
+    /// What a page of a split block shows.
+    fn page_of(&self, index: EntryIndex, block: BlockId, page: usize) -> Shows<usize> {
+        let is = match self.table {
+            Some(table) => table.page(index, page),
+            None => SplitPage::Readable,
+        };
+        is.shows(self.size.len_of(block.index()) + page * BASE_PAGE)
+    }
+
+    /// What the page at byte `at` shows.
+    fn page(&self, at: usize) -> Face {
+        let (index, by) = (EntryIndex(self.size.count(at)), self.size.within(at));
+        let entry = self.entries.get(index);
+        let shows = match (entry.shows(), entry.block()) {
+            (None, Some(block)) => self.page_of(index, block, by / BASE_PAGE),
+            (shows, _) => self.in_pool(shows.unwrap_or(Shows::Hidden)).map(|start| start + by),
+        };
+        self.face(shows, BASE_PAGE)
+    }
+
+    fn len(&self) -> usize {
+        self.size.len_of(self.entries.len())
+    }
+
+    /// How many edges more there are once these pages show `face`.
+    pub(crate) fn more_edges(&self, bytes: &Range<usize>, face: Face) -> usize {
+        let with_neighbours = bytes.start.saturating_sub(BASE_PAGE)..(bytes.end + BASE_PAGE).min(self.len());
+        let mut now = Edges::default();
+        with_neighbours.clone().step_by(BASE_PAGE).for_each(|at| now.add(self.page(at)));
+        let mut then = Edges::default();
+        if with_neighbours.start < bytes.start {
+            then.add(self.page(with_neighbours.start));
+        }
+        then.add(face);
+        if bytes.end < with_neighbours.end {
+            then.add(self.page(bytes.end));
+        }
+        then.count.saturating_sub(now.count)
+    }
+
+    /// How many edges more there are at most once `bytes` have this access: inside they become alike, so the ends decide.
+    pub(crate) fn more_edges_protected(&self, bytes: &Range<usize>, access: Access) -> usize {
+        let edge = |left: u64, right: u64| isize::from(left != right);
+        let (first, after) = (self.page(bytes.start).first, self.page(bytes.end - BASE_PAGE).after);
+        let mut more = 0;
+        if bytes.start > 0 {
+            let left = self.page(bytes.start - BASE_PAGE).after;
+            more += edge(left, with_access(first, access)) - edge(left, first);
+        }
+        if bytes.end < self.len() {
+            let right = self.page(bytes.end).first;
+            more += edge(with_access(after, access), right) - edge(after, right);
+        }
+        usize::try_from(more).unwrap_or(0)
+    }
+
+    /// Calls `each` for the runs of bytes of an entry that show one thing.
+    pub(crate) fn each_face<E>(
+        &self,
+        index: EntryIndex,
+        mut each: impl FnMut(Range<usize>, Shows<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let entry = self.entries.get(index);
+        let (Some(block), None) = (entry.block(), entry.shows()) else {
+            return each(0..self.size.bytes(), self.in_pool(entry.shows().unwrap_or(Shows::Hidden)));
+        };
+        let pages = self.size.bytes() / BASE_PAGE;
+        let mut start = 0;
+        while start < pages {
+            let first = self.page_of(index, block, start);
+            let mut end = start + 1;
+            while end < pages && self.is_joined(index, block, end) {
+                end += 1;
+            }
+            each(start * BASE_PAGE..end * BASE_PAGE, first)?;
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// Whether a page of a split block continues the one before.
+    fn is_joined(&self, index: EntryIndex, block: BlockId, page: usize) -> bool {
+        self.face_of_pages(index, block, page - 1..page + 1).inner == 0
+    }
+
+    fn in_pool(&self, shows: Shows<BlockId>) -> Shows<usize> {
+        shows.map(|start| self.size.len_of(start.index()))
+    }
+
+    fn get(&self, index: usize) -> Face {
+        self.face_of(EntryIndex(index), self.entries.get(EntryIndex(index)))
+    }
+
+    /// What counts the edges from `start` on, beginning with the one before it.
+    pub(crate) fn edges_from(&self, start: usize) -> Edges {
+        let left = if start > 0 { Some(self.get(start - 1).after) } else { None };
+        Edges { left, count: 0 }
+    }
+
+    /// Counts the edge behind `end`.
+    pub(crate) fn edges_to(&self, mut edges: Edges, end: usize) -> usize {
+        if end < self.entries.len() {
+            edges.end_at(self.get(end));
+        }
+        edges.count
+    }
+
+    /// Edges in and at both ends of `entries`.
+    pub(crate) fn edges(&self, entries: Range<usize>) -> usize {
+        let (mut edges, mut index) = (self.edges_from(entries.start), entries.start);
+        while index < entries.end {
+            edges.add(self.get(index));
+            index += 1;
+        }
+        self.edges_to(edges, entries.end)
+    }
+
+    /// How many edges more there are in and at both ends of `entries` once they show this.
+    pub(crate) fn more_edges_as(&self, entries: &Range<usize>, face: Face) -> usize {
+        let mut then = self.edges_from(entries.start);
+        then.add(face);
+        self.edges_to(then, entries.end).saturating_sub(self.edges(entries.clone()))
+    }
+
+    /// The maximal runs of entries that are one mapping each, with their first entry. None of them is split.
+    pub(crate) fn runs(self) -> impl Iterator<Item = (Range<usize>, Entry)> + 'a {
+        let mut start = 0;
+        std::iter::from_fn(move || {
+            if start == self.entries.len() {
+                return None;
+            }
+            let mut end = start + 1;
+            while end < self.entries.len() && self.get(end - 1).after == self.get(end).first {
+                end += 1;
+            }
+            let first = self.entries.get(EntryIndex(start));
+            Some((std::mem::replace(&mut start, end)..end, first))
+        })
+    }
+}
+
+/// The same place with another right, if it is memory.
+fn with_access(key: u64, access: Access) -> u64 {
+    if key >= NOTHING { key } else { key & !1 | u64::from(access == Access::ReadWrite) }
+}
+
+/// A place in the pool and what may be done there, as a number.
+fn key(start: usize, access: Access) -> u64 {
+    (start as u64) << 1 | u64::from(access == Access::ReadWrite)
+}

@@ -1,0 +1,12 @@
+//! What the addresses of a region or snapshot show: where they are, how many mappings that takes, and the two ways to
+//! change it.
+//!
+//! | file | what |
+//! |---|---|
+//! | `addresses` | a range of addresses and the mappings that it takes |
+//! | `change` | the transactions `remap` and `reprotect` |
+//! | `edges` | where one mapping ends and the next begins |
+
+pub(crate) mod addresses;
+pub(crate) mod change;
+pub(crate) mod edges;

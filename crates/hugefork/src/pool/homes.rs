@@ -1,0 +1,51 @@
+//! Ranges of a pool that regions would like to live in.
+
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::own::Counted;
+use crate::ranges::Ranges;
+use crate::sync::SignalsBlocked;
+use crate::units::{BlockId, BlockSize, HUGE_PAGE};
+
+/// The ranges that are nobody's home.
+pub(crate) struct Homes(Mutex<Ranges>);
+
+impl Homes {
+    pub(crate) fn new(blocks: usize) -> Homes {
+        Homes(Mutex::new(Ranges::new(blocks)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ranges> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A range of blocks that a region would like to live in, until this is dropped.
+pub(crate) struct Home {
+    homes: Counted<Homes>,
+    blocks: Range<usize>,
+}
+
+impl Home {
+    /// Sets a range of `count` neighbouring blocks aside as the place where a region would like its blocks, so that
+    /// neighbours in the region are neighbours in the pool and their mappings merge. A wish: the blocks in it may be
+    /// taken by others, and there may be no such range. Runs of small blocks start at 2 MiB boundaries where they do in the
+    /// region, so that a run of 2 MiB is mapped by one huge entry.
+    pub(crate) fn claim(homes: &Counted<Homes>, count: usize, size: BlockSize) -> Option<Home> {
+        let _signals = SignalsBlocked::new();
+        let blocks = homes.lock().take(count, (HUGE_PAGE / size.bytes()).max(1))?;
+        Some(Home { homes: homes.clone(), blocks })
+    }
+
+    pub(crate) fn first(&self) -> BlockId {
+        BlockId(self.blocks.start as u32)
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _signals = SignalsBlocked::new();
+        self.homes.lock().give_back(self.blocks.clone());
+    }
+}

@@ -1,0 +1,73 @@
+//! Which kernels a pool clears and copies with: measured once for the process, on memory of the first pool that has 8 MiB
+//! of it in huge pages, or pinned by the environment.
+//!
+//! | variable | pins | example |
+//! |---|---|---|
+//! | `HUGEFORK_KERNEL` | clears, and copies if it can copy | `hybrid/avx512-nt`, `straight/rep` |
+//! | `HUGEFORK_WINDOW` | the window of hybrid kernels | `128KiB` |
+
+use std::env;
+use std::sync::OnceLock;
+
+use hugefork_kernels::{Calibration, Kernels, Target, Use, calibrate};
+
+use crate::sys::linux::memory::cpu_time;
+use crate::sys::linux::schedule::yield_now;
+use crate::sys::{Sys, SystemError};
+use crate::terms::error::BuildError;
+
+/// Memory that calibration works on.
+pub(crate) const WORKED_ON: usize = 8 << 20;
+
+/// What was measured; kept for the process.
+static CALIBRATION: OnceLock<Calibration> = OnceLock::new();
+
+/// What was measured, if it was yet.
+pub(crate) fn calibration() -> Option<&'static Calibration> {
+    CALIBRATION.get()
+}
+
+/// The kernels to use. If `memory` is given and nothing has been measured yet, obtains its first [`WORKED_ON`] bytes and
+/// measures there, some 7 ms; the bytes are zero again afterwards.
+pub(crate) fn choose<S: Sys>(memory: Option<&S>) -> Result<Kernels, BuildError> {
+    let (kernel, window) = (pinned("HUGEFORK_KERNEL")?, pinned("HUGEFORK_WINDOW")?);
+    // Read first: a bad value is an error however the rest turns out, and a pinned kernel needs no measuring.
+    Kernels::pinned(kernel.as_deref(), window.as_deref(), Kernels::default_for_this_cpu()).map_err(setting)?;
+    if let Some(memory) = memory.filter(|_| kernel.is_none() && CALIBRATION.get().is_none()) {
+        // Without memory for it the defaults serve as well.
+        let _ = measure(memory);
+    }
+    let base = CALIBRATION.get().map_or_else(Kernels::default_for_this_cpu, Calibration::kernels);
+    let kernels = Kernels::pinned(kernel.as_deref(), window.as_deref(), base).map_err(setting)?;
+    Ok(kernels.with_reschedule(yield_now))
+}
+
+fn measure<S: Sys>(memory: &S) -> Result<(), SystemError> {
+    const STEP: usize = 2 << 20;
+    for offset in (0..WORKED_ON).step_by(STEP) {
+        memory.make_huge(offset, STEP);
+        memory.obtain(offset, STEP, 0)?;
+    }
+    // SAFETY: the pool is being built: its memory is nobody's yet, page-aligned, and was just obtained.
+    let calibration = unsafe { calibrate(memory.direct(), WORKED_ON, cpu_time) };
+    // The blocks count as fresh: zero as soon as they have memory.
+    let kernel = calibration.kernels().clear(WORKED_ON, Use::Whole);
+    // SAFETY: as above.
+    unsafe { kernel.clear(memory.direct(), WORKED_ON, Target::Unknown) };
+    let _ = CALIBRATION.set(calibration);
+    Ok(())
+}
+
+fn pinned(variable: &'static str) -> Result<Option<String>, BuildError> {
+    match env::var(variable) {
+        Ok(value) => Ok(Some(value)),
+        Err(env::VarError::NotPresent) => Ok(None),
+        Err(env::VarError::NotUnicode(_)) => {
+            Err(BuildError::Setting { reason: format!("{variable} is not readable text") })
+        }
+    }
+}
+
+fn setting(error: hugefork_kernels::KernelError) -> BuildError {
+    BuildError::Setting { reason: format!("HUGEFORK_KERNEL or HUGEFORK_WINDOW: {error}") }
+}

@@ -1,0 +1,171 @@
+//! What the forks and snapshots of a region cost it: blocks that it has left and that they alone still hold.
+//!
+//! ```text
+//!   region writes or discards a block that others hold   + 1
+//!   a fork or snapshot of it gives the last such up       − 1
+//!   its last fork or snapshot goes                        = 0
+//! ```
+//! The last line mends what forks of forks make inexact: their holders are not told apart.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::own::Counted;
+use crate::sync;
+use crate::terms::options::OnLimit;
+
+/// How long a write that has to wait for room waits before it lets signals in and faults again.
+const MOMENT: Duration = Duration::from_millis(10);
+
+/// The account of one region.
+#[derive(Debug)]
+pub(crate) struct CowAccount {
+    /// Tells the region from all others that there ever were.
+    id: RegionId,
+    blocks: AtomicUsize,
+    derived: AtomicUsize,
+    /// Changes when `blocks` has gone down.
+    eased: AtomicU32,
+    waiting: AtomicU32,
+}
+
+/// Tells regions apart, for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RegionId(u64);
+
+impl Default for CowAccount {
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        CowAccount {
+            id: RegionId(NEXT.fetch_add(1, Ordering::Relaxed)),
+            blocks: AtomicUsize::new(0),
+            derived: AtomicUsize::new(0),
+            eased: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+        }
+    }
+}
+
+/// The most that a region lets its account come to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CowLimit {
+    pub(crate) blocks: usize,
+    pub(crate) on_limit: OnLimit,
+}
+
+impl CowAccount {
+    /// The region whose account this is.
+    pub(crate) fn id(&self) -> RegionId {
+        self.id
+    }
+
+    /// Blocks that forks and snapshots alone hold.
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks.load(Ordering::Relaxed)
+    }
+
+    /// The region has left a block to others.
+    pub(crate) fn left(&self) {
+        self.blocks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Waits until the account goes down, for a moment at most.
+    pub(crate) fn wait_a_moment(&self) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        sync::wait_at_most(&self.eased, self.eased.load(Ordering::SeqCst), MOMENT);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn ease(&self, change: impl Fn(usize) -> usize) {
+        let _ = self.blocks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |blocks| Some(change(blocks)));
+        self.eased.fetch_add(1, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            sync::wake(&self.eased, u32::MAX >> 1);
+        }
+    }
+}
+
+/// A fork or snapshot's tie to the region that it was made from: its share in that region's account, and who its parent is.
+#[derive(Debug)]
+pub(crate) struct Derived {
+    account: Counted<CowAccount>,
+    /// The region that it was made from, or, once that is gone, the one that *that* was made from; 0 if there is none left.
+    parent: AtomicU64,
+}
+
+impl Derived {
+    pub(crate) fn of(account: &Counted<CowAccount>) -> Derived {
+        Derived::with_parent(account, account.id.0)
+    }
+
+    fn with_parent(account: &Counted<CowAccount>, parent: u64) -> Derived {
+        account.derived.fetch_add(1, Ordering::Relaxed);
+        Derived { account: account.clone(), parent: AtomicU64::new(parent) }
+    }
+
+    /// The last holder of some blocks has given them up.
+    pub(crate) fn freed(&self, count: usize) {
+        if count > 0 {
+            self.account.ease(|blocks| blocks.saturating_sub(count));
+        }
+    }
+
+    /// A fork or snapshot alone holds one more block.
+    pub(crate) fn keeps_alone(&self) {
+        self.account.left();
+    }
+
+    /// The nearest region that it comes from and that still lives.
+    pub(crate) fn parent(&self) -> Option<RegionId> {
+        match self.parent.load(Ordering::Acquire) {
+            0 => None,
+            id => Some(RegionId(id)),
+        }
+    }
+
+    /// The region `gone`, which was made from `parent`, lives no more.
+    pub(crate) fn outlive(&self, gone: RegionId, parent: Option<RegionId>) {
+        let parent = parent.map_or(0, |parent| parent.0);
+        let _ = self.parent.compare_exchange(gone.0, parent, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Follows `source`, which this is a clone of, if its parent went before this one could be told. From now on it is.
+    pub(crate) fn catch_up(&self, source: &Derived) {
+        let seen = self.parent.load(Ordering::Acquire);
+        let now = source.parent.load(Ordering::Acquire);
+        let _ = self.parent.compare_exchange(seen, now, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+impl Clone for Derived {
+    fn clone(&self) -> Self {
+        Derived::with_parent(&self.account, self.parent.load(Ordering::Acquire))
+    }
+}
+
+impl Drop for Derived {
+    fn drop(&mut self) {
+        if self.account.derived.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.account.ease(|_| 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_account_goes_up_with_copies_and_down_with_their_last_holders() {
+        let account = Counted::new(CowAccount::default());
+        let (first, second) = (Derived::of(&account), Derived::of(&account));
+        (0..5).for_each(|_| account.left());
+        first.freed(2);
+        assert_eq!(account.blocks(), 3);
+        drop(first.clone());
+        drop(first);
+        assert_eq!(account.blocks(), 3, "another one is left");
+        drop(second);
+        assert_eq!(account.blocks(), 0);
+    }
+}

@@ -1,0 +1,135 @@
+//! The thread that gets memory ahead of the faults (`ahead`).
+
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::core::PoolCore;
+use super::frames::Content;
+use super::worker::Worker;
+use crate::own::Counted;
+use crate::stats::counters::count;
+use crate::sys::Sys;
+use crate::units::HUGE_PAGE;
+
+/// Got between two looks at what the machine has left.
+const LOOK: usize = 32 << 20;
+
+/// What came of one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Got {
+    /// So many blocks have memory now.
+    Blocks(usize),
+    /// There was no free fresh block.
+    Nothing,
+    /// There was no memory, or none to spare.
+    Refused,
+}
+
+impl<S: Sys> PoolCore<S> {
+    /// Starts the thread if the pool is to get memory ahead. `spare` says how many bytes the machine can spare; it is asked on
+    /// the thread. Without a thread the pool works as if it were not to; the error says why there is none.
+    pub(crate) fn start_ahead(this: &Counted<Self>, spare: fn() -> usize) -> io::Result<Option<Worker>> {
+        if this.ahead.most == 0 {
+            return Ok(None);
+        }
+        let (working, telling) = (this.clone(), this.clone());
+        let work = move || working.keep_ahead(spare);
+        let worker = Worker::start("hugefork-ahead", work, move || telling.ahead.nap.tell_to_end())?;
+        this.ahead.running.store(true, Ordering::Relaxed);
+        Ok(Some(worker))
+    }
+
+    /// Gets memory ahead until told to stop. The body of the thread.
+    fn keep_ahead(&self, spare: fn() -> usize) {
+        let ahead = &self.ahead;
+        let (mut filling, mut spared) = (false, 0);
+        while !ahead.nap.is_over() {
+            filling = if filling {
+                self.frames.ready() < ahead.wanted() && self.frames.fresh() > 0
+            } else {
+                ahead.is_low(&self.frames)
+            };
+            if !filling {
+                spared = 0;
+                ahead.nap.sleep_unless(|| ahead.is_low(&self.frames));
+                continue;
+            }
+            if spared == 0 {
+                spared = self.block_size.count(spare().min(LOOK.max(self.block_size.bytes())));
+            }
+            match self.get_one_ahead(spared) {
+                Got::Blocks(got) => spared = spared.saturating_sub(got),
+                Got::Nothing => filling = false,
+                Got::Refused => {
+                    (filling, spared) = (false, 0);
+                    count(&ahead.stopped, 1);
+                    ahead.rest();
+                }
+            }
+        }
+    }
+
+    /// Gets memory for the free fresh blocks of one piece, unless it is larger than what the machine can spare.
+    pub(crate) fn get_one_ahead(&self, spared: usize) -> Got {
+        let Some(piece) = self.next_piece() else { return Got::Nothing };
+        if piece.len() > spared {
+            return Got::Refused;
+        }
+        let started = self.sys.cpu_time();
+        let taken = self.frames.take_fresh(piece.clone());
+        if taken == 0 {
+            // Somebody was faster.
+            return Got::Nothing;
+        }
+        self.make_huge(piece.start);
+        let obtained = self.obtain_coming(piece.clone());
+        count(&self.ahead.nanoseconds, self.sys.cpu_time().saturating_sub(started));
+        if !obtained {
+            return Got::Refused;
+        }
+        count(&self.ahead.blocks, taken as u64);
+        Got::Blocks(taken)
+    }
+
+    /// Gets memory for those blocks of a piece that were taken out of the free list for that, and gives them back. False if
+    /// there was none.
+    fn obtain_coming(&self, piece: Range<usize>) -> bool {
+        let mut next = piece.start;
+        while next < piece.end {
+            let is_coming = |index: &usize| self.frames.is_coming(*index);
+            let start = (next..piece.end).find(is_coming).unwrap_or(piece.end);
+            let end = (start..piece.end).find(|index| !is_coming(index)).unwrap_or(piece.end);
+            if start < end {
+                let (from, to) = (self.block_size.len_of(start), self.block_size.len_of(end));
+                // In steps: no mapping of the process can be changed during each.
+                let mut steps = (from..to).step_by(HUGE_PAGE);
+                if steps.any(|at| self.sys.obtain(at, HUGE_PAGE.min(to - at), 0).is_err()) {
+                    self.frames.arrive(start..piece.end, Content::Fresh);
+                    return false;
+                }
+                self.frames.arrive(start..end, Content::Clean);
+            }
+            next = end;
+        }
+        true
+    }
+
+    /// The next piece with free fresh blocks, in the direction in which blocks were taken last.
+    fn next_piece(&self) -> Option<Range<usize>> {
+        let (ahead, blocks) = (&self.ahead, self.frames.len());
+        let size = self.piece_of(0).len();
+        let pieces = blocks.div_ceil(size);
+        let is_down = ahead.is_down.load(Ordering::Relaxed);
+        let next = ahead.next.load(Ordering::Relaxed);
+        let start = if is_down { next.saturating_sub(1) } else { next % blocks } / size;
+        (0..pieces)
+            .map(|by| if is_down { start + pieces - by } else { start + by } % pieces)
+            .map(|piece| self.piece_of(piece * size))
+            .find(|piece| piece.clone().any(|index| self.frames.is_free_and_fresh(index)))
+    }
+}
+
+#[cfg(test)]
+#[path = "supply_tests.rs"]
+mod tests;

@@ -1,0 +1,69 @@
+//! The thread that keeps the zeroed stock (`stock`).
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use hugefork_kernels::{Target, Use};
+
+use super::core::PoolCore;
+use super::frames::Content;
+use super::stock::may_take_used;
+use super::worker::Worker;
+use crate::own::Counted;
+use crate::stats::counters::count;
+use crate::sys::Sys;
+use crate::units::BlockId;
+
+impl<S: Sys> PoolCore<S> {
+    /// Starts the zeroing thread if the pool is to keep a stock. `lower` is called on it first, to make it give way to others.
+    /// Without a thread the pool works as if it kept none; the error says why.
+    pub(crate) fn start_stock(this: &Counted<Self>, lower: fn()) -> io::Result<Option<Worker>> {
+        if this.stock.high == 0 {
+            return Ok(None);
+        }
+        let (working, telling) = (this.clone(), this.clone());
+        let work = move || {
+            lower();
+            working.keep_stock();
+        };
+        let worker = Worker::start("hugefork-zero", work, move || telling.stock.nap.tell_to_end())?;
+        this.stock.running.store(true, Ordering::Relaxed);
+        Ok(Some(worker))
+    }
+
+    /// Clears used blocks until told to stop. The body of the thread.
+    fn keep_stock(&self) {
+        let stock = &self.stock;
+        let (mut filling, mut from) = (false, 0);
+        while !stock.nap.is_over() {
+            filling = stock.is_filling(&self.frames, filling);
+            let block = if filling && may_take_used(&self.frames) { self.frames.take_used(from) } else { None };
+            if let Some(block) = block {
+                from = block.index() + 1;
+                self.clear_for_stock(block);
+                continue;
+            }
+            (filling, from) = (false, 0);
+            stock.nap.sleep_unless(|| stock.is_low(&self.frames));
+        }
+    }
+
+    /// Clears one block and pauses for as long as its share of the CPU asks.
+    fn clear_for_stock(&self, block: BlockId) {
+        let stock = &self.stock;
+        let (started, len) = (self.sys.cpu_time(), self.block_size.bytes());
+        // Past the cache: it is not known who will use the block, and when.
+        let kernel = self.kernels.clear(len, Use::Whole);
+        // SAFETY: the block was free and is ours until it is returned: mapped nowhere but in the direct map.
+        unsafe { kernel.clear(self.direct(block), len, Target::Unknown) };
+        self.frames.put_back(block, Content::Clean);
+        let spent = self.sys.cpu_time().saturating_sub(started);
+        count(&stock.blocks, 1);
+        count(&stock.nanoseconds, spent);
+        let pause = spent * u64::from(100 - stock.cpu_percent) / u64::from(stock.cpu_percent);
+        if pause > 0 {
+            stock.nap.pause(Duration::from_nanos(pause));
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The books of a region beside its table: what it was promised, what its forks and snapshots cost, what is lazily freed.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::own::Counted;
+use crate::pool::lineage::{CowAccount, CowLimit, Derived};
+use crate::terms::options::{RegionOptions, Reserve};
+use crate::units::BlockSize;
+
+/// The books of one region.
+pub(crate) struct Books {
+    pub(crate) reserve: Reserve,
+    pub(crate) limit: Option<CowLimit>,
+    pub(crate) cow: Counted<CowAccount>,
+    /// Of a fork: its share in the account of its parent.
+    pub(crate) parent: Option<Derived>,
+    /// Entries that are `Lazy`.
+    pub(crate) lazy_blocks: AtomicUsize,
+    /// Pages that are `Lazy` in entries that are `Split`.
+    pub(crate) lazy_pages: AtomicUsize,
+    /// Entries that are `Revoked`.
+    pub(crate) revoked: AtomicUsize,
+}
+
+impl Books {
+    pub(super) fn new(options: RegionOptions, parent: Option<Derived>, size: BlockSize) -> Books {
+        let limit = options.limit.map(|(bytes, on_limit)| CowLimit { blocks: bytes.div_ceil(size.bytes()), on_limit });
+        Books {
+            reserve: options.reserve,
+            limit,
+            cow: Counted::default(),
+            parent,
+            lazy_blocks: AtomicUsize::new(0),
+            lazy_pages: AtomicUsize::new(0),
+            revoked: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whether anything is lazily freed.
+    pub(crate) fn has_lazy(&self) -> bool {
+        self.lazy_blocks.load(Ordering::Relaxed) > 0 || self.lazy_pages.load(Ordering::Relaxed) > 0
+    }
+}

@@ -1,0 +1,195 @@
+//! What a region is made of: addresses, the table of what they show, and the books.
+//!
+//! ```text
+//! addresses   base ──────────────────────────────────────────▶ base + len
+//! table       | Zero | Private 8 | Private 9 | Shared 3 | Zero …
+//! mapped      | zeros|     blocks 8–9, rw    | block 3,r| zeros …      one mapping (VMA) each
+//! ```
+//! Invariant, outside of a lock: what the kernel maps at an entry is what its state says (table/entry.rs), except that after
+//! a failed write-protection a `Shared` entry may still be writable, held by this region alone.
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use super::books::Books;
+use super::history::Habits;
+use super::home::Settled;
+use crate::mapping::addresses::Addresses;
+use crate::mapping::change::Site;
+use crate::mapping::edges::Shown;
+use crate::own::Counted;
+use crate::own::fixed::{Fixed, Known};
+use crate::pool::core::PoolCore;
+use crate::pool::lineage::Derived;
+use crate::stats::counters::Counters;
+use crate::sync::RegionLock;
+use crate::sys::{Merging, Sys};
+use crate::table::pins::Pins;
+use crate::table::transition::{Facts, OnDrop, on_drop};
+use crate::table::{Entry, Table};
+use crate::terms::error::RegionError;
+use crate::terms::observer::Observer;
+use crate::terms::options::RegionOptions;
+use crate::units::{BlockId, EntryIndex};
+
+/// A region without its public face. The fault handler and the pool find it by address.
+pub(crate) struct RegionCore<S: Sys> {
+    pub(crate) addresses: Addresses<S>,
+    pub(crate) table: Table,
+    pub(crate) lock: RegionLock,
+    pub(crate) books: Books,
+    pub(crate) pins: Pins,
+    pub(crate) habits: Habits,
+    pub(crate) counters: Counted<Counters>,
+    pub(crate) observer: OnceLock<Arc<dyn Observer>>,
+    pub(super) home: Settled,
+}
+
+impl<S: Sys> RegionCore<S> {
+    /// A region of `len` bytes, a multiple of the block size, that reads as zeros.
+    pub(crate) fn zeros(
+        pool: &Counted<PoolCore<S>>,
+        len: usize,
+        options: RegionOptions,
+    ) -> Result<Fixed<Self>, RegionError> {
+        let addresses = Addresses::claim(pool, len, 1)?;
+        let reserved = pool.reserve(options.reserve, pool.block_size.count(len))?;
+        let region = Self::at(addresses, options, None);
+        reserved.give_to(pool, &region.table, 0..region.table.len(), |_| true);
+        Ok(region)
+    }
+
+    /// A region at these addresses, which nobody else knows yet.
+    pub(super) fn at(addresses: Addresses<S>, options: RegionOptions, parent: Option<Derived>) -> Fixed<Self> {
+        let pool = addresses.pool.clone();
+        let count = pool.block_size.count(addresses.len());
+        let region = Fixed::new(RegionCore {
+            addresses,
+            table: Table::new(count, pool.block_size),
+            lock: RegionLock::default(),
+            books: Books::new(options, parent, pool.block_size),
+            pins: Pins::default(),
+            habits: Habits::default(),
+            counters: pool.registry.register(),
+            observer: OnceLock::new(),
+            home: Settled::new(&pool, count),
+        });
+        // SAFETY: it stays in place until it has been withdrawn, which removes it from the list.
+        unsafe { pool.holders.add(&*region) };
+        region
+    }
+
+    pub(crate) fn pool(&self) -> &Counted<PoolCore<S>> {
+        &self.addresses.pool
+    }
+
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.addresses.len()
+    }
+
+    /// Checks that `range` lies inside the region.
+    pub(crate) fn check(&self, range: &Range<usize>) -> Result<(), RegionError> {
+        RegionError::check_range(range, self.len())
+    }
+
+    /// The entries that `range` touches.
+    pub(crate) fn touched(&self, range: &Range<usize>) -> Range<usize> {
+        let size = self.pool().block_size;
+        if range.is_empty() {
+            return 0..0;
+        }
+        size.count(range.start)..size.count(range.end - 1) + 1
+    }
+
+    /// The bytes of some entries.
+    pub(crate) fn bytes_of(&self, entries: &Range<usize>) -> Range<usize> {
+        let size = self.pool().block_size;
+        size.len_of(entries.start)..size.len_of(entries.end)
+    }
+
+    /// The entries as the kernel sees them.
+    pub(crate) fn shown(&self) -> Shown<'_> {
+        Shown::of_region(self.pool(), &self.table)
+    }
+
+    /// Where what is visible changes.
+    pub(crate) fn site(&self) -> Site<'_, S> {
+        Site {
+            addresses: &self.addresses,
+            shown: self.shown(),
+            observer: self.observer.get().map(|observer| &**observer),
+        }
+    }
+
+    /// What matters for what comes next. Under the region lock `alone` stays so, or becomes so: only a holder can add one, and the
+    /// only way from this region is a snapshot.
+    pub(crate) fn facts(&self, index: EntryIndex, entry: Entry) -> Facts {
+        Facts {
+            alone: entry.block().is_some_and(|block| self.is_alone_with(block)),
+            reserved: self.table.is_reserved(index),
+            pinned: self.pins.has(index),
+            divisible: self.pool().sys.merging() == Merging::Merge,
+            frozen: false,
+        }
+    }
+
+    /// Whether this region alone holds the block of its entry.
+    pub(crate) fn is_alone_with(&self, block: BlockId) -> bool {
+        self.pool().frames.references(block) == 1
+    }
+
+    /// Whether the block that holds byte `offset` was taken away. Waits for one who is just doing it.
+    pub(crate) fn is_revoked_at(&self, offset: usize) -> bool {
+        let index = EntryIndex(self.pool().block_size.count(offset));
+        let _window = self.table.lock(index);
+        self.table.get(index) == Entry::Revoked
+    }
+
+    /// Gives back what an entry holds, once nothing is mapped any more. True if the block was the parent's and nobody else holds it.
+    fn let_go(&self, index: EntryIndex) -> bool {
+        let (pool, entry) = (self.pool(), self.table.get(index));
+        let Some(block) = entry.block() else { return false };
+        let may_reuse = match on_drop(entry.state(), self.facts(index, entry)) {
+            OnDrop::Nothing => return false,
+            OnDrop::Release => true,
+            OnDrop::ReleasePages => self.forget_pages(index, block),
+            // A guard that was forgotten: whoever uses this block's memory may still do so.
+            OnDrop::Leak => false,
+        };
+        if !may_reuse {
+            pool.leak(1);
+        }
+        may_reuse && pool.release(block) && matches!(entry, Entry::Borrowed(_))
+    }
+}
+
+impl<S: Sys> Known for RegionCore<S> {
+    fn withdraw(&self) {
+        self.pool().holders.remove(self);
+    }
+}
+
+impl<S: Sys> Drop for RegionCore<S> {
+    fn drop(&mut self) {
+        let pool = self.pool().clone();
+        pool.unreserve_all(&self.table);
+        let entries = (0..self.table.len()).map(EntryIndex);
+        if self.addresses.close().is_ok() {
+            let freed = entries.filter(|&index| self.let_go(index)).count();
+            self.books.parent.iter().for_each(|parent| parent.freed(freed));
+        } else {
+            // Still mapped, perhaps: nobody may have these blocks again.
+            pool.leak(entries.filter(|&index| self.table.get(index).block().is_some()).count());
+        }
+        pool.registry.retire(&self.counters);
+    }
+}
+
+#[cfg(test)]
+impl<S: Sys> RegionCore<S> {
+    /// The address of an entry.
+    pub(crate) fn address_of(&self, index: usize) -> usize {
+        self.addresses.base() + self.pool().block_size.len_of(index)
+    }
+}

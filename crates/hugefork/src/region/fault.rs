@@ -1,0 +1,376 @@
+//! What a write to a block does, on any [`Sys`]: table/transition.rs says what is needed, and this does it.
+//!
+//! The window lock is held throughout, so two faults on a block do the work once, and the block that is copied stays the
+//! entry's. The region lock is held, shared, while the entry is looked at and while the result is published, and not in between: a
+//! snapshot waits microseconds for us, not for a clear or copy. In between, a snapshot or `lazy_free` only changes entries that no
+//! fault is working on: `Private`, and those whose block this region alone holds.
+//!
+//! Where the faults of a region are a stream (see `history`), the next blocks of it are prepared in the same fault (see `run`).
+//!
+//! A fault that finds no block lets go of its lock and makes room (see `revoke`) before it tries once more.
+//!
+//! Runs in the signal handler: no allocation, no panic, no lock but ours, a bounded stack.
+
+use core::ops::Range;
+
+use hugefork_kernels::Target;
+
+use super::core::RegionCore;
+use super::history::Outlook;
+use super::unresolved::Unresolved;
+use crate::mapping::change::{Recount, Refused, Remapped, Right};
+use crate::pool::frames::{Content, Taken, Wanted};
+use crate::pool::lineage::CowLimit;
+use crate::pool::shortage::Found;
+use crate::stats::counters::count;
+use crate::sync::SharedGuard;
+use crate::sys::{Access, Shows, Sys};
+use crate::table::transition::{Event, OnWrite, on_protect_failed, on_write};
+use crate::table::{Entry, Locked, Reserved, State, WindowsGuard};
+use crate::terms::options::OnLimit;
+use crate::units::{BASE_PAGE, EntryIndex};
+
+/// How a write was resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resolution {
+    DemandZero,
+    Copied,
+    Reused,
+    Raced,
+}
+
+/// What follows a try to make a block writable.
+enum Next {
+    Again,
+    Done,
+    /// Once signals have been let in.
+    ComeBack,
+}
+
+/// A write to one block, under the lock of its window.
+pub(super) struct Fault<'a, S: Sys> {
+    pub(super) region: &'a RegionCore<S>,
+    window: WindowsGuard<'a>,
+    pub(super) index: EntryIndex,
+    /// The byte of the block that is touched next, if it is known.
+    target: Option<usize>,
+    pub(super) outlook: Outlook,
+    /// Blocks that were taken for it and its neighbours, and the entry that the first of them is for.
+    taken: Taken,
+    start: EntryIndex,
+}
+
+impl<S: Sys> RegionCore<S> {
+    /// Resolves a write to byte `offset` of the region. Where it is neither done nor failed it faults again, and signals are
+    /// delivered in between.
+    pub(crate) fn resolve(&self, offset: usize) -> Result<Resolution, Unresolved> {
+        let size = self.pool().block_size;
+        match self.make_writable(EntryIndex(size.count(offset)), Some(size.within(offset))) {
+            Err(Unresolved::CowLimit(OnLimit::Stall)) => self.books.cow.wait_a_moment(),
+            Err(Unresolved::NotYet) => {}
+            resolved => return resolved,
+        }
+        Ok(Resolution::Raced)
+    }
+
+    /// Makes the block at `index` writable; `target` is the byte in it that is touched next, if known.
+    pub(crate) fn make_writable(&self, index: EntryIndex, target: Option<usize>) -> Result<Resolution, Unresolved> {
+        let mut limit = self.books.limit;
+        loop {
+            let resolved = self.try_to_make_writable(index, target, limit);
+            match self.after(index, &resolved, &mut limit) {
+                Next::Again => {}
+                Next::Done => return resolved,
+                Next::ComeBack => return Err(Unresolved::NotYet),
+            }
+        }
+    }
+
+    /// What follows a try: room is made, if that is what was missing, or the result is counted. Under no lock.
+    fn after(
+        &self,
+        index: EntryIndex,
+        resolved: &Result<Resolution, Unresolved>,
+        limit: &mut Option<CowLimit>,
+    ) -> Next {
+        let counter = match resolved {
+            Ok(Resolution::DemandZero) => &self.counters.demand_zero,
+            Ok(Resolution::Copied) => &self.counters.copied,
+            Ok(Resolution::Reused) => &self.counters.reused,
+            Ok(Resolution::Raced) => &self.counters.raced,
+            Err(Unresolved::PoolFull) => match self.make_room(index) {
+                Found::Some => return Next::Again,
+                Found::None => &self.counters.failed,
+                Found::LookAgain => return Next::ComeBack,
+            },
+            Err(Unresolved::CowLimit(OnLimit::Revoke)) => {
+                if !self.revoke_from_others(index) {
+                    *limit = None;
+                }
+                return Next::Again;
+            }
+            // Not done and not failed: it comes back.
+            Err(Unresolved::CowLimit(OnLimit::Stall) | Unresolved::NotYet) => return Next::Done,
+            Err(
+                Unresolved::CowLimit(OnLimit::Fail)
+                | Unresolved::OutOfMemory(_)
+                | Unresolved::TooManyMappings
+                | Unresolved::Unmappable(_)
+                | Unresolved::Revoked,
+            ) => &self.counters.failed,
+        };
+        count(counter, 1);
+        Next::Done
+    }
+
+    /// As [`RegionCore::make_writable`], with the room there is.
+    fn try_to_make_writable(
+        &self,
+        index: EntryIndex,
+        target: Option<usize>,
+        limit: Option<CowLimit>,
+    ) -> Result<Resolution, Unresolved> {
+        let window = self.table.lock(index);
+        let publishing = self.lock.shared();
+        let entry = self.table.get(index);
+        let needed = on_write(entry.state(), self.facts(index, entry)).1;
+        match needed {
+            // Another thread was faster.
+            OnWrite::Nothing => return Ok(Resolution::Raced),
+            OnWrite::Refuse => return Err(Unresolved::Revoked),
+            OnWrite::GiveZeroed | OnWrite::AllowWrites | OnWrite::AllowPage | OnWrite::Copy => {}
+        }
+        let mut fault = Fault::new(self, window, index, target);
+        match needed {
+            OnWrite::GiveZeroed => {
+                drop(publishing);
+                fault.give_zeroed()
+            }
+            OnWrite::AllowWrites => fault.reuse(&publishing, entry),
+            OnWrite::AllowPage => fault.write_page(&publishing),
+            OnWrite::Copy => fault.copy(publishing, limit),
+            OnWrite::Nothing | OnWrite::Refuse => Ok(Resolution::Raced),
+        }
+    }
+
+    /// Copies the block at `index`, which others hold, into the one that is reserved for it.
+    pub(super) fn copy_reserved(
+        &self,
+        index: EntryIndex,
+        window: WindowsGuard<'_>,
+        publishing: SharedGuard<'_>,
+    ) -> bool {
+        let mut fault = Fault::new(self, window, index, None);
+        fault.copy_run(publishing, index.0..index.0 + 1).is_ok()
+    }
+}
+
+impl<'a, S: Sys> Fault<'a, S> {
+    fn new(
+        region: &'a RegionCore<S>,
+        window: WindowsGuard<'a>,
+        index: EntryIndex,
+        target: Option<usize>,
+    ) -> Fault<'a, S> {
+        let outlook = region.habits.outlook(index, target, region.pool().block_size);
+        Fault { region, window, index, target, outlook, taken: Taken::NONE, start: index }
+    }
+
+    /// First write: zeroed blocks for the entry and its never-written neighbours.
+    fn give_zeroed(&mut self) -> Result<Resolution, Unresolved> {
+        let (_ahead, run) = self.unwritten();
+        match self.take_zeroed(&run) {
+            Ok(()) => self.map(Resolution::DemandZero),
+            Err(reason) => Err(reason),
+        }
+    }
+
+    /// Makes the block writable, which this region alone holds, and with it the neighbours of which that is true too.
+    fn reuse(&self, publishing: &SharedGuard<'_>, entry: Entry) -> Result<Resolution, Unresolved> {
+        let (region, locked) = (self.region, Locked::windows(&self.window, publishing));
+        let (_ahead, run) = self.alike(entry);
+        let bytes = region.bytes_of(&run);
+        let len = bytes.len();
+        let allowed = region.site().reprotect(locked, bytes, Access::ReadWrite)?;
+        let stored = match allowed.right() {
+            Right::Granted => region.store(locked, Event::Write, run.clone(), |_, old| old.in_state(State::Private)),
+            // Some of it may be writable now, and no fault would tell of a write.
+            Right::Unknown => region.store(locked, Event::ProtectFailed, run.clone(), |_, old| {
+                old.in_state(on_protect_failed(old.state()))
+            }),
+        };
+        allowed.published(stored)?;
+        region.habits.follow(self.outlook, EntryIndex(run.start), run.len());
+        if matches!(entry, Entry::Lazy(_)) {
+            count(&region.counters.bytes_cancelled, len as u64);
+        }
+        Ok(Resolution::Reused)
+    }
+
+    /// Write to a block that is treated page by page and that this region alone holds.
+    fn write_page(&self, publishing: &SharedGuard<'_>) -> Result<Resolution, Unresolved> {
+        let locked = Locked::windows(&self.window, publishing);
+        if let Some(split) = self.region.split(self.index) {
+            split.write(locked, self.target.map(|byte| byte / BASE_PAGE))?;
+        }
+        Ok(Resolution::Reused)
+    }
+
+    /// Write to a block that others hold: a copy for this region alone.
+    fn copy(&mut self, publishing: SharedGuard<'_>, limit: Option<CowLimit>) -> Result<Resolution, Unresolved> {
+        self.check_limit(limit)?;
+        let (_ahead, run) = self.held_by_others();
+        self.copy_run(publishing, run)
+    }
+
+    /// Copies blocks that others hold.
+    ///
+    /// They were chosen under the region lock. A snapshot marks an entry as shared before it takes the right to write away, and until
+    /// that is done, and every processor knows, other threads still write to the block. Under the lock no snapshot is half done: what
+    /// others hold then is write-protected, and stays so under our window locks.
+    fn copy_run(&mut self, publishing: SharedGuard<'_>, run: Range<usize>) -> Result<Resolution, Unresolved> {
+        drop(publishing);
+        match self.take_copies(&run) {
+            Ok(()) => self.map(Resolution::Copied),
+            Err(reason) => Err(reason),
+        }
+    }
+
+    // Each step is a function of its own, so that what it needs is off the stack when the deepest call is made: without
+    // optimisation every local of a function stays there (tests/handler_stack.rs).
+
+    /// Whether this region lets its forks and snapshots cost it one more copy.
+    fn check_limit(&self, limit: Option<CowLimit>) -> Result<(), Unresolved> {
+        let (table, cow) = (&self.region.table, &self.region.books.cow);
+        match limit {
+            Some(limit) if table.get(self.index).is_owner() && cow.blocks() >= limit.blocks => {
+                Err(Unresolved::CowLimit(limit.on_limit))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Takes zeroed blocks for the entry and as much of `run` around it as there are neighbours free.
+    fn take_zeroed(&mut self, run: &Range<usize>) -> Result<(), Unresolved> {
+        self.take(run, Wanted::Zeroed)?;
+        self.zero()
+    }
+
+    /// Likewise, and makes them copies of what the entries have.
+    fn take_copies(&mut self, run: &Range<usize>) -> Result<(), Unresolved> {
+        self.take(run, Wanted::Any)?;
+        self.obtain_fresh()?;
+        self.copy_blocks();
+        self.count_copied();
+        Ok(())
+    }
+
+    /// Likewise, whatever is in them.
+    fn take(&mut self, run: &Range<usize>, wanted: Wanted) -> Result<(), Unresolved> {
+        let (pool, index) = (self.region.pool(), self.index);
+        let reserved = if self.region.table.is_reserved(index) { Reserved::Yes } else { Reserved::No };
+        let wish = self.region.home.wish(index, pool.frames.len());
+        match pool.frames.take(wish, index.0 - run.start, run.end - 1 - index.0, wanted, reserved) {
+            Some(taken) => self.taken = taken,
+            None => return Err(Unresolved::PoolFull),
+        }
+        self.start = EntryIndex(index.0 - (self.taken.wanted.0 - self.taken.first.0) as usize);
+        pool.note_taken(self.taken);
+        Ok(())
+    }
+
+    /// Makes them read as zeros.
+    fn zero(&self) -> Result<(), Unresolved> {
+        let pool = self.region.pool();
+        let touched = self.target.map(|byte| pool.block_size.len_of(self.index.0 - self.start.0) + byte);
+        match pool.zero(self.taken, touched, self.outlook.used, self.outlook.side) {
+            Ok(cleared) => self.count_zeroed(cleared),
+            Err(error) => return Err(self.returned(Unresolved::OutOfMemory(error))),
+        }
+        Ok(())
+    }
+
+    /// Gets memory for those that have none.
+    fn obtain_fresh(&self) -> Result<(), Unresolved> {
+        let pool = self.region.pool();
+        for (fresh, content) in pool.runs_by_content(self.taken) {
+            if content == Content::Fresh
+                && let Err(error) = pool.obtain(fresh, 0)
+            {
+                return Err(self.returned(Unresolved::OutOfMemory(error)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what the entries show into them.
+    fn copy_blocks(&self) {
+        let (pool, outlook) = (self.region.pool(), self.outlook);
+        let kernel = pool.kernels.copy(pool.block_size.bytes(), outlook.used).with_side(outlook.side);
+        for (by, new) in self.taken.blocks().enumerate() {
+            pool.frames.set_content(new, Content::Used);
+            let index = EntryIndex(self.start.0 + by);
+            let Some(old) = self.region.table.get(index).block() else { continue };
+            let target = self.target.filter(|_| index == self.index);
+            // SAFETY: both blocks lie in the direct map and are page-aligned. `new` is ours alone and mapped nowhere
+            // else. `old` is held by this entry, under its window lock, and was held by others too when the run was chosen,
+            // so it is write-protected wherever it is mapped, and nobody writes to it.
+            unsafe {
+                kernel.copy(
+                    pool.direct(new),
+                    pool.direct(old),
+                    pool.block_size.bytes(),
+                    target.map_or(Target::Unknown, Target::At),
+                );
+            }
+        }
+    }
+
+    /// Maps them, writable, and lets go of what was there; then the write is resolved.
+    fn map(&self, resolved: Resolution) -> Result<Resolution, Unresolved> {
+        let publishing = self.region.lock.shared();
+        let locked = Locked::windows(&self.window, &publishing);
+        match self.show(locked) {
+            Ok(remapped) => remapped.published(self.store(locked)),
+            Err(refused) => return Err(self.returned(refused.into())),
+        }
+        self.region.habits.follow(self.outlook, self.start, self.taken.count);
+        Ok(resolved)
+    }
+
+    fn entries(&self) -> Range<usize> {
+        self.start.0..self.start.0 + self.taken.count
+    }
+
+    fn show(&self, locked: Locked<'_>) -> Result<Remapped<'_, S>, Refused> {
+        let shows = Shows::Memory { start: self.taken.first, access: Access::ReadWrite };
+        self.region.site().remap(locked, &self.entries(), shows)
+    }
+
+    fn store(&self, locked: Locked<'_>) -> Recount {
+        self.region.store(locked, Event::Write, self.entries(), |index, _| {
+            let block = self.taken.first.offset(index.0 - self.start.0);
+            self.region.pool().frames.set_content(block, Content::Used);
+            Entry::Private(block)
+        })
+    }
+
+    fn count_zeroed(&self, bytes_cleared: usize) {
+        let (counters, cleared) = (&self.region.counters, self.region.pool().block_size.count(bytes_cleared));
+        count(&counters.blocks_cleared, cleared as u64);
+        count(&counters.bytes_cleared, bytes_cleared as u64);
+        count(&counters.blocks_zeroed_before, (self.taken.count - cleared) as u64);
+    }
+
+    fn count_copied(&self) {
+        let (counters, size) = (&self.region.counters, self.region.pool().block_size);
+        count(&counters.blocks_copied, self.taken.count as u64);
+        count(&counters.bytes_copied, size.len_of(self.taken.count) as u64);
+    }
+
+    /// Gives blocks back that could not be used, and passes the reason on.
+    fn returned(&self, reason: Unresolved) -> Unresolved {
+        self.region.pool().give_back(self.taken);
+        reason
+    }
+}

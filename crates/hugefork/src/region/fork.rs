@@ -1,0 +1,51 @@
+//! A fork: a region that starts as a snapshot.
+
+use super::core::RegionCore;
+use crate::mapping::addresses::Addresses;
+use crate::mapping::edges::Shown;
+use crate::own::fixed::Fixed;
+use crate::snapshot::core::SnapshotCore;
+use crate::sync::SignalsBlocked;
+use crate::sys::Sys;
+use crate::table::{Entry, Locked};
+use crate::terms::error::RegionError;
+use crate::terms::options::RegionOptions;
+use crate::units::EntryIndex;
+
+impl<S: Sys> RegionCore<S> {
+    /// A region that shares the snapshot's blocks, whose references it takes over: the snapshot holds nothing afterwards.
+    pub(crate) fn of_snapshot(
+        frozen: &SnapshotCore<S>,
+        options: RegionOptions,
+    ) -> Result<Fixed<RegionCore<S>>, RegionError> {
+        frozen.check()?;
+        let pool = frozen.pool();
+        let mappings = Shown::of_snapshot(pool, &frozen.entries).runs().count();
+        let addresses = Addresses::claim(pool, frozen.len(), mappings)?;
+        let reserved = pool.reserve(options.reserve, frozen.entries.len())?;
+        let region = Self::at(addresses, options, Some(frozen.parent.clone()));
+        if let Some(parent) = &region.books.parent {
+            parent.catch_up(&frozen.parent);
+        }
+        reserved.give_to(pool, &region.table, 0..region.table.len(), |_| true);
+        let signals = SignalsBlocked::new();
+        let alone = frozen.lock.exclusive();
+        // The new region is a holder already: who wants a block back that is there waits until it is mapped.
+        let unmapped = region.lock.exclusive();
+        frozen.check()?;
+        for index in (0..frozen.entries.len()).map(EntryIndex) {
+            let entry = frozen.entries.get(index);
+            if entry != Entry::Zero {
+                region.table.set(index, entry);
+            }
+        }
+        frozen.forget_all(Locked::alone(&alone));
+        // If that fails the new region goes, with the blocks, and with what may be mapped of them.
+        let shown = region.addresses.show_frozen(&region.table);
+        drop(unmapped);
+        drop(alone);
+        drop(signals);
+        shown?;
+        Ok(region)
+    }
+}

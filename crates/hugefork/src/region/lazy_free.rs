@@ -1,0 +1,301 @@
+//! Lazy free: contents that may be dropped when memory is short, unless they are written again first.
+//!
+//! ```text
+//!   lazy_free ─▶ write-protect, mark ─▶ write: cancelled, nothing lost
+//!                                   └─▶ reclaim: dropped, reads as zeros
+//! ```
+//! There is no dirty bit to look at in user space. So marking takes the right to write away, and the write that
+//! follows faults and cancels (`fault`). What is `Lazy` has not been written since.
+//!
+//! Whole blocks are marked under the region lock alone, exclusively, as a snapshot is taken: one write-protection and one pass. What
+//! is in between and cannot be freed has no right to lose; pinned blocks and what was taken away are left out of every call.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::core::RegionCore;
+use super::unresolved::Unresolved;
+use crate::mapping::change::Right;
+use crate::stats::counters::count;
+use crate::sync::SignalsBlocked;
+use crate::sys::{Access, Sys};
+use crate::table::split::SplitPage;
+use crate::table::transition::{
+    Event, OnCancel, OnLazyFree, Skipped, on_cancel, on_lazy_free, on_lazy_free_part, on_protect_failed,
+};
+use crate::table::{Entry, Locked, State};
+use crate::terms::error::RegionError;
+use crate::units::{BASE_PAGE, EntryIndex};
+
+/// What [`Region::lazy_free`](crate::Region::lazy_free) came to, in bytes; together they are the range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LazyFreed {
+    /// Lazily freed now.
+    pub freed: usize,
+    /// Nothing to do: never written, dropped, or lazily freed already.
+    pub already: usize,
+    /// Skipped: a fork or snapshot holds the block too. Once that is gone, a second call takes it.
+    pub shared: usize,
+    /// Skipped: pinned. Once the pin has gone, a second call takes it.
+    pub pinned: usize,
+    /// Skipped: part of a block that cannot be split, since it is on hugetlb.
+    pub indivisible: usize,
+    /// Skipped: taken away by the region that this one was forked from.
+    pub revoked: usize,
+    /// Skipped: the ends of the range that are no whole base page.
+    pub unaligned: usize,
+}
+
+impl LazyFreed {
+    /// Bytes that were skipped, for whatever reason.
+    pub fn skipped(&self) -> usize {
+        self.shared + self.pinned + self.indivisible + self.revoked + self.unaligned
+    }
+
+    fn skip(&mut self, why: Skipped, bytes: usize) {
+        *match why {
+            Skipped::Already => &mut self.already,
+            Skipped::Shared => &mut self.shared,
+            Skipped::Pinned => &mut self.pinned,
+            Skipped::Indivisible => &mut self.indivisible,
+            Skipped::Revoked => &mut self.revoked,
+        } += bytes;
+    }
+}
+
+impl<S: Sys> RegionCore<S> {
+    /// Lazily frees the whole base pages of `range`.
+    pub(crate) fn lazy_free(&self, range: Range<usize>) -> Result<LazyFreed, RegionError> {
+        self.check(&range)?;
+        let pages = whole(&range, BASE_PAGE);
+        let size = self.pool().block_size;
+        let blocks = whole(&pages, size.bytes());
+        // Zero is no mark.
+        let mark = self.pool().marks.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
+        let freed = LazyFreed { unaligned: range.len() - pages.len(), ..LazyFreed::default() };
+        let mut freeing = Freeing { region: self, mark, freed };
+        // The blocks at either end, if they are partly inside, and what lies between.
+        let (before, after) =
+            if blocks.is_empty() { (pages.clone(), 0..0) } else { (pages.start..blocks.start, blocks.end..pages.end) };
+        freeing.parts(before)?;
+        if !blocks.is_empty() {
+            freeing.blocks(size.count(blocks.start)..size.count(blocks.end)).map_err(|reason| self.error(reason))?;
+        }
+        freeing.parts(after)?;
+        Ok(freeing.freed)
+    }
+
+    /// Takes the permission to drop back, for all blocks and pages in `range`: as if each had been written to. Returns how
+    /// many bytes that were. Blocks that are partly inside and lazily freed as a whole are taken back as a whole.
+    pub(crate) fn cancel_lazy_free(&self, range: Range<usize>) -> Result<usize, RegionError> {
+        self.check(&range)?;
+        let size = self.pool().block_size;
+        let mut cancelled = 0;
+        for index in self.touched(&range).map(EntryIndex) {
+            let start = size.len_of(index.0);
+            let part = range.start.max(start) - start..range.end.min(start + size.bytes()) - start;
+            cancelled += self.keep(index, part);
+        }
+        count(&self.counters.bytes_cancelled, cancelled as u64);
+        Ok(cancelled)
+    }
+
+    /// Takes back all that was lazily freed and not dropped yet, for one who is about to hold the region's bytes exclusively:
+    /// until somebody lazily frees again, nothing of them changes. A look at two counters where there is nothing.
+    pub(crate) fn keep_all(&self) {
+        if !self.books.has_lazy() {
+            return;
+        }
+        let marked = (0..self.table.windows()).filter(|&window| self.table.waiting.is_waiting(window));
+        let entries = marked.flat_map(|window| self.table.entries_of(window..window + 1));
+        let kept: usize = entries.map(|index| self.keep(EntryIndex(index), 0..self.pool().block_size.bytes())).sum();
+        count(&self.counters.bytes_cancelled, kept as u64);
+    }
+
+    /// Takes back what is lazily freed of a block, as a whole, or of a part of one that is split; returns how many bytes that
+    /// were.
+    fn keep(&self, index: EntryIndex, part: Range<usize>) -> usize {
+        let _signals = SignalsBlocked::new();
+        let window = self.table.lock(index);
+        let publishing = self.lock.shared();
+        let entry = self.table.get(index);
+        match (on_cancel(entry.state()), self.split(index)) {
+            // Readable as before; the next write finds out whether anybody else holds it.
+            ((next, OnCancel::Keep), _) => {
+                let locked = Locked::windows(&window, &publishing);
+                self.store(locked, Event::Cancel, index.0..index.0 + 1, |_, old| old.in_state(next));
+                self.pool().block_size.bytes()
+            }
+            ((_, OnCancel::KeepPages), Some(split)) => {
+                split.keep(part.start / BASE_PAGE..part.end.div_ceil(BASE_PAGE)) * BASE_PAGE
+            }
+            ((_, OnCancel::KeepPages), None) | ((_, OnCancel::Nothing), _) => 0,
+        }
+    }
+}
+
+/// One call of `lazy_free`.
+struct Freeing<'a, S: Sys> {
+    region: &'a RegionCore<S>,
+    /// When it was, among all calls.
+    mark: u32,
+    freed: LazyFreed,
+}
+
+impl<S: Sys> Freeing<'_, S> {
+    /// Notes that something was lazily freed in these windows.
+    fn wait_in_line(&self, windows: Range<usize>) {
+        self.region.table.waiting.enter(windows, self.mark);
+        self.region.pool().frames.note_change();
+    }
+
+    /// Whole blocks.
+    fn blocks(&mut self, entries: Range<usize>) -> Result<(), Unresolved> {
+        let region = self.region;
+        let (first, last) = (EntryIndex(entries.start), EntryIndex(entries.end - 1));
+        let windows = region.table.window(first)..region.table.window(last) + 1;
+        let _signals = SignalsBlocked::new();
+        let alone = region.lock.exclusive();
+        let before = self.freed.freed;
+        let result = self.runs(Locked::alone(&alone), entries);
+        if self.freed.freed > before {
+            self.wait_in_line(windows);
+        }
+        result
+    }
+
+    /// The runs that one write-protection may cover.
+    fn runs(&mut self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
+        let region = self.region;
+        if region.books.revoked.load(Ordering::Relaxed) == 0 && !region.pins.are_used() {
+            return self.run(locked, entries);
+        }
+        let is_left_out = |index: &usize| {
+            let index = EntryIndex(*index);
+            region.pins.has(index) || region.table.get(index) == Entry::Revoked
+        };
+        let mut next = entries.start;
+        while next < entries.end {
+            let start = (next..entries.end).find(|index| !is_left_out(index)).unwrap_or(entries.end);
+            let end = (start..entries.end).find(is_left_out).unwrap_or(entries.end);
+            (next..start).for_each(|index| self.skip(EntryIndex(index)));
+            if start < end {
+                self.run(locked, start..end)?;
+            }
+            next = end;
+        }
+        Ok(())
+    }
+
+    fn on(&self, index: EntryIndex, entry: Entry) -> (State, OnLazyFree) {
+        on_lazy_free(entry.state(), self.region.facts(index, entry))
+    }
+
+    /// Counts a block of which nothing is freed.
+    fn skip(&mut self, index: EntryIndex) {
+        if let (_, OnLazyFree::Skip(why)) = self.on(index, self.region.table.get(index)) {
+            self.freed.skip(why, self.region.pool().block_size.bytes());
+        }
+    }
+
+    /// Entries that one write-protection may cover: one system call, one pass.
+    fn run(&mut self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
+        let region = self.region;
+        let is_freed = |index: &usize| {
+            let index = EntryIndex(*index);
+            !matches!(self.on(index, region.table.get(index)).1, OnLazyFree::Skip(_))
+        };
+        let ends = (entries.clone().find(is_freed), entries.clone().rfind(is_freed));
+        let (Some(first), Some(last)) = ends else {
+            entries.for_each(|index| self.skip(EntryIndex(index)));
+            return Ok(());
+        };
+        let bytes = region.bytes_of(&(first..last + 1));
+        let protected = region.site().reprotect(locked, bytes, Access::Read)?;
+        let right = protected.right();
+        let event = if right == Right::Granted { Event::LazyFree } else { Event::ProtectFailed };
+        Ok(protected.published(region.store(locked, event, entries, |index, entry| self.free(index, entry, right)))?)
+    }
+
+    /// What becomes of an entry whose block has lost the right to be written, if `right` says so.
+    fn free(&mut self, index: EntryIndex, entry: Entry, right: Right) -> Entry {
+        let bytes = self.region.pool().block_size.bytes();
+        match (self.on(index, entry), right) {
+            ((next, OnLazyFree::ForbidWrites), Right::Granted) => {
+                self.freed.freed += bytes;
+                entry.in_state(next)
+            }
+            ((_, OnLazyFree::ForbidWrites), Right::Unknown) => entry.in_state(on_protect_failed(entry.state())),
+            ((_, OnLazyFree::ForbidPages), _) => self.free_pages(index, entry, 0..bytes / BASE_PAGE, right),
+            ((_, OnLazyFree::Skip(why)), _) => {
+                self.freed.skip(why, bytes);
+                entry
+            }
+        }
+    }
+
+    /// What becomes of a split entry of whose pages these have lost the right to be written.
+    fn free_pages(&mut self, index: EntryIndex, entry: Entry, pages: Range<usize>, right: Right) -> Entry {
+        let Some(split) = entry.block().and_then(|block| self.region.pages_of(index, block)) else { return entry };
+        let freed = split.free(pages.clone(), right);
+        self.freed.freed += freed * BASE_PAGE;
+        if right == Right::Granted {
+            self.freed.already += (pages.len() - freed) * BASE_PAGE;
+        }
+        if split.is_all_lazy() {
+            split.forget();
+            return entry.in_state(State::Lazy);
+        }
+        entry
+    }
+
+    /// Parts of one block, or of two neighbours.
+    fn parts(&mut self, bytes: Range<usize>) -> Result<(), RegionError> {
+        let size = self.region.pool().block_size;
+        for index in self.region.touched(&bytes) {
+            let start = size.len_of(index);
+            let part = bytes.start.max(start) - start..bytes.end.min(start + size.bytes()) - start;
+            self.part(EntryIndex(index), part).map_err(|reason| self.region.error(reason))?;
+        }
+        Ok(())
+    }
+
+    /// Pages of one block.
+    fn part(&mut self, index: EntryIndex, part: Range<usize>) -> Result<(), Unresolved> {
+        let region = self.region;
+        // Before any lock: it allocates.
+        region.prepare_split(index);
+        let _signals = SignalsBlocked::new();
+        let window = region.table.lock(index);
+        let publishing = region.lock.shared();
+        let entry = region.table.get(index);
+        let next = match on_lazy_free_part(entry.state(), region.facts(index, entry)) {
+            (_, OnLazyFree::Skip(why)) => {
+                self.freed.skip(why, part.len());
+                return Ok(());
+            }
+            (next, OnLazyFree::ForbidWrites | OnLazyFree::ForbidPages) => next,
+        };
+        let locked = Locked::windows(&window, &publishing);
+        let (start, pages) = (region.pool().block_size.len_of(index.0), part.start / BASE_PAGE..part.end / BASE_PAGE);
+        let protected = region.site().reprotect(locked, start + part.start..start + part.end, Access::Read)?;
+        let right = protected.right();
+        let stored = region.store(locked, Event::LazyFreePart, index.0..index.0 + 1, |_, old| {
+            if let (Some(split), false) = (region.table.split(index), matches!(old, Entry::Split(_))) {
+                let is_writable = matches!(old, Entry::Private(_));
+                let kept = if is_writable { SplitPage::Writable } else { SplitPage::Readable };
+                split.set(0..split.len(), kept);
+            }
+            self.free_pages(index, old.in_state(next), pages.clone(), right)
+        });
+        self.wait_in_line(region.table.window(index)..region.table.window(index) + 1);
+        Ok(protected.published(stored)?)
+    }
+}
+
+/// What of `range` is whole units; empty, at its start, if nothing is.
+fn whole(range: &Range<usize>, unit: usize) -> Range<usize> {
+    let (start, end) = (range.start.next_multiple_of(unit), range.end / unit * unit);
+    if start < end { start..end } else { range.start..range.start }
+}

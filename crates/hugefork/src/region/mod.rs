@@ -1,0 +1,39 @@
+//! A region without its public face: what happens to its blocks at each fault and call.
+//!
+//! | file | what |
+//! |---|---|
+//! | `books` | what is known of a region beside its table |
+//! | `core` | what a region is made of |
+//! | `discard` | dropping contents at once |
+//! | `fault` | what a write to a block does |
+//! | `fork` | a region made of a snapshot |
+//! | `freeze` | a snapshot made of a region |
+//! | `history` | what recent faults say about the next ones |
+//! | `home` | where in the pool a region would like its blocks |
+//! | `lazy_free` | permission to drop contents when memory is short, and taking it back |
+//! | `pins` | blocks that stay where they are |
+//! | `populate` | making blocks writable before they are written to |
+//! | `reclaim` | dropping what was lazily freed |
+//! | `revoke` | taking a block away from forks and snapshots |
+//! | `run` | which neighbours a fault takes along |
+//! | `split` | blocks that are treated page by page |
+//! | `store` | what each change of an entry means for references, reservations and counts |
+//! | `unresolved` | why a write could not be resolved |
+
+mod books;
+pub(crate) mod core;
+mod discard;
+pub(crate) mod fault;
+mod fork;
+mod freeze;
+pub(crate) mod history;
+mod home;
+pub(crate) mod lazy_free;
+pub(crate) mod pins;
+mod populate;
+mod reclaim;
+mod revoke;
+mod run;
+mod split;
+mod store;
+pub(crate) mod unresolved;

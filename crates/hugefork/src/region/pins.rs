@@ -1,0 +1,66 @@
+//! Pins: blocks whose physical memory somebody uses behind the page table's back.
+//!
+//! A pinned block is its region's alone, `Private`, and stays where it is, writable, at every moment:
+//!
+//! | operation | what becomes of a pinned block |
+//! |---|---|
+//! | fork, snapshot | get a copy of it at once instead of sharing it; the write-protection leaves it out |
+//! | `lazy_free` | skips it: what a pin's holder writes no fault sees, so a pin is a write that goes on |
+//! | `discard` | sets it to zero where it is |
+//! | reclaim, splitting, revocation | never meet one: those are for blocks that are `Lazy` or `Borrowed` |
+//! | drop of the region | leaks it, if the guard was forgotten and so never ends: nobody is given the block again |
+
+use std::ops::Range;
+
+use super::core::RegionCore;
+use crate::sync::SignalsBlocked;
+use crate::sys::Sys;
+use crate::table::Locked;
+use crate::table::transition::{OnPin, on_pin};
+use crate::terms::error::RegionError;
+use crate::units::EntryIndex;
+
+impl<S: Sys> RegionCore<S> {
+    /// Makes the blocks that `range` touches writable and pins them. All or none.
+    pub(crate) fn pin(&self, range: Range<usize>) -> Result<(), RegionError> {
+        self.check(&range)?;
+        let entries = self.touched(&range);
+        self.pins.prepare(self.table.len());
+        for index in entries.clone() {
+            if let Err(error) = self.pin_block(EntryIndex(index)) {
+                self.unpin_entries(entries.start..index);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn pin_block(&self, index: EntryIndex) -> Result<(), RegionError> {
+        loop {
+            self.make_writable_patiently(index)?;
+            let _signals = SignalsBlocked::new();
+            let window = self.table.lock(index);
+            let publishing = self.lock.shared();
+            match on_pin(self.table.get(index).state()).1 {
+                OnPin::Count if self.pins.add(Locked::windows(&window, &publishing), index) => return Ok(()),
+                OnPin::Count => return Err(RegionError::TooManyPins),
+                // A snapshot has shared it meanwhile: once more.
+                OnPin::WriteFirst => {}
+            }
+        }
+    }
+
+    /// Takes a pin off the blocks that `range` touches.
+    pub(crate) fn unpin(&self, range: &Range<usize>) {
+        self.unpin_entries(self.touched(range));
+    }
+
+    fn unpin_entries(&self, entries: Range<usize>) {
+        for index in entries.map(EntryIndex) {
+            let _signals = SignalsBlocked::new();
+            let window = self.table.lock(index);
+            let publishing = self.lock.shared();
+            self.pins.remove(Locked::windows(&window, &publishing), index);
+        }
+    }
+}

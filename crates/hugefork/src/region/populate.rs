@@ -1,0 +1,44 @@
+//! Making blocks writable before they are written to: `populate`, `prepare_write`, and what other calls need first.
+
+use std::ops::Range;
+
+use super::core::RegionCore;
+use super::unresolved::Unresolved;
+use crate::sync::SignalsBlocked;
+use crate::sys::Sys;
+use crate::table::Entry;
+use crate::terms::error::RegionError;
+use crate::terms::options::OnLimit;
+use crate::units::EntryIndex;
+
+impl<S: Sys> RegionCore<S> {
+    /// Gives every never-written block in `range` its memory now.
+    pub(crate) fn populate(&self, range: Range<usize>) -> Result<(), RegionError> {
+        self.make_each_writable(range, |entry| entry == Entry::Zero)
+    }
+
+    /// Makes every block in `range` writable now, so that no write to it faults until the next fork or snapshot.
+    pub(crate) fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
+        self.make_each_writable(range, |entry| !matches!(entry, Entry::Private(_)))
+    }
+
+    fn make_each_writable(&self, range: Range<usize>, wanted: impl Fn(Entry) -> bool) -> Result<(), RegionError> {
+        self.check(&range)?;
+        let mut entries = self.touched(&range).map(EntryIndex).filter(|&index| wanted(self.table.get(index)));
+        entries.try_for_each(|index| self.make_writable_patiently(index))
+    }
+
+    /// Makes a block writable; waits where the region's limit says so, with signals let in.
+    pub(super) fn make_writable_patiently(&self, index: EntryIndex) -> Result<(), RegionError> {
+        loop {
+            let signals = SignalsBlocked::new();
+            let resolved = self.make_writable(index, None);
+            drop(signals);
+            match resolved {
+                Err(Unresolved::CowLimit(OnLimit::Stall)) => self.books.cow.wait_a_moment(),
+                Err(Unresolved::NotYet) => {}
+                resolved => return resolved.map(drop).map_err(|reason| self.error(reason)),
+            }
+        }
+    }
+}

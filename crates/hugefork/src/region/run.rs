@@ -1,0 +1,160 @@
+//! Which neighbours a fault takes along.
+//!
+//! Blocks smaller than 2 MiB are taken, zeroed and mapped in runs of the neighbours that are in the same state, at most
+//! one window at a time: a mapping a block would use up `vm.max_map_count` within 256 MiB of 4 KiB blocks. Copies stay
+//! single while mappings are plentiful, since copying little is what small blocks are for.
+//!
+//! Of a stream the next blocks are taken along. Their locks are only tried for, so no fault waits for another while it holds more
+//! than its own.
+
+use core::ops::Range;
+
+use super::fault::Fault;
+use super::history::{self, Direction};
+use crate::sys::{Merging, Sys};
+use crate::table::transition::{OnWrite, on_write};
+use crate::table::{Entry, WindowsGuard};
+use crate::units::EntryIndex;
+
+/// Entries that are made writable in one fault at most, where that takes no clear or copy.
+const MOST_REUSED: usize = 512;
+
+/// Small blocks are given in runs while at least this share of the pool stays free: below it every block counts.
+const SCARCE: usize = 8;
+
+/// Entries that are treated in one fault, and the locks of those beside the one that faulted.
+type Run<'a> = (WindowsGuard<'a>, Range<usize>);
+
+impl<'a, S: Sys> Fault<'a, S> {
+    /// The entries that a first write gives blocks to.
+    pub(super) fn unwritten(&self) -> Run<'a> {
+        let is_unwritten = |entry: Entry, _| entry == Entry::Zero;
+        if !self.leaves_enough() {
+            self.only()
+        } else if self.region.table.is_one_a_window() {
+            self.onward(history::MOST, is_unwritten)
+        } else {
+            self.around(is_unwritten)
+        }
+    }
+
+    /// The entries that a write to a shared block copies. Under the region lock.
+    pub(super) fn held_by_others(&self) -> Run<'a> {
+        let region = self.region;
+        if region.books.limit.is_some() {
+            // Each copy is charged to its limit before it is made.
+            return self.only();
+        }
+        let budget = region.pool().sys.budget();
+        // What is lazily freed is not worth a copy that nobody has asked for.
+        let is_held_by_others = |entry: Entry, _| match entry {
+            Entry::Shared(block) | Entry::Borrowed(block) => !region.is_alone_with(block),
+            Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => false,
+        };
+        if region.table.is_one_a_window() && self.leaves_enough() {
+            self.onward(history::MOST, is_held_by_others)
+        } else if budget.fits(budget.limit() / 2) {
+            self.only()
+        } else {
+            self.around(is_held_by_others)
+        }
+    }
+
+    /// The entries that a write makes writable together with this one, which is `entry`: their blocks are neighbours and nobody
+    /// else holds them. Under the region lock.
+    pub(super) fn alike(&self, entry: Entry) -> Run<'a> {
+        let (region, budget) = (self.region, self.region.pool().sys.budget());
+        let is_lazy = |entry: Entry| matches!(entry, Entry::Lazy(_));
+        let is_alike = |other: Entry, by: isize| {
+            let facts = region.facts(self.index, other);
+            let follows = |block| entry.block().is_some_and(|own| own.is_by(by, block));
+            on_write(other.state(), facts).1 == OnWrite::AllowWrites
+                && is_lazy(other) == is_lazy(entry)
+                && other.block().is_some_and(follows)
+        };
+        if region.pool().sys.merging() == Merging::Separate {
+            self.only()
+        } else if region.table.is_one_a_window() || (is_lazy(entry) && budget.fits(budget.limit() / 2)) {
+            // A write takes back what was lazily freed there and no more, but for streams, and until each such write takes
+            // one of the last mappings.
+            self.onward(MOST_REUSED, is_alike)
+        } else {
+            self.around(is_alike)
+        }
+    }
+
+    /// This entry and no other.
+    fn only(&self) -> Run<'a> {
+        (WindowsGuard::default(), self.index.0..self.index.0 + 1)
+    }
+
+    /// This entry and the next ones of the stream it is part of, `most` in all, that `belongs` says are in the same state; it
+    /// is told how far from this one they are. Up to the end of the window, or, where each entry has a lock of its own, as
+    /// far as locks are to be had at once.
+    fn onward(&self, most: usize, belongs: impl Fn(Entry, isize) -> bool) -> Run<'a> {
+        let (table, index) = (&self.region.table, self.index);
+        let mut run = index.0..index.0 + 1;
+        let Some(stream) = self.outlook.stream else { return self.only() };
+        let own = table.window_of(index);
+        for _ in 0..stream.ahead(most) {
+            let next = match stream.direction {
+                Direction::Up if run.end < table.len() => EntryIndex(run.end),
+                Direction::Down if run.start > 0 => EntryIndex(run.start - 1),
+                Direction::Up | Direction::Down => break,
+            };
+            let lock = if own.contains(&next.0) { None } else { table.try_lock(next) };
+            let is_locked = own.contains(&next.0) || lock.is_some() && table.is_one_a_window();
+            let by = next.0 as isize - index.0 as isize;
+            if !is_locked || !self.goes_along(next) || !belongs(table.get(next), by) {
+                break;
+            }
+            lock.into_iter().for_each(WindowsGuard::keep);
+            run = run.start.min(next.0)..run.end.max(next.0 + 1);
+        }
+        let others = match (table.is_one_a_window(), stream.direction) {
+            (false, _) => 0..0,
+            (true, Direction::Up) => index.0 + 1..run.end,
+            (true, Direction::Down) => run.start..index.0,
+        };
+        (table.kept(others), run)
+    }
+
+    /// The entries around this one, in its window and without a gap, that `belongs` says belong to it; it is told how far
+    /// from this one they are.
+    fn around(&self, belongs: impl Fn(Entry, isize) -> bool) -> Run<'a> {
+        let (table, index) = (&self.region.table, self.index);
+        let window = table.window_of(index);
+        let belongs = |at: usize| {
+            self.goes_along(EntryIndex(at)) && belongs(table.get(EntryIndex(at)), at as isize - index.0 as isize)
+        };
+        let mut run = index.0..index.0 + 1;
+        while run.end < window.end && belongs(run.end) {
+            run.end += 1;
+        }
+        while run.start > window.start && belongs(run.start - 1) {
+            run.start -= 1;
+        }
+        (WindowsGuard::default(), run)
+    }
+
+    /// Whether `other` may be given a block together with this entry: both have one reserved, or neither.
+    fn goes_along(&self, other: EntryIndex) -> bool {
+        self.region.table.is_reserved(self.index) == self.region.table.is_reserved(other)
+    }
+
+    /// Whether blocks may be given that nobody has asked for: an eighth of the pool is left for those who do.
+    fn leaves_enough(&self) -> bool {
+        let region = self.region;
+        if region.table.is_reserved(self.index) {
+            // Their own blocks, asked for or not.
+            return true;
+        }
+        if region.books.limit.is_some() {
+            return false;
+        }
+        let frames = &region.pool().frames;
+        let ahead = self.outlook.stream.map_or(0, |stream| stream.ahead(history::MOST));
+        let more = region.table.window_of(self.index).len() + ahead;
+        frames.available().saturating_sub(more) >= frames.len() / SCARCE
+    }
+}

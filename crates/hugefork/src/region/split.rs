@@ -1,0 +1,208 @@
+//! Blocks that are treated page by page, since a part of them was lazily freed: what table/split.rs says of a page is changed here.
+//!
+//! A split block becomes whole again as soon as all of its pages are alike: writable, lazily freed, or dropped.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::core::RegionCore;
+use super::unresolved::Unresolved;
+use crate::mapping::change::{Recount, Right};
+use crate::pool::frames::Content;
+use crate::stats::counters::count;
+use crate::sys::{Access, Merging, Sys};
+use crate::table::split::{Split, SplitPage};
+use crate::table::transition::Event;
+use crate::table::{Entry, Locked};
+use crate::units::{BASE_PAGE, BlockId, EntryIndex};
+
+/// A split block of a region.
+#[derive(Clone, Copy)]
+pub(super) struct SplitBlock<'a, S: Sys> {
+    region: &'a RegionCore<S>,
+    index: EntryIndex,
+    block: BlockId,
+    pub(super) pages: &'a Split,
+}
+
+impl<S: Sys> RegionCore<S> {
+    /// The block at `index` as a split one, if it is.
+    pub(super) fn split(&self, index: EntryIndex) -> Option<SplitBlock<'_, S>> {
+        let entry = self.table.get(index);
+        self.pages_of(index, entry.block().filter(|_| matches!(entry, Entry::Split(_)))?)
+    }
+
+    /// The pages of `block`, which is or is about to be split.
+    pub(super) fn pages_of(&self, index: EntryIndex, block: BlockId) -> Option<SplitBlock<'_, S>> {
+        Some(SplitBlock { region: self, index, block, pages: self.table.split(index)? })
+    }
+
+    /// Makes room for the pages of a block that may be about to be split. Allocates: under no lock.
+    pub(super) fn prepare_split(&self, index: EntryIndex) {
+        if self.pool().sys.merging() == Merging::Merge {
+            self.table.prepare_split(index, self.pool().block_size);
+        }
+    }
+
+    /// Before the block of a split entry goes: what was dropped of it is marked fresh again. False if it must not be
+    /// given to anybody.
+    pub(super) fn forget_pages(&self, index: EntryIndex, block: BlockId) -> bool {
+        let Some(pages) = self.table.split(index) else { return true };
+        self.books.lazy_pages.fetch_sub(pages.count(SplitPage::Lazy), Ordering::Relaxed);
+        pages.count(SplitPage::Dropped) == 0 || self.pool().give_memory_back(block)
+    }
+}
+
+impl<S: Sys> SplitBlock<'_, S> {
+    /// Changes what pages are, the entry staying what it is.
+    fn store_pages(&self, locked: Locked<'_>, pages: Range<usize>, now: SplitPage) -> Recount {
+        self.region.store(locked, Event::Write, self.index.0..self.index.0 + 1, |_, entry| {
+            self.set(pages.clone(), now);
+            entry
+        })
+    }
+
+    fn bytes(&self, pages: &Range<usize>) -> Range<usize> {
+        let start = self.region.pool().block_size.len_of(self.index.0);
+        start + pages.start * BASE_PAGE..start + pages.end * BASE_PAGE
+    }
+
+    /// A write: to `page`, or to all of them if none is named.
+    pub(super) fn write(&self, locked: Locked<'_>, page: Option<usize>) -> Result<(), Unresolved> {
+        let Some(page) = page else { return self.join(locked) };
+        let was = self.pages.get(page);
+        match was {
+            SplitPage::Writable => {}
+            SplitPage::Dropped => self.fill(locked, page..page + 1, Access::ReadWrite)?,
+            SplitPage::Lazy | SplitPage::Readable => self.allow(locked, page..page + 1)?,
+        }
+        if was == SplitPage::Lazy {
+            count(&self.region.counters.bytes_cancelled, BASE_PAGE as u64);
+        }
+        if self.pages.count(SplitPage::Lazy) + self.pages.count(SplitPage::Dropped) == 0 {
+            self.join(locked)?;
+        }
+        Ok(())
+    }
+
+    /// Gives pages that have memory the right to be written.
+    fn allow(&self, locked: Locked<'_>, pages: Range<usize>) -> Result<(), Unresolved> {
+        let allowed = self.region.site().reprotect(locked, self.bytes(&pages), Access::ReadWrite)?;
+        // If that failed some of it may be writable all the same, and must not be dropped.
+        let now = if allowed.right() == Right::Granted { SplitPage::Writable } else { SplitPage::Readable };
+        Ok(allowed.published(self.store_pages(locked, pages, now))?)
+    }
+
+    /// Makes the block one again, writable, with memory for all of its pages.
+    pub(super) fn join(&self, locked: Locked<'_>) -> Result<(), Unresolved> {
+        self.fill_all(locked, Access::ReadWrite)?;
+        let all = 0..self.pages.len();
+        let allowed = self.region.site().reprotect(locked, self.bytes(&all), Access::ReadWrite)?;
+        let stored = match allowed.right() {
+            Right::Granted => self.make_whole(locked, Event::PagesWritable, Entry::Private(self.block)),
+            Right::Unknown => self.make_whole(locked, Event::ProtectFailed, Entry::Shared(self.block)),
+        };
+        Ok(allowed.published(stored)?)
+    }
+
+    /// Stores an entry that is whole in place of the split one.
+    fn make_whole(&self, locked: Locked<'_>, event: Event, whole: Entry) -> Recount {
+        self.region.store(locked, event, self.index.0..self.index.0 + 1, |_, _| {
+            self.forget();
+            whole
+        })
+    }
+
+    /// Nothing is known of the pages any more: the entry becomes whole.
+    pub(super) fn forget(&self) {
+        self.set(0..self.pages.len(), SplitPage::Readable);
+    }
+
+    /// Gives all dropped pages memory again.
+    pub(super) fn fill_all(&self, locked: Locked<'_>, access: Access) -> Result<(), Unresolved> {
+        for run in self.pages.runs_of(0..self.pages.len(), SplitPage::Dropped) {
+            self.fill(locked, run, access)?;
+        }
+        Ok(())
+    }
+
+    /// Gives dropped pages memory again.
+    fn fill(&self, locked: Locked<'_>, pages: Range<usize>, access: Access) -> Result<(), Unresolved> {
+        let pool = self.region.pool();
+        let start = pool.offset(self.block) + pages.start * BASE_PAGE;
+        pool.sys.obtain(start, pages.len() * BASE_PAGE, 0).map_err(Unresolved::OutOfMemory)?;
+        let now = if access == Access::Read { SplitPage::Readable } else { SplitPage::Writable };
+        let shown = self.region.site().remap_pages(locked, self.index, &pages, now.shows(start))?;
+        shown.published(self.store_pages(locked, pages, now));
+        Ok(())
+    }
+
+    /// Marks pages as lazily freed that have lost the right to be written; returns how many are now that were not. If the call
+    /// for that failed, none may be dropped.
+    pub(super) fn free(&self, pages: Range<usize>, right: Right) -> usize {
+        let mut freed = 0;
+        for page in pages {
+            match (self.pages.get(page), right) {
+                (SplitPage::Lazy | SplitPage::Dropped, _) => {}
+                (SplitPage::Readable | SplitPage::Writable, Right::Granted) => {
+                    self.set(page..page + 1, SplitPage::Lazy);
+                    freed += 1;
+                }
+                (SplitPage::Readable | SplitPage::Writable, Right::Unknown) => {
+                    self.set(page..page + 1, SplitPage::Readable);
+                }
+            }
+        }
+        freed
+    }
+
+    /// Whether all pages are lazily freed.
+    pub(super) fn is_all_lazy(&self) -> bool {
+        self.pages.count(SplitPage::Lazy) == self.pages.len()
+    }
+
+    /// Takes back what was lazily freed of these pages; returns how many they were.
+    pub(super) fn keep(&self, pages: Range<usize>) -> usize {
+        let kept = self.pages.runs_of(pages, SplitPage::Lazy).map(|run| {
+            let count = run.len();
+            self.set(run, SplitPage::Readable);
+            count
+        });
+        kept.sum()
+    }
+
+    /// Shows zeros in place of lazily freed pages and gives their memory back. False if the system refuses.
+    pub(super) fn drop_pages(&self, locked: Locked<'_>, run: Range<usize>) -> bool {
+        let pool = self.region.pool();
+        let (start, len) = (pool.offset(self.block) + run.start * BASE_PAGE, run.len() * BASE_PAGE);
+        let zeros = SplitPage::Dropped.shows(start);
+        let Ok(shown) = self.region.site().remap_pages(locked, self.index, &run, zeros) else { return false };
+        // SAFETY: these pages of the block are this region's alone, and are shown nowhere any more.
+        if unsafe { pool.sys.punch(start, len) }.is_err() {
+            // The memory stays, but what was in it must not come back.
+            // SAFETY: as above.
+            unsafe { pool.direct(self.block).add(run.start * BASE_PAGE).write_bytes(0, len) };
+        }
+        shown.published(self.store_pages(locked, run, SplitPage::Dropped));
+        true
+    }
+
+    /// If every page has been dropped: the block goes, and the entry is zero, which it shows already.
+    pub(super) fn end_if_dropped(&self, locked: Locked<'_>) -> bool {
+        let is_over = self.pages.count(SplitPage::Dropped) == self.pages.len();
+        if is_over {
+            self.region.pool().frames.set_content(self.block, Content::Fresh);
+            let Recount { before, after } = self.make_whole(locked, Event::PagesDropped, Entry::Zero);
+            self.region.addresses.recount(before, after);
+        }
+        is_over
+    }
+
+    /// Changes what pages are, and counts those that are lazily freed.
+    fn set(&self, pages: Range<usize>, to: SplitPage) {
+        let before = self.pages.count(SplitPage::Lazy);
+        self.pages.set(pages, to);
+        let more = self.pages.count(SplitPage::Lazy).wrapping_sub(before);
+        self.region.books.lazy_pages.fetch_add(more, Ordering::Relaxed);
+    }
+}

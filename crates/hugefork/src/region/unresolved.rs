@@ -1,0 +1,62 @@
+//! Why a write could not be resolved, and what a call returns for it.
+
+use super::core::RegionCore;
+use crate::mapping::change::Refused;
+use crate::pool::core::Shortage;
+use crate::sys::{Sys, SystemError};
+use crate::terms::error::RegionError;
+use crate::terms::options::OnLimit;
+
+/// Why a block could not be made writable. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unresolved {
+    PoolFull,
+    /// Nothing that may be dropped for it has been found yet: the search goes on once signals have been let in.
+    NotYet,
+    OutOfMemory(SystemError),
+    TooManyMappings,
+    Unmappable(SystemError),
+    /// The block was taken away.
+    Revoked,
+    /// The region's forks and snapshots would hold more than it allows.
+    CowLimit(OnLimit),
+}
+
+impl From<Shortage> for Unresolved {
+    fn from(shortage: Shortage) -> Unresolved {
+        match shortage {
+            Shortage::Blocks => Unresolved::PoolFull,
+            Shortage::Memory(error) => Unresolved::OutOfMemory(error),
+        }
+    }
+}
+
+impl From<Refused> for Unresolved {
+    fn from(refused: Refused) -> Unresolved {
+        match refused {
+            Refused::TooManyMappings => Unresolved::TooManyMappings,
+            Refused::Call(error) => Unresolved::Unmappable(error),
+        }
+    }
+}
+
+impl<S: Sys> RegionCore<S> {
+    /// What a call returns where a fault says it in a line. Allocates: under no lock.
+    pub(crate) fn error(&self, reason: Unresolved) -> RegionError {
+        let pool = self.pool();
+        match reason {
+            Unresolved::PoolFull | Unresolved::NotYet => pool.full(),
+            Unresolved::OutOfMemory(source) => RegionError::OutOfMemory { pool: pool.name.clone(), source },
+            Unresolved::TooManyMappings => {
+                let budget = pool.sys.budget();
+                RegionError::TooManyMappings { needed: 2, used: budget.used(), limit: budget.limit() }
+            }
+            Unresolved::Unmappable(error) => RegionError::System(error),
+            Unresolved::Revoked => RegionError::Revoked,
+            Unresolved::CowLimit(_) => RegionError::CowLimit {
+                pool: pool.name.clone(),
+                limit: pool.block_size.len_of(self.books.limit.map_or(0, |limit| limit.blocks)),
+            },
+        }
+    }
+}

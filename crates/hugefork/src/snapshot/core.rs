@@ -1,0 +1,151 @@
+//! Which blocks a snapshot holds.
+//!
+//! Invariant: it holds one reference to each of its blocks, so none of them is ever written again while it lives:
+//! a region writes only to blocks it holds alone. Its entries are `Zero`, `Borrowed` or, once taken away, `Revoked`; they
+//! change under its lock.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::mapping::addresses::Addresses;
+use crate::own::Counted;
+use crate::own::fixed::{Fixed, Known};
+use crate::pool::core::PoolCore;
+use crate::pool::homes::Home;
+use crate::pool::lineage::Derived;
+use crate::sync::{RegionLock, SignalsBlocked};
+use crate::sys::Sys;
+use crate::table::{Entries, Entry, Locked};
+use crate::terms::error::RegionError;
+use crate::terms::options::Reserve;
+use crate::units::EntryIndex;
+
+/// The blocks of a region at one moment. The pool and the fault handler find it by address.
+pub(crate) struct SnapshotCore<S: Sys> {
+    pool: Counted<PoolCore<S>>,
+    pub(crate) entries: Entries,
+    pub(crate) lock: RegionLock,
+    pub(super) revoked: AtomicUsize,
+    /// The bytes at an address, made on first use.
+    pub(super) view: OnceLock<Addresses<S>>,
+    pub(crate) parent: Derived,
+    /// Keeps the range of the pool that the blocks lie in set aside, so that the next region settles elsewhere.
+    home: OnceLock<Home>,
+}
+
+impl<S: Sys> SnapshotCore<S> {
+    /// Holds nothing yet.
+    pub(crate) fn empty(pool: &Counted<PoolCore<S>>, count: usize, parent: Derived) -> Fixed<SnapshotCore<S>> {
+        let frozen = Fixed::new(SnapshotCore {
+            pool: pool.clone(),
+            entries: Entries::new(count),
+            lock: RegionLock::default(),
+            revoked: AtomicUsize::new(0),
+            view: OnceLock::new(),
+            parent,
+            home: OnceLock::new(),
+        });
+        // SAFETY: it stays in place until it has been withdrawn, which removes it from the list.
+        unsafe { pool.holders.add(&*frozen) };
+        frozen
+    }
+
+    pub(crate) fn pool(&self) -> &Counted<PoolCore<S>> {
+        &self.pool
+    }
+
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.pool.block_size.len_of(self.entries.len())
+    }
+
+    /// Keeps the home that the region has left.
+    pub(crate) fn keep_home(&self, home: Option<Home>) {
+        if let Some(home) = home {
+            let _ = self.home.set(home);
+        }
+    }
+
+    /// Whether any of the blocks was taken away.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether the block that holds byte `offset` was taken away. Waits for one who is just doing it.
+    pub(crate) fn is_revoked_at(&self, offset: usize) -> bool {
+        let _looking = self.lock.shared();
+        self.entries.get(EntryIndex(self.pool.block_size.count(offset))) == Entry::Revoked
+    }
+
+    /// An error if anything was taken away.
+    pub(crate) fn check(&self) -> Result<(), RegionError> {
+        if self.is_revoked() { Err(RegionError::Revoked) } else { Ok(()) }
+    }
+
+    /// Gives up all blocks, before anybody maps them.
+    pub(crate) fn let_go_of_all(&self, locked: Locked<'_>) {
+        for block in self.entries.iter().filter_map(Entry::block) {
+            self.parent.freed(usize::from(self.pool.release(block)));
+        }
+        self.forget_all(locked);
+    }
+
+    /// Holds nothing any more: others have the references now.
+    pub(crate) fn forget_all(&self, _locked: Locked<'_>) {
+        for index in (0..self.entries.len()).map(EntryIndex) {
+            if self.entries.get(index) != Entry::Zero {
+                self.entries.set(index, Entry::Zero);
+            }
+        }
+    }
+
+    /// Reserves a block for each that is here, for the copies that its region may have it make.
+    pub(crate) fn reserve(&self) -> Result<(), RegionError> {
+        let is_present = |index: EntryIndex| self.entries.get(index).block().is_some();
+        let present = self.entries.iter().filter(|entry| entry.block().is_some()).count();
+        let reserved = self.pool.reserve(Reserve::Full, present)?;
+        let _signals = SignalsBlocked::new();
+        let _alone = self.lock.exclusive();
+        reserved.give_to(&self.pool, &self.entries, 0..self.entries.len(), is_present);
+        self.check()
+    }
+
+    /// A second holder of the same blocks.
+    pub(crate) fn duplicate(&self) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
+        let copy = SnapshotCore::empty(&self.pool, self.entries.len(), self.parent.clone());
+        copy.parent.catch_up(&self.parent);
+        let _signals = SignalsBlocked::new();
+        let filling = copy.lock.exclusive();
+        let reading = self.lock.shared();
+        self.check()?;
+        for (index, entry) in self.entries.iter().enumerate() {
+            if let Some(block) = entry.block() {
+                self.pool.frames.add_reference(block);
+                copy.entries.set(EntryIndex(index), entry);
+            }
+        }
+        drop((reading, filling));
+        Ok(copy)
+    }
+}
+
+impl<S: Sys> Known for SnapshotCore<S> {
+    fn withdraw(&self) {
+        self.pool.holders.remove(self);
+    }
+}
+
+impl<S: Sys> Drop for SnapshotCore<S> {
+    fn drop(&mut self) {
+        let pool = self.pool.clone();
+        pool.unreserve_all(&self.entries);
+        let closed = self.view.take().map_or(Ok(()), |mut view| view.close());
+        let blocks = self.entries.iter().filter_map(Entry::block);
+        if closed.is_ok() {
+            self.parent.freed(blocks.filter(|&block| pool.release(block)).count());
+        } else {
+            // Still visible, perhaps: nobody may have these blocks again.
+            pool.leak(blocks.count());
+        }
+    }
+}

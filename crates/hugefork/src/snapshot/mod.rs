@@ -1,0 +1,13 @@
+//! A snapshot without its public face: the blocks of a region at one moment. Forks are made of it, too.
+//!
+//! | file | what |
+//! |---|---|
+//! | `core` | which blocks it holds |
+//! | `read` | reading it without a mapping |
+//! | `revoke` | giving a block back to the region that needs it |
+//! | `view` | its bytes at an address |
+
+pub(crate) mod core;
+mod read;
+mod revoke;
+mod view;

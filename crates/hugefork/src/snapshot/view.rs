@@ -1,0 +1,49 @@
+//! The bytes of a snapshot at an address.
+
+use super::core::SnapshotCore;
+use crate::mapping::addresses::Addresses;
+use crate::mapping::edges::Shown;
+use crate::sync::SignalsBlocked;
+use crate::sys::Sys;
+use crate::terms::error::RegionError;
+
+impl<S: Sys> SnapshotCore<S> {
+    /// Makes the bytes visible at an address, the first time, and returns it. One caller at a time.
+    ///
+    /// `enter` is told the address before anybody else can learn of it: whoever reads there next may find that a block
+    /// was taken away, and that fault must find its way here.
+    pub(crate) fn map(&self, enter: impl FnOnce(usize)) -> Result<usize, RegionError> {
+        if let Some(view) = self.view.get() {
+            return Ok(view.base());
+        }
+        self.check()?;
+        let mappings = Shown::of_snapshot(self.pool(), &self.entries).runs().count();
+        let addresses = Addresses::claim(self.pool(), self.len(), mappings)?;
+        let base = addresses.base();
+        let _signals = SignalsBlocked::new();
+        let alone = self.lock.exclusive();
+        let shown = self.check().and_then(|()| Ok(addresses.show_frozen(&self.entries)?));
+        // Not dropped under the lock: that may allocate.
+        let unused = match shown {
+            Ok(()) => {
+                enter(base);
+                self.view.set(addresses).err()
+            }
+            Err(_) => Some(addresses),
+        };
+        drop(alone);
+        drop(unused);
+        shown.map(|()| base)
+    }
+
+    /// Where the bytes are visible, if they are.
+    pub(crate) fn view(&self) -> Option<usize> {
+        self.view.get().map(Addresses::base)
+    }
+
+    /// Mappings as counted, for tests.
+    #[cfg(test)]
+    pub(crate) fn mappings(&self) -> usize {
+        self.view.get().map_or(0, Addresses::mappings)
+    }
+}

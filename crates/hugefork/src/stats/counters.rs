@@ -1,0 +1,181 @@
+//! What happened: counters that faults write and users read.
+//!
+//! Each region has one [`Counters`]; a pool's figures are the sum over its regions, living and dropped. Counting costs a
+//! fault a dozen relaxed additions on lines that its thread just used, and two clock readings for the histogram.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::histogram::{Histogram, Recording};
+use crate::own::Counted;
+use crate::sync::SignalsBlocked;
+
+/// Counters of one region.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Counters {
+    pub(crate) demand_zero: AtomicU64,
+    pub(crate) copied: AtomicU64,
+    pub(crate) reused: AtomicU64,
+    pub(crate) raced: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    pub(crate) blocks_zeroed_before: AtomicU64,
+    pub(crate) blocks_cleared: AtomicU64,
+    pub(crate) blocks_copied: AtomicU64,
+    pub(crate) bytes_cleared: AtomicU64,
+    pub(crate) bytes_copied: AtomicU64,
+    pub(crate) snapshots: AtomicU64,
+    pub(crate) longest_pause: AtomicU64,
+    pub(crate) bytes_cancelled: AtomicU64,
+    pub(crate) blocks_reclaimed: AtomicU64,
+    pub(crate) blocks_revoked: AtomicU64,
+    handler: Recording,
+}
+
+/// Adds `more` to a counter.
+pub(crate) fn count(counter: &AtomicU64, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
+}
+
+impl Counters {
+    /// Notes how long one fault took, from the first line of the handler to the last.
+    pub(crate) fn record_handler(&self, nanoseconds: u64) {
+        self.handler.record(nanoseconds);
+    }
+
+    fn read(&self) -> FaultStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        FaultStats {
+            demand_zero: get(&self.demand_zero),
+            copied: get(&self.copied),
+            reused: get(&self.reused),
+            raced: get(&self.raced),
+            failed: get(&self.failed),
+            blocks_zeroed_before: get(&self.blocks_zeroed_before),
+            blocks_cleared: get(&self.blocks_cleared),
+            blocks_copied: get(&self.blocks_copied),
+            bytes_cleared: get(&self.bytes_cleared),
+            bytes_copied: get(&self.bytes_copied),
+            snapshots: get(&self.snapshots),
+            bytes_cancelled: get(&self.bytes_cancelled),
+            blocks_reclaimed: get(&self.blocks_reclaimed),
+            blocks_revoked: get(&self.blocks_revoked),
+            longest_pause: Duration::from_nanos(get(&self.longest_pause)),
+            handler: self.handler.read(),
+        }
+    }
+}
+
+/// Counters of a pool's regions: those that live, and the sum over those that were dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    inner: std::sync::Mutex<Registered>,
+}
+
+#[derive(Debug, Default)]
+struct Registered {
+    live: Vec<Counted<Counters>>,
+    dropped: FaultStats,
+}
+
+impl Registry {
+    pub(crate) fn register(&self) -> Counted<Counters> {
+        let counters = Counted::new(Counters::default());
+        let _signals = SignalsBlocked::new();
+        self.lock().live.push(counters.clone());
+        counters
+    }
+
+    pub(crate) fn retire(&self, counters: &Counted<Counters>) {
+        let _signals = SignalsBlocked::new();
+        let mut inner = self.lock();
+        inner.live.retain(|live| !live.is(counters));
+        inner.dropped.add(&counters.read());
+    }
+
+    /// Number of living regions, and the sum over all there ever were.
+    pub(crate) fn sum(&self) -> (usize, FaultStats) {
+        let _signals = SignalsBlocked::new();
+        let inner = self.lock();
+        let mut sum = inner.dropped.clone();
+        for counters in &inner.live {
+            sum.add(&counters.read());
+        }
+        (inner.live.len(), sum)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Registered> {
+        // Nothing panics under this lock; if it did, the counts would still be counts.
+        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Reads the counters of one region.
+pub(crate) fn read(counters: &Counters) -> FaultStats {
+    counters.read()
+}
+
+/// What the faults of a region, or of all regions of a pool, came to. Counts only grow; they are read one after the
+/// other while faults go on, so sums may be off by the faults in flight.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct FaultStats {
+    /// First writes: the block was given, zeroed.
+    pub demand_zero: u64,
+    /// Writes to a block that a fork or snapshot holds: it was copied.
+    pub copied: u64,
+    /// Writes to a block that nobody else holds any more: it was made writable, without a copy.
+    pub reused: u64,
+    /// Faults that found the work done by another thread when their turn came.
+    pub raced: u64,
+    /// Faults that could not be resolved: the pool, the machine's memory or the mapping budget was used up.
+    pub failed: u64,
+    /// Blocks that were zero already: cleared by the kernel when it gave them, or by the zeroed stock.
+    pub blocks_zeroed_before: u64,
+    /// Blocks that hugefork cleared.
+    pub blocks_cleared: u64,
+    /// Blocks that hugefork copied.
+    pub blocks_copied: u64,
+    /// Bytes that hugefork cleared.
+    pub bytes_cleared: u64,
+    /// Bytes that hugefork copied.
+    pub bytes_copied: u64,
+    /// Forks and snapshots taken.
+    pub snapshots: u64,
+    /// Bytes that were lazily freed and written to again, or taken back, before they were dropped.
+    pub bytes_cancelled: u64,
+    /// Lazily freed blocks that were dropped.
+    pub blocks_reclaimed: u64,
+    /// Blocks that these regions took away from their forks and snapshots.
+    pub blocks_revoked: u64,
+    /// The longest time for which a fork or snapshot kept writers waiting.
+    pub longest_pause: Duration,
+    /// Time spent in the fault handler, per fault, clearing and copying included.
+    pub handler: Histogram,
+}
+
+impl FaultStats {
+    /// Faults of all kinds.
+    pub fn faults(&self) -> u64 {
+        self.demand_zero + self.copied + self.reused + self.raced + self.failed
+    }
+
+    fn add(&mut self, other: &FaultStats) {
+        self.demand_zero += other.demand_zero;
+        self.copied += other.copied;
+        self.reused += other.reused;
+        self.raced += other.raced;
+        self.failed += other.failed;
+        self.blocks_zeroed_before += other.blocks_zeroed_before;
+        self.blocks_cleared += other.blocks_cleared;
+        self.blocks_copied += other.blocks_copied;
+        self.bytes_cleared += other.bytes_cleared;
+        self.bytes_copied += other.bytes_copied;
+        self.snapshots += other.snapshots;
+        self.bytes_cancelled += other.bytes_cancelled;
+        self.blocks_reclaimed += other.blocks_reclaimed;
+        self.blocks_revoked += other.blocks_revoked;
+        self.longest_pause = self.longest_pause.max(other.longest_pause);
+        self.handler.add(&other.handler);
+    }
+}

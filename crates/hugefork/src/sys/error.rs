@@ -1,0 +1,121 @@
+//! [`SystemError`]: a system call that failed, in words that the fault handler may write too.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+/// A system call that failed, by name, with what the kernel answered. As an [`io::Error`] it keeps both, and has the kind that
+/// the standard library gives such an answer.
+///
+/// Prints as `mmap failed: out of memory (ENOMEM)`, without allocating: the fault handler writes it as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SystemError {
+    call: &'static str,
+    errno: i32,
+}
+
+impl SystemError {
+    pub(crate) const fn new(call: &'static str, errno: rustix::io::Errno) -> SystemError {
+        SystemError { call, errno: errno.raw_os_error() }
+    }
+
+    /// The call, as its manual page is named.
+    pub const fn call(&self) -> &'static str {
+        self.call
+    }
+
+    /// The kernel's answer, an `errno`.
+    pub const fn raw_os_error(&self) -> i32 {
+        self.errno
+    }
+}
+
+impl fmt::Display for SystemError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} failed: ", self.call)?;
+        match ANSWERS.iter().find(|(errno, ..)| *errno == self.errno) {
+            Some((_, name, words)) => write!(f, "{words} ({name})"),
+            None => write!(f, "error {}", self.errno),
+        }
+    }
+}
+
+impl Error for SystemError {}
+
+impl From<SystemError> for io::Error {
+    fn from(error: SystemError) -> io::Error {
+        io::Error::new(error.kind(), error)
+    }
+}
+
+impl SystemError {
+    pub(crate) fn kind(&self) -> io::ErrorKind {
+        io::Error::from_raw_os_error(self.errno).kind()
+    }
+}
+
+/// Answers that callers treat in ways of their own.
+pub(crate) mod answer {
+    pub(crate) const INTERRUPTED: i32 = libc::EINTR;
+    pub(crate) const BAD_ADDRESS: i32 = libc::EFAULT;
+    pub(crate) const BAD_DESCRIPTOR: i32 = libc::EBADF;
+    pub(crate) const NO_OFFSETS: i32 = libc::ESPIPE;
+    pub(crate) const NOT_READY: i32 = libc::EAGAIN;
+    pub(crate) const OUT_OF_MEMORY: i32 = libc::ENOMEM;
+}
+
+/// The answers that hugefork's calls get, and the most common ones of transfers. libc's messages may be allocated.
+#[rustfmt::skip]
+const ANSWERS: [(i32, &str, &str); 30] = [
+    (libc::EPERM, "EPERM", "operation not permitted"),
+    (libc::ENOENT, "ENOENT", "no such file or directory"),
+    (libc::EINTR, "EINTR", "interrupted by a signal"),
+    (libc::EIO, "EIO", "input/output error"),
+    (libc::ENXIO, "ENXIO", "no such device or address"),
+    (libc::EBADF, "EBADF", "bad file descriptor"),
+    (libc::EAGAIN, "EAGAIN", "resource temporarily unavailable"),
+    (libc::ENOMEM, "ENOMEM", "out of memory"),
+    (libc::EACCES, "EACCES", "permission denied"),
+    (libc::EFAULT, "EFAULT", "bad address"),
+    (libc::EBUSY, "EBUSY", "busy"),
+    (libc::EEXIST, "EEXIST", "exists already"),
+    (libc::ENODEV, "ENODEV", "no such device"),
+    (libc::EISDIR, "EISDIR", "is a directory"),
+    (libc::EINVAL, "EINVAL", "invalid argument"),
+    (libc::ENFILE, "ENFILE", "too many open files in the system"),
+    (libc::EMFILE, "EMFILE", "too many open files in the process"),
+    (libc::EFBIG, "EFBIG", "file too large"),
+    (libc::ENOSPC, "ENOSPC", "no space left"),
+    (libc::ESPIPE, "ESPIPE", "has no offsets"),
+    (libc::EROFS, "EROFS", "read-only file system"),
+    (libc::EPIPE, "EPIPE", "nobody reads the other end"),
+    (libc::ENOSYS, "ENOSYS", "not known to this kernel"),
+    (libc::EOVERFLOW, "EOVERFLOW", "value too large"),
+    (libc::EOPNOTSUPP, "EOPNOTSUPP", "not supported"),
+    (libc::ENOTCONN, "ENOTCONN", "not connected"),
+    (libc::ECONNRESET, "ECONNRESET", "connection reset"),
+    (libc::ETIMEDOUT, "ETIMEDOUT", "timed out"),
+    (libc::EDQUOT, "EDQUOT", "quota exceeded"),
+    (libc::EHWPOISON, "EHWPOISON", "the memory is broken"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_prints_in_words_and_by_name() {
+        let refused = SystemError::new("mmap", rustix::io::Errno::NOMEM);
+        assert_eq!(refused.to_string(), "mmap failed: out of memory (ENOMEM)");
+        let rare = SystemError { call: "ioctl", errno: 113 };
+        assert_eq!(rare.to_string(), "ioctl failed: error 113");
+    }
+
+    #[test]
+    fn an_io_error_keeps_the_call_and_has_the_kind_of_the_answer() {
+        let refused = SystemError::new("mmap", rustix::io::Errno::NOMEM);
+        let error = io::Error::from(refused);
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+        assert_eq!(error.get_ref().and_then(|inner| inner.downcast_ref()), Some(&refused));
+    }
+}

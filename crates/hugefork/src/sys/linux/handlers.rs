@@ -1,0 +1,247 @@
+//! The chain of `SIGSEGV` handlers: ours, and those of the program before and after it.
+//!
+//! Faults that are not ours go to whoever handled `SIGSEGV` before, as if we were not there. `SIGBUS` is not handled at
+//! all, only raised: an earlier handler of it is never in our way.
+//!
+//! # Handlers installed after ours
+//! A handler that is installed later and passes on what it does not know keeps us in its chain. One that does not is put
+//! below us by [`reinstall`]. It may then itself hand faults back to us, who were there before it, by a call or by
+//! putting our disposition back and returning, and a fault that is nobody's would go round in circles. So each
+//! installation has an entry of its own, which knows what was there before *it*:
+//!
+//! ```text
+//!   kernel ─▶ entry 1 ─▶ theirs, which knew entry 0 ─▶ entry 0 ─▶ what was there before hugefork
+//! ```
+
+use core::ffi::c_int;
+use core::mem::MaybeUninit;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rustix::io::Errno;
+
+use super::mask::SignalsBlocked;
+use super::{memory, signal};
+use crate::sys::SystemError;
+
+/// Installations that are told apart.
+const LEVELS: usize = 64;
+
+/// What each installation replaced; null where that was for one fault only and has had it, which leaves the default.
+/// Pages that are never unmapped: a handler may read them at any time.
+static EARLIER: [AtomicPtr<signal::Action>; LEVELS] = [const { AtomicPtr::new(ptr::null_mut()) }; LEVELS];
+
+/// The entry of each installation.
+#[rustfmt::skip]
+static ENTRIES: [signal::Handler; LEVELS] = [
+    entry::<0>, entry::<1>, entry::<2>, entry::<3>, entry::<4>, entry::<5>, entry::<6>, entry::<7>,
+    entry::<8>, entry::<9>, entry::<10>, entry::<11>, entry::<12>, entry::<13>, entry::<14>, entry::<15>,
+    entry::<16>, entry::<17>, entry::<18>, entry::<19>, entry::<20>, entry::<21>, entry::<22>, entry::<23>,
+    entry::<24>, entry::<25>, entry::<26>, entry::<27>, entry::<28>, entry::<29>, entry::<30>, entry::<31>,
+    entry::<32>, entry::<33>, entry::<34>, entry::<35>, entry::<36>, entry::<37>, entry::<38>, entry::<39>,
+    entry::<40>, entry::<41>, entry::<42>, entry::<43>, entry::<44>, entry::<45>, entry::<46>, entry::<47>,
+    entry::<48>, entry::<49>, entry::<50>, entry::<51>, entry::<52>, entry::<53>, entry::<54>, entry::<55>,
+    entry::<56>, entry::<57>, entry::<58>, entry::<59>, entry::<60>, entry::<61>, entry::<62>, entry::<63>,
+];
+
+/// The installations so far.
+static INSTALLED: Mutex<Installed> = Mutex::new(Installed { levels: 0, top: 0, below: [0; LEVELS] });
+
+struct Installed {
+    /// How many entries are in use.
+    levels: usize,
+    /// The one that was installed last.
+    top: usize,
+    /// The one that was on top before each: what the handler in between knows as the earlier one.
+    below: [usize; LEVELS],
+}
+
+/// Treats a fault that is ours, and returns true; false for all others, of which it has changed nothing.
+pub(crate) type Resolve = fn(&mut Fault<'_>) -> bool;
+
+static RESOLVE: OnceLock<Resolve> = OnceLock::new();
+
+/// A page fault, on the stack of the handler.
+pub(crate) struct Fault<'a> {
+    pub(crate) address: usize,
+    context: &'a mut libc::ucontext_t,
+}
+
+impl Fault<'_> {
+    /// Whether the processor was writing.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn is_write(&self) -> bool {
+        // Bit 1 of the page fault's error code: Intel SDM volume 3, 4.7.
+        self.context.uc_mcontext.gregs[libc::REG_ERR as usize] & 0b10 != 0
+    }
+
+    /// Whether the processor was writing: not told here, and a read of a region never faults.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(crate) fn is_write(&self) -> bool {
+        true
+    }
+
+    /// Whether `bytes` are left of the alternate stack, if we are on one. What lies below it may be anything, and is not ours.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        let (here, stack) = (0_u8, &self.context.uc_stack);
+        let left = (&raw const here).addr().wrapping_sub(stack.ss_sp.addr());
+        stack.ss_flags & libc::SS_DISABLE != 0 || left >= stack.ss_size || left >= bytes
+    }
+
+    /// Has the access end in a `SIGBUS`, see [`signal::raise_bus_error`].
+    ///
+    /// # Errors
+    /// The kernel, or what filters system calls for it, refuses: the instruction would be repeated for ever.
+    pub(crate) fn raise_bus_error(&mut self) -> Result<(), SystemError> {
+        signal::raise_bus_error(self.address, &mut self.context.uc_sigmask)
+    }
+}
+
+/// Installs the handler if it is not yet; true if that is new. Faults go to `resolve` first.
+pub(crate) fn install_once(resolve: Resolve) -> Result<bool, SystemError> {
+    let _signals = SignalsBlocked::new();
+    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if installed.levels > 0 {
+        return Ok(false);
+    }
+    // The first look finds out where the clock is, and may read a file and allocate for that: not in the handler.
+    memory::now();
+    memory::cpu_time();
+    RESOLVE.get_or_init(|| resolve);
+    install(&mut installed)?;
+    Ok(true)
+}
+
+/// Puts the handler on top again, if it is not.
+pub(crate) fn reinstall() -> Result<(), SystemError> {
+    let _signals = SignalsBlocked::new();
+    install(&mut INSTALLED.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Puts a new entry on top.
+fn install(installed: &mut Installed) -> Result<(), SystemError> {
+    let before = signal::current(libc::SIGSEGV)?;
+    if ENTRIES.iter().any(|entry| before.sa_sigaction == *entry as *const () as usize) {
+        return Ok(());
+    }
+    let level = installed.levels;
+    if level == LEVELS {
+        return Err(SystemError::new("installing one more fault handler", Errno::NOSPC));
+    }
+    // A handler that comes on top once more takes the entry on top for the earlier one now. Where it was called before, it
+    // is passed over: it would be asked twice, and for ever.
+    for (lower, earlier) in EARLIER[..level].iter().enumerate() {
+        // SAFETY: null, or a page that is never unmapped.
+        let action = unsafe { earlier.load(Ordering::Acquire).as_ref() };
+        if lower > 0 && action.is_some_and(|action| action.sa_sigaction == before.sa_sigaction) {
+            earlier.store(EARLIER[installed.below[lower]].load(Ordering::Acquire), Ordering::Release);
+        }
+    }
+    let page = memory::map_anonymous(size_of::<signal::Action>());
+    let kept: *mut signal::Action = page.ok_or(SystemError::new("mmap", Errno::NOMEM))?.as_ptr().cast();
+    // SAFETY: the page is new, large enough and aligned.
+    unsafe { kept.write(before) };
+    // Where a fault goes that is not ours must be known before the first one arrives.
+    EARLIER[level].store(kept, Ordering::Release);
+    signal::install(libc::SIGSEGV, ENTRIES[level])?;
+    installed.below[level] = installed.top;
+    installed.top = level;
+    installed.levels += 1;
+    Ok(())
+}
+
+/// The handler of one installation. docs/safety.md argues its rules; in short: nothing here allocates, panics, takes a
+/// lock that is not ours, touches thread-local state, or leaves `errno` changed.
+extern "C" fn entry<const LEVEL: usize>(number: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    on_fault(&EARLIER[LEVEL], number, info, context);
+}
+
+fn on_fault(
+    earlier: &AtomicPtr<signal::Action>,
+    number: c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    // SAFETY: the kernel hands a handler with SA_SIGINFO a siginfo_t and a ucontext_t, both on this stack.
+    let (info_ref, context_ref) = unsafe { (&*info, &mut *context.cast::<libc::ucontext_t>()) };
+    // A signal that somebody sent carries no fault address.
+    let is_fault = info_ref.si_code > 0;
+    // SAFETY: the address is part of the siginfo_t; it only means something for a fault.
+    let address = unsafe { info_ref.si_addr() }.addr();
+    // SAFETY: reads this thread's errno, which belongs to the interrupted code.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let saved = unsafe { *errno };
+    let resolve = RESOLVE.get().filter(|_| is_fault);
+    let is_ours = resolve.is_some_and(|resolve| resolve(&mut Fault { address, context: &mut *context_ref }));
+    if !is_ours {
+        pass_on(earlier, number, info, context, &context_ref.uc_sigmask);
+    }
+    // SAFETY: as above.
+    unsafe { *errno = saved };
+}
+
+/// Hands a fault to the earlier handler, as the kernel would have.
+fn pass_on(
+    earlier: &AtomicPtr<signal::Action>,
+    number: c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+    interrupted: &libc::sigset_t,
+) {
+    // SAFETY: null, or a page that is never unmapped.
+    let Some(action) = (unsafe { earlier.load(Ordering::Acquire).as_ref() }) else { return die_of(number, info) };
+    match action.sa_sigaction {
+        libc::SIG_DFL => die_of(number, info),
+        // The kernel does not let a fault be ignored; a signal that was sent it does.
+        // SAFETY: `info` is the kernel's.
+        libc::SIG_IGN if unsafe { (*info).si_code } > 0 => die_of(number, info),
+        libc::SIG_IGN => {}
+        handler => {
+            if action.sa_flags & libc::SA_RESETHAND != 0 {
+                earlier.store(ptr::null_mut(), Ordering::Release);
+            }
+            set_mask_for(number, action, interrupted);
+            if action.sa_flags & libc::SA_SIGINFO != 0 {
+                // SAFETY: a handler with SA_SIGINFO has this type; the program installed it for this signal.
+                let handler: signal::Handler = unsafe { core::mem::transmute(handler) };
+                handler(number, info, context);
+            } else {
+                // SAFETY: a handler without SA_SIGINFO has this type.
+                let handler: extern "C" fn(c_int) = unsafe { core::mem::transmute(handler) };
+                handler(number);
+            }
+        }
+    }
+}
+
+/// The default action: as soon as we return the instruction is repeated, faults again, and ends the process with the
+/// right signal and a core that shows the culprit. A signal that was sent is not repeated by itself: it is sent again.
+fn die_of(number: c_int, info: *mut libc::siginfo_t) {
+    signal::set_default(number);
+    // SAFETY: `info` is the kernel's.
+    if unsafe { (*info).si_code } <= 0 {
+        // SAFETY: sends a signal to this process.
+        unsafe { libc::raise(number) };
+    }
+}
+
+/// Blocks what the kernel would have blocked while `action` runs, and no more: it may never return (`siglongjmp`).
+fn set_mask_for(number: c_int, action: &signal::Action, interrupted: &libc::sigset_t) {
+    let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: initialises the set.
+    unsafe { libc::sigemptyset(mask.as_mut_ptr()) };
+    for candidate in 1..=64 {
+        // SAFETY: reads two sets; numbers the kernel does not know are answered with an error, which is not 1.
+        let blocked = unsafe {
+            libc::sigismember(interrupted, candidate) == 1 || libc::sigismember(&action.sa_mask, candidate) == 1
+        };
+        if blocked || (candidate == number && action.sa_flags & libc::SA_NODEFER == 0) {
+            // SAFETY: adds to the set made above.
+            unsafe { libc::sigaddset(mask.as_mut_ptr(), candidate) };
+        }
+    }
+    // SAFETY: the set was made above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask.as_ptr(), ptr::null_mut()) };
+}

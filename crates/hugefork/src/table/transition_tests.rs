@@ -1,0 +1,155 @@
+//! The state machine against the table in `docs/design.md`: states × events × facts.
+//!
+//! `HUGEFORK_GOLDEN=write` has the table written anew; what changes there is what has changed in the engine.
+
+use std::fmt::Debug;
+use std::fs;
+
+use super::*;
+use crate::sys::{Access, Shows};
+use crate::table::Entry;
+use crate::units::BlockId;
+
+const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/design.md");
+const BEGIN: &str = "<!-- transitions: begin -->\n";
+const END: &str = "<!-- transitions: end -->";
+
+/// Each fact, if it holds and if it does not.
+const NAMES: [(&str, &str); 5] = [
+    ("held alone", "held by others too"),
+    ("reserved", "not reserved"),
+    ("pinned", "not pinned"),
+    ("divisible", "indivisible"),
+    ("a snapshot's", "a region's"),
+];
+
+/// The conditions that decide, from `fact` on, each with what follows: a tree, no deeper than it has to be.
+fn leaves(event: Event, state: State, fact: usize, bits: usize) -> Vec<(Vec<&'static str>, (State, Work))> {
+    let outcome = |rest: usize| step(event, state, Facts::nth(bits | rest << fact));
+    let rest = NAMES.len() - fact;
+    if (0..1 << rest).all(|others| outcome(others) == outcome(0)) {
+        return vec![(Vec::new(), outcome(0))];
+    }
+    let no_matter = (0..1 << rest).all(|others| outcome(others) == outcome(others ^ 1));
+    if no_matter {
+        return leaves(event, state, fact + 1, bits);
+    }
+    let (yes, no) = NAMES[fact];
+    let with = |name, bits| {
+        let below = leaves(event, state, fact + 1, bits).into_iter();
+        below.map(move |(conditions, outcome)| ([vec![name], conditions].concat(), outcome))
+    };
+    with(yes, bits | 1 << fact).chain(with(no, bits)).collect()
+}
+
+/// `GiveZeroed` as `give zeroed`, `LazyFree(Skip(Shared))` as `skip: shared`.
+fn words(name: &impl Debug) -> String {
+    let text = format!("{name:?}");
+    let inner = text.trim_end_matches(')').split('(').collect::<Vec<_>>();
+    let inner = if inner.len() > 1 { &inner[1..] } else { &inner[..] };
+    let spaced = |word: &&str| {
+        word.chars().fold(String::new(), |mut out, letter| {
+            if letter.is_uppercase() && !out.is_empty() {
+                out.push(' ');
+            }
+            out.extend(letter.to_lowercase());
+            out
+        })
+    };
+    inner.iter().map(spaced).collect::<Vec<_>>().join(": ")
+}
+
+/// What an entry in this state shows.
+fn shown(state: State) -> &'static str {
+    let entry = Entry::Private(BlockId(0)).in_state(state);
+    match entry.shows() {
+        Some(Shows::Zeros) => "zeros",
+        Some(Shows::Hidden) => "nothing",
+        Some(Shows::Memory { access: Access::Read, .. }) => "block, read-only",
+        Some(Shows::Memory { access: Access::ReadWrite, .. }) => "block, writable",
+        None => "page by page",
+    }
+}
+
+fn table() -> String {
+    let mut text = "| event | entry | if | next | shows | work |\n|---|---|---|---|---|---|\n".to_owned();
+    for event in EVENTS {
+        // Entries of which the same is true share a row.
+        let mut rows: Vec<(String, Vec<String>)> = Vec::new();
+        for state in STATES {
+            for (conditions, (next, work)) in leaves(event, state, 0, 0) {
+                let next = if next == state {
+                    ("stays".to_owned(), "as before")
+                } else {
+                    (format!("`{next:?}`"), shown(next))
+                };
+                let rest = format!("{} | {} | {} | {}", conditions.join(", "), next.0, next.1, words(&work));
+                let name = format!("`{state:?}`");
+                match rows.iter_mut().find(|(other, _)| *other == rest) {
+                    Some((_, entries)) => entries.push(name),
+                    None => rows.push((rest, vec![name])),
+                }
+            }
+        }
+        for (rest, entries) in rows {
+            text += &format!("| {} | {} | {rest} |\n", words(&event), entries.join(", "));
+        }
+    }
+    text.replace("|  |", "| |")
+}
+
+#[test]
+fn the_document_has_the_table_of_the_engine() {
+    let document = fs::read_to_string(DOCUMENT).unwrap();
+    let (before, rest) = document.split_once(BEGIN).expect("the beginning of the table");
+    let (written, after) = rest.split_once(END).expect("the end of the table");
+    let now = table();
+    if std::env::var_os("HUGEFORK_GOLDEN").is_some_and(|value| value == "write") {
+        fs::write(DOCUMENT, format!("{before}{BEGIN}{now}{END}{after}")).unwrap();
+    } else {
+        assert!(written == now, "docs/design.md has another table; the engine's is:\n{now}");
+    }
+}
+
+#[test]
+fn what_is_stored_is_checked_against_the_table() {
+    assert!(allows(Event::Write, State::Zero, State::Private));
+    assert!(allows(Event::Snapshot, State::Private, State::Shared));
+    assert!(allows(Event::LazyFree, State::Split, State::Lazy), "all of its pages are");
+    for (event, from, to) in [
+        (Event::Write, State::Revoked, State::Private),
+        (Event::Write, State::Private, State::Zero),
+        (Event::Reclaim, State::Private, State::Zero),
+        (Event::Revoke, State::Shared, State::Revoked),
+        (Event::Cancel, State::Shared, State::Lazy),
+    ] {
+        assert!(!allows(event, from, to), "{event:?}: {from:?} to {to:?}");
+    }
+    for (at, state) in STATES.into_iter().enumerate() {
+        assert_eq!(state as usize, at);
+    }
+    for (at, event) in EVENTS.into_iter().enumerate() {
+        assert_eq!(event as usize, at);
+    }
+}
+
+/// What no event may lead to, whatever the facts.
+#[test]
+fn no_event_shows_what_is_not_there() {
+    for event in EVENTS {
+        for facts in (0..Facts::COUNT).map(Facts::nth) {
+            let (next, _) = step(event, State::Revoked, facts);
+            let is_dropped = event == Event::Discard;
+            assert_eq!(next, if is_dropped { State::Zero } else { State::Revoked }, "{event:?} of what was taken away");
+            for state in STATES {
+                let (next, _) = step(event, state, facts);
+                let has_block = |state| !matches!(state, State::Zero | State::Revoked);
+                let gives_one = event == Event::Write && state == State::Zero;
+                assert!(!has_block(next) || has_block(state) || gives_one, "{event:?} of {state:?} finds a block");
+                if state == State::Private && facts.pinned && event != Event::ProtectFailed {
+                    assert_eq!(next, State::Private, "{event:?} moves a pinned block");
+                }
+            }
+        }
+    }
+}

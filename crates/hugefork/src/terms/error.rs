@@ -1,0 +1,302 @@
+//! Errors, one enum a family; each message says what to do.
+//!
+//! | family | raised by |
+//! |---|---|
+//! | [`SizeError`] | sizes that cannot be |
+//! | [`BuildError`] | [`PoolBuilder::build`](crate::PoolBuilder::build) |
+//! | [`RegionError`] | everything asked of a pool, region or snapshot afterwards |
+//!
+//! Each becomes a [`std::io::Error`] by `?`: of the kind that fits, with the error itself inside
+//! ([`io::Error::get_ref`]).
+//!
+//! What goes wrong inside a page fault has nobody to return an error to: it is reported in one line on standard error
+//! and raised as `SIGBUS` (see [`crate::fault`]).
+
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+
+use thiserror::Error;
+
+use super::backing::Backing;
+use crate::sys::SystemError;
+use crate::units::{BlockSize, ByteSize, SizeError};
+
+/// Why a pool could not be built.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The capacity is not a whole number of blocks.
+    #[error("pool capacity: {0}")]
+    Capacity(#[from] SizeError),
+    /// More than this machine, or this container, has.
+    #[error("a pool of {} does not fit: {limited_by} allows {}; lower the capacity", ByteSize(*.capacity), ByteSize(*.available))]
+    #[non_exhaustive]
+    BeyondTheMachine {
+        /// What was asked, in bytes.
+        capacity: usize,
+        /// What there is, in bytes.
+        available: usize,
+        /// Who sets the limit.
+        limited_by: &'static str,
+    },
+    /// More blocks than the page table can name.
+    #[error("{blocks} blocks of {block_size}: a pool has at most {} blocks; take larger blocks", 1 << 28)]
+    #[non_exhaustive]
+    TooManyBlocks {
+        /// The number of blocks asked for.
+        blocks: usize,
+        /// Their size.
+        block_size: BlockSize,
+    },
+    /// The backing asked for cannot be had, and a fallback was refused or there is none.
+    #[error("backing {backing} is not to be had: {reason}")]
+    #[non_exhaustive]
+    BackingUnavailable {
+        /// The backing asked for.
+        backing: Backing,
+        /// Why, and what would change it.
+        reason: String,
+    },
+    /// The process may not have the addresses that regions live at.
+    #[error(
+        "could not set aside the addresses that regions live at ({source}): hugefork wants at least {}, without memory; \
+         raise RLIMIT_AS (ulimit -v)", ByteSize(*.least)
+    )]
+    #[non_exhaustive]
+    OutOfAddresses {
+        /// Bytes of addresses that are needed at least.
+        least: usize,
+        /// The call that failed.
+        source: SystemError,
+    },
+    /// Memory ran out while the pool was obtaining it (`Commit::Upfront`).
+    #[error("could not obtain {} of memory for the pool: {source}; lower the capacity or free memory", ByteSize(*.wanted))]
+    #[non_exhaustive]
+    OutOfMemory {
+        /// Bytes wanted.
+        wanted: usize,
+        /// The call that failed.
+        source: SystemError,
+    },
+    /// An environment variable that hugefork reads has a value that cannot be.
+    #[error("{reason}")]
+    #[non_exhaustive]
+    Setting {
+        /// Which, and what it could be.
+        reason: String,
+    },
+    /// This process is a `fork(2)` child of one that already uses hugefork.
+    #[error("a fork(2) child cannot use its parent's hugefork: call exec, or build the first pool after the fork")]
+    ForkedChild,
+    /// The kernel refused something that has no better name.
+    #[error(transparent)]
+    System(#[from] SystemError),
+}
+
+/// Why a pool, region or snapshot could not do what was asked. Nothing has changed when one of these comes back, except
+/// where the method says so.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RegionError {
+    /// The length is not a whole number of blocks.
+    #[error("region length: {0}")]
+    Length(#[from] SizeError),
+    /// The region could never be filled.
+    #[error("a region of {} is larger than pool `{pool}` ({}): build the pool with more capacity", ByteSize(*.len), ByteSize(*.capacity))]
+    #[non_exhaustive]
+    LargerThanPool {
+        /// The pool's name.
+        pool: String,
+        /// Bytes asked for.
+        len: usize,
+        /// The pool's capacity in bytes.
+        capacity: usize,
+    },
+    /// A range that is not inside.
+    #[error("range {start}..{end} is not inside 0..{len}")]
+    #[non_exhaustive]
+    OutOfRange {
+        /// First byte.
+        start: usize,
+        /// One past the last byte.
+        end: usize,
+        /// Length of the region or snapshot in bytes.
+        len: usize,
+    },
+    /// A range that holds no whole number of values of a type, or starts where none may.
+    #[error(
+        "bytes {start}..{end} are no slice of {of}: {}",
+        if *.size == 0 { "it takes no bytes".to_owned() } else {
+            format!("take a range that starts at a multiple of {align} and is a multiple of {size} bytes long")
+        }
+    )]
+    #[non_exhaustive]
+    NotAView {
+        /// First byte.
+        start: usize,
+        /// One past the last byte.
+        end: usize,
+        /// The type.
+        of: &'static str,
+        /// Its size in bytes.
+        size: usize,
+        /// Its alignment.
+        align: usize,
+    },
+    /// No block is free.
+    #[error(
+        "pool `{pool}` is full: all {capacity_blocks} blocks of {block_size} are in use; drop a fork or snapshot, \
+         discard a range, or build the pool with more capacity"
+    )]
+    #[non_exhaustive]
+    PoolFull {
+        /// The pool's name.
+        pool: String,
+        /// Its blocks.
+        capacity_blocks: usize,
+        /// Their size.
+        block_size: BlockSize,
+    },
+    /// Blocks cannot be set aside: the pool has not that many left.
+    #[error(
+        "pool `{pool}` cannot set {wanted} blocks of {block_size} aside: {available} are neither in use nor set aside for \
+         others; drop a fork or snapshot, take Reserve::None, or build the pool with more capacity"
+    )]
+    #[non_exhaustive]
+    NotReservable {
+        /// The pool's name.
+        pool: String,
+        /// Blocks wanted.
+        wanted: usize,
+        /// Blocks left.
+        available: usize,
+        /// Their size.
+        block_size: BlockSize,
+    },
+    /// Forks and snapshots of the region would hold more than it allows ([`OnLimit::Fail`](crate::OnLimit::Fail)).
+    #[error(
+        "forks and snapshots of this region hold {} beside it, all that it allows (max_cow_bytes): drop one, or raise the limit",
+        ByteSize(*.limit)
+    )]
+    #[non_exhaustive]
+    CowLimit {
+        /// The pool's name.
+        pool: String,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// A part of this fork or snapshot was taken away by the region that it was made from, which had no other block left.
+    #[error(
+        "part of this fork or snapshot was taken away, since the pool was empty and the region that it was made from had to go \
+         on: make it with Reserve::Full, or build the pool with more capacity"
+    )]
+    Revoked,
+    /// A block is pinned as often as can be counted.
+    #[error("a block is pinned 255 times already: drop a pin of it first")]
+    TooManyPins,
+    /// A region has one observer, for good.
+    #[error("this region has an observer already: let that one tell others")]
+    AlreadyObserved,
+    /// The machine has no memory left for a block that the pool has not used yet.
+    #[error(
+        "the machine has no memory left for pool `{pool}`: {source}; free memory, or build the pool with Commit::Upfront"
+    )]
+    #[non_exhaustive]
+    OutOfMemory {
+        /// The pool's name.
+        pool: String,
+        /// The call that failed.
+        source: SystemError,
+    },
+    /// The process would have more mappings than `vm.max_map_count` allows.
+    #[error(
+        "{needed} more mappings do not fit: {used} of {limit} are in use; raise the limit \
+         (sysctl -w vm.max_map_count={}), take larger blocks, or drop forks and snapshots", .limit * 4
+    )]
+    #[non_exhaustive]
+    TooManyMappings {
+        /// Mappings this call needs.
+        needed: usize,
+        /// Mappings in use, as counted.
+        used: usize,
+        /// The limit of the process.
+        limit: usize,
+    },
+    /// The part of the address space set aside for regions is used up.
+    #[error("no {} of address space left for regions: drop regions or snapshots, or raise RLIMIT_AS", ByteSize(*.len))]
+    #[non_exhaustive]
+    OutOfAddresses {
+        /// Bytes wanted.
+        len: usize,
+    },
+    /// This process is a `fork(2)` child; regions stay with the parent.
+    #[error("regions and snapshots do not cross fork(2): this process is a child of the one that made them")]
+    ForkedChild,
+    /// The kernel refused something that has no better name.
+    #[error(transparent)]
+    System(#[from] SystemError),
+}
+
+impl From<SizeError> for io::Error {
+    fn from(error: SizeError) -> io::Error {
+        io::Error::new(ErrorKind::InvalidInput, error)
+    }
+}
+
+impl From<BuildError> for io::Error {
+    fn from(error: BuildError) -> io::Error {
+        io::Error::new(error.kind(), error)
+    }
+}
+
+impl From<RegionError> for io::Error {
+    fn from(error: RegionError) -> io::Error {
+        io::Error::new(error.kind(), error)
+    }
+}
+
+impl BuildError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            BuildError::Capacity(_) | BuildError::TooManyBlocks { .. } | BuildError::Setting { .. } => {
+                ErrorKind::InvalidInput
+            }
+            BuildError::BeyondTheMachine { .. }
+            | BuildError::OutOfAddresses { .. }
+            | BuildError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
+            BuildError::BackingUnavailable { .. } | BuildError::ForkedChild => ErrorKind::Unsupported,
+            BuildError::System(error) => error.kind(),
+        }
+    }
+}
+
+impl RegionError {
+    /// An error unless `range` lies in `0..len`.
+    pub(crate) fn check_range(range: &Range<usize>, len: usize) -> Result<(), RegionError> {
+        if range.start > range.end || range.end > len {
+            return Err(RegionError::OutOfRange { start: range.start, end: range.end, len });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
+            RegionError::Length(_)
+            | RegionError::LargerThanPool { .. }
+            | RegionError::OutOfRange { .. }
+            | RegionError::NotAView { .. } => ErrorKind::InvalidInput,
+            RegionError::PoolFull { .. }
+            | RegionError::NotReservable { .. }
+            | RegionError::OutOfMemory { .. }
+            | RegionError::TooManyMappings { .. }
+            | RegionError::OutOfAddresses { .. } => ErrorKind::OutOfMemory,
+            RegionError::CowLimit { .. } => ErrorKind::QuotaExceeded,
+            // No kind says that what was there is gone for good.
+            RegionError::Revoked => ErrorKind::Other,
+            RegionError::TooManyPins => ErrorKind::ResourceBusy,
+            RegionError::AlreadyObserved => ErrorKind::AlreadyExists,
+            RegionError::ForkedChild => ErrorKind::Unsupported,
+            RegionError::System(error) => error.kind(),
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The terms that programs and the engine deal in.
+//!
+//! | file | what |
+//! |---|---|
+//! | `advice` | what a program says of its writes |
+//! | `backing` | what memory is made of |
+//! | `error` | what can go wrong |
+//! | `observer` | being told of changes |
+//! | `options` | what a region may be promised |
+
+pub(crate) mod advice;
+pub(crate) mod backing;
+pub(crate) mod error;
+pub(crate) mod observer;
+pub(crate) mod options;
