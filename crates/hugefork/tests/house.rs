@@ -1,0 +1,295 @@
+//! Who imports whom: rooms point down, files go round in no circles, and one room alone talks to the system.
+//!
+//! Read from the sources, as they are written: a path counts for the file that it names, or for the deepest file on its way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use syn::visit::{self, Visit};
+
+/// The engine's rooms, each below those that may import from it. What stands in one line may not import from each other.
+const ROOMS: [&[&str]; 10] = [
+    &["units", "ranges"],
+    &["sys"],
+    &["terms", "sync"],
+    &["own"],
+    &["stats", "table"],
+    &["pool"],
+    &["mapping"],
+    &["snapshot"],
+    &["region"],
+    &["fault"],
+];
+
+/// Above them all.
+const FACE: &str = "api";
+
+/// What only `sys` names.
+const SYSTEM: [&str; 3] = ["libc", "procfs", "rustix"];
+
+/// One file of a crate, by the path of its module.
+type Module = Vec<String>;
+
+/// The files of a crate, without its tests.
+struct Sources {
+    files: BTreeMap<Module, syn::File>,
+}
+
+impl Sources {
+    fn of(source: &Path) -> Sources {
+        let mut sources = Sources { files: BTreeMap::new() };
+        let root = ["lib.rs", "main.rs"].iter().map(|name| source.join(name)).find(|path| path.exists()).unwrap();
+        sources.read(&root, source, Vec::new());
+        sources
+    }
+
+    /// Reads a file and the files of its modules, which lie in `folder`.
+    fn read(&mut self, path: &Path, folder: &Path, module: Module) {
+        let text = fs::read_to_string(path).unwrap();
+        let file = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        for item in &file.items {
+            let syn::Item::Mod(item) = item else { continue };
+            if item.content.is_some() || is_for_tests(&item.attrs) {
+                continue;
+            }
+            let name = item.ident.to_string();
+            let below = folder.join(&name);
+            let path = [below.with_extension("rs"), below.join("mod.rs")].into_iter().find(|path| path.exists());
+            let path = path.unwrap_or_else(|| panic!("no file for module {name} in {}", folder.display()));
+            self.read(&path, &below, [module.as_slice(), &[name]].concat());
+        }
+        self.files.insert(module, file);
+    }
+
+    /// The file that `path` leads to from `module`, if it is one of the crate's.
+    fn target(&self, module: &Module, path: &[String]) -> Option<Module> {
+        let first = path.first()?.as_str();
+        let (mut at, mut rest): (Module, &[String]) = match first {
+            "crate" => (Vec::new(), &path[1..]),
+            "self" => (module.clone(), &path[1..]),
+            "super" => (module.clone(), path),
+            _ if self.files.contains_key(&[module.as_slice(), &path[..1]].concat()) => (module.clone(), path),
+            _ => return None,
+        };
+        while rest.first().is_some_and(|name| name == "super") {
+            at.pop();
+            rest = &rest[1..];
+        }
+        for name in rest {
+            at.push(name.clone());
+            if !self.files.contains_key(&at) {
+                at.pop();
+                break;
+            }
+        }
+        (at != *module).then_some(at)
+    }
+
+    /// Whom each file imports.
+    fn imports(&self) -> BTreeMap<&Module, BTreeSet<Module>> {
+        let of = |module: &Module, file: &syn::File| {
+            let paths = paths_in(file);
+            paths.iter().filter_map(|path| self.target(module, path)).collect()
+        };
+        self.files.iter().map(|(module, file)| (module, of(module, file))).collect()
+    }
+}
+
+fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let is_test = |list: &syn::MetaList| ["test", "doctest"].contains(&list.tokens.to_string().as_str());
+        attribute.path().is_ident("cfg") && attribute.meta.require_list().is_ok_and(is_test)
+    })
+}
+
+/// All paths that a file names, but for those of its tests.
+fn paths_in(file: &syn::File) -> Vec<Vec<String>> {
+    let mut paths = Paths::default();
+    file.items.iter().for_each(|item| paths.visit_item(item));
+    paths.found
+}
+
+#[derive(Default)]
+struct Paths {
+    found: Vec<Vec<String>>,
+}
+
+impl Paths {
+    fn tree(&mut self, before: &[String], tree: &syn::UseTree) {
+        let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
+        match tree {
+            syn::UseTree::Path(path) => self.tree(&with(&path.ident), &path.tree),
+            syn::UseTree::Name(name) => self.found.push(with(&name.ident)),
+            syn::UseTree::Rename(rename) => self.found.push(with(&rename.ident)),
+            syn::UseTree::Glob(_) => self.found.push(before.to_vec()),
+            syn::UseTree::Group(group) => group.items.iter().for_each(|tree| self.tree(before, tree)),
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Paths {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_for_tests(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        if !is_for_tests(&item.attrs) {
+            visit::visit_item_impl(self, item);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        if !is_for_tests(&item.attrs) {
+            self.tree(&[], &item.tree);
+        }
+    }
+
+    fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {
+        // Who may see something is no import.
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        self.found.push(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, item: &'ast syn::Macro) {
+        // What a macro is given are tokens: paths begin where their first word says so.
+        let text = without_quotes(&item.tokens.to_string()).replace(' ', "");
+        for start in ["crate::", "super::", "self::", "libc::", "rustix::", "procfs::"] {
+            for (at, _) in text.match_indices(start) {
+                let is_path = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == ':';
+                let path: String = text[at..].chars().take_while(|&letter| is_path(letter)).collect();
+                self.found.push(path.split("::").filter(|name| !name.is_empty()).map(str::to_owned).collect());
+            }
+        }
+        visit::visit_macro(self, item);
+    }
+}
+
+/// Code without what stands in quotes in it.
+fn without_quotes(code: &str) -> String {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    code.chars()
+        .filter(|&letter| {
+            let is_quote = letter == '"' && !is_escaped;
+            is_escaped = is_quoted && letter == '\\' && !is_escaped;
+            is_quoted ^= is_quote;
+            !is_quoted && !is_quote
+        })
+        .collect()
+}
+
+fn name(module: &Module) -> String {
+    if module.is_empty() { "the root".to_owned() } else { module.join("/") }
+}
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn engine() -> Sources {
+    Sources::of(&crates().join("hugefork/src"))
+}
+
+/// How high a room stands; `None`: the root, which only lists them.
+fn height(module: &Module) -> Option<usize> {
+    let room = module.first()?.as_str();
+    let found = ROOMS.iter().position(|rooms| rooms.contains(&room));
+    Some(
+        found.unwrap_or_else(
+            || if room == FACE { ROOMS.len() } else { panic!("room {room} has no place in the house") },
+        ),
+    )
+}
+
+#[test]
+fn rooms_import_from_below() {
+    let engine = engine();
+    let mut wrong = Vec::new();
+    for (module, imports) in engine.imports() {
+        let Some(here) = height(module) else { continue };
+        for import in imports {
+            let is_same_room = import.first() == module.first();
+            // The root is above all.
+            if !is_same_room && height(&import).is_none_or(|there| there >= here) {
+                wrong.push(format!("{} imports {}", name(module), name(&import)));
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new(), "these point up");
+}
+
+#[test]
+fn only_sys_talks_to_the_system() {
+    let engine = engine();
+    let mut wrong = Vec::new();
+    for (module, file) in &engine.files {
+        let is_door = module.first().is_some_and(|room| room == "sys");
+        for path in paths_in(file).iter().filter(|_| !is_door) {
+            if path.len() > 1 && SYSTEM.contains(&path[0].as_str()) {
+                wrong.push(format!("{} names {}", name(module), path.join("::")));
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new(), "this is for sys to do");
+}
+
+/// The files that reach each other, those with the most first.
+fn circles(imports: &BTreeMap<&Module, BTreeSet<Module>>) -> Vec<Vec<Module>> {
+    let reached = |from: &Module| {
+        let (mut seen, mut next) = (BTreeSet::new(), vec![from.clone()]);
+        while let Some(module) = next.pop() {
+            for import in imports.get(&module).into_iter().flatten() {
+                if seen.insert(import.clone()) {
+                    next.push(import.clone());
+                }
+            }
+        }
+        seen
+    };
+    let reach: BTreeMap<&Module, BTreeSet<Module>> = imports.keys().map(|module| (*module, reached(module))).collect();
+    let circle = |module: &Module| -> Vec<Module> {
+        let mutual = reach[module].iter().filter(|other| reach.get(other).is_some_and(|back| back.contains(module)));
+        mutual.cloned().collect()
+    };
+    let mut circles: Vec<Vec<Module>> =
+        reach.keys().map(|module| circle(module)).filter(|circle| circle.len() > 1).collect();
+    circles.sort_by_key(|circle| std::cmp::Reverse(circle.len()));
+    circles.dedup();
+    circles
+}
+
+#[test]
+fn no_more_than_two_files_of_a_crate_import_each_other() {
+    for crate_folder in fs::read_dir(crates()).unwrap().flatten() {
+        let sources = Sources::of(&crate_folder.path().join("src"));
+        for circle in circles(&sources.imports()) {
+            let names: Vec<_> = circle.iter().map(name).collect();
+            assert!(circle.len() <= 2, "{}: {names:?} import each other", crate_folder.file_name().display());
+        }
+    }
+}
+
+#[test]
+fn circles_and_wrong_arrows_are_found() {
+    let module = |name: &str| vec![name.to_owned()];
+    let file = |text: &str| syn::parse_file(text).unwrap();
+    let files = [
+        ("a", "use crate::b::Thing; #[cfg(test)] mod tests { use crate::d::Other; }"),
+        ("b", "fn one() { super::c::two() }"),
+        ("c", "use crate::{a::{self, X}, d}; const LIMIT: i32 = libc::EINVAL;"),
+        ("d", "fn say() { println!(\"crate::a, \\\" {}\", rustix::process::getpid()) }"),
+    ];
+    let sources = Sources { files: files.into_iter().map(|(name, text)| (module(name), file(text))).collect() };
+    let imports = sources.imports();
+    assert_eq!(imports[&module("c")], BTreeSet::from([module("a"), module("d")]));
+    assert_eq!(imports[&module("a")], BTreeSet::from([module("b")]));
+    assert_eq!(circles(&imports), [["a", "b", "c"].map(module)]);
+    let of_system =
+        |name: &str| paths_in(&sources.files[&module(name)]).iter().any(|path| SYSTEM.contains(&path[0].as_str()));
+    assert_eq!(["a", "b", "c", "d"].map(of_system), [false, false, true, true]);
+}
