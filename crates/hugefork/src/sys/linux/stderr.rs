@@ -7,16 +7,21 @@ use rustix::stdio::stderr;
 /// Longer lines are cut.
 const LINE: usize = 400;
 
-struct Line {
-    bytes: [u8; LINE],
+/// What is written so far. It borrows its bytes: without optimisation the stack would hold them twice.
+struct Line<'a> {
+    bytes: &'a mut [u8; LINE],
     len: usize,
 }
 
-impl Write for Line {
+impl Write for Line<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let fits = text.len().min(LINE - self.len);
-        self.bytes[self.len..self.len + fits].copy_from_slice(&text.as_bytes()[..fits]);
-        self.len += fits;
+        // Byte by byte: without optimisation a copy of slices goes deep into the stack.
+        for &byte in text.as_bytes() {
+            if self.len < LINE {
+                self.bytes[self.len] = byte;
+                self.len += 1;
+            }
+        }
         Ok(())
     }
 }
@@ -24,11 +29,12 @@ impl Write for Line {
 /// Writes one line. If that fails, nobody is left to tell.
 pub(crate) fn say(message: fmt::Arguments<'_>) {
     // One byte is kept for the end of the line.
-    let mut line = Line { bytes: [b'\n'; LINE], len: 0 };
+    let mut bytes = [b'\n'; LINE];
+    let mut line = Line { bytes: &mut bytes, len: 0 };
     let _ = write!(line, "hugefork: {message}");
     let end = line.len.min(LINE - 1);
-    line.bytes[end] = b'\n';
-    let _ = rustix::io::write(stderr(), &line.bytes[..=end]);
+    bytes[end] = b'\n';
+    let _ = rustix::io::write(stderr(), &bytes[..=end]);
 }
 
 /// Writes a line as it is, where the stack has no room for a buffer.
