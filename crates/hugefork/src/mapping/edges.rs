@@ -40,12 +40,14 @@ pub(crate) struct Edges {
 }
 
 impl Edges {
+    #[inline]
     pub(crate) fn add(&mut self, face: Face) {
         self.count += face.inner;
         self.end_at(face);
     }
 
     /// Counts the edge towards `face`, but not those inside of it.
+    #[inline]
     fn end_at(&mut self, face: Face) {
         if let Some(left) = self.left {
             self.count += usize::from(left != face.first);
@@ -88,20 +90,20 @@ impl<'a> Shown<'a> {
         Face { first, after, inner: blocks.saturating_sub(1) }
     }
 
-    /// What an entry shows.
+    /// What an entry shows. For every entry of every snapshot: this has to be quick.
+    #[inline]
     pub(crate) fn face_of(&self, index: EntryIndex, entry: Entry) -> Face {
-        match entry {
-            Entry::Split(block) => self.face_of_pages(index, block, 0..self.size.bytes() / BASE_PAGE),
-            Entry::Zero
-            | Entry::Private(_)
-            | Entry::Shared(_)
-            | Entry::Borrowed(_)
-            | Entry::Lazy(_)
-            | Entry::Revoked => {
-                let shows = entry.shows().unwrap_or(Shows::Hidden);
-                self.face(self.in_pool(shows), self.size.bytes())
-            }
+        if let Entry::Split(block) = entry {
+            return self.face_of_pages(index, block, 0..self.size.bytes() / BASE_PAGE);
         }
+        let Some(block) = entry.block() else {
+            let all = if entry == Entry::Zero { ZEROS } else { HIDDEN };
+            return Face { first: all, after: all, inner: 0 };
+        };
+        let access = if matches!(entry, Entry::Private(_)) { Access::ReadWrite } else { Access::Read };
+        let first = key(self.size.len_of(block.index()), access);
+        let is_continued = self.merging == Merging::Merge;
+        Face { first, after: if is_continued { first + 2 * self.size.bytes() as u64 } else { NOTHING }, inner: 0 }
     }
 
     // Loops, and no closures: without optimisation each of those takes a place of its own on the handler's stack.
@@ -264,6 +266,7 @@ fn with_access(key: u64, access: Access) -> u64 {
 }
 
 /// A place in the pool and what may be done there, as a number.
+#[inline]
 fn key(start: usize, access: Access) -> u64 {
     (start as u64) << 1 | u64::from(access == Access::ReadWrite)
 }

@@ -23,9 +23,9 @@ use crate::pool::core::PoolCore;
 use crate::pool::lineage::Derived;
 use crate::stats::counters::Counters;
 use crate::sync::RegionLock;
-use crate::sys::{Merging, Sys};
+use crate::sys::Sys;
 use crate::table::pins::Pins;
-use crate::table::transition::{Facts, OnDrop, on_drop};
+use crate::table::transition::{Held, OnDrop, on_drop};
 use crate::table::{Entry, Table};
 use crate::terms::error::RegionError;
 use crate::terms::observer::Observer;
@@ -122,19 +122,21 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// What matters for what comes next. Under the region lock `alone` stays so, or becomes so: only a holder can add one, and the
-    /// only way from this region is a snapshot.
-    pub(crate) fn facts(&self, index: EntryIndex, entry: Entry) -> Facts {
-        Facts {
-            alone: entry.block().is_some_and(|block| self.is_alone_with(block)),
-            reserved: self.table.is_reserved(index),
-            pinned: self.pins.has(index),
-            divisible: self.pool().sys.merging() == Merging::Merge,
-            frozen: false,
+    /// Who else holds the entry's block. Under the region lock `Alone` stays so, and the other may become so: only a holder can add one,
+    /// and the only way from this region is a snapshot.
+    #[inline]
+    pub(crate) fn held(&self, entry: Entry) -> Held {
+        match entry {
+            Entry::Private(_) => Held::Alone,
+            Entry::Shared(block) | Entry::Borrowed(block) | Entry::Lazy(block) | Entry::Split(block) => {
+                if self.is_alone_with(block) { Held::Alone } else { Held::ByOthersToo }
+            }
+            Entry::Zero | Entry::Revoked => Held::ByOthersToo,
         }
     }
 
     /// Whether this region alone holds the block of its entry.
+    #[inline]
     pub(crate) fn is_alone_with(&self, block: BlockId) -> bool {
         self.pool().frames.references(block) == 1
     }
@@ -150,7 +152,7 @@ impl<S: Sys> RegionCore<S> {
     fn let_go(&self, index: EntryIndex) -> bool {
         let (pool, entry) = (self.pool(), self.table.get(index));
         let Some(block) = entry.block() else { return false };
-        let may_reuse = match on_drop(entry.state(), self.facts(index, entry)) {
+        let may_reuse = match on_drop(entry.state(), self.pins.of(index)) {
             OnDrop::Nothing => return false,
             OnDrop::Release => true,
             OnDrop::ReleasePages => self.forget_pages(index, block),

@@ -72,7 +72,7 @@ impl<S: Sys> RegionCore<S> {
     fn drop_some(&self, entries: Range<usize>) -> Result<usize, Unresolved> {
         let on = |index: usize| {
             let entry = self.table.get(EntryIndex(index));
-            on_discard(entry.state(), self.facts(EntryIndex(index), entry)).1
+            on_discard(entry.state(), self.pins.of(EntryIndex(index))).1
         };
         let mut next = entries.start;
         // What lies before the first block that is there reads as zeros already.

@@ -133,7 +133,7 @@ impl<S: Sys> RegionCore<S> {
         let window = self.table.lock(index);
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        let needed = on_write(entry.state(), self.facts(index, entry)).1;
+        let needed = on_write(entry.state(), self.held(entry)).1;
         match needed {
             // Another thread was faster.
             OnWrite::Nothing => return Ok(Resolution::Raced),

@@ -95,7 +95,7 @@ impl<S: Sys> RegionCore<S> {
         let mut edges = shown.edges_from(0);
         for index in (0..self.table.len()).map(EntryIndex) {
             let entry = self.table.get(index);
-            let (next, needed) = on_share(entry.state(), self.facts(index, entry));
+            let (next, needed) = on_share(entry.state(), self.pins.of(index));
             let after = entry.in_state(next);
             match needed {
                 OnShare::FillAndShare => {

@@ -19,6 +19,7 @@ use crate::mapping::change::Right;
 use crate::stats::counters::count;
 use crate::sync::SignalsBlocked;
 use crate::sys::{Access, Sys};
+use crate::table::pins::Pinned;
 use crate::table::split::SplitPage;
 use crate::table::transition::{
     Event, OnCancel, OnLazyFree, Skipped, on_cancel, on_lazy_free, on_lazy_free_part, on_protect_failed,
@@ -188,13 +189,16 @@ impl<S: Sys> Freeing<'_, S> {
         Ok(())
     }
 
-    fn on(&self, index: EntryIndex, entry: Entry) -> (State, OnLazyFree) {
-        on_lazy_free(entry.state(), self.region.facts(index, entry))
+    /// What is to be done, pinned blocks being left out.
+    #[inline]
+    fn on(&self, entry: Entry) -> (State, OnLazyFree) {
+        on_lazy_free(entry.state(), self.region.held(entry), Pinned::No)
     }
 
     /// Counts a block of which nothing is freed.
     fn skip(&mut self, index: EntryIndex) {
-        if let (_, OnLazyFree::Skip(why)) = self.on(index, self.region.table.get(index)) {
+        let (entry, pinned) = (self.region.table.get(index), self.region.pins.of(index));
+        if let (_, OnLazyFree::Skip(why)) = on_lazy_free(entry.state(), self.region.held(entry), pinned) {
             self.freed.skip(why, self.region.pool().block_size.bytes());
         }
     }
@@ -202,10 +206,7 @@ impl<S: Sys> Freeing<'_, S> {
     /// Entries that one write-protection may cover: one system call, one pass.
     fn run(&mut self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
         let region = self.region;
-        let is_freed = |index: &usize| {
-            let index = EntryIndex(*index);
-            !matches!(self.on(index, region.table.get(index)).1, OnLazyFree::Skip(_))
-        };
+        let is_freed = |index: &usize| !matches!(self.on(region.table.get(EntryIndex(*index))).1, OnLazyFree::Skip(_));
         let ends = (entries.clone().find(is_freed), entries.clone().rfind(is_freed));
         let (Some(first), Some(last)) = ends else {
             entries.for_each(|index| self.skip(EntryIndex(index)));
@@ -219,9 +220,10 @@ impl<S: Sys> Freeing<'_, S> {
     }
 
     /// What becomes of an entry whose block has lost the right to be written, if `right` says so.
+    #[inline]
     fn free(&mut self, index: EntryIndex, entry: Entry, right: Right) -> Entry {
         let bytes = self.region.pool().block_size.bytes();
-        match (self.on(index, entry), right) {
+        match (self.on(entry), right) {
             ((next, OnLazyFree::ForbidWrites), Right::Granted) => {
                 self.freed.freed += bytes;
                 entry.in_state(next)
@@ -270,7 +272,8 @@ impl<S: Sys> Freeing<'_, S> {
         let window = region.table.lock(index);
         let publishing = region.lock.shared();
         let entry = region.table.get(index);
-        let next = match on_lazy_free_part(entry.state(), region.facts(index, entry)) {
+        let (held, pinned) = (region.held(entry), region.pins.of(index));
+        let next = match on_lazy_free_part(entry.state(), held, pinned, region.pool().sys.merging()) {
             (_, OnLazyFree::Skip(why)) => {
                 self.freed.skip(why, part.len());
                 return Ok(());

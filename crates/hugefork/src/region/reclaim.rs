@@ -110,9 +110,11 @@ impl<S: Sys> Reclaim<'_, S> {
 
     fn on(&self, index: EntryIndex) -> OnReclaim {
         let entry = self.region.table.get(index);
-        let facts = self.region.facts(index, entry);
-        let on = on_reclaim(entry.state(), facts).1;
-        debug_assert!(!facts.pinned || on == OnReclaim::Nothing, "a pinned block is writable, and no more");
+        let on = on_reclaim(entry.state(), self.region.held(entry)).1;
+        debug_assert!(
+            !self.region.pins.has(index) || on == OnReclaim::Nothing,
+            "a pinned block is writable, and no more"
+        );
         on
     }
 

@@ -22,7 +22,7 @@ use crate::pool::lineage::{Derived, RegionId};
 use crate::pool::shortage::Found;
 use crate::stats::counters::count;
 use crate::sys::{Shows, Sys};
-use crate::table::transition::{Event, OnRevoke, on_revoke};
+use crate::table::transition::{Event, OnRevoke, Owner, on_revoke};
 use crate::table::{Entry, Locked, WindowsGuard};
 use crate::units::{BlockId, EntryIndex};
 
@@ -145,7 +145,7 @@ impl<S: Sys> RegionCore<S> {
         if entry.block() != Some(block) {
             return OnRevoke::Nothing;
         }
-        on_revoke(entry.state(), self.facts(index, entry)).1
+        on_revoke(entry.state(), self.table.reservation(index), Owner::Region).1
     }
 
     fn hide(&self, locked: Locked<'_>, index: EntryIndex) -> bool {

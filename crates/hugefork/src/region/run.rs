@@ -66,9 +66,8 @@ impl<'a, S: Sys> Fault<'a, S> {
         let (region, budget) = (self.region, self.region.pool().sys.budget());
         let is_lazy = |entry: Entry| matches!(entry, Entry::Lazy(_));
         let is_alike = |other: Entry, by: isize| {
-            let facts = region.facts(self.index, other);
             let follows = |block| entry.block().is_some_and(|own| own.is_by(by, block));
-            on_write(other.state(), facts).1 == OnWrite::AllowWrites
+            on_write(other.state(), region.held(other)).1 == OnWrite::AllowWrites
                 && is_lazy(other) == is_lazy(entry)
                 && other.block().is_some_and(follows)
         };

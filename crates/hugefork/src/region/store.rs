@@ -59,6 +59,7 @@ impl<S: Sys> RegionCore<S> {
 
 impl<S: Sys> Run<'_, S> {
     /// The next entry as it was.
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn look(&mut self, index: EntryIndex) -> Entry {
         let old = self.region.table.get(index);
         self.before.add(self.shown.face_of(index, old));
@@ -66,6 +67,7 @@ impl<S: Sys> Run<'_, S> {
     }
 
     /// The next entry as it is.
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put(&mut self, index: EntryIndex, old: Entry, new: Entry) {
         debug_assert!(allows(self.event, old.state(), new.state()), "the table has no such way");
         if old != new {
@@ -81,6 +83,7 @@ impl<S: Sys> Run<'_, S> {
 }
 
 impl<S: Sys> RegionCore<S> {
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn store_one(&self, index: EntryIndex, old: Entry, new: Entry, sums: &mut Sums) {
         self.table.set(index, new);
         let is_lazy = |entry| isize::from(matches!(entry, Entry::Lazy(_)));
@@ -108,6 +111,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Lets go of what `old` held. An entry that was promised a block keeps one reserved when it becomes zero: its own if nobody
     /// else holds that, or another in its place, if there is one.
+    #[inline(never)]
     fn leave(&self, index: EntryIndex, old: Entry, is_now_zero: bool, sums: &mut Sums) {
         let (pool, Some(block)) = (self.pool(), old.block()) else { return };
         if matches!(old, Entry::Split(_)) && !self.forget_pages(index, block) {

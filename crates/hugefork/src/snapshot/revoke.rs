@@ -10,7 +10,7 @@ use crate::mapping::edges::Shown;
 use crate::pool::holders::{Ask, Holder, LetGo};
 use crate::pool::lineage::{Derived, RegionId};
 use crate::sys::{Access, Shows, Sys};
-use crate::table::transition::{Facts, OnRevoke, on_revoke};
+use crate::table::transition::{OnRevoke, Owner, on_revoke};
 use crate::table::{Entry, Locked, Reserved};
 use crate::units::{BlockId, EntryIndex};
 
@@ -20,9 +20,7 @@ impl<S: Sys> SnapshotCore<S> {
         if !self.holds(index, block) {
             return OnRevoke::Nothing;
         }
-        let reserved = self.entries.is_reserved(index);
-        let facts = Facts { alone: false, reserved, pinned: false, divisible: false, frozen: true };
-        on_revoke(self.entries.get(index).state(), facts).1
+        on_revoke(self.entries.get(index).state(), self.entries.reservation(index), Owner::Snapshot).1
     }
 
     /// Stores another entry, and shows what it says if the bytes are visible anywhere. False if that cannot be done.

@@ -34,6 +34,7 @@ impl Entries {
         size_of_val(&*self.words)
     }
 
+    #[inline]
     pub(crate) fn get(&self, index: EntryIndex) -> Entry {
         Entry::decode(self.words[index.0].load(Ordering::Acquire))
     }
@@ -44,6 +45,7 @@ impl Entries {
     }
 
     /// Stores an entry; what is reserved for it stays reserved.
+    #[inline]
     pub(crate) fn set(&self, index: EntryIndex, entry: Entry) {
         let word = &self.words[index.0];
         word.store(entry.encode() | word.load(Ordering::Relaxed) & RESERVED, Ordering::Release);
@@ -54,11 +56,19 @@ impl Entries {
         self.words.iter().filter(|word| word.load(Ordering::Relaxed) & RESERVED != 0).count()
     }
 
+    /// Whether a block is reserved for the entry.
+    #[inline]
+    pub(crate) fn reservation(&self, index: EntryIndex) -> Reserved {
+        if self.is_reserved(index) { Reserved::Yes } else { Reserved::No }
+    }
+
+    #[inline]
     pub(crate) fn is_reserved(&self, index: EntryIndex) -> bool {
         self.words[index.0].load(Ordering::Relaxed) & RESERVED != 0
     }
 
     /// Notes whether a block is reserved for the entry; the entry itself stays. True if that is new.
+    #[inline]
     pub(crate) fn set_reserved(&self, index: EntryIndex, reserved: Reserved) -> bool {
         let word = &self.words[index.0];
         let before = word.load(Ordering::Relaxed);

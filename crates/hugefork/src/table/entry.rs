@@ -64,6 +64,7 @@ pub(super) const RESERVED: u32 = 1 << 31;
 
 impl Entry {
     /// The block, if there is one.
+    #[inline]
     pub(crate) fn block(self) -> Option<BlockId> {
         match self {
             Entry::Zero | Entry::Revoked => None,
@@ -76,6 +77,7 @@ impl Entry {
     }
 
     /// The state, without the block.
+    #[inline]
     pub(crate) fn state(self) -> State {
         match self {
             Entry::Zero => State::Zero,
@@ -89,6 +91,7 @@ impl Entry {
     }
 
     /// The same entry in another state, with its block if that state has one.
+    #[inline]
     pub(crate) fn in_state(self, state: State) -> Entry {
         let Some(block) = self.block() else { return self };
         match state {
@@ -103,6 +106,7 @@ impl Entry {
     }
 
     /// What its addresses show; `None`: each page what it is.
+    #[inline]
     pub(crate) fn shows(self) -> Option<Shows<BlockId>> {
         match self {
             Entry::Zero => Some(Shows::Zeros),
@@ -116,14 +120,17 @@ impl Entry {
     }
 
     /// Whether this region's own writes are in the block, so that others have it from here.
+    #[inline]
     pub(crate) fn is_owner(self) -> bool {
         matches!(self, Entry::Private(_) | Entry::Shared(_) | Entry::Lazy(_) | Entry::Split(_))
     }
 
+    #[inline]
     pub(super) fn encode(self) -> u32 {
         (self.state() as u32) << STATE_SHIFT | self.block().map_or(0, |block| block.0)
     }
 
+    #[inline]
     pub(super) fn decode(word: u32) -> Entry {
         let block = BlockId(word & BLOCK_MASK);
         match word >> STATE_SHIFT & STATE_MASK {

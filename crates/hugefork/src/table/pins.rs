@@ -8,6 +8,13 @@ use super::locked::Locked;
 use crate::own::{self, Boxed};
 use crate::units::EntryIndex;
 
+/// Whether a block is pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pinned {
+    Yes,
+    No,
+}
+
 /// How often each block of a region is pinned: one byte each, got at the first pin.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
@@ -26,8 +33,15 @@ impl Pins {
     }
 
     /// Whether the block at `index` is pinned.
+    #[inline]
     pub(crate) fn has(&self, index: EntryIndex) -> bool {
         self.counts.get().is_some_and(|counts| counts[index.0].load(Ordering::Relaxed) > 0)
+    }
+
+    /// The same, for transition.rs.
+    #[inline]
+    pub(crate) fn of(&self, index: EntryIndex) -> Pinned {
+        if self.has(index) { Pinned::Yes } else { Pinned::No }
     }
 
     /// The runs of `entries` that are not pinned, in order. Under a lock that keeps pins as they are.

@@ -19,21 +19,35 @@
 //!
 //! The entries of a snapshot are `Zero`, `Borrowed` and `Revoked`: nothing of it is ever written.
 
+use super::entries::Reserved;
 use super::entry::State;
+use super::pins::Pinned;
+use crate::sys::Merging;
 
-/// What matters beside the state.
+/// Who else holds an entry's block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    Alone,
+    ByOthersToo,
+}
+
+/// Whose an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Region,
+    Snapshot,
+}
+
+/// All that matters beside the state. Each event asks for what matters to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// Nobody else holds the entry's block.
-    pub(crate) alone: bool,
-    /// A block is reserved for the entry.
-    pub(crate) reserved: bool,
-    /// The block is pinned. Only a `Private` one is.
-    pub(crate) pinned: bool,
-    /// A block can be treated page by page: not on hugetlb.
-    pub(crate) divisible: bool,
-    /// The entry is a snapshot's.
-    pub(crate) frozen: bool,
+    pub(crate) held: Held,
+    pub(crate) reserved: Reserved,
+    /// Only a `Private` block is.
+    pub(crate) pinned: Pinned,
+    /// Whether a block can be treated page by page.
+    pub(crate) merging: Merging,
+    pub(crate) owner: Owner,
 }
 
 /// What a write needs.
@@ -160,13 +174,15 @@ pub(crate) enum OnDrop {
 }
 
 /// A write: a fault's, or one that a call prepares for.
-pub(crate) const fn on_write(state: State, facts: Facts) -> (State, OnWrite) {
-    match (state, facts.alone) {
+pub(crate) const fn on_write(state: State, held: Held) -> (State, OnWrite) {
+    match (state, held) {
         (State::Zero, _) => (State::Private, OnWrite::GiveZeroed),
         (State::Private, _) => (State::Private, OnWrite::Nothing),
-        (State::Shared | State::Borrowed | State::Lazy, true) => (State::Private, OnWrite::AllowWrites),
-        (State::Split, true) => (State::Split, OnWrite::AllowPage),
-        (State::Shared | State::Borrowed | State::Lazy | State::Split, false) => (State::Private, OnWrite::Copy),
+        (State::Shared | State::Borrowed | State::Lazy, Held::Alone) => (State::Private, OnWrite::AllowWrites),
+        (State::Split, Held::Alone) => (State::Split, OnWrite::AllowPage),
+        (State::Shared | State::Borrowed | State::Lazy | State::Split, Held::ByOthersToo) => {
+            (State::Private, OnWrite::Copy)
+        }
         (State::Revoked, _) => (State::Revoked, OnWrite::Refuse),
     }
 }
@@ -180,47 +196,55 @@ pub(crate) const fn is_readable(state: State) -> bool {
 }
 
 /// A fork or snapshot of the region.
-pub(crate) const fn on_share(state: State, facts: Facts) -> (State, OnShare) {
-    match state {
-        State::Zero => (State::Zero, OnShare::Nothing),
-        State::Private if facts.pinned => (State::Private, OnShare::GiveCopy),
-        State::Private => (State::Shared, OnShare::Share),
-        State::Shared | State::Borrowed | State::Lazy => (state, OnShare::Share),
-        State::Split => (State::Split, OnShare::FillAndShare),
-        State::Revoked => (State::Revoked, OnShare::Refuse),
+pub(crate) const fn on_share(state: State, pinned: Pinned) -> (State, OnShare) {
+    match (state, pinned) {
+        (State::Zero, _) => (State::Zero, OnShare::Nothing),
+        (State::Private, Pinned::Yes) => (State::Private, OnShare::GiveCopy),
+        (State::Private, Pinned::No) => (State::Shared, OnShare::Share),
+        (State::Shared | State::Borrowed | State::Lazy, _) => (state, OnShare::Share),
+        (State::Split, _) => (State::Split, OnShare::FillAndShare),
+        (State::Revoked, _) => (State::Revoked, OnShare::Refuse),
     }
 }
 
 /// `discard` of the whole block. Of a part: a write first, and zeros in place.
-pub(crate) const fn on_discard(state: State, facts: Facts) -> (State, OnDiscard) {
-    match state {
-        State::Zero => (State::Zero, OnDiscard::Nothing),
-        State::Private if facts.pinned => (State::Private, OnDiscard::ZeroInPlace),
-        State::Private | State::Shared | State::Borrowed | State::Lazy | State::Split | State::Revoked => {
-            (State::Zero, OnDiscard::ShowZeros)
-        }
+pub(crate) const fn on_discard(state: State, pinned: Pinned) -> (State, OnDiscard) {
+    match (state, pinned) {
+        (State::Zero, _) => (State::Zero, OnDiscard::Nothing),
+        (State::Private, Pinned::Yes) => (State::Private, OnDiscard::ZeroInPlace),
+        (
+            State::Private | State::Shared | State::Borrowed | State::Lazy | State::Split | State::Revoked,
+            Pinned::Yes | Pinned::No,
+        ) => (State::Zero, OnDiscard::ShowZeros),
     }
 }
 
 /// `lazy_free` of the whole block.
-pub(crate) const fn on_lazy_free(state: State, facts: Facts) -> (State, OnLazyFree) {
-    match state {
-        State::Zero | State::Lazy => (state, OnLazyFree::Skip(Skipped::Already)),
-        State::Private if facts.pinned => (state, OnLazyFree::Skip(Skipped::Pinned)),
-        State::Private => (State::Lazy, OnLazyFree::ForbidWrites),
-        State::Shared | State::Borrowed if facts.alone => (State::Lazy, OnLazyFree::ForbidWrites),
-        State::Split if facts.alone => (State::Split, OnLazyFree::ForbidPages),
-        State::Shared | State::Borrowed | State::Split => (state, OnLazyFree::Skip(Skipped::Shared)),
-        State::Revoked => (state, OnLazyFree::Skip(Skipped::Revoked)),
+pub(crate) const fn on_lazy_free(state: State, held: Held, pinned: Pinned) -> (State, OnLazyFree) {
+    match (state, held, pinned) {
+        (State::Zero | State::Lazy, _, _) => (state, OnLazyFree::Skip(Skipped::Already)),
+        (State::Private, _, Pinned::Yes) => (state, OnLazyFree::Skip(Skipped::Pinned)),
+        (State::Private, _, Pinned::No) => (State::Lazy, OnLazyFree::ForbidWrites),
+        (State::Shared | State::Borrowed, Held::Alone, _) => (State::Lazy, OnLazyFree::ForbidWrites),
+        (State::Split, Held::Alone, _) => (State::Split, OnLazyFree::ForbidPages),
+        (State::Shared | State::Borrowed | State::Split, Held::ByOthersToo, _) => {
+            (state, OnLazyFree::Skip(Skipped::Shared))
+        }
+        (State::Revoked, _, _) => (state, OnLazyFree::Skip(Skipped::Revoked)),
     }
 }
 
 /// `lazy_free` of a part of the block.
-pub(crate) const fn on_lazy_free_part(state: State, facts: Facts) -> (State, OnLazyFree) {
-    match on_lazy_free(state, facts) {
-        (_, OnLazyFree::ForbidWrites) if !facts.divisible => (state, OnLazyFree::Skip(Skipped::Indivisible)),
-        (_, OnLazyFree::ForbidWrites | OnLazyFree::ForbidPages) => (State::Split, OnLazyFree::ForbidPages),
-        (_, skipped @ OnLazyFree::Skip(_)) => (state, skipped),
+pub(crate) const fn on_lazy_free_part(
+    state: State,
+    held: Held,
+    pinned: Pinned,
+    merging: Merging,
+) -> (State, OnLazyFree) {
+    match (on_lazy_free(state, held, pinned).1, merging) {
+        (OnLazyFree::ForbidWrites, Merging::Separate) => (state, OnLazyFree::Skip(Skipped::Indivisible)),
+        (OnLazyFree::ForbidWrites | OnLazyFree::ForbidPages, _) => (State::Split, OnLazyFree::ForbidPages),
+        (skipped @ OnLazyFree::Skip(_), _) => (state, skipped),
     }
 }
 
@@ -234,22 +258,24 @@ pub(crate) const fn on_cancel(state: State) -> (State, OnCancel) {
 }
 
 /// Reclaim of what was lazily freed.
-pub(crate) const fn on_reclaim(state: State, facts: Facts) -> (State, OnReclaim) {
-    match state {
-        State::Lazy if facts.alone => (State::Zero, OnReclaim::ShowZeros),
-        State::Split if facts.alone => (State::Split, OnReclaim::DropPages),
-        State::Lazy | State::Split => (state, OnReclaim::Wait),
-        State::Zero | State::Private | State::Shared | State::Borrowed | State::Revoked => (state, OnReclaim::Nothing),
+pub(crate) const fn on_reclaim(state: State, held: Held) -> (State, OnReclaim) {
+    match (state, held) {
+        (State::Lazy, Held::Alone) => (State::Zero, OnReclaim::ShowZeros),
+        (State::Split, Held::Alone) => (State::Split, OnReclaim::DropPages),
+        (State::Lazy | State::Split, Held::ByOthersToo) => (state, OnReclaim::Wait),
+        (State::Zero | State::Private | State::Shared | State::Borrowed | State::Revoked, _) => {
+            (state, OnReclaim::Nothing)
+        }
     }
 }
 
 /// The region that wrote the block asks for it back.
-pub(crate) const fn on_revoke(state: State, facts: Facts) -> (State, OnRevoke) {
-    match state {
-        State::Borrowed if !facts.reserved => (State::Revoked, OnRevoke::Hide),
-        State::Borrowed if facts.frozen => (State::Borrowed, OnRevoke::CopyIntoReserved),
-        State::Borrowed => (State::Private, OnRevoke::CopyIntoReserved),
-        State::Zero | State::Private | State::Shared | State::Lazy | State::Split | State::Revoked => {
+pub(crate) const fn on_revoke(state: State, reserved: Reserved, owner: Owner) -> (State, OnRevoke) {
+    match (state, reserved, owner) {
+        (State::Borrowed, Reserved::No, _) => (State::Revoked, OnRevoke::Hide),
+        (State::Borrowed, Reserved::Yes, Owner::Snapshot) => (State::Borrowed, OnRevoke::CopyIntoReserved),
+        (State::Borrowed, Reserved::Yes, Owner::Region) => (State::Private, OnRevoke::CopyIntoReserved),
+        (State::Zero | State::Private | State::Shared | State::Lazy | State::Split | State::Revoked, _, _) => {
             (state, OnRevoke::Nothing)
         }
     }
@@ -266,12 +292,13 @@ pub(crate) const fn on_pin(state: State) -> (State, OnPin) {
 }
 
 /// The region or snapshot goes.
-pub(crate) const fn on_drop(state: State, facts: Facts) -> OnDrop {
-    match state {
-        State::Zero | State::Revoked => OnDrop::Nothing,
-        State::Private if facts.pinned => OnDrop::Leak,
-        State::Private | State::Shared | State::Borrowed | State::Lazy => OnDrop::Release,
-        State::Split => OnDrop::ReleasePages,
+pub(crate) const fn on_drop(state: State, pinned: Pinned) -> OnDrop {
+    match (state, pinned) {
+        (State::Zero | State::Revoked, _) => OnDrop::Nothing,
+        (State::Private, Pinned::Yes) => OnDrop::Leak,
+        (State::Private, Pinned::No) => OnDrop::Release,
+        (State::Shared | State::Borrowed | State::Lazy, _) => OnDrop::Release,
+        (State::Split, _) => OnDrop::ReleasePages,
     }
 }
 
@@ -329,24 +356,24 @@ pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Wo
     let is_split = matches!(state, State::Split);
     match event {
         Event::Write => {
-            let (next, work) = on_write(state, facts);
+            let (next, work) = on_write(state, facts.held);
             (next, Work::Write(work))
         }
         Event::Read => (state, if is_readable(state) { Work::Nothing } else { Work::Refuse }),
         Event::Snapshot | Event::Fork => {
-            let (next, work) = on_share(state, facts);
+            let (next, work) = on_share(state, facts.pinned);
             (next, Work::Share(work))
         }
         Event::Discard => {
-            let (next, work) = on_discard(state, facts);
+            let (next, work) = on_discard(state, facts.pinned);
             (next, Work::Discard(work))
         }
         Event::LazyFree => {
-            let (next, work) = on_lazy_free(state, facts);
+            let (next, work) = on_lazy_free(state, facts.held, facts.pinned);
             (next, Work::LazyFree(work))
         }
         Event::LazyFreePart => {
-            let (next, work) = on_lazy_free_part(state, facts);
+            let (next, work) = on_lazy_free_part(state, facts.held, facts.pinned, facts.merging);
             (next, Work::LazyFree(work))
         }
         Event::Cancel => {
@@ -354,11 +381,11 @@ pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Wo
             (next, Work::Cancel(work))
         }
         Event::Reclaim => {
-            let (next, work) = on_reclaim(state, facts);
+            let (next, work) = on_reclaim(state, facts.held);
             (next, Work::Reclaim(work))
         }
         Event::Revoke => {
-            let (next, work) = on_revoke(state, facts);
+            let (next, work) = on_revoke(state, facts.reserved, facts.owner);
             (next, Work::Revoke(work))
         }
         Event::Pin => {
@@ -366,7 +393,7 @@ pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Wo
             (next, Work::Pin(work))
         }
         Event::Unpin => (state, Work::Nothing),
-        Event::Drop => (state, Work::Drop(on_drop(state, facts))),
+        Event::Drop => (state, Work::Drop(on_drop(state, facts.pinned))),
         Event::PagesWritable => (if is_split { State::Private } else { state }, Work::Nothing),
         Event::PagesLazy => (if is_split { State::Lazy } else { state }, Work::Nothing),
         Event::PagesDropped => (if is_split { State::Zero } else { state }, Work::Nothing),
@@ -427,11 +454,11 @@ impl Facts {
     /// One of them: each fact is a bit.
     pub(crate) const fn nth(bits: usize) -> Facts {
         Facts {
-            alone: bits & 1 != 0,
-            reserved: bits & 2 != 0,
-            pinned: bits & 4 != 0,
-            divisible: bits & 8 != 0,
-            frozen: bits & 16 != 0,
+            held: if bits & 1 != 0 { Held::Alone } else { Held::ByOthersToo },
+            reserved: if bits & 2 != 0 { Reserved::Yes } else { Reserved::No },
+            pinned: if bits & 4 != 0 { Pinned::Yes } else { Pinned::No },
+            merging: if bits & 8 != 0 { Merging::Merge } else { Merging::Separate },
+            owner: if bits & 16 != 0 { Owner::Snapshot } else { Owner::Region },
         }
     }
 }

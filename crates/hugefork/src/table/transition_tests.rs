@@ -146,7 +146,7 @@ fn no_event_shows_what_is_not_there() {
                 let has_block = |state| !matches!(state, State::Zero | State::Revoked);
                 let gives_one = event == Event::Write && state == State::Zero;
                 assert!(!has_block(next) || has_block(state) || gives_one, "{event:?} of {state:?} finds a block");
-                if state == State::Private && facts.pinned && event != Event::ProtectFailed {
+                if state == State::Private && facts.pinned == Pinned::Yes && event != Event::ProtectFailed {
                     assert_eq!(next, State::Private, "{event:?} moves a pinned block");
                 }
             }
