@@ -40,14 +40,12 @@ pub(crate) struct Edges {
 }
 
 impl Edges {
-    #[inline]
     pub(crate) fn add(&mut self, face: Face) {
         self.count += face.inner;
         self.end_at(face);
     }
 
     /// Counts the edge towards `face`, but not those inside of it.
-    #[inline]
     fn end_at(&mut self, face: Face) {
         if let Some(left) = self.left {
             self.count += usize::from(left != face.first);
@@ -90,20 +88,20 @@ impl<'a> Shown<'a> {
         Face { first, after, inner: blocks.saturating_sub(1) }
     }
 
-    /// What an entry shows. For every entry of every snapshot: this has to be quick.
-    #[inline]
-    pub(crate) fn face_of(&self, index: EntryIndex, entry: Entry) -> Face {
-        if let Entry::Split(block) = entry {
-            return self.face_of_pages(index, block, 0..self.size.bytes() / BASE_PAGE);
+    /// What entries show that are alike, from `start` on; the first of them is `first`.
+    pub(crate) fn face_of(&self, start: EntryIndex, count: usize, first: Entry) -> Face {
+        match first {
+            Entry::Split(block) => self.face_of_pages(start, block, 0..self.size.bytes() / BASE_PAGE),
+            Entry::Zero
+            | Entry::Private(_)
+            | Entry::Shared(_)
+            | Entry::Borrowed(_)
+            | Entry::Lazy(_)
+            | Entry::Revoked => {
+                let shows = first.shows().unwrap_or(Shows::Hidden);
+                self.face(self.in_pool(shows), self.size.len_of(count))
+            }
         }
-        let Some(block) = entry.block() else {
-            let all = if entry == Entry::Zero { ZEROS } else { HIDDEN };
-            return Face { first: all, after: all, inner: 0 };
-        };
-        let access = if matches!(entry, Entry::Private(_)) { Access::ReadWrite } else { Access::Read };
-        let first = key(self.size.len_of(block.index()), access);
-        let is_continued = self.merging == Merging::Merge;
-        Face { first, after: if is_continued { first + 2 * self.size.bytes() as u64 } else { NOTHING }, inner: 0 }
     }
 
     // Loops, and no closures: without optimisation each of those takes a place of its own on the handler's stack.
@@ -209,7 +207,7 @@ impl<'a> Shown<'a> {
     }
 
     fn get(&self, index: usize) -> Face {
-        self.face_of(EntryIndex(index), self.entries.get(EntryIndex(index)))
+        self.face_of(EntryIndex(index), 1, self.entries.get(EntryIndex(index)))
     }
 
     /// What counts the edges from `start` on, beginning with the one before it.
@@ -230,8 +228,9 @@ impl<'a> Shown<'a> {
     pub(crate) fn edges(&self, entries: Range<usize>) -> usize {
         let (mut edges, mut index) = (self.edges_from(entries.start), entries.start);
         while index < entries.end {
-            edges.add(self.get(index));
-            index += 1;
+            let count = self.entries.alike(index..entries.end);
+            edges.add(self.face_of(EntryIndex(index), count, self.entries.get(EntryIndex(index))));
+            index += count;
         }
         self.edges_to(edges, entries.end)
     }
@@ -266,7 +265,6 @@ fn with_access(key: u64, access: Access) -> u64 {
 }
 
 /// A place in the pool and what may be done there, as a number.
-#[inline]
 fn key(start: usize, access: Access) -> u64 {
     (start as u64) << 1 | u64::from(access == Access::ReadWrite)
 }
