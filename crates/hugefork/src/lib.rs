@@ -72,7 +72,7 @@ mod units;
 
 pub use api::builder::PoolBuilder;
 pub use api::machine;
-pub use api::pinned::Pinned;
+pub use api::pinned::{OwnedPin, Pinned};
 pub use api::pool::Pool;
 pub use api::region::Region;
 pub use api::snapshot::Snapshot;

@@ -3,21 +3,20 @@
 use std::fmt;
 use std::ops::Range;
 use std::panic::resume_unwind;
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::pinned::Pinned;
+use super::held::Held;
+use super::pinned::{OwnedPin, Pinned};
 use super::pool::{Pool, check_owner};
 use super::snapshot::Snapshot;
 use super::stats::RegionStats;
-use crate::fault::route::Routes;
+use crate::own::Counted;
 use crate::own::fixed::Fixed;
 use crate::region::core::RegionCore;
 use crate::region::lazy_free::LazyFreed;
 use crate::stats::counters;
 use crate::sys::linux::memory::Linux;
-use crate::sys::linux::owner;
 use crate::table::Entry;
 use crate::terms::advice::Advice;
 use crate::terms::error::RegionError;
@@ -49,22 +48,16 @@ use crate::units::BASE_PAGE;
 /// One line on standard error says why, and the thread gets `SIGBUS` at the address it wrote to, as it would from a
 /// mapped file that ran out of core. A `SIGBUS` handler may make room and return: the write is tried again.
 pub struct Region {
-    /// Taken out only to be left behind in a `fork(2)` child.
-    core: Option<Fixed<RegionCore<Linux>>>,
-    pool: Pool,
+    held: Counted<Held>,
 }
 
 impl Region {
     pub(crate) fn new(pool: Pool, core: Fixed<RegionCore<Linux>>) -> Region {
-        if let Some(routes) = Routes::get() {
-            // SAFETY: a fixed value; its addresses are forgotten when the region is dropped.
-            unsafe { routes.to_region(&core) };
-        }
-        Region { core: Some(core), pool }
+        Region { held: Held::new(pool, core) }
     }
 
     fn core(&self) -> &RegionCore<Linux> {
-        self.core.as_ref().expect("taken only when dropped")
+        self.held.core()
     }
 
     /// Length in bytes, a multiple of the block size.
@@ -75,7 +68,7 @@ impl Region {
 
     /// The pool that it takes its blocks from.
     pub fn pool(&self) -> &Pool {
-        &self.pool
+        &self.held.pool
     }
 
     /// The first byte, for reading. Aligned to the block size.
@@ -88,7 +81,7 @@ impl Region {
     ///
     /// Not in signal handlers: a handler that writes here may interrupt a thread that holds a lock which the write needs.
     pub fn as_mut_ptr(&self) -> *mut u8 {
-        ptr::with_exposed_provenance_mut(self.core().addresses.base())
+        self.held.at(0).as_ptr()
     }
 
     /// All bytes, for the one who has the region to itself. [`Region::writers`] gives parts to several threads, and
@@ -138,7 +131,7 @@ impl Region {
     pub fn populate_with(&self, threads: usize, progress: impl Fn(usize) + Sync) -> Result<(), RegionError> {
         const STEP: usize = 64 << 20;
         check_owner()?;
-        let step = STEP.max(self.pool.block_size().bytes());
+        let step = STEP.max(self.pool().block_size().bytes());
         let (next, done, failed) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
         let work = || -> Result<(), RegionError> {
             while !failed.load(Ordering::Relaxed) {
@@ -226,15 +219,18 @@ impl Region {
     /// # Errors
     /// [`RegionError::OutOfRange`], [`RegionError::TooManyPins`], and those of [`Region::prepare_write`]. Nothing is pinned then.
     pub fn pin(&self, range: Range<usize>) -> Result<Pinned<'_>, RegionError> {
-        check_owner()?;
-        self.core().pin(range.clone())?;
-        Ok(Pinned::new(self, range))
+        self.held.pin(range.clone())?;
+        Ok(Pinned::new(&self.held, range))
     }
 
-    pub(crate) fn unpin(&self, range: &Range<usize>) {
-        if !owner::is_forked_child() {
-            self.core().unpin(range);
-        }
+    /// As [`Region::pin`], with a guard that borrows nothing and keeps the memory of the region until it is dropped, even if the
+    /// region itself is dropped before. [`OwnedPin`] has the rules.
+    ///
+    /// # Errors
+    /// Those of [`Region::pin`].
+    pub fn pin_owned(&self, range: Range<usize>) -> Result<OwnedPin, RegionError> {
+        self.held.pin(range.clone())?;
+        Ok(OwnedPin::new(self.held.clone(), range))
     }
 
     /// Has `observer` told around every change of the memory behind this region, see [`Observer`]. Its forks have none.
@@ -273,7 +269,7 @@ impl Region {
     /// Those of [`Region::fork`], and [`RegionError::NotReservable`].
     pub fn fork_with(&self, options: RegionOptions) -> Result<Region, RegionError> {
         check_owner()?;
-        Ok(Region::new(self.pool.clone(), RegionCore::of_snapshot(&*self.core().freeze()?, options)?))
+        Ok(Region::new(self.pool().clone(), RegionCore::of_snapshot(&*self.core().freeze()?, options)?))
     }
 
     /// A copy of this region as it is now, which cannot be written to. Like [`Region::fork`], and cheaper by the
@@ -295,7 +291,7 @@ impl Region {
         if reserve == Reserve::Full {
             frozen.reserve()?;
         }
-        Ok(Snapshot::new(self.pool.clone(), frozen))
+        Ok(Snapshot::new(self.pool().clone(), frozen))
     }
 
     /// Tells hugefork how blocks will be used after the first write to each: that decides what is left in the cache, and
@@ -313,7 +309,7 @@ impl Region {
             shared += usize::from(matches!(entry, Entry::Shared(_) | Entry::Borrowed(_)));
             split += usize::from(matches!(entry, Entry::Split(_)));
         }
-        let size = self.pool.block_size().bytes();
+        let size = self.pool().block_size().bytes();
         let lazy = core.books.lazy_blocks.load(Ordering::Relaxed);
         RegionStats {
             blocks: core.table.len(),
@@ -385,19 +381,7 @@ impl fmt::Debug for Region {
         f.debug_struct("Region")
             .field("at", &self.as_ptr())
             .field("len", &self.len())
-            .field("pool", &self.pool.name())
+            .field("pool", &self.pool().name())
             .finish_non_exhaustive()
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        let Some(core) = self.core.take() else { return };
-        if owner::is_forked_child() {
-            // The memory is the parent's, and locks may be held by threads that did not come along.
-            std::mem::forget(core);
-        } else if let Some(routes) = Routes::get() {
-            routes.forget(core.addresses.base(), core.len());
-        }
     }
 }
