@@ -278,17 +278,21 @@ impl Region {
     /// # Errors
     /// Those of [`Region::fork`].
     pub fn snapshot(&self) -> Result<Snapshot, RegionError> {
-        self.snapshot_with(Reserve::None)
+        self.snapshot_with(RegionOptions::new())
     }
 
-    /// As [`Region::snapshot`]; with [`Reserve::Full`] nothing of it is ever taken away.
+    /// As [`Region::snapshot`], with a reservation: nothing of a snapshot with [`Reserve::Full`] is ever taken away.
     ///
     /// # Errors
-    /// Those of [`Region::fork`], and [`RegionError::NotReservable`].
-    pub fn snapshot_with(&self, reserve: Reserve) -> Result<Snapshot, RegionError> {
+    /// Those of [`Region::fork`], [`RegionError::NotReservable`], and [`RegionError::LimitOnSnapshot`] if the options limit what
+    /// copies may cost: a snapshot is not written to.
+    pub fn snapshot_with(&self, options: RegionOptions) -> Result<Snapshot, RegionError> {
         check_owner()?;
+        if options.limit.is_some() {
+            return Err(RegionError::LimitOnSnapshot);
+        }
         let frozen = self.core().freeze()?;
-        if reserve == Reserve::Full {
+        if options.reserve == Reserve::Full {
             frozen.reserve()?;
         }
         Ok(Snapshot::new(self.pool().clone(), frozen))

@@ -24,7 +24,7 @@ use super::region::Region;
 use super::snapshot::Snapshot;
 use super::stats::RegionStats;
 use crate::terms::error::RegionError;
-use crate::terms::options::{RegionOptions, Reserve};
+use crate::terms::options::RegionOptions;
 
 impl Region {
     /// All bytes as atomic words, for any number of threads that read and write, beside others that fork and snapshot. A
@@ -170,8 +170,8 @@ impl Snapshotter<'_> {
     ///
     /// # Errors
     /// Those of [`Region::snapshot_with`].
-    pub fn snapshot_with(&self, reserve: Reserve) -> Result<Snapshot, RegionError> {
-        self.region.snapshot_with(reserve)
+    pub fn snapshot_with(&self, options: RegionOptions) -> Result<Snapshot, RegionError> {
+        self.region.snapshot_with(options)
     }
 
     /// As [`Region::fork`].

@@ -185,6 +185,12 @@ pub enum RegionError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// A snapshot was to be limited in what its copies cost ([`RegionOptions::max_cow_bytes`](crate::RegionOptions::max_cow_bytes)).
+    #[error(
+        "a snapshot is not written to, so it has no copies that max_cow_bytes could limit: leave it out, or set it for the \
+         region or for a fork"
+    )]
+    LimitOnSnapshot,
     /// A part of this fork or snapshot was taken away by the region that it was made from, which had no other block left.
     #[error(
         "part of this fork or snapshot was taken away, since the pool was empty and the region that it was made from had to go \
@@ -284,6 +290,7 @@ impl RegionError {
             RegionError::Length(_)
             | RegionError::LargerThanPool { .. }
             | RegionError::OutOfRange { .. }
+            | RegionError::LimitOnSnapshot
             | RegionError::NotAView { .. } => ErrorKind::InvalidInput,
             RegionError::PoolFull { .. }
             | RegionError::NotReservable { .. }

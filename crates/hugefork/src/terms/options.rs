@@ -33,7 +33,8 @@ pub enum OnLimit {
     Fail,
 }
 
-/// How a region is made, see [`Pool::region_with`](crate::Pool::region_with).
+/// What a region, fork or snapshot is promised and may cost: [`Pool::region_with`](crate::Pool::region_with),
+/// [`Region::fork_with`](crate::Region::fork_with), [`Region::snapshot_with`](crate::Region::snapshot_with).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -42,6 +43,8 @@ pub enum OnLimit {
 /// let options = RegionOptions::new().reserve(Reserve::Full).max_cow_bytes(8 << 20, OnLimit::Revoke);
 /// let region = pool.region_with(16 << 20, options)?;
 /// assert_eq!(pool.stats().blocks_reserved, 8);
+/// let saved = region.snapshot_with(RegionOptions::new().reserve(Reserve::Full))?; // is never revoked
+/// # drop(saved);
 /// # Ok(())
 /// # }
 /// ```
@@ -58,7 +61,7 @@ impl RegionOptions {
         RegionOptions::default()
     }
 
-    /// Whether blocks are set aside for first writes; default [`Reserve::None`].
+    /// Whether blocks are set aside; default [`Reserve::None`].
     pub fn reserve(mut self, reserve: Reserve) -> RegionOptions {
         self.reserve = reserve;
         self
@@ -66,7 +69,8 @@ impl RegionOptions {
 
     /// The most bytes that forks and snapshots of the region may hold beside it: blocks that it wrote or discarded since
     /// and that they alone still hold. What a write does that would exceed it is `on_limit`. Rounded up to blocks; by
-    /// default there is no limit.
+    /// default there is no limit. Snapshots are not written to: [`Region::snapshot_with`](crate::Region::snapshot_with)
+    /// refuses a limit.
     pub fn max_cow_bytes(mut self, bytes: usize, on_limit: OnLimit) -> RegionOptions {
         self.limit = Some((bytes, on_limit));
         self
