@@ -80,6 +80,7 @@ pub use api::stats::{PoolStats, RegionStats};
 pub use api::transfer::TransferError;
 pub use api::views::Snapshotter;
 pub use fault::delivery::reinstall_fault_handler;
+pub use hugefork_kernels as kernels;
 pub use pool::ahead::SupplyStats;
 pub use pool::pressure::{PressureStats, PressureWatch};
 pub use pool::stock::{StockStats, ZeroedStock};

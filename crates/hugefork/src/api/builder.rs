@@ -1,28 +1,24 @@
-//! Building a pool: what is asked for, and what the machine grants.
-//!
-//! `Auto` prefers shmem huge pages to hugetlb. Both clear and copy at the same speed, but neighbouring shmem mappings
-//! merge, where hugetlb takes one of the process's 65530 mappings for each block and a snapshot write-protects each on
-//! its own; and hugetlb pages are set aside by hand for a program that counts on them (figures: docs/design.md).
+//! Building a pool: what is asked for.
 
 use std::sync::Arc;
 
-use super::pool::{Grant, Pool, Shared};
+use super::pool::{Pool, Shared};
 use crate::fault::delivery;
 use crate::fault::route::Routes;
 use crate::own::Counted;
 use crate::pool::ahead::{self, Ahead};
 use crate::pool::core::PoolCore;
 use crate::pool::kernels;
-use crate::pool::pressure::{PressureWatch, Watcher};
+use crate::pool::pressure::{NotWatched, PressureWatch, Watcher};
 use crate::pool::stock::{Stock, ZeroedStock};
-use crate::sys::linux::memory::{Dump, Kind, Linux};
+use crate::sys::linux::memory::Linux;
 use crate::sys::linux::schedule::lower_priority;
 use crate::sys::linux::stderr::say;
 use crate::sys::linux::{arena, owner, settings};
 use crate::sys::{Merging, Sys, SystemError};
-use crate::terms::backing::{Backing, Commit, CoreDump, Fallback, Granted, HugeBy};
+use crate::terms::backing::{Backing, Commit, CoreDump, Fallback, Granted};
 use crate::terms::error::BuildError;
-use crate::units::{BlockId, BlockSize, ByteSize, HUGE_PAGE};
+use crate::units::{BlockId, BlockSize, HUGE_PAGE};
 
 /// Describes a pool; [`PoolBuilder::build`] makes it.
 ///
@@ -40,12 +36,12 @@ use crate::units::{BlockId, BlockSize, ByteSize, HUGE_PAGE};
 #[must_use = "a builder does nothing until `build()` is called"]
 pub struct PoolBuilder {
     name: String,
-    capacity: usize,
-    block_size: BlockSize,
-    backing: Backing,
-    fallback: Fallback,
+    pub(super) capacity: usize,
+    pub(super) block_size: BlockSize,
+    pub(super) backing: Backing,
+    pub(super) fallback: Fallback,
     commit: Commit,
-    core_dump: CoreDump,
+    pub(super) core_dump: CoreDump,
     ahead: Option<usize>,
     zeroed_stock: Option<ZeroedStock>,
     pressure: Option<PressureWatch>,
@@ -214,7 +210,8 @@ impl PoolBuilder {
         });
         let watcher = self.pressure.and_then(|watch| {
             let started = Watcher::start(&core, &watch);
-            let say = |why: &String| say(format_args!("pool `{}` does not watch memory pressure: {why}", core.name));
+            let say =
+                |why: &NotWatched| say(format_args!("pool `{}` does not watch memory pressure: {why}", core.name));
             started.inspect_err(say).ok()
         });
         Ok(Pool { core, shared: Arc::new(Shared { grant, _workers: [keeper, supplier], watcher }) })
@@ -249,99 +246,6 @@ impl PoolBuilder {
             });
         }
         Ok(())
-    }
-
-    /// The first backing, from the one asked for downwards, that the machine grants.
-    fn find_memory(&self) -> Result<(Linux, Grant), BuildError> {
-        let candidates: &[Backing] = match self.backing {
-            Backing::Auto => &[Backing::ShmemHuge, Backing::Hugetlb, Backing::ShmemBase],
-            Backing::Hugetlb => &[Backing::Hugetlb, Backing::ShmemHuge, Backing::ShmemBase],
-            Backing::ShmemHuge => &[Backing::ShmemHuge, Backing::ShmemBase],
-            Backing::ShmemBase => &[Backing::ShmemBase],
-        };
-        let mut reasons: Vec<String> = Vec::new();
-        for (nth, &backing) in candidates.iter().enumerate() {
-            // Auto may take any of its candidates: each of them is what was asked for.
-            if nth > 0 && self.fallback == Fallback::Refused && self.backing != Backing::Auto {
-                break;
-            }
-            match self.try_backing(backing) {
-                Ok((memory, granted)) => {
-                    let fallback_reason = (!reasons.is_empty()).then(|| reasons.join("; "));
-                    return Ok((memory, Grant { granted, fallback_reason }));
-                }
-                Err(reason) => reasons.push(format!("{backing}: {reason}")),
-            }
-        }
-        Err(BuildError::BackingUnavailable { backing: self.backing, reason: reasons.join("; ") })
-    }
-
-    fn try_backing(&self, backing: Backing) -> Result<(Linux, Granted), String> {
-        match backing {
-            Backing::Hugetlb => self.try_hugetlb().map(|memory| (memory, Granted::Hugetlb)),
-            Backing::ShmemBase => {
-                let memory = self.open(Kind::ShmemBase).map_err(|error| error.to_string())?;
-                Ok((memory, Granted::ShmemBase))
-            }
-            Backing::ShmemHuge | Backing::Auto => self.try_shmem_huge(),
-        }
-    }
-
-    fn open(&self, kind: Kind) -> Result<Linux, SystemError> {
-        let dump = match self.core_dump {
-            CoreDump::LeftOut => Dump::LeftOut,
-            CoreDump::Included => Dump::Included,
-        };
-        Linux::new(kind, self.capacity, dump)
-    }
-
-    fn try_hugetlb(&self) -> Result<Linux, String> {
-        let pools = settings::hugetlb_pools();
-        // The largest page that a block is a whole number of, so that a block is as few pages as can be.
-        let fitting = pools
-            .iter()
-            .rev()
-            .find(|pool| self.block_size.bytes() >= pool.page && pool.available() >= self.capacity.div_ceil(pool.page));
-        let Some(pool) = fitting else {
-            let Some(smallest) = pools.first() else { return Err("this kernel has no hugetlb".to_owned()) };
-            if self.block_size.bytes() < smallest.page {
-                let page = ByteSize(smallest.page);
-                return Err(format!(
-                    "blocks of {} are smaller than its pages of {page}: take blocks of {page}",
-                    self.block_size
-                ));
-            }
-            let needed = self.capacity.div_ceil(smallest.page);
-            return Err(format!(
-                "{needed} free pages of {} are needed and {} are free: sysctl -w vm.nr_hugepages={}",
-                ByteSize(smallest.page),
-                smallest.available(),
-                smallest.total + needed - smallest.available().min(needed),
-            ));
-        };
-        self.open(Kind::Hugetlb { page: pool.page }).map_err(|error| error.to_string())
-    }
-
-    /// Makes the memory and looks whether a block of it really becomes huge: `shmem_enabled` may say `never`, and the
-    /// kernel then gives base pages without a word.
-    fn try_shmem_huge(&self) -> Result<(Linux, Granted), String> {
-        if self.capacity < HUGE_PAGE {
-            return Err(format!("the pool is smaller than one huge page ({})", ByteSize(HUGE_PAGE)));
-        }
-        let why = |error: SystemError| error.to_string();
-        for (collapse, by) in [(false, HugeBy::Setting), (true, HugeBy::Collapse)] {
-            let memory = self.open(Kind::ShmemHuge { collapse }).map_err(why)?;
-            memory.make_huge(0, HUGE_PAGE);
-            memory.obtain(0, HUGE_PAGE, 0).map_err(why)?;
-            if settings::mapped_huge(memory.direct_address()).is_some_and(|bytes| bytes > 0) {
-                return Ok((memory, Granted::ShmemHuge(by)));
-            }
-        }
-        let setting = settings::thp("shmem_enabled").unwrap_or_else(|| "not there: the kernel has no THP".to_owned());
-        Err(format!(
-            "shmem_enabled is {setting} and MADV_COLLAPSE gave no huge page (Linux 6.1 has it): \
-             echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"
-        ))
     }
 }
 

@@ -1,5 +1,6 @@
 //! What this machine offers hugefork, for `hugefork doctor` and for programs that log it at start-up.
 
+use std::io;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use super::pool::Pool;
 use crate::pool::kernels;
 use crate::pool::pressure::PressureWatch;
 use crate::sys::linux::memory::Linux;
+pub use crate::sys::linux::pressure::PressureError;
 use crate::sys::linux::{arena, memory, settings};
 use crate::terms::advice::Advice;
 use crate::terms::backing::{Backing, Commit, Fallback, Granted};
@@ -21,7 +23,7 @@ use crate::units::{BlockSize, HUGE_PAGE};
 pub const ADDRESSES: RangeInclusive<usize> = arena::TAKES;
 
 /// What this machine offers hugefork.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct Survey {
     /// `uname -r`.
@@ -47,16 +49,16 @@ pub struct Survey {
     /// Ways to clear and copy, and whether this processor and kernel offer each.
     pub primitives: Vec<(PrimitiveName, bool)>,
     /// What a small pool of each backing got, or why it got nothing.
-    pub backings: Vec<(Backing, Result<Granted, String>)>,
+    pub backings: Vec<(Backing, Result<Granted, BuildError>)>,
     /// What `Backing::Auto` chooses, and why not something better.
-    pub chosen: Result<(Granted, Option<String>), String>,
+    pub chosen: Result<(Granted, Option<String>), BuildError>,
     /// What the first write to a block costs with [`Backing::Auto`], or why it could not be tried.
-    pub first_write: Result<FirstWrite, String>,
+    pub first_write: io::Result<FirstWrite>,
     /// The file in which [`PoolBuilder::reclaim_under_pressure`](crate::PoolBuilder::reclaim_under_pressure) watches for
     /// pressure by default, or why none can be watched.
-    pub pressure: Result<PathBuf, String>,
+    pub pressure: Result<PathBuf, PressureError>,
     /// What was measured to choose how blocks are cleared and copied; empty if `HUGEFORK_KERNEL` pins it.
-    pub calibration: Vec<Candidate>,
+    pub calibration: Vec<Figure>,
     /// How blocks would be cleared.
     pub clear_kernel: Kernel,
     /// How blocks would be copied.
@@ -72,22 +74,6 @@ pub struct FirstWrite {
     pub late: Duration,
     /// Where it had its memory before.
     pub ready: Duration,
-}
-
-/// A way to clear or copy 2 MiB, as it was measured on this machine.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Candidate {
-    /// `clear` or `copy`.
-    pub work: String,
-    /// What comes after it: `near` use of 64 KiB, or of the `whole` block.
-    pub used: String,
-    /// Its name.
-    pub kernel: String,
-    /// Time for the work and the use; zero if there was no time left to measure it.
-    pub nanoseconds: u64,
-    /// Whether it is what hugefork uses.
-    pub chosen: bool,
 }
 
 /// The hugetlb pool of one page size.
@@ -123,15 +109,14 @@ pub fn survey() -> Survey {
     let chosen = kernels::choose::<Linux>(None).unwrap_or_else(|_| Kernels::default_for_this_cpu());
     let try_backing = |backing, fallback| {
         let block_size = BlockSize::MIB_2;
-        let pool = Pool::builder()
+        Pool::builder()
             .name("survey")
             .capacity(block_size.bytes())
             .block_size(block_size)
             .backing(backing)
             .fallback(fallback)
             .commit(Commit::Upfront)
-            .build();
-        pool.map_err(|error| error.to_string())
+            .build()
     };
     let fixed = [Backing::ShmemHuge, Backing::Hugetlb, Backing::ShmemBase];
     Survey {
@@ -157,20 +142,17 @@ pub fn survey() -> Survey {
             .map(|pool| (pool.backing(), pool.fallback_reason().map(str::to_owned))),
         first_write: first_write(),
         pressure: PressureWatch::new().try_out(),
-        calibration: kernels::calibration()
-            .map(|measured| measured.table().map(candidate).collect())
-            .unwrap_or_default(),
+        calibration: kernels::calibration().map(|measured| measured.table().collect()).unwrap_or_default(),
         clear_kernel: chosen.clear(HUGE_PAGE, Use::Near),
         copy_kernel: chosen.copy(HUGE_PAGE, Use::Near),
     }
 }
 
-fn first_write() -> Result<FirstWrite, String> {
-    let cost = |commit| median_first_write(commit).map_err(|error| error.to_string());
-    Ok(FirstWrite { late: cost(Commit::OnDemand)?, ready: cost(Commit::Upfront)? })
+fn first_write() -> io::Result<FirstWrite> {
+    Ok(FirstWrite { late: median_first_write(Commit::OnDemand)?, ready: median_first_write(Commit::Upfront)? })
 }
 
-fn median_first_write(commit: Commit) -> Result<Duration, Box<dyn std::error::Error>> {
+fn median_first_write(commit: Commit) -> io::Result<Duration> {
     const BLOCKS: usize = 16;
     let len = BLOCKS * HUGE_PAGE;
     let pool = Pool::builder().name("survey").capacity(len).commit(commit).obtain_ahead(0).build()?;
@@ -188,14 +170,4 @@ fn median_first_write(commit: Commit) -> Result<Duration, Box<dyn std::error::Er
         .collect();
     times.sort_unstable();
     Ok(times[BLOCKS / 2])
-}
-
-fn candidate(figure: Figure) -> Candidate {
-    Candidate {
-        work: format!("{:?}", figure.what).to_lowercase(),
-        used: format!("{:?}", figure.used).to_lowercase(),
-        kernel: figure.kernel.to_string(),
-        nanoseconds: figure.nanoseconds.unwrap_or(0),
-        chosen: figure.chosen,
-    }
 }

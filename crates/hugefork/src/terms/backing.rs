@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::error::BuildError;
+
 /// What a pool's memory should be made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -35,14 +37,12 @@ impl fmt::Display for Backing {
 }
 
 impl FromStr for Backing {
-    type Err = String;
+    type Err = BuildError;
 
     /// Reads `auto`, `hugetlb`, `shmem-thp` or `shmem-base`.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, BuildError> {
         let found = BACKINGS.iter().find(|(_, name)| *name == text);
-        found
-            .map(|(backing, _)| *backing)
-            .ok_or_else(|| format!("`{text}` is no backing: take auto, hugetlb, shmem-thp or shmem-base"))
+        found.map(|(backing, _)| *backing).ok_or_else(|| BuildError::UnknownBacking { text: text.to_owned() })
     }
 }
 

@@ -57,6 +57,13 @@ pub enum BuildError {
         /// Why, and what would change it.
         reason: String,
     },
+    /// Text that names no backing.
+    #[error("`{text}` is no backing: take auto, hugetlb, shmem-thp or shmem-base")]
+    #[non_exhaustive]
+    UnknownBacking {
+        /// The text.
+        text: String,
+    },
     /// The process may not have the addresses that regions live at.
     #[error(
         "could not set aside the addresses that regions live at ({source}): hugefork wants at least {}, without memory; \
@@ -264,9 +271,10 @@ impl From<RegionError> for io::Error {
 impl BuildError {
     fn kind(&self) -> ErrorKind {
         match self {
-            BuildError::Capacity(_) | BuildError::TooManyBlocks { .. } | BuildError::Setting { .. } => {
-                ErrorKind::InvalidInput
-            }
+            BuildError::Capacity(_)
+            | BuildError::TooManyBlocks { .. }
+            | BuildError::UnknownBacking { .. }
+            | BuildError::Setting { .. } => ErrorKind::InvalidInput,
             BuildError::BeyondTheMachine { .. }
             | BuildError::OutOfAddresses { .. }
             | BuildError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
