@@ -9,17 +9,14 @@
 //! device goes on writing to the physical page, past its protection, when a snapshot has come to share it. So the piece
 //! is pinned for them from the start, and a snapshot gets a copy of its blocks.
 
-use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
-
-use thiserror::Error;
 
 use super::pool::check_owner;
 use super::region::Region;
 use crate::sys::linux::descriptor::{self, Moves};
 use crate::sys::{SystemError, answer};
-use crate::terms::error::RegionError;
+use crate::terms::error::{RegionError, TransferError};
 use crate::units::HUGE_PAGE;
 
 /// What is prepared for the first call, and at least: a pipe holds as much. Of what comes after, as much as the last call
@@ -31,37 +28,6 @@ const UNPINNED: u32 = 3;
 
 /// After so many it is not the memory: the descriptor itself answers so.
 const MOST: u32 = 100;
-
-/// A transfer that ended before all of its range was done.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{reason}{}, after {done} bytes of the range were done", hint(.reason))]
-#[non_exhaustive]
-pub struct TransferError {
-    /// Bytes at the start of the range that were read or written all the same.
-    pub done: usize,
-    /// Why not more.
-    #[source]
-    pub reason: RegionError,
-}
-
-impl From<TransferError> for io::Error {
-    fn from(error: TransferError) -> io::Error {
-        io::Error::new(error.reason.kind(), error)
-    }
-}
-
-/// What to do about the answers that say the least.
-fn hint(reason: &RegionError) -> &'static str {
-    match reason {
-        RegionError::System(refused) => match refused.raw_os_error() {
-            answer::BAD_DESCRIPTOR => ": give a descriptor that is open, and open for this",
-            answer::NO_OFFSETS => ": what is no file has no offsets, use the method without `_at`",
-            answer::NOT_READY => ": wait until the descriptor is ready, then go on behind what is done",
-            _ => "",
-        },
-        _ => "",
-    }
-}
 
 impl Region {
     /// Reads from `fd` into `range` until it is full or the file ends, and returns how many bytes that were. Other threads may

@@ -64,7 +64,7 @@ impl SystemError {
     }
 }
 
-/// Answers that callers treat in ways of their own.
+/// Answers that callers treat in ways of their own, and those that they give.
 pub(crate) mod answer {
     pub(crate) const INTERRUPTED: i32 = libc::EINTR;
     pub(crate) const BAD_ADDRESS: i32 = libc::EFAULT;
@@ -72,6 +72,14 @@ pub(crate) mod answer {
     pub(crate) const NO_OFFSETS: i32 = libc::ESPIPE;
     pub(crate) const NOT_READY: i32 = libc::EAGAIN;
     pub(crate) const OUT_OF_MEMORY: i32 = libc::ENOMEM;
+
+    // What errors are in numbers where nothing else is understood.
+    pub(crate) const INVALID: i32 = libc::EINVAL;
+    pub(crate) const QUOTA: i32 = libc::EDQUOT;
+    pub(crate) const BUSY: i32 = libc::EBUSY;
+    pub(crate) const LOST: i32 = libc::EIO;
+    pub(crate) const EXISTS: i32 = libc::EEXIST;
+    pub(crate) const UNSUPPORTED: i32 = libc::EOPNOTSUPP;
 }
 
 /// The answers that hugefork's calls get, and the most common ones of transfers. libc's messages may be allocated.

@@ -5,8 +5,9 @@
 //! | [`SizeError`] | sizes that cannot be |
 //! | [`BuildError`] | [`PoolBuilder::build`](crate::PoolBuilder::build) |
 //! | [`RegionError`] | everything asked of a pool, region or snapshot afterwards |
+//! | [`TransferError`] | reading and writing files: how far it came, and a [`RegionError`] |
 //!
-//! Each becomes a [`std::io::Error`] by `?`: of the kind that fits, with the error itself inside
+//! Each has a code that stays (terms/code.rs), and becomes a [`std::io::Error`] by `?`: of the kind that fits, with the error itself inside
 //! ([`io::Error::get_ref`]).
 //!
 //! What goes wrong inside a page fault has nobody to return an error to: it is reported in one line on standard error
@@ -18,7 +19,7 @@ use std::ops::Range;
 use thiserror::Error;
 
 use super::backing::Backing;
-use crate::sys::SystemError;
+use crate::sys::{SystemError, answer};
 use crate::units::{BlockSize, ByteSize, SizeError};
 
 /// Why a pool could not be built.
@@ -250,9 +251,34 @@ pub enum RegionError {
     System(#[from] SystemError),
 }
 
+/// A transfer that ended before all of its range was done.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{reason}{}, after {done} bytes of the range were done", hint(.reason))]
+#[non_exhaustive]
+pub struct TransferError {
+    /// Bytes at the start of the range that were read or written all the same.
+    pub done: usize,
+    /// Why not more.
+    #[source]
+    pub reason: RegionError,
+}
+
+/// What to do about the answers that say the least.
+fn hint(reason: &RegionError) -> &'static str {
+    match reason {
+        RegionError::System(refused) => match refused.raw_os_error() {
+            answer::BAD_DESCRIPTOR => ": give a descriptor that is open, and open for this",
+            answer::NO_OFFSETS => ": what is no file has no offsets, use the method without `_at`",
+            answer::NOT_READY => ": wait until the descriptor is ready, then go on behind what is done",
+            _ => "",
+        },
+        _ => "",
+    }
+}
+
 impl From<SizeError> for io::Error {
     fn from(error: SizeError) -> io::Error {
-        io::Error::new(ErrorKind::InvalidInput, error)
+        io::Error::new(error.code().kind(), error)
     }
 }
 
@@ -268,19 +294,15 @@ impl From<RegionError> for io::Error {
     }
 }
 
+impl From<TransferError> for io::Error {
+    fn from(error: TransferError) -> io::Error {
+        io::Error::new(error.reason.kind(), error)
+    }
+}
+
 impl BuildError {
     fn kind(&self) -> ErrorKind {
-        match self {
-            BuildError::Capacity(_)
-            | BuildError::TooManyBlocks { .. }
-            | BuildError::UnknownBacking { .. }
-            | BuildError::Setting { .. } => ErrorKind::InvalidInput,
-            BuildError::BeyondTheMachine { .. }
-            | BuildError::OutOfAddresses { .. }
-            | BuildError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
-            BuildError::BackingUnavailable { .. } | BuildError::ForkedChild => ErrorKind::Unsupported,
-            BuildError::System(error) => error.kind(),
-        }
+        if let BuildError::System(refused) = self { refused.kind() } else { self.code().kind() }
     }
 }
 
@@ -293,25 +315,7 @@ impl RegionError {
         Ok(())
     }
 
-    pub(crate) fn kind(&self) -> ErrorKind {
-        match self {
-            RegionError::Length(_)
-            | RegionError::LargerThanPool { .. }
-            | RegionError::OutOfRange { .. }
-            | RegionError::LimitOnSnapshot
-            | RegionError::NotAView { .. } => ErrorKind::InvalidInput,
-            RegionError::PoolFull { .. }
-            | RegionError::NotReservable { .. }
-            | RegionError::OutOfMemory { .. }
-            | RegionError::TooManyMappings { .. }
-            | RegionError::OutOfAddresses { .. } => ErrorKind::OutOfMemory,
-            RegionError::CowLimit { .. } => ErrorKind::QuotaExceeded,
-            // No kind says that what was there is gone for good.
-            RegionError::Revoked => ErrorKind::Other,
-            RegionError::TooManyPins => ErrorKind::ResourceBusy,
-            RegionError::AlreadyObserved => ErrorKind::AlreadyExists,
-            RegionError::ForkedChild => ErrorKind::Unsupported,
-            RegionError::System(error) => error.kind(),
-        }
+    fn kind(&self) -> ErrorKind {
+        if let RegionError::System(refused) = self { refused.kind() } else { self.code().kind() }
     }
 }
