@@ -83,6 +83,16 @@ pub use hugefork_kernels as kernels;
 pub use pool::ahead::SupplyStats;
 pub use pool::pressure::{PressureStats, PressureWatch};
 pub use pool::stock::{StockStats, ZeroedStock};
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let mut region = pool.region(4 << 20)?;
+/// region.as_mut_slice()[..2 << 20].fill(1); // one block of two
+/// let came = region.lazy_free(0..4 << 20)?;
+/// assert_eq!((came.freed, came.already, came.skipped()), (2 << 20, 2 << 20, 0));
+/// # Ok(())
+/// # }
+/// ```
 pub use region::lazy_free::LazyFreed;
 pub use stats::counters::FaultStats;
 pub use stats::histogram::Histogram;

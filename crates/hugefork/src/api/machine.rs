@@ -22,7 +22,17 @@ use crate::units::{BlockSize, HUGE_PAGE};
 /// `RLIMIT_AS` allows.
 pub const ADDRESSES: RangeInclusive<usize> = arena::TAKES;
 
-/// What this machine offers hugefork.
+/// What this machine offers hugefork: the result of [`survey`].
+///
+/// ```
+/// let survey = hugefork::machine::survey();
+/// println!("{} with Linux {}", survey.cpu, survey.kernel);
+/// match &survey.chosen {
+///     Ok((granted, None)) => println!("pools are made of {granted}"),
+///     Ok((granted, Some(why))) => println!("pools are made of {granted}, since {why}"),
+///     Err(error) => println!("no pool can be built: {error}"),
+/// }
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Survey {
@@ -48,16 +58,18 @@ pub struct Survey {
     pub map_count: usize,
     /// Ways to clear and copy, and whether this processor and kernel offer each.
     pub primitives: Vec<(PrimitiveName, bool)>,
-    /// What a small pool of each backing got, or why it got nothing.
+    /// What a small pool of each backing was granted, or why it was not built.
     pub backings: Vec<(Backing, Result<Granted, BuildError>)>,
-    /// What `Backing::Auto` chooses, and why not something better.
+    /// What [`Backing::Auto`] chooses, and why nothing better; or why no pool could be built.
     pub chosen: Result<(Granted, Option<String>), BuildError>,
-    /// What the first write to a block costs with [`Backing::Auto`], or why it could not be tried.
+    /// What the first write to a block costs with [`Backing::Auto`], or why it could not be tried: a [`BuildError`] or
+    /// [`RegionError`](crate::RegionError), inside of an [`io::Error`].
     pub first_write: io::Result<FirstWrite>,
     /// The file in which [`PoolBuilder::reclaim_under_pressure`](crate::PoolBuilder::reclaim_under_pressure) watches for
     /// pressure by default, or why none can be watched.
     pub pressure: Result<PathBuf, PressureError>,
-    /// What was measured to choose how blocks are cleared and copied; empty if `HUGEFORK_KERNEL` pins it.
+    /// The times of the kernels that hugefork tried, to choose how it clears and copies blocks. Empty if `HUGEFORK_KERNEL` pins
+    /// them.
     pub calibration: Vec<Figure>,
     /// How blocks would be cleared.
     pub clear_kernel: Kernel,
@@ -66,6 +78,12 @@ pub struct Survey {
 }
 
 /// What the first write to a block of 2 MiB costs, the median of several.
+///
+/// ```
+/// if let Ok(cost) = hugefork::machine::survey().first_write {
+///     println!("{:?} with its memory, {:?} without", cost.ready, cost.late);
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct FirstWrite {
@@ -77,6 +95,12 @@ pub struct FirstWrite {
 }
 
 /// The hugetlb pool of one page size.
+///
+/// ```
+/// for pool in hugefork::machine::survey().hugetlb {
+///     println!("{} of {} pages of {} bytes are free", pool.available, pool.total, pool.page);
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Hugetlb {

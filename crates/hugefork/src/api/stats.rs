@@ -5,7 +5,22 @@ use crate::pool::pressure::PressureStats;
 use crate::pool::stock::StockStats;
 use crate::stats::counters::FaultStats;
 
-/// [`Region::stats`](crate::Region::stats).
+/// What a region has and what happened to it: [`Region::stats`](crate::Region::stats).
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let mut region = pool.region(4 << 20)?;
+/// region.as_mut_slice()[0] = 1;
+/// let saved = region.snapshot()?;
+/// let stats = region.stats();
+/// assert_eq!((stats.blocks, stats.blocks_present, stats.blocks_shared), (2, 1, 1));
+/// region.as_mut_slice()[0] = 2;
+/// assert_eq!(region.stats().cow_bytes, 2 << 20); // what the snapshot costs
+/// # drop(saved);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RegionStats {
@@ -36,7 +51,20 @@ pub struct RegionStats {
     pub faults: FaultStats,
 }
 
-/// [`Pool::stats`](crate::Pool::stats).
+/// What a pool has and what happened in it: [`Pool::stats`](crate::Pool::stats).
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let region = pool.region(4 << 20)?;
+/// region.populate()?;
+/// let stats = pool.stats();
+/// let used = stats.blocks - stats.blocks_free - stats.blocks_reserved;
+/// println!("{used} of {} blocks are in use, after {} faults", stats.blocks, stats.faults.faults());
+/// assert_eq!((used, stats.regions), (2, 1));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PoolStats {
@@ -66,7 +94,7 @@ pub struct PoolStats {
     pub pressure: PressureStats,
     /// Blocks whose release the kernel refused: out of use until the process ends, never handed out again.
     pub blocks_leaked: usize,
-    /// Living regions.
+    /// Regions that live, those that only an owned pin keeps among them.
     pub regions: usize,
     /// Bytes of metadata for the pool's blocks. The page tables of regions come on top, see [`RegionStats`].
     pub metadata_bytes: usize,

@@ -150,7 +150,27 @@ impl Region {
     }
 }
 
-/// Takes forks and snapshots of a region whose parts are being written to, see [`Region::writers_and_snapshots`].
+/// Takes forks and snapshots of a region while others write to its parts, see [`Region::writers_and_snapshots`].
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// use hugefork::{RegionError, Snapshot, Snapshotter};
+/// /// Runs beside the writers.
+/// fn save(state: Snapshotter<'_>) -> Result<Snapshot, RegionError> {
+///     println!("{} blocks", state.stats().blocks_present);
+///     state.snapshot()
+/// }
+/// let mut state = pool.region(4 << 20)?;
+/// // SAFETY: no part is lent to a system call.
+/// let (snapshots, mut parts) = unsafe { state.writers_and_snapshots(2)? };
+/// parts[1][7] = 1;
+/// let saved = save(snapshots)?;
+/// parts[1][7] = 2;
+/// assert_eq!(saved[(2 << 20) + 7], 1);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy)]
 pub struct Snapshotter<'a> {
     // Whatever is offered here must change no byte of the region.

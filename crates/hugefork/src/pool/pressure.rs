@@ -115,6 +115,16 @@ impl PressureWatch {
 }
 
 /// What watching for memory pressure came to.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let pressure = pool.stats().pressure;
+/// assert!(!pressure.running); // nobody has asked for it
+/// assert_eq!(pressure.bytes_reclaimed, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PressureStats {

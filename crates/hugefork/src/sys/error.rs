@@ -8,6 +8,20 @@ use std::io;
 /// the standard library gives such an answer.
 ///
 /// Prints as `mmap failed: out of memory (ENOMEM)`, without allocating: the fault handler writes it as well.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// use hugefork::RegionError;
+/// let region = pool.region(2 << 20)?;
+/// let file = std::fs::File::open("/proc/self/exe")?; // not open for writing
+/// match region.write_to(&file, 0..1).unwrap_err().reason {
+///     RegionError::System(refused) => assert_eq!((refused.call(), refused.raw_os_error()), ("write", 9)), // EBADF
+///     other => panic!("{other}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SystemError {
     call: &'static str,

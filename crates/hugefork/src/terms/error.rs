@@ -22,7 +22,15 @@ use super::backing::Backing;
 use crate::sys::{SystemError, answer};
 use crate::units::{BlockSize, ByteSize, SizeError};
 
-/// Why a pool could not be built.
+/// Why a pool could not be built. The message says what to change.
+///
+/// ```
+/// use hugefork::{BuildError, Pool};
+/// match Pool::builder().name("cache").capacity(1 << 48).build() {
+///     Err(BuildError::BeyondTheMachine { available, .. }) => println!("at most {available} bytes"),
+///     other => panic!("{other:?}"),
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -101,8 +109,22 @@ pub enum BuildError {
     System(#[from] SystemError),
 }
 
-/// Why a pool, region or snapshot could not do what was asked. Nothing has changed when one of these comes back, except
-/// where the method says so.
+/// Why a pool, region or snapshot could not do what was asked. The message says what to do. Nothing has changed, except where
+/// the method says so.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// use hugefork::RegionError;
+/// let (one, two) = (pool.region(4 << 20)?, pool.region(8 << 20)?);
+/// one.populate()?;
+/// match two.populate() {
+///     Err(error @ RegionError::PoolFull { .. }) => println!("{error}"), // … drop a fork or snapshot, discard a range, …
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RegionError {
@@ -199,10 +221,10 @@ pub enum RegionError {
          region or for a fork"
     )]
     LimitOnSnapshot,
-    /// A part of this fork or snapshot was taken away by the region that it was made from, which had no other block left.
+    /// The parent of this fork or snapshot has taken a part of it away, since it had no other block left.
     #[error(
-        "part of this fork or snapshot was taken away, since the pool was empty and the region that it was made from had to go \
-         on: make it with Reserve::Full, or build the pool with more capacity"
+        "part of this fork or snapshot was taken away, since the pool was empty and its parent had to go on: make it with \
+         Reserve::Full, or build the pool with more capacity"
     )]
     Revoked,
     /// A block is pinned as often as can be counted.
@@ -252,6 +274,18 @@ pub enum RegionError {
 }
 
 /// A transfer that ended before all of its range was done.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let region = pool.region(4 << 20)?;
+/// let full = std::fs::File::options().write(true).open("/dev/full")?;
+/// let error = region.write_to(&full, 0..4096).unwrap_err();
+/// assert_eq!(error.done, 0);
+/// assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::StorageFull);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{reason}{}, after {done} bytes of the range were done", hint(.reason))]
 #[non_exhaustive]

@@ -52,6 +52,13 @@ pub(crate) enum Signal {
 }
 
 /// Why memory pressure cannot be watched: the files that were tried, and what is wrong with each.
+///
+/// ```
+/// match hugefork::machine::survey().pressure {
+///     Ok(file) => println!("pools can watch {}", file.display()),
+///     Err(error) => println!("{}: {error}", error.code()), // pressure_unwatched: /proc/pressure/memory: open failed: …
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct PressureError {
     tried: Vec<(PathBuf, Unwatchable)>,
