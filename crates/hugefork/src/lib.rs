@@ -1,5 +1,5 @@
-//! Huge-page memory whose page faults are resolved in user space: demand-zero and copy-on-write of whole huge pages, with
-//! [`Region::fork`] and [`Region::snapshot`] in microseconds.
+//! Huge-page memory whose page faults are resolved in user space: demand-zero and copy-on-write of whole huge pages,
+//! with [`Region::fork`] and [`Region::snapshot`] in microseconds.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,14 +23,16 @@
 //!   writing thread.
 //! * [`Snapshot`]: a region at one moment, immutable, `&[u8]`.
 //!
-//! Several threads write to a region as atomic words ([`Region::as_atomic_u64s`]), each to a part ([`Region::writers`]), or by
-//! address. With the feature `bytemuck` regions and snapshots are slices of plain types. [`Region::read_from`] and
-//! [`Region::write_to`] are for files, pipes and sockets, [`Snapshot::write_to`] for everything that is `io::Write`.
+//! Several threads write to a region as atomic words ([`Region::as_atomic_u64s`]), each to a part
+//! ([`Region::writers`]), or by address. With the feature `bytemuck` regions and snapshots are slices of plain types.
+//! [`Region::read_from`] and [`Region::write_to`] are for files, pipes and sockets, [`Snapshot::write_to`] for
+//! everything that is `io::Write`. [`Region::pin`] and [`Region::pin_owned`] keep memory where it is for the kernel,
+//! for devices and for other languages.
 //!
 //! # When memory comes
-//! A block has no memory until it is first used, and to get 2 MiB takes ten times as long as the rest of the fault. By default
-//! a thread of the pool gets memory shortly before it is needed ([`PoolBuilder::obtain_ahead`]). A program that must not wait
-//! even once has all of it from the beginning:
+//! A block has no memory until it is first used, and the kernel takes ten times as long to give it as the rest of the
+//! fault takes. By default a thread of the pool gets memory shortly before it is needed
+//! ([`PoolBuilder::obtain_ahead`]). A program that must never wait for it takes all of it at the beginning:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -41,10 +43,15 @@
 //! ```
 //!
 //! # Process
-//! The first pool installs a `SIGSEGV` handler, which passes faults that are not hugefork's on to the one before it (see
-//! [`reinstall_fault_handler`] for the other order). Regions stay with the process: a child of plain `fork(2)` cannot
-//! see them, and its methods return [`RegionError::ForkedChild`], or panic with it where they hand out memory without a
-//! `Result`.
+//! The first pool installs a `SIGSEGV` handler, which passes faults that are not hugefork's on to the one before it
+//! (see [`reinstall_fault_handler`] for the other order). Regions stay with the process: a child of plain `fork(2)`
+//! cannot see them, and its methods return [`RegionError::ForkedChild`], or panic with it where they hand out memory
+//! without a `Result`.
+//!
+//! # Errors
+//! There is one type for each family: [`SizeError`], [`BuildError`], [`RegionError`], and [`TransferError`], which also
+//! says how far a transfer came. Each message says what to do, each error has an [`ErrorCode`] that never changes, and
+//! each becomes an `io::Error` by `?`.
 //!
 //! # Units
 //! Sizes and offsets are bytes. Needs Linux 5.14, x86-64 (aarch64: untested).

@@ -1,6 +1,7 @@
 //! Who imports whom: rooms point down, files go round in no circles, and one room alone talks to the system.
 //!
-//! Read from the sources, as they are written: a path counts for the file that it names, or for the deepest file on its way.
+//! Read from the sources, as they are written: a path counts for the file that it names, or for the deepest file on its
+//! way.
 
 #[path = "common/sources.rs"]
 mod sources;
@@ -11,7 +12,8 @@ use std::fs;
 use sources::{Module, Sources, crates, engine, is_for_tests};
 use syn::visit::{self, Visit};
 
-/// The engine's rooms, each below those that may import from it. What stands in one line may not import from each other.
+/// The engine's rooms, each below those that may import from it. What stands in one line may not import from each
+/// other.
 const ROOMS: [&[&str]; 10] = [
     &["units", "ranges"],
     &["sys"],

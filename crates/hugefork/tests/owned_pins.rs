@@ -52,8 +52,9 @@ impl Progress {
     }
 }
 
-/// Writes to the pinned bytes as `io_uring` would, behind the region's back: a number into the first word, by a store, and a
-/// page of one value behind the first page, by the kernel. In each round it looks whether its last ones are still there.
+/// Writes to the pinned bytes as `io_uring` would, behind the region's back: a number into the first word, by a store,
+/// and a page of one value behind the first page, by the kernel. In each round it looks whether its last ones are still
+/// there.
 fn start_device<'scope>(
     scope: &'scope Scope<'scope, '_>,
     pin: OwnedPin,

@@ -11,7 +11,8 @@ use syn::visit::{self, Visit};
 /// The public face of a crate.
 struct Face {
     sources: Sources,
-    /// What `lib.rs` re-exports, by name, and whether that line has an example; of a module that it re-exports, all that is in it.
+    /// What `lib.rs` re-exports, by name, and whether that line has an example; of a module that it re-exports, all
+    /// that is in it.
     exported: BTreeMap<String, bool>,
     /// Other crates that are reached through it.
     crates: BTreeSet<String>,

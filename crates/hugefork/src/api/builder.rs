@@ -72,50 +72,50 @@ impl Default for PoolBuilder {
 }
 
 impl PoolBuilder {
-    /// The name that messages call the pool by; default `unnamed`. Messages are lines, so control characters become `?`.
+    /// The name of the pool in messages; default `unnamed`. A message is one line, so control characters become `?`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into().replace(char::is_control, "?");
         self
     }
 
-    /// Bytes that the pool has at most, a multiple of the block size. There is no default.
+    /// The most bytes that the pool may have, a multiple of the block size. There is no default.
     pub fn capacity(mut self, bytes: usize) -> Self {
         self.capacity = bytes;
         self
     }
 
-    /// The unit in which memory is given, cleared and copied; default 2 MiB. Smaller blocks copy fewer bytes where writes after
-    /// a snapshot are sparse, but take more mappings and faults, and longer: 5 000 writes spread over 1 GiB 88 ms with blocks
-    /// of 64 KiB and 81 ms with 4 KiB, where 2 MiB take 61 ms.
+    /// The unit in which hugefork gives, clears and copies memory; default 2 MiB. Smaller blocks copy fewer bytes where
+    /// writes after a snapshot are sparse, but they take more mappings, more faults and more time: 5 000 writes spread
+    /// over 1 GiB take 88 ms with blocks of 64 KiB, 81 ms with 4 KiB, and 61 ms with 2 MiB.
     pub fn block_size(mut self, size: BlockSize) -> Self {
         self.block_size = size;
         self
     }
 
-    /// What the memory should be made of; default [`Backing::Auto`].
+    /// What the memory is to be made of; default [`Backing::Auto`].
     pub fn backing(mut self, backing: Backing) -> Self {
         self.backing = backing;
         self
     }
 
-    /// Whether something else will do; default [`Fallback::Allowed`].
+    /// Whether the pool may be built of something else; default [`Fallback::Allowed`].
     pub fn fallback(mut self, fallback: Fallback) -> Self {
         self.fallback = fallback;
         self
     }
 
-    /// When the memory is obtained; default [`Commit::OnDemand`].
+    /// When the pool gets its memory from the system; default [`Commit::OnDemand`].
     pub fn commit(mut self, commit: Commit) -> Self {
         self.commit = commit;
         self
     }
 
-    /// How many bytes of free blocks get their memory before they are used, where it is not all obtained
-    /// [up front](Commit::Upfront); 0: none. Default: 1 GiB, and 0 in pools of less than 128 MiB.
+    /// How many bytes of free blocks get their memory before they are used; 0 means none. Default: 1 GiB, and 0 in
+    /// pools of less than 128 MiB. Without effect with [`Commit::Upfront`].
     ///
-    /// A thread of the pool (`hugefork-ahead`) begins with the first write: it keeps memory ready for as many free blocks
-    /// as have been used so far, at least 16 MiB and at most `bytes`, and leaves an eighth of the machine's or control group's
-    /// memory alone. It sleeps, without a timer, while at least half of that is there.
+    /// A thread of the pool (`hugefork-ahead`) begins after the first write. It keeps memory ready for as many free
+    /// blocks as have been used so far, at least 16 MiB and at most `bytes`, and leaves an eighth of the memory of the
+    /// machine or control group alone. It sleeps, without a timer, while at least half of that is ready.
     /// [`PoolStats::supply`](crate::PoolStats) tells what it did.
     ///
     /// ```
@@ -132,27 +132,28 @@ impl PoolBuilder {
         self
     }
 
-    /// Whether region contents are part of a core dump; default [`CoreDump::LeftOut`].
+    /// Whether a core dump has the contents of regions; default [`CoreDump::LeftOut`].
     pub fn core_dump(mut self, core_dump: CoreDump) -> Self {
         self.core_dump = core_dump;
         self
     }
 
-    /// Clears used blocks in the background, so that first writes find them zero. Without this there is no thread for it.
+    /// Has a thread clear used blocks in the background, so that first writes find them zero. By default nothing does.
     ///
-    /// If the thread cannot be started the pool works without it and says so in one line on standard error;
+    /// If the thread cannot be started, the pool works without it and says so in one line on standard error;
     /// [`StockStats::running`](crate::StockStats) tells.
     pub fn zeroed_stock(mut self, stock: ZeroedStock) -> Self {
         self.zeroed_stock = Some(stock);
         self
     }
 
-    /// Gives memory back to the system when it is short: that of free blocks, and then that of what was
-    /// [lazily freed](crate::Region::lazy_free), which is dropped, oldest first. Without this only the program's own shortage
-    /// of blocks drops it. [`PressureWatch`] says what it takes and costs.
+    /// Gives memory back to the system when the system is short of it: first the memory of free blocks, then what was
+    /// [lazily freed](crate::Region::lazy_free), oldest first. By default only a pool that is short of blocks drops
+    /// that. [`PressureWatch`] says what it takes and costs.
     ///
-    /// Where pressure cannot be watched (no PSI, no permission), or where the pool got hugetlb pages, which stay with it, the
-    /// pool works without and says so in one line on standard error; [`PressureStats::running`](crate::PressureStats) tells.
+    /// Where pressure cannot be watched (no PSI, no permission), and for a pool of hugetlb pages, which stay with it,
+    /// the pool works without it and says so in one line on standard error;
+    /// [`PressureStats::running`](crate::PressureStats) tells.
     ///
     /// ```
     /// use hugefork::{Pool, PressureWatch};
@@ -170,11 +171,12 @@ impl PoolBuilder {
         self
     }
 
-    /// Builds the pool, and installs hugefork's fault handler if this is the first one of the process.
+    /// Builds the pool. The first one of a process also installs hugefork's `SIGSEGV` handler, and measures for some 7
+    /// ms which kernels clear and copy fastest.
     ///
     /// # Errors
-    /// Every [`BuildError`] says what to change: sizes that cannot be, a capacity beyond the machine or the control
-    /// group, a backing that is not to be had while a fallback is refused, no memory.
+    /// Any [`BuildError`]: a size that cannot be, a capacity beyond the machine or the control group, a backing that is
+    /// not to be had while a fallback is refused, no memory. Each says what to change.
     pub fn build(self) -> Result<Pool, BuildError> {
         if owner::is_forked_child() {
             return Err(BuildError::ForkedChild);

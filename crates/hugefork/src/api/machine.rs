@@ -18,8 +18,8 @@ use crate::terms::backing::{Backing, Commit, Fallback, Granted};
 use crate::terms::error::BuildError;
 use crate::units::{BlockSize, HUGE_PAGE};
 
-/// Bytes of addresses that a process needs for its regions, however many they are: the least, and what is taken where
-/// `RLIMIT_AS` allows.
+/// Bytes of addresses that a process sets aside for its regions, however many they are: from the least that it needs to
+/// what it takes where `RLIMIT_AS` allows.
 pub const ADDRESSES: RangeInclusive<usize> = arena::TAKES;
 
 /// What this machine offers hugefork: the result of [`survey`].
@@ -65,11 +65,11 @@ pub struct Survey {
     /// What the first write to a block costs with [`Backing::Auto`], or why it could not be tried: a [`BuildError`] or
     /// [`RegionError`](crate::RegionError), inside of an [`io::Error`].
     pub first_write: io::Result<FirstWrite>,
-    /// The file in which [`PoolBuilder::reclaim_under_pressure`](crate::PoolBuilder::reclaim_under_pressure) watches for
-    /// pressure by default, or why none can be watched.
+    /// The file in which [`PoolBuilder::reclaim_under_pressure`](crate::PoolBuilder::reclaim_under_pressure) watches
+    /// for pressure by default, or why none can be watched.
     pub pressure: Result<PathBuf, PressureError>,
-    /// The times of the kernels that hugefork tried, to choose how it clears and copies blocks. Empty if `HUGEFORK_KERNEL` pins
-    /// them.
+    /// The times of the kernels that hugefork tried, to choose how it clears and copies blocks. Empty if
+    /// `HUGEFORK_KERNEL` pins them.
     pub calibration: Vec<Figure>,
     /// How blocks would be cleared.
     pub clear_kernel: Kernel,
@@ -87,10 +87,10 @@ pub struct Survey {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct FirstWrite {
-    /// Where the block gets its memory by that write ([`Commit::OnDemand`], and nothing
+    /// To a block that gets its memory by that write ([`Commit::OnDemand`] and nothing
     /// [ahead](crate::PoolBuilder::obtain_ahead)).
     pub late: Duration,
-    /// Where it had its memory before.
+    /// To a block that has its memory already.
     pub ready: Duration,
 }
 
@@ -112,8 +112,8 @@ pub struct Hugetlb {
     pub available: usize,
 }
 
-/// How pools of this process clear and copy: measured on a pool of 8 MiB if none was built yet, or pinned by the
-/// environment.
+/// The kernels that pools of this process clear and copy with. The environment pins them (`HUGEFORK_KERNEL`,
+/// `HUGEFORK_WINDOW`), or they were measured; if no pool was built yet, this measures on one of 8 MiB.
 ///
 /// # Errors
 /// Those of [`PoolBuilder::build`](crate::PoolBuilder::build), [`BuildError::Setting`] among them.
@@ -124,8 +124,9 @@ pub fn kernels() -> Result<Kernels, BuildError> {
     kernels::choose::<Linux>(None)
 }
 
-/// Looks at the machine, builds a pool of one block on each backing to see what it gets, writes to 32 new blocks, and sets a
-/// pressure trigger for a moment: some ten milliseconds.
+/// Looks at the machine. It builds a pool of one block on each backing to see what it gets, writes to 32 new blocks,
+/// and sets a pressure trigger for a moment, which takes some ten milliseconds together. Like any first pool, it
+/// installs the fault handler.
 pub fn survey() -> Survey {
     memory::refresh_budget();
     // A pool that is large enough to measure on, if that has not been done yet. What it says of itself is said below.

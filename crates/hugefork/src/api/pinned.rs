@@ -9,8 +9,8 @@ use crate::own::Counted;
 
 /// A pinned range of a borrowed region, see [`Region::pin`](crate::Region::pin).
 ///
-/// As long as it lives, the borrow checker keeps the region from being dropped and from being borrowed as a slice. Where no
-/// borrow is possible, take an [`OwnedPin`].
+/// As long as it lives, the borrow checker keeps the region from being dropped and from being borrowed as a slice.
+/// Where no borrow is possible, take an [`OwnedPin`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -42,8 +42,8 @@ impl<'a> Pinned<'a> {
         self.range.clone()
     }
 
-    /// The first pinned byte. It is good for reads, writes, system calls and physical use while this lives, also while a
-    /// fork or snapshot is taken.
+    /// The first pinned byte. It is good for reads, writes, system calls and physical use while this lives, also while
+    /// a fork or snapshot is taken.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.region.at(self.range.start).as_ptr()
     }
@@ -85,21 +85,21 @@ impl Drop for Pinned<'_> {
 /// ```
 ///
 /// # What it keeps
-/// The pinned bytes stay readable, writable and where they are, and keep what was written to them, until this is dropped.
-/// Only [`Region::discard`](crate::Region::discard) changes them: it sets them to zero where they are.
+/// The pinned bytes stay readable, writable and where they are, and keep what was written to them, until this is
+/// dropped. Only [`Region::discard`](crate::Region::discard) changes them: it sets them to zero where they are.
 ///
 /// If the [`Region`](crate::Region) is dropped first, **all** of its memory stays until the last of its owned pins is
-/// dropped: its addresses, all of its blocks and its contents, its reservation and its observer. Nothing can be asked of it
-/// any more, but [`PoolStats::regions`](crate::PoolStats::regions) still counts it. To have the rest of the blocks back
-/// sooner, discard the rest before the drop. The last pin that goes gives everything back; nothing is leaked. A pin that is
-/// never dropped (`std::mem::forget`) keeps it all for ever.
+/// dropped: its addresses, all of its blocks and its contents, its reservation and its observer. Nothing can be asked
+/// of it any more, but [`PoolStats::regions`](crate::PoolStats::regions) still counts it. To have the rest of the
+/// blocks back sooner, discard the rest before the drop. The last pin that goes gives everything back; nothing is
+/// leaked. A pin that is never dropped (`std::mem::forget`) keeps it all for ever.
 ///
 /// # Threads, signals, `fork(2)`
-/// Any thread may use and drop it. Who writes through the pointer sees to it that nobody else uses the same bytes at the same
-/// time, as with [`Region::as_mut_ptr`](crate::Region::as_mut_ptr); that no slice of the region is borrowed meanwhile is theirs
-/// to see to as well. A signal handler may read and write the pinned bytes, since they never fault, but must not drop a
-/// pin: that takes locks, and the last one unmaps the region. In a child of `fork(2)` the memory is not there; dropping it
-/// there does nothing.
+/// Any thread may use and drop it. As with [`Region::as_mut_ptr`](crate::Region::as_mut_ptr), who writes through the
+/// pointer sees to it that nobody else uses the same bytes at the same time, and that nobody borrows the region as a
+/// slice meanwhile. A signal handler may read and write the pinned bytes, since they never fault. It must not drop a
+/// pin: that takes locks, and the drop of the last one unmaps the region and may wait for the pool's threads. In a child
+/// of `fork(2)` the memory is not there, and a drop does nothing.
 #[must_use = "the range is pinned until this is dropped"]
 pub struct OwnedPin {
     region: Counted<Held>,

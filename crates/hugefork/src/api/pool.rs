@@ -22,9 +22,9 @@ use crate::units::BlockSize;
 
 /// Physical memory in blocks of one size. Regions take their blocks from it.
 ///
-/// A pool is a handle: a clone is cheap and stands for the same pool. The memory goes back to the system when the last handle,
-/// region, snapshot and owned pin is gone. Blocks that a region or snapshot gives back stay with the pool; hugefork clears
-/// them when it gives them out again.
+/// A pool is a handle: a clone is cheap and stands for the same pool. The memory goes back to the system when the last
+/// handle, region, snapshot and owned pin is gone. Blocks that a region or snapshot gives back stay with the pool;
+/// hugefork clears them when it gives them out again.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -98,8 +98,9 @@ impl Pool {
         self.core.kernels.copy(self.block_size().bytes(), Use::Near)
     }
 
-    /// Drops what was lazily freed, oldest first, until it has dropped `bytes` or nothing is left. Returns how many bytes it has
-    /// dropped. The blocks are free then, and still have their memory: [`Pool::trim`] gives that back to the system.
+    /// Drops what was lazily freed, oldest first, until it has dropped `bytes` or nothing is left. Returns how many
+    /// bytes it has dropped. The blocks are free then, and still have their memory: [`Pool::trim`] gives that back to
+    /// the system.
     ///
     /// What is pinned, or what a fork or snapshot shares, stays as it is and stays lazily freed. The call takes time in
     /// proportion to what it drops.
@@ -112,9 +113,9 @@ impl Pool {
         Ok(self.core.drop_lazy(bytes, Droppable::Everything).bytes)
     }
 
-    /// Gives the memory of free blocks back to the system. Returns how many bytes that were. The next use of such a block gets
-    /// memory from the kernel again, which clears it. A pool that has huge pages gives back whole huge pages only; hugetlb
-    /// pages are set aside for the pool and stay.
+    /// Gives the memory of free blocks back to the system. Returns how many bytes that were. The next use of such a
+    /// block gets memory from the kernel again, which clears it. A pool that has huge pages gives back whole huge pages
+    /// only; hugetlb pages are set aside for the pool and stay.
     ///
     /// # Errors
     /// [`RegionError::System`]: some memory may have been given back by then. [`RegionError::ForkedChild`].
@@ -123,8 +124,8 @@ impl Pool {
         Ok(self.core.trim()?)
     }
 
-    /// What the pool has and what happened so far. The kernel counts [`PoolStats::bytes_huge`] for it: that takes 0.04 ms for
-    /// each GiB of memory in huge pages and 1.6 ms for each GiB in base pages, and no mapping changes meanwhile.
+    /// What the pool has and what happened so far. The kernel counts [`PoolStats::bytes_huge`] for it: that takes 0.04
+    /// ms for each GiB of memory in huge pages and 1.6 ms for each GiB in base pages, and no mapping changes meanwhile.
     pub fn stats(&self) -> PoolStats {
         let core = &self.core;
         // In a fork(2) child there are no regions, and another thread may have held the registry's lock at the fork.

@@ -26,8 +26,8 @@ use crate::units::BASE_PAGE;
 
 /// A range of memory that is zero at first. [`Region::fork`] and [`Region::snapshot`] copy it in microseconds.
 ///
-/// Reads never involve hugefork. The first write to a block does, and so does the first write after each fork or snapshot:
-/// hugefork gives the block zeroed memory, or a copy, and the write goes on.
+/// Reads never involve hugefork. The first write to a block does, and so does the first write after each fork or
+/// snapshot: hugefork gives the block zeroed memory, or a copy, and the write goes on.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -45,32 +45,32 @@ use crate::units::BASE_PAGE;
 /// ```
 ///
 /// # Threads
-/// Any number of threads may write to a region through [`Region::as_mut_ptr`] while others fork or snapshot it. As with any
-/// memory, the program sees to it that no two threads write the same bytes at once. [`Region::as_atomic_u64s`] and
+/// Any number of threads may write to a region through [`Region::as_mut_ptr`] while others fork or snapshot it. As with
+/// any memory, the program sees to it that no two threads write the same bytes at once. [`Region::as_atomic_u64s`] and
 /// [`Region::writers`] do that by their types.
 ///
 /// # Signal handlers
-/// A signal handler may read a region, and may read and write what is [pinned](Region::pin). It must not call methods or write
-/// elsewhere: it may have interrupted a thread that holds a lock which the write needs.
+/// A signal handler may read a region, and may read and write what is [pinned](Region::pin). It must not call methods
+/// or write elsewhere: it may have interrupted a thread that holds a lock which the write needs.
 ///
 /// # System calls that write
 /// The kernel does not deliver a page fault of its own to the program: `read(2)` into a block that is not yet writable
-/// fails with `EFAULT`. [`Region::read_from`] reads files, pipes and stream sockets all the same, also beside threads that fork
-/// and snapshot. For other calls [pin](Region::pin) the buffer, or call [`Region::prepare_write`] on it while nobody forks or
-/// snapshots the region. System calls that read from a region always work.
+/// fails with `EFAULT`. [`Region::read_from`] reads files, pipes and stream sockets all the same, also beside threads
+/// that fork and snapshot. For other calls [pin](Region::pin) the buffer, or call [`Region::prepare_write`] on it while
+/// nobody forks or snapshots the region. System calls that read from a region always work.
 ///
 /// # When the pool is full
-/// A write that finds no free block drops lazily freed blocks of any region of the pool. If there are none, and forks or
-/// snapshots share the block that is written to, hugefork takes it away from those without a reservation, and the write goes
-/// on ([`Snapshot::is_revoked`]).
+/// A write that finds no free block drops lazily freed blocks of any region of the pool. If there are none, and forks
+/// or snapshots share the block that is written to, hugefork takes it away from those without a reservation, and the
+/// write goes on ([`Snapshot::is_revoked`]).
 ///
 /// # When a write cannot be given memory
-/// One line on standard error says why, and the thread gets `SIGBUS` at the address that it wrote to, as it would from a
-/// mapped file on a full disk. A `SIGBUS` handler may make room and return: the write is tried again.
+/// One line on standard error says why, and the thread gets `SIGBUS` at the address that it wrote to, as it would from
+/// a mapped file on a full disk. A `SIGBUS` handler may make room and return: the write is tried again.
 ///
 /// # `fork(2)`
-/// A child of `fork(2)` has no regions. Methods there return [`RegionError::ForkedChild`], or panic where they hand out memory
-/// without a `Result`; an access is a fault with a line that says why.
+/// A child of `fork(2)` has no regions. Methods there return [`RegionError::ForkedChild`], or panic where they hand out
+/// memory without a `Result`; an access is a fault with a line that says why.
 pub struct Region {
     held: Counted<Held>,
 }
@@ -100,8 +100,8 @@ impl Region {
         self.as_mut_ptr()
     }
 
-    /// The first byte, aligned to the block size. The pointer is good for [`Region::len`] bytes for as long as the region lives, in
-    /// this process only: in a child of `fork(2)` nothing is there.
+    /// The first byte, aligned to the block size. The pointer is good for [`Region::len`] bytes for as long as the
+    /// region lives, in this process only: in a child of `fork(2)` nothing is there.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.held.at(0).as_ptr()
     }
@@ -109,8 +109,8 @@ impl Region {
     /// All bytes, for the one who has the region to itself. [`Region::writers`] gives parts to several threads, and
     /// [`Region::as_atomic_u64s`] gives all of it to all.
     ///
-    /// Like every exclusive slice of a region, it takes back what was [lazily freed](Region::lazy_free) anywhere in the region and
-    /// is not dropped yet, so that nothing changes while the slice is used.
+    /// Like every exclusive slice of a region, it takes back what was [lazily freed](Region::lazy_free) anywhere in the
+    /// region and is not dropped yet, so that nothing changes while the slice is used.
     ///
     /// # Panics
     /// In a child of `fork(2)`, which has no regions.
@@ -127,25 +127,26 @@ impl Region {
         self.core().keep_all();
         // SAFETY: the range is readable and, through faults, writable for as long as `self` is borrowed. Others could
         // only reach it through `as_mut_ptr`, whose users answer for not writing while it is borrowed exclusively.
-        // Changes of what is mapped keep every byte, but for two: `discard` needs `self`; and what was lazily freed, of which
-        // there is nothing now, and can be nothing new while `self` is borrowed.
+        // Changes of what is mapped keep every byte, but for two: `discard` needs `self`; and what was lazily freed, of
+        // which there is nothing now, and can be nothing new while `self` is borrowed.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) })
     }
 
-    /// Gives every block its memory now, so that no first write faults later. A block that has none takes as long as its first
-    /// write would.
+    /// Gives every block its memory now, so that no first write faults later. A block that has none takes as long as
+    /// its first write would.
     ///
     /// # Errors
-    /// [`RegionError::PoolFull`], [`RegionError::OutOfMemory`], [`RegionError::TooManyMappings`], [`RegionError::Revoked`] if a block of
-    /// this fork was taken away, [`RegionError::CowLimit`], [`RegionError::System`], [`RegionError::ForkedChild`]. What has been done by then
-    /// stays.
+    /// [`RegionError::PoolFull`], [`RegionError::OutOfMemory`], [`RegionError::TooManyMappings`],
+    /// [`RegionError::Revoked`] if a block of this fork was taken away, [`RegionError::CowLimit`],
+    /// [`RegionError::System`], [`RegionError::ForkedChild`]. What has been done by then stays.
     pub fn populate(&self) -> Result<(), RegionError> {
         check_owner()?;
         self.core().populate(0..self.len())
     }
 
-    /// As [`Region::populate`], on `threads` threads, at least one. After each 64 MiB, or each block if blocks are larger, one of
-    /// them calls `progress` with the bytes that are done. For regions of many gigabytes and for blocks of 1 GiB.
+    /// As [`Region::populate`], on `threads` threads, at least one. After each 64 MiB, or each block if blocks are
+    /// larger, one of them calls `progress` with the bytes that are done. For regions of many gigabytes and for blocks
+    /// of 1 GiB.
     ///
     /// # Errors
     /// Those of [`Region::populate`]; the first one ends the work of all threads.
@@ -179,8 +180,8 @@ impl Region {
         })
     }
 
-    /// Makes all blocks that `range` (in bytes) touches writable now, so that a system call can write there. Until the next fork or
-    /// snapshot of this region, no write in the range faults.
+    /// Makes all blocks that `range` (in bytes) touches writable now, so that a system call can write there. Until the
+    /// next fork or snapshot of this region, no write in the range faults.
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`], and those of [`Region::populate`].
@@ -189,43 +190,44 @@ impl Region {
         self.core().prepare_write(range)
     }
 
-    /// Drops the contents of `range` (in bytes), which reads as zeros from then on. Blocks that lie wholly inside go back to the
-    /// pool, unless they are pinned: those are set to zero where they are. Of a block that lies partly inside, the bytes in
-    /// the range are set to zero. Forks and snapshots keep what they have.
+    /// Drops the contents of `range` (in bytes), which reads as zeros from then on. Blocks that lie wholly inside go
+    /// back to the pool, unless they are pinned: those are set to zero where they are. Of a block that lies partly
+    /// inside, the bytes in the range are set to zero. Forks and snapshots keep what they have.
     ///
     /// Nobody else may use the range meanwhile. Takes one system call for each 2 GiB.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`]. Where a block that lies partly inside is shared, it is copied first, with the errors of
-    /// [`Region::populate`]; some of the range may have become zero by then. [`RegionError::NotReservable`]: the range is zero, but a
-    /// region with a reservation could not set blocks aside again in place of those that forks and snapshots keep.
+    /// [`RegionError::OutOfRange`]. Where a block that lies partly inside is shared, it is copied first, with the
+    /// errors of [`Region::populate`]; some of the range may have become zero by then. [`RegionError::NotReservable`]:
+    /// the range is zero, but a region with a reservation could not set blocks aside again in place of those that forks
+    /// and snapshots keep.
     pub fn discard(&self, range: Range<usize>) -> Result<(), RegionError> {
         check_owner()?;
         self.core().discard(range)
     }
 
-    /// Allows hugefork to drop the contents of `range` (in bytes) when memory is short. Until then the range reads as before. A
-    /// write to a block takes the permission back for that block and keeps its contents. A block of which only a part was
-    /// lazily freed is treated page by page (4 KiB). What was dropped reads as zeros.
+    /// Allows hugefork to drop the contents of `range` (in bytes) when memory is short. Until then the range reads as
+    /// before. A write to a block takes the permission back for that block and keeps its contents. A block of which
+    /// only a part was lazily freed is treated page by page (4 KiB). What was dropped reads as zeros.
     ///
     /// Contents are dropped, oldest first, when a write, region, fork or snapshot finds no free block, when the program
-    /// calls [`Pool::reclaim`], or by a [pressure watcher](crate::PoolBuilder::reclaim_under_pressure). The call skips blocks that a
-    /// fork or snapshot holds, pinned blocks, and parts of blocks on hugetlb, which cannot be split. It rounds the ends of the
-    /// range inward to base pages. The result says what came of each byte.
+    /// calls [`Pool::reclaim`], or by a [pressure watcher](crate::PoolBuilder::reclaim_under_pressure). The call skips
+    /// blocks that a fork or snapshot holds, pinned blocks, and parts of blocks on hugetlb, which cannot be split. It
+    /// rounds the ends of the range inward to base pages. The result says what came of each byte.
     ///
-    /// Takes some nanoseconds a block and one write-protection for each 2 GiB. Others may use the range meanwhile. A write
-    /// that races with the call comes either before it or after it.
+    /// Takes some nanoseconds a block and one write-protection for each 2 GiB. Others may use the range meanwhile. A
+    /// write that races with the call comes either before it or after it.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`], [`RegionError::TooManyMappings`], [`RegionError::System`], [`RegionError::ForkedChild`]. Some of
-    /// the range may have been lazily freed by then; nothing is lost.
+    /// [`RegionError::OutOfRange`], [`RegionError::TooManyMappings`], [`RegionError::System`],
+    /// [`RegionError::ForkedChild`]. Some of the range may have been lazily freed by then; nothing is lost.
     pub fn lazy_free(&self, range: Range<usize>) -> Result<LazyFreed, RegionError> {
         check_owner()?;
         self.core().lazy_free(range)
     }
 
-    /// Takes back what [`Region::lazy_free`] allowed for what is not dropped yet, as a write would. Returns how many bytes that
-    /// were. A block that was lazily freed as a whole is taken back as a whole.
+    /// Takes back what [`Region::lazy_free`] allowed for what is not dropped yet, as a write would. Returns how many
+    /// bytes that were. A block that was lazily freed as a whole is taken back as a whole.
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`], [`RegionError::ForkedChild`].
@@ -234,22 +236,24 @@ impl Region {
         self.core().cancel_lazy_free(range)
     }
 
-    /// Makes the blocks that `range` (in bytes) touches writable and keeps them where they are until the guard is dropped: for
-    /// those who use their physical memory (DMA, `io_uring` fixed buffers), and for system calls that write. A fork or
-    /// snapshot copies a pinned block at once instead of sharing it, which takes some 0.1 ms longer for each 2 MiB; reclaim
-    /// leaves it alone. What the physical user writes while a fork or snapshot is taken may be in it or not.
+    /// Makes the blocks that `range` (in bytes) touches writable and keeps them where they are until the guard is
+    /// dropped: for those who use their physical memory (DMA, `io_uring` fixed buffers), and for system calls that
+    /// write. A fork or snapshot copies a pinned block at once instead of sharing it, which takes some 0.1 ms longer
+    /// for each 2 MiB; reclaim leaves it alone. What the physical user writes while a fork or snapshot is taken may be
+    /// in it or not.
     ///
     /// A pin is a write that goes on: lazy free skips pinned blocks. A block can have 255 pins at a time.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`], [`RegionError::TooManyPins`], and those of [`Region::prepare_write`]. Nothing is pinned then.
+    /// [`RegionError::OutOfRange`], [`RegionError::TooManyPins`], and those of [`Region::prepare_write`]. Nothing is
+    /// pinned then.
     pub fn pin(&self, range: Range<usize>) -> Result<Pinned<'_>, RegionError> {
         self.held.pin(range.clone())?;
         Ok(Pinned::new(&self.held, range))
     }
 
-    /// As [`Region::pin`], with a guard that borrows nothing. It keeps the memory of the region until it is dropped, even if the
-    /// region is dropped before. [`OwnedPin`] has the rules.
+    /// As [`Region::pin`], with a guard that borrows nothing. It keeps the memory of the region until it is dropped,
+    /// even if the region is dropped before. [`OwnedPin`] has the rules.
     ///
     /// # Errors
     /// Those of [`Region::pin`].
@@ -267,23 +271,23 @@ impl Region {
         self.core().observer.set(observer).map_err(|_| RegionError::AlreadyObserved)
     }
 
-    /// Whether the parent of this fork has taken a part of it away. That happens when the pool is empty and the parent writes to
-    /// what both share, unless the fork was made with [`Reserve::Full`]. Any access to that part is a `SIGBUS` and a line that
-    /// says why, never zeros. A [discard](Region::discard) makes it new memory.
+    /// Whether the parent of this fork has taken a part of it away. That happens when the pool is empty and the parent
+    /// writes to what both share, unless the fork was made with [`Reserve::Full`]. Any access to that part is a
+    /// `SIGBUS` and a line that says why, never zeros. A [discard](Region::discard) makes it new memory.
     pub fn is_revoked(&self) -> bool {
         self.core().books.revoked.load(Ordering::Acquire) > 0
     }
 
-    /// A copy of this region as it is now. Either can be written to without the other changing; both share each block until one of
-    /// them writes to it.
+    /// A copy of this region as it is now. Either can be written to without the other changing; both share each block
+    /// until one of them writes to it.
     ///
-    /// Threads that write meanwhile wait: some nanoseconds for each block, and one write-protection. The cut is consistent: if
-    /// a write is in the copy, so is every write that happened before it.
+    /// Threads that write meanwhile wait: some nanoseconds for each block, and one write-protection. The cut is
+    /// consistent: if a write is in the copy, so is every write that happened before it.
     ///
     /// # Errors
-    /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::Revoked`] if this region is a fork that
-    /// has lost a part, [`RegionError::PoolFull`] and [`RegionError::OutOfMemory`] if pinned or split blocks need memory,
-    /// [`RegionError::System`], [`RegionError::ForkedChild`].
+    /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::Revoked`] if this region is a
+    /// fork that has lost a part, [`RegionError::PoolFull`] and [`RegionError::OutOfMemory`] if pinned or split blocks
+    /// need memory, [`RegionError::System`], [`RegionError::ForkedChild`].
     pub fn fork(&self) -> Result<Region, RegionError> {
         self.fork_with(RegionOptions::new())
     }
@@ -297,8 +301,8 @@ impl Region {
         Ok(Region::new(self.pool().clone(), RegionCore::of_snapshot(&*self.core().freeze()?, options)?))
     }
 
-    /// A copy of this region as it is now that nobody can write to. It is like [`Region::fork`], but makes no mappings until
-    /// somebody looks at it.
+    /// A copy of this region as it is now that nobody can write to. It is like [`Region::fork`], but makes no mappings
+    /// until somebody looks at it.
     ///
     /// # Errors
     /// Those of [`Region::fork`].
@@ -309,8 +313,8 @@ impl Region {
     /// As [`Region::snapshot`], with a reservation: nothing of a snapshot with [`Reserve::Full`] is ever taken away.
     ///
     /// # Errors
-    /// Those of [`Region::fork`], [`RegionError::NotReservable`], and [`RegionError::LimitOnSnapshot`] if the options limit what
-    /// copies may cost: a snapshot is not written to.
+    /// Those of [`Region::fork`], [`RegionError::NotReservable`], and [`RegionError::LimitOnSnapshot`] if the options
+    /// limit what copies may cost: a snapshot is not written to.
     pub fn snapshot_with(&self, options: RegionOptions) -> Result<Snapshot, RegionError> {
         check_owner()?;
         if options.limit.is_some() {
@@ -323,8 +327,8 @@ impl Region {
         Ok(Snapshot::new(self.pool().clone(), frozen))
     }
 
-    /// Tells hugefork how the program will use each block after its first write. That decides what stays in the cache, and
-    /// whether a fault prepares the next blocks too. Takes effect at the next fault, in all threads.
+    /// Tells hugefork how the program will use each block after its first write. That decides what stays in the cache,
+    /// and whether a fault prepares the next blocks too. Takes effect at the next fault, in all threads.
     pub fn advise(&self, advice: Advice) {
         self.core().habits.advise(advice);
     }
@@ -358,8 +362,8 @@ impl Region {
 }
 
 impl Pool {
-    /// A region of `len` bytes that reads as zeros. It takes a block from the pool when that is first written to, or all of them
-    /// by [`Region::populate`].
+    /// A region of `len` bytes that reads as zeros. It takes a block from the pool when that is first written to, or
+    /// all of them by [`Region::populate`].
     ///
     /// Regions may together be larger than the pool. The write that then finds no block left fails loudly.
     ///

@@ -76,12 +76,12 @@ pub struct PoolStats {
     pub blocks_reserved: usize,
     /// Free blocks that are zero and have memory: a first write takes one of them without clearing.
     pub blocks_zeroed_free: usize,
-    /// Bytes of memory that the pool has in huge pages now, as the kernel maps them, those of free blocks among them. `None`
-    /// where the kernel does not tell (before Linux 6.7).
+    /// Bytes of memory that the pool has in huge pages now, as the kernel maps them, those of free blocks among them.
+    /// `None` where the kernel does not tell (before Linux 6.7).
     pub bytes_huge: Option<usize>,
-    /// All other bytes of memory that it has now, in base pages of 4 KiB. Zero is what a pool of huge pages should say: if not,
-    /// memory was too fragmented for them, [`Region::lazy_free`](crate::Region::lazy_free) of parts of blocks has split some, or
-    /// memory was just being got.
+    /// All other bytes of memory that it has now, in base pages of 4 KiB. Zero is what a pool of huge pages should say:
+    /// if not, memory was too fragmented for them, [`Region::lazy_free`](crate::Region::lazy_free) of parts of blocks
+    /// has split some, or memory was just being got.
     pub bytes_base: Option<usize>,
     /// 2 MiB that the kernel refused to make one page of, where the pool has to ask for that
     /// ([`HugeBy::Collapse`](crate::HugeBy)): they are in base pages.

@@ -1,9 +1,11 @@
-//! Between descriptors and regions: `read(2)`, `write(2)` and their kin that do not stop where a region is not writable.
+//! Between descriptors and regions: `read(2)`, `write(2)` and their kin that do not stop where a region is not
+//! writable.
 //!
-//! The kernel delivers no page fault of its own to a program: a system call that comes upon a block which is not writable
-//! ends there, with a short count or with `EFAULT`. [`Region::prepare_write`] before the call is no cure if another thread
-//! takes snapshots, since one may come in between and take the right to write away again. So each piece is prepared and
-//! read, again and again; and pinned, if snapshots keep coming in between, since pinned blocks stay writable.
+//! The kernel delivers no page fault of its own to a program: a system call that comes upon a block which is not
+//! writable ends there, with a short count or with `EFAULT`. [`Region::prepare_write`] before the call is no cure if
+//! another thread takes snapshots, since one may come in between and take the right to write away again. So each piece
+//! is prepared and read, again and again; and pinned, if snapshots keep coming in between, since pinned blocks stay
+//! writable.
 //!
 //! That does for pipes and stream sockets. Of other descriptors a message may be lost with the call that fails; or a
 //! device goes on writing to the physical page, past its protection, when a snapshot has come to share it. So the piece
@@ -19,8 +21,9 @@ use crate::sys::{SystemError, answer};
 use crate::terms::error::{RegionError, TransferError};
 use crate::units::HUGE_PAGE;
 
-/// What is prepared for the first call, and at least: a pipe holds as much. Of what comes after, as much as the last call
-/// read, and up to [`HUGE_PAGE`] where the source keeps up: what is prepared and not read is made writable in vain.
+/// What is prepared for the first call, and at least: a pipe holds as much. Of what comes after, as much as the last
+/// call read, and up to [`HUGE_PAGE`] where the source keeps up: what is prepared and not read is made writable in
+/// vain.
 const LEAST: usize = 64 << 10;
 
 /// After so many calls in a row that read nothing since the memory was not writable, the piece is pinned.
@@ -30,22 +33,23 @@ const UNPINNED: u32 = 3;
 const MOST: u32 = 100;
 
 impl Region {
-    /// Reads from `fd` into `range` until it is full or the file ends, and returns how many bytes that were. Other threads may
-    /// fork and snapshot the region meanwhile: unlike a `read(2)` after [`Region::prepare_write`], this neither fails nor comes
-    /// back short because of it. Interrupted calls are made again.
+    /// Reads from `fd` into `range` (in bytes) until it is full or the file ends. Returns how many bytes it has read.
+    /// Other threads may fork and snapshot the region meanwhile: unlike a `read(2)` after [`Region::prepare_write`],
+    /// this neither fails nor returns early because of it. A call that a signal interrupts is made again.
     ///
     /// # What it costs others
-    /// Nothing while a pipe or stream socket (TCP, Unix) is waited for. While any other descriptor is read, a few of
-    /// the range's blocks are [pinned](Region::pin) at a time: a snapshot that is taken then copies them.
+    /// Nothing while it waits for a pipe or stream socket (TCP, Unix). While it reads any other descriptor, it
+    /// [pins](Region::pin) a few blocks of the range at a time, and a snapshot taken then copies those.
     ///
     /// # What is lost
-    /// Nothing of files, pipes and stream sockets: what the kernel could not copy to the region it gives to the next call.
-    /// Descriptors that deliver *messages* (datagram, seqpacket and raw sockets, `eventfd`, `timerfd`, `signalfd`, `inotify`,
-    /// some devices) throw away what they could not copy, and as a range is filled to its end, messages are put behind each
-    /// other. Read those with system calls of your own, into a pinned range or into memory of another kind.
+    /// Nothing of files, pipes and stream sockets: what the kernel could not copy to the region, it gives to the next
+    /// call. Descriptors that deliver *messages* (datagram, seqpacket and raw sockets, `eventfd`, `timerfd`,
+    /// `signalfd`, `inotify`, some devices) throw away what they could not copy; and since this fills the range, it
+    /// puts messages behind each other. Read those with system calls of your own, into a pinned range or into other
+    /// memory.
     ///
     /// # Races
-    /// The kernel writes as another thread would: keep others from using the range meanwhile, as with
+    /// The kernel writes as another thread would. Keep others from using the range meanwhile, as with
     /// [`Region::as_mut_ptr`]. A snapshot that is taken meanwhile has some of the bytes.
     ///
     /// ```
@@ -60,9 +64,9 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// [`TransferError`], which says how many bytes were read before. Its reason is [`RegionError::System`] if the call failed (a
-    /// descriptor that does not block has `EAGAIN` where nothing is ready), [`RegionError::OutOfRange`], or one of
-    /// [`Region::prepare_write`].
+    /// [`TransferError`], which says how many bytes were read before. Its reason is [`RegionError::System`] if the call
+    /// failed (a descriptor that does not block has `EAGAIN` where nothing is ready), [`RegionError::OutOfRange`], or
+    /// one of [`Region::prepare_write`].
     pub fn read_from(&self, fd: impl AsFd, range: Range<usize>) -> Result<usize, TransferError> {
         self.fill(fd.as_fd(), range, None)
     }
@@ -75,14 +79,14 @@ impl Region {
         self.fill(fd.as_fd(), range, Some(offset))
     }
 
-    /// Writes all of `range` to `fd`. Nothing of the region is copied or given memory for it, unless `fd` is `O_DIRECT`: then a few
-    /// of its blocks are [pinned](Region::pin) at a time. For bytes of one moment write a
+    /// Writes all of `range` (in bytes) to `fd`. That copies nothing and takes no memory, unless `fd` is `O_DIRECT`:
+    /// then it [pins](Region::pin) a few blocks at a time. For the bytes of one moment write a
     /// [snapshot](crate::Snapshot::write_to).
     ///
     /// # Errors
-    /// [`TransferError`], which says how many bytes were written before. Its reason is [`RegionError::Revoked`] if a part of this fork
-    /// that was taken away is among them, [`RegionError::System`] if the call failed, or [`RegionError::OutOfRange`]; with `O_DIRECT` also
-    /// those of [`Region::pin`].
+    /// [`TransferError`], which says how many bytes were written before. Its reason is [`RegionError::Revoked`] if a
+    /// part of this fork that was taken away is among them, [`RegionError::System`] if the call failed, or
+    /// [`RegionError::OutOfRange`]; with `O_DIRECT` also those of [`Region::pin`].
     pub fn write_to(&self, fd: impl AsFd, range: Range<usize>) -> Result<(), TransferError> {
         self.drain(fd.as_fd(), range, None)
     }

@@ -1,7 +1,7 @@
 //! What happened: counters that faults write and users read.
 //!
-//! Each region has one [`Counters`]; a pool's figures are the sum over its regions, living and dropped. Counting costs a
-//! fault a dozen relaxed additions on lines that its thread just used, and two clock readings for the histogram.
+//! Each region has one [`Counters`]; a pool's figures are the sum over its regions, living and dropped. Counting costs
+//! a fault a dozen relaxed additions on lines that its thread just used, and two clock readings for the histogram.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -4,8 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
-/// A system call that failed, by name, with what the kernel answered. As an [`io::Error`] it keeps both, and has the kind that
-/// the standard library gives such an answer.
+/// A system call that failed, by name, with what the kernel answered. As an [`io::Error`] it keeps both, and has the
+/// kind that the standard library gives such an answer.
 ///
 /// Prints as `mmap failed: out of memory (ENOMEM)`, without allocating: the fault handler writes it as well.
 ///

@@ -1,6 +1,7 @@
 //! What a program says of its writes to a region.
 
-/// How the program will use each block of a region after its first write, see [`Region::advise`](crate::Region::advise).
+/// How the program will use each block of a region after its first write, see
+/// [`Region::advise`](crate::Region::advise).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

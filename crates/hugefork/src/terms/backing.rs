@@ -22,8 +22,8 @@ pub enum Backing {
     /// The best that the machine allows now: shmem huge pages, else hugetlb, else shmem base pages.
     #[default]
     Auto,
-    /// Huge pages that the administrator reserved (`vm.nr_hugepages`). They belong to the pool from `build()` on, so a fault
-    /// never finds the machine without memory. A block is at least one such page.
+    /// Huge pages that the administrator reserved (`vm.nr_hugepages`). They belong to the pool from `build()` on, so a
+    /// fault never finds the machine without memory. A block is at least one such page.
     Hugetlb,
     /// shmem huge pages: by `shmem_enabled`, or block by block with `MADV_COLLAPSE`, which needs no setting and no
     /// privilege (Linux 6.1).
@@ -126,7 +126,8 @@ impl fmt::Display for Granted {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fallback {
-    /// Take the next best; [`Pool::backing`](crate::Pool::backing) tells what it is, [`Pool::fallback_reason`](crate::Pool::fallback_reason) why.
+    /// Take the next best; [`Pool::backing`](crate::Pool::backing) tells what it is,
+    /// [`Pool::fallback_reason`](crate::Pool::fallback_reason) why.
     #[default]
     Allowed,
     /// Fail.
@@ -148,16 +149,17 @@ pub enum Fallback {
 #[non_exhaustive]
 pub enum Commit {
     /// Block by block, when a block is first used, or shortly before by a thread of the pool
-    /// ([`PoolBuilder::obtain_ahead`](crate::PoolBuilder::obtain_ahead)). The kernel clears it then, which takes as long as a fault of
-    /// the kernel's own. shmem may find no memory left; hugetlb pages are reserved in any case.
+    /// ([`PoolBuilder::obtain_ahead`](crate::PoolBuilder::obtain_ahead)). The kernel clears it then, which takes as
+    /// long as a fault of the kernel's own. shmem may find no memory left; hugetlb pages are reserved in any case.
     #[default]
     OnDemand,
-    /// All of it in `build()`, with a thread for each CPU. That takes some 50 ms a GiB, and no fault ever waits for memory.
+    /// All of it in `build()`, with a thread for each CPU. That takes some 50 ms a GiB, and no fault ever waits for
+    /// memory.
     Upfront,
 }
 
-/// Whether the contents of regions are part of a core dump. For hugetlb memory bit 6 of `/proc/self/coredump_filter` decides
-/// instead.
+/// Whether the contents of regions are part of a core dump. For hugetlb memory bit 6 of `/proc/self/coredump_filter`
+/// decides instead.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -15,10 +15,10 @@ use crate::units::SizeError;
 
 /// What an error is, in a number and a name that never change: for bindings, logs and programs that compare.
 ///
-/// Every error type of hugefork has a method `code`; [`ErrorCode::of`] finds the code of an error of any type. A code that
-/// is in no use any more is not given to anything else. The numbers are larger than every `errno`, so that one `int` may
-/// be either. The thousands stay 1; the hundreds are 0 for what was asked, 1 for what is used up, 2 for the state of a region,
-/// and 3 for the machine.
+/// Every error type of hugefork has a method `code`; [`ErrorCode::of`] finds the code of an error of any type. A code
+/// that is in no use any more is not given to anything else. The numbers are larger than every `errno`, so that one
+/// `int` may be either. The thousands stay 1; the hundreds are 0 for what was asked, 1 for what is used up, 2 for the
+/// state of a region, and 3 for the machine.
 ///
 /// | number | name | `errno` | what it is |
 /// |---|---|---|---|
@@ -218,8 +218,8 @@ impl ErrorCode {
         }
     }
 
-    /// The code of an error of hugefork, of an [`io::Error`] that it became, or of any other error that has one of these as its
-    /// source. `None` for all others.
+    /// The code of an error of hugefork, of an [`io::Error`] that it became, or of any other error that has one of
+    /// these as its source. `None` for all others.
     ///
     /// ```
     /// use hugefork::{BlockSize, ErrorCode};

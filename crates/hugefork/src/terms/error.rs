@@ -7,8 +7,8 @@
 //! | [`RegionError`] | everything asked of a pool, region or snapshot afterwards |
 //! | [`TransferError`] | reading and writing files: how far it came, and a [`RegionError`] |
 //!
-//! Each has a code that stays (terms/code.rs), and becomes a [`std::io::Error`] by `?`: of the kind that fits, with the error itself inside
-//! ([`io::Error::get_ref`]).
+//! Each has a code that stays (terms/code.rs), and becomes a [`std::io::Error`] by `?`: of the kind that fits, with the
+//! error itself inside ([`io::Error::get_ref`]).
 //!
 //! What goes wrong inside a page fault has nobody to return an error to: it is reported in one line on standard error
 //! and raised as `SIGBUS` (see [`crate::fault`]).
@@ -19,6 +19,7 @@ use std::ops::Range;
 use thiserror::Error;
 
 use super::backing::Backing;
+use crate::sys::linux::pressure::PressureError;
 use crate::sys::{SystemError, answer};
 use crate::units::{BlockSize, ByteSize, SizeError};
 
@@ -109,8 +110,8 @@ pub enum BuildError {
     System(#[from] SystemError),
 }
 
-/// Why a pool, region or snapshot could not do what was asked. The message says what to do. Nothing has changed, except where
-/// the method says so.
+/// Why a pool, region or snapshot could not do what was asked. The message says what to do. Nothing has changed, except
+/// where the method says so.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -119,7 +120,7 @@ pub enum BuildError {
 /// let (one, two) = (pool.region(4 << 20)?, pool.region(8 << 20)?);
 /// one.populate()?;
 /// match two.populate() {
-///     Err(error @ RegionError::PoolFull { .. }) => println!("{error}"), // … drop a fork or snapshot, discard a range, …
+///     Err(error @ RegionError::PoolFull { .. }) => println!("{error}"), // says what to drop
 ///     other => panic!("{other:?}"),
 /// }
 /// # Ok(())
@@ -215,7 +216,8 @@ pub enum RegionError {
         /// The limit in bytes.
         limit: usize,
     },
-    /// A snapshot was to be limited in what its copies cost ([`RegionOptions::max_cow_bytes`](crate::RegionOptions::max_cow_bytes)).
+    /// A snapshot was to be limited in what its copies cost
+    /// ([`RegionOptions::max_cow_bytes`](crate::RegionOptions::max_cow_bytes)).
     #[error(
         "a snapshot is not written to, so it has no copies that max_cow_bytes could limit: leave it out, or set it for the \
          region or for a fork"
@@ -319,6 +321,12 @@ impl From<SizeError> for io::Error {
 impl From<BuildError> for io::Error {
     fn from(error: BuildError) -> io::Error {
         io::Error::new(error.kind(), error)
+    }
+}
+
+impl From<PressureError> for io::Error {
+    fn from(error: PressureError) -> io::Error {
+        io::Error::new(error.code().kind(), error)
     }
 }
 

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 /// Is told before and after each change of the memory behind a part of a region: first write, copy, discard, reclaim,
-/// revocation. It is for programs that hand physical memory to others (DMA, `io_uring` fixed buffers, GPU registration) and
-/// must withdraw it before it changes, as Linux's mmu notifiers do for users inside the kernel. A
+/// revocation. It is for programs that hand physical memory to others (DMA, `io_uring` fixed buffers, GPU registration)
+/// and must withdraw it before it changes, as Linux's mmu notifiers do for users inside the kernel. A
 /// [pinned](crate::Region::pin) range does not change.
 ///
 /// A snapshot or fork changes nothing by itself; the writes after it do.
@@ -36,9 +36,9 @@ use std::ops::Range;
 /// ```
 ///
 /// # Rules
-/// Both methods run on the thread that causes the change, mostly **inside the `SIGSEGV` handler** and under locks of hugefork.
-/// They must not allocate, lock, panic, or touch a region in a way that faults. Atomics and a write to an `eventfd` are
-/// fine. An end follows every start on the same thread, also when the change failed.
+/// Both methods run on the thread that causes the change, mostly **inside the `SIGSEGV` handler** and under locks of
+/// hugefork. They must not allocate, lock, panic, or touch a region in a way that faults. Atomics and a write to an
+/// `eventfd` are fine. An end follows every start on the same thread, also when the change failed.
 pub trait Observer: Send + Sync {
     /// The memory behind `range` (bytes of the region, whole base pages) is about to change: stop using it.
     fn invalidate_start(&self, range: Range<usize>);

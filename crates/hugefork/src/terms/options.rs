@@ -16,16 +16,16 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reserve {
-    /// None. A write that finds the pool full fails loudly. When the pool is empty, the parent of a fork or snapshot may take blocks
-    /// away from it (see [`Region::is_revoked`](crate::Region::is_revoked)).
+    /// None. A write that finds the pool full fails loudly. When the pool is empty, the parent of a fork or snapshot
+    /// may take blocks away from it (see [`Region::is_revoked`](crate::Region::is_revoked)).
     #[default]
     None,
     /// One for each block.
     ///
-    /// * A region: its first writes cannot fail. Writes to what forks and snapshots share take other blocks, or theirs if
-    ///   no other is free.
-    /// * A fork: its first writes cannot fail, and nothing is taken away from it. When its parent writes to what both share
-    ///   and the pool is empty, the fork gets its copy then, in the block that is set aside for it.
+    /// * A region: its first writes cannot fail. Writes to what forks and snapshots share take other blocks, or theirs
+    ///   if no other is free.
+    /// * A fork: its first writes cannot fail, and nothing is taken away from it. When its parent writes to what both
+    ///   share and the pool is empty, the fork gets its copy then, in the block that is set aside for it.
     /// * A snapshot: nothing is taken away from it. The blocks are for such copies.
     Full,
 }
@@ -48,12 +48,12 @@ pub enum Reserve {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnLimit {
-    /// Takes the block away from forks and snapshots without a reservation, so that nothing is copied for them. Those with a
-    /// reservation get their copy all the same.
+    /// Takes the block away from forks and snapshots without a reservation, so that nothing is copied for them. Those
+    /// with a reservation get their copy all the same.
     #[default]
     Revoke,
-    /// Waits until a fork or snapshot is dropped. Signals are delivered meanwhile. A program whose only thread waits here
-    /// waits for ever.
+    /// Waits until a fork or snapshot is dropped. Signals are delivered meanwhile. A program whose only thread waits
+    /// here waits for ever.
     Stall,
     /// Fails as it would if the pool were full: one line, and `SIGBUS`.
     Fail,
@@ -93,10 +93,10 @@ impl RegionOptions {
         self
     }
 
-    /// The most bytes that forks and snapshots of the region may hold beside it: blocks that the region has written to or
-    /// discarded since, and that they alone still hold. `on_limit` says what a write does that would exceed it. `bytes` is rounded
-    /// up to blocks. By default there is no limit. Snapshots are not written to: [`Region::snapshot_with`](crate::Region::snapshot_with)
-    /// refuses a limit.
+    /// The most bytes that forks and snapshots of the region may hold beside it: blocks that the region has written to
+    /// or discarded since, and that they alone still hold. `on_limit` says what a write does that would exceed it.
+    /// `bytes` is rounded up to blocks. By default there is no limit. Snapshots are not written to:
+    /// [`Region::snapshot_with`](crate::Region::snapshot_with) refuses a limit.
     pub fn max_cow_bytes(mut self, bytes: usize, on_limit: OnLimit) -> RegionOptions {
         self.limit = Some((bytes, on_limit));
         self

@@ -177,7 +177,10 @@ mod tests {
     #[test]
     fn nothing_to_be_had_is_a_failure_and_small_pages_are_a_warning() {
         assert_eq!(backing(Some(&Err("nothing".to_owned()))).status, Status::Fail);
-        assert_eq!(backing(Some(&Ok::<_, String>((Granted::ShmemBase, Some("be\n cause".to_owned()))))).status, Status::Warn);
+        assert_eq!(
+            backing(Some(&Ok::<_, String>((Granted::ShmemBase, Some("be\n cause".to_owned()))))).status,
+            Status::Warn
+        );
         assert_eq!(backing(Some(&Ok::<_, String>((Granted::Hugetlb, None)))).status, Status::Pass);
         let reason = backing(Some(&Ok::<_, String>((Granted::Hugetlb, Some("be\n cause".to_owned())))));
         assert_eq!((reason.status, reason.found.as_str()), (Status::Pass, "hugetlb (be cause)"));

@@ -4,8 +4,8 @@
 //!   write "some STALL WINDOW" ─▶ poll(POLLPRI) ─▶ tasks stalled for STALL within WINDOW, told at most once a WINDOW
 //!   read                      ─▶ "some avg10=… total=T"   T: microseconds stalled since the file is there
 //! ```
-//! The kernel looks at a trigger only while tasks stall. Rules of triggers: one for each open file; windows of 0.5 to 10 s;
-//! without `CAP_SYS_RESOURCE` multiples of 2 s, from Linux 6.4 on, and none in `/proc/pressure` before.
+//! The kernel looks at a trigger only while tasks stall. Rules of triggers: one for each open file; windows of 0.5 to
+//! 10 s; without `CAP_SYS_RESOURCE` multiples of 2 s, from Linux 6.4 on, and none in `/proc/pressure` before.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -25,8 +25,8 @@ use crate::sys::SystemError;
 /// The machine's pressure file.
 const SYSTEM: &str = "/proc/pressure/memory";
 
-/// How long [`Ask::StillShort`] looks, in nanoseconds. Not less: the kernel weighs the CPUs by whole jiffies, of up to 10 ms, and
-/// loses what is read out sooner.
+/// How long [`Ask::StillShort`] looks, in nanoseconds. Not less: the kernel weighs the CPUs by whole jiffies, of up to
+/// 10 ms, and loses what is read out sooner.
 const LOOK: i64 = 50_000_000;
 
 /// What a watcher asks.
@@ -56,7 +56,7 @@ pub(crate) enum Signal {
 /// ```
 /// match hugefork::machine::survey().pressure {
 ///     Ok(file) => println!("pools can watch {}", file.display()),
-///     Err(error) => println!("{}: {error}", error.code()), // pressure_unwatched: /proc/pressure/memory: open failed: …
+///     Err(error) => println!("{error} ({})", error.code()), // … (pressure_unwatched)
 /// }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
