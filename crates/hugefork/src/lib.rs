@@ -105,7 +105,7 @@ pub use stats::counters::FaultStats;
 pub use stats::histogram::Histogram;
 pub use sys::SystemError;
 pub use terms::advice::Advice;
-pub use terms::backing::{Backing, Commit, CoreDump, Fallback, Granted, HugeBy};
+pub use terms::backing::{Backing, Commit, CoreDump, Fallback, Granted};
 pub use terms::code::ErrorCode;
 pub use terms::error::{BuildError, RegionError, TransferError};
 pub use terms::observer::Observer;

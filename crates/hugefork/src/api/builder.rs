@@ -186,7 +186,7 @@ impl PoolBuilder {
         let (memory, grant) = self.find_memory()?;
         delivery::install_once()?;
         let blocks = self.block_size.count(self.capacity);
-        let measurable = matches!(grant.granted, Granted::Hugetlb | Granted::ShmemHuge(_))
+        let measurable = matches!(grant.granted, Granted::Hugetlb | Granted::ShmemHuge | Granted::ShmemCollapsed)
             && self.block_size.bytes() >= HUGE_PAGE
             && self.capacity >= kernels::WORKED_ON;
         let chosen = kernels::choose(measurable.then_some(&memory))?;

@@ -11,7 +11,7 @@ use super::pool::Grant;
 use crate::sys::linux::memory::{Dump, Kind, Linux};
 use crate::sys::linux::settings;
 use crate::sys::{Sys, SystemError};
-use crate::terms::backing::{Backing, CoreDump, Fallback, Granted, HugeBy};
+use crate::terms::backing::{Backing, CoreDump, Fallback, Granted};
 use crate::terms::error::BuildError;
 use crate::units::{BlockSize, ByteSize, HUGE_PAGE};
 
@@ -112,12 +112,12 @@ impl PoolBuilder {
         if self.capacity < HUGE_PAGE {
             return Err(NotGranted::SmallPool);
         }
-        for (collapse, by) in [(false, HugeBy::Setting), (true, HugeBy::Collapse)] {
+        for (collapse, granted) in [(false, Granted::ShmemHuge), (true, Granted::ShmemCollapsed)] {
             let memory = self.open(Kind::ShmemHuge { collapse })?;
             memory.make_huge(0, HUGE_PAGE);
             memory.obtain(0, HUGE_PAGE, 0)?;
             if settings::mapped_huge(memory.direct_address()).is_some_and(|bytes| bytes > 0) {
-                return Ok((memory, Granted::ShmemHuge(by)));
+                return Ok((memory, granted));
             }
         }
         let setting = settings::thp("shmem_enabled").unwrap_or_else(|| "not there: the kernel has no THP".to_owned());

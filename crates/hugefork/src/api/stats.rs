@@ -84,7 +84,7 @@ pub struct PoolStats {
     /// has split some, or memory was just being got.
     pub bytes_base: Option<usize>,
     /// 2 MiB that the kernel refused to make one page of, where the pool has to ask for that
-    /// ([`HugeBy::Collapse`](crate::HugeBy)): they are in base pages.
+    /// ([`Granted::ShmemCollapsed`](crate::Granted)): they are in base pages.
     pub not_collapsed: u64,
     /// How blocks got their memory.
     pub supply: SupplyStats,

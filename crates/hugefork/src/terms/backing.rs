@@ -74,39 +74,21 @@ impl FromStr for Backing {
 pub enum Granted {
     /// Reserved huge pages.
     Hugetlb,
-    /// shmem huge pages.
-    ShmemHuge(HugeBy),
+    /// shmem huge pages, which the kernel makes at first touch: `shmem_enabled` allows it.
+    ShmemHuge,
+    /// shmem huge pages, for each of which hugefork asks with `MADV_COLLAPSE` when a block is first used. That takes
+    /// 0.2 ms.
+    ShmemCollapsed,
     /// shmem base pages.
     ShmemBase,
-}
-
-/// How shmem gets its huge pages.
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
-/// use hugefork::{Granted, HugeBy};
-/// if pool.backing() == Granted::ShmemHuge(HugeBy::Collapse) {
-///     println!("the first use of a block takes 0.2 ms longer: see `hugefork doctor`");
-/// }
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HugeBy {
-    /// The kernel makes them at first touch: `shmem_enabled` allows it.
-    Setting,
-    /// hugefork asks for each with `MADV_COLLAPSE` when a block is first used.
-    Collapse,
 }
 
 impl fmt::Display for Granted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Granted::Hugetlb => "hugetlb",
-            Granted::ShmemHuge(HugeBy::Setting) => "shmem-thp",
-            Granted::ShmemHuge(HugeBy::Collapse) => "shmem-thp (MADV_COLLAPSE)",
+            Granted::ShmemHuge => "shmem-thp",
+            Granted::ShmemCollapsed => "shmem-thp (MADV_COLLAPSE)",
             Granted::ShmemBase => "shmem-base",
         })
     }
