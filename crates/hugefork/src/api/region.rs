@@ -15,14 +15,11 @@ use crate::own::Counted;
 use crate::own::fixed::Fixed;
 use crate::region::core::RegionCore;
 use crate::region::lazy_free::LazyFreed;
-use crate::stats::counters;
 use crate::sys::linux::memory::Linux;
-use crate::table::Entry;
 use crate::terms::advice::Advice;
 use crate::terms::error::RegionError;
 use crate::terms::observer::Observer;
 use crate::terms::options::{RegionOptions, Reserve};
-use crate::units::BASE_PAGE;
 
 /// A range of memory that is zero at first. [`Region::fork`] and [`Region::snapshot`] copy it in microseconds.
 ///
@@ -335,29 +332,7 @@ impl Region {
 
     /// What the region has and what happened so far. Takes some nanoseconds a block.
     pub fn stats(&self) -> RegionStats {
-        let core = self.core();
-        let (mut present, mut shared, mut split) = (0, 0, 0);
-        for entry in core.table.iter() {
-            present += usize::from(entry.block().is_some());
-            shared += usize::from(matches!(entry, Entry::Shared(_) | Entry::Borrowed(_)));
-            split += usize::from(matches!(entry, Entry::Split(_)));
-        }
-        let size = self.pool().block_size().bytes();
-        let lazy = core.books.lazy_blocks.load(Ordering::Relaxed);
-        RegionStats {
-            blocks: core.table.len(),
-            blocks_present: present,
-            blocks_shared: shared,
-            blocks_lazy: lazy,
-            blocks_split: split,
-            blocks_reserved: core.table.reserved(),
-            blocks_revoked: core.books.revoked.load(Ordering::Relaxed),
-            bytes_lazy: lazy * size + core.books.lazy_pages.load(Ordering::Relaxed) * BASE_PAGE,
-            cow_bytes: core.books.cow.blocks() * size,
-            mappings: core.addresses.mappings(),
-            metadata_bytes: core.table.bytes() + core.pins.bytes() + size_of::<RegionCore<Linux>>(),
-            faults: counters::read(&core.counters),
-        }
+        RegionStats::of(self.core())
     }
 }
 

@@ -1,9 +1,15 @@
 //! Figures that pools and regions tell of themselves.
 
+use std::sync::atomic::Ordering;
+
 use crate::pool::ahead::SupplyStats;
 use crate::pool::pressure::PressureStats;
 use crate::pool::stock::StockStats;
-use crate::stats::counters::FaultStats;
+use crate::region::core::RegionCore;
+use crate::stats::counters::{self, FaultStats};
+use crate::sys::linux::memory::Linux;
+use crate::table::Entry;
+use crate::units::BASE_PAGE;
 
 /// What a region has and what happened to it: [`Region::stats`](crate::Region::stats).
 ///
@@ -49,6 +55,33 @@ pub struct RegionStats {
     pub metadata_bytes: usize,
     /// Its faults.
     pub faults: FaultStats,
+}
+
+impl RegionStats {
+    pub(super) fn of(core: &RegionCore<Linux>) -> RegionStats {
+        let (mut present, mut shared, mut split) = (0, 0, 0);
+        for entry in core.table.iter() {
+            present += usize::from(entry.block().is_some());
+            shared += usize::from(matches!(entry, Entry::Shared(_) | Entry::Borrowed(_)));
+            split += usize::from(matches!(entry, Entry::Split(_)));
+        }
+        let size = core.pool().block_size.bytes();
+        let lazy = core.books.lazy_blocks.load(Ordering::Relaxed);
+        RegionStats {
+            blocks: core.table.len(),
+            blocks_present: present,
+            blocks_shared: shared,
+            blocks_lazy: lazy,
+            blocks_split: split,
+            blocks_reserved: core.table.reserved(),
+            blocks_revoked: core.books.revoked.load(Ordering::Relaxed),
+            bytes_lazy: lazy * size + core.books.lazy_pages.load(Ordering::Relaxed) * BASE_PAGE,
+            cow_bytes: core.books.cow.blocks() * size,
+            mappings: core.addresses.mappings(),
+            metadata_bytes: core.table.bytes() + core.pins.bytes() + size_of::<RegionCore<Linux>>(),
+            faults: counters::read(&core.counters),
+        }
+    }
 }
 
 /// What a pool has and what happened in it: [`Pool::stats`](crate::Pool::stats).
