@@ -18,6 +18,13 @@ pub(crate) const BASE_PAGE: usize = 4096;
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// A size that cannot be.
+///
+/// ```
+/// use hugefork::{ByteSize, SizeError};
+/// let error = "ten".parse::<ByteSize>().unwrap_err();
+/// assert!(matches!(error, SizeError::Unreadable { .. }));
+/// assert_eq!(error.to_string(), "`ten` is not a size: write 4KiB, 512MiB, 1GiB or plain bytes");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SizeError {
@@ -152,8 +159,8 @@ impl FromStr for BlockSize {
 
 /// A number of bytes, written `4KiB`, `2MiB`, `1GiB` where it is a whole number of those, else in plain bytes.
 ///
-/// Read in upper and lower case, the letter alone or with `iB`, `i` or `B`. Every unit is a power of two: memory comes in no others, so
-/// `1GB` and `1g` are 1 GiB, too.
+/// Read in upper and lower case, the letter alone or with `iB`, `i` or `B`. Every unit is a power of two: memory comes
+/// in no others, so `1GB` and `1g` are 1 GiB, too.
 ///
 /// ```
 /// use hugefork::ByteSize;

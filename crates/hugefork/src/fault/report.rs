@@ -67,7 +67,7 @@ pub(super) fn unresolved<S: Sys>(pool: &PoolCore<S>, address: usize, reason: Unr
         Unresolved::NotYet => {}
         Unresolved::Revoked => say(format_args!(
             "pool `{name}`: {address:#x} lies in a block that was taken away from a fork or snapshot, since the pool was \
-             empty and the region that it was made from had to go on; make it with Reserve::Full (SIGBUS)"
+             empty and its parent had to go on; make it with Reserve::Full (SIGBUS)"
         )),
         Unresolved::CowLimit(_) => say(format_args!(
             "pool `{name}`: the write to {address:#x} would copy a block for forks and snapshots that hold all that its \

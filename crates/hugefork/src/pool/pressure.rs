@@ -10,15 +10,18 @@
 //!                nobody waits any more                          └────────────┘
 //! ```
 //! What it watches is PSI, of the control group if it can, else of the machine: the kernel itself measures for how long
-//! tasks wait for memory, calls only when that is long, and looks only while some wait. `memory.events` of a control group would
-//! need no trigger, but its counters also rise when clean page cache is replaced at the limit, which a group full of it
-//! does all day, and nobody waits; and a group that is slowed down at `memory.high` shows in PSI too. `memory.pressure_level`
-//! is version 1 only.
+//! tasks wait for memory, calls only when that is long, and looks only while some wait. `memory.events` of a control
+//! group would need no trigger, but its counters also rise when clean page cache is replaced at the limit, which a
+//! group full of it does all day, and nobody waits; and a group that is slowed down at `memory.high` shows in PSI too.
+//! `memory.pressure_level` is version 1 only.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+
+use thiserror::Error;
 
 use super::core::PoolCore;
 use super::holders::Droppable;
@@ -27,31 +30,32 @@ use crate::own::Counted;
 use crate::stats::counters::count;
 use crate::sys::SystemError;
 use crate::sys::linux::owner;
-use crate::sys::linux::pressure::{Ask, PressureFile, Signal};
+use crate::sys::linux::pressure::{Ask, PressureError, PressureFile, Signal};
 use crate::sys::linux::stderr::say;
 use crate::sys::{Merging, Sys};
 
 /// When memory counts as short, and how much a pool gives back at a time:
 /// [`PoolBuilder::reclaim_under_pressure`](crate::PoolBuilder::reclaim_under_pressure).
 ///
-/// A thread of the pool (`hugefork-press`, all signals blocked) sleeps until the kernel says that tasks waited for memory, by
-/// default for 150 ms within 2 s. It then gives back a step of memory, looks for 50 ms whether tasks still wait for as
-/// large a part of the time, and goes on until they do not or nothing is left. A step takes free blocks, and where they do not
-/// suffice drops what was [lazily freed](crate::Region::lazy_free), oldest first, except what is pinned or what a fork or
-/// snapshot shares.
+/// A thread of the pool (`hugefork-press`, all signals blocked) sleeps until the kernel says that tasks waited for
+/// memory, by default for 150 ms within 2 s. It then gives back a step of memory, and looks for 50 ms whether tasks
+/// still wait for as large a part of the time. It goes on until they do not, or until nothing is left. A step takes
+/// free blocks first. If they do not suffice, it drops what was [lazily freed](crate::Region::lazy_free), oldest first,
+/// except what is pinned and what a fork or snapshot shares.
 ///
 /// # What it costs
-/// * Nothing while nobody waits for memory: no timer, no wake-up. With `CAP_SYS_RESOURCE` the kernel has a thread of its
-///   own for it (`psimon`), asleep as well; without it is up to 2 s later.
-/// * A block whose memory was given back gets it again at its next first write, and the kernel clears it then. That holds
-///   for [`Commit::Upfront`](crate::Commit) and [`Reserve::Full`](crate::Reserve) as well: they can then find the machine out
-///   of memory.
-/// * Dropping the pool waits until the kernel has taken the trigger away, some 10 ms.
+/// * Nothing while nobody waits for memory: no timer, no wake-up. With `CAP_SYS_RESOURCE` the kernel has a thread of
+///   its own for it (`psimon`), which sleeps too. Without that right the kernel says it up to 2 s later.
+/// * A block whose memory was given back gets memory again at its next first write, and the kernel clears it then. That
+///   is so with [`Commit::Upfront`](crate::Commit) and [`Reserve::Full`](crate::Reserve) too: such a write may find the
+///   machine without memory.
+/// * The drop of the pool waits until the kernel has taken the trigger away, some 10 ms.
 ///
 /// # Where it looks
-/// At `memory.pressure` of the process's control group (version 2) as it is when the pool is built, so that a group at its
-/// limit gets memory back while the machine has plenty; if that cannot be opened for writing, as in containers that see it read-only,
-/// at `/proc/pressure/memory`, the whole machine. [`PressureWatch::file`] chooses another.
+/// It watches `memory.pressure` of the control group (version 2) that the process is in when the pool is built, so that
+/// a group at its limit gets memory back while the machine has plenty. If that file cannot be opened for writing, as in
+/// many containers, it watches `/proc/pressure/memory`, the whole machine. [`PressureWatch::file`] chooses another
+/// file.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -86,32 +90,42 @@ impl PressureWatch {
     }
 
     /// Watches this PSI file: `memory.pressure` of any control group, such as the one that systemd names in
-    /// `MEMORY_PRESSURE_WATCH`, or `/proc/pressure/memory`. There is no other choice if it cannot be watched.
+    /// `MEMORY_PRESSURE_WATCH`, or `/proc/pressure/memory`. If it cannot be watched, none is.
     pub fn file(path: impl Into<PathBuf>) -> PressureWatch {
         PressureWatch { file: Some(path.into()), ..PressureWatch::default() }
     }
 
-    /// Memory is short when any task waited for it for `stall` within `window`; default 150 ms within 2 s. The kernel takes
-    /// windows of 0.5 to 10 s, from processes without `CAP_SYS_RESOURCE` only 2, 4, 6, 8 and 10 s, and tells once a window at most.
-    /// What it refuses is not watched.
+    /// Memory is short when tasks waited for it for `stall` within `window`; default 150 ms within 2 s. The kernel
+    /// takes windows of 0.5 to 10 s, and of processes without `CAP_SYS_RESOURCE` only 2, 4, 6, 8 and 10 s. It says so
+    /// at most once a window. With values that it refuses, nothing is watched.
     pub fn stall(mut self, stall: Duration, window: Duration) -> PressureWatch {
         (self.stall, self.window) = (stall, window);
         self
     }
 
-    /// Bytes that are given back before it looks again, rounded up to blocks, at least one; default 64 MiB.
+    /// Bytes to give back before the next look, rounded up to blocks, at least one; default 64 MiB.
     pub fn step(mut self, bytes: usize) -> PressureWatch {
         self.step = bytes.max(1);
         self
     }
 
     /// Opens a trigger and closes it again: the file, or why there is none.
-    pub(crate) fn try_out(&self) -> Result<PathBuf, String> {
+    pub(crate) fn try_out(&self) -> Result<PathBuf, PressureError> {
         PressureFile::open(self.file.as_deref(), self.stall, self.window).map(|file| file.path)
     }
 }
 
 /// What watching for memory pressure came to.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let pressure = pool.stats().pressure;
+/// assert!(!pressure.running); // nobody has asked for it
+/// assert_eq!(pressure.bytes_reclaimed, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PressureStats {
@@ -135,6 +149,17 @@ struct Counters {
     bytes_trimmed: AtomicU64,
 }
 
+/// Why a pool goes without a watcher.
+#[derive(Debug, Error)]
+pub(crate) enum NotWatched {
+    #[error("its hugetlb pages are set aside for it, and others cannot have them")]
+    SetAside,
+    #[error(transparent)]
+    NoFile(#[from] PressureError),
+    #[error("no thread for it: {0}")]
+    NoThread(io::Error),
+}
+
 /// The thread of one pool.
 pub(crate) struct Watcher {
     counters: Arc<Counters>,
@@ -143,9 +168,9 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     /// Starts it; the error says why there is none.
-    pub(crate) fn start<S: Sys>(core: &Counted<PoolCore<S>>, watch: &PressureWatch) -> Result<Watcher, String> {
+    pub(crate) fn start<S: Sys>(core: &Counted<PoolCore<S>>, watch: &PressureWatch) -> Result<Watcher, NotWatched> {
         if core.sys.merging() == Merging::Separate {
-            return Err("its hugetlb pages are set aside for it, and others cannot have them".to_owned());
+            return Err(NotWatched::SetAside);
         }
         let file = Arc::new(PressureFile::open(watch.file.as_deref(), watch.stall, watch.window)?);
         let counters = Arc::new(Counters { running: AtomicBool::new(true), ..Counters::default() });
@@ -155,7 +180,7 @@ impl Watcher {
             move || watch_for_pressure(&core, step, &counters, |ask| file.answer(ask))
         };
         let worker = Worker::start("hugefork-press", work, move || file.stop());
-        let worker = worker.map_err(|error| format!("no thread for it: {error}"))?;
+        let worker = worker.map_err(NotWatched::NoThread)?;
         Ok(Watcher { counters, _worker: worker })
     }
 
@@ -213,8 +238,9 @@ fn watch_for_pressure<S: Sys>(
 }
 
 impl<S: Sys> PoolCore<S> {
-    /// Gives about `step` bytes back to the system. Free blocks first: with them nothing is lost. Returns how many bytes
-    /// were given back or dropped; zero: there is nothing left. Where the system does not take them back nothing is dropped.
+    /// Gives about `step` bytes back to the system. Free blocks first: with them nothing is lost. Returns how many
+    /// bytes were given back or dropped; zero: there is nothing left. Where the system does not take them back nothing
+    /// is dropped.
     fn relieve(&self, step: usize, counters: &Counters) -> Result<usize, SystemError> {
         let trim = |bytes: usize| {
             let trimmed = self.trim_some(bytes)?;

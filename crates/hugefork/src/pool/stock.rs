@@ -7,9 +7,9 @@
 //!   low  ┤·····╱    ╲·······     ╱            share of one CPU
 //!        └────┴──────┴──────────┴─────▶       asleep otherwise: no timer, woken when there is work
 //! ```
-//! A block that is being cleared is out of the free list but still counted as available. A fault that needs the very last
-//! block waits for it, no longer than the clear takes; the last few free blocks are left alone, so that this is rare where
-//! the thread, which gives way to all others, takes its time.
+//! A block that is being cleared is out of the free list but still counted as available. A fault that needs the very
+//! last block waits for it, no longer than the clear takes; the last few free blocks are left alone, so that this is
+//! rare where the thread, which gives way to all others, takes its time.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -39,14 +39,15 @@ pub struct ZeroedStock {
 }
 
 impl ZeroedStock {
-    /// Clears in the background when less than `low` bytes of free blocks are zero, until `high` bytes are or no used
-    /// block is free. Both are cut to the pool's capacity, and `low` to `high`. Uses at most a quarter of one CPU.
+    /// Starts to clear when less than `low` bytes of free blocks are zero, and stops when `high` bytes are or no used
+    /// block is free. Both are cut to the capacity of the pool, and `low` to `high`. It uses at most a quarter of one
+    /// CPU.
     pub fn keep(low: usize, high: usize) -> ZeroedStock {
         ZeroedStock { low, high, cpu_percent: 25 }
     }
 
-    /// The share of one CPU that clearing may take, 1 to 100 per cent; anything else is cut to that. Whatever it is, the
-    /// thread runs only while nothing else wants the CPU (`SCHED_IDLE`).
+    /// The share of one CPU that clearing may take, in per cent; cut to 1 to 100. In any case the thread runs only
+    /// while nothing else wants the CPU (`SCHED_IDLE`).
     pub fn cpu_percent(mut self, percent: u32) -> ZeroedStock {
         self.cpu_percent = percent.clamp(1, 100);
         self
@@ -54,6 +55,17 @@ impl ZeroedStock {
 }
 
 /// What a pool's background zeroing came to.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use hugefork::{Pool, ZeroedStock};
+/// let stock = ZeroedStock::keep(4 << 20, 8 << 20);
+/// let pool = Pool::builder().capacity(16 << 20).zeroed_stock(stock).build()?;
+/// let stock = pool.stats().stock;
+/// println!("{} blocks cleared in {:?}", stock.blocks, stock.time);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StockStats {
@@ -92,8 +104,8 @@ impl Stock {
         }
     }
 
-    /// Wakes the zeroing thread if there is work for it. After blocks came back or zeroed ones went: for the fault handler,
-    /// one load while the thread is awake or there is none.
+    /// Wakes the zeroing thread if there is work for it. After blocks came back or zeroed ones went: for the fault
+    /// handler, one load while the thread is awake or there is none.
     pub(crate) fn nudge(&self, frames: &Frames) {
         if self.nap.is_asleep() && self.is_low(frames) {
             self.nap.wake();

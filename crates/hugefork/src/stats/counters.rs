@@ -1,7 +1,7 @@
 //! What happened: counters that faults write and users read.
 //!
-//! Each region has one [`Counters`]; a pool's figures are the sum over its regions, living and dropped. Counting costs a
-//! fault a dozen relaxed additions on lines that its thread just used, and two clock readings for the histogram.
+//! Each region has one [`Counters`]; a pool's figures are the sum over its regions, living and dropped. Counting costs
+//! a fault a dozen relaxed additions on lines that its thread just used, and two clock readings for the histogram.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -115,8 +115,22 @@ pub(crate) fn read(counters: &Counters) -> FaultStats {
     counters.read()
 }
 
-/// What the faults of a region, or of all regions of a pool, came to. Counts only grow; they are read one after the
+/// What the faults of a region, or of all regions of a pool, came to. Counts only grow. They are read one after the
 /// other while faults go on, so sums may be off by the faults in flight.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let mut region = pool.region(4 << 20)?;
+/// region.as_mut_slice().fill(1);
+/// let saved = region.snapshot()?;
+/// region.as_mut_slice()[0] = 2; // one byte, and a copy of the block
+/// let faults = region.stats().faults;
+/// assert_eq!((faults.blocks_copied, faults.bytes_copied), (1, 2 << 20));
+/// # drop(saved);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct FaultStats {
