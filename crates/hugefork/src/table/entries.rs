@@ -13,13 +13,13 @@ pub(crate) enum Reserved {
     No,
 }
 
-/// One word an entry. Whoever changes one holds the lock that its owner says guards it.
+/// One word an entry. An entry changes only under the lock that its owner names.
 pub(crate) struct Entries {
     words: Boxed<[AtomicU32]>,
 }
 
 impl Entries {
-    /// `count` entries, all zero. The memory is taken from the system page by page as entries are used.
+    /// `count` entries, all zero. The system gives the memory page by page as entries are used.
     pub(crate) fn new(count: usize) -> Entries {
         Entries { words: own::zeroed(count) }
     }
@@ -44,7 +44,7 @@ impl Entries {
         self.words.iter().map(|word| Entry::decode(word.load(Ordering::Acquire)))
     }
 
-    /// Stores an entry; what is reserved for it stays reserved.
+    /// Stores an entry. Its reservation stays.
     #[inline]
     pub(crate) fn set(&self, index: EntryIndex, entry: Entry) {
         let word = &self.words[index.0];
@@ -67,7 +67,7 @@ impl Entries {
         self.words[index.0].load(Ordering::Relaxed) & RESERVED != 0
     }
 
-    /// Notes whether a block is reserved for the entry; the entry itself stays. True if that is new.
+    /// Notes whether a block is reserved for the entry. True if that is a change.
     #[inline]
     pub(crate) fn set_reserved(&self, index: EntryIndex, reserved: Reserved) -> bool {
         let word = &self.words[index.0];
