@@ -1,5 +1,6 @@
-//! What each change of an entry means beside the entry: references, reservations, counts, and the account of what forks and
-//! snapshots cost. Entries of a region that others know are stored here and nowhere else, but for the marks of a snapshot (freeze.rs).
+//! What each change of an entry means besides the entry: references, reservations, counts, and the account of what
+//! forks and snapshots cost. The entries of a region that others know of are stored only here, except the marks of a
+//! snapshot (freeze.rs).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -13,12 +14,13 @@ use crate::table::{Entry, Locked, Reserved};
 use crate::terms::options::Reserve;
 use crate::units::EntryIndex;
 
-/// What a run of stored entries adds to the books; counted once a run, since a run may have a quarter of a million entries.
+/// What a run of stored entries adds to the counts. It is added once for each run, because a run may have a quarter of
+/// a million entries.
 #[derive(Default)]
 struct Sums {
     lazy: isize,
     revoked: isize,
-    /// Blocks of the parent that only this region held and that it has made its own or given up.
+    /// Blocks of the parent that only this region held, and that it has made its own or given up.
     freed: usize,
     /// Reservations that turned out not to be needed.
     unreserved: usize,
@@ -35,8 +37,8 @@ struct Run<'a, S: Sys> {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Stores what `next` makes of each entry, lets go of the blocks that are replaced, and counts the mappings before and after.
-    /// `next` may change the pages of its entry.
+    /// Stores what `next` makes of each entry, lets go of the blocks that are replaced, and counts the mappings before
+    /// and after. `next` may change the pages of its entry.
     pub(crate) fn store(
         &self,
         _locked: Locked<'_>,
@@ -58,7 +60,7 @@ impl<S: Sys> RegionCore<S> {
 }
 
 impl<S: Sys> Run<'_, S> {
-    /// The next entry as it was.
+    /// The next entry, as it was.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn look(&mut self, index: EntryIndex) -> Entry {
         let old = self.region.table.get(index);
@@ -66,7 +68,7 @@ impl<S: Sys> Run<'_, S> {
         old
     }
 
-    /// The next entry as it is.
+    /// The next entry, as it is now.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn put(&mut self, index: EntryIndex, old: Entry, new: Entry) {
         debug_assert!(allows(self.event, old.state(), new.state()), "the table has no such way");
@@ -94,23 +96,23 @@ impl<S: Sys> RegionCore<S> {
         if old.block() != new.block() {
             self.leave(index, old, new == Entry::Zero, sums);
             if is_now_private {
-                // What was reserved has been used.
+                // The reservation has been used.
                 self.table.set_reserved(index, Reserved::No);
             }
             return;
         }
         if matches!(old, Entry::Borrowed(_)) && new.is_owner() {
-            // Nobody else holds it: it is this fork's own from now on, and no cost of its parent.
+            // Nobody else holds the block: it is this fork's own from now on, and costs the parent nothing.
             sums.freed += 1;
         }
         if is_now_private && self.table.set_reserved(index, Reserved::No) {
-            // It has become the region's own without a block from the pool.
+            // The block has become the region's own, so none was taken from the pool.
             sums.unreserved += 1;
         }
     }
 
-    /// Lets go of what `old` held. An entry that was promised a block keeps one reserved when it becomes zero: its own if nobody
-    /// else holds that, or another in its place, if there is one.
+    /// Lets go of what `old` held. An entry that was promised a block keeps one reserved when it becomes zero: its own
+    /// block if nobody else holds that, or else another, if there is one.
     #[inline(never)]
     fn leave(&self, index: EntryIndex, old: Entry, is_now_zero: bool, sums: &mut Sums) {
         let (pool, Some(block)) = (self.pool(), old.block()) else { return };
@@ -134,7 +136,7 @@ impl<S: Sys> RegionCore<S> {
         let books = &self.books;
         for (count, more) in [(&books.lazy_blocks, sums.lazy), (&books.revoked, sums.revoked)] {
             if more != 0 {
-                // Adding a negative number, wrapped, is a subtraction.
+                // To add a wrapped negative number is to subtract.
                 count.fetch_add(more.cast_unsigned(), Ordering::Relaxed);
             }
         }
