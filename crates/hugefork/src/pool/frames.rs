@@ -494,8 +494,8 @@ impl Frames {
         }
     }
 
-    /// Tries until it works, or fails while nobody was taking a run. Takers of runs count off more blocks than they
-    /// find neighbours, and soon give the rest back.
+    /// Tries until it works, or fails while nobody was taking a run. Takers of runs are promised more
+    /// blocks than they find neighbours, and soon give the rest back.
     fn insist(&self, try_once: impl Fn() -> Option<usize>) -> Option<usize> {
         self.given_back.until(|| {
             let before = self.runs.load(Ordering::SeqCst);
