@@ -43,8 +43,8 @@ fn fields(list: &[Absent]) -> impl Iterator<Item = [&str; 3]> {
     list.iter().map(|Absent { case, subject, why }| [case.as_str(), subject, why])
 }
 
-/// Says which subjects have no figures. Each item of `list` is a case, a subject and the reason; the result has one line
-/// for each case and reason, with `what` before the reason.
+/// Says which subjects have no figures. Each item of `list` is a case, a subject and the reason; the result has one
+/// line for each case and reason, with `what` before the reason.
 pub fn absent<'a>(what: &str, list: impl IntoIterator<Item = [&'a str; 3]>) -> Vec<String> {
     let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
     for [case, subject, why] in list {

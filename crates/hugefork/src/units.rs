@@ -152,8 +152,8 @@ impl FromStr for BlockSize {
 
 /// A number of bytes, written `4KiB`, `2MiB`, `1GiB` where it is a whole number of those, else in plain bytes.
 ///
-/// Read in upper and lower case, the letter alone or with `iB`, `i` or `B`. Every unit is a power of two: memory comes in no others, so
-/// `1GB` and `1g` are 1 GiB, too.
+/// It is read in upper and lower case, with the letter alone or with `iB`, `i` or `B`. Every unit is a power of two, so
+/// `1GB` and `1g` are 1 GiB too.
 ///
 /// ```
 /// use hugefork::ByteSize;

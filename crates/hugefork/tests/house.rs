@@ -1,6 +1,7 @@
-//! Who imports whom: rooms point down, files go round in no circles, and one room alone talks to the system.
+//! Who imports whom: rooms point down, files do not go round in circles, and only one room talks to the system.
 //!
-//! Read from the sources, as they are written: a path counts for the file that it names, or for the deepest file on its way.
+//! This is read from the sources as they are written. A path counts for the file that it names, or for the deepest file
+//! on its way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use syn::visit::{self, Visit};
 
-/// The engine's rooms, each below those that may import from it. What stands in one line may not import from each other.
+/// The engine's rooms, each below those that may import from it. Rooms on one line may not import from each other.
 const ROOMS: [&[&str]; 10] = [
     &["units", "ranges"],
     &["sys"],
@@ -22,10 +23,10 @@ const ROOMS: [&[&str]; 10] = [
     &["fault"],
 ];
 
-/// Above them all.
+/// The room above all others.
 const FACE: &str = "api";
 
-/// What only `sys` names.
+/// Only `sys` names these.
 const SYSTEM: [&str; 3] = ["libc", "procfs", "rustix"];
 
 /// One file of a crate, by the path of its module.
@@ -62,7 +63,7 @@ impl Sources {
         self.files.insert(module, file);
     }
 
-    /// The file that `path` leads to from `module`, if it is one of the crate's.
+    /// The file that `path` leads to from `module`, if it is one of this crate.
     fn target(&self, module: &Module, path: &[String]) -> Option<Module> {
         let first = path.first()?.as_str();
         let (mut at, mut rest): (Module, &[String]) = match first {
@@ -86,7 +87,7 @@ impl Sources {
         (at != *module).then_some(at)
     }
 
-    /// Whom each file imports.
+    /// The files that each file imports.
     fn imports(&self) -> BTreeMap<&Module, BTreeSet<Module>> {
         let of = |module: &Module, file: &syn::File| {
             let paths = paths_in(file);
@@ -103,7 +104,7 @@ fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// All paths that a file names, but for those of its tests.
+/// All paths that a file names, except in its tests.
 fn paths_in(file: &syn::File) -> Vec<Vec<String>> {
     let mut paths = Paths::default();
     file.items.iter().for_each(|item| paths.visit_item(item));
@@ -148,7 +149,7 @@ impl<'ast> Visit<'ast> for Paths {
     }
 
     fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {
-        // Who may see something is no import.
+        // The scope of a visibility is no import.
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
@@ -157,7 +158,7 @@ impl<'ast> Visit<'ast> for Paths {
     }
 
     fn visit_macro(&mut self, item: &'ast syn::Macro) {
-        // What a macro is given are tokens: paths begin where their first word says so.
+        // A macro is given tokens, so this looks for the first words of paths.
         let text = without_quotes(&item.tokens.to_string()).replace(' ', "");
         for start in ["crate::", "super::", "self::", "libc::", "rustix::", "procfs::"] {
             for (at, _) in text.match_indices(start) {
@@ -170,7 +171,7 @@ impl<'ast> Visit<'ast> for Paths {
     }
 }
 
-/// Code without what stands in quotes in it.
+/// Code without its quoted text.
 fn without_quotes(code: &str) -> String {
     let (mut is_quoted, mut is_escaped) = (false, false);
     code.chars()
@@ -195,7 +196,7 @@ fn engine() -> Sources {
     Sources::of(&crates().join("hugefork/src"))
 }
 
-/// How high a room stands; `None`: the root, which only lists them.
+/// How high a room stands; `None` for the root, which only lists the rooms.
 fn height(module: &Module) -> Option<usize> {
     let room = module.first()?.as_str();
     let found = ROOMS.iter().position(|rooms| rooms.contains(&room));
@@ -238,7 +239,7 @@ fn only_sys_talks_to_the_system() {
     assert_eq!(wrong, Vec::<String>::new(), "this is for sys to do");
 }
 
-/// The files that reach each other, those with the most first.
+/// The sets of files that reach each other, largest first.
 fn circles(imports: &BTreeMap<&Module, BTreeSet<Module>>) -> Vec<Vec<Module>> {
     let reached = |from: &Module| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from.clone()]);
@@ -292,4 +293,30 @@ fn circles_and_wrong_arrows_are_found() {
     let of_system =
         |name: &str| paths_in(&sources.files[&module(name)]).iter().any(|path| SYSTEM.contains(&path[0].as_str()));
     assert_eq!(["a", "b", "c", "d"].map(of_system), [false, false, true, true]);
+}
+
+/// The Rust files below `folder`, without what a build has left there.
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
+    entries
+        .filter(|path| !path.ends_with("target"))
+        .flat_map(|path| match path.extension() {
+            _ if path.is_dir() => rust_files(&path),
+            Some(extension) if extension == "rs" => vec![path],
+            _ => Vec::new(),
+        })
+        .collect()
+}
+
+/// rustfmt keeps code this narrow, but not comments.
+#[test]
+fn no_comment_line_is_wider_than_120_columns() {
+    let mut wide = Vec::new();
+    for path in rust_files(&crates()) {
+        let text = fs::read_to_string(&path).unwrap();
+        let is_wide = |line: &str| line.trim_start().starts_with("//") && line.chars().count() > 120;
+        let lines = text.lines().enumerate().filter(|(_, line)| is_wide(line));
+        wide.extend(lines.map(|(before, _)| format!("{}:{}", path.display(), before + 1)));
+    }
+    assert_eq!(wide, Vec::<String>::new(), "wrap these");
 }

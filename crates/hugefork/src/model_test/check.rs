@@ -1,5 +1,5 @@
-//! Every byte that was ever interesting, every entry against what is mapped, every block's references against its holders,
-//! every reservation, every mapping against the budget.
+//! Every byte that was ever interesting, every entry against what is mapped, every block's references against its
+//! holders, every reservation, every mapping against the budget.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -105,7 +105,8 @@ impl World {
         assert_eq!(frames.zeroed(), zeroed);
     }
 
-    /// What may be dropped reads as before, or as zeros once it was dropped; either way there is then nothing more to drop.
+    /// What may be dropped reads as before, or as zeros once it was dropped; either way there is then nothing more to
+    /// drop.
     pub(super) fn notice_what_was_dropped(&mut self) {
         let block = self.shape.block;
         for model in &mut self.regions {

@@ -38,8 +38,7 @@ impl RegionModel {
         RegionModel { space, bytes, lazy, pins: Vec::new(), reserve }
     }
 
-    /// Takes back the permission to drop the unit that holds byte `offset`: a block that may be dropped as a whole, else a
-    /// page.
+    /// Cancels lazy free of the unit that holds byte `offset`: a block that is lazily freed as a whole, or else a page.
     fn cancel(&mut self, offset: usize, block: usize) {
         let pages = offset / block * block / BASE_PAGE..(offset / block + 1) * block / BASE_PAGE;
         if self.lazy[pages.clone()].iter().all(|&lazy| lazy) {
@@ -121,7 +120,7 @@ impl World {
                         excused || self.pool.drop_some_lazy() == Found::None,
                         "said full, and something may be dropped"
                     );
-                    // A region that was told to leave its reservation, by a discard that found no other block, is not promised any.
+                    // A discard that found no other block has made its region give up a reservation.
                     let index = EntryIndex(offset / block);
                     assert!(!(is_first && model.space.table.is_reserved(index)), "a block was promised");
                     return;

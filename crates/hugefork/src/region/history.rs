@@ -9,7 +9,7 @@
 //! address it goes on, and the window covers that side.
 //!
 //! ```text
-//!   streams   [ next entry : 32 | down : 1 | length : 31 ] × 8     any number of threads, one stream each, in one region
+//!   streams   [ next entry : 32 | down : 1 | length : 31 ] × 8     any number of threads, a stream each
 //!   trend     [ last entry : 32 | down : 1 | steps : 31 ]
 //! ```
 //! These are guesses, so entries are read and written without a lock; a lost update costs a stream its head start.

@@ -1,5 +1,5 @@
-//! What the design says of copy-on-write, exhaustion and lazy free, row by row, and the bugs that others had there: each row
-//! is one test, and runs from one text on the software MMU and on real memory.
+//! What the design says of copy-on-write, exhaustion and lazy free, row by row, and the bugs that others had there:
+//! each row is one test, and runs from one text on the software MMU and on real memory.
 //!
 //! | ground | memory | blocks |
 //! |---|---|---|

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! memfd        | block 0 | block 1 | block 2 | …          size = capacity
-//! direct map   | rw                            |           in the arena; never in fork(2) children, never in core dumps
-//! region       | block 7 rw | block 8 rw | zeros …         made from the direct map by mremap (shmem), by mmap (hugetlb)
+//! direct map   | rw                            |           in the arena; not in fork(2) children or core dumps
+//! region       | block 7 rw | block 8 rw | zeros …         made from it by mremap (shmem), or by mmap (hugetlb)
 //! ```
 //! A block must be mapped so that `fork(2)` children never get the mapping. With `mmap` and then `MADV_DONTFORK` there
 //! is a gap, in which another thread's `fork` hands a child a writable mapping of our memory. So we use `mremap` of the
