@@ -385,7 +385,7 @@ fn it_watches_the_control_group_of_the_process_and_ends_with_it() {
         region.as_mut_slice().fill(1);
         eprintln!("outlived its group");
     });
-    let said = ended.stderr.lines().filter(|line| line.contains("watches memory pressure no more")).count();
+    let said = ended.stderr.lines().filter(|line| line.contains("no longer watches memory pressure")).count();
     assert_eq!(said, usize::from(ended.stderr.contains("outlived its group")), "{ended}");
     ended.well();
 }

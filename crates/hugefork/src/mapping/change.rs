@@ -50,14 +50,14 @@ pub(crate) struct Site<'a, S: Sys> {
 }
 
 /// Other memory is shown; the caller has yet to publish entries that say so.
-#[must_use = "the entries are to be published"]
+#[must_use = "publish the entries"]
 pub(crate) struct Remapped<'a, S: Sys> {
     addresses: &'a Addresses<S>,
     _changing: Changing<'a>,
 }
 
 /// The right to write has changed; the caller has yet to publish entries that say so.
-#[must_use = "the entries are to be published"]
+#[must_use = "publish the entries"]
 pub(crate) struct Reprotected<'a, S: Sys> {
     addresses: &'a Addresses<S>,
     result: Result<(), SystemError>,

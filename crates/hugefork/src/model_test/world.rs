@@ -1,4 +1,4 @@
-//! A pool of the software MMU, its regions and snapshots, and beside each the plain bytes that it should hold.
+//! A pool of the software MMU, its regions and snapshots, and for each the plain bytes that it should hold.
 
 use std::ops::Range;
 
@@ -67,7 +67,7 @@ impl Shape {
     }
 }
 
-/// What regions and forks are made with.
+/// The options of regions and forks.
 fn options(with: usize, block: usize) -> RegionOptions {
     match with % 6 {
         0 => RegionOptions::new().reserve(Reserve::Full),
@@ -205,7 +205,7 @@ impl World {
                         Ok(done) => assert_eq!(done.freed + done.already + done.skipped(), range.len(), "{done:?}"),
                         Err(_) => assert!(!self.pool.sys.failure_pending() || !mmu_fits(&self.pool.sys)),
                     }
-                    // Permitted where the engine says so, and nowhere else.
+                    // A page may be dropped exactly where the engine says so.
                     for page in range.start.div_ceil(BASE_PAGE)..range.end / BASE_PAGE {
                         model.lazy[page] |= is_lazy(&model.space, page * BASE_PAGE, self.shape.block);
                     }
@@ -261,7 +261,7 @@ impl World {
                     model.space.unpin(&range);
                     for index in model.space.touched(&range) {
                         if !model.space.pins.has(EntryIndex(index)) {
-                            // It counted as a write.
+                            // It has the effect of a write.
                             let pages = self.shape.block / BASE_PAGE;
                             model.lazy[index * pages..(index + 1) * pages].fill(false);
                         }
@@ -295,7 +295,7 @@ impl World {
                     }
                     match discarded {
                         Ok(()) => model.bytes[range].fill(0),
-                        // Some of it may be zero, none of it may be anything else.
+                        // Some of it may be zero, but none of it may be anything else.
                         Err(_) => {
                             for offset in range {
                                 if model.is_revoked(offset, self.shape.block) {
@@ -312,7 +312,7 @@ impl World {
             Op::Populate { region: at } => {
                 if let Some(at) = region(at) {
                     let model = &self.regions[at];
-                    // What is lazily freed may be dropped for the blocks that the rest needs.
+                    // Lazily freed blocks may be dropped for those that the others need.
                     let has_lazy = model.lazy.contains(&true);
                     if model.space.populate(0..model.bytes.len()).is_ok() && !has_lazy {
                         assert!(model.space.table.iter().all(|entry| entry != Entry::Zero));

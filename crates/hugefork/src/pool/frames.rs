@@ -374,8 +374,8 @@ impl Frames {
         sync::wake(&self.arrivals, i32::MAX as u32);
     }
 
-    /// Waits while memory is on its way for `block`. That takes no longer than to get memory for another one, and
-    /// nobody else gets the block that its entry wants.
+    /// Waits while memory is on its way for `block`. To get memory for another block would take as long, and would take
+    /// that block from the entry that wants it.
     fn wait_for(&self, block: BlockId) {
         let Some(word) = self.words.get(block.index()) else { return };
         loop {

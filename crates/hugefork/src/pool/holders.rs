@@ -16,7 +16,7 @@ use crate::sync::{RegionLock, SharedGuard, SignalsBlocked};
 use crate::table::transition::OnRevoke;
 use crate::units::{BlockId, EntryIndex};
 
-/// What a region or snapshot is asked when blocks are short. The fault handler calls this, and holds no other lock.
+/// What a region or snapshot is asked when blocks are short. The fault handler asks, too, and holds no other lock.
 pub(crate) trait Holder: Sync {
     /// Which region this is; `None` for a snapshot, since no block comes from one.
     fn id(&self) -> Option<RegionId>;

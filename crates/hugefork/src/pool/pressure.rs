@@ -190,7 +190,7 @@ fn watch_for_pressure<S: Sys>(
             Signal::Stop => break,
             Signal::Gone => {
                 say(format_args!(
-                    "pool `{}` watches memory pressure no more: its file is gone, with the control group",
+                    "pool `{}` no longer watches memory pressure: the file is gone, with its control group",
                     core.name
                 ));
                 break;
@@ -293,7 +293,7 @@ mod tests {
             asked.push(ask);
             answers[asked.len() - 1]
         });
-        assert_eq!(asked.len(), answers.len(), "it ends when it is told to, and not before");
+        assert_eq!(asked.len(), answers.len(), "it ends only when it is told to");
         assert!(!counters.running.load(Ordering::Relaxed));
         (asked, counters)
     }
@@ -354,7 +354,7 @@ mod tests {
         let space = region(&pool, 2, 1);
         lazy_free_all(&space);
         let (_, counters) = watch(&pool, BLOCK, &[Short, Enough, Stop], |_| {});
-        assert_eq!(counts(&counters), [1, 0, BLOCK], "a step that a free block suffices for");
+        assert_eq!(counts(&counters), [1, 0, BLOCK], "a free block is enough for this step");
         assert_eq!(contents(&space), [1, 1]);
         let (_, counters) = watch(&pool, BLOCK, &[Short, Enough, Stop], |_| {});
         assert_eq!(counts(&counters), [1, BLOCK, BLOCK]);

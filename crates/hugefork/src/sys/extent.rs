@@ -40,7 +40,7 @@ impl Extent {
     /// # Panics
     /// If they do not lie inside the extent.
     pub(crate) fn part(&self, offset: usize, len: usize) -> Part<'_> {
-        assert!(offset <= self.len && len <= self.len - offset, "a part of an extent lies inside of it");
+        assert!(offset <= self.len && len <= self.len - offset, "a part of an extent lies inside it");
         Part { at: self.base + offset, len, extent: PhantomData }
     }
 }

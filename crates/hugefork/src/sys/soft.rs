@@ -294,7 +294,7 @@ impl Sys for SoftMmu {
     fn release(&self, extent: Extent) -> Result<(), SystemError> {
         let mut state = self.called(Call::Release)?;
         for page in pages_of(extent.base(), extent.len()) {
-            assert!(state.pages.remove(&page).is_some(), "released what was not set aside");
+            assert!(state.pages.remove(&page).is_some(), "released addresses that were not claimed");
         }
         Ok(())
     }
@@ -323,8 +323,8 @@ impl Sys for SoftMmu {
             match state.pages.get_mut(&page) {
                 Some(Page::Memory { access, .. }) => *access = to,
                 Some(Page::Zeros) => assert_eq!(to, Access::Read, "zeros made writable"),
-                Some(Page::Hidden) => panic!("what was revoked is shown again"),
-                None => panic!("protected what is not mapped"),
+                Some(Page::Hidden) => panic!("protected a hidden page"),
+                None => panic!("protected a page that is not mapped"),
             }
         }
         result

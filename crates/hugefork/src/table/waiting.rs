@@ -190,12 +190,12 @@ mod tests {
         waiting.enter(2..7, 2);
         waiting.enter(9..10, 3);
         assert_eq!(waiting.oldest(), Some(1));
-        assert_eq!(empty(&waiting, 2), [4..6, 2..4, 6..7], "what waits keeps its place");
+        assert_eq!(empty(&waiting, 2), [4..6, 2..4, 6..7], "a window that waits keeps its place");
         assert_eq!((waiting.oldest(), waiting.take(2, 1)), (Some(3), None));
         assert_eq!(empty(&waiting, 3), [9..10]);
         assert_eq!((waiting.oldest(), waiting.take(u32::MAX, 1)), (None, None));
         waiting.enter(2..7, 4);
-        assert_eq!(waiting.take(4, 1), None, "they are in somebody's hands");
+        assert_eq!(waiting.take(4, 1), None, "they are taken");
     }
 
     #[test]

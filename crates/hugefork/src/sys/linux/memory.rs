@@ -77,10 +77,7 @@ impl Linux {
         let arena = Arena::open()?;
         if getrlimit(Resource::Fsize).current.is_some_and(|most| most < capacity as u64) {
             // The kernel would not only refuse: it sends SIGXFSZ, which kills.
-            return named(
-                "making the file that the pool's memory is (raise RLIMIT_FSIZE, ulimit -f)",
-                Err(Errno::FBIG),
-            );
+            return named("making the file of the pool's memory (raise RLIMIT_FSIZE, ulimit -f)", Err(Errno::FBIG));
         }
         refresh_budget();
         let flags = MemfdFlags::CLOEXEC
@@ -160,7 +157,7 @@ impl Linux {
 impl Linux {
     /// Shows pool memory with one call that duplicates the direct map.
     fn map(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
-        assert!(offset + part.len() <= self.capacity, "shown memory is the pool's");
+        assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
         if let Kind::Hugetlb { .. } = self.kind {
             return self.map_hugetlb(part, offset, access);
         }
@@ -361,7 +358,7 @@ impl Sys for Linux {
     }
 
     unsafe fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError> {
-        assert!(offset + len <= self.capacity, "what is punched is the pool's");
+        assert!(offset + len <= self.capacity, "only pool memory is punched");
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         named("fallocate(FALLOC_FL_PUNCH_HOLE)", fallocate(&self.fd, flags, offset as u64, len as u64))
     }
