@@ -132,7 +132,8 @@ fn a_region_written_downwards_is_a_stream_too() {
 /// Blocks that were prepared ahead and never written belong to the region, and go like the rest of it.
 #[test]
 fn blocks_prepared_ahead_are_given_back_by_a_discard() {
-    let Some(pool) = pool(Backing::Auto, 64 * BLOCK, BlockSize::MIB_2) else { return };
+    // This pool is too small for a thread that gets memory ahead, which might have the next blocks in hand.
+    let Some(pool) = pool(Backing::Auto, 48 * BLOCK, BlockSize::MIB_2) else { return };
     let mut region = pool.region(32 * BLOCK).unwrap();
     for block in 0..6 {
         region.as_mut_slice()[block * BLOCK] = 1;
@@ -141,8 +142,8 @@ fn blocks_prepared_ahead_are_given_back_by_a_discard() {
     assert!((1..4).contains(&ahead), "{ahead} blocks ahead");
     // This discards only what was never written.
     region.discard(6 * BLOCK..32 * BLOCK).unwrap();
-    assert_eq!((region.stats().blocks_present, pool.stats().blocks_free), (6, 58));
+    assert_eq!((region.stats().blocks_present, pool.stats().blocks_free), (6, 42));
     assert!(region.as_mut_slice()[6 * BLOCK..].iter().step_by(4096).all(|&byte| byte == 0));
     region.discard(0..32 * BLOCK).unwrap();
-    assert_eq!(pool.stats().blocks_free, 64);
+    assert_eq!(pool.stats().blocks_free, 48);
 }
