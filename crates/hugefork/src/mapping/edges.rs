@@ -40,14 +40,12 @@ pub(crate) struct Edges {
 }
 
 impl Edges {
-    #[inline]
     pub(crate) fn add(&mut self, face: Face) {
         self.count += face.inner;
         self.end_at(face);
     }
 
     /// Counts the edge before `face`, but not those inside it.
-    #[inline]
     fn end_at(&mut self, face: Face) {
         if let Some(left) = self.left {
             self.count += usize::from(left != face.first);
@@ -90,20 +88,20 @@ impl<'a> Shown<'a> {
         Face { first, after, inner: blocks.saturating_sub(1) }
     }
 
-    /// What an entry shows. A snapshot calls this for every entry, so it has to be quick.
-    #[inline]
-    pub(crate) fn face_of(&self, index: EntryIndex, entry: Entry) -> Face {
-        if let Entry::Split(block) = entry {
-            return self.face_of_pages(index, block, 0..self.size.bytes() / BASE_PAGE);
+    /// What `count` entries from `start` on show, which are alike and begin with `first`.
+    pub(crate) fn face_of(&self, start: EntryIndex, count: usize, first: Entry) -> Face {
+        match first {
+            Entry::Split(block) => self.face_of_pages(start, block, 0..self.size.bytes() / BASE_PAGE),
+            Entry::Zero
+            | Entry::Private(_)
+            | Entry::Shared(_)
+            | Entry::Borrowed(_)
+            | Entry::Lazy(_)
+            | Entry::Revoked => {
+                let shows = first.shows().unwrap_or(Shows::Hidden);
+                self.face(self.in_pool(shows), self.size.len_of(count))
+            }
         }
-        let Some(block) = entry.block() else {
-            let all = if entry == Entry::Zero { ZEROS } else { HIDDEN };
-            return Face { first: all, after: all, inner: 0 };
-        };
-        let access = if matches!(entry, Entry::Private(_)) { Access::ReadWrite } else { Access::Read };
-        let first = key(self.size.len_of(block.index()), access);
-        let is_continued = self.merging == Merging::Merge;
-        Face { first, after: if is_continued { first + 2 * self.size.bytes() as u64 } else { NOTHING }, inner: 0 }
     }
 
     // Loops in place of closures: without optimisation each closure takes its own place on the handler's stack.
@@ -210,7 +208,7 @@ impl<'a> Shown<'a> {
     }
 
     fn get(&self, index: usize) -> Face {
-        self.face_of(EntryIndex(index), self.entries.get(EntryIndex(index)))
+        self.face_of(EntryIndex(index), 1, self.entries.get(EntryIndex(index)))
     }
 
     /// Starts a count of edges at `start`, with the edge before it.
@@ -231,8 +229,9 @@ impl<'a> Shown<'a> {
     pub(crate) fn edges(&self, entries: Range<usize>) -> usize {
         let (mut edges, mut index) = (self.edges_from(entries.start), entries.start);
         while index < entries.end {
-            edges.add(self.get(index));
-            index += 1;
+            let count = self.entries.alike(index..entries.end);
+            edges.add(self.face_of(EntryIndex(index), count, self.entries.get(EntryIndex(index))));
+            index += count;
         }
         self.edges_to(edges, entries.end)
     }
@@ -267,7 +266,6 @@ fn with_access(key: u64, access: Access) -> u64 {
 }
 
 /// A place in the pool and its access, as a number.
-#[inline]
 fn key(start: usize, access: Access) -> u64 {
     (start as u64) << 1 | u64::from(access == Access::ReadWrite)
 }

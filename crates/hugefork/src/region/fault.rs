@@ -350,10 +350,12 @@ impl<'a, S: Sys> Fault<'a, S> {
     }
 
     fn store(&self, locked: Locked<'_>) -> Recount {
-        self.region.store(locked, Event::Write, self.entries(), |index, _| {
-            let block = self.taken.first.offset(index.0 - self.start.0);
-            self.region.pool().frames.set_content(block, Content::Used);
-            Entry::Private(block)
+        self.region.store(locked, Event::Write, self.entries(), |alike, _| {
+            let first = self.taken.first.offset(alike.start - self.start.0);
+            for by in 0..alike.len() {
+                self.region.pool().frames.set_content(first.offset(by), Content::Used);
+            }
+            Entry::Private(first)
         })
     }
 

@@ -92,7 +92,6 @@ impl<S: Sys> RegionCore<S> {
         }
         let (mut first, mut last) = (usize::MAX, 0);
         let (shown, pool) = (self.shown(), self.pool());
-        let mut edges = shown.edges_from(0);
         for index in (0..self.table.len()).map(EntryIndex) {
             let entry = self.table.get(index);
             let (next, needed) = on_share(entry.state(), self.pins.of(index));
@@ -112,9 +111,8 @@ impl<S: Sys> RegionCore<S> {
                     self.table.set(index, after);
                 }
             }
-            edges.add(shown.face_of(index, after));
         }
-        *mappings = 1 + edges.count;
+        *mappings = 1 + shown.edges(0..self.table.len());
         if first > last {
             return Ok(());
         }

@@ -192,7 +192,6 @@ impl<S: Sys> Freeing<'_, S> {
     }
 
     /// What an entry needs. Pinned blocks are left out.
-    #[inline]
     fn on(&self, entry: Entry) -> (State, OnLazyFree) {
         on_lazy_free(entry.state(), self.region.held(entry), Pinned::No)
     }
@@ -218,20 +217,23 @@ impl<S: Sys> Freeing<'_, S> {
         let protected = region.site().reprotect(locked, bytes, Access::Read)?;
         let right = protected.right();
         let event = if right == Right::Granted { Event::LazyFree } else { Event::ProtectFailed };
-        Ok(protected.published(region.store(locked, event, entries, |index, entry| self.free(index, entry, right)))?)
+        Ok(protected.published(region.store(locked, event, entries, |alike, entry| self.free(alike, entry, right)))?)
     }
 
-    /// What becomes of an entry after the write-protection, which worked if `right` says so.
-    #[inline]
-    fn free(&mut self, index: EntryIndex, entry: Entry, right: Right) -> Entry {
-        let bytes = self.region.pool().block_size.bytes();
+    /// What becomes of the entries `alike`, which begin with `entry`, after the write-protection. It worked if `right`
+    /// says so.
+    fn free(&mut self, alike: Range<usize>, entry: Entry, right: Right) -> Entry {
+        let size = self.region.pool().block_size;
+        let bytes = size.len_of(alike.len());
         match (self.on(entry), right) {
             ((next, OnLazyFree::ForbidWrites), Right::Granted) => {
                 self.freed.freed += bytes;
                 entry.in_state(next)
             }
             ((_, OnLazyFree::ForbidWrites), Right::Unknown) => entry.in_state(on_protect_failed(entry.state())),
-            ((_, OnLazyFree::ForbidPages), _) => self.free_pages(index, entry, 0..bytes / BASE_PAGE, right),
+            ((_, OnLazyFree::ForbidPages), _) => {
+                self.free_pages(EntryIndex(alike.start), entry, 0..bytes / BASE_PAGE, right)
+            }
             ((_, OnLazyFree::Skip(why)), _) => {
                 self.freed.skip(why, bytes);
                 entry

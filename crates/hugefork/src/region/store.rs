@@ -1,18 +1,17 @@
-//! What each change of an entry means besides the entry: references, reservations, counts, and the account of what
-//! forks and snapshots cost. The entries of a region that others know of are stored only here, except the marks of a
-//! snapshot (freeze.rs).
+//! What each change of an entry means besides the entry: references, reservations, counts, and the account of what forks
+//! and snapshots cost. The entries of a region that others know of are stored only here, except the marks of a snapshot
+//! (freeze.rs).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::core::RegionCore;
 use crate::mapping::change::Recount;
-use crate::mapping::edges::{Edges, Shown};
 use crate::sys::Sys;
 use crate::table::transition::{Event, allows};
 use crate::table::{Entry, Locked, Reserved};
 use crate::terms::options::Reserve;
-use crate::units::EntryIndex;
+use crate::units::{BlockId, EntryIndex};
 
 /// What a run of stored entries adds to the counts. It is added once for each run, because a run may have a quarter of
 /// a million entries.
@@ -26,96 +25,71 @@ struct Sums {
     unreserved: usize,
 }
 
-/// A run of entries that is being stored, from left to right.
-struct Run<'a, S: Sys> {
-    region: &'a RegionCore<S>,
-    event: Event,
-    shown: Shown<'a>,
-    before: Edges,
-    after: Edges,
-    sums: Sums,
-}
-
 impl<S: Sys> RegionCore<S> {
     /// Stores what `next` makes of each entry, lets go of the blocks that are replaced, and counts the mappings before
-    /// and after. `next` may change the pages of its entry.
+    /// and after.
+    ///
+    /// `next` is called once for a range of `Private` entries that have blocks in a row. They become what it makes of the
+    /// first, again with blocks in a row. For other entries the range is always one. `next` may change the pages of a
+    /// split entry.
     pub(crate) fn store(
         &self,
         _locked: Locked<'_>,
         event: Event,
         entries: Range<usize>,
-        mut next: impl FnMut(EntryIndex, Entry) -> Entry,
+        mut next: impl FnMut(Range<usize>, Entry) -> Entry,
     ) -> Recount {
-        let shown = self.shown();
-        let edges = shown.edges_from(entries.start);
-        let mut run = Run { region: self, event, shown, before: edges, after: edges, sums: Sums::default() };
-        let mut index = EntryIndex(entries.start);
-        while index.0 < entries.end {
-            let old = run.look(index);
-            run.put(index, old, next(index, old));
-            index.0 += 1;
+        let (shown, mut sums) = (self.shown(), Sums::default());
+        let (mut before, mut index) = (shown.edges_from(entries.start), entries.start);
+        let mut after = before;
+        while index < entries.end {
+            let old = self.table.get(EntryIndex(index));
+            let count = if matches!(old, Entry::Private(_)) { self.table.alike(index..entries.end) } else { 1 };
+            before.add(shown.face_of(EntryIndex(index), count, old));
+            let new = next(index..index + count, old);
+            debug_assert!(allows(event, old.state(), new.state()), "the table has no such way");
+            self.store_alike(index..index + count, old, new, &mut sums);
+            after.add(shown.face_of(EntryIndex(index), count, new));
+            index += count;
         }
-        run.end(entries.end)
-    }
-}
-
-impl<S: Sys> Run<'_, S> {
-    /// The next entry, as it was.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn look(&mut self, index: EntryIndex) -> Entry {
-        let old = self.region.table.get(index);
-        self.before.add(self.shown.face_of(index, old));
-        old
+        self.add_up(&sums);
+        Recount { before: shown.edges_to(before, entries.end), after: shown.edges_to(after, entries.end) }
     }
 
-    /// The next entry, as it is now.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn put(&mut self, index: EntryIndex, old: Entry, new: Entry) {
-        debug_assert!(allows(self.event, old.state(), new.state()), "the table has no such way");
-        if old != new {
-            self.region.store_one(index, old, new, &mut self.sums);
-        }
-        self.after.add(self.shown.face_of(index, new));
-    }
-
-    fn end(&self, end: usize) -> Recount {
-        self.region.add_up(&self.sums);
-        Recount { before: self.shown.edges_to(self.before, end), after: self.shown.edges_to(self.after, end) }
-    }
-}
-
-impl<S: Sys> RegionCore<S> {
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn store_one(&self, index: EntryIndex, old: Entry, new: Entry, sums: &mut Sums) {
-        self.table.set(index, new);
-        let is_lazy = |entry| isize::from(matches!(entry, Entry::Lazy(_)));
-        let is_revoked = |entry| isize::from(entry == Entry::Revoked);
-        sums.lazy += is_lazy(new) - is_lazy(old);
-        sums.revoked += is_revoked(new) - is_revoked(old);
-        let is_now_private = matches!(new, Entry::Private(_));
-        if old.block() != new.block() {
-            self.leave(index, old, new == Entry::Zero, sums);
-            if is_now_private {
-                // The reservation has been used.
-                self.table.set_reserved(index, Reserved::No);
-            }
+    /// Stores `new`, and entries alike after it, in place of `old` and the entries alike after that.
+    fn store_alike(&self, entries: Range<usize>, old: Entry, new: Entry, sums: &mut Sums) {
+        if old == new {
             return;
         }
-        if matches!(old, Entry::Borrowed(_)) && new.is_owner() {
+        self.table.set_alike(entries.clone(), new);
+        let count = entries.len().cast_signed();
+        let is_lazy = |entry| isize::from(matches!(entry, Entry::Lazy(_)));
+        let is_revoked = |entry| isize::from(entry == Entry::Revoked);
+        sums.lazy += (is_lazy(new) - is_lazy(old)) * count;
+        sums.revoked += (is_revoked(new) - is_revoked(old)) * count;
+        let keeps_blocks = old.block() == new.block();
+        if keeps_blocks && matches!(old, Entry::Borrowed(_)) && new.is_owner() {
             // Nobody else holds the block: it is this fork's own from now on, and costs the parent nothing.
             sums.freed += 1;
         }
-        if is_now_private && self.table.set_reserved(index, Reserved::No) {
-            // The block has become the region's own, so none was taken from the pool.
-            sums.unreserved += 1;
+        if let (false, Some(first)) = (keeps_blocks, old.block()) {
+            for index in entries.clone() {
+                self.leave(EntryIndex(index), old, first.offset(index - entries.start), new == Entry::Zero, sums);
+            }
+        }
+        if matches!(new, Entry::Private(_)) {
+            for index in entries {
+                // The reservation has been used, or is not needed because a block of the region's own became writable.
+                let was_reserved = self.table.set_reserved(EntryIndex(index), Reserved::No);
+                sums.unreserved += usize::from(was_reserved && keeps_blocks);
+            }
         }
     }
 
-    /// Lets go of what `old` held. An entry that was promised a block keeps one reserved when it becomes zero: its own
-    /// block if nobody else holds that, or else another, if there is one.
-    #[inline(never)]
-    fn leave(&self, index: EntryIndex, old: Entry, is_now_zero: bool, sums: &mut Sums) {
-        let (pool, Some(block)) = (self.pool(), old.block()) else { return };
+    /// Lets go of the block of an entry like `old`. An entry that was promised a block keeps one reserved when it becomes
+    /// zero: its own block if nobody else holds that, or else another, if there is one.
+    fn leave(&self, index: EntryIndex, old: Entry, block: BlockId, is_now_zero: bool, sums: &mut Sums) {
+        let pool = self.pool();
         if matches!(old, Entry::Split(_)) && !self.forget_pages(index, block) {
             pool.leak(1);
             return;

@@ -1,10 +1,11 @@
 //! A row of entries: the table of a region, the blocks of a snapshot.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::entry::{Entry, RESERVED};
 use crate::own::{self, Boxed};
-use crate::units::EntryIndex;
+use crate::units::{BlockId, EntryIndex};
 
 /// Whether an entry has a block reserved in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +52,36 @@ impl Entries {
         word.store(entry.encode() | word.load(Ordering::Relaxed) & RESERVED, Ordering::Release);
     }
 
+    /// How many entries from the first on are alike: in its state, with blocks in a row if they have any, and either all
+    /// or none with a reservation. It is at least one if there is an entry. Split entries are never alike.
+    pub(crate) fn alike(&self, entries: Range<usize>) -> usize {
+        let words = &self.words[entries];
+        let Some(first) = words.first().map(|word| word.load(Ordering::Acquire)) else { return 0 };
+        let (step, most) = match Entry::decode(first) {
+            Entry::Zero | Entry::Revoked => (0, words.len()),
+            // A number beyond the last block that an entry can name would change the state.
+            Entry::Private(block) | Entry::Shared(block) | Entry::Borrowed(block) | Entry::Lazy(block) => {
+                (1, words.len().min(BlockId::LIMIT - block.index()))
+            }
+            Entry::Split(_) => (1, 1),
+        };
+        let mut count = 1;
+        while count < most && words[count].load(Ordering::Acquire) == first + step * count as u32 {
+            count += 1;
+        }
+        count
+    }
+
+    /// Stores `first` and entries alike after it. Their reservations stay.
+    pub(crate) fn set_alike(&self, entries: Range<usize>, first: Entry) {
+        let step = u32::from(first.block().is_some());
+        let mut word = first.encode();
+        for place in &self.words[entries] {
+            place.store(word | place.load(Ordering::Relaxed) & RESERVED, Ordering::Release);
+            word += step;
+        }
+    }
+
     /// How many entries have a block reserved.
     pub(crate) fn reserved(&self) -> usize {
         self.words.iter().filter(|word| word.load(Ordering::Relaxed) & RESERVED != 0).count()
@@ -78,5 +109,55 @@ impl Entries {
         };
         word.store(after, Ordering::Release);
         before != after
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(list: &[Entry]) -> Entries {
+        let entries = Entries::new(list.len());
+        list.iter().enumerate().for_each(|(index, entry)| entries.set(EntryIndex(index), *entry));
+        entries
+    }
+
+    #[test]
+    fn entries_are_alike_while_state_reservation_and_order_go_on() {
+        let [last, eight, nine, ten] = [BlockId::LIMIT - 1, 8, 9, 10].map(|block| BlockId(block as u32));
+        let first = BlockId(0);
+        for (list, count) in [
+            (vec![], 0),
+            (vec![Entry::Zero, Entry::Zero, Entry::Private(first)], 2),
+            (vec![Entry::Revoked, Entry::Revoked], 2),
+            (vec![Entry::Private(eight), Entry::Private(nine), Entry::Private(ten), Entry::Zero], 3),
+            (vec![Entry::Private(nine), Entry::Private(eight)], 1),
+            (vec![Entry::Private(eight), Entry::Private(eight)], 1),
+            (vec![Entry::Lazy(eight), Entry::Shared(nine)], 1),
+            (vec![Entry::Split(eight), Entry::Split(nine)], 1),
+            // The number after the last block is the first block of the next state.
+            (vec![Entry::Private(last), Entry::Shared(first)], 1),
+        ] {
+            assert_eq!(of(&list).alike(0..list.len()), count, "{list:?}");
+        }
+        let reserved = of(&[Entry::Zero, Entry::Zero, Entry::Zero]);
+        reserved.set_reserved(EntryIndex(2), Reserved::Yes);
+        assert_eq!(reserved.alike(0..3), 2);
+        assert_eq!(reserved.alike(2..3), 1);
+    }
+
+    #[test]
+    fn what_is_stored_alike_is_alike_and_keeps_its_reservations() {
+        let entries = Entries::new(4);
+        entries.set_reserved(EntryIndex(1), Reserved::Yes);
+        entries.set_alike(0..3, Entry::Lazy(BlockId(7)));
+        let all: Vec<Entry> = entries.iter().collect();
+        assert_eq!(
+            all,
+            [7, 8, 9].map(|block| Entry::Lazy(BlockId(block))).into_iter().chain([Entry::Zero]).collect::<Vec<_>>()
+        );
+        assert_eq!([0, 1, 2].map(|index| entries.is_reserved(EntryIndex(index))), [false, true, false]);
+        entries.set_alike(0..4, Entry::Zero);
+        assert!(entries.iter().all(|entry| entry == Entry::Zero));
     }
 }
