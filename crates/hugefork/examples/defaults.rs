@@ -9,9 +9,9 @@
 //! * `fill`: the time to write every 8-byte word of the region in order, the first write to any of it. And how much of
 //!   the pool's memory is huge at the end of the round.
 //! * `longest`: two threads then write batches for so many seconds, without a pause. A batch is 64 writes of 64 bytes
-//!   each to random places of the region, and its time is that from before its first write to after its last. Every half
-//!   second the main thread drops the snapshot that it has and takes another. The figure is the longest batch of both
-//!   threads.
+//!   each to random places of the region, and its time is that from before its first write to after its last. Every
+//!   half second the main thread drops the snapshot that it has and takes another. The figure is the longest batch of
+//!   both threads.
 //!
 //! The last lines are medians over the rounds, and their ratio.
 

@@ -1,7 +1,7 @@
-//! Who imports whom: rooms point down, files do not go round in circles, and only one room talks to the system.
+//! Who imports whom: rooms point down, files go round in no circles, and one room alone talks to the system.
 //!
-//! This is read from the sources as they are written. A path counts for the file that it names, or for the deepest file
-//! on its way.
+//! Read from the sources, as they are written: a path counts for the file that it names, or for the deepest file on its
+//! way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use syn::visit::{self, Visit};
 
-/// The engine's rooms, each below those that may import from it. Rooms on one line may not import from each other.
+/// The engine's rooms, each below those that may import from it. What stands in one line may not import from each
+/// other.
 const ROOMS: [&[&str]; 10] = [
     &["units", "ranges"],
     &["sys"],
@@ -23,10 +24,10 @@ const ROOMS: [&[&str]; 10] = [
     &["fault"],
 ];
 
-/// The room above all others.
+/// Above them all.
 const FACE: &str = "api";
 
-/// Only `sys` names these.
+/// What only `sys` names.
 const SYSTEM: [&str; 3] = ["libc", "procfs", "rustix"];
 
 /// One file of a crate, by the path of its module.
@@ -63,7 +64,7 @@ impl Sources {
         self.files.insert(module, file);
     }
 
-    /// The file that `path` leads to from `module`, if it is one of this crate.
+    /// The file that `path` leads to from `module`, if it is one of the crate's.
     fn target(&self, module: &Module, path: &[String]) -> Option<Module> {
         let first = path.first()?.as_str();
         let (mut at, mut rest): (Module, &[String]) = match first {
@@ -87,7 +88,7 @@ impl Sources {
         (at != *module).then_some(at)
     }
 
-    /// The files that each file imports.
+    /// Whom each file imports.
     fn imports(&self) -> BTreeMap<&Module, BTreeSet<Module>> {
         let of = |module: &Module, file: &syn::File| {
             let paths = paths_in(file);
@@ -104,7 +105,7 @@ fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// All paths that a file names, except in its tests.
+/// All paths that a file names, but for those of its tests.
 fn paths_in(file: &syn::File) -> Vec<Vec<String>> {
     let mut paths = Paths::default();
     file.items.iter().for_each(|item| paths.visit_item(item));
@@ -149,7 +150,7 @@ impl<'ast> Visit<'ast> for Paths {
     }
 
     fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {
-        // The scope of a visibility is no import.
+        // Who may see something is no import.
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
@@ -158,7 +159,7 @@ impl<'ast> Visit<'ast> for Paths {
     }
 
     fn visit_macro(&mut self, item: &'ast syn::Macro) {
-        // A macro is given tokens, so this looks for the first words of paths.
+        // What a macro is given are tokens: paths begin where their first word says so.
         let text = without_quotes(&item.tokens.to_string()).replace(' ', "");
         for start in ["crate::", "super::", "self::", "libc::", "rustix::", "procfs::"] {
             for (at, _) in text.match_indices(start) {
@@ -171,7 +172,7 @@ impl<'ast> Visit<'ast> for Paths {
     }
 }
 
-/// Code without its quoted text.
+/// Code without what stands in quotes in it.
 fn without_quotes(code: &str) -> String {
     let (mut is_quoted, mut is_escaped) = (false, false);
     code.chars()
@@ -196,7 +197,7 @@ fn engine() -> Sources {
     Sources::of(&crates().join("hugefork/src"))
 }
 
-/// How high a room stands; `None` for the root, which only lists the rooms.
+/// How high a room stands; `None`: the root, which only lists them.
 fn height(module: &Module) -> Option<usize> {
     let room = module.first()?.as_str();
     let found = ROOMS.iter().position(|rooms| rooms.contains(&room));
@@ -239,7 +240,7 @@ fn only_sys_talks_to_the_system() {
     assert_eq!(wrong, Vec::<String>::new(), "this is for sys to do");
 }
 
-/// The sets of files that reach each other, largest first.
+/// The files that reach each other, those with the most first.
 fn circles(imports: &BTreeMap<&Module, BTreeSet<Module>>) -> Vec<Vec<Module>> {
     let reached = |from: &Module| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from.clone()]);
@@ -296,7 +297,7 @@ fn circles_and_wrong_arrows_are_found() {
 }
 
 /// The Rust files below `folder`, without what a build has left there.
-fn rust_files(folder: &Path) -> Vec<PathBuf> {
+fn rust_files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     let entries = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
     entries
         .filter(|path| !path.ends_with("target"))

@@ -112,7 +112,7 @@ pub(crate) fn zeroed<T: Zeroed>(count: usize) -> Boxed<[T]> {
     unsafe { zeroes.assume_init() }
 }
 
-/// A value with several owners. The last one drops it.
+/// What several own: the last one drops it.
 pub(crate) struct Counted<T> {
     inner: NonNull<Inner<T>>,
 }
@@ -133,19 +133,19 @@ impl<T> Counted<T> {
         Counted { inner: Boxed::into_non_null(inner) }
     }
 
-    /// Whether both own the same value.
+    /// Whether both own the same.
     pub(crate) fn is(&self, other: &Counted<T>) -> bool {
         self.inner == other.inner
     }
 
-    /// How many own the value. Tests ask this to see whether a thread has let go of it.
+    /// How many own it, for tests that look whether a thread has let go.
     #[cfg(test)]
     pub(crate) fn owners(&self) -> usize {
         self.inner().owners.load(Ordering::Relaxed)
     }
 
     fn inner(&self) -> &Inner<T> {
-        // SAFETY: the value exists while it has an owner, and until then only shared references to it are made.
+        // SAFETY: there while it has an owner; only shared references to it are made until it has none.
         unsafe { self.inner.as_ref() }
     }
 }
@@ -180,9 +180,9 @@ impl<T: core::fmt::Debug> core::fmt::Debug for Counted<T> {
 impl<T> Drop for Counted<T> {
     fn drop(&mut self) {
         if self.inner().owners.fetch_sub(1, Ordering::Release) == 1 {
-            // Everything that other owners did happens before the drop.
+            // What other owners did happens before.
             fence(Ordering::Acquire);
-            // SAFETY: `new` made it from a box, and it has no owner any more.
+            // SAFETY: `new` made it from a box, and nobody owns it any more.
             drop(unsafe { Boxed::from_non_null_in(self.inner, Own) });
         }
     }

@@ -1,6 +1,6 @@
-//! What each change of an entry means besides the entry: references, reservations, counts, and the account of what forks
-//! and snapshots cost. The entries of a region that others know of are stored only here, except the marks of a snapshot
-//! (freeze.rs).
+//! What each change of an entry means besides the entry: references, reservations, counts, and the account of what
+//! forks and snapshots cost. The entries of a region that others know of are stored only here, except the marks of a
+//! snapshot (freeze.rs).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -29,9 +29,9 @@ impl<S: Sys> RegionCore<S> {
     /// Stores what `next` makes of each entry, lets go of the blocks that are replaced, and counts the mappings before
     /// and after.
     ///
-    /// `next` is called once for a range of `Private` entries that have blocks in a row. They become what it makes of the
-    /// first, again with blocks in a row. For other entries the range is always one. `next` may change the pages of a
-    /// split entry.
+    /// `next` is called once for a range of `Private` entries that have blocks in a row. They become what it makes of
+    /// the first, again with blocks in a row. For other entries the range is always one. `next` may change the pages of
+    /// a split entry.
     pub(crate) fn store(
         &self,
         _locked: Locked<'_>,
@@ -86,8 +86,8 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Lets go of the block of an entry like `old`. An entry that was promised a block keeps one reserved when it becomes
-    /// zero: its own block if nobody else holds that, or else another, if there is one.
+    /// Lets go of the block of an entry like `old`. An entry that was promised a block keeps one reserved when it
+    /// becomes zero: its own block if nobody else holds that, or else another, if there is one.
     fn leave(&self, index: EntryIndex, old: Entry, block: BlockId, is_now_zero: bool, sums: &mut Sums) {
         let pool = self.pool();
         if matches!(old, Entry::Split(_)) && !self.forget_pages(index, block) {

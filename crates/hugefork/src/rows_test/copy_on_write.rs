@@ -219,8 +219,8 @@ fn a_pinned_block_is_neither_moved_nor_dropped_when_the_pool_is_empty() {
     everywhere!(row, 2);
 }
 
-/// Others may look at the region as soon as a snapshot has failed, and before it is dropped. They would take blocks that
-/// it left shared for write-protected, and copy them while somebody writes to them.
+/// Others may look at the region as soon as a snapshot has failed, and before it is dropped. They would take blocks
+/// that it left shared for write-protected, and copy them while somebody writes to them.
 #[test]
 fn a_snapshot_that_fails_has_let_go_of_everything_when_others_may_look() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {

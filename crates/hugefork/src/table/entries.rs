@@ -52,8 +52,8 @@ impl Entries {
         word.store(entry.encode() | word.load(Ordering::Relaxed) & RESERVED, Ordering::Release);
     }
 
-    /// How many entries from the first on are alike: in its state, with blocks in a row if they have any, and either all
-    /// or none with a reservation. It is at least one if there is an entry. Split entries are never alike.
+    /// How many entries from the first on are alike: in its state, with blocks in a row if they have any, and either
+    /// all or none with a reservation. It is at least one if there is an entry. Split entries are never alike.
     pub(crate) fn alike(&self, entries: Range<usize>) -> usize {
         let words = &self.words[entries];
         let Some(first) = words.first().map(|word| word.load(Ordering::Acquire)) else { return 0 };
