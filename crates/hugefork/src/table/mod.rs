@@ -15,6 +15,7 @@
 mod entries;
 mod entry;
 mod locked;
+pub(crate) mod machine;
 pub(crate) mod pins;
 pub(crate) mod split;
 pub(crate) mod transition;

@@ -1,0 +1,157 @@
+//! The whole state machine as one function, made of what transition.rs says of each event. The engine asks for one
+//! event at a time. This function is for the table in docs/design.md, for the test that compares it with that table,
+//! and for builds with debug assertions, which check each entry that is stored.
+
+use super::entries::Reserved;
+use super::entry::State;
+use super::pins::Pinned;
+use super::transition::{
+    Event, Held, OnCancel, OnDiscard, OnDrop, OnLazyFree, OnPin, OnReclaim, OnRevoke, OnShare, OnWrite, Owner,
+    is_readable, on_cancel, on_discard, on_drop, on_lazy_free, on_lazy_free_part, on_pin, on_protect_failed,
+    on_reclaim, on_revoke, on_share, on_write,
+};
+use crate::sys::Merging;
+
+/// All that matters besides the state. Each event asks only for what matters to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub(crate) held: Held,
+    pub(crate) reserved: Reserved,
+    /// Only a `Private` block can be pinned.
+    pub(crate) pinned: Pinned,
+    /// Whether a block can be treated page by page.
+    pub(crate) merging: Merging,
+    pub(crate) owner: Owner,
+}
+
+/// What has to be done at an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    Nothing,
+    Refuse,
+    Write(OnWrite),
+    Share(OnShare),
+    Discard(OnDiscard),
+    LazyFree(OnLazyFree),
+    Cancel(OnCancel),
+    Reclaim(OnReclaim),
+    Revoke(OnRevoke),
+    Pin(OnPin),
+    Drop(OnDrop),
+}
+
+/// What follows from an event.
+pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Work) {
+    let is_split = matches!(state, State::Split);
+    match event {
+        Event::Write => {
+            let (next, work) = on_write(state, facts.held);
+            (next, Work::Write(work))
+        }
+        Event::Read => (state, if is_readable(state) { Work::Nothing } else { Work::Refuse }),
+        Event::Snapshot | Event::Fork => {
+            let (next, work) = on_share(state, facts.pinned);
+            (next, Work::Share(work))
+        }
+        Event::Discard => {
+            let (next, work) = on_discard(state, facts.pinned);
+            (next, Work::Discard(work))
+        }
+        Event::LazyFree => {
+            let (next, work) = on_lazy_free(state, facts.held, facts.pinned);
+            (next, Work::LazyFree(work))
+        }
+        Event::LazyFreePart => {
+            let (next, work) = on_lazy_free_part(state, facts.held, facts.pinned, facts.merging);
+            (next, Work::LazyFree(work))
+        }
+        Event::Cancel => {
+            let (next, work) = on_cancel(state);
+            (next, Work::Cancel(work))
+        }
+        Event::Reclaim => {
+            let (next, work) = on_reclaim(state, facts.held);
+            (next, Work::Reclaim(work))
+        }
+        Event::Revoke => {
+            let (next, work) = on_revoke(state, facts.reserved, facts.owner);
+            (next, Work::Revoke(work))
+        }
+        Event::Pin => {
+            let (next, work) = on_pin(state);
+            (next, Work::Pin(work))
+        }
+        Event::Unpin => (state, Work::Nothing),
+        Event::Drop => (state, Work::Drop(on_drop(state, facts.pinned))),
+        Event::PagesWritable => (if is_split { State::Private } else { state }, Work::Nothing),
+        Event::PagesLazy => (if is_split { State::Lazy } else { state }, Work::Nothing),
+        Event::PagesDropped => (if is_split { State::Zero } else { state }, Work::Nothing),
+        Event::ProtectFailed => (on_protect_failed(state), Work::Nothing),
+    }
+}
+
+/// Whether `event` can lead from one state to another under any facts. A split block may become whole at any event.
+pub(crate) const fn allows(event: Event, from: State, to: State) -> bool {
+    let next = NEXT[event as usize][from as usize] | NEXT[Event::PagesWritable as usize][from as usize];
+    let next =
+        next | NEXT[Event::PagesLazy as usize][from as usize] | NEXT[Event::PagesDropped as usize][from as usize];
+    from as u32 == to as u32 || next >> to as u32 & 1 == 1
+}
+
+/// A bit for each state that may follow.
+static NEXT: [[u8; STATES.len()]; EVENTS.len()] = {
+    let mut next = [[0; STATES.len()]; EVENTS.len()];
+    let mut at = 0;
+    while at < EVENTS.len() * STATES.len() * Facts::COUNT {
+        let (event, state) = (at / Facts::COUNT / STATES.len(), at / Facts::COUNT % STATES.len());
+        let (to, _) = step(EVENTS[event], STATES[state], Facts::nth(at % Facts::COUNT));
+        next[event][state] |= 1 << to as u32;
+        at += 1;
+    }
+    next
+};
+
+/// All states, in the order of their numbers.
+pub(crate) const STATES: [State; 7] =
+    [State::Zero, State::Private, State::Shared, State::Borrowed, State::Lazy, State::Split, State::Revoked];
+
+/// All events, in order.
+pub(crate) const EVENTS: [Event; 17] = [
+    Event::Write,
+    Event::Read,
+    Event::Snapshot,
+    Event::Fork,
+    Event::Discard,
+    Event::LazyFree,
+    Event::LazyFreePart,
+    Event::Cancel,
+    Event::Reclaim,
+    Event::Revoke,
+    Event::Pin,
+    Event::Unpin,
+    Event::Drop,
+    Event::PagesWritable,
+    Event::PagesLazy,
+    Event::PagesDropped,
+    Event::ProtectFailed,
+];
+
+impl Facts {
+    /// How many combinations there are.
+    pub(crate) const COUNT: usize = 32;
+
+    /// One of them: each fact is a bit.
+    pub(crate) const fn nth(bits: usize) -> Facts {
+        Facts {
+            held: if bits & 1 != 0 { Held::Alone } else { Held::ByOthersToo },
+            reserved: if bits & 2 != 0 { Reserved::Yes } else { Reserved::No },
+            pinned: if bits & 4 != 0 { Pinned::Yes } else { Pinned::No },
+            merging: if bits & 8 != 0 { Merging::Merge } else { Merging::Separate },
+            owner: if bits & 16 != 0 { Owner::Snapshot } else { Owner::Region },
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;
