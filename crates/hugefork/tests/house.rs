@@ -1,7 +1,6 @@
 //! Who imports whom: rooms point down, files go round in no circles, and one room alone talks to the system.
 //!
-//! Read from the sources, as they are written: a path counts for the file that it names, or for the deepest file on its
-//! way.
+//! Read from the sources, as they are written: a path counts for the file that it names, or for the deepest file on its way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,8 +8,7 @@ use std::path::{Path, PathBuf};
 
 use syn::visit::{self, Visit};
 
-/// The engine's rooms, each below those that may import from it. What stands in one line may not import from each
-/// other.
+/// The engine's rooms, each below those that may import from it. What stands in one line may not import from each other.
 const ROOMS: [&[&str]; 10] = [
     &["units", "ranges"],
     &["sys"],
