@@ -250,3 +250,29 @@ fn circles_and_wrong_arrows_are_found() {
         |name: &str| paths_in(&sources.files[&module(name)]).iter().any(|path| SYSTEM.contains(&path[0].as_str()));
     assert_eq!(["a", "b", "c", "d"].map(of_system), [false, false, true, true]);
 }
+
+/// The Rust files below `folder`, without what a build has left there.
+fn rust_files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
+    entries
+        .filter(|path| !path.ends_with("target"))
+        .flat_map(|path| match path.extension() {
+            _ if path.is_dir() => rust_files(&path),
+            Some(extension) if extension == "rs" => vec![path],
+            _ => Vec::new(),
+        })
+        .collect()
+}
+
+/// rustfmt keeps code this narrow, but not comments.
+#[test]
+fn no_comment_line_is_wider_than_120_columns() {
+    let mut wide = Vec::new();
+    for path in rust_files(&crates()) {
+        let text = fs::read_to_string(&path).unwrap();
+        let is_wide = |line: &str| line.trim_start().starts_with("//") && line.chars().count() > 120;
+        let lines = text.lines().enumerate().filter(|(_, line)| is_wide(line));
+        wide.extend(lines.map(|(before, _)| format!("{}:{}", path.display(), before + 1)));
+    }
+    assert_eq!(wide, Vec::<String>::new(), "wrap these");
+}

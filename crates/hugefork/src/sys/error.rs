@@ -1,13 +1,13 @@
-//! [`SystemError`]: a system call that failed, in words that the fault handler may write too.
+//! [`SystemError`]: a system call that failed, in words that the fault handler may also write.
 
 use std::error::Error;
 use std::fmt;
 use std::io;
 
-/// A system call that failed, by name, with what the kernel answered. As an [`io::Error`] it keeps both, and has the
+/// A system call that failed, with the kernel's answer. The [`io::Error`] that is made of it keeps both, and has the
 /// kind that the standard library gives such an answer.
 ///
-/// Prints as `mmap failed: out of memory (ENOMEM)`, without allocating: the fault handler writes it as well.
+/// It prints as `mmap failed: out of memory (ENOMEM)` and allocates nothing, because the fault handler writes it too.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -33,7 +33,7 @@ impl SystemError {
         SystemError { call, errno: errno.raw_os_error() }
     }
 
-    /// The call, as its manual page is named.
+    /// The name of the call, as in its manual page.
     pub const fn call(&self) -> &'static str {
         self.call
     }
@@ -46,7 +46,7 @@ impl SystemError {
 
 impl fmt::Display for SystemError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // In pieces: one `write!` within another takes half a kilobyte of the fault handler's stack.
+        // In pieces, because one `write!` within another takes half a kilobyte of the fault handler's stack.
         f.write_str(self.call)?;
         f.write_str(" failed: ")?;
         match ANSWERS.iter().find(|(errno, ..)| *errno == self.errno) {
@@ -78,7 +78,7 @@ impl SystemError {
     }
 }
 
-/// Answers that callers treat in ways of their own, and those that they give.
+/// Answers that callers treat in their own way.
 pub(crate) mod answer {
     pub(crate) const INTERRUPTED: i32 = libc::EINTR;
     pub(crate) const BAD_ADDRESS: i32 = libc::EFAULT;
@@ -96,7 +96,7 @@ pub(crate) mod answer {
     pub(crate) const UNSUPPORTED: i32 = libc::EOPNOTSUPP;
 }
 
-/// The answers that hugefork's calls get, and the most common ones of transfers. libc's messages may be allocated.
+/// The answers that hugefork's calls get, and the most common ones of transfers. libc may allocate for its messages.
 #[rustfmt::skip]
 const ANSWERS: [(i32, &str, &str); 30] = [
     (libc::EPERM, "EPERM", "operation not permitted"),

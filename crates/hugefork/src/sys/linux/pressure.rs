@@ -1,11 +1,12 @@
-//! Pressure files: sleeping until tasks wait for memory (PSI; `Documentation/accounting/psi.rst` of the kernel).
+//! Pressure files: this sleeps until tasks wait for memory (PSI; `Documentation/accounting/psi.rst` of the kernel).
 //!
 //! ```text
 //!   write "some STALL WINDOW" ─▶ poll(POLLPRI) ─▶ tasks stalled for STALL within WINDOW, told at most once a WINDOW
 //!   read                      ─▶ "some avg10=… total=T"   T: microseconds stalled since the file is there
 //! ```
-//! The kernel looks at a trigger only while tasks stall. Rules of triggers: one for each open file; windows of 0.5 to
-//! 10 s; without `CAP_SYS_RESOURCE` multiples of 2 s, from Linux 6.4 on, and none in `/proc/pressure` before.
+//! The kernel looks at a trigger only while tasks stall. The rules of triggers: one for each open file; windows of 0.5
+//! to 10 s; without `CAP_SYS_RESOURCE` only multiples of 2 s from Linux 6.4 on, and before that none in
+//! `/proc/pressure`.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -25,8 +26,8 @@ use crate::sys::SystemError;
 /// The machine's pressure file.
 const SYSTEM: &str = "/proc/pressure/memory";
 
-/// How long [`Ask::StillShort`] looks, in nanoseconds. Not less: the kernel weighs the CPUs by whole jiffies, of up to
-/// 10 ms, and loses what is read out sooner.
+/// How long [`Ask::StillShort`] looks, in nanoseconds. A shorter look is too short: the kernel weighs the CPUs by whole
+/// jiffies of up to 10 ms, and loses what is read sooner.
 const LOOK: i64 = 50_000_000;
 
 /// What a watcher asks.
@@ -34,20 +35,20 @@ const LOOK: i64 = 50_000_000;
 pub(crate) enum Ask {
     /// Sleep until memory is short.
     WhenShort,
-    /// Look whether it still is.
+    /// Look whether memory is still short.
     StillShort,
 }
 
-/// What it is told.
+/// What a watcher is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
     /// Tasks wait for memory.
     Short,
-    /// They do not any more.
+    /// Tasks no longer wait for memory.
     Enough,
-    /// The watcher is to end.
+    /// The watcher has to end.
     Stop,
-    /// The file will never tell again.
+    /// The file will never report again.
     Gone,
 }
 
@@ -99,7 +100,7 @@ pub(crate) struct PressureFile {
 }
 
 impl PressureFile {
-    /// Opens `path`, or else the file of this process's control group, or else that of the machine.
+    /// Opens `path`. Without one, opens the file of this process's control group, or else that of the machine.
     pub(crate) fn open(path: Option<&Path>, stall: Duration, window: Duration) -> Result<PressureFile, PressureError> {
         let of_group = settings::group_file("memory.pressure");
         let candidates = match path {
@@ -116,8 +117,8 @@ impl PressureFile {
         Err(PressureError { tried })
     }
 
+    // `open` must not wait for a pipe, and nothing must be written to a file that is no pressure file.
     fn open_one(path: &Path, stall: Duration, window: Duration) -> Result<PressureFile, Unwatchable> {
-        // A pipe is not to be waited for, and what is no pressure file is not to be written to.
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = named("open", open(path, flags, Mode::empty()))?;
         let stop = named("eventfd", eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?;
@@ -141,9 +142,9 @@ impl PressureFile {
         }
     }
 
-    /// Has whoever asks, now or later, told to end.
+    /// Tells whoever asks, now or later, to end.
     pub(crate) fn stop(&self) {
-        // Fails only if it is told already, 2^64 times.
+        // This fails only after 2^64 calls.
         let _ = write(&self.stop, &1_u64.to_ne_bytes());
     }
 
@@ -152,7 +153,7 @@ impl PressureFile {
             let mut wanted = [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&self.file, PollFlags::PRI)];
             match poll(&mut wanted, None) {
                 Ok(_) => {}
-                // ENOMEM would be memory that is short: it passes.
+                // ENOMEM means that memory is short, which passes.
                 Err(Errno::INTR | Errno::NOMEM | Errno::AGAIN) => continue,
                 Err(_) => return Signal::Gone,
             }
@@ -183,7 +184,7 @@ impl PressureFile {
         if is_short { Signal::Short } else { Signal::Enough }
     }
 
-    /// Microseconds for which tasks have stalled so far. Allocates nothing: memory may be short.
+    /// Microseconds for which tasks have stalled so far. Allocates nothing, because memory may be short.
     fn stalled(&self) -> Option<u64> {
         let mut text = [0; 256];
         let len = pread(&self.file, &mut text, 0).ok()?;
@@ -191,7 +192,7 @@ impl PressureFile {
     }
 }
 
-/// The figure at the end of the first line, if this is the text of a pressure file.
+/// The figure at the end of the first line; `None` if this is not the text of a pressure file.
 fn total(text: &str) -> Option<u64> {
     let (_, total) = text.lines().next()?.strip_prefix("some avg10=")?.rsplit_once(" total=")?;
     total.parse().ok()
