@@ -18,6 +18,13 @@ pub(crate) const BASE_PAGE: usize = 4096;
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// A size that is not possible.
+///
+/// ```
+/// use hugefork::{ByteSize, SizeError};
+/// let error = "ten".parse::<ByteSize>().unwrap_err();
+/// assert!(matches!(error, SizeError::Unreadable { .. }));
+/// assert_eq!(error.to_string(), "`ten` is not a size: write 4KiB, 512MiB, 1GiB or plain bytes");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SizeError {

@@ -133,6 +133,7 @@ fn check_accessors(region: &mut Region, snapshot: &Snapshot) {
     refused(snapshot.read_at(0, &mut [0]));
     refused(snapshot.fork());
     refused(region.pin(0..1));
+    refused(region.pin_owned(0..1));
     refused(region.lazy_free(0..BLOCK));
     refused(region.cancel_lazy_free(0..BLOCK));
     refused(region.discard(0..BLOCK));

@@ -84,7 +84,7 @@ fn booked_pool() {
     let mut region = pool.region(2 << 20).unwrap();
     region.as_mut_slice().fill(1);
     let fork = region.fork_with(RegionOptions::new().reserve(Reserve::Full)).unwrap();
-    let snapshot = region.snapshot_with(Reserve::Full).unwrap();
+    let snapshot = region.snapshot_with(RegionOptions::new().reserve(Reserve::Full)).unwrap();
     assert_eq!(snapshot[0], 1);
     region.as_mut_slice()[0] = 2;
     assert_eq!((snapshot[0], pool.stats().blocks_reserved, fork.is_revoked()), (1, 0, false));

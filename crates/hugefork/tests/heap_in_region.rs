@@ -177,7 +177,7 @@ fn snapshots_and_forks_of_the_heap_that_the_program_runs_on() {
 fn do_all(pool: &Pool, size: BlockSize, round: usize) {
     let mut region = pool.region(4 * BLOCK).unwrap();
     region.as_mut_slice()[..3 * BLOCK].fill(1);
-    let snapshot = region.snapshot_with(Reserve::Full).unwrap();
+    let snapshot = region.snapshot_with(RegionOptions::new().reserve(Reserve::Full)).unwrap();
     region.as_mut_slice()[round % BLOCK] = 2;
     let pin = region.pin(BLOCK..BLOCK + 1).unwrap();
     let fork = region.fork().unwrap();
@@ -200,7 +200,7 @@ fn do_all(pool: &Pool, size: BlockSize, round: usize) {
     let (one, other) = (full.region(BLOCK).unwrap(), full.region(BLOCK).unwrap());
     one.populate().unwrap();
     other.populate().unwrap_err();
-    one.snapshot_with(Reserve::Full).unwrap_err();
+    one.snapshot_with(RegionOptions::new().reserve(Reserve::Full)).unwrap_err();
     one.lazy_free(0..BLOCK).unwrap();
     other.populate().unwrap();
 }

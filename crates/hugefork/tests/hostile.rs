@@ -222,7 +222,9 @@ fn no_write_fails_while_reserved_snapshots_come_and_go() {
         std::thread::scope(|scope| {
             scope.spawn(|| write_on(&region, BLOCKS, &writes, || done.load(Ordering::Relaxed)));
             let _over = Over(&done);
-            let taken = (0..20_000).filter(|_| region.snapshot_with(Reserve::Full).is_ok()).count();
+            let taken = (0..20_000)
+                .filter(|_| region.snapshot_with(RegionOptions::new().reserve(Reserve::Full)).is_ok())
+                .count();
             assert!(taken > 0);
         });
         assert_eq!(region.stats().faults.failed, 0);

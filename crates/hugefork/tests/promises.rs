@@ -95,12 +95,23 @@ fn a_store_to_a_revoked_fork_is_a_bus_error_and_one_line() {
 }
 
 #[test]
+fn a_snapshot_with_a_limit_is_refused_and_changes_nothing() {
+    let region = small_pool(4).region(2 * BLOCK).unwrap();
+    let options = RegionOptions::new().max_cow_bytes(BLOCK, OnLimit::Stall);
+    let refused = region.snapshot_with(options).map(drop);
+    assert_eq!(refused, Err(RegionError::LimitOnSnapshot));
+    assert!(refused.unwrap_err().to_string().contains("leave it out"));
+    assert_eq!(region.stats().faults.snapshots, 0);
+    assert_eq!(region.fork_with(options).map(|fork| fork.len()), Ok(2 * BLOCK));
+}
+
+#[test]
 fn a_snapshot_with_a_reservation_is_read_to_the_end() {
     let (snapshot, [mut region, _rest]) = {
         let pool = small_pool(6);
         let mut region = pool.region(2 * BLOCK).unwrap();
         region.as_mut_slice().fill(1);
-        let snapshot = region.snapshot_with(Reserve::Full).unwrap();
+        let snapshot = region.snapshot_with(RegionOptions::new().reserve(Reserve::Full)).unwrap();
         let rest = pool.region(2 * BLOCK).unwrap();
         rest.populate().unwrap();
         assert_eq!(pool.stats().blocks_free, 0);

@@ -36,6 +36,16 @@ pub(crate) const MOST: usize = 1 << 30;
 pub(crate) const SMALL: usize = 128 << 20;
 
 /// How a pool's blocks got their memory.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use hugefork::{Commit, Pool};
+/// let pool = Pool::builder().capacity(8 << 20).commit(Commit::Upfront).build()?;
+/// pool.region(4 << 20)?.populate()?;
+/// assert_eq!(pool.stats().supply.blocks_late, 0); // nobody has waited for memory
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SupplyStats {

@@ -15,10 +15,13 @@
 //! nobody waits. A group full of cache does that all day. A group that is slowed down at `memory.high` shows in PSI
 //! too. `memory.pressure_level` exists only in version 1.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+
+use thiserror::Error;
 
 use super::core::PoolCore;
 use super::holders::Droppable;
@@ -27,7 +30,7 @@ use crate::own::Counted;
 use crate::stats::counters::count;
 use crate::sys::SystemError;
 use crate::sys::linux::owner;
-use crate::sys::linux::pressure::{Ask, PressureFile, Signal};
+use crate::sys::linux::pressure::{Ask, PressureError, PressureFile, Signal};
 use crate::sys::linux::stderr::say;
 use crate::sys::{Merging, Sys};
 
@@ -107,12 +110,22 @@ impl PressureWatch {
     }
 
     /// Opens a trigger and closes it again. Returns the file, or why there is none.
-    pub(crate) fn try_out(&self) -> Result<PathBuf, String> {
+    pub(crate) fn try_out(&self) -> Result<PathBuf, PressureError> {
         PressureFile::open(self.file.as_deref(), self.stall, self.window).map(|file| file.path)
     }
 }
 
 /// What the pressure watcher did.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let pressure = pool.stats().pressure;
+/// assert!(!pressure.running); // nobody has asked for it
+/// assert_eq!(pressure.bytes_reclaimed, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PressureStats {
@@ -136,6 +149,17 @@ struct Counters {
     bytes_trimmed: AtomicU64,
 }
 
+/// Why a pool goes without a watcher.
+#[derive(Debug, Error)]
+pub(crate) enum NotWatched {
+    #[error("its hugetlb pages are set aside for it, and others cannot have them")]
+    SetAside,
+    #[error(transparent)]
+    NoFile(#[from] PressureError),
+    #[error("no thread for it: {0}")]
+    NoThread(io::Error),
+}
+
 /// The thread of one pool.
 pub(crate) struct Watcher {
     counters: Arc<Counters>,
@@ -144,9 +168,9 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     /// Starts the thread. The error says why there is none.
-    pub(crate) fn start<S: Sys>(core: &Counted<PoolCore<S>>, watch: &PressureWatch) -> Result<Watcher, String> {
+    pub(crate) fn start<S: Sys>(core: &Counted<PoolCore<S>>, watch: &PressureWatch) -> Result<Watcher, NotWatched> {
         if core.sys.merging() == Merging::Separate {
-            return Err("its hugetlb pages are set aside for it, and others cannot have them".to_owned());
+            return Err(NotWatched::SetAside);
         }
         let file = Arc::new(PressureFile::open(watch.file.as_deref(), watch.stall, watch.window)?);
         let counters = Arc::new(Counters { running: AtomicBool::new(true), ..Counters::default() });
@@ -156,7 +180,7 @@ impl Watcher {
             move || watch_for_pressure(&core, step, &counters, |ask| file.answer(ask))
         };
         let worker = Worker::start("hugefork-press", work, move || file.stop());
-        let worker = worker.map_err(|error| format!("no thread for it: {error}"))?;
+        let worker = worker.map_err(NotWatched::NoThread)?;
         Ok(Watcher { counters, _worker: worker })
     }
 

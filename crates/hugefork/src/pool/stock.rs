@@ -55,6 +55,17 @@ impl ZeroedStock {
 }
 
 /// What a pool's background zeroing did.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use hugefork::{Pool, ZeroedStock};
+/// let stock = ZeroedStock::keep(4 << 20, 8 << 20);
+/// let pool = Pool::builder().capacity(16 << 20).zeroed_stock(stock).build()?;
+/// let stock = pool.stats().stock;
+/// println!("{} blocks cleared in {:?}", stock.blocks, stock.time);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StockStats {

@@ -118,6 +118,20 @@ pub(crate) fn read(counters: &Counters) -> FaultStats {
 
 /// What the faults of a region, or of all regions of a pool, have done. Counts only grow. They are read one after
 /// another while faults go on, so sums may be off by the faults under way.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let mut region = pool.region(4 << 20)?;
+/// region.as_mut_slice().fill(1);
+/// let saved = region.snapshot()?;
+/// region.as_mut_slice()[0] = 2; // one byte, and a copy of the block
+/// let faults = region.stats().faults;
+/// assert_eq!((faults.blocks_copied, faults.bytes_copied), (1, 2 << 20));
+/// # drop(saved);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct FaultStats {

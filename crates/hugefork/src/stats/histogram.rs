@@ -41,6 +41,18 @@ impl Recording {
 }
 
 /// A distribution of times.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let region = pool.region(4 << 20)?;
+/// region.as_atomic_u64s()[0].store(1, std::sync::atomic::Ordering::Relaxed);
+/// let times = region.stats().faults.handler;
+/// assert_eq!(times.count(), 1);
+/// println!("half of the faults took at most {:?}, all {:?}", times.percentile(50.0), times.percentile(100.0));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Histogram {
     counts: [u64; BUCKETS],

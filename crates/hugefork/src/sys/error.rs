@@ -8,6 +8,20 @@ use std::io;
 /// kind that the standard library gives such an answer.
 ///
 /// It prints as `mmap failed: out of memory (ENOMEM)` and allocates nothing, because the fault handler writes it too.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// use hugefork::RegionError;
+/// let region = pool.region(2 << 20)?;
+/// let file = std::fs::File::open("/proc/self/exe")?; // not open for writing
+/// match region.write_to(&file, 0..1).unwrap_err().reason {
+///     RegionError::System(refused) => assert_eq!((refused.call(), refused.raw_os_error()), ("write", 9)), // EBADF
+///     other => panic!("{other}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SystemError {
     call: &'static str,
@@ -72,6 +86,14 @@ pub(crate) mod answer {
     pub(crate) const NO_OFFSETS: i32 = libc::ESPIPE;
     pub(crate) const NOT_READY: i32 = libc::EAGAIN;
     pub(crate) const OUT_OF_MEMORY: i32 = libc::ENOMEM;
+
+    // What errors are in numbers where nothing else is understood.
+    pub(crate) const INVALID: i32 = libc::EINVAL;
+    pub(crate) const QUOTA: i32 = libc::EDQUOT;
+    pub(crate) const BUSY: i32 = libc::EBUSY;
+    pub(crate) const LOST: i32 = libc::EIO;
+    pub(crate) const EXISTS: i32 = libc::EEXIST;
+    pub(crate) const UNSUPPORTED: i32 = libc::EOPNOTSUPP;
 }
 
 /// The answers that hugefork's calls get, and the most common ones of transfers. libc may allocate for its messages.

@@ -259,7 +259,7 @@ impl<'a> Owner<'a> {
             self.held.swap_remove(at);
         }
         let reserve = if self.random.one_in(3) { Reserve::Full } else { Reserve::None };
-        let snapshot = match self.region.snapshot_with(reserve) {
+        let snapshot = match self.region.snapshot_with(RegionOptions::new().reserve(reserve)) {
             Ok(snapshot) => snapshot,
             // Copies of pinned blocks, and reservations, need blocks.
             Err(RegionError::NotReservable { .. } | RegionError::PoolFull { .. }) => {

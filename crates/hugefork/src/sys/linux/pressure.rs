@@ -8,6 +8,7 @@
 //! to 10 s; without `CAP_SYS_RESOURCE` only multiples of 2 s from Linux 6.4 on, and before that none in
 //! `/proc/pressure`.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,6 +17,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, pread, write};
 use rustix::time::Timespec;
+
+use thiserror::Error;
 
 use super::{memory, named, settings};
 use crate::sys::SystemError;
@@ -49,6 +52,43 @@ pub(crate) enum Signal {
     Gone,
 }
 
+/// Why memory pressure cannot be watched: the files that were tried, and what is wrong with each.
+///
+/// ```
+/// match hugefork::machine::survey().pressure {
+///     Ok(file) => println!("pools can watch {}", file.display()),
+///     Err(error) => println!("{error} ({})", error.code()), // … (pressure_unwatched)
+/// }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub struct PressureError {
+    tried: Vec<(PathBuf, Unwatchable)>,
+}
+
+impl fmt::Display for PressureError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, (path, reason)) in self.tried.iter().enumerate() {
+            let between = if nth == 0 { "" } else { "; " };
+            write!(f, "{between}{}: {reason}", path.display())?;
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with one file.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+enum Unwatchable {
+    #[error("no pressure file")]
+    OtherFile,
+    #[error(
+        "{stall:?} in {window:?} is refused: windows are 0.5 to 10 s, without CAP_SYS_RESOURCE 2, 4, 6, 8 or 10 s (Linux 6.4), \
+         and stalls not longer"
+    )]
+    Trigger { stall: Duration, window: Duration },
+    #[error(transparent)]
+    System(#[from] SystemError),
+}
+
 /// An open pressure file with a trigger.
 #[derive(Debug)]
 pub(crate) struct PressureFile {
@@ -61,40 +101,36 @@ pub(crate) struct PressureFile {
 
 impl PressureFile {
     /// Opens `path`. Without one, opens the file of this process's control group, or else that of the machine.
-    pub(crate) fn open(path: Option<&Path>, stall: Duration, window: Duration) -> Result<PressureFile, String> {
+    pub(crate) fn open(path: Option<&Path>, stall: Duration, window: Duration) -> Result<PressureFile, PressureError> {
         let of_group = settings::group_file("memory.pressure");
         let candidates = match path {
             Some(path) => vec![path],
             None => of_group.as_deref().into_iter().chain([Path::new(SYSTEM)]).collect(),
         };
-        let mut reasons = Vec::new();
+        let mut tried = Vec::new();
         for path in candidates {
             match PressureFile::open_one(path, stall, window) {
                 Ok(file) => return Ok(file),
-                Err(reason) => reasons.push(format!("{}: {reason}", path.display())),
+                Err(reason) => tried.push((path.to_owned(), reason)),
             }
         }
-        Err(reasons.join("; "))
+        Err(PressureError { tried })
     }
 
-    fn open_one(path: &Path, stall: Duration, window: Duration) -> Result<PressureFile, String> {
-        let why = |error: SystemError| error.to_string();
+    fn open_one(path: &Path, stall: Duration, window: Duration) -> Result<PressureFile, Unwatchable> {
         // `open` must not wait for a pipe, and nothing must be written to a file that is no pressure file.
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = named("open", open(path, flags, Mode::empty())).map_err(why)?;
-        let stop = named("eventfd", eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)).map_err(why)?;
+        let file = named("open", open(path, flags, Mode::empty()))?;
+        let stop = named("eventfd", eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?;
         let file = PressureFile { path: path.to_owned(), file, stop, stall, window };
-        file.stalled().ok_or("no pressure file")?;
+        file.stalled().ok_or(Unwatchable::OtherFile)?;
         // The kernel reads 32-bit numbers, and takes the last byte for the end of the text.
         let micros = |time: Duration| time.as_micros().min(u128::from(u32::MAX));
         let trigger = format!("some {} {}\0", micros(stall), micros(window));
         match write(&file.file, trigger.as_bytes()) {
             Ok(_) => Ok(file),
-            Err(Errno::INVAL) => Err(format!(
-                "{stall:?} in {window:?} is refused: windows are 0.5 to 10 s, without CAP_SYS_RESOURCE 2, 4, 6, 8 or 10 s \
-                 (Linux 6.4), and stalls not longer"
-            )),
-            Err(errno) => Err(why(SystemError::new("write of a trigger", errno))),
+            Err(Errno::INVAL) => Err(Unwatchable::Trigger { stall, window }),
+            Err(errno) => Err(SystemError::new("write of a trigger", errno).into()),
         }
     }
 
