@@ -98,8 +98,8 @@ impl Drop for Pinned<'_> {
 /// Any thread may use and drop it. As with [`Region::as_mut_ptr`](crate::Region::as_mut_ptr), who writes through the
 /// pointer sees to it that nobody else uses the same bytes at the same time, and that nobody borrows the region as a
 /// slice meanwhile. A signal handler may read and write the pinned bytes, since they never fault. It must not drop a
-/// pin: that takes locks, and the drop of the last one unmaps the region and may wait for the pool's threads. In a child
-/// of `fork(2)` the memory is not there, and a drop does nothing.
+/// pin: that takes locks, and the drop of the last one unmaps the region and may wait for the pool's threads. In a
+/// child of `fork(2)` the memory is not there, and a drop does nothing.
 #[must_use = "the range is pinned until this is dropped"]
 pub struct OwnedPin {
     region: Counted<Held>,

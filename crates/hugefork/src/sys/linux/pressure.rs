@@ -117,8 +117,8 @@ impl PressureFile {
         Err(PressureError { tried })
     }
 
-    // `open` must not wait for a pipe, and nothing must be written to a file that is no pressure file.
     fn open_one(path: &Path, stall: Duration, window: Duration) -> Result<PressureFile, Unwatchable> {
+        // `open` must not wait for a pipe, and nothing must be written to a file that is no pressure file.
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = named("open", open(path, flags, Mode::empty()))?;
         let stop = named("eventfd", eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?;
