@@ -105,9 +105,6 @@ pub(crate) fn install_once(resolve: Resolve) -> Result<bool, SystemError> {
     if installed.levels > 0 {
         return Ok(false);
     }
-    // The first look finds out where the clock is, and may read a file and allocate for that: not in the handler.
-    memory::now();
-    memory::cpu_time();
     RESOLVE.get_or_init(|| resolve);
     install(&mut installed)?;
     Ok(true)
