@@ -1,6 +1,6 @@
-//! What the fault handler runs, read from the machine code of this very program: `docs/safety.md` lists its files, and none of it
-//! allocates, takes a foreign lock or touches thread-local state. `handler_allocations` watches the paths that are taken; this
-//! looks at all that there are.
+//! What the fault handler runs, read from the machine code of this very program: `docs/safety.md` lists its files, and
+//! none of it allocates, takes a foreign lock or touches thread-local state. `handler_allocations` watches the paths
+//! that are taken; this looks at all that there are.
 //!
 //! What runs while a panic unwinds does not count: the handler does not panic.
 
@@ -43,8 +43,8 @@ const DYNAMIC: [(&str, &str); 8] = [
     ("hugefork_kernels::kernel::Kernel::run", "`yield_now`, a root"),
 ];
 
-/// What a shared library may do for the handler: functions that a signal handler may call (`signal-safety(7)`), that only
-/// read what is theirs, or that are system calls and nothing else.
+/// What a shared library may do for the handler: functions that a signal handler may call (`signal-safety(7)`), that
+/// only read what is theirs, or that are system calls and nothing else.
 const IMPORTS: [&str; 19] = [
     "__errno_location",
     "bcmp",
@@ -172,7 +172,8 @@ fn wrong(program: &Program<'_>, reached: &Reached<'_, '_>) -> Vec<String> {
     ways.into_values().collect()
 }
 
-/// Who makes each call that the machine code does not tell: formatting, or the nearest function of ours on the way there.
+/// Who makes each call that the machine code does not tell: formatting, or the nearest function of ours on the way
+/// there.
 #[cfg(target_arch = "x86_64")]
 fn dynamic<'a>(reached: &Reached<'a, '_>) -> Vec<&'a str> {
     let nearest =

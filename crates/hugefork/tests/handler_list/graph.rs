@@ -1,4 +1,5 @@
-//! Who calls whom, read from machine code: for each function of a program what it may call, and the source files of its code.
+//! Who calls whom, read from machine code: for each function of a program what it may call, and the source files of its
+//! code.
 //!
 //! ```text
 //!   call f · jmp f                      an edge to f
@@ -7,8 +8,8 @@
 //!   lea r, [rip+table]                  an edge to each function whose address stands there: a table of a `dyn`
 //!   call r · call [r+8]                 unknown: reported, for the reader to account for
 //! ```
-//! Only code that can be come to from a function's first instruction counts: what is run while a panic unwinds is entered
-//! from outside, and nothing is run after a call that does not return.
+//! Only code that can be come to from a function's first instruction counts: what is run while a panic unwinds is
+//! entered from outside, and nothing is run after a call that does not return.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -20,19 +21,19 @@ use object::{Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, RelocationT
 /// A function: its place in [`Program::functions`].
 pub(crate) type Id = usize;
 
-impl Function {
-    /// Whether it belongs to a shared library.
-    pub(crate) fn is_import(&self) -> bool {
-        self.code.is_empty()
-    }
-}
-
 type Debug<'a> = addr2line::Context<EndianSlice<'a, LittleEndian>>;
 
 /// The code of a function; empty for one that a shared library has.
 pub(crate) struct Function {
     pub(crate) name: String,
     code: Range<u64>,
+}
+
+impl Function {
+    /// Whether it belongs to a shared library.
+    pub(crate) fn is_import(&self) -> bool {
+        self.code.is_empty()
+    }
 }
 
 /// What a function does.
@@ -179,9 +180,9 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// The methods in a table of a `dyn` at `address`, which is: what drops it, its size, its alignment, its methods. Where it is
-    /// not clear whether the next table begins, its first function counts too. What drops it does not: a reference never does, and
-    /// a box says by a call of its own that it may.
+    /// The methods in a table of a `dyn` at `address`, which is: what drops it, its size, its alignment, its methods.
+    /// Where it is not clear whether the next table begins, its first function counts too. What drops it does not: a
+    /// reference never does, and a box says by a call of its own that it may.
     fn table(&self, address: u64) -> impl Iterator<Item = Id> {
         let number = move |word: u64| match self.pointer(address + 8 * word) {
             Some(Pointer::To(number)) if !self.by_address.contains_key(&number) => Some(number),
@@ -224,17 +225,26 @@ impl<'a> Program<'a> {
             match instruction.flow_control() {
                 FlowControl::Next | FlowControl::Interrupt => next.push(after),
                 FlowControl::Return | FlowControl::Exception => {}
-                FlowControl::UnconditionalBranch => next.push(instruction.near_branch_target()),
-                FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend => {
-                    next.extend([after, instruction.near_branch_target()]);
+                flow @ (FlowControl::UnconditionalBranch
+                | FlowControl::ConditionalBranch
+                | FlowControl::XbeginXabortXend) => {
+                    let target = instruction.near_branch_target();
+                    does.is_dynamic |= named.is_empty() && !span.contains(&target);
+                    next.push(target);
+                    next.extend((flow != FlowControl::UnconditionalBranch).then_some(after));
                 }
-                FlowControl::IndirectBranch if instruction.is_ip_rel_memory_operand() => {}
+                FlowControl::IndirectBranch if instruction.is_ip_rel_memory_operand() => {
+                    does.is_dynamic |= named.is_empty();
+                }
                 FlowControl::IndirectBranch => {
                     let targets = self.targets_of_tables(&code, &span);
                     does.is_dynamic |= instruction.op0_kind() == OpKind::Memory || targets.is_empty();
                     next.extend(targets);
                 }
-                FlowControl::Call => next.extend(named.iter().all(returns).then_some(after)),
+                FlowControl::Call => {
+                    does.is_dynamic |= named.is_empty() && instruction.mnemonic() != Mnemonic::Syscall;
+                    next.extend(named.iter().all(returns).then_some(after));
+                }
                 FlowControl::IndirectCall => {
                     let is_known = match instruction.op0_kind() {
                         OpKind::Register => self.is_known(&code, index, instruction.op0_register()),
@@ -248,8 +258,8 @@ impl<'a> Program<'a> {
         does
     }
 
-    /// Where the `match`es of a function may lead: a table of distances from its own address for each, which the code takes the
-    /// address of.
+    /// Where the `match`es of a function may lead: a table of distances from its own address for each, which the code
+    /// takes the address of.
     fn targets_of_tables(&self, code: &[Instruction], span: &Range<u64>) -> Vec<u64> {
         let is_address = |instruction: &&Instruction| {
             instruction.mnemonic() == Mnemonic::Lea && instruction.is_ip_rel_memory_operand()
@@ -299,8 +309,8 @@ impl<'a> Program<'a> {
         before.is_some_and(|(_, &id)| self.functions[id].code.contains(&address))
     }
 
-    /// Whether what `register` holds before the instruction at `index` is known: loaded from a place that is, or from a place on the
-    /// stack where nothing else is ever put.
+    /// Whether what `register` holds before the instruction at `index` is known: loaded from a place that is, or from a
+    /// place on the stack where nothing else is ever put.
     fn is_known(&self, code: &[Instruction], index: usize, register: Register) -> bool {
         let sets = |instruction: &Instruction| {
             instruction.op0_kind() == OpKind::Register && instruction.op0_register().full_register() == register
