@@ -1,5 +1,5 @@
-//! Tells the crate the commit that it is built from, if that is known: git knows it in a checkout, and `cargo package` leaves
-//! a note in a package. Elsewhere results have the version alone.
+//! Tells the crate the commit that it is built from, if that is known: git knows it in a checkout, and `cargo package`
+//! leaves a note in a package. Elsewhere results have the version alone.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

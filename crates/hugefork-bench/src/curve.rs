@@ -3,7 +3,7 @@
 //! Every round gives one. The result holds the median of the rounds, place by place. The metrics beside a curve (`p50`,
 //! `pause`, `total`, …) hold the samples of what it sums up.
 
-use crate::stats::median_in_place;
+use statrs::statistics::{Data, OrderStatistics};
 
 /// What one round gives.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,11 +42,9 @@ impl Over {
 pub(crate) fn medians(rounds: &[Curve]) -> Vec<(f64, f64)> {
     let places = rounds.iter().map(|curve| curve.points.len()).min().unwrap_or(0);
     let median = |place: usize| {
-        let mut values: Vec<f64> = rounds.iter().filter_map(|curve| curve.points[place].1).collect();
-        if values.len() * 2 < rounds.len() {
-            return None;
-        }
-        Some((rounds[0].points[place].0, median_in_place(&mut values)?))
+        let values: Vec<f64> = rounds.iter().filter_map(|curve| curve.points[place].1).collect();
+        let is_enough = !values.is_empty() && values.len() * 2 >= rounds.len();
+        is_enough.then(|| (rounds[0].points[place].0, Data::new(values).median()))
     };
     (0..places).filter_map(median).collect()
 }

@@ -1,6 +1,8 @@
 //! Median, least and greatest of a set of samples. There is no mean: one disturbed run in five moves a mean, and not a
 //! median.
 
+use statrs::statistics::{Data, Max, Min, OrderStatistics};
+
 /// A set of samples in three figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
@@ -15,20 +17,8 @@ pub struct Summary {
 impl Summary {
     /// Sums up `samples`; none if there are none.
     pub fn of(samples: &[f64]) -> Option<Summary> {
-        let mut sorted = samples.to_vec();
-        let median = median_in_place(&mut sorted)?;
-        Some(Summary { min: sorted[0], median, max: sorted[sorted.len() - 1] })
-    }
-}
-
-/// The median of `samples`, which it sorts; none if there are none.
-pub fn median_in_place(samples: &mut [f64]) -> Option<f64> {
-    samples.sort_unstable_by(f64::total_cmp);
-    let middle = samples.len() / 2;
-    match samples.len() {
-        0 => None,
-        odd if odd % 2 == 1 => Some(samples[middle]),
-        _ => Some(f64::midpoint(samples[middle - 1], samples[middle])),
+        let mut data = Data::new(samples.to_vec());
+        (!samples.is_empty()).then(|| Summary { min: data.min(), median: data.median(), max: data.max() })
     }
 }
 
@@ -39,7 +29,6 @@ mod tests {
     #[test]
     fn nothing_comes_to_nothing() {
         assert_eq!(Summary::of(&[]), None);
-        assert_eq!(median_in_place(&mut []), None);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The commit that the build script gives is that of a package's note or of a checkout, and never of another repository.
+//! The commit that the build script gives is that of a package's note or of a checkout, and never of another
+//! repository.
 
 #[path = "../build.rs"]
 #[allow(dead_code)]

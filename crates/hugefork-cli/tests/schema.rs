@@ -1,5 +1,6 @@
-//! The bench writes results with types of its own, and the report reads them with others, which must stay able to read files of
-//! any age. Here what the one writes is what the other reads, and both say the same of a case.
+//! The bench writes results with its own types, and the report reads them with others, which must stay able to read
+//! files of any age. These tests check that the report reads what the bench writes, and that both say the same of a
+//! case.
 
 use hugefork_bench::metric::Better;
 use hugefork_bench::result::{Absent, CaseResult, CurveResult, Param};
@@ -77,7 +78,7 @@ fn everything_that_is_written_is_read() {
     assert_eq!((record.not_run[0].why.as_str(), record.failed[0].why.as_str()), ("no pages", "wrong contents"));
 }
 
-/// Both have a median of their own: of a file that lacks medians, the report works out those that the bench would have written.
+/// For a file without medians, the report finds those that the bench would have written.
 #[test]
 fn a_median_is_the_same_on_both_sides() {
     for samples in [&SAMPLES[..], &SAMPLES[..3], &SAMPLES[..1]] {

@@ -287,7 +287,8 @@ fn tune_sets_this_machine_up_and_puts_it_back_even_after_sigkill() {
     settings.extend(hugefork_bench::folios::paths());
     let read = || settings.iter().map(|path| fs::read_to_string(path).unwrap()).collect::<Vec<_>>();
     let before = read();
-    // What is set before the samples, and what each sample sets for itself. Kernels before Linux 6.8 have no such sizes.
+    // What is set before the samples, and what each sample sets for itself. Kernels before Linux 6.8 have no such
+    // sizes.
     let mut lines = vec!["anon-w-seq --subjects hugefork,kernel-hugetlb --backing hugetlb,shmem-thp"];
     lines.extend((settings.len() > 2).then_some("lazy-free --subjects kernel"));
     for line in lines {

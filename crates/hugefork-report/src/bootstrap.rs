@@ -1,9 +1,10 @@
-//! Medians, and how sure the ratio of two is: a bootstrap interval.
+//! How sure the ratio of two medians is: a bootstrap interval.
 //!
 //! Samples are drawn from both sets again and again, with replacement. The interval holds the middle 95 % of the ratios
 //! of their medians. What is compared seeds the draws, so that the same files always give the same interval.
 
 use serde::Serialize;
+use statrs::statistics::{Data, OrderStatistics};
 
 /// The number of ratios that are drawn.
 const DRAWS: usize = 4000;
@@ -42,26 +43,15 @@ pub(crate) fn interval(a: &[f64], b: &[f64], seed: u64) -> Option<Interval> {
     let mut random = Random(seed);
     let (mut drawn_a, mut drawn_b) = (vec![0.0; a.len()], vec![0.0; b.len()]);
     let mut ratios: Vec<f64> = (0..DRAWS)
-        .filter_map(|_| {
+        .map(|_| {
             random.draw(a, &mut drawn_a);
             random.draw(b, &mut drawn_b);
-            Some(median(&mut drawn_b)? / median(&mut drawn_a)?)
+            Data::new(&mut drawn_b[..]).median() / Data::new(&mut drawn_a[..]).median()
         })
         .collect();
     ratios.sort_unstable_by(f64::total_cmp);
     let tail = DRAWS / 40;
     Some(Interval { low: ratios[tail], high: ratios[DRAWS - 1 - tail] })
-}
-
-/// The median of `samples`, which it sorts; none if there are none.
-pub(crate) fn median(samples: &mut [f64]) -> Option<f64> {
-    samples.sort_unstable_by(f64::total_cmp);
-    let middle = samples.len() / 2;
-    match samples.len() {
-        0 => None,
-        odd if odd % 2 == 1 => Some(samples[middle]),
-        _ => Some(f64::midpoint(samples[middle - 1], samples[middle])),
-    }
 }
 
 /// A seed from names (FNV-1a).

@@ -47,6 +47,7 @@ pub use figures::figure;
 pub use gallery::{Picture, pictures};
 pub use load::{LoadError, SCHEMA, load, parse};
 pub use measurements::{measurements, summary};
+pub use notes::absent;
 pub use page::report;
 pub use png::PictureError;
 pub use readme::{highlights, pause_picture};

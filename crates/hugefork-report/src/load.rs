@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use statrs::statistics::{Data, OrderStatistics};
 
-use crate::bootstrap::median;
 use crate::record::{Absent, Curve, Entry, Host, Params, Record};
 
 /// The schema that this crate reads.
@@ -188,7 +188,8 @@ struct RawEntry {
 
 fn entry(value: Value) -> Result<Entry, String> {
     let raw: RawEntry = serde_json::from_value(value).map_err(|error| error.to_string())?;
-    let median = raw.median.or_else(|| median(&mut raw.samples.clone())).ok_or("has neither samples nor a median")?;
+    let of_samples = || (!raw.samples.is_empty()).then(|| Data::new(raw.samples.clone()).median());
+    let median = raw.median.or_else(of_samples).ok_or("has neither samples nor a median")?;
     if let Some(value) = raw.samples.iter().chain([&median]).find(|value| value.abs() > LARGEST) {
         return Err(format!("{value:e} is more than can be measured"));
     }

@@ -10,7 +10,7 @@ const NAMED: usize = 4;
 
 /// Who did not run, and why: a line for each case and reason.
 pub(crate) fn not_run(machine: &Machine) -> Vec<String> {
-    once(machine.records.iter().flat_map(|record| absent("", &record.not_run)).collect())
+    once(machine.records.iter().flat_map(|record| absent("", fields(&record.not_run))).collect())
 }
 
 /// A line for each note, and none twice.
@@ -24,7 +24,7 @@ pub(crate) fn notes(machine: &Machine) -> Vec<String> {
         );
     }
     for record in &machine.records {
-        notes.extend(absent("went wrong: ", &record.failed));
+        notes.extend(absent("went wrong: ", fields(&record.failed)));
         if record.interrupted {
             notes.push(format!("{}: stopped before the end; figures hold the rounds that were counted.", record.name));
         }
@@ -39,12 +39,17 @@ fn once(mut lines: Vec<String>) -> Vec<String> {
     lines
 }
 
-/// A line for each case and reason.
-fn absent(what: &str, list: &[Absent]) -> Vec<String> {
+fn fields(list: &[Absent]) -> impl Iterator<Item = [&str; 3]> {
+    list.iter().map(|Absent { case, subject, why }| [case.as_str(), subject, why])
+}
+
+/// Says which subjects have no figures. Each item of `list` is a case, a subject and the reason; the result has one
+/// line for each case and reason, with `what` before the reason.
+pub fn absent<'a>(what: &str, list: impl IntoIterator<Item = [&'a str; 3]>) -> Vec<String> {
     let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
-    for Absent { case, subject, why } in list {
-        match reasons.iter_mut().find(|(known, reason, _)| known == case && reason == why) {
-            Some((.., subjects)) if subjects.contains(&subject.as_str()) => {}
+    for [case, subject, why] in list {
+        match reasons.iter_mut().find(|(known, reason, _)| *known == case && *reason == why) {
+            Some((.., subjects)) if subjects.contains(&subject) => {}
             Some((.., subjects)) => subjects.push(subject),
             None => reasons.push((case, why, vec![subject])),
         }
@@ -54,4 +59,18 @@ fn absent(what: &str, list: &[Absent]) -> Vec<String> {
         format!("{case} {who}: {what}{why}")
     };
     reasons.into_iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_case_and_reason_has_one_line() {
+        let mut list = vec![["clear", "a", "no room"], ["clear", "b", "no room"]];
+        list.extend([["clear", "a", "no room"], ["clear", "c", "no CPU"]]);
+        assert_eq!(absent("not run: ", list.clone()), ["clear a, b: not run: no room", "clear c: not run: no CPU"]);
+        list.extend(["d", "e", "f"].map(|subject| ["clear", subject, "no room"]));
+        assert_eq!(absent("not run: ", list)[0], "clear 5 subjects: not run: no room");
+    }
 }

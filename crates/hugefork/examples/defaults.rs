@@ -6,11 +6,12 @@
 //! ```
 //! In each round, for each of the two, a new pool of twice the size, and in it a new region:
 //!
-//! * `fill`: the time to write every 8-byte word of the region in order, the first write to any of it. And how much of the
-//!   pool's memory is huge at the end of the round.
-//! * `longest`: two threads then write batches for so many seconds, without a pause. A batch is 64 writes of 64 bytes each to random places
-//!   of the region, and its time is that from before its first write to after its last. Every 0.5 s the main thread drops
-//!   the snapshot that it has and takes another. The figure is the longest batch of both threads.
+//! * `fill`: the time to write every 8-byte word of the region in order, the first write to any of it. And how much of
+//!   the pool's memory is huge at the end of the round.
+//! * `longest`: two threads then write batches for so many seconds, without a pause. A batch is 64 writes of 64 bytes
+//!   each to random places of the region, and its time is that from before its first write to after its last. Every
+//!   half second the main thread drops the snapshot that it has and takes another. The figure is the longest batch of
+//!   both threads.
 //!
 //! The last lines are medians over the rounds, and their ratio.
 
@@ -127,8 +128,8 @@ fn write(region: &Region, seed: u64, stop: &AtomicBool) -> Vec<f64> {
 }
 
 fn store(region: &Region, word: usize, value: u64) {
-    // SAFETY: callers name words of the region, which is borrowed, writable and aligned to its blocks. All threads reach it
-    // by atomics only.
+    // SAFETY: callers name words of the region, which is borrowed, writable and aligned to its blocks. All threads
+    // reach it by atomics only.
     unsafe { &*region.as_mut_ptr().cast::<AtomicU64>().add(word) }.store(value, Ordering::Relaxed);
 }
 

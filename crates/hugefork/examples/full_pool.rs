@@ -1,5 +1,5 @@
-//! How long one write takes that finds the pool full where everything is lazily freed and nothing can be dropped: each window
-//! by a call of its own, and all of it held by a snapshot.
+//! How long one write takes that finds the pool full where everything is lazily freed and nothing can be dropped: each
+//! window by a call of its own, and all of it held by a snapshot.
 //!
 //! `cargo run --release -p hugefork --example full_pool -- 4GiB 8GiB 16GiB`. Takes as much memory as the largest size.
 

@@ -1,7 +1,7 @@
 //! A hash table that lives in a region, and is forked, snapshotted and saved as it is.
 //!
-//! A fork or snapshot lies at another address than its region, so a structure inside must not hold addresses. Here every link
-//! is an *offset*: the index of a word from the start of the region, with 0 for none.
+//! A fork or snapshot lies at another address than its region, so a structure inside must not hold addresses. Here
+//! every link is an *offset*: the index of a word from the start of the region, with 0 for none.
 //!
 //! ```text
 //! word   0     1        2 ……………… 2+BUCKETS   then entries, one behind the other
@@ -22,8 +22,8 @@ const FIRST: usize = 2;
 const BUCKETS: usize = 1 << 16;
 const ENTRY: usize = 3;
 
-/// A table over the words of a region (`&mut [u64]`) or snapshot (`&[u64]`). All zeros is an empty table, so a new region is
-/// one.
+/// A table over the words of a region (`&mut [u64]`) or snapshot (`&[u64]`). All zeros is an empty table, so a new
+/// region is one.
 struct Table<W> {
     words: W,
 }

@@ -1,5 +1,5 @@
-//! Huge-page memory whose page faults are resolved in user space: demand-zero and copy-on-write of whole huge pages, with
-//! [`Region::fork`] and [`Region::snapshot`] in microseconds.
+//! Huge-page memory whose page faults are resolved in user space: demand-zero and copy-on-write of whole huge pages,
+//! with [`Region::fork`] and [`Region::snapshot`] in microseconds.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,14 +23,16 @@
 //!   writing thread.
 //! * [`Snapshot`]: a region at one moment, immutable, `&[u8]`.
 //!
-//! Several threads write to a region as atomic words ([`Region::as_atomic_u64s`]), each to a part ([`Region::writers`]), or by
-//! address. With the feature `bytemuck` regions and snapshots are slices of plain types. [`Region::read_from`] and
-//! [`Region::write_to`] are for files, pipes and sockets, [`Snapshot::write_to`] for everything that is `io::Write`.
+//! Several threads write to a region as atomic words ([`Region::as_atomic_u64s`]), each to a part
+//! ([`Region::writers`]), or by address. With the feature `bytemuck` regions and snapshots are slices of plain types.
+//! [`Region::read_from`] and [`Region::write_to`] are for files, pipes and sockets, [`Snapshot::write_to`] for
+//! everything that is `io::Write`. [`Region::pin`] and [`Region::pin_owned`] keep memory where it is for the kernel,
+//! for devices and for other languages.
 //!
 //! # When memory comes
-//! A block has no memory until it is first used, and to get 2 MiB takes ten times as long as the rest of the fault. By default
-//! a thread of the pool gets memory shortly before it is needed ([`PoolBuilder::obtain_ahead`]). A program that must not wait
-//! even once has all of it from the beginning:
+//! A block has no memory until it is first used, and the kernel takes ten times as long to give it as the rest of the
+//! fault takes. By default a thread of the pool gets memory shortly before it is needed
+//! ([`PoolBuilder::obtain_ahead`]). A program that must never wait for it takes all of it at the beginning:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -41,10 +43,15 @@
 //! ```
 //!
 //! # Process
-//! The first pool installs a `SIGSEGV` handler, which passes faults that are not hugefork's on to the one before it (see
-//! [`reinstall_fault_handler`] for the other order). Regions stay with the process: a child of plain `fork(2)` cannot
-//! see them, and its methods return [`RegionError::ForkedChild`], or panic with it where they hand out memory without a
-//! `Result`.
+//! The first pool installs a `SIGSEGV` handler, which passes faults that are not hugefork's on to the one before it
+//! (see [`reinstall_fault_handler`] for the other order). Regions stay with the process: a child of plain `fork(2)`
+//! cannot see them, and its methods return [`RegionError::ForkedChild`], or panic with it where they hand out memory
+//! without a `Result`.
+//!
+//! # Errors
+//! There is one type for each family: [`SizeError`], [`BuildError`], [`RegionError`], and [`TransferError`], which also
+//! says how far a transfer came. Each message says what to do, each error has an [`ErrorCode`] that never changes, and
+//! each becomes an `io::Error` by `?`.
 //!
 //! # Units
 //! Sizes and offsets are bytes. Needs Linux 5.14, x86-64 (aarch64: untested).
@@ -72,24 +79,35 @@ mod units;
 
 pub use api::builder::PoolBuilder;
 pub use api::machine;
-pub use api::pinned::Pinned;
+pub use api::pinned::{OwnedPin, Pinned};
 pub use api::pool::Pool;
 pub use api::region::Region;
 pub use api::snapshot::Snapshot;
 pub use api::stats::{PoolStats, RegionStats};
-pub use api::transfer::TransferError;
 pub use api::views::Snapshotter;
 pub use fault::delivery::reinstall_fault_handler;
+pub use hugefork_kernels as kernels;
 pub use pool::ahead::SupplyStats;
 pub use pool::pressure::{PressureStats, PressureWatch};
 pub use pool::stock::{StockStats, ZeroedStock};
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let mut region = pool.region(4 << 20)?;
+/// region.as_mut_slice()[..2 << 20].fill(1); // one block of two
+/// let came = region.lazy_free(0..4 << 20)?;
+/// assert_eq!((came.freed, came.already, came.skipped()), (2 << 20, 2 << 20, 0));
+/// # Ok(())
+/// # }
+/// ```
 pub use region::lazy_free::LazyFreed;
 pub use stats::counters::FaultStats;
 pub use stats::histogram::Histogram;
 pub use sys::SystemError;
 pub use terms::advice::Advice;
-pub use terms::backing::{Backing, Commit, CoreDump, Fallback, Granted, HugeBy};
-pub use terms::error::{BuildError, RegionError};
+pub use terms::backing::{Backing, Commit, CoreDump, Fallback, Granted};
+pub use terms::code::ErrorCode;
+pub use terms::error::{BuildError, RegionError, TransferError};
 pub use terms::observer::Observer;
 pub use terms::options::{OnLimit, RegionOptions, Reserve};
 pub use units::{BlockSize, ByteSize, SizeError};

@@ -11,38 +11,45 @@ use core::str::FromStr;
 
 use thiserror::Error;
 
-/// A base page: 4 KiB, the unit that the processor maps at least.
+/// A base page: 4 KiB, the smallest unit that the processor maps.
 pub(crate) const BASE_PAGE: usize = 4096;
 
-/// What the processor can map with one huge entry on x86-64: 2 MiB. Small blocks are mapped in runs of up to this size.
+/// What the processor maps with one huge entry on x86-64: 2 MiB. Small blocks are mapped in runs of up to this size.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-/// A size that cannot be.
+/// A size that is not possible.
+///
+/// ```
+/// use hugefork::{ByteSize, SizeError};
+/// let error = "ten".parse::<ByteSize>().unwrap_err();
+/// assert!(matches!(error, SizeError::Unreadable { .. }));
+/// assert_eq!(error.to_string(), "`ten` is not a size: write 4KiB, 512MiB, 1GiB or plain bytes");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SizeError {
-    /// Not a power of two from 4 KiB to 1 GiB.
+    /// It is no power of two from 4 KiB to 1 GiB.
     #[error("{bytes} bytes is not a block size: take a power of two from 4KiB to 1GiB")]
     #[non_exhaustive]
     NotABlockSize {
-        /// What was asked.
+        /// The size that was asked for.
         bytes: usize,
     },
-    /// No bytes at all.
+    /// It has no bytes.
     #[error("a size of zero: take at least one block of {block_size}")]
     #[non_exhaustive]
     Zero {
         /// The pool's block size.
         block_size: BlockSize,
     },
-    /// Not a whole number of blocks.
+    /// It is no whole number of blocks.
     #[error(
         "{bytes} bytes is not a whole number of {block_size} blocks: the next multiple is {} bytes",
         bytes.checked_next_multiple_of(block_size.bytes()).unwrap_or(usize::MAX - block_size.bytes() + 1)
     )]
     #[non_exhaustive]
     NotAMultiple {
-        /// What was asked.
+        /// The size that was asked for.
         bytes: usize,
         /// The pool's block size.
         block_size: BlockSize,
@@ -56,8 +63,8 @@ pub enum SizeError {
     },
 }
 
-/// The size of a pool's blocks: a power of two from 4 KiB to 1 GiB. A block is the unit of placement, the analogue of a
-/// folio: it is cleared, copied and given back as a whole.
+/// The size of a pool's blocks: a power of two from 4 KiB to 1 GiB. A block is the unit of placement, as a folio is in
+/// Linux: it is cleared, copied and given back as a whole.
 ///
 /// ```
 /// use hugefork::BlockSize;
@@ -106,7 +113,7 @@ impl BlockSize {
         count << self.shift
     }
 
-    /// `offset` cut down to its place within its block.
+    /// The place of `offset` within its block.
     pub(crate) const fn within(self, offset: usize) -> usize {
         offset & (self.bytes() - 1)
     }
@@ -150,10 +157,10 @@ impl FromStr for BlockSize {
     }
 }
 
-/// A number of bytes, written `4KiB`, `2MiB`, `1GiB` where it is a whole number of those, else in plain bytes.
+/// A number of bytes. It is written `4KiB`, `2MiB` or `1GiB` if it is a whole number of those, or else in plain bytes.
 ///
-/// Read in upper and lower case, the letter alone or with `iB`, `i` or `B`. Every unit is a power of two: memory comes in no others, so
-/// `1GB` and `1g` are 1 GiB, too.
+/// It is read in upper and lower case, with the letter alone or with `iB`, `i` or `B`. Every unit is a power of two, so
+/// `1GB` and `1g` are 1 GiB too.
 ///
 /// ```
 /// use hugefork::ByteSize;

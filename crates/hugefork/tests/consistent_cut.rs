@@ -1,5 +1,5 @@
-//! Forks and snapshots of a region that threads write to are consistent cuts: with a write they hold every write that
-//! happened before it.
+//! Forks and snapshots of a region that threads write to are consistent cuts: a cut that holds a write also holds every
+//! write that happened before it.
 //!
 //! ```text
 //!   writer w   counts in one slot of every block, in an order of its own: b0 := n, b1 := n, … bk := n, then n + 1
@@ -19,18 +19,19 @@ use hugefork::{Backing, BlockSize, Pool, Region, Snapshot};
 
 const WRITERS: usize = 3;
 const CUTTERS: usize = 2;
-/// Blocks of the region that are written to.
+/// So many blocks of the region are written to.
 const MARKED: usize = 4;
-/// Cuts that a cutter keeps while it makes more.
+/// A cutter keeps so many cuts while it makes more.
 const KEPT: usize = 2;
-/// Regions' worth of blocks that one kept cut, one fork and one fork of that can hold for each cutter, and the region.
+/// The memory for all cuts, in regions: for each cutter the cuts that it keeps, one fork, and one fork of that; and the
+/// region itself.
 const COPIES: usize = 1 + CUTTERS * (KEPT + 2);
 
-/// How long each kind of pool is tried at least, and how many cuts are the least.
+/// Each kind of pool is tested with at least so many cuts.
 const CUTS: usize = 12;
 const TIME: Duration = Duration::from_millis(600);
 
-/// Where the counters lie.
+/// The places of the counters.
 #[derive(Clone, Copy)]
 struct Layout {
     block: usize,
@@ -40,7 +41,7 @@ struct Layout {
 impl Layout {
     fn new(block_size: BlockSize) -> Layout {
         let block = block_size.bytes();
-        // Small blocks: more than one window of 2 MiB.
+        // With small blocks, the region has more than one window of 2 MiB.
         Layout { block, len: (MARKED * block).max(4 << 20) }
     }
 
@@ -50,13 +51,13 @@ impl Layout {
         nth * (blocks - 1) / (MARKED - 1) * self.block
     }
 
-    /// Counters of `writer`, in the order in which it writes them: ascending, descending, from the middle.
+    /// The counters of `writer` in the order in which it writes them: ascending, descending, or from the middle.
     fn counters(self, writer: usize) -> [usize; MARKED] {
         let order = [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]][writer];
         order.map(|nth| self.slots(nth) + writer * 8)
     }
 
-    /// The slot of `writer` in the relay; each in another block.
+    /// The slot of `writer` in the relay. Each writer's slot is in another block.
     fn relay(self, writer: usize) -> usize {
         self.slots([2, 0, 3][writer]) + 32
     }
@@ -66,7 +67,7 @@ impl Layout {
         self.marked(nth) + if nth.is_multiple_of(2) { 0 } else { self.block - 64 }
     }
 
-    /// What a cut shows, after checking that it is consistent. `read` reads the counter at an offset.
+    /// What a cut shows, once it is checked to be consistent. `read` reads the counter at an offset.
     fn check(self, read: impl Fn(usize) -> u64) -> Vec<u64> {
         let mut seen = Vec::new();
         for writer in 0..WRITERS {
@@ -86,7 +87,8 @@ impl Layout {
 /// A counter of the region, for threads that write beside each other.
 fn counter(region: &Region, at: usize) -> &AtomicU64 {
     assert!(at + 8 <= region.len() && at.is_multiple_of(8));
-    // SAFETY: inside the region, which the reference borrows, and aligned; used as an atomic only while others may write.
+    // SAFETY: it is inside the region, which the reference borrows, and aligned. It is used as an atomic while others
+    // may write.
     unsafe { AtomicU64::from_ptr(region.as_mut_ptr().add(at).cast()) }
 }
 
@@ -114,7 +116,7 @@ fn write(region: &Region, layout: Layout, writer: usize, token: &AtomicU64, over
     count
 }
 
-/// Not random, but not in step with anything either.
+/// It is not random, but in step with nothing.
 struct Random(u64);
 
 impl Random {
@@ -131,11 +133,11 @@ enum Cut {
     Fork(Region),
 }
 
-/// A cut with what it showed first, and still must show.
+/// A cut with what it showed first and must still show.
 struct Kept {
     cut: Cut,
     seen: Vec<u64>,
-    /// What its owner wrote to a fork, beside the counters.
+    /// What its owner wrote to a fork besides the counters.
     scribbled: u8,
 }
 
@@ -158,7 +160,7 @@ impl Kept {
         Kept { cut, seen, scribbled: 0 }
     }
 
-    /// Looks at it again, at a copy of it, and at what lies between the counters.
+    /// Looks at the cut again, at a copy of it, and at what lies between the counters.
     fn check(&mut self, layout: Layout, random: &mut Random) {
         let nth = random.below(MARKED);
         let (at, between) = (layout.marked(nth), layout.block - 64);
@@ -250,7 +252,7 @@ fn check_cuts_are_consistent(pool: &Pool) {
 
 #[test]
 fn a_cut_holds_with_a_write_every_write_that_happened_before_it() {
-    // A writer that waits for ever would be an engine's mistake, too.
+    // If a writer waited for ever, that would be a mistake of the engine too.
     alone(|| {
         for (backing, block_size) in [
             (Backing::ShmemHuge, BlockSize::MIB_2),

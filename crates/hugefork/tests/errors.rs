@@ -1,4 +1,4 @@
-//! What the errors are to a program that passes them on as `std::io::Error`.
+//! What hugefork's errors become when a program passes them on as `std::io::Error`.
 
 mod common;
 
@@ -10,7 +10,7 @@ use hugefork::{BlockSize, BuildError, ByteSize, Pool, RegionError, RegionOptions
 
 const BLOCK: usize = 2 << 20;
 
-/// A function of a program that knows `io::Result` only.
+/// A function of a program that knows only `io::Result`.
 fn by_question_mark<T, E>(result: Result<T, E>) -> io::Result<T>
 where
     io::Error: From<E>,
@@ -18,7 +18,7 @@ where
     Ok(result?)
 }
 
-/// The kind, and the error that is inside, with its message.
+/// Checks the kind, and the error inside with its message.
 #[track_caller]
 fn check<E: Error + PartialEq + Clone + Send + Sync + 'static>(error: E, kind: ErrorKind)
 where
@@ -59,7 +59,7 @@ fn what_builders_and_sizes_answer_becomes_an_io_error_of_its_kind() {
 fn what_the_kernel_answered_is_to_be_found_in_numbers() {
     alone(|| {
         let limit = libc::rlimit { rlim_cur: 1 << 30, rlim_max: libc::RLIM_INFINITY };
-        // SAFETY: moves a limit of this process, which has been started for this.
+        // SAFETY: changes a limit of this process, which runs only this test.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
         let error = Pool::builder().capacity(BLOCK).build().unwrap_err();
         let refused = error.source().and_then(|source| source.downcast_ref::<SystemError>()).expect("a call failed");

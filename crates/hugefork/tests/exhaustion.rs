@@ -1,5 +1,5 @@
-//! Sizes that cannot be, and what runs out: an error that says what to do wherever there is somebody to give it to, and
-//! one line and `SIGBUS` where there is not.
+//! Sizes that are not possible, and resources that run out. A call returns an error that says what to do. A fault
+//! prints one line and raises `SIGBUS`.
 
 mod common;
 
@@ -107,7 +107,7 @@ fn too_few_hugetlb_pages_are_an_error_or_another_backing() {
     assert!(error.to_string().contains("take blocks of"), "{error}");
 }
 
-/// A pool of two blocks and a region that has used them up: one of its own, one left to a snapshot.
+/// A pool of two blocks and a region that has used both up: one is its own, one is left to a snapshot.
 fn full_pool() -> (Pool, Region, hugefork::Snapshot) {
     let pool = build(2 * BLOCK).unwrap();
     let mut region = pool.region(2 * BLOCK).unwrap();
@@ -126,7 +126,7 @@ fn calls_on_a_full_pool_return_an_error_and_change_nothing() {
     assert!(full.to_string().contains("pool `test` is full") && full.to_string().contains("more capacity"));
     assert_eq!(region.prepare_write(BLOCK..BLOCK + 1), Err(full.clone()));
     assert!(matches!(
-        region.snapshot_with(Reserve::Full),
+        region.snapshot_with(RegionOptions::new().reserve(Reserve::Full)),
         Err(RegionError::NotReservable { wanted: 1, available: 0, .. })
     ));
     assert!(matches!(
@@ -179,7 +179,7 @@ fn a_write_that_finds_the_pool_full_is_a_bus_error() {
     check_says_that_the_pool_is_full(&ended.by(SIGBUS));
 }
 
-/// Rust's own handler puts the default back and has the write repeated.
+/// Rust's own handler restores the default and repeats the write.
 #[test]
 fn in_a_program_with_rusts_own_handler_the_line_comes_once_too() {
     let ended = alone(|| {
@@ -245,7 +245,7 @@ fn a_bus_error_kills_where_it_is_ignored() {
 fn a_bus_error_handler_is_told_the_address() {
     static EXPECTED: AtomicUsize = AtomicUsize::new(0);
     extern "C" fn look(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
-        // SAFETY: the kernel's.
+        // SAFETY: the kernel made it.
         let code = unsafe { (*info).si_code };
         if address_of(info) != EXPECTED.load(Ordering::Relaxed) || code != libc::BUS_ADRERR {
             give_up("the handler got another fault\n");
@@ -289,7 +289,7 @@ fn a_read_of_what_was_taken_away_that_cannot_be_a_bus_error_aborts() {
         let first = snapshot.as_ptr();
         region.as_mut_slice()[0] = 2;
         refuse(every(libc::SYS_rt_tgsigqueueinfo, libc::EPERM));
-        // SAFETY: not a byte of it is there any more.
+        // SAFETY: nothing is mapped there any more.
         unsafe { first.read_volatile() };
     });
     assert!(ended.by(libc::SIGABRT).contains("aborting"));
@@ -343,7 +343,7 @@ fn an_address_space_too_small_for_any_region_is_an_error_that_names_the_limit() 
 #[test]
 fn a_pool_that_finds_no_addresses_says_what_to_raise() {
     alone(|| {
-        // Room for the arena, and not for a pool of that size in it.
+        // There is room for the arena, but not for a pool of that size in it.
         limit_address_space(20 << 30);
         match build(16 << 30).unwrap_err() {
             error @ BuildError::BeyondTheMachine { .. } => println!("skipped: {error}"),

@@ -1,4 +1,4 @@
-//! Real memory, real faults: what a region, its forks and its snapshots show.
+//! What a region, its forks and its snapshots show, with real memory and real faults.
 
 mod common;
 

@@ -50,7 +50,7 @@ fn foreign_faults_of_many_threads_beside_region_faults_are_all_mended() {
     extern "C" fn mend_any(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
         MENDED.fetch_add(1, Ordering::Relaxed);
         let page = ptr::with_exposed_provenance_mut(address_of(info));
-        // SAFETY: pages of `forbidden_page`; any other address is refused or does no harm in this process.
+        // SAFETY: the pages are of `forbidden_page`; any other address is refused or does no harm in this process.
         unsafe { libc::mprotect(page, 4096, libc::PROT_READ | libc::PROT_WRITE) };
     }
     alone(|| {
@@ -84,7 +84,8 @@ struct Found {
     blocked_afterwards: u64,
 }
 
-/// Has a foreign fault handled with `flags` before there is a pool and after, and compares what the handler finds.
+/// Makes a foreign fault happen before there is a pool and after, with a handler installed with `flags`, and compares
+/// what the handler finds.
 fn check_nothing_changes_for_the_handler(flags: c_int) {
     static SIGNAL: AtomicUsize = AtomicUsize::new(0);
     static CODE: AtomicUsize = AtomicUsize::new(0);
@@ -92,7 +93,7 @@ fn check_nothing_changes_for_the_handler(flags: c_int) {
     static BLOCKED: AtomicU64 = AtomicU64::new(0);
     extern "C" fn look(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
         SIGNAL.store(signal as usize, Ordering::Relaxed);
-        // SAFETY: the kernel's.
+        // SAFETY: the kernel made it.
         CODE.store(unsafe { (*info).si_code } as usize, Ordering::Relaxed);
         ADDRESS.store(address_of(info), Ordering::Relaxed);
         BLOCKED.store(blocked_now(), Ordering::Relaxed);
@@ -146,14 +147,14 @@ fn an_earlier_handler_for_one_fault_gets_one_and_region_faults_go_on() {
     assert!(said.contains("region faults go on"), "{said}");
 }
 
-/// Where to go on after a fault.
+/// Where the program goes on after a fault.
 static RESUME: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn an_earlier_handler_may_change_the_registers_of_the_interrupted_code() {
     extern "C" fn skip(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
-        // SAFETY: the kernel's ucontext_t.
+        // SAFETY: this is the kernel's ucontext_t.
         let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
         context.uc_mcontext.gregs[libc::REG_RIP as usize] = RESUME.load(Ordering::Relaxed) as i64;
     }
@@ -190,7 +191,7 @@ fn an_earlier_handler_may_leave_without_returning() {
             let unblock = common::signals::set_of(&[SIGSEGV]);
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &unblock, ptr::null_mut());
         }
-        // SAFETY: back to where `fault_and_come_back` left its stack, which expects no register to be kept.
+        // SAFETY: this jumps back to where `fault_and_come_back` left its stack, which expects no register to be kept.
         unsafe {
             core::arch::asm!(
                 "mov rsp, {stack}",
@@ -283,7 +284,7 @@ fn without_an_earlier_handler_the_signal_itself_kills() {
         handle(SIGSEGV, libc::SIG_DFL, 0, &[]);
         check_region_faults(&mut small_region());
         send_to_this_process(SIGSEGV);
-        // Another thread may get it.
+        // Another thread may get the signal.
         loop {
             std::thread::park();
         }
@@ -340,7 +341,7 @@ fn an_earlier_bus_error_handler_keeps_its_own_faults() {
     static PAST_THE_END: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
     extern "C" fn put_memory_there(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
         let page = PAST_THE_END.load(Ordering::Relaxed);
-        // SAFETY: the kernel's.
+        // SAFETY: the kernel made it.
         if signal != SIGBUS || address_of(info) != page.addr() || unsafe { (*info).si_code } != libc::BUS_ADRERR {
             give_up("the handler got another fault\n");
         }
@@ -375,9 +376,9 @@ fn region_faults_leave_errno_and_the_signal_mask_as_they_were() {
         let mask = blocked_now();
         let mut snapshot = None;
         for turn in 0..4 {
-            // SAFETY: this thread's errno.
+            // SAFETY: this is the thread's errno.
             let errno = unsafe { libc::__errno_location() };
-            // SAFETY: as above; nothing between the two but the fault.
+            // SAFETY: as above; only the fault comes between the two.
             let after = unsafe {
                 errno.write_volatile(77_777);
                 region.as_mut_ptr().write_volatile(turn);

@@ -1,5 +1,5 @@
-//! Where regions, snapshots and pools were, a child of `fork(2)` has nothing: neither what its parent has there nor anything
-//! of its own, which a pointer or a borrow that was made before the fork would then reach.
+//! Where regions, snapshots and pools were, a child of `fork(2)` has nothing: neither its parent's memory, nor memory
+//! of its own, which pointers and borrows from before the fork would reach.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn map(wish: usize, len: usize) -> Range<usize> {
     at.expose_provenance()..at.addr() + len
 }
 
-/// Allocates and maps, at places of the kernel's choice and at places where regions were.
+/// Allocates and maps, at places that the kernel chooses and at places where regions were.
 fn check_that_nothing_new_lies_in(forbidden: &[Range<usize>]) {
     let mut kept: Vec<Vec<u8>> = Vec::new();
     let check = |new: Range<usize>| {
@@ -47,7 +47,7 @@ fn check_that_nothing_new_lies_in(forbidden: &[Range<usize>]) {
     }
 }
 
-/// What the child must not get, in ranges of addresses.
+/// The ranges of addresses that the child must not get.
 fn places(pool: &Pool, regions: &[&Region], snapshot: &Snapshot) -> Vec<Range<usize>> {
     let direct = pool_mappings().into_iter().map(|map| map.address.0 as usize..map.address.1 as usize);
     let mut places: Vec<_> = direct.filter(|map| map.len() == pool.capacity()).collect();
@@ -63,7 +63,7 @@ fn nothing_of_a_childs_own_lies_where_regions_and_pools_were() {
         for backing in BACKINGS {
             let Some(pool) = pool(backing, 32 * BLOCK, BlockSize::MIB_2) else { continue };
             let (region, fork, snapshot) = region_of_all_kinds(&pool);
-            // One that has been, and one that has lost its middle.
+            // One region that is gone, and one that has lost its middle.
             drop(pool.region(3 * BLOCK).unwrap());
             let holey = pool.region(5 * BLOCK).unwrap();
             holey.populate().unwrap();
@@ -79,7 +79,7 @@ fn nothing_of_a_childs_own_lies_where_regions_and_pools_were() {
     .well();
 }
 
-/// A borrow from before the fork, in a child that has made a lot of memory its own.
+/// Uses a borrow from before the fork, in a child that has mapped a lot of memory of its own.
 fn use_a_borrow_in_a_child(access: impl FnOnce(&mut [u8], &[u8])) {
     let pool = Pool::builder().capacity(16 * BLOCK).build().unwrap();
     let (mut region, fork, snapshot) = region_of_all_kinds(&pool);
@@ -115,7 +115,7 @@ fn a_read_of_a_snapshot_mapped_before_the_fork_is_a_fault_that_says_why() {
     check_says_why(alone(|| use_a_borrow_in_a_child(|_, old| assert_eq!(std::hint::black_box(old)[0], 0))));
 }
 
-/// Every accessor, in a child that may have memory of its own where the region was.
+/// Calls every accessor, in a child that may have memory of its own where the region was.
 fn check_accessors(region: &mut Region, snapshot: &Snapshot) {
     let says_why = |result: std::thread::Result<()>| {
         let panic = result.expect_err("it hands out memory that is not there");
@@ -133,6 +133,7 @@ fn check_accessors(region: &mut Region, snapshot: &Snapshot) {
     refused(snapshot.read_at(0, &mut [0]));
     refused(snapshot.fork());
     refused(region.pin(0..1));
+    refused(region.pin_owned(0..1));
     refused(region.lazy_free(0..BLOCK));
     refused(region.cancel_lazy_free(0..BLOCK));
     refused(region.discard(0..BLOCK));
@@ -166,7 +167,7 @@ fn no_accessor_of_a_child_hands_out_memory_however_it_was_made() {
         let status = in_raw_fork(|| {
             assert_eq!(map(at, region.len()).start, at, "or there is nothing to be seen");
             check_accessors(&mut region, &snapshot);
-            // SAFETY: of the child's own, just mapped.
+            // SAFETY: this is the child's own memory, just mapped.
             assert_eq!(unsafe { region.as_ptr().read_volatile() }, 0);
             0
         });
@@ -179,7 +180,7 @@ fn no_accessor_of_a_child_hands_out_memory_however_it_was_made() {
 static WISH: AtomicUsize = AtomicUsize::new(0);
 static GOT: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
-/// What an earlier library may do in a child: get memory, and write to it.
+/// An earlier library may do this in a child: get memory and write to it.
 extern "C" fn get_memory() {
     let got: *mut u8 = ptr::with_exposed_provenance_mut(map(WISH.load(Ordering::Relaxed), 3 * PAGE).start);
     // SAFETY: mapped above.
@@ -200,7 +201,7 @@ fn what_an_earlier_handler_got_in_the_child_stays_with_the_child() {
         check_fork(|| {
             let got = GOT.load(Ordering::Relaxed);
             assert_eq!(got.addr(), wish, "or there is nothing to be seen");
-            // SAFETY: the child's own.
+            // SAFETY: this is the child's own memory.
             assert_eq!(unsafe { got.read_volatile() }, 77);
             check_that_nothing_new_lies_in(&places);
             // SAFETY: as above.

@@ -1,4 +1,5 @@
-//! Blocks of 1 GiB, on gigantic hugetlb pages and on shmem: cleared and copied straight through, populated by threads.
+//! Blocks of 1 GiB, on gigantic hugetlb pages and on shmem: they are cleared and copied straight through, and populated
+//! by threads.
 
 mod common;
 
@@ -8,7 +9,7 @@ use hugefork::{Backing, BlockSize, Fallback, Granted, Pool};
 
 const BLOCK: usize = 1 << 30;
 
-/// Free hugetlb pages of 1 GiB. `.ci/run` lends two where the machine has the memory.
+/// Free hugetlb pages of 1 GiB. `.ci/run` sets up two if the machine has the memory.
 fn gigantic_pages() -> usize {
     let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages");
     free.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
@@ -26,7 +27,7 @@ fn skipped(name: &str, why: &str) {
     println!("skipped: {why}");
 }
 
-/// A life of two blocks: populated, frozen, copied, discarded, given again.
+/// The life of two blocks: populated, frozen, copied, discarded, given again.
 fn live(pool: &Pool) {
     let mut region = pool.region(BLOCK).unwrap();
     let most = AtomicUsize::new(0);
@@ -52,7 +53,7 @@ fn live(pool: &Pool) {
     drop(snapshot);
     region.discard(0..BLOCK).unwrap();
     assert_eq!(pool.stats().blocks_free, 2);
-    // A used block this time: cleared by hugefork.
+    // This time the block is used, so hugefork clears it.
     region.as_mut_slice()[BLOCK / 2] = 1;
     assert!(pages().all(|at| region.as_mut_slice()[at] == u8::from(at == BLOCK / 2)));
     assert_eq!(region.stats().faults.bytes_cleared, BLOCK as u64);

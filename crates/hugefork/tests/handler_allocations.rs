@@ -1,7 +1,7 @@
-//! The handler allocates nothing, on any path: it may have interrupted `malloc`, which holds locks and is half done.
+//! The handler allocates nothing on any path: it may have interrupted `malloc` half-way, with its locks held.
 //!
-//! While a thread's write to a region is under way this program's allocator ends the process if that thread comes to it. Each test
-//! runs in a process of its own.
+//! If a thread comes to this program's allocator during its write to a region, the allocator ends the process. Each
+//! test runs in a process of its own.
 
 mod common;
 
@@ -19,16 +19,16 @@ use libc::{SIGABRT, SIGBUS, SIGSEGV};
 const PAGE: usize = 4096;
 const BLOCK: usize = 2 << 20;
 
-/// The thread that must not allocate now, 0 if none. Others may: the test runner has threads of its own.
+/// The thread that must not allocate now, or 0. Other threads may: the test runner has some.
 static WATCHED: AtomicI32 = AtomicI32::new(0);
 
-/// Writes that were watched.
+/// How many writes were watched.
 static WRITES: AtomicUsize = AtomicUsize::new(0);
 
 struct Watched;
 
 fn this_thread() -> i32 {
-    // SAFETY: asks for a number.
+    // SAFETY: the call only returns a number.
     unsafe { libc::gettid() }
 }
 
@@ -57,7 +57,7 @@ unsafe impl GlobalAlloc for Watched {
 #[global_allocator]
 static ALLOCATOR: Watched = Watched;
 
-/// Has nobody allocate while `access` is under way.
+/// Ends the process if this thread allocates during `access`.
 fn watched<T>(access: impl FnOnce() -> T) -> T {
     WATCHED.store(this_thread(), Ordering::SeqCst);
     let result = access();
@@ -70,7 +70,7 @@ fn watched<T>(access: impl FnOnce() -> T) -> T {
 fn write(region: &Region, offset: usize) {
     assert!(offset < region.len());
     let at = region.as_mut_ptr().wrapping_add(offset);
-    // SAFETY: inside the region, or a fault that the test wants.
+    // SAFETY: it is inside the region, or a fault that the test wants.
     let read = watched(|| unsafe {
         at.write_volatile(7);
         at.read_volatile()
@@ -80,11 +80,11 @@ fn write(region: &Region, offset: usize) {
 
 /// Loads one byte.
 fn load(at: *const u8) -> u8 {
-    // SAFETY: memory of a region or snapshot, or a fault that the test wants.
+    // SAFETY: it is memory of a region or snapshot, or a fault that the test wants.
     watched(|| unsafe { at.read_volatile() })
 }
 
-/// What the watched write said before it ended the process, which it did without allocating.
+/// What the watched write said before it ended the process without allocating.
 #[track_caller]
 fn line(ended: Ended, signal: c_int) -> String {
     let said = ended.by(signal);
@@ -92,17 +92,17 @@ fn line(ended: Ended, signal: c_int) -> String {
     said
 }
 
-/// So that the test sees what the kernel does of itself.
+/// Restores the default, so that the test sees what the kernel does by itself.
 fn default_for(signal: c_int) {
     handle(signal, libc::SIG_DFL, 0, &[]);
 }
 
-/// Without a thread that gets memory ahead, and allocates as it starts.
+/// A pool without a thread that gets memory ahead, since that allocates as it starts.
 fn small_pool(blocks: usize) -> Pool {
     Pool::builder().obtain_ahead(0).name("test").capacity(blocks * BLOCK).backing(Backing::ShmemBase).build().unwrap()
 }
 
-/// A region of `blocks` blocks that have been written, of a pool of `capacity` blocks.
+/// A region of `blocks` written blocks, in a pool of `capacity` blocks.
 fn written(blocks: usize, capacity: usize) -> Region {
     let region = small_pool(capacity).region(blocks * BLOCK).unwrap();
     region.populate().unwrap();
@@ -130,7 +130,7 @@ fn first_writes_copies_and_reuse() {
                 write(&region, 0);
                 drop(snapshot);
                 write(&region, BLOCK);
-                // Used blocks.
+                // The next writes get used blocks.
                 region.discard(0..4 * BLOCK).unwrap();
                 (0..4 * BLOCK).step_by(size.bytes().max(16 * PAGE)).for_each(|at| write(&region, at));
                 let faults = region.stats().faults;
@@ -158,7 +158,7 @@ fn writes_that_others_were_faster_with() {
                     mine += 1;
                     for block in 0..4 {
                         let at = region.as_mut_ptr().wrapping_add(block * BLOCK);
-                        // SAFETY: inside the region, where both use atomics.
+                        // SAFETY: it is inside the region, where both use atomics.
                         unsafe { AtomicU8::from_ptr(at) }.store(1, Ordering::Relaxed);
                     }
                     done.fetch_add(1, Ordering::SeqCst);
@@ -204,7 +204,7 @@ fn writes_to_what_was_lazily_freed_dropped_or_split() {
             write(&region, 2 * BLOCK + 2 * PAGE);
             write(&region, 2 * BLOCK);
             pool.reclaim(usize::MAX).unwrap();
-            // One page after the other gets memory again, until the block is whole.
+            // One page after another gets memory again, until the block is whole.
             for page in 0..6 {
                 write(&region, 2 * BLOCK + page * PAGE);
             }
@@ -235,7 +235,7 @@ fn writes_that_drop_what_was_lazily_freed_or_take_a_block_back() {
     .well();
 }
 
-/// A snapshot and a fork that have lost their first block, and what took it away.
+/// A snapshot and a fork that have lost their first block, and the region that took it away.
 fn revoked() -> (Snapshot, Region, Region) {
     let region = written(2, 2);
     let (snapshot, fork) = (region.snapshot().unwrap(), region.fork().unwrap());
@@ -338,7 +338,7 @@ fn a_block_that_cannot_be_made_writable() {
         default_for(SIGBUS);
         let region = written(1, 2);
         drop(region.snapshot().unwrap());
-        // An errno that has no name anywhere.
+        // No list of errors has this errno.
         refuse(with(libc::SYS_mprotect, 2, libc::PROT_READ | libc::PROT_WRITE, 777));
         write(&region, 0);
     });
@@ -368,7 +368,7 @@ fn a_write_beyond_the_mapping_budget() {
         // SAFETY: a new mapping.
         let start = unsafe { libc::mmap(core::ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
         for page in (PAGE..len).step_by(2 * PAGE) {
-            // SAFETY: inside of it, and nobody uses it.
+            // SAFETY: it is inside the mapping, which nobody uses.
             assert_eq!(unsafe { libc::mprotect(start.byte_add(page), PAGE, libc::PROT_READ) }, 0);
         }
         let region = small_pool(256).region(256 * BLOCK).unwrap();
@@ -429,9 +429,9 @@ fn a_write_in_a_child_of_fork() {
 fn the_first_fault_of_a_process_where_the_kernel_does_not_hand_out_the_auxiliary_vector() {
     const PR_GET_AUXV: c_int = 0x4155_5856;
     alone(|| {
-        // As before Linux 6.4. What knows where the clock is reads it from /proc then, into allocated memory.
+        // As before Linux 6.4. Whoever looks for the clock then reads /proc, into allocated memory.
         refuse(with(libc::SYS_prctl, 0, PR_GET_AUXV, libc::EINVAL));
-        // SAFETY: nothing else runs in this process; the pool then measures nothing when it is built.
+        // SAFETY: nothing else runs in this process. With this, the pool measures nothing when it is built.
         unsafe { std::env::set_var("HUGEFORK_KERNEL", "straight/rep") };
         let pool = small_pool(2);
         let region = pool.region(BLOCK).unwrap();

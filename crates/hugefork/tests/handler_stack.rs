@@ -1,5 +1,5 @@
-//! How deep the fault handler goes: it runs on the alternate signal stack, which is 8 KiB in a Rust thread, of which the
-//! kernel takes up to 4 KiB for the registers, and 8 KiB more where a thread uses AMX.
+//! How deep the fault handler goes. It runs on the alternate signal stack, which has 8 KiB in a Rust thread. The kernel
+//! takes up to 4 KiB of it for the registers, and 8 KiB more if a thread uses AMX.
 
 mod common;
 
@@ -11,12 +11,12 @@ use hugefork::{Backing, BlockSize, Pool, Region, RegionOptions, Reserve};
 const STACK: usize = 256 << 10;
 const PAINT: u8 = 0xa5;
 
-/// Runs `faults` on a thread with a painted alternate stack and tells how many bytes of it were used.
+/// Runs `faults` on a thread with a painted alternate stack. Returns how many bytes of the stack were used.
 fn used_by(faults: impl FnOnce() + Send) -> usize {
     used_of(STACK, faults)
 }
 
-/// As [`used_by`], with a stack of that many bytes.
+/// As [`used_by`], with a stack of `size` bytes.
 fn used_of(size: usize, faults: impl FnOnce() + Send) -> usize {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -35,17 +35,17 @@ fn used_of(size: usize, faults: impl FnOnce() + Send) -> usize {
     })
 }
 
-/// What stands in the way of a write to a full pool, until the `SIGBUS` handler takes it away.
+/// A region that fills the pool until the `SIGBUS` handler drops it.
 static IN_THE_WAY: Mutex<Option<Region>> = Mutex::new(None);
 
 extern "C" fn make_room(_signal: libc::c_int) {
-    // Not what a program should do in a handler; here nothing else runs.
+    // A program should not do this in a handler, but here nothing else runs.
     drop(IN_THE_WAY.lock().unwrap().take());
 }
 
-/// A write that finds the pool full, with the line that it prints, and succeeds when room has been made.
+/// A write that finds the pool full and prints its line, and then succeeds because the handler makes room.
 fn full_pool() {
-    // SAFETY: the handler only takes what this test left for it.
+    // SAFETY: the handler takes only what this test left for it.
     unsafe { libc::signal(libc::SIGBUS, make_room as *const () as libc::sighandler_t) };
     let pool = Pool::builder().name("full").capacity(2 << 20).build().unwrap();
     let mut region = pool.region(2 << 20).unwrap();
@@ -56,11 +56,11 @@ fn full_pool() {
     assert_eq!(fork.as_mut_slice()[0], 2);
     assert_eq!(fork.stats().faults.failed, 1);
     assert_eq!(fork.stats().faults.reused, 1, "the block was the fork's alone when the write was tried again");
-    // SAFETY: puts the default back.
+    // SAFETY: restores the default.
     unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
 }
 
-/// A write that finds the pool full and takes back what a snapshot holds, and one that drops what was lazily freed.
+/// A write that finds the pool full and takes a block away from a snapshot, and one that drops lazily freed blocks.
 fn short_pool() {
     let pool = Pool::builder().name("short").capacity(4 << 20).build().unwrap();
     let mut region = pool.region(4 << 20).unwrap();
@@ -78,13 +78,13 @@ fn short_pool() {
     other.as_mut_slice()[5000] = 1;
 }
 
-/// A write that finds the pool full and has a fork and a snapshot copied into what is booked for them.
+/// A write that finds the pool full and makes a fork and a snapshot copy into the blocks that are reserved for them.
 fn booked_pool() {
     let pool = Pool::builder().name("booked").capacity(6 << 20).build().unwrap();
     let mut region = pool.region(2 << 20).unwrap();
     region.as_mut_slice().fill(1);
     let fork = region.fork_with(RegionOptions::new().reserve(Reserve::Full)).unwrap();
-    let snapshot = region.snapshot_with(Reserve::Full).unwrap();
+    let snapshot = region.snapshot_with(RegionOptions::new().reserve(Reserve::Full)).unwrap();
     assert_eq!(snapshot[0], 1);
     region.as_mut_slice()[0] = 2;
     assert_eq!((snapshot[0], pool.stats().blocks_reserved, fork.is_revoked()), (1, 0, false));
@@ -129,10 +129,10 @@ fn the_handler_fits_the_stack_that_rust_gives_a_thread() {
     assert!(most <= given - 128, "the handler used {most} bytes of a stack of {given}");
 }
 
-/// What the handler may need, as fault/delivery.rs says.
+/// What the handler may need, according to fault/delivery.rs.
 const NEEDED: usize = if cfg!(debug_assertions) { 4608 } else { 3072 };
 
-/// Bytes that the kernel puts on the stack, and a handler that does nothing.
+/// The bytes that the kernel puts on the stack for a handler that does nothing.
 fn registers() -> usize {
     extern "C" fn nothing(_: libc::c_int) {}
     common::signals::handle(libc::SIGUSR1, nothing as *const () as usize, libc::SA_ONSTACK, &[]);
@@ -140,9 +140,9 @@ fn registers() -> usize {
     used_by(|| assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0))
 }
 
-/// What the registers may take at most, whatever a thread uses.
+/// The most that registers may take, whatever a thread uses.
 fn largest_frame() -> usize {
-    // SAFETY: looks something up.
+    // SAFETY: the call only looks something up.
     unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) as usize }
 }
 
@@ -153,7 +153,7 @@ fn a_stack_that_is_too_small_ends_in_a_line_and_not_in_what_lies_below_it() {
         let region =
             Pool::builder().capacity(2 << 20).backing(Backing::ShmemBase).build().unwrap().region(2 << 20).unwrap();
         let size = registers() + 2048;
-        // SAFETY: inside the region.
+        // SAFETY: it is inside the region.
         used_of(size, || unsafe { region.as_mut_ptr().write_volatile(1) });
     });
     let said = ended.by(libc::SIGABRT);
@@ -173,7 +173,7 @@ fn may_use_tiles() -> bool {
     may
 }
 
-/// Fills the tiles of this thread, so that a signal has 8 KiB more to keep.
+/// Fills the tiles of this thread, so that the kernel has 8 KiB more to save for a signal.
 #[cfg(target_arch = "x86_64")]
 fn use_tiles() {
     let mut shape = [0_u8; 64];

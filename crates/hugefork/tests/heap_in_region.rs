@@ -1,5 +1,5 @@
-//! A program whose heap lies in a region: what the engine keeps books in must not come from there, since it writes to its books
-//! in the fault handler and under the locks that a fault would wait for.
+//! A program whose heap lies in a region. The engine's own data must not come from that heap, because the engine writes
+//! to it in the fault handler and under locks that a fault would wait for.
 
 mod common;
 
@@ -15,7 +15,8 @@ use hugefork::{Backing, BlockSize, Pool, PressureWatch, Region, RegionOptions, R
 
 const BLOCK: usize = 2 << 20;
 
-/// The system's allocator until it is given a region; then everything comes from there, and what comes back is used again.
+/// The system's allocator until it is given a region. From then on everything comes from there, and freed pieces are
+/// used again.
 struct Heap {
     is_locked: AtomicBool,
     start: AtomicUsize,
@@ -25,11 +26,11 @@ struct Heap {
 
 struct Inner {
     next: usize,
-    /// The last free piece of each power of two; each begins with the address of the one before it.
+    /// The last free piece of each power of two. Each piece begins with the address of the one before it.
     free: [usize; 64],
 }
 
-// SAFETY: the inner part is touched under the lock.
+// SAFETY: the inner part is touched only under the lock.
 unsafe impl Sync for Heap {}
 
 #[global_allocator]
@@ -40,11 +41,11 @@ static HEAP: Heap = Heap {
     inner: UnsafeCell::new(Inner { next: 0, free: [0; 64] }),
 };
 
-/// What has come from the region so far.
+/// How much has come from the region so far.
 static SERVED: AtomicUsize = AtomicUsize::new(0);
 
 impl Heap {
-    /// Serves all from `region` from now on, which lives until the process ends.
+    /// Serves everything from `region` from now on. The region lives until the process ends.
     fn switch_to(&self, region: Region) {
         let start = region.as_ptr().expose_provenance();
         let len = region.len();
@@ -59,7 +60,7 @@ impl Heap {
             // SAFETY: no arguments.
             unsafe { libc::sched_yield() };
         }
-        // SAFETY: under the lock.
+        // SAFETY: the lock is held.
         let result = body(unsafe { &mut *self.inner.get() });
         self.is_locked.store(false, Ordering::Release);
         result
@@ -71,7 +72,7 @@ impl Heap {
     }
 }
 
-/// Which power of two a piece is: at least 16 bytes, so that it can hold the address of another.
+/// The power of two of a piece. It has at least 16 bytes, so it can hold the address of another piece.
 fn class(layout: Layout) -> usize {
     layout.size().max(layout.align()).max(16).next_power_of_two().trailing_zeros() as usize
 }
@@ -89,7 +90,7 @@ unsafe impl GlobalAlloc for Heap {
             let free = inner.free[class];
             if free != 0 {
                 let free = ptr::with_exposed_provenance_mut::<usize>(free);
-                // SAFETY: a free piece begins with the address of another, or zero.
+                // SAFETY: a free piece begins with the address of another, or with zero.
                 inner.free[class] = unsafe { free.read() };
                 return free.cast();
             }
@@ -105,22 +106,23 @@ unsafe impl GlobalAlloc for Heap {
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         if !self.holds(at.expose_provenance()) {
-            // SAFETY: the caller's promise; it came from there.
+            // SAFETY: the caller's promise; the piece came from there.
             return unsafe { System.dealloc(at, layout) };
         }
         self.locked(|inner| {
             let class = class(layout);
-            // SAFETY: the piece is at least 16 bytes, and nobody's any more. The write may fault: it lies in the region.
+            // SAFETY: the piece has at least 16 bytes, and nobody uses it any more. The write may fault, since it lies
+            // in the region.
             unsafe { at.cast::<usize>().write(inner.free[class]) };
             inner.free[class] = at.addr();
         });
     }
 }
 
-/// The heap's region is not to be dropped, and snapshots of it are what the program is for.
+/// The heap's region must not be dropped, but the program does take snapshots of it.
 fn heap_in(pool: &Pool, len: usize) -> &'static Region {
     let region = pool.region(len).unwrap();
-    // Two handles of one region, neither of which is ever dropped: one for the heap, one for the test.
+    // Two handles of one region that are never dropped: one for the heap, one for the test.
     // SAFETY: a bitwise copy of a value that is never dropped; its methods take shared references.
     let heap = unsafe { ptr::read(&raw const region) };
     let region = Box::leak(Box::new(region));
@@ -128,7 +130,8 @@ fn heap_in(pool: &Pool, len: usize) -> &'static Region {
     region
 }
 
-/// Uses the heap, so that it has been written to since the last snapshot, or not yet, where the engine comes by.
+/// Uses the heap, so that the engine meets parts of it that were written to since the last snapshot, and parts that
+/// were not.
 fn churn(kept: &mut Vec<Vec<u8>>, round: usize) {
     for size in [10, 300, 5_000, 70_000] {
         kept.push(vec![round as u8; size + round % 7]);
@@ -150,7 +153,7 @@ fn snapshots_and_forks_of_the_heap_that_the_program_runs_on() {
                 churn(&mut kept, round);
                 let marked = Box::new(round);
                 let offset = (&raw const *marked).addr() - heap.as_ptr().addr();
-                // Their own parts lie in the heap as well.
+                // The boxes lie in the heap as well.
                 let (snapshot, fork) = (Box::new(heap.snapshot().unwrap()), Box::new(heap.fork().unwrap()));
                 let again = snapshot.fork_with(RegionOptions::new().reserve(Reserve::Full)).unwrap();
                 churn(&mut kept, round);
@@ -163,18 +166,18 @@ fn snapshots_and_forks_of_the_heap_that_the_program_runs_on() {
                 churn(&mut kept, round);
             }
             assert!(SERVED.load(Ordering::Relaxed) > 300 && heap.stats().faults.copied > 0);
-            // One heap a process.
+            // A process has one heap.
             break;
         }
     })
     .well();
 }
 
-/// Everything else that the engine does, on pools and regions that have their books made while the heap lies in a region.
+/// Everything else that the engine does, on pools and regions that are made while the heap lies in a region.
 fn do_all(pool: &Pool, size: BlockSize, round: usize) {
     let mut region = pool.region(4 * BLOCK).unwrap();
     region.as_mut_slice()[..3 * BLOCK].fill(1);
-    let snapshot = region.snapshot_with(Reserve::Full).unwrap();
+    let snapshot = region.snapshot_with(RegionOptions::new().reserve(Reserve::Full)).unwrap();
     region.as_mut_slice()[round % BLOCK] = 2;
     let pin = region.pin(BLOCK..BLOCK + 1).unwrap();
     let fork = region.fork().unwrap();
@@ -197,7 +200,7 @@ fn do_all(pool: &Pool, size: BlockSize, round: usize) {
     let (one, other) = (full.region(BLOCK).unwrap(), full.region(BLOCK).unwrap());
     one.populate().unwrap();
     other.populate().unwrap_err();
-    one.snapshot_with(Reserve::Full).unwrap_err();
+    one.snapshot_with(RegionOptions::new().reserve(Reserve::Full)).unwrap_err();
     one.lazy_free(0..BLOCK).unwrap();
     other.populate().unwrap();
 }

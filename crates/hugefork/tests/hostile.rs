@@ -1,4 +1,4 @@
-//! Programs that try to lose a write, change what is borrowed, or see what is not theirs, on real memory.
+//! Programs that try to lose a write, to change what is borrowed, or to see what is not theirs, on real memory.
 
 mod common;
 
@@ -15,7 +15,7 @@ use hugefork::{Backing, BlockSize, BuildError, OnLimit, Pool, Region, RegionOpti
 const PAGE: usize = 4096;
 const BLOCK: usize = 2 << 20;
 
-/// Everything that drops what was lazily freed: a call, and a write to another region of a full pool.
+/// Drops lazily freed contents in all ways: by a call, and by a write to another region of a full pool.
 fn drop_what_may_be(pool: &Pool) {
     let mut other = pool.region(pool.stats().blocks_free.max(1) * BLOCK).unwrap();
     other.as_mut_slice().iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
@@ -28,7 +28,7 @@ fn nothing_changes_under_a_mutable_slice() {
         let Some(pool) = pool(backing, 8 * BLOCK, BlockSize::MIB_2) else { continue };
         let mut region = pool.region(4 * BLOCK).unwrap();
         region.as_mut_slice().fill(7);
-        // Whole blocks, and on shmem parts of one.
+        // These are whole blocks, and on shmem also parts of one.
         region.lazy_free(BLOCK - 3 * PAGE..4 * BLOCK).unwrap();
         let bytes = region.as_mut_slice();
         drop_what_may_be(&pool);
@@ -36,7 +36,7 @@ fn nothing_changes_under_a_mutable_slice() {
         bytes[BLOCK] = 8;
         drop_what_may_be(&pool);
         assert_eq!((bytes[BLOCK], bytes[BLOCK + 1]), (8, 7));
-        // What was dropped before stays as it is then.
+        // What was dropped before stays as it is.
         region.lazy_free(0..2 * BLOCK).unwrap();
         pool.reclaim(usize::MAX).unwrap();
         let bytes = region.as_mut_slice();
@@ -44,7 +44,7 @@ fn nothing_changes_under_a_mutable_slice() {
     }
 }
 
-/// The page of a region, handed to the kernel, which reads it when the pipe is read.
+/// A page of the region, handed to the kernel, which reads it only when the pipe is read.
 fn in_a_pipe(region: &Region, offset: usize) -> File {
     let mut ends = [0; 2];
     let page = libc::iovec { iov_base: region.as_mut_ptr().wrapping_add(offset).cast(), iov_len: PAGE };
@@ -89,7 +89,7 @@ fn a_pinned_page_in_a_pipe_never_delivers_another_regions_bytes() {
     }
 }
 
-/// The guard is gone without an end, and then the region.
+/// The guard is forgotten, and then the region is dropped.
 #[test]
 fn a_pin_that_was_forgotten_keeps_its_block_from_others() {
     for backing in BACKINGS {
@@ -108,7 +108,7 @@ fn a_pin_that_was_forgotten_keeps_its_block_from_others() {
     }
 }
 
-/// While another thread does nothing but take snapshots.
+/// Another thread does nothing but take snapshots meanwhile.
 #[test]
 fn every_read_into_a_pinned_range_is_whole() {
     for backing in BACKINGS {
@@ -127,7 +127,7 @@ fn every_read_into_a_pinned_range_is_whole() {
             let zeros = File::open("/dev/zero").unwrap();
             let to = pin.as_mut_ptr();
             let short = (0..500).filter(|_| {
-                // SAFETY: the pinned range.
+                // SAFETY: this is the pinned range.
                 let count = unsafe { libc::read(std::os::fd::AsRawFd::as_raw_fd(&zeros), to.cast(), 2 * PAGE) };
                 count != 2 * PAGE as isize
             });
@@ -138,7 +138,7 @@ fn every_read_into_a_pinned_range_is_whole() {
     }
 }
 
-/// A fork of a fork, too: what they hold alone is a cost of the region that wrote it, and no more when they let go of it.
+/// This includes a fork of a fork: what they alone hold costs the region that wrote it, until they let go of it.
 #[test]
 fn a_limit_is_felt_only_while_somebody_holds_what_it_counts() {
     let pool = Pool::builder().name("test").capacity(16 * BLOCK).build().unwrap();
@@ -160,7 +160,7 @@ fn word(region: &Region, block: usize) -> &AtomicU64 {
     &region.as_atomic_u64s()[block * region.pool().block_size().bytes() / 8]
 }
 
-/// Tells the writer that it is over, also when the test fails.
+/// Tells the writer that it is over, even if the test fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -169,7 +169,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Writes to one block after the other until `is_over`, and counts.
+/// Writes to one block after another until `is_over`, and counts.
 fn write_on(region: &Region, blocks: usize, writes: &AtomicU64, is_over: impl Fn() -> bool) {
     let mut at = 0;
     while !is_over() {
@@ -179,7 +179,7 @@ fn write_on(region: &Region, blocks: usize, writes: &AtomicU64, is_over: impl Fn
     }
 }
 
-/// Who looks for room finds a fork that is just being mapped.
+/// A write that looks for room finds a fork that is just being mapped.
 #[test]
 fn a_fork_of_a_full_pool_keeps_its_bytes_while_its_parent_is_written_to() {
     alone(|| {
@@ -192,7 +192,7 @@ fn a_fork_of_a_full_pool_keeps_its_bytes_while_its_parent_is_written_to() {
         std::thread::scope(|scope| {
             scope.spawn(|| write_on(&region, BLOCKS, &writes, || done.load(Ordering::Relaxed)));
             let _over = Over(&done);
-            // While the one before is given up its blocks may be missing.
+            // While the earlier one is being given up, its blocks may be missing.
             let reserved = || region.fork_with(RegionOptions::new().reserve(Reserve::Full)).ok();
             for fork in std::iter::repeat_with(reserved).flatten().take(100) {
                 let look = || (0..BLOCKS).map(|at| word(&fork, at).load(Ordering::Relaxed)).collect::<Vec<_>>();
@@ -222,7 +222,9 @@ fn no_write_fails_while_reserved_snapshots_come_and_go() {
         std::thread::scope(|scope| {
             scope.spawn(|| write_on(&region, BLOCKS, &writes, || done.load(Ordering::Relaxed)));
             let _over = Over(&done);
-            let taken = (0..20_000).filter(|_| region.snapshot_with(Reserve::Full).is_ok()).count();
+            let taken = (0..20_000)
+                .filter(|_| region.snapshot_with(RegionOptions::new().reserve(Reserve::Full)).is_ok())
+                .count();
             assert!(taken > 0);
         });
         assert_eq!(region.stats().faults.failed, 0);
@@ -236,7 +238,7 @@ fn a_child_that_is_forked_while_the_first_pool_is_built_does_not_wait_for_ever()
     let build = || Pool::builder().capacity(1 << 20).block_size(BlockSize::KIB_64).backing(Backing::ShmemBase).build();
     alone(|| {
         for turn in 0..60 {
-            // A process that has no pool yet, with one thread that builds one.
+            // This process has no pool yet, and one thread that builds one.
             let status = in_fork(|| {
                 let builder = std::thread::spawn(move || build().map(drop));
                 (0..turn * 400).for_each(|_| std::hint::spin_loop());

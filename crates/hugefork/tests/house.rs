@@ -1,14 +1,19 @@
 //! Who imports whom: rooms point down, files go round in no circles, and one room alone talks to the system.
 //!
-//! Read from the sources, as they are written: a path counts for the file that it names, or for the deepest file on its way.
+//! Read from the sources, as they are written: a path counts for the file that it names, or for the deepest file on its
+//! way.
+
+#[path = "common/sources.rs"]
+mod sources;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
 
+use sources::{Module, Sources, crates, engine, is_for_tests};
 use syn::visit::{self, Visit};
 
-/// The engine's rooms, each below those that may import from it. What stands in one line may not import from each other.
+/// The engine's rooms, each below those that may import from it. What stands in one line may not import from each
+/// other.
 const ROOMS: [&[&str]; 10] = [
     &["units", "ranges"],
     &["sys"],
@@ -28,40 +33,7 @@ const FACE: &str = "api";
 /// What only `sys` names.
 const SYSTEM: [&str; 3] = ["libc", "procfs", "rustix"];
 
-/// One file of a crate, by the path of its module.
-type Module = Vec<String>;
-
-/// The files of a crate, without its tests.
-struct Sources {
-    files: BTreeMap<Module, syn::File>,
-}
-
 impl Sources {
-    fn of(source: &Path) -> Sources {
-        let mut sources = Sources { files: BTreeMap::new() };
-        let root = ["lib.rs", "main.rs"].iter().map(|name| source.join(name)).find(|path| path.exists()).unwrap();
-        sources.read(&root, source, Vec::new());
-        sources
-    }
-
-    /// Reads a file and the files of its modules, which lie in `folder`.
-    fn read(&mut self, path: &Path, folder: &Path, module: Module) {
-        let text = fs::read_to_string(path).unwrap();
-        let file = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        for item in &file.items {
-            let syn::Item::Mod(item) = item else { continue };
-            if item.content.is_some() || is_for_tests(&item.attrs) {
-                continue;
-            }
-            let name = item.ident.to_string();
-            let below = folder.join(&name);
-            let path = [below.with_extension("rs"), below.join("mod.rs")].into_iter().find(|path| path.exists());
-            let path = path.unwrap_or_else(|| panic!("no file for module {name} in {}", folder.display()));
-            self.read(&path, &below, [module.as_slice(), &[name]].concat());
-        }
-        self.files.insert(module, file);
-    }
-
     /// The file that `path` leads to from `module`, if it is one of the crate's.
     fn target(&self, module: &Module, path: &[String]) -> Option<Module> {
         let first = path.first()?.as_str();
@@ -94,13 +66,6 @@ impl Sources {
         };
         self.files.iter().map(|(module, file)| (module, of(module, file))).collect()
     }
-}
-
-fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        let is_test = |list: &syn::MetaList| ["test", "doctest"].contains(&list.tokens.to_string().as_str());
-        attribute.path().is_ident("cfg") && attribute.meta.require_list().is_ok_and(is_test)
-    })
 }
 
 /// All paths that a file names, but for those of its tests.
@@ -185,14 +150,6 @@ fn without_quotes(code: &str) -> String {
 
 fn name(module: &Module) -> String {
     if module.is_empty() { "the root".to_owned() } else { module.join("/") }
-}
-
-fn crates() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-fn engine() -> Sources {
-    Sources::of(&crates().join("hugefork/src"))
 }
 
 /// How high a room stands; `None`: the root, which only lists them.
@@ -292,4 +249,30 @@ fn circles_and_wrong_arrows_are_found() {
     let of_system =
         |name: &str| paths_in(&sources.files[&module(name)]).iter().any(|path| SYSTEM.contains(&path[0].as_str()));
     assert_eq!(["a", "b", "c", "d"].map(of_system), [false, false, true, true]);
+}
+
+/// The Rust files below `folder`, without what a build has left there.
+fn rust_files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
+    entries
+        .filter(|path| !path.ends_with("target"))
+        .flat_map(|path| match path.extension() {
+            _ if path.is_dir() => rust_files(&path),
+            Some(extension) if extension == "rs" => vec![path],
+            _ => Vec::new(),
+        })
+        .collect()
+}
+
+/// rustfmt keeps code this narrow, but not comments.
+#[test]
+fn no_comment_line_is_wider_than_120_columns() {
+    let mut wide = Vec::new();
+    for path in rust_files(&crates()) {
+        let text = fs::read_to_string(&path).unwrap();
+        let is_wide = |line: &str| line.trim_start().starts_with("//") && line.chars().count() > 120;
+        let lines = text.lines().enumerate().filter(|(_, line)| is_wide(line));
+        wide.extend(lines.map(|(before, _)| format!("{}:{}", path.display(), before + 1)));
+    }
+    assert_eq!(wide, Vec::<String>::new(), "wrap these");
 }

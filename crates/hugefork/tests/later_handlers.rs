@@ -1,5 +1,5 @@
-//! `SIGSEGV` handlers that are installed after hugefork's: ones that pass faults on, ones that do not, and ones that pass
-//! on to hugefork what hugefork passes on to them.
+//! `SIGSEGV` handlers that are installed after hugefork's: some pass faults on, some do not, and some pass back to
+//! hugefork what it passes on to them.
 
 mod common;
 
@@ -15,15 +15,15 @@ use common::signals::{Handler, handle, handle_info, say};
 use hugefork::reinstall_fault_handler;
 use libc::{SIGSEGV, siginfo_t};
 
-/// What was there before the handler of the test.
+/// The handler that was there before the test's.
 static SAVED: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
 
 fn saved() -> &'static libc::sigaction {
-    // SAFETY: set and leaked when the handler that asks was installed.
+    // SAFETY: it was set, and leaked, when the handler that asks was installed.
     unsafe { &*SAVED.load(Ordering::Acquire) }
 }
 
-/// Calls of the test's handler.
+/// How often the test's handler was called.
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
 /// Says that it was called, and calls the saved handler.
@@ -35,11 +35,11 @@ extern "C" fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void)
     handler(signal, info, context);
 }
 
-/// Says that it was called, puts the saved disposition back, and lets the instruction fault again.
+/// Says that it was called, restores the saved disposition, and lets the instruction fault again.
 extern "C" fn step_aside(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
     CALLS.fetch_add(1, Ordering::Relaxed);
     say("theirs\n");
-    // SAFETY: a disposition that was in force before.
+    // SAFETY: this disposition was in force before.
     unsafe { libc::sigaction(SIGSEGV, saved(), std::ptr::null_mut()) };
 }
 
@@ -56,7 +56,7 @@ fn check_died_after_calls(ended: Ended, calls: usize) {
 
 fn has_disposition(handler: Handler) -> bool {
     let mut now = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: writes the sigaction; all zeroes is a valid one.
+    // SAFETY: the call writes the sigaction; all zeroes is a valid one.
     let now = unsafe {
         libc::sigaction(SIGSEGV, std::ptr::null(), now.as_mut_ptr());
         now.assume_init()
@@ -97,7 +97,7 @@ fn a_handler_that_passes_faults_on_may_mend_its_own() {
             check_region_faults(&mut region);
             assert_eq!((MENDED.load(Ordering::Relaxed), CALLS.load(Ordering::Relaxed)), (round, 3 * round));
         }
-        // Below hugefork now, and still there.
+        // It is below hugefork now, and still gets faults.
         reinstall_fault_handler().unwrap();
         check_region_faults(&mut region);
         write_to_be_mended(page);
@@ -117,7 +117,7 @@ fn a_handler_that_passes_nothing_on_gets_what_is_foreign_after_a_reinstallation(
             check_region_faults(&mut region);
             write_to_be_mended(page);
         }
-        // Nothing to do, and nothing done.
+        // Hugefork is on top already, so this does nothing.
         reinstall_fault_handler().unwrap();
         check_region_faults(&mut region);
         write_to_be_mended(page);
@@ -219,7 +219,7 @@ fn a_handler_below_that_steps_aside_for_hugefork_does_not_fault_for_ever() {
     check_died_after_calls(ended, 1);
 }
 
-/// Has a handler come on top, and be put below, more often than hugefork can remember; and then a foreign fault.
+/// Puts a handler on top and then below, more often than hugefork can remember, and then makes a foreign fault happen.
 fn push_on_top_again_and_again(handler: Handler) {
     handle(SIGSEGV, libc::SIG_DFL, 0, &[]);
     let mut region = small_region();

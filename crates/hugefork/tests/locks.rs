@@ -1,7 +1,7 @@
-//! The handler's locks in every interleaving of a few steps, with every value that relaxed memory could show: the engine's own
-//! files, on the atomics of a concurrency checker, with a model of the futex.
+//! The handler's locks in every interleaving of a few steps, with every value that relaxed memory could show. These are
+//! the engine's own files, on the atomics of a concurrency checker, with a model of the futex.
 
-// The part of each lock that a model does not use.
+// The models do not use all of each lock.
 #![allow(dead_code)]
 
 #[path = "../src/sync/region_lock.rs"]
@@ -14,7 +14,7 @@ mod primitive {
 
     pub(crate) use super::{wait, wake};
 
-    /// Looking more than once is the same step to the checker.
+    /// To look more than once is the same step to the checker.
     pub(crate) const SPINS: u32 = 1;
 
     pub(crate) fn spin_loop() {}
@@ -28,9 +28,9 @@ use region_lock::RegionLock;
 use word_lock::WordLock;
 
 loom::lazy_static! {
-    /// The kernel's bucket: whoever waits compares under it, whoever wakes has changed the word before taking it.
+    /// The kernel's bucket: whoever waits compares under it, and whoever wakes has changed the word before taking it.
     static ref BUCKET: Mutex<()> = Mutex::new(());
-    /// Wakes so far. Who waits for one that never comes goes round until the checker gives up.
+    /// The number of wakes. Whoever waits for one that never comes goes round until the checker gives up.
     static ref WAKES: AtomicU32 = AtomicU32::new(0);
 }
 
@@ -54,7 +54,7 @@ struct Guarded<L> {
     value: UnsafeCell<u32>,
 }
 
-// SAFETY: the value is touched under the lock; the checker fails the test if it is not.
+// SAFETY: the value is touched under the lock; if it is not, the checker fails the test.
 unsafe impl<L: Sync> Sync for Guarded<L> {}
 // SAFETY: as above.
 unsafe impl<L: Send> Send for Guarded<L> {}
@@ -64,7 +64,7 @@ fn guarded<L>(lock: L) -> Arc<Guarded<L>> {
 }
 
 fn add<L>(guarded: &Guarded<L>) {
-    // SAFETY: the caller holds the lock; the checker looks.
+    // SAFETY: the caller holds the lock, which the checker verifies.
     guarded.value.with_mut(|value| unsafe { *value += 1 });
 }
 

@@ -20,11 +20,12 @@ const THREADS: usize = 8;
 /// A byte of a region, for threads that write beside each other.
 fn byte(region: &Region, at: usize) -> &AtomicU8 {
     assert!(at < region.len());
-    // SAFETY: inside the region, which the reference borrows; the tests use these bytes as atomics only while they do.
+    // SAFETY: it is inside the region, which the reference borrows. The tests use these bytes as atomics while others
+    // may write.
     unsafe { AtomicU8::from_ptr(region.as_mut_ptr().add(at)) }
 }
 
-/// Has eight threads write to one block at once, each a byte of its own, and checks that every byte is there.
+/// Lets eight threads write to one block at once, each a byte of its own, and checks that every byte is there.
 fn write_at_once(region: &Region, block: usize, value: u8) {
     let start = Barrier::new(THREADS);
     std::thread::scope(|scope| {
@@ -41,7 +42,7 @@ fn write_at_once(region: &Region, block: usize, value: u8) {
     }
 }
 
-/// What is in `after` more than in `before`: demand-zero, copied, reused, raced, failed.
+/// How much `after` has more than `before`: demand-zero, copied, reused, raced, failed.
 fn more(before: &FaultStats, after: &FaultStats) -> [u64; 5] {
     let kinds = |stats: &FaultStats| [stats.demand_zero, stats.copied, stats.reused, stats.raced, stats.failed];
     let (before, after) = (kinds(before), kinds(after));
@@ -53,7 +54,7 @@ fn threads_that_write_to_the_same_block_at_once_take_one_block() {
     for backing in BACKINGS {
         let Some(pool) = pool(backing, 4 * BLOCK, BlockSize::MIB_2) else { continue };
         let (mut all_raced, mut round) = (0, 0);
-        // And on until two threads have met.
+        // It goes on until two threads have met.
         while round < 40 || all_raced == 0 {
             let region = pool.region(BLOCK).unwrap();
             let before = pool.stats().faults;
@@ -94,7 +95,7 @@ fn two_racers_for_the_last_block_both_succeed() {
             assert_eq!((pool.stats().blocks_free, pool.stats().faults.failed), (0, 0));
         }
         for value in 2..42 {
-            // The last block is for a copy.
+            // The last block is left for a copy.
             let snapshot = held.snapshot().unwrap();
             write_at_once(&held, 0, value);
             assert_eq!((pool.stats().blocks_free, pool.stats().faults.failed), (0, 0));
@@ -110,7 +111,8 @@ fn no_write_fails_while_small_blocks_are_free() {
         let builder = Pool::builder().name("test").capacity(1024 * size).block_size(BlockSize::KIB_4);
         let pool = builder.backing(Backing::ShmemBase).build().unwrap();
         for _ in 0..60 {
-            // Half of the pool is free, no two blocks of it neighbours, and two regions will write to half of theirs.
+            // Half of the pool is free, and no two free blocks are neighbours. Two regions will each write to half of
+            // them.
             let every_other = pool.region(1024 * size).unwrap();
             every_other.populate().unwrap();
             (0..1024).step_by(2).for_each(|at| every_other.discard(at * size..(at + 1) * size).unwrap());
@@ -193,7 +195,7 @@ fn signals_may_come_at_any_moment_of_calls_and_faults() {
     static ALARMS: AtomicU64 = AtomicU64::new(0);
     static PREPARED: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
     extern "C" fn on_alarm(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
-        // SAFETY: a byte of a region that lives as long as the process.
+        // SAFETY: this is a byte of a region that lives as long as the process.
         unsafe { AtomicU8::from_ptr(PREPARED.load(Ordering::Relaxed)) }.fetch_add(1, Ordering::Relaxed);
         ALARMS.fetch_add(1, Ordering::Relaxed);
     }
@@ -241,7 +243,7 @@ fn signals_may_come_at_any_moment_of_calls_and_faults() {
                 for value in [1, 101] {
                     let pool = &pool;
                     scope.spawn(move || {
-                        // As many as make the case, however long that takes.
+                        // It takes as many as make the case, however long that takes.
                         while started.elapsed() < Duration::from_millis(500) || alarms() <= before + 100 {
                             use_everything(pool, value);
                         }
@@ -251,7 +253,7 @@ fn signals_may_come_at_any_moment_of_calls_and_faults() {
             assert_eq!(pool.stats().blocks_free, 24);
         }
         every(Duration::ZERO);
-        // Another thread may be handling the last one.
+        // Another thread may still be handling the last alarm.
         let counted = || byte(&of_the_handler, 0).load(Ordering::Relaxed);
         until("every alarm in the region", || counted() == alarms() as u8);
         // The region must outlive any alarm.

@@ -1,4 +1,4 @@
-//! `vm.max_map_count` as a budget: what it does not allow is an error before it is a fault.
+//! `vm.max_map_count` as a budget: a call that would exceed it returns an error before any fault fails.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn build(capacity: usize, block_size: BlockSize) -> Pool {
     builder.backing(Backing::ShmemBase).build().unwrap()
 }
 
-/// Makes foreign mappings, as many as that if the kernel lets it.
+/// Makes `count` foreign mappings, if the kernel lets it.
 fn make_foreign_mappings(count: usize) -> std::io::Result<()> {
     let len = count * PAGE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -26,7 +26,7 @@ fn make_foreign_mappings(count: usize) -> std::io::Result<()> {
         return Err(std::io::Error::last_os_error());
     }
     for page in (PAGE..len).step_by(2 * PAGE) {
-        // SAFETY: inside the new mapping, which nobody uses.
+        // SAFETY: it is inside the new mapping, which nobody uses.
         if unsafe { libc::mprotect(start.wrapping_byte_add(page), PAGE, libc::PROT_READ) } != 0 {
             return Err(std::io::Error::last_os_error());
         }
@@ -34,7 +34,7 @@ fn make_foreign_mappings(count: usize) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Makes so many foreign mappings that about `left` remain for regions, as a pool that is built now counts them.
+/// Makes so many foreign mappings that a pool that is built now finds about `left` for its regions.
 fn leave(left: usize) {
     let limit = build(BLOCK, BlockSize::MIB_2).stats().mappings_limit;
     make_foreign_mappings(limit.checked_sub(left).unwrap()).unwrap();
@@ -42,7 +42,7 @@ fn leave(left: usize) {
     assert!((left.saturating_sub(10)..left + 10).contains(&limit), "{limit} are left, not {left}");
 }
 
-/// The mappings that a region is split into, as the kernel counts them.
+/// How many mappings a region is split into, as the kernel counts them.
 fn mappings_of(region: &Region) -> usize {
     let start = region.as_ptr().addr() as u64;
     let end = start + region.len() as u64;
@@ -92,7 +92,7 @@ fn a_fork_needs_room_for_its_mappings_and_a_snapshot_only_to_be_looked_at() {
         snapshot.read_at(PAGE, &mut bytes).unwrap();
         assert_eq!((bytes[0], region.as_mut_slice()[PAGE]), (1, 2));
 
-        // With the region gone there is room for the snapshot.
+        // Without the region there is room for the snapshot.
         drop(region);
         assert_eq!(snapshot[PAGE], 1);
         drop(snapshot);

@@ -1,15 +1,15 @@
-//! One pool without a free block, and threads that write, lazily free, snapshot, fork, pin, reclaim and trim it all the same.
+//! A pool without a free block, and threads that still write, lazily free, snapshot, fork, pin, reclaim and trim.
 //!
 //! ```text
 //! the region   | page of 1 | of 2 | of 3 | of 1 | …  | all of 1 | all of 2 | all of 3 |   reserved: writes cannot fail
 //!                stripes: owners share blocks           each its own blocks
 //! the filler   | takes every block that is left, gives some up lazily, takes them again                              |
 //! ```
-//! Each page has one owner, who knows what is in it: words that name the owner, the page and the write. What is lazily freed
-//! reads as before or as zeros; everything else is exact, in the region and in every snapshot and fork of it, or an error
-//! that says that it was taken away. In the end every block is back.
+//! Each page has one owner, who knows what is in it: words that name the owner, the page and the write. A lazily freed
+//! page reads as before or as zeros. Everything else must be exact, in the region and in every snapshot and fork of it,
+//! or be an error that says that it was taken away. In the end every block is back.
 //!
-//! 3 s a block size; `HUGEFORK_SOAK_SECONDS=60` for longer.
+//! It takes 3 s for each block size, and longer with `HUGEFORK_SOAK_SECONDS=60`.
 
 mod common;
 #[path = "occupied/owner.rs"]
@@ -32,36 +32,37 @@ const OWNERS: usize = 3;
 /// What all threads share.
 struct World {
     pool: Pool,
-    /// As large as the pool, without a reservation.
+    /// It is as large as the pool, and has no reservation.
     filler: Region,
     started: Instant,
     over: AtomicBool,
-    /// One fork with a reservation at a time: of two that share a block, neither gives its booking for an owner's copy.
+    /// Only one fork has a reservation at a time: if two shared a block, neither would use its reservation for an
+    /// owner's copy.
     reserved_fork: Mutex<()>,
     progress: [Progress; OWNERS + 1],
     counts: Counts,
 }
 
-/// How far a thread is, for whoever wonders where it hangs.
+/// How far a thread is. If one hangs, this says where.
 #[derive(Default)]
 struct Progress {
     steps: AtomicU64,
     doing: Mutex<&'static str>,
 }
 
-/// What [`Progress::doing`] says in the end.
+/// The last value of [`Progress::doing`].
 const DONE: &str = "done";
 
 /// What happened.
 #[derive(Debug, Default)]
 struct Counts {
-    /// Writes that asked first, and found the pool full.
+    /// Prepared writes that found the pool full.
     full: AtomicU64,
-    /// Looks at what was taken away.
+    /// Accesses to blocks that were taken away.
     revoked: AtomicU64,
     /// Snapshots, forks and discards for which there was no room.
     refused: AtomicU64,
-    /// Without and with a reservation.
+    /// Without a reservation, and with one.
     snapshots: [AtomicU64; 2],
     forks: [AtomicU64; 2],
 }
@@ -79,7 +80,7 @@ impl World {
         }
     }
 
-    /// Whether blocks were taken from everybody who gives them, and everything was done.
+    /// Whether everything has happened, and blocks were taken from everybody who gives them.
     fn has_seen_all(&self) -> bool {
         let Counts { full, revoked, snapshots, forks, .. } = &self.counts;
         let faults = self.pool.stats().faults;
@@ -89,7 +90,7 @@ impl World {
             && [full, revoked, &snapshots[0], &forks[0]].into_iter().all(is_done)
     }
 
-    /// Every fourth quarter of a second the pool is left some room, so that copies and reservations are made as well.
+    /// In every fourth quarter of a second the pool has some room, so that copies and reservations are made too.
     fn is_at_ease(&self) -> bool {
         self.started.elapsed().as_millis() / 250 % 4 == 3
     }
@@ -113,7 +114,7 @@ fn watch(world: &World) {
             if last.0 != steps {
                 *last = (steps, Instant::now());
             } else if last.1.elapsed() > PATIENCE && doing[thread] != DONE {
-                // Past the harness, which would keep it to itself.
+                // Directly to standard error: the harness would keep it to itself.
                 let _ = writeln!(
                     std::io::stderr(),
                     "thread {thread} makes no progress: {doing:?}, {:?}",
@@ -125,20 +126,20 @@ fn watch(world: &World) {
     }
 }
 
-/// A region of `blocks` blocks in a pool of three times as many, all of them in use; `stripe` pages in a row are one
-/// owner's.
+/// Runs with a region of `blocks` blocks in a pool of three times as many, all of them in use. `stripe` pages in a row
+/// belong to one owner.
 fn occupy(backing: Backing, block_size: BlockSize, blocks: usize, stripe: usize) {
-    // One pool at a time, so that threads meet there.
+    // One pool at a time, so that its threads meet.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    // A write that fails is not tried again, as Rust's own handler would.
+    // A write that fails must not be tried again, as Rust's own handler would do.
     handle(libc::SIGBUS, libc::SIG_DFL, 0, &[]);
     let seconds = std::env::var("HUGEFORK_SOAK_SECONDS").map_or(3, |seconds| seconds.parse().unwrap());
     let len = blocks * block_size.bytes();
     let pool = Pool::builder().name("occupied").capacity(3 * len).block_size(block_size).backing(backing);
     let world = World::new(pool.build().unwrap());
     let region = world.pool.region_with(len, RegionOptions::new().reserve(Reserve::Full)).unwrap();
-    // The first half in stripes, the other block by block.
+    // The first half is in stripes, the other block by block.
     let (half, own) = (len / PAGE / 2, len / PAGE / 2 / OWNERS);
     let mut found_full = [0, 0];
     std::thread::scope(|scope| {
@@ -151,7 +152,7 @@ fn occupy(backing: Backing, block_size: BlockSize, blocks: usize, stripe: usize)
         let pages = (0..world.filler.len() / PAGE).collect();
         scope.spawn(move || Owner::new(world, OWNERS, &world.filler, pages, false).run(Owner::fill));
         scope.spawn(|| watch(world));
-        // As long as it takes to be a test of what it is called.
+        // It takes at least as long as it needs to have seen everything.
         let is_time_up = || world.started.elapsed() >= Duration::from_secs(seconds) && world.has_seen_all();
         while !((found_full[1] > 0 && is_time_up()) || world.over.load(Ordering::Relaxed)) {
             assert!(world.started.elapsed() < Duration::from_secs(seconds) + PATIENCE, "{:?}", world.counts);

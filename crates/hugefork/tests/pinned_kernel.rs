@@ -1,4 +1,5 @@
-//! The kernels that a pool uses: measured, or pinned by the environment. One test, since the environment is the process's.
+//! The kernels that a pool uses: measured, or named by the environment. This is one test, since the environment belongs
+//! to the process.
 
 use std::env;
 
@@ -11,7 +12,7 @@ fn build() -> Result<Pool, BuildError> {
 #[test]
 fn the_environment_pins_the_kernel_and_bad_values_are_errors_that_list_the_good_ones() {
     let set = |name, value: &str| {
-        // SAFETY: the only test of this binary, and no other thread reads the environment.
+        // SAFETY: this is the only test of this binary, and no other thread reads the environment.
         unsafe { env::set_var(name, value) }
     };
     set("HUGEFORK_KERNEL", "straight/rep");
@@ -33,7 +34,7 @@ fn the_environment_pins_the_kernel_and_bad_values_are_errors_that_list_the_good_
 
     // SAFETY: as above.
     unsafe { env::remove_var("HUGEFORK_WINDOW") };
-    // What calibration left in the pool's memory is not shown.
+    // The region does not show what calibration left in the pool's memory.
     let mut region = pool.region(16 << 20).unwrap();
     region.as_mut_slice().iter_mut().step_by(4096).for_each(|byte| *byte += 1);
     assert!(

@@ -32,7 +32,7 @@ fn a_child_cannot_touch_a_region() {
         }
         eprintln!("backings: {backings}");
     });
-    // Seven addresses, read and written.
+    // Each of seven addresses is read and written.
     let said = ended.stderr.lines().filter(|line| line.contains("regions do not cross fork(2)")).count();
     let (_, backings) = ended.stderr.trim().rsplit_once("backings: ").expect("the last line");
     assert_eq!(said, 14 * backings.parse::<usize>().unwrap(), "{ended}");
@@ -83,7 +83,7 @@ fn every_mapping_of_pool_memory_is_kept_from_children_and_the_direct_map_from_co
                 assert!(flags.contains(VmFlags::DC), "{map:?}");
                 let is_direct = (map.address.1 - map.address.0) as usize == capacity;
                 let left_out = is_direct || core_dump == CoreDump::LeftOut;
-                // Shared hugetlb memory is left out by `/proc/self/coredump_filter` unless it is asked for there.
+                // `/proc/self/coredump_filter` leaves shared hugetlb memory out by default.
                 if is_direct || backing != Backing::Hugetlb {
                     assert_eq!(flags.contains(VmFlags::DD), left_out, "{map:?}");
                 }
@@ -118,7 +118,7 @@ fn a_child_gets_errors_and_not_its_parents_memory() {
             assert_eq!(bytes, [7; 3]);
             assert_eq!(Pool::builder().capacity(BLOCK).build().unwrap_err(), BuildError::ForkedChild);
             assert_eq!(pool.stats().regions, 0, "regions stay with the parent");
-            // Its own children are no better off.
+            // The child's own children find no more.
             check_fork(|| refused(region.fork().map(drop)));
         });
         let before = region.as_mut_slice().to_vec();
@@ -171,14 +171,14 @@ fn a_child_that_was_made_before_the_first_pool_has_pools_of_its_own() {
     .well();
 }
 
-/// Looks in `/proc/self/maps` for what `is_forbidden`; with system calls only.
+/// Looks in `/proc/self/maps` for what `is_forbidden`, only with system calls.
 fn finds(buffer: &mut [u8], is_forbidden: impl Fn(Mapped) -> bool) -> bool {
     // SAFETY: the name ends with a zero byte.
     let maps = unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY) };
     let mut len = 0;
     loop {
         let rest = &mut buffer[len..];
-        // SAFETY: writes into `rest` at most.
+        // SAFETY: the call writes into `rest` at most.
         let read = unsafe { libc::read(maps, rest.as_mut_ptr().cast(), rest.len()) };
         assert!(read >= 0 && (read as usize) < rest.len());
         if read == 0 {
@@ -211,7 +211,8 @@ fn hexadecimal(digits: &[u8]) -> usize {
     digits.iter().fold(0, |number, digit| number << 4 | (*digit as char).to_digit(16).unwrap_or(0) as usize)
 }
 
-/// Makes 200 children, and more until it is `enough`, while two other threads `work`. None may find what `is_forbidden`.
+/// Makes 200 children, and more until it is `enough`, while two other threads `work`. No child may find what
+/// `is_forbidden`.
 fn check_forks_amid(work: impl Fn() + Sync, enough: impl Fn() -> bool, is_forbidden: impl Fn(Mapped) -> bool) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {

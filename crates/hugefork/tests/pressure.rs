@@ -1,6 +1,6 @@
-//! The pressure watcher, with the kernel's own events: tasks really wait for memory here, without taking it from anybody. A
-//! page of a file that is often used, was taken away and has to be read again counts as memory that is short, and a process
-//! may take its own pages away (`MADV_PAGEOUT`).
+//! The pressure watcher, with the kernel's own events. Tasks really wait for memory here, but without taking it from
+//! anybody: to read a page of a much-used file again after it was taken away counts as short memory, and a process may
+//! take its own pages away (`MADV_PAGEOUT`).
 
 mod common;
 
@@ -20,27 +20,27 @@ const BLOCK: usize = 2 << 20;
 const PAGE: usize = 4096;
 const SYSTEM: &str = "/proc/pressure/memory";
 
-/// Pressure is the machine's: one test at a time.
+/// Pressure belongs to the machine, so one test runs at a time.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// hugetlb pages would stay with the pool.
+/// No hugetlb pages, which would stay with the pool.
 fn builder(blocks: usize) -> PoolBuilder {
     Pool::builder().name("watching").capacity(blocks * BLOCK).backing(Backing::ShmemHuge)
 }
 
-/// A trigger that never fires: two seconds of waiting within two.
+/// A trigger that never fires: tasks would have to wait two seconds within two.
 fn never() -> PressureWatch {
     PressureWatch::new().stall(Duration::from_secs(2), Duration::from_secs(2))
 }
 
-/// A pool that watches; `None`, said aloud, where the kernel takes no trigger from this process.
+/// A pool that watches. If the kernel takes no trigger from this process, prints that and returns `None`.
 fn watching(blocks: usize, watch: PressureWatch) -> Option<Pool> {
     let pool = builder(blocks).reclaim_under_pressure(watch).build().unwrap();
     let trigger = File::options().read(true).write(true).open(SYSTEM).and_then(|mut file| {
-        // A file of its own for each trigger.
+        // Each trigger needs a file of its own.
         file.write_all(b"some 2000000 2000000\0")
     });
     match trigger {
@@ -55,7 +55,7 @@ fn thread() -> Option<i32> {
     named("hugefork-press")
 }
 
-/// Waits until the watcher sleeps for no set time: until the kernel tells it something, or somebody ends it.
+/// Waits until the watcher sleeps without a time limit: until the kernel reports something, or somebody ends it.
 fn until_it_sleeps() {
     let is_idle = |Asleep { call, arguments }: Asleep| match call {
         libc::SYS_poll => arguments[2] as i32 == -1,
@@ -65,13 +65,13 @@ fn until_it_sleeps() {
     until("a watcher that sleeps", || thread().and_then(asleep).is_some_and(is_idle));
 }
 
-/// What this process has open of this name.
+/// The open files of this process whose names contain `part`.
 fn open_files(part: &str) -> Vec<PathBuf> {
     let files = fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
     files.filter(|path| fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains(part))).collect()
 }
 
-/// A file of which pages are taken away and read again.
+/// A file whose pages are taken away and read again.
 struct Thrashing {
     file: File,
     path: PathBuf,
@@ -85,10 +85,10 @@ impl Thrashing {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("thrashing.{}", std::process::id()));
         let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         file.write_all_at(&vec![7; Self::PAGES * PAGE], 0).unwrap();
-        // What is not on the disk yet is not taken away.
+        // Pages that are not on the disk yet cannot be taken away.
         file.sync_all().unwrap();
         let len = Self::PAGES * PAGE;
-        // SAFETY: a new mapping of a file that this process alone has.
+        // SAFETY: a new mapping of a file that only this process has.
         let at = unsafe {
             let at = libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
             assert_ne!(at, libc::MAP_FAILED);
@@ -98,7 +98,7 @@ impl Thrashing {
         Thrashing { file, path, at }
     }
 
-    /// Goes on until `done` or for so long; true if it was done.
+    /// Goes on until `done`, but not longer than `most`. True if it was done.
     fn until(&self, done: impl Fn() -> bool, most: Duration) -> bool {
         let started = Instant::now();
         while !done() {
@@ -109,7 +109,7 @@ impl Thrashing {
                 (0..8).for_each(|_| self.file.read_exact_at(&mut [0], (page * PAGE) as u64).unwrap());
                 self.touch(page);
             }
-            // SAFETY: the mapping of `new`; its contents are in the file.
+            // SAFETY: this is the mapping of `new`, whose contents are in the file.
             let taken = unsafe { libc::madvise(self.at.cast(), Self::PAGES * PAGE, libc::MADV_PAGEOUT) };
             assert_eq!(taken, 0, "{}", std::io::Error::last_os_error());
             (0..Self::PAGES).take_while(|page| page % 8 != 0 || !done()).for_each(|page| self.touch(page));
@@ -118,7 +118,7 @@ impl Thrashing {
     }
 
     fn touch(&self, page: usize) {
-        // SAFETY: inside the mapping of `new`.
+        // SAFETY: it is inside the mapping of `new`.
         assert_eq!(unsafe { self.at.add(page * PAGE).read_volatile() }, 7);
     }
 
@@ -128,9 +128,9 @@ impl Thrashing {
         text.lines().next().unwrap().rsplit_once('=').unwrap().1.parse().unwrap()
     }
 
-    /// Whether tasks wait on this machine when their pages are taken away; says so if not.
+    /// Whether tasks wait on this machine when their pages are taken away. Says so if they do not.
     fn works(&self) -> bool {
-        // Read twice only: time that is read out in bits smaller than a jiffy is lost to the kernel.
+        // It is read only twice, because the kernel loses time that is read in bits smaller than a jiffy.
         let (started, before) = (Instant::now(), Self::stalled());
         self.until(|| started.elapsed() > Duration::from_secs(1), Duration::MAX);
         let works = Self::stalled() > before + 50_000;
@@ -173,7 +173,7 @@ fn while_tasks_wait_for_memory_what_was_lazily_freed_first_goes_back_first() {
         assert!(before >= 28 * BLOCK);
         let pressure = || pool.stats().pressure;
         assert!(thrashing.until(|| pressure().bytes_reclaimed > 0, PATIENCE), "{:?}", pressure());
-        // The kernel may tell it once more of what is over.
+        // The kernel may report once more what is over.
         let mut seen = None;
         until("a watcher that is done", || {
             until_it_sleeps();
@@ -228,7 +228,8 @@ fn a_fork_child_has_none() {
     let _one = one_at_a_time();
     alone(|| {
         let Some(pool) = watching(4, never()) else { return };
-        // SAFETY: this process has no other thread than the watcher's, which holds no lock of the allocator in its sleep.
+        // SAFETY: only the watcher is another thread of this process, and it holds no lock of the allocator in its
+        // sleep.
         match unsafe { libc::fork() } {
             -1 => panic!("fork: {}", std::io::Error::last_os_error()),
             0 => {
@@ -256,7 +257,7 @@ fn where_pressure_cannot_be_watched_the_pool_works_without_and_says_so_once() {
     let _one = one_at_a_time();
     let precious = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("precious.{}", std::process::id()));
     let ended = alone(|| {
-        // Not the file of the process that waits for this one.
+        // Another file than that of the process that waits for this one.
         let precious = precious.with_extension("child");
         fs::write(&precious, "precious data").unwrap();
         let too_long = never().stall(Duration::from_secs(3), Duration::from_secs(2));
@@ -305,7 +306,7 @@ fn hugetlb_pages_stay_with_the_pool_so_it_does_not_watch() {
     ended.well();
 }
 
-/// Without privileges windows are multiples of 2 s, and old kernels take none.
+/// Without privileges, windows are multiples of 2 s, and old kernels take none.
 #[test]
 fn a_process_without_privileges_watches_the_machine_where_the_kernel_lets_it() {
     let _one = one_at_a_time();
@@ -324,7 +325,7 @@ fn a_process_without_privileges_watches_the_machine_where_the_kernel_lets_it() {
     .well();
 }
 
-/// A control group of this process's own, which it is in until this is dropped.
+/// A control group of this process's own. The process is in it until this is dropped.
 struct OwnGroup {
     before: PathBuf,
     own: PathBuf,
@@ -384,7 +385,7 @@ fn it_watches_the_control_group_of_the_process_and_ends_with_it() {
         region.as_mut_slice().fill(1);
         eprintln!("outlived its group");
     });
-    let said = ended.stderr.lines().filter(|line| line.contains("watches memory pressure no more")).count();
+    let said = ended.stderr.lines().filter(|line| line.contains("no longer watches memory pressure")).count();
     assert_eq!(said, usize::from(ended.stderr.contains("outlived its group")), "{ended}");
     ended.well();
 }

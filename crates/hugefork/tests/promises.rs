@@ -1,5 +1,5 @@
-//! What is promised when memory is short, lazily freed, pinned or given back, in real processes: those that die of a broken
-//! access, and those that look at how much memory the kernel counts.
+//! What the engine promises when memory is short, lazily freed, pinned or given back, in real processes: some die of an
+//! access that fails, others look at how much memory the kernel counts.
 
 mod common;
 #[path = "promises/physical.rs"]
@@ -30,7 +30,7 @@ fn check_one_line(said: &str, parts: &[&str]) {
 
 /// A plain load, which the compiler may not leave out.
 fn load(bytes: &[u8], at: usize) -> u8 {
-    // SAFETY: a reference that was given.
+    // SAFETY: the reference is valid.
     unsafe { std::ptr::from_ref(&bytes[at]).read_volatile() }
 }
 
@@ -38,7 +38,7 @@ fn small_pool(blocks: usize) -> Pool {
     Pool::builder().name("test").capacity(blocks * BLOCK).build().unwrap()
 }
 
-/// A region of two blocks that has taken the first of them away from `holder`, and the rest of the full pool.
+/// A region of two blocks that has taken the first away from `holder`, and a region with the rest of the full pool.
 fn revoked_from<H>(hold: impl FnOnce(&Region) -> H) -> (H, [Region; 2]) {
     let pool = small_pool(4);
     let mut region = pool.region(2 * BLOCK).unwrap();
@@ -95,12 +95,23 @@ fn a_store_to_a_revoked_fork_is_a_bus_error_and_one_line() {
 }
 
 #[test]
+fn a_snapshot_with_a_limit_is_refused_and_changes_nothing() {
+    let region = small_pool(4).region(2 * BLOCK).unwrap();
+    let options = RegionOptions::new().max_cow_bytes(BLOCK, OnLimit::Stall);
+    let refused = region.snapshot_with(options).map(drop);
+    assert_eq!(refused, Err(RegionError::LimitOnSnapshot));
+    assert!(refused.unwrap_err().to_string().contains("leave it out"));
+    assert_eq!(region.stats().faults.snapshots, 0);
+    assert_eq!(region.fork_with(options).map(|fork| fork.len()), Ok(2 * BLOCK));
+}
+
+#[test]
 fn a_snapshot_with_a_reservation_is_read_to_the_end() {
     let (snapshot, [mut region, _rest]) = {
         let pool = small_pool(6);
         let mut region = pool.region(2 * BLOCK).unwrap();
         region.as_mut_slice().fill(1);
-        let snapshot = region.snapshot_with(Reserve::Full).unwrap();
+        let snapshot = region.snapshot_with(RegionOptions::new().reserve(Reserve::Full)).unwrap();
         let rest = pool.region(2 * BLOCK).unwrap();
         rest.populate().unwrap();
         assert_eq!(pool.stats().blocks_free, 0);
@@ -110,7 +121,7 @@ fn a_snapshot_with_a_reservation_is_read_to_the_end() {
     assert!(!snapshot.is_revoked() && snapshot.iter().all(|&byte| byte == 1));
 }
 
-/// A region of three blocks that has used up what its snapshot may cost.
+/// A region of three blocks whose snapshot costs as much as it may.
 fn at_its_limit(on_limit: OnLimit) -> (Region, Snapshot) {
     let pool = small_pool(8);
     let region = pool.region_with(3 * BLOCK, RegionOptions::new().max_cow_bytes(BLOCK, on_limit)).unwrap();
@@ -150,7 +161,7 @@ fn a_write_that_stalls_goes_on_when_another_thread_drops_the_snapshot() {
     assert_eq!(region.stats().faults.failed, 0, "a write that waits has not failed");
 }
 
-/// Ctrl-C, for this thread once it stalls: there is no other that could take the signal.
+/// Sends Ctrl-C to this thread once it stalls. No other thread could take the signal.
 fn interrupt_what_stalls() {
     // SAFETY: no arguments.
     let (process, thread) = (unsafe { libc::getpid() }, this_thread());
@@ -202,7 +213,7 @@ fn a_device_and_the_region_see_each_others_writes_through_a_pin() {
             assert_eq!(unsafe { at.add(100).read_volatile() }, 7);
             let snapshot = region.snapshot().unwrap();
             device.write(100, 8);
-            // SAFETY: inside the region, and pinned: no other memory comes to stand there.
+            // SAFETY: it is inside the region, and pinned, so no other memory comes to its place.
             unsafe { at.add(101).write_volatile(9) };
             assert_eq!((device.read(100), device.read(101)), (8, 9), "on {backing}");
             assert_eq!((snapshot[BLOCK + 100], snapshot[BLOCK + 101]), (7, 0), "the snapshot has a copy");
@@ -239,7 +250,7 @@ fn read_works_into_a_pinned_range_even_right_after_a_snapshot() {
         let pin = region.pin(range.clone()).unwrap();
         let later = region.snapshot().unwrap();
         file.rewind().unwrap();
-        // SAFETY: the pinned range.
+        // SAFETY: this is the pinned range.
         let count = unsafe { libc::read(file.as_raw_fd(), pin.as_mut_ptr().cast(), pin.range().len()) };
         assert_eq!(count, 3 * PAGE as isize, "on {backing}: {}", std::io::Error::last_os_error());
         drop(pin);
@@ -357,12 +368,12 @@ fn metadata_at_4_kib_blocks_is_at_most_a_quarter_of_a_percent() {
     drop(pin);
 }
 
-/// What every page of the region begins and ends with.
+/// The first and last byte of every page of the region.
 fn ends_of_pages(bytes: &[u8]) -> Vec<[u8; 2]> {
     bytes.chunks(PAGE).map(|page| [page[0], page[PAGE - 1]]).collect()
 }
 
-/// The first and last byte of each page, by plain loads: a mutable slice would take back what was lazily freed.
+/// The first and last byte of each page, by plain loads: a mutable slice would cancel lazy free.
 fn ends_now(region: &Region) -> Vec<[u8; 2]> {
     let byte = |at: usize| {
         // SAFETY: inside the region, which nobody else uses.
@@ -378,7 +389,7 @@ fn write_all(region: &mut Region, value: u8) {
     }
 }
 
-/// Write, snapshot, fork, lazily free, reclaim, discard, give up.
+/// Writes, takes a snapshot, forks, lazily frees, reclaims, discards, and drops.
 fn live(pool: &Pool) {
     let size = pool.block_size().bytes();
     let len = pool.capacity() / 3 / size * size;
@@ -392,7 +403,8 @@ fn live(pool: &Pool) {
     write_all(&mut fork, 3);
     assert_eq!(ends_of_pages(region.as_mut_slice()), vec![[2; 2]; pages], "{what}");
     drop(fork);
-    // All but the first and last page, and a byte more: what of the blocks at the ends goes with it depends on the backing.
+    // All but the first and last page, and a byte more. The backing decides how much of the blocks at the ends goes
+    // with it.
     let range = PAGE - 1..len - PAGE + 1;
     let done = region.lazy_free(range.clone()).unwrap();
     assert_eq!((done.freed + done.already + done.skipped(), done.unaligned), (range.len(), 2), "{what}: {done:?}");
@@ -426,7 +438,7 @@ fn every_block_size_lives_on_every_backing() {
         for kib in [4, 16, 64, 256, 1024, 2048, 4096] {
             let size = BlockSize::new(kib << 10).unwrap();
             if backing == Backing::Hugetlb && size < BlockSize::MIB_2 {
-                // Not for lack of anything: such blocks are smaller than its pages.
+                // Such blocks are smaller than the pages of this backing.
                 continue;
             }
             let capacity = (9 * size.bytes()).next_multiple_of(BLOCK).next_multiple_of(size.bytes());

@@ -1,4 +1,4 @@
-//! The zeroed stock, and faults that prepare more than they were asked for.
+//! The zeroed stock, and faults that prepare more than was asked of them.
 
 mod common;
 
@@ -11,7 +11,7 @@ use hugefork::{Advice, Backing, BlockSize, Commit, Fallback, Pool, Region, Zeroe
 
 const BLOCK: usize = 2 << 20;
 
-/// Threads are told apart by their name, which all zeroing threads of a process share.
+/// The tests find a thread by its name, which all zeroing threads of a process share.
 static ONE_STOCK: Mutex<()> = Mutex::new(());
 
 fn pool_with_stock(blocks: usize, stock: ZeroedStock) -> Pool {
@@ -19,7 +19,7 @@ fn pool_with_stock(blocks: usize, stock: ZeroedStock) -> Pool {
     builder.zeroed_stock(stock.cpu_percent(100)).build().unwrap()
 }
 
-/// Writes to every block of a region over the whole pool and gives all of them back.
+/// Writes to every block of a region over the whole pool, and gives all of them back.
 fn use_all_blocks(pool: &Pool) {
     pool.region(pool.capacity()).unwrap().as_mut_slice().fill(0xaa);
 }
@@ -31,7 +31,7 @@ fn used_blocks_are_zeroed_in_the_background_and_then_given_without_clearing() {
     assert!(pool.stats().stock.running);
     use_all_blocks(&pool);
     until("a full stock", || pool.stats().blocks_zeroed_free == 16);
-    // A block is counted a moment after it is there.
+    // A block is there a moment before it is counted.
     let counted = || pool.stats().stock;
     until("the count of it", || counted().blocks >= 16 && counted().time > Duration::ZERO);
 
@@ -51,11 +51,11 @@ fn the_stock_is_kept_between_its_watermarks_and_costs_nothing_when_it_is_full() 
     let pool = pool_with_stock(16, ZeroedStock::keep(4 * BLOCK, 8 * BLOCK));
     use_all_blocks(&pool);
     until("the high watermark", || pool.stats().blocks_zeroed_free == 8);
-    // On a word and for no set time, so that it stays asleep until somebody wakes it.
+    // It sleeps on a word and for no set time, so it stays asleep until somebody wakes it.
     let is_idle = |asleep: Asleep| asleep.call == libc::SYS_futex && asleep.arguments[3] == 0;
     until("an idle stock that sleeps", || asleep(named("hugefork-zero").unwrap()).is_some_and(is_idle));
     assert_eq!(pool.stats().blocks_zeroed_free, 8);
-    // Below the low watermark it is filled again.
+    // Below the low watermark the stock is filled again.
     let mut region = pool.region(5 * BLOCK).unwrap();
     for block in 0..5 {
         region.as_mut_slice()[block * BLOCK + 5000] = 1;
@@ -69,7 +69,7 @@ fn a_pool_with_a_stock_can_be_used_up_and_goes_at_once() {
     for _ in 0..20 {
         let pool = pool_with_stock(4, ZeroedStock::keep(4 * BLOCK, 4 * BLOCK));
         use_all_blocks(&pool);
-        // Takes every block while some are being zeroed: none may be missed, none shown.
+        // This takes every block while some are being zeroed: none may be missed, and none shown.
         let mut region = pool.region(4 * BLOCK).unwrap();
         region.as_mut_slice().iter_mut().step_by(4096).for_each(|byte| *byte += 1);
         assert!(region.as_mut_slice().iter().step_by(4096).all(|&byte| byte == 1));
@@ -77,7 +77,7 @@ fn a_pool_with_a_stock_can_be_used_up_and_goes_at_once() {
     }
 }
 
-/// Faults that writing the region from end to end takes.
+/// How many faults it takes to write the region from end to end.
 fn faults_of_a_sweep(region: &mut Region) -> u64 {
     let before = region.stats().faults.faults();
     region.as_mut_slice().iter_mut().step_by(4096).for_each(|byte| *byte = 1);
@@ -129,20 +129,21 @@ fn a_region_written_downwards_is_a_stream_too() {
     assert!(region.as_mut_slice().iter().rev().step_by(4096).all(|&byte| byte == 2));
 }
 
-/// What was prepared ahead and never written is the region's, and goes like the rest of it.
+/// Blocks that were prepared ahead and never written belong to the region, and go like the rest of it.
 #[test]
 fn blocks_prepared_ahead_are_given_back_by_a_discard() {
-    let Some(pool) = pool(Backing::Auto, 64 * BLOCK, BlockSize::MIB_2) else { return };
+    // This pool is too small for a thread that gets memory ahead, which might have the next blocks in hand.
+    let Some(pool) = pool(Backing::Auto, 48 * BLOCK, BlockSize::MIB_2) else { return };
     let mut region = pool.region(32 * BLOCK).unwrap();
     for block in 0..6 {
         region.as_mut_slice()[block * BLOCK] = 1;
     }
     let ahead = region.stats().blocks_present - 6;
     assert!((1..4).contains(&ahead), "{ahead} blocks ahead");
-    // Only what was never written.
+    // This discards only what was never written.
     region.discard(6 * BLOCK..32 * BLOCK).unwrap();
-    assert_eq!((region.stats().blocks_present, pool.stats().blocks_free), (6, 58));
+    assert_eq!((region.stats().blocks_present, pool.stats().blocks_free), (6, 42));
     assert!(region.as_mut_slice()[6 * BLOCK..].iter().step_by(4096).all(|&byte| byte == 0));
     region.discard(0..32 * BLOCK).unwrap();
-    assert_eq!(pool.stats().blocks_free, 64);
+    assert_eq!(pool.stats().blocks_free, 48);
 }

@@ -1,6 +1,8 @@
-//! Where blocks get their memory: in huge pages however small they are, ahead of the writes, and not where nobody needs it.
+//! Where blocks get their memory: in huge pages however small the blocks are, ahead of the writes, and not where nobody
+//! needs it.
 //!
-//! `.ci/run` runs this under `shmem_enabled=advise` and once more under `never`, where huge pages come by `MADV_COLLAPSE`.
+//! `.ci/run` runs this under `shmem_enabled=advise` and once more under `never`, where huge pages come by
+//! `MADV_COLLAPSE`.
 
 mod common;
 
@@ -15,10 +17,10 @@ use hugefork::{Backing, BlockSize, Fallback, Pool};
 const HUGE: usize = 2 << 20;
 const PAGE: usize = 4 << 10;
 
-/// Threads are told apart by their name, which those of all pools share.
+/// The tests find a thread by its name, which those of all pools share.
 static ONE_POOL: Mutex<()> = Mutex::new(());
 
-/// A pool of huge pages that gets nothing ahead, and tells what it is made of.
+/// A pool of huge pages that gets nothing ahead, on a kernel that tells what its memory is made of.
 fn huge_pool(capacity: usize, block: usize) -> Option<Pool> {
     let size = BlockSize::new(block).unwrap();
     pool(Backing::ShmemHuge, capacity, size)?;
@@ -31,7 +33,7 @@ fn huge_pool(capacity: usize, block: usize) -> Option<Pool> {
     Some(pool)
 }
 
-/// Bytes of the pool in huge and in base pages.
+/// The bytes of the pool in huge pages and in base pages.
 fn made_of(pool: &Pool) -> (usize, usize) {
     let stats = pool.stats();
     (stats.bytes_huge.unwrap(), stats.bytes_base.unwrap())
@@ -51,7 +53,7 @@ fn what_is_written_in_order_and_copied_in_order_is_all_huge() {
     let before = made_of(&pool).0;
     let mut region = pool.region(32 << 20).unwrap();
     region.as_mut_slice().iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
-    // What was built and measured with lies at the beginning, as the region does.
+    // The memory that calibration used lies at the beginning, as the region does.
     assert_eq!(made_of(&pool), ((32 << 20).max(before), 0));
     let snapshot = region.snapshot().unwrap();
     region.as_mut_slice().iter_mut().step_by(PAGE).for_each(|byte| *byte += 1);
@@ -64,7 +66,7 @@ fn what_is_written_in_order_and_copied_in_order_is_all_huge() {
 fn blocks_below_a_huge_page_live_in_huge_pages() {
     for block in [PAGE, 64 << 10, 1 << 20] {
         let Some(pool) = huge_pool(32 << 20, block) else { continue };
-        // Two windows and one that does not fill its huge page, far from each other.
+        // Two windows, and a window that does not fill its huge page, far from each other.
         let (mut region, mut small) = (pool.region(16 << 20).unwrap(), pool.region(block).unwrap());
         for at in [5 * PAGE, (9 << 20) + 77] {
             region.as_mut_slice()[at] = 1;
@@ -87,14 +89,14 @@ fn a_hole_has_memory_before_it_is_written_to() {
         let Some(pool) = huge_pool(16 << 20, block) else { continue };
         let mut region = pool.region(HUGE).unwrap();
         let has = |pool: &Pool| made_of(pool).0 + made_of(pool).1;
-        // At the beginning of a huge page and inside of it: MADV_COLLAPSE says yes to one, and no to the other.
+        // At the beginning of a huge page and inside it: MADV_COLLAPSE accepts one and refuses the other.
         for first in [0, 3] {
             region.as_mut_slice().fill(1);
             let all = has(&pool);
             region.lazy_free(first * PAGE..(first + 4) * PAGE).unwrap();
             assert_eq!(pool.reclaim(usize::MAX).unwrap(), 4 * PAGE);
             assert_eq!(has(&pool), all - 4 * PAGE);
-            // Not by the write itself: that would find no memory by a signal, and not by an error.
+            // The write itself would report missing memory by a signal. This returns an error.
             region.prepare_write((first + 1) * PAGE..(first + 2) * PAGE).unwrap();
             assert_eq!(has(&pool), all, "page {first} of blocks of {block} bytes");
             let bytes = region.as_mut_slice();
@@ -110,7 +112,7 @@ fn thread() -> Option<PathBuf> {
     fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path()).find(|path| is_it(path))
 }
 
-/// How often it has gone to sleep.
+/// How often the thread has gone to sleep.
 fn sleeps(thread: &Path) -> String {
     let status = fs::read_to_string(thread.join("status")).unwrap();
     status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).unwrap().to_owned()
@@ -144,7 +146,7 @@ fn a_pool_with_all_defaults_has_memory_ready_that_is_zero_and_sleeps_once_it_has
         sleeps(&thread) == before
     };
     assert!((0..50).any(|_| is_still()), "the thread wakes for nothing");
-    // What is given back is not got again.
+    // It does not get back what is given back.
     assert_eq!(pool.trim().unwrap(), 128 << 20);
     assert!((0..50).any(|_| is_still()));
     assert_eq!((pool.stats().blocks_zeroed_free, supply().blocks_ahead), (0, 127));

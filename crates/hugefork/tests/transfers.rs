@@ -1,4 +1,4 @@
-//! Reading descriptors into regions and writing regions to them, beside threads that snapshot.
+//! Reads from descriptors into regions and writes from regions to them, while other threads take snapshots.
 
 mod common;
 
@@ -17,7 +17,7 @@ const BLOCK: usize = 2 << 20;
 const LEN: usize = 4 * BLOCK;
 const READS: usize = 500;
 
-/// Bytes that are different at neighbouring places, and in neighbouring blocks.
+/// Bytes that differ between neighbouring places, and between neighbouring blocks.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect()
 }
@@ -36,14 +36,14 @@ fn bytes_of(region: &Region, range: Range<usize>) -> Vec<u8> {
     bytes
 }
 
-/// Ranges of lengths below and above that of a pipe, at all places, the same each time.
+/// Ranges at all places, shorter and longer than a pipe, the same in each run.
 fn range(round: usize) -> Range<usize> {
     let start = round * 777_777 % (LEN - 1);
     let len = [1, 4095, 65_536, 300_000][round % 4];
     start..LEN.min(start + len)
 }
 
-/// Runs `reads` while another thread takes snapshots all the time, as many of them as there are reads at least.
+/// Runs `reads` while another thread takes snapshots all the time, at least as many as there are reads.
 fn beside_snapshots(region: &Region, reads: impl FnOnce(&dyn Fn() -> bool)) {
     let (taken, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -87,7 +87,7 @@ fn reads_of_a_pipe_beside_snapshots_are_never_short_and_lose_nothing() {
         let (reader, mut writer) = pipe().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Again and again, until the reader goes.
+                // The pattern comes again and again, until the reader goes.
                 let bytes = pattern(LEN);
                 std::iter::repeat_with(|| writer.write_all(&bytes)).find(Result::is_err);
             });
@@ -108,7 +108,7 @@ fn reads_of_a_pipe_beside_snapshots_are_never_short_and_lose_nothing() {
     }
 }
 
-/// A file past the page cache, where the file system can do that.
+/// A file that bypasses the page cache, if the file system can do that.
 fn direct_file_of(name: &str, bytes: &[u8]) -> Option<File> {
     use std::os::unix::fs::OpenOptionsExt;
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -183,7 +183,7 @@ fn what_is_written_is_what_the_region_holds() {
     assert_eq!(region.stats().blocks_present, 1, "what was never written needs no memory to be read");
 }
 
-/// The answer of the kernel to a transfer, and how far it came.
+/// Checks the kernel's answer to a transfer, and how far it came.
 #[track_caller]
 fn check_refused<T: std::fmt::Debug>(result: Result<T, TransferError>, done: usize, errno: i32, says: &[&str]) {
     let error = result.unwrap_err();
@@ -217,7 +217,7 @@ fn errors_say_what_is_wrong_and_how_far_it_came() {
     check_refused(region.write_to(&reader, 0..9), 0, libc::EBADF, &["write failed", "after 0 bytes"]);
     check_refused(region.read_from_at(&reader, 0..9, 0), 0, libc::ESPIPE, &["pread failed", "without `_at`"]);
     check_refused(region.read_from_at(file_of(&[1]), 0..9, u64::MAX), 0, libc::EINVAL, &["pread failed"]);
-    // SAFETY: no descriptor has this number, so nobody's is read.
+    // SAFETY: no descriptor has this number, so nothing is read.
     let closed = unsafe { BorrowedFd::borrow_raw(1_000_000) };
     check_refused(region.read_from(closed, 0..9), 0, libc::EBADF, &["give a descriptor that is open"]);
     assert_eq!(region.stats().faults.failed, 0);
@@ -242,8 +242,8 @@ fn errors_say_what_is_wrong_and_how_far_it_came() {
 fn a_read_that_fails_whatever_is_done_about_the_memory_ends_with_an_error() {
     let region = pool(Backing::Auto, 8 * LEN, BlockSize::MIB_2).unwrap().region(LEN).unwrap();
     region.prepare_write(0..LEN).unwrap();
-    // Behind the engine's back: to it the block is writable.
-    // SAFETY: inside the region, to which nobody has a reference.
+    // The engine does not see this: to it the block is writable.
+    // SAFETY: it is inside the region, to which nobody has a reference.
     let protected = unsafe { libc::mprotect(region.as_mut_ptr().add(BLOCK).cast(), BLOCK, libc::PROT_READ) };
     assert_eq!(protected, 0);
     let file = file_of(&pattern(2 * BLOCK));
@@ -273,7 +273,7 @@ extern "C" fn count_interruption(_: i32) {
     INTERRUPTED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Until the thread sleeps, in what it does next: here `read(2)` of an empty pipe.
+/// Waits until the thread sleeps in its next call: here `read(2)` of an empty pipe.
 fn wait_until_asleep(thread: u32) {
     let sleeps = || {
         let state = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();

@@ -175,7 +175,7 @@ fn ranges_that_hold_no_whole_values_are_refused_with_the_reason() {
     assert_eq!(io::Error::from(outside).kind(), ErrorKind::InvalidInput);
 }
 
-/// Takes so many bytes, and no more.
+/// Takes so many bytes, and then refuses more.
 struct Full(usize);
 
 impl Write for Full {

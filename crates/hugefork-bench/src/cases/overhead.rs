@@ -5,12 +5,13 @@
 //! fault, the pool's own kernel does the same clear or copy directly, on blocks of the same backing that were written
 //! before and are out of the caches. The figure is the median fault less the median direct operation.
 
+use statrs::statistics::{Data, OrderStatistics};
+
 use crate::affinity::Pinned;
 use crate::clock;
 use crate::error::BenchError;
 use crate::metric::{Measure, Metric};
 use crate::random::Random;
-use crate::stats::median_in_place;
 
 /// Calls `fault` with a step and a target in a block of `block` bytes, then `direct` with the target, `steps` times.
 pub(super) fn measure(
@@ -32,6 +33,6 @@ pub(super) fn measure(
         direct(target);
         directs.push(clock::us(start, clock::now_fenced()));
     }
-    let medians = median_in_place(&mut faults).zip(median_in_place(&mut directs));
-    Ok(medians.map(|(fault, direct)| Measure::new(Metric::OVERHEAD, fault - direct)))
+    let [fault, direct] = [faults, directs].map(|times| Data::new(times).median());
+    Ok((steps > 0).then(|| Measure::new(Metric::OVERHEAD, fault - direct)))
 }

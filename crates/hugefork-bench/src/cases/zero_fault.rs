@@ -25,6 +25,7 @@
 
 use hugefork::{Pool, Region};
 use hugefork_kernels::{Kernel, Target};
+use statrs::statistics::{Data, OrderStatistics};
 
 use super::overhead;
 use crate::affinity::Pinned;
@@ -39,7 +40,6 @@ use crate::metric::{Measure, Metric};
 use crate::random::Random;
 use crate::result::{Param, Params, params, shown};
 use crate::sample::{self, Entry, Work};
-use crate::stats::median_in_place;
 use crate::subject::{Stock, Subject};
 use crate::warm::warm;
 use crate::work;
@@ -146,8 +146,8 @@ unsafe fn pass(area: *mut u8, len: usize, stride: usize, targets: &mut Random) -
         // SAFETY: as above.
         unsafe { work::check_near(area.add(step * stride), stride, target, MARK) }?;
     }
-    let median = |times: &mut Vec<f64>| median_in_place(times).unwrap_or(f64::NAN);
-    Ok(Measure::sample([(LATENCY, median(&mut latency)), (FAULT, median(&mut fault))], used))
+    let [latency, fault] = [latency, fault].map(|times| Data::new(times).median());
+    Ok(Measure::sample([(LATENCY, latency), (FAULT, fault)], used))
 }
 
 struct KernelFaults {

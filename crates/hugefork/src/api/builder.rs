@@ -1,28 +1,24 @@
-//! Building a pool: what is asked for, and what the machine grants.
-//!
-//! `Auto` prefers shmem huge pages to hugetlb. Both clear and copy at the same speed, but neighbouring shmem mappings
-//! merge, where hugetlb takes one of the process's 65530 mappings for each block and a snapshot write-protects each on
-//! its own; and hugetlb pages are set aside by hand for a program that counts on them (figures: docs/design.md).
+//! Building a pool: what is asked for.
 
 use std::sync::Arc;
 
-use super::pool::{Grant, Pool, Shared};
+use super::pool::{Pool, Shared};
 use crate::fault::delivery;
 use crate::fault::route::Routes;
 use crate::own::Counted;
 use crate::pool::ahead::{self, Ahead};
 use crate::pool::core::PoolCore;
 use crate::pool::kernels;
-use crate::pool::pressure::{PressureWatch, Watcher};
+use crate::pool::pressure::{NotWatched, PressureWatch, Watcher};
 use crate::pool::stock::{Stock, ZeroedStock};
-use crate::sys::linux::memory::{Dump, Kind, Linux};
+use crate::sys::linux::memory::Linux;
 use crate::sys::linux::schedule::lower_priority;
 use crate::sys::linux::stderr::say;
 use crate::sys::linux::{arena, owner, settings};
 use crate::sys::{Merging, Sys, SystemError};
-use crate::terms::backing::{Backing, Commit, CoreDump, Fallback, Granted, HugeBy};
+use crate::terms::backing::{Backing, Commit, CoreDump, Fallback, Granted};
 use crate::terms::error::BuildError;
-use crate::units::{BlockId, BlockSize, ByteSize, HUGE_PAGE};
+use crate::units::{BlockId, BlockSize, HUGE_PAGE};
 
 /// Describes a pool; [`PoolBuilder::build`] makes it.
 ///
@@ -40,12 +36,12 @@ use crate::units::{BlockId, BlockSize, ByteSize, HUGE_PAGE};
 #[must_use = "a builder does nothing until `build()` is called"]
 pub struct PoolBuilder {
     name: String,
-    capacity: usize,
-    block_size: BlockSize,
-    backing: Backing,
-    fallback: Fallback,
+    pub(super) capacity: usize,
+    pub(super) block_size: BlockSize,
+    pub(super) backing: Backing,
+    pub(super) fallback: Fallback,
     commit: Commit,
-    core_dump: CoreDump,
+    pub(super) core_dump: CoreDump,
     ahead: Option<usize>,
     zeroed_stock: Option<ZeroedStock>,
     pressure: Option<PressureWatch>,
@@ -76,50 +72,50 @@ impl Default for PoolBuilder {
 }
 
 impl PoolBuilder {
-    /// The name that messages call the pool by; default `unnamed`. Messages are lines, so control characters become `?`.
+    /// The name of the pool in messages; default `unnamed`. A message is one line, so control characters become `?`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into().replace(char::is_control, "?");
         self
     }
 
-    /// Bytes that the pool has at most, a multiple of the block size. There is no default.
+    /// The most bytes that the pool may have, a multiple of the block size. There is no default.
     pub fn capacity(mut self, bytes: usize) -> Self {
         self.capacity = bytes;
         self
     }
 
-    /// The unit in which memory is given, cleared and copied; default 2 MiB. Smaller blocks copy fewer bytes where writes after
-    /// a snapshot are sparse, but take more mappings and faults, and longer: 5 000 writes spread over 1 GiB 88 ms with blocks
-    /// of 64 KiB and 81 ms with 4 KiB, where 2 MiB take 61 ms.
+    /// The unit in which hugefork gives, clears and copies memory; default 2 MiB. Smaller blocks copy fewer bytes where
+    /// writes after a snapshot are sparse, but they take more mappings, more faults and more time: 5 000 writes spread
+    /// over 1 GiB take 88 ms with blocks of 64 KiB, 81 ms with 4 KiB, and 61 ms with 2 MiB.
     pub fn block_size(mut self, size: BlockSize) -> Self {
         self.block_size = size;
         self
     }
 
-    /// What the memory should be made of; default [`Backing::Auto`].
+    /// What the memory is to be made of; default [`Backing::Auto`].
     pub fn backing(mut self, backing: Backing) -> Self {
         self.backing = backing;
         self
     }
 
-    /// Whether something else will do; default [`Fallback::Allowed`].
+    /// Whether the pool may be built of something else; default [`Fallback::Allowed`].
     pub fn fallback(mut self, fallback: Fallback) -> Self {
         self.fallback = fallback;
         self
     }
 
-    /// When the memory is obtained; default [`Commit::OnDemand`].
+    /// When the pool gets its memory from the system; default [`Commit::OnDemand`].
     pub fn commit(mut self, commit: Commit) -> Self {
         self.commit = commit;
         self
     }
 
-    /// How many bytes of free blocks get their memory before they are used, where it is not all obtained
-    /// [up front](Commit::Upfront); 0: none. Default: 1 GiB, and 0 in pools of less than 128 MiB.
+    /// How many bytes of free blocks get their memory before they are used; 0 means none. Default: 1 GiB, and 0 in
+    /// pools of less than 128 MiB. Without effect with [`Commit::Upfront`].
     ///
-    /// A thread of the pool (`hugefork-ahead`) begins with the first write: it keeps memory ready for as many free blocks
-    /// as have been used so far, at least 16 MiB and at most `bytes`, and leaves an eighth of the machine's or control group's
-    /// memory alone. It sleeps, without a timer, while at least half of that is there.
+    /// A thread of the pool (`hugefork-ahead`) begins after the first write. It keeps memory ready for as many free
+    /// blocks as have been used so far, at least 16 MiB and at most `bytes`, and leaves an eighth of the memory of the
+    /// machine or control group alone. It sleeps, without a timer, while at least half of that is ready.
     /// [`PoolStats::supply`](crate::PoolStats) tells what it did.
     ///
     /// ```
@@ -136,27 +132,28 @@ impl PoolBuilder {
         self
     }
 
-    /// Whether region contents are part of a core dump; default [`CoreDump::LeftOut`].
+    /// Whether a core dump has the contents of regions; default [`CoreDump::LeftOut`].
     pub fn core_dump(mut self, core_dump: CoreDump) -> Self {
         self.core_dump = core_dump;
         self
     }
 
-    /// Clears used blocks in the background, so that first writes find them zero. Without this there is no thread for it.
+    /// Has a thread clear used blocks in the background, so that first writes find them zero. By default nothing does.
     ///
-    /// If the thread cannot be started the pool works without it and says so in one line on standard error;
+    /// If the thread cannot be started, the pool works without it and says so in one line on standard error;
     /// [`StockStats::running`](crate::StockStats) tells.
     pub fn zeroed_stock(mut self, stock: ZeroedStock) -> Self {
         self.zeroed_stock = Some(stock);
         self
     }
 
-    /// Gives memory back to the system when it is short: that of free blocks, and then that of what was
-    /// [lazily freed](crate::Region::lazy_free), which is dropped, oldest first. Without this only the program's own shortage
-    /// of blocks drops it. [`PressureWatch`] says what it takes and costs.
+    /// Gives memory back to the system when the system is short of it: first the memory of free blocks, then what was
+    /// [lazily freed](crate::Region::lazy_free), oldest first. By default only a pool that is short of blocks drops
+    /// that. [`PressureWatch`] says what it takes and costs.
     ///
-    /// Where pressure cannot be watched (no PSI, no permission), or where the pool got hugetlb pages, which stay with it, the
-    /// pool works without and says so in one line on standard error; [`PressureStats::running`](crate::PressureStats) tells.
+    /// Where pressure cannot be watched (no PSI, no permission), and for a pool of hugetlb pages, which stay with it,
+    /// the pool works without it and says so in one line on standard error;
+    /// [`PressureStats::running`](crate::PressureStats) tells.
     ///
     /// ```
     /// use hugefork::{Pool, PressureWatch};
@@ -174,11 +171,12 @@ impl PoolBuilder {
         self
     }
 
-    /// Builds the pool, and installs hugefork's fault handler if this is the first one of the process.
+    /// Builds the pool. The first one of a process also installs hugefork's `SIGSEGV` handler, and measures for some 7
+    /// ms which kernels clear and copy fastest.
     ///
     /// # Errors
-    /// Every [`BuildError`] says what to change: sizes that cannot be, a capacity beyond the machine or the control
-    /// group, a backing that is not to be had while a fallback is refused, no memory.
+    /// Any [`BuildError`]: a size that cannot be, a capacity beyond the machine or the control group, a backing that is
+    /// not to be had while a fallback is refused, no memory. Each says what to change.
     pub fn build(self) -> Result<Pool, BuildError> {
         if owner::is_forked_child() {
             return Err(BuildError::ForkedChild);
@@ -188,7 +186,7 @@ impl PoolBuilder {
         let (memory, grant) = self.find_memory()?;
         delivery::install_once()?;
         let blocks = self.block_size.count(self.capacity);
-        let measurable = matches!(grant.granted, Granted::Hugetlb | Granted::ShmemHuge(_))
+        let measurable = matches!(grant.granted, Granted::Hugetlb | Granted::ShmemHuge | Granted::ShmemCollapsed)
             && self.block_size.bytes() >= HUGE_PAGE
             && self.capacity >= kernels::WORKED_ON;
         let chosen = kernels::choose(measurable.then_some(&memory))?;
@@ -214,7 +212,8 @@ impl PoolBuilder {
         });
         let watcher = self.pressure.and_then(|watch| {
             let started = Watcher::start(&core, &watch);
-            let say = |why: &String| say(format_args!("pool `{}` does not watch memory pressure: {why}", core.name));
+            let say =
+                |why: &NotWatched| say(format_args!("pool `{}` does not watch memory pressure: {why}", core.name));
             started.inspect_err(say).ok()
         });
         Ok(Pool { core, shared: Arc::new(Shared { grant, _workers: [keeper, supplier], watcher }) })
@@ -249,99 +248,6 @@ impl PoolBuilder {
             });
         }
         Ok(())
-    }
-
-    /// The first backing, from the one asked for downwards, that the machine grants.
-    fn find_memory(&self) -> Result<(Linux, Grant), BuildError> {
-        let candidates: &[Backing] = match self.backing {
-            Backing::Auto => &[Backing::ShmemHuge, Backing::Hugetlb, Backing::ShmemBase],
-            Backing::Hugetlb => &[Backing::Hugetlb, Backing::ShmemHuge, Backing::ShmemBase],
-            Backing::ShmemHuge => &[Backing::ShmemHuge, Backing::ShmemBase],
-            Backing::ShmemBase => &[Backing::ShmemBase],
-        };
-        let mut reasons: Vec<String> = Vec::new();
-        for (nth, &backing) in candidates.iter().enumerate() {
-            // Auto may take any of its candidates: each of them is what was asked for.
-            if nth > 0 && self.fallback == Fallback::Refused && self.backing != Backing::Auto {
-                break;
-            }
-            match self.try_backing(backing) {
-                Ok((memory, granted)) => {
-                    let fallback_reason = (!reasons.is_empty()).then(|| reasons.join("; "));
-                    return Ok((memory, Grant { granted, fallback_reason }));
-                }
-                Err(reason) => reasons.push(format!("{backing}: {reason}")),
-            }
-        }
-        Err(BuildError::BackingUnavailable { backing: self.backing, reason: reasons.join("; ") })
-    }
-
-    fn try_backing(&self, backing: Backing) -> Result<(Linux, Granted), String> {
-        match backing {
-            Backing::Hugetlb => self.try_hugetlb().map(|memory| (memory, Granted::Hugetlb)),
-            Backing::ShmemBase => {
-                let memory = self.open(Kind::ShmemBase).map_err(|error| error.to_string())?;
-                Ok((memory, Granted::ShmemBase))
-            }
-            Backing::ShmemHuge | Backing::Auto => self.try_shmem_huge(),
-        }
-    }
-
-    fn open(&self, kind: Kind) -> Result<Linux, SystemError> {
-        let dump = match self.core_dump {
-            CoreDump::LeftOut => Dump::LeftOut,
-            CoreDump::Included => Dump::Included,
-        };
-        Linux::new(kind, self.capacity, dump)
-    }
-
-    fn try_hugetlb(&self) -> Result<Linux, String> {
-        let pools = settings::hugetlb_pools();
-        // The largest page that a block is a whole number of, so that a block is as few pages as can be.
-        let fitting = pools
-            .iter()
-            .rev()
-            .find(|pool| self.block_size.bytes() >= pool.page && pool.available() >= self.capacity.div_ceil(pool.page));
-        let Some(pool) = fitting else {
-            let Some(smallest) = pools.first() else { return Err("this kernel has no hugetlb".to_owned()) };
-            if self.block_size.bytes() < smallest.page {
-                let page = ByteSize(smallest.page);
-                return Err(format!(
-                    "blocks of {} are smaller than its pages of {page}: take blocks of {page}",
-                    self.block_size
-                ));
-            }
-            let needed = self.capacity.div_ceil(smallest.page);
-            return Err(format!(
-                "{needed} free pages of {} are needed and {} are free: sysctl -w vm.nr_hugepages={}",
-                ByteSize(smallest.page),
-                smallest.available(),
-                smallest.total + needed - smallest.available().min(needed),
-            ));
-        };
-        self.open(Kind::Hugetlb { page: pool.page }).map_err(|error| error.to_string())
-    }
-
-    /// Makes the memory and looks whether a block of it really becomes huge: `shmem_enabled` may say `never`, and the
-    /// kernel then gives base pages without a word.
-    fn try_shmem_huge(&self) -> Result<(Linux, Granted), String> {
-        if self.capacity < HUGE_PAGE {
-            return Err(format!("the pool is smaller than one huge page ({})", ByteSize(HUGE_PAGE)));
-        }
-        let why = |error: SystemError| error.to_string();
-        for (collapse, by) in [(false, HugeBy::Setting), (true, HugeBy::Collapse)] {
-            let memory = self.open(Kind::ShmemHuge { collapse }).map_err(why)?;
-            memory.make_huge(0, HUGE_PAGE);
-            memory.obtain(0, HUGE_PAGE, 0).map_err(why)?;
-            if settings::mapped_huge(memory.direct_address()).is_some_and(|bytes| bytes > 0) {
-                return Ok((memory, Granted::ShmemHuge(by)));
-            }
-        }
-        let setting = settings::thp("shmem_enabled").unwrap_or_else(|| "not there: the kernel has no THP".to_owned());
-        Err(format!(
-            "shmem_enabled is {setting} and MADV_COLLAPSE gave no huge page (Linux 6.1 has it): \
-             echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"
-        ))
     }
 }
 

@@ -1,5 +1,6 @@
 //! What this machine offers hugefork, for `hugefork doctor` and for programs that log it at start-up.
 
+use std::io;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,18 +11,29 @@ use super::pool::Pool;
 use crate::pool::kernels;
 use crate::pool::pressure::PressureWatch;
 use crate::sys::linux::memory::Linux;
+pub use crate::sys::linux::pressure::PressureError;
 use crate::sys::linux::{arena, memory, settings};
 use crate::terms::advice::Advice;
 use crate::terms::backing::{Backing, Commit, Fallback, Granted};
 use crate::terms::error::BuildError;
 use crate::units::{BlockSize, HUGE_PAGE};
 
-/// Bytes of addresses that a process needs for its regions, however many they are: the least, and what is taken where
-/// `RLIMIT_AS` allows.
+/// Bytes of addresses that a process sets aside for its regions, however many they are: from the least that it needs to
+/// what it takes where `RLIMIT_AS` allows.
 pub const ADDRESSES: RangeInclusive<usize> = arena::TAKES;
 
-/// What this machine offers hugefork.
-#[derive(Clone, Debug)]
+/// What this machine offers hugefork: the result of [`survey`].
+///
+/// ```
+/// let survey = hugefork::machine::survey();
+/// println!("{} with Linux {}", survey.cpu, survey.kernel);
+/// match &survey.chosen {
+///     Ok((granted, None)) => println!("pools are made of {granted}"),
+///     Ok((granted, Some(why))) => println!("pools are made of {granted}, since {why}"),
+///     Err(error) => println!("no pool can be built: {error}"),
+/// }
+/// ```
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct Survey {
     /// `uname -r`.
@@ -46,17 +58,19 @@ pub struct Survey {
     pub map_count: usize,
     /// Ways to clear and copy, and whether this processor and kernel offer each.
     pub primitives: Vec<(PrimitiveName, bool)>,
-    /// What a small pool of each backing got, or why it got nothing.
-    pub backings: Vec<(Backing, Result<Granted, String>)>,
-    /// What `Backing::Auto` chooses, and why not something better.
-    pub chosen: Result<(Granted, Option<String>), String>,
-    /// What the first write to a block costs with [`Backing::Auto`], or why it could not be tried.
-    pub first_write: Result<FirstWrite, String>,
-    /// The file in which [`PoolBuilder::reclaim_under_pressure`](crate::PoolBuilder::reclaim_under_pressure) watches for
-    /// pressure by default, or why none can be watched.
-    pub pressure: Result<PathBuf, String>,
-    /// What was measured to choose how blocks are cleared and copied; empty if `HUGEFORK_KERNEL` pins it.
-    pub calibration: Vec<Candidate>,
+    /// What a small pool of each backing was granted, or why it was not built.
+    pub backings: Vec<(Backing, Result<Granted, BuildError>)>,
+    /// What [`Backing::Auto`] chooses, and why nothing better; or why no pool could be built.
+    pub chosen: Result<(Granted, Option<String>), BuildError>,
+    /// What the first write to a block costs with [`Backing::Auto`], or why it could not be tried: a [`BuildError`] or
+    /// [`RegionError`](crate::RegionError), inside of an [`io::Error`].
+    pub first_write: io::Result<FirstWrite>,
+    /// The file in which [`PoolBuilder::reclaim_under_pressure`](crate::PoolBuilder::reclaim_under_pressure) watches
+    /// for pressure by default, or why none can be watched.
+    pub pressure: Result<PathBuf, PressureError>,
+    /// The times of the kernels that hugefork tried, to choose how it clears and copies blocks. Empty if
+    /// `HUGEFORK_KERNEL` pins them.
+    pub calibration: Vec<Figure>,
     /// How blocks would be cleared.
     pub clear_kernel: Kernel,
     /// How blocks would be copied.
@@ -64,33 +78,29 @@ pub struct Survey {
 }
 
 /// What the first write to a block of 2 MiB costs, the median of several.
+///
+/// ```
+/// if let Ok(cost) = hugefork::machine::survey().first_write {
+///     println!("{:?} with its memory, {:?} without", cost.ready, cost.late);
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct FirstWrite {
-    /// Where the block gets its memory by that write ([`Commit::OnDemand`], and nothing
+    /// To a block that gets its memory by that write ([`Commit::OnDemand`] and nothing
     /// [ahead](crate::PoolBuilder::obtain_ahead)).
     pub late: Duration,
-    /// Where it had its memory before.
+    /// To a block that has its memory already.
     pub ready: Duration,
 }
 
-/// A way to clear or copy 2 MiB, as it was measured on this machine.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Candidate {
-    /// `clear` or `copy`.
-    pub work: String,
-    /// What comes after it: `near` use of 64 KiB, or of the `whole` block.
-    pub used: String,
-    /// Its name.
-    pub kernel: String,
-    /// Time for the work and the use; zero if there was no time left to measure it.
-    pub nanoseconds: u64,
-    /// Whether it is what hugefork uses.
-    pub chosen: bool,
-}
-
 /// The hugetlb pool of one page size.
+///
+/// ```
+/// for pool in hugefork::machine::survey().hugetlb {
+///     println!("{} of {} pages of {} bytes are free", pool.available, pool.total, pool.page);
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Hugetlb {
@@ -102,8 +112,8 @@ pub struct Hugetlb {
     pub available: usize,
 }
 
-/// How pools of this process clear and copy: measured on a pool of 8 MiB if none was built yet, or pinned by the
-/// environment.
+/// The kernels that pools of this process clear and copy with. The environment pins them (`HUGEFORK_KERNEL`,
+/// `HUGEFORK_WINDOW`), or they were measured; if no pool was built yet, this measures on one of 8 MiB.
 ///
 /// # Errors
 /// Those of [`PoolBuilder::build`](crate::PoolBuilder::build), [`BuildError::Setting`] among them.
@@ -114,8 +124,9 @@ pub fn kernels() -> Result<Kernels, BuildError> {
     kernels::choose::<Linux>(None)
 }
 
-/// Looks at the machine, builds a pool of one block on each backing to see what it gets, writes to 32 new blocks, and sets a
-/// pressure trigger for a moment: some ten milliseconds.
+/// Looks at the machine. It builds a pool of one block on each backing to see what it gets, writes to 32 new blocks,
+/// and sets a pressure trigger for a moment, which takes some ten milliseconds together. Like any first pool, it
+/// installs the fault handler.
 pub fn survey() -> Survey {
     memory::refresh_budget();
     // A pool that is large enough to measure on, if that has not been done yet. What it says of itself is said below.
@@ -123,15 +134,14 @@ pub fn survey() -> Survey {
     let chosen = kernels::choose::<Linux>(None).unwrap_or_else(|_| Kernels::default_for_this_cpu());
     let try_backing = |backing, fallback| {
         let block_size = BlockSize::MIB_2;
-        let pool = Pool::builder()
+        Pool::builder()
             .name("survey")
             .capacity(block_size.bytes())
             .block_size(block_size)
             .backing(backing)
             .fallback(fallback)
             .commit(Commit::Upfront)
-            .build();
-        pool.map_err(|error| error.to_string())
+            .build()
     };
     let fixed = [Backing::ShmemHuge, Backing::Hugetlb, Backing::ShmemBase];
     Survey {
@@ -157,20 +167,17 @@ pub fn survey() -> Survey {
             .map(|pool| (pool.backing(), pool.fallback_reason().map(str::to_owned))),
         first_write: first_write(),
         pressure: PressureWatch::new().try_out(),
-        calibration: kernels::calibration()
-            .map(|measured| measured.table().map(candidate).collect())
-            .unwrap_or_default(),
+        calibration: kernels::calibration().map(|measured| measured.table().collect()).unwrap_or_default(),
         clear_kernel: chosen.clear(HUGE_PAGE, Use::Near),
         copy_kernel: chosen.copy(HUGE_PAGE, Use::Near),
     }
 }
 
-fn first_write() -> Result<FirstWrite, String> {
-    let cost = |commit| median_first_write(commit).map_err(|error| error.to_string());
-    Ok(FirstWrite { late: cost(Commit::OnDemand)?, ready: cost(Commit::Upfront)? })
+fn first_write() -> io::Result<FirstWrite> {
+    Ok(FirstWrite { late: median_first_write(Commit::OnDemand)?, ready: median_first_write(Commit::Upfront)? })
 }
 
-fn median_first_write(commit: Commit) -> Result<Duration, Box<dyn std::error::Error>> {
+fn median_first_write(commit: Commit) -> io::Result<Duration> {
     const BLOCKS: usize = 16;
     let len = BLOCKS * HUGE_PAGE;
     let pool = Pool::builder().name("survey").capacity(len).commit(commit).obtain_ahead(0).build()?;
@@ -188,14 +195,4 @@ fn median_first_write(commit: Commit) -> Result<Duration, Box<dyn std::error::Er
         .collect();
     times.sort_unstable();
     Ok(times[BLOCKS / 2])
-}
-
-fn candidate(figure: Figure) -> Candidate {
-    Candidate {
-        work: format!("{:?}", figure.what).to_lowercase(),
-        used: format!("{:?}", figure.used).to_lowercase(),
-        kernel: figure.kernel.to_string(),
-        nanoseconds: figure.nanoseconds.unwrap_or(0),
-        chosen: figure.chosen,
-    }
 }

@@ -3,6 +3,8 @@
 //! | file | what |
 //! |---|---|
 //! | `builder` | what pools are made of |
+//! | `grant` | which backing the machine grants |
+//! | `held` | a region, which its handle and its owned pins hold together |
 //! | `machine` | what this machine offers |
 //! | `pinned` | ranges that stay where they are |
 //! | `pool` | physical memory in blocks |
@@ -13,6 +15,8 @@
 //! | `views` | atomic words, values, parts for several writers |
 
 pub(crate) mod builder;
+mod grant;
+mod held;
 pub mod machine;
 pub(crate) mod pinned;
 pub(crate) mod pool;

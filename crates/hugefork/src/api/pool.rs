@@ -20,13 +20,28 @@ use crate::terms::backing::Granted;
 use crate::terms::error::RegionError;
 use crate::units::BlockSize;
 
-/// Physical memory in blocks of one size, from which regions get theirs.
+/// Physical memory in blocks of one size. Regions take their blocks from it.
 ///
-/// A pool is a handle: cloning it is cheap, and its memory goes back to the system when the last handle, region and
-/// snapshot of it is gone. Blocks that a region or snapshot gives back stay with the pool and are cleared by hugefork when they
-/// are given out again.
+/// A pool is a handle: a clone is cheap and stands for the same pool. The memory goes back to the system when the last
+/// handle, region, snapshot and owned pin is gone. Blocks that a region or snapshot gives back stay with the pool;
+/// hugefork clears them when it gives them out again.
 ///
-/// Methods may be called from any thread, not from a signal handler.
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let mut region = pool.region(4 << 20)?;
+/// region.as_mut_slice()[0] = 1; // takes a block
+/// let stats = pool.stats();
+/// assert_eq!((stats.blocks, stats.blocks_free), (4, 3));
+/// drop(region);
+/// assert_eq!(pool.stats().blocks_free, 4);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Threads, signals, `fork(2)`
+/// Any thread may call its methods. A signal handler must not. In a child of `fork(2)` they fail with
+/// [`RegionError::ForkedChild`].
 #[derive(Clone)]
 pub struct Pool {
     pub(crate) core: Counted<PoolCore<Linux>>,
@@ -53,22 +68,22 @@ impl Pool {
         &self.core.name
     }
 
-    /// The size of its blocks.
+    /// The size of its blocks in bytes.
     pub fn block_size(&self) -> BlockSize {
         self.core.block_size
     }
 
-    /// Capacity in bytes: all of its blocks.
+    /// The bytes of all of its blocks together.
     pub fn capacity(&self) -> usize {
         self.core.block_size.len_of(self.core.frames.len())
     }
 
-    /// The backing that the pool really got, as verified in `/proc/self/smaps` when it was built.
+    /// The backing that the pool was granted. It was verified in `/proc/self/smaps` when the pool was built.
     pub fn backing(&self) -> Granted {
         self.shared.grant.granted
     }
 
-    /// Why it is not a better one, if the machine refused a better one.
+    /// Why the machine refused a better backing, if it did.
     pub fn fallback_reason(&self) -> Option<&str> {
         self.shared.grant.fallback_reason.as_deref()
     }
@@ -83,10 +98,12 @@ impl Pool {
         self.core.kernels.copy(self.block_size().bytes(), Use::Near)
     }
 
-    /// Drops what was lazily freed, oldest first, until `bytes` are dropped or nothing is left. Returns how many were. The
-    /// blocks are free then, and still have their memory: [`Pool::trim`] gives that back to the system.
+    /// Drops what was lazily freed, oldest first, until it has dropped `bytes` or nothing is left. Returns how many
+    /// bytes it has dropped. The blocks are free then, and still have their memory: [`Pool::trim`] gives that back to
+    /// the system.
     ///
-    /// Kept, and still lazily freed, is what is pinned or what a fork or snapshot shares.
+    /// What is pinned, or what a fork or snapshot shares, stays as it is and stays lazily freed. The call takes time in
+    /// proportion to what it drops.
     ///
     /// # Errors
     /// [`RegionError::ForkedChild`].
@@ -96,19 +113,19 @@ impl Pool {
         Ok(self.core.drop_lazy(bytes, Droppable::Everything).bytes)
     }
 
-    /// Gives the memory of free blocks back to the system, which then has to be got again, and cleared by the kernel, when they
-    /// are used. Returns how many bytes that were. Whole huge pages only, where the pool has them; hugetlb pages are
-    /// set aside for the pool and stay.
+    /// Gives the memory of free blocks back to the system. Returns how many bytes that were. The next use of such a
+    /// block gets memory from the kernel again, which clears it. A pool that has huge pages gives back whole huge pages
+    /// only; hugetlb pages are set aside for the pool and stay.
     ///
     /// # Errors
-    /// [`RegionError::System`]: some may have been given back by then. [`RegionError::ForkedChild`].
+    /// [`RegionError::System`]: some memory may have been given back by then. [`RegionError::ForkedChild`].
     pub fn trim(&self) -> Result<usize, RegionError> {
         check_owner()?;
         Ok(self.core.trim()?)
     }
 
-    /// What happened so far. Takes 0.04 ms for each GiB of memory in huge pages and 1.6 ms for each GiB in base pages, and
-    /// keeps mappings from being changed meanwhile: [`PoolStats::bytes_huge`] is counted by the kernel.
+    /// What the pool has and what happened so far. The kernel counts [`PoolStats::bytes_huge`] for it: that takes 0.04
+    /// ms for each GiB of memory in huge pages and 1.6 ms for each GiB in base pages, and no mapping changes meanwhile.
     pub fn stats(&self) -> PoolStats {
         let core = &self.core;
         // In a fork(2) child there are no regions, and another thread may have held the registry's lock at the fork.

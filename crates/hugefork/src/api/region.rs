@@ -3,68 +3,82 @@
 use std::fmt;
 use std::ops::Range;
 use std::panic::resume_unwind;
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::pinned::Pinned;
+use super::held::Held;
+use super::pinned::{OwnedPin, Pinned};
 use super::pool::{Pool, check_owner};
 use super::snapshot::Snapshot;
 use super::stats::RegionStats;
-use crate::fault::route::Routes;
+use crate::own::Counted;
 use crate::own::fixed::Fixed;
 use crate::region::core::RegionCore;
 use crate::region::lazy_free::LazyFreed;
-use crate::stats::counters;
 use crate::sys::linux::memory::Linux;
-use crate::sys::linux::owner;
-use crate::table::Entry;
 use crate::terms::advice::Advice;
 use crate::terms::error::RegionError;
 use crate::terms::observer::Observer;
 use crate::terms::options::{RegionOptions, Reserve};
-use crate::units::BASE_PAGE;
 
-/// A range of memory, zero at first, of which [`Region::fork`] and [`Region::snapshot`] make copies in microseconds.
+/// A range of memory that is zero at first. [`Region::fork`] and [`Region::snapshot`] copy it in microseconds.
 ///
-/// Reading never involves hugefork. The first write to each block after it was made, forked or snapshotted does, once:
-/// it is given a zeroed block, or a copy, and goes on.
+/// Reads never involve hugefork. The first write to a block does, and so does the first write after each fork or
+/// snapshot: hugefork gives the block zeroed memory, or a copy, and the write goes on.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let mut table = pool.region(4 << 20)?;
+/// table.as_mut_slice()[100] = 1; // a fault: the block gets zeroed memory
+/// let before = table.snapshot()?;
+/// table.as_mut_slice()[100] = 2; // a fault: the block is copied
+/// table.as_mut_slice()[101] = 3; // no fault
+/// assert_eq!((before[100], before[101]), (1, 0));
+/// let faults = table.stats().faults;
+/// assert_eq!((faults.demand_zero, faults.copied), (1, 1));
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Threads
-/// A region may be written by any number of threads, through [`Region::as_mut_ptr`], while others fork or snapshot it.
-/// Keeping two threads from writing the same bytes at once is the program's business, as with any memory.
+/// Any number of threads may write to a region through [`Region::as_mut_ptr`] while others fork or snapshot it. As with
+/// any memory, the program sees to it that no two threads write the same bytes at once. [`Region::as_atomic_u64s`] and
+/// [`Region::writers`] do that by their types.
+///
+/// # Signal handlers
+/// A signal handler may read a region, and may read and write what is [pinned](Region::pin). It must not call methods
+/// or write elsewhere: it may have interrupted a thread that holds a lock which the write needs.
 ///
 /// # System calls that write
-/// A page fault inside a system call is not delivered to the program: `read(2)` into a block that is not yet writable
-/// fails with `EFAULT`. [`Region::read_from`] reads files, pipes and stream sockets all the same, and beside threads that fork
-/// and snapshot. For other calls [pin](Region::pin) the buffer, or call [`Region::prepare_write`] on it while nobody forks or
-/// snapshots the region. System calls that read from a region always work.
+/// The kernel does not deliver a page fault of its own to the program: `read(2)` into a block that is not yet writable
+/// fails with `EFAULT`. [`Region::read_from`] reads files, pipes and stream sockets all the same, also beside threads
+/// that fork and snapshot. For other calls [pin](Region::pin) the buffer, or call [`Region::prepare_write`] on it while
+/// nobody forks or snapshots the region. System calls that read from a region always work.
 ///
 /// # When the pool is full
-/// A write that finds no free block drops lazily freed ones, of any region of the pool. If there are none, and a fork or
-/// snapshot shares the block that is written to, the block is taken away from those without a reservation, and the region
-/// goes on ([`Snapshot::is_revoked`]).
+/// A write that finds no free block drops lazily freed blocks of any region of the pool. If there are none, and forks
+/// or snapshots share the block that is written to, hugefork takes it away from those without a reservation, and the
+/// write goes on ([`Snapshot::is_revoked`]).
 ///
 /// # When a write cannot be given memory
-/// One line on standard error says why, and the thread gets `SIGBUS` at the address it wrote to, as it would from a
-/// mapped file that ran out of core. A `SIGBUS` handler may make room and return: the write is tried again.
+/// One line on standard error says why, and the thread gets `SIGBUS` at the address that it wrote to, as it would from
+/// a mapped file on a full disk. A `SIGBUS` handler may make room and return: the write is tried again.
+///
+/// # `fork(2)`
+/// A child of `fork(2)` has no regions. Methods there return [`RegionError::ForkedChild`], or panic where they hand out
+/// memory without a `Result`; an access is a fault with a line that says why.
 pub struct Region {
-    /// Taken out only to be left behind in a `fork(2)` child.
-    core: Option<Fixed<RegionCore<Linux>>>,
-    pool: Pool,
+    held: Counted<Held>,
 }
 
 impl Region {
     pub(crate) fn new(pool: Pool, core: Fixed<RegionCore<Linux>>) -> Region {
-        if let Some(routes) = Routes::get() {
-            // SAFETY: a fixed value; its addresses are forgotten when the region is dropped.
-            unsafe { routes.to_region(&core) };
-        }
-        Region { core: Some(core), pool }
+        Region { held: Held::new(pool, core) }
     }
 
     fn core(&self) -> &RegionCore<Linux> {
-        self.core.as_ref().expect("taken only when dropped")
+        self.held.core()
     }
 
     /// Length in bytes, a multiple of the block size.
@@ -75,27 +89,25 @@ impl Region {
 
     /// The pool that it takes its blocks from.
     pub fn pool(&self) -> &Pool {
-        &self.pool
+        &self.held.pool
     }
 
-    /// The first byte, for reading. Aligned to the block size.
+    /// The first byte, for reads, aligned to the block size. See [`Region::as_mut_ptr`].
     pub fn as_ptr(&self) -> *const u8 {
         self.as_mut_ptr()
     }
 
-    /// The first byte. Aligned to the block size; good for [`Region::len`] bytes for as long as the region lives, in this
-    /// process and in no child of `fork(2)`: nothing is there.
-    ///
-    /// Not in signal handlers: a handler that writes here may interrupt a thread that holds a lock which the write needs.
+    /// The first byte, aligned to the block size. The pointer is good for [`Region::len`] bytes for as long as the
+    /// region lives, in this process only: in a child of `fork(2)` nothing is there.
     pub fn as_mut_ptr(&self) -> *mut u8 {
-        ptr::with_exposed_provenance_mut(self.core().addresses.base())
+        self.held.at(0).as_ptr()
     }
 
     /// All bytes, for the one who has the region to itself. [`Region::writers`] gives parts to several threads, and
-    /// [`Region::as_atomic_u64s`] all of it.
+    /// [`Region::as_atomic_u64s`] gives all of it to all.
     ///
-    /// As all exclusive slices of a region, it takes back what was [lazily freed](Region::lazy_free) and not dropped yet, all over
-    /// the region, so that nothing changes while it is used.
+    /// Like every exclusive slice of a region, it takes back what was [lazily freed](Region::lazy_free) anywhere in the
+    /// region and is not dropped yet, so that nothing changes while the slice is used.
     ///
     /// # Panics
     /// In a child of `fork(2)`, which has no regions.
@@ -112,23 +124,26 @@ impl Region {
         self.core().keep_all();
         // SAFETY: the range is readable and, through faults, writable for as long as `self` is borrowed. Others could
         // only reach it through `as_mut_ptr`, whose users answer for not writing while it is borrowed exclusively.
-        // Changes of what is mapped keep every byte, but for two: `discard` needs `self`; and what was lazily freed, of which
-        // there is nothing now, and can be nothing new while `self` is borrowed.
+        // Changes of what is mapped keep every byte, but for two: `discard` needs `self`; and what was lazily freed, of
+        // which there is nothing now, and can be nothing new while `self` is borrowed.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) })
     }
 
-    /// Gives every block its memory now, so that no first write faults later.
+    /// Gives every block its memory now, so that no first write faults later. A block that has none takes as long as
+    /// its first write would.
     ///
     /// # Errors
-    /// [`RegionError::PoolFull`], [`RegionError::OutOfMemory`], [`RegionError::TooManyMappings`]: blocks populated until
-    /// then stay so.
+    /// [`RegionError::PoolFull`], [`RegionError::OutOfMemory`], [`RegionError::TooManyMappings`],
+    /// [`RegionError::Revoked`] if a block of this fork was taken away, [`RegionError::CowLimit`],
+    /// [`RegionError::System`], [`RegionError::ForkedChild`]. What has been done by then stays.
     pub fn populate(&self) -> Result<(), RegionError> {
         check_owner()?;
         self.core().populate(0..self.len())
     }
 
-    /// As [`Region::populate`], with `threads` threads, at least one, and a report of how many bytes are done, made on any of
-    /// them after each 64 MiB or block. For regions of many gigabytes and for gigantic blocks.
+    /// As [`Region::populate`], on `threads` threads, at least one. After each 64 MiB, or each block if blocks are
+    /// larger, one of them calls `progress` with the bytes that are done. For regions of many gigabytes and for blocks
+    /// of 1 GiB.
     ///
     /// # Errors
     /// Those of [`Region::populate`]; the first one ends the work of all threads.
@@ -138,7 +153,7 @@ impl Region {
     pub fn populate_with(&self, threads: usize, progress: impl Fn(usize) + Sync) -> Result<(), RegionError> {
         const STEP: usize = 64 << 20;
         check_owner()?;
-        let step = STEP.max(self.pool.block_size().bytes());
+        let step = STEP.max(self.pool().block_size().bytes());
         let (next, done, failed) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
         let work = || -> Result<(), RegionError> {
             while !failed.load(Ordering::Relaxed) {
@@ -162,8 +177,8 @@ impl Region {
         })
     }
 
-    /// Makes all blocks that `range` touches writable now, so that a system call can write there: until the next fork or
-    /// snapshot of this region no write in the range faults.
+    /// Makes all blocks that `range` (in bytes) touches writable now, so that a system call can write there. Until the
+    /// next fork or snapshot of this region, no write in the range faults.
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`], and those of [`Region::populate`].
@@ -172,42 +187,44 @@ impl Region {
         self.core().prepare_write(range)
     }
 
-    /// Drops the contents of `range`, which reads as zeros from then on. Blocks wholly inside go back to the pool; of a
-    /// block partly inside the bytes in the range are set to zero. Forks and snapshots keep what they have.
+    /// Drops the contents of `range` (in bytes), which reads as zeros from then on. Blocks that lie wholly inside go
+    /// back to the pool, unless they are pinned: those are set to zero where they are. Of a block that lies partly
+    /// inside, the bytes in the range are set to zero. Forks and snapshots keep what they have.
     ///
-    /// Nobody else may use the range meanwhile.
+    /// Nobody else may use the range meanwhile. Takes one system call for each 2 GiB.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`]; or, where a block partly inside is shared and must be copied first, those of
-    /// [`Region::populate`]. Some of the range may have become zero by then. [`RegionError::NotReservable`]: the range is zero,
-    /// but a region with a reservation could not set blocks aside again in place of those that forks and snapshots keep.
+    /// [`RegionError::OutOfRange`]. Where a block that lies partly inside is shared, it is copied first, with the
+    /// errors of [`Region::populate`]; some of the range may have become zero by then. [`RegionError::NotReservable`]:
+    /// the range is zero, but a region with a reservation could not set blocks aside again in place of those that forks
+    /// and snapshots keep.
     pub fn discard(&self, range: Range<usize>) -> Result<(), RegionError> {
         check_owner()?;
         self.core().discard(range)
     }
 
-    /// Allows hugefork to drop the contents of `range` when memory is short. Until that happens it reads as before, and
-    /// writing to a block takes the permission back, for that block and with its contents kept; a block of which only a
-    /// part was lazily freed is treated page by page (4 KiB). What was dropped reads as zeros.
+    /// Allows hugefork to drop the contents of `range` (in bytes) when memory is short. Until then the range reads as
+    /// before. A write to a block takes the permission back for that block and keeps its contents. A block of which
+    /// only a part was lazily freed is treated page by page (4 KiB). What was dropped reads as zeros.
     ///
-    /// Contents are dropped when a write, region, fork or snapshot finds no free block, oldest first, when the program
-    /// calls [`Pool::reclaim`], or by a [pressure watcher](crate::PoolBuilder::reclaim_under_pressure). Blocks that a fork or
-    /// snapshot holds are skipped, and so are parts of blocks that are pinned or on hugetlb, which cannot be split. The ends
-    /// of the range are rounded inward to base pages. What came of each byte is in the result.
+    /// Contents are dropped, oldest first, when a write, region, fork or snapshot finds no free block, when the program
+    /// calls [`Pool::reclaim`], or by a [pressure watcher](crate::PoolBuilder::reclaim_under_pressure). The call skips
+    /// blocks that a fork or snapshot holds, pinned blocks, and parts of blocks on hugetlb, which cannot be split. It
+    /// rounds the ends of the range inward to base pages. The result says what came of each byte.
     ///
-    /// Takes some nanoseconds a block and one write-protection for each 2 GiB. Others may use the range meanwhile; a write
-    /// that races with this may come before it or after.
+    /// Takes some nanoseconds a block and one write-protection for each 2 GiB. Others may use the range meanwhile. A
+    /// write that races with the call comes either before it or after it.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`], [`RegionError::TooManyMappings`], [`RegionError::System`], [`RegionError::ForkedChild`]. Some of
-    /// the range may have been lazily freed by then; nothing is lost.
+    /// [`RegionError::OutOfRange`], [`RegionError::TooManyMappings`], [`RegionError::System`],
+    /// [`RegionError::ForkedChild`]. Some of the range may have been lazily freed by then; nothing is lost.
     pub fn lazy_free(&self, range: Range<usize>) -> Result<LazyFreed, RegionError> {
         check_owner()?;
         self.core().lazy_free(range)
     }
 
-    /// Takes back what [`Region::lazy_free`] allowed, for what has not been dropped yet, as if it had been written to. Returns
-    /// how many bytes that is. Blocks that were lazily freed as a whole are taken back as a whole.
+    /// Takes back what [`Region::lazy_free`] allowed for what is not dropped yet, as a write would. Returns how many
+    /// bytes that were. A block that was lazily freed as a whole is taken back as a whole.
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`], [`RegionError::ForkedChild`].
@@ -216,25 +233,30 @@ impl Region {
         self.core().cancel_lazy_free(range)
     }
 
-    /// Makes the blocks that `range` touches writable and keeps them where they are until the guard is dropped: for those who
-    /// use their physical memory (DMA, `io_uring` fixed buffers). A fork or snapshot gets a copy of a pinned block at once
-    /// instead of sharing it, so it takes 2 MiB / 25 GB/s longer for each; reclaim leaves it alone. What the physical user
-    /// writes while a fork or snapshot is being taken may be in it or not.
+    /// Makes the blocks that `range` (in bytes) touches writable and keeps them where they are until the guard is
+    /// dropped: for those who use their physical memory (DMA, `io_uring` fixed buffers), and for system calls that
+    /// write. A fork or snapshot copies a pinned block at once instead of sharing it, which takes some 0.1 ms longer
+    /// for each 2 MiB; reclaim leaves it alone. What the physical user writes while a fork or snapshot is taken may be
+    /// in it or not.
     ///
-    /// A pin counts as a write: a block that was lazily freed while it was pinned is kept when the last pin goes.
+    /// A pin is a write that goes on: lazy free skips pinned blocks. A block can have 255 pins at a time.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`], [`RegionError::TooManyPins`], and those of [`Region::prepare_write`]. Nothing is pinned then.
+    /// [`RegionError::OutOfRange`], [`RegionError::TooManyPins`], and those of [`Region::prepare_write`]. Nothing is
+    /// pinned then.
     pub fn pin(&self, range: Range<usize>) -> Result<Pinned<'_>, RegionError> {
-        check_owner()?;
-        self.core().pin(range.clone())?;
-        Ok(Pinned::new(self, range))
+        self.held.pin(range.clone())?;
+        Ok(Pinned::new(&self.held, range))
     }
 
-    pub(crate) fn unpin(&self, range: &Range<usize>) {
-        if !owner::is_forked_child() {
-            self.core().unpin(range);
-        }
+    /// As [`Region::pin`], with a guard that borrows nothing. It keeps the memory of the region until it is dropped,
+    /// even if the region is dropped before. [`OwnedPin`] has the rules.
+    ///
+    /// # Errors
+    /// Those of [`Region::pin`].
+    pub fn pin_owned(&self, range: Range<usize>) -> Result<OwnedPin, RegionError> {
+        self.held.pin(range.clone())?;
+        Ok(OwnedPin::new(self.held.clone(), range))
     }
 
     /// Has `observer` told around every change of the memory behind this region, see [`Observer`]. Its forks have none.
@@ -246,23 +268,23 @@ impl Region {
         self.core().observer.set(observer).map_err(|_| RegionError::AlreadyObserved)
     }
 
-    /// Whether part of this fork was taken away by the region that it was made from: that happens when the pool is empty
-    /// and that region has to write to what both share, unless the fork was made with [`Reserve::Full`]. Any access to that part is
-    /// a `SIGBUS` and a line that says why, never zeros. Discarding it makes it new memory.
+    /// Whether the parent of this fork has taken a part of it away. That happens when the pool is empty and the parent
+    /// writes to what both share, unless the fork was made with [`Reserve::Full`]. Any access to that part is a
+    /// `SIGBUS` and a line that says why, never zeros. A [discard](Region::discard) makes it new memory.
     pub fn is_revoked(&self) -> bool {
         self.core().books.revoked.load(Ordering::Acquire) > 0
     }
 
-    /// A copy of this region as it is now, which can be written to without this one changing, and the other way round.
-    /// Blocks are shared until one side writes to them.
+    /// A copy of this region as it is now. Either can be written to without the other changing; both share each block
+    /// until one of them writes to it.
     ///
-    /// Threads that write meanwhile wait, for some nanoseconds a block and one write-protection. The cut is consistent:
-    /// if a write is in the copy, so is every write that happened before it.
+    /// Threads that write meanwhile wait: some nanoseconds for each block, and one write-protection. The cut is
+    /// consistent: if a write is in the copy, so is every write that happened before it.
     ///
     /// # Errors
-    /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::Revoked`] if this region is a fork that
-    /// has lost a part, [`RegionError::PoolFull`] and [`RegionError::OutOfMemory`] if pinned or split blocks need memory,
-    /// [`RegionError::ForkedChild`].
+    /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::Revoked`] if this region is a
+    /// fork that has lost a part, [`RegionError::PoolFull`] and [`RegionError::OutOfMemory`] if pinned or split blocks
+    /// need memory, [`RegionError::System`], [`RegionError::ForkedChild`].
     pub fn fork(&self) -> Result<Region, RegionError> {
         self.fork_with(RegionOptions::new())
     }
@@ -273,75 +295,58 @@ impl Region {
     /// Those of [`Region::fork`], and [`RegionError::NotReservable`].
     pub fn fork_with(&self, options: RegionOptions) -> Result<Region, RegionError> {
         check_owner()?;
-        Ok(Region::new(self.pool.clone(), RegionCore::of_snapshot(&*self.core().freeze()?, options)?))
+        Ok(Region::new(self.pool().clone(), RegionCore::of_snapshot(&*self.core().freeze()?, options)?))
     }
 
-    /// A copy of this region as it is now, which cannot be written to. Like [`Region::fork`], and cheaper by the
-    /// mappings: those are made when it is first looked at.
+    /// A copy of this region as it is now that nobody can write to. It is like [`Region::fork`], but makes no mappings
+    /// until somebody looks at it.
     ///
     /// # Errors
     /// Those of [`Region::fork`].
     pub fn snapshot(&self) -> Result<Snapshot, RegionError> {
-        self.snapshot_with(Reserve::None)
+        self.snapshot_with(RegionOptions::new())
     }
 
-    /// As [`Region::snapshot`]; with [`Reserve::Full`] nothing of it is ever taken away.
+    /// As [`Region::snapshot`], with a reservation: nothing of a snapshot with [`Reserve::Full`] is ever taken away.
     ///
     /// # Errors
-    /// Those of [`Region::fork`], and [`RegionError::NotReservable`].
-    pub fn snapshot_with(&self, reserve: Reserve) -> Result<Snapshot, RegionError> {
+    /// Those of [`Region::fork`], [`RegionError::NotReservable`], and [`RegionError::LimitOnSnapshot`] if the options
+    /// limit what copies may cost: a snapshot is not written to.
+    pub fn snapshot_with(&self, options: RegionOptions) -> Result<Snapshot, RegionError> {
         check_owner()?;
+        if options.limit.is_some() {
+            return Err(RegionError::LimitOnSnapshot);
+        }
         let frozen = self.core().freeze()?;
-        if reserve == Reserve::Full {
+        if options.reserve == Reserve::Full {
             frozen.reserve()?;
         }
-        Ok(Snapshot::new(self.pool.clone(), frozen))
+        Ok(Snapshot::new(self.pool().clone(), frozen))
     }
 
-    /// Tells hugefork how blocks will be used after the first write to each: that decides what is left in the cache, and
-    /// whether the next blocks are prepared along with one. Takes effect at the next fault, in all threads.
+    /// Tells hugefork how the program will use each block after its first write. That decides what stays in the cache,
+    /// and whether a fault prepares the next blocks too. Takes effect at the next fault, in all threads.
     pub fn advise(&self, advice: Advice) {
         self.core().habits.advise(advice);
     }
 
-    /// What happened so far.
+    /// What the region has and what happened so far. Takes some nanoseconds a block.
     pub fn stats(&self) -> RegionStats {
-        let core = self.core();
-        let (mut present, mut shared, mut split) = (0, 0, 0);
-        for entry in core.table.iter() {
-            present += usize::from(entry.block().is_some());
-            shared += usize::from(matches!(entry, Entry::Shared(_) | Entry::Borrowed(_)));
-            split += usize::from(matches!(entry, Entry::Split(_)));
-        }
-        let size = self.pool.block_size().bytes();
-        let lazy = core.books.lazy_blocks.load(Ordering::Relaxed);
-        RegionStats {
-            blocks: core.table.len(),
-            blocks_present: present,
-            blocks_shared: shared,
-            blocks_lazy: lazy,
-            blocks_split: split,
-            blocks_reserved: core.table.reserved(),
-            blocks_revoked: core.books.revoked.load(Ordering::Relaxed),
-            bytes_lazy: lazy * size + core.books.lazy_pages.load(Ordering::Relaxed) * BASE_PAGE,
-            cow_bytes: core.books.cow.blocks() * size,
-            mappings: core.addresses.mappings(),
-            metadata_bytes: core.table.bytes() + core.pins.bytes() + size_of::<RegionCore<Linux>>(),
-            faults: counters::read(&core.counters),
-        }
+        RegionStats::of(self.core())
     }
 }
 
 impl Pool {
-    /// A region of `len` bytes that reads as zeros. It takes blocks from the pool as it is written to, or by
-    /// [`Region::populate`].
+    /// A region of `len` bytes that reads as zeros. It takes a block from the pool when that is first written to, or
+    /// all of them by [`Region::populate`].
     ///
-    /// Regions may together be larger than the pool: the write that finds no block left is the one that fails, loudly.
+    /// Regions may together be larger than the pool. The write that then finds no block left fails loudly.
     ///
     /// # Errors
     /// * [`RegionError::Length`]: `len` is zero or not a multiple of the block size.
     /// * [`RegionError::LargerThanPool`]: it could never be filled.
     /// * [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`]: a limit of the process.
+    /// * [`RegionError::System`]: the kernel refused a call.
     /// * [`RegionError::ForkedChild`]: this process is a `fork(2)` child of the one that built the pool.
     pub fn region(&self, len: usize) -> Result<Region, RegionError> {
         self.region_with(len, RegionOptions::new())
@@ -385,19 +390,7 @@ impl fmt::Debug for Region {
         f.debug_struct("Region")
             .field("at", &self.as_ptr())
             .field("len", &self.len())
-            .field("pool", &self.pool.name())
+            .field("pool", &self.pool().name())
             .finish_non_exhaustive()
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        let Some(core) = self.core.take() else { return };
-        if owner::is_forked_child() {
-            // The memory is the parent's, and locks may be held by threads that did not come along.
-            std::mem::forget(core);
-        } else if let Some(routes) = Routes::get() {
-            routes.forget(core.addresses.base(), core.len());
-        }
     }
 }

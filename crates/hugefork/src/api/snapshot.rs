@@ -13,12 +13,12 @@ use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 use crate::terms::error::RegionError;
 
-/// A region as it was at one moment, immutable: it may be read from any number of threads while the region is written
-/// to, outlive the region, and be forked again.
+/// A region as it was at one moment. Nobody can write to it. Any number of threads may read it while others write to
+/// the region; it may outlive the region, and it can be forked.
 ///
-/// It holds the blocks that it shares with the region, so each of them that the region writes to afterwards takes a
-/// second block from the pool. When the pool has none left, the region takes the block that it writes to away from its
-/// snapshots: see [`Snapshot::is_revoked`].
+/// It holds the blocks that it shares with its parent, the region that it was made from. So each of them that the
+/// parent writes to takes a second block from the pool. When the pool has none left, the parent takes the block that it
+/// writes to away from its snapshots, see [`Snapshot::is_revoked`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -47,7 +47,7 @@ impl Snapshot {
         self.core.as_ref().expect("taken only when dropped")
     }
 
-    /// Length in bytes, that of the region.
+    /// Length in bytes, that of its parent.
     #[allow(clippy::len_without_is_empty)] // A region is never empty.
     pub fn len(&self) -> usize {
         self.core().len()
@@ -58,20 +58,23 @@ impl Snapshot {
         &self.pool
     }
 
-    /// Whether part of it was taken away: that happens when the pool is empty and the region that it was made from has to
-    /// write to what both share, unless it was made with [`Reserve::Full`](crate::Reserve::Full). Reading that part is a
-    /// `SIGBUS` and a line that says why, never zeros; [`Snapshot::read_at`] returns an error. The rest is as it was.
+    /// Whether its parent has taken a part of it away. That happens when the pool is empty and the parent writes to
+    /// what both share, unless the snapshot was made with [`Reserve::Full`](crate::Reserve::Full). A read of that part
+    /// is a `SIGBUS` and a line that says why, never zeros; [`Snapshot::read_at`] returns an error. The rest is as it
+    /// was.
     ///
     /// A program whose pool may run out asks this *after* it has used what it read, or reads with `read_at`.
     pub fn is_revoked(&self) -> bool {
         self.core().is_revoked()
     }
 
-    /// The bytes. The first call maps them, which takes a system call for each run of neighbouring blocks.
+    /// The bytes, aligned to the block size. The first call maps them, with a system call for each run of neighbouring
+    /// blocks.
     ///
     /// # Errors
-    /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::Revoked`] if part of it was taken away
-    /// before the first call, [`RegionError::ForkedChild`]. [`Snapshot::read_at`] needs no mapping.
+    /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::Revoked`] if a part was taken
+    /// away before the first call, [`RegionError::System`], [`RegionError::ForkedChild`]. [`Snapshot::read_at`] needs
+    /// no mapping.
     pub fn map(&self) -> Result<&[u8], RegionError> {
         check_owner()?;
         let core = self.core();
@@ -93,11 +96,12 @@ impl Snapshot {
         Ok(unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(base), self.len()) })
     }
 
-    /// Copies bytes out, without mapping the snapshot: for a look at a few places, or when mappings are scarce.
+    /// Copies the bytes from `offset` on to all of `to`, and maps nothing: for a look at a few places, or when mappings
+    /// are scarce.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`] unless `offset..offset + to.len()` lies inside; [`RegionError::Revoked`] if part of that was
-    /// taken away, `to` then holds nothing of use; [`RegionError::ForkedChild`].
+    /// [`RegionError::OutOfRange`] unless `offset..offset + to.len()` lies inside. [`RegionError::Revoked`] if a part
+    /// of that was taken away; `to` then holds nothing of use. [`RegionError::ForkedChild`].
     pub fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<(), RegionError> {
         check_owner()?;
         let range = Range { start: offset, end: offset.saturating_add(to.len()) };

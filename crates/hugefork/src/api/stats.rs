@@ -1,11 +1,32 @@
 //! Figures that pools and regions tell of themselves.
 
+use std::sync::atomic::Ordering;
+
 use crate::pool::ahead::SupplyStats;
 use crate::pool::pressure::PressureStats;
 use crate::pool::stock::StockStats;
-use crate::stats::counters::FaultStats;
+use crate::region::core::RegionCore;
+use crate::stats::counters::{self, FaultStats};
+use crate::sys::linux::memory::Linux;
+use crate::table::Entry;
+use crate::units::BASE_PAGE;
 
-/// [`Region::stats`](crate::Region::stats).
+/// What a region has and what happened to it: [`Region::stats`](crate::Region::stats).
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let mut region = pool.region(4 << 20)?;
+/// region.as_mut_slice()[0] = 1;
+/// let saved = region.snapshot()?;
+/// let stats = region.stats();
+/// assert_eq!((stats.blocks, stats.blocks_present, stats.blocks_shared), (2, 1, 1));
+/// region.as_mut_slice()[0] = 2;
+/// assert_eq!(region.stats().cow_bytes, 2 << 20); // what the snapshot costs
+/// # drop(saved);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RegionStats {
@@ -36,7 +57,47 @@ pub struct RegionStats {
     pub faults: FaultStats,
 }
 
-/// [`Pool::stats`](crate::Pool::stats).
+impl RegionStats {
+    pub(super) fn of(core: &RegionCore<Linux>) -> RegionStats {
+        let (mut present, mut shared, mut split) = (0, 0, 0);
+        for entry in core.table.iter() {
+            present += usize::from(entry.block().is_some());
+            shared += usize::from(matches!(entry, Entry::Shared(_) | Entry::Borrowed(_)));
+            split += usize::from(matches!(entry, Entry::Split(_)));
+        }
+        let size = core.pool().block_size.bytes();
+        let lazy = core.books.lazy_blocks.load(Ordering::Relaxed);
+        RegionStats {
+            blocks: core.table.len(),
+            blocks_present: present,
+            blocks_shared: shared,
+            blocks_lazy: lazy,
+            blocks_split: split,
+            blocks_reserved: core.table.reserved(),
+            blocks_revoked: core.books.revoked.load(Ordering::Relaxed),
+            bytes_lazy: lazy * size + core.books.lazy_pages.load(Ordering::Relaxed) * BASE_PAGE,
+            cow_bytes: core.books.cow.blocks() * size,
+            mappings: core.addresses.mappings(),
+            metadata_bytes: core.table.bytes() + core.pins.bytes() + size_of::<RegionCore<Linux>>(),
+            faults: counters::read(&core.counters),
+        }
+    }
+}
+
+/// What a pool has and what happened in it: [`Pool::stats`](crate::Pool::stats).
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let region = pool.region(4 << 20)?;
+/// region.populate()?;
+/// let stats = pool.stats();
+/// let used = stats.blocks - stats.blocks_free - stats.blocks_reserved;
+/// println!("{used} of {} blocks are in use, after {} faults", stats.blocks, stats.faults.faults());
+/// assert_eq!((used, stats.regions), (2, 1));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PoolStats {
@@ -48,15 +109,15 @@ pub struct PoolStats {
     pub blocks_reserved: usize,
     /// Free blocks that are zero and have memory: a first write takes one of them without clearing.
     pub blocks_zeroed_free: usize,
-    /// Bytes of memory that the pool has in huge pages now, as the kernel maps them, those of free blocks among them. `None`
-    /// where the kernel does not tell (before Linux 6.7).
+    /// Bytes of memory that the pool has in huge pages now, as the kernel maps them, those of free blocks among them.
+    /// `None` where the kernel does not tell (before Linux 6.7).
     pub bytes_huge: Option<usize>,
-    /// All other bytes of memory that it has now, in base pages of 4 KiB. Zero is what a pool of huge pages should say: if not,
-    /// memory was too fragmented for them, [`Region::lazy_free`](crate::Region::lazy_free) of parts of blocks has split some, or
-    /// memory was just being got.
+    /// All other bytes of memory that it has now, in base pages of 4 KiB. Zero is what a pool of huge pages should say:
+    /// if not, memory was too fragmented for them, [`Region::lazy_free`](crate::Region::lazy_free) of parts of blocks
+    /// has split some, or memory was just being got.
     pub bytes_base: Option<usize>,
     /// 2 MiB that the kernel refused to make one page of, where the pool has to ask for that
-    /// ([`HugeBy::Collapse`](crate::HugeBy)): they are in base pages.
+    /// ([`Granted::ShmemCollapsed`](crate::Granted)): they are in base pages.
     pub not_collapsed: u64,
     /// How blocks got their memory.
     pub supply: SupplyStats,
@@ -66,7 +127,7 @@ pub struct PoolStats {
     pub pressure: PressureStats,
     /// Blocks whose release the kernel refused: out of use until the process ends, never handed out again.
     pub blocks_leaked: usize,
-    /// Living regions.
+    /// Regions that live, those that only an owned pin keeps among them.
     pub regions: usize,
     /// Bytes of metadata for the pool's blocks. The page tables of regions come on top, see [`RegionStats`].
     pub metadata_bytes: usize,

@@ -1,29 +1,29 @@
-//! Between descriptors and regions: `read(2)`, `write(2)` and their kin that do not stop where a region is not writable.
+//! Between descriptors and regions: `read(2)`, `write(2)` and their kin that do not stop where a region is not
+//! writable.
 //!
-//! The kernel delivers no page fault of its own to a program: a system call that comes upon a block which is not writable
-//! ends there, with a short count or with `EFAULT`. [`Region::prepare_write`] before the call is no cure if another thread
-//! takes snapshots, since one may come in between and take the right to write away again. So each piece is prepared and
-//! read, again and again; and pinned, if snapshots keep coming in between, since pinned blocks stay writable.
+//! The kernel delivers no page fault of its own to a program: a system call that comes upon a block which is not
+//! writable ends there, with a short count or with `EFAULT`. [`Region::prepare_write`] before the call is no cure if
+//! another thread takes snapshots, since one may come in between and take the right to write away again. So each piece
+//! is prepared and read, again and again; and pinned, if snapshots keep coming in between, since pinned blocks stay
+//! writable.
 //!
 //! That does for pipes and stream sockets. Of other descriptors a message may be lost with the call that fails; or a
 //! device goes on writing to the physical page, past its protection, when a snapshot has come to share it. So the piece
 //! is pinned for them from the start, and a snapshot gets a copy of its blocks.
 
-use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
-
-use thiserror::Error;
 
 use super::pool::check_owner;
 use super::region::Region;
 use crate::sys::linux::descriptor::{self, Moves};
 use crate::sys::{SystemError, answer};
-use crate::terms::error::RegionError;
+use crate::terms::error::{RegionError, TransferError};
 use crate::units::HUGE_PAGE;
 
-/// What is prepared for the first call, and at least: a pipe holds as much. Of what comes after, as much as the last call
-/// read, and up to [`HUGE_PAGE`] where the source keeps up: what is prepared and not read is made writable in vain.
+/// What is prepared for the first call, and at least: a pipe holds as much. Of what comes after, as much as the last
+/// call read, and up to [`HUGE_PAGE`] where the source keeps up: what is prepared and not read is made writable in
+/// vain.
 const LEAST: usize = 64 << 10;
 
 /// After so many calls in a row that read nothing since the memory was not writable, the piece is pinned.
@@ -32,54 +32,24 @@ const UNPINNED: u32 = 3;
 /// After so many it is not the memory: the descriptor itself answers so.
 const MOST: u32 = 100;
 
-/// A transfer that ended before all of its range was done.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{reason}{}, after {done} bytes of the range were done", hint(.reason))]
-#[non_exhaustive]
-pub struct TransferError {
-    /// Bytes at the start of the range that were read or written all the same.
-    pub done: usize,
-    /// Why not more.
-    #[source]
-    pub reason: RegionError,
-}
-
-impl From<TransferError> for io::Error {
-    fn from(error: TransferError) -> io::Error {
-        io::Error::new(error.reason.kind(), error)
-    }
-}
-
-/// What to do about the answers that say the least.
-fn hint(reason: &RegionError) -> &'static str {
-    match reason {
-        RegionError::System(refused) => match refused.raw_os_error() {
-            answer::BAD_DESCRIPTOR => ": give a descriptor that is open, and open for this",
-            answer::NO_OFFSETS => ": what is no file has no offsets, use the method without `_at`",
-            answer::NOT_READY => ": wait until the descriptor is ready, then go on behind what is done",
-            _ => "",
-        },
-        _ => "",
-    }
-}
-
 impl Region {
-    /// Reads from `fd` into `range` until it is full or the file ends, and returns how many bytes that were. Other threads may
-    /// fork and snapshot the region meanwhile: unlike a `read(2)` after [`Region::prepare_write`], this neither fails nor comes
-    /// back short because of it. Interrupted calls are made again.
+    /// Reads from `fd` into `range` (in bytes) until it is full or the file ends. Returns how many bytes it has read.
+    /// Other threads may fork and snapshot the region meanwhile: unlike a `read(2)` after [`Region::prepare_write`],
+    /// this neither fails nor returns early because of it. A call that a signal interrupts is made again.
     ///
     /// # What it costs others
-    /// Nothing while a pipe or stream socket (TCP, Unix) is waited for. While any other descriptor is read, a few of
-    /// the range's blocks are [pinned](Region::pin) at a time: a snapshot that is taken then copies them.
+    /// Nothing while it waits for a pipe or stream socket (TCP, Unix). While it reads any other descriptor, it
+    /// [pins](Region::pin) a few blocks of the range at a time, and a snapshot taken then copies those.
     ///
     /// # What is lost
-    /// Nothing of files, pipes and stream sockets: what the kernel could not copy to the region it gives to the next call.
-    /// Descriptors that deliver *messages* (datagram, seqpacket and raw sockets, `eventfd`, `timerfd`, `signalfd`, `inotify`,
-    /// some devices) throw away what they could not copy, and as a range is filled to its end, messages are put behind each
-    /// other. Read those with system calls of your own, into a pinned range or into memory of another kind.
+    /// Nothing of files, pipes and stream sockets: what the kernel could not copy to the region, it gives to the next
+    /// call. Descriptors that deliver *messages* (datagram, seqpacket and raw sockets, `eventfd`, `timerfd`,
+    /// `signalfd`, `inotify`, some devices) throw away what they could not copy; and since this fills the range, it
+    /// puts messages behind each other. Read those with system calls of your own, into a pinned range or into other
+    /// memory.
     ///
     /// # Races
-    /// The kernel writes as another thread would: keep others from using the range meanwhile, as with
+    /// The kernel writes as another thread would. Keep others from using the range meanwhile, as with
     /// [`Region::as_mut_ptr`]. A snapshot that is taken meanwhile has some of the bytes.
     ///
     /// ```
@@ -94,9 +64,9 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// [`TransferError`], which says how many bytes were read before. Its reason is [`RegionError::System`] if the call failed (a
-    /// descriptor that does not block has `EAGAIN` where nothing is ready), [`RegionError::OutOfRange`], or one of
-    /// [`Region::prepare_write`].
+    /// [`TransferError`], which says how many bytes were read before. Its reason is [`RegionError::System`] if the call
+    /// failed (a descriptor that does not block has `EAGAIN` where nothing is ready), [`RegionError::OutOfRange`], or
+    /// one of [`Region::prepare_write`].
     pub fn read_from(&self, fd: impl AsFd, range: Range<usize>) -> Result<usize, TransferError> {
         self.fill(fd.as_fd(), range, None)
     }
@@ -109,14 +79,14 @@ impl Region {
         self.fill(fd.as_fd(), range, Some(offset))
     }
 
-    /// Writes all of `range` to `fd`. Nothing of the region is copied or given memory for it, unless `fd` is `O_DIRECT`: then a few
-    /// of its blocks are [pinned](Region::pin) at a time. For bytes of one moment write a
+    /// Writes all of `range` (in bytes) to `fd`. That copies nothing and takes no memory, unless `fd` is `O_DIRECT`:
+    /// then it [pins](Region::pin) a few blocks at a time. For the bytes of one moment write a
     /// [snapshot](crate::Snapshot::write_to).
     ///
     /// # Errors
-    /// [`TransferError`], which says how many bytes were written before. Its reason is [`RegionError::Revoked`] if a part of this fork
-    /// that was taken away is among them, [`RegionError::System`] if the call failed, or [`RegionError::OutOfRange`]; with `O_DIRECT` also
-    /// those of [`Region::pin`].
+    /// [`TransferError`], which says how many bytes were written before. Its reason is [`RegionError::Revoked`] if a
+    /// part of this fork that was taken away is among them, [`RegionError::System`] if the call failed, or
+    /// [`RegionError::OutOfRange`]; with `O_DIRECT` also those of [`Region::pin`].
     pub fn write_to(&self, fd: impl AsFd, range: Range<usize>) -> Result<(), TransferError> {
         self.drain(fd.as_fd(), range, None)
     }

@@ -5,13 +5,14 @@
 //! | one | `&mut [T]` | [`Region::slice_of_mut`], with the feature `bytemuck` |
 //! | several, each to a part | `&mut [u8]` each | [`Region::writers`] |
 //! | anybody, beside who takes snapshots | `&[AtomicU64]` | [`Region::as_atomic_u64s`] |
-//! | several, each to a part, beside who takes snapshots | `&mut [u8]` each | [`Region::writers_and_snapshots`], `unsafe` |
+//! | several, each to a part, beside snapshots | `&mut [u8]` each | [`Region::writers_and_snapshots`], `unsafe` |
 //!
-//! What makes that sound: exclusive slices all come from `Region::bytes_mut`, and as long as one lives the borrow checker
-//! keeps everything away that changes bytes. Shared access to what others write is atomic, of one width only, since atomic
-//! accesses of different widths to the same bytes are a data race in Rust's memory model. Forks and snapshots change no byte of
-//! the region, and nobody writes to the blocks of a snapshot: except a device that has been told to before, by a system call
-//! that was lent a slice. That is why slices and snapshots together are `unsafe`, and words are not.
+//! What makes that sound: exclusive slices all come from `Region::bytes_mut`, and as long as one lives the borrow
+//! checker keeps everything away that changes bytes. Shared access to what others write is atomic, of one width only,
+//! since atomic accesses of different widths to the same bytes are a data race in Rust's memory model. Forks and
+//! snapshots change no byte of the region, and nobody writes to the blocks of a snapshot: except a device that has been
+//! told to before, by a system call that was lent a slice. That is why slices and snapshots together are `unsafe`, and
+//! words are not.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -24,14 +25,14 @@ use super::region::Region;
 use super::snapshot::Snapshot;
 use super::stats::RegionStats;
 use crate::terms::error::RegionError;
-use crate::terms::options::{RegionOptions, Reserve};
+use crate::terms::options::RegionOptions;
 
 impl Region {
-    /// All bytes as atomic words, for any number of threads that read and write, beside others that fork and snapshot. A
-    /// first write faults as any other.
+    /// All bytes as atomic words of 8 bytes, for any number of threads that read and write, beside others that fork and
+    /// snapshot. A first write faults as any other.
     ///
-    /// In the consistent cut of a fork or snapshot a word is never torn, and if a write is in it, so is every write that happened
-    /// before. [`Region::read_from`] and [`Region::discard`] change bytes, not words.
+    /// A fork or snapshot never has a part of a word, and if it has a write, it has every write that happened before.
+    /// [`Region::read_from`] and [`Region::discard`] change bytes, not words.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -57,16 +58,18 @@ impl Region {
             panic!("a region cannot be borrowed: {error}");
         }
         let (base, count) = (self.as_ptr().cast(), self.len() / size_of::<AtomicU64>());
-        // SAFETY: blocks are aligned to more than a word, and the range stays mapped while `self` is borrowed. Safe code that
-        // has the region shared gets at its bytes only here, in words; who uses `as_mut_ptr` answers for racing with these.
+        // SAFETY: blocks are aligned to more than a word, and the range stays mapped while `self` is borrowed. Safe
+        // code that has the region shared gets at its bytes only here, in words; who uses `as_mut_ptr` answers for
+        // racing with these.
         unsafe { std::slice::from_raw_parts(base, count) }
     }
 
-    /// Disjoint parts of the region, for as many threads. They end at blocks, so that no two threads fault on the same one, and
-    /// differ by at most a block. There are `count` of them, or fewer if the region has fewer blocks, but at least one.
+    /// Disjoint parts of the region, for as many threads. They begin and end at blocks, so that no two threads fault on
+    /// the same block, and their lengths differ by at most a block. There are `count` of them, or fewer if the region
+    /// has fewer blocks, but at least one.
     ///
-    /// Nothing else can be done to the region while a part lives. Beside a thread that takes snapshots, write by
-    /// [`Region::as_atomic_u64s`], or take [`Region::writers_and_snapshots`].
+    /// Nothing else can be done to the region while a part lives. To write beside a thread that takes snapshots, take
+    /// [`Region::as_atomic_u64s`] or [`Region::writers_and_snapshots`].
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -107,8 +110,8 @@ impl Region {
         Ok(parts.collect())
     }
 
-    /// The parts of [`Region::writers`], and a handle that takes forks and snapshots of the whole region while they are written.
-    /// The cut is consistent, as always: of each thread it has all writes up to one, and none after it.
+    /// The parts of [`Region::writers`], and a handle that takes forks and snapshots of the whole region while threads
+    /// write to them. The cut is consistent, as always: of each thread it has all writes up to one, and none after it.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -131,9 +134,10 @@ impl Region {
     /// [`RegionError::ForkedChild`].
     ///
     /// # Safety
-    /// While the handle is used no part is lent to a system call that may write to memory past the page table: a read of a file
-    /// that is open with `O_DIRECT` or on FUSE, `io_uring`. Such a call goes on writing to blocks that a snapshot has come to share
-    /// and that are `&[u8]` there. [`Region::read_from`] and [`Region::pin`] are for that.
+    /// While the handle is used, the program lends no part to a system call that may write past the page table: a read
+    /// of a file that is open with `O_DIRECT` or lies on FUSE, `io_uring`. Such a call would go on writing to blocks
+    /// that a snapshot shares by then, and that are `&[u8]` there. [`Region::read_from`] and [`Region::pin`] are for
+    /// that.
     pub unsafe fn writers_and_snapshots(
         &mut self,
         count: usize,
@@ -141,8 +145,8 @@ impl Region {
         let parts = self.writers(count)?;
         let parts = parts.into_iter().map(|part| {
             let part = ptr::from_mut(part);
-            // SAFETY: as `writers` has given it, for as long as the result borrows the region. The handle beside it reaches the
-            // region too, and offers nothing that changes its bytes.
+            // SAFETY: as `writers` has given it, for as long as the result borrows the region. The handle beside it
+            // reaches the region too, and offers nothing that changes its bytes.
             unsafe { &mut *part }
         });
         let parts = parts.collect();
@@ -150,7 +154,27 @@ impl Region {
     }
 }
 
-/// Takes forks and snapshots of a region whose parts are being written to, see [`Region::writers_and_snapshots`].
+/// Takes forks and snapshots of a region while others write to its parts, see [`Region::writers_and_snapshots`].
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// use hugefork::{RegionError, Snapshot, Snapshotter};
+/// /// Runs beside the writers.
+/// fn save(state: Snapshotter<'_>) -> Result<Snapshot, RegionError> {
+///     println!("{} blocks", state.stats().blocks_present);
+///     state.snapshot()
+/// }
+/// let mut state = pool.region(4 << 20)?;
+/// // SAFETY: no part is lent to a system call.
+/// let (snapshots, mut parts) = unsafe { state.writers_and_snapshots(2)? };
+/// parts[1][7] = 1;
+/// let saved = save(snapshots)?;
+/// parts[1][7] = 2;
+/// assert_eq!(saved[(2 << 20) + 7], 1);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy)]
 pub struct Snapshotter<'a> {
     // Whatever is offered here must change no byte of the region.
@@ -170,8 +194,8 @@ impl Snapshotter<'_> {
     ///
     /// # Errors
     /// Those of [`Region::snapshot_with`].
-    pub fn snapshot_with(&self, reserve: Reserve) -> Result<Snapshot, RegionError> {
-        self.region.snapshot_with(reserve)
+    pub fn snapshot_with(&self, options: RegionOptions) -> Result<Snapshot, RegionError> {
+        self.region.snapshot_with(options)
     }
 
     /// As [`Region::fork`].
@@ -203,8 +227,8 @@ impl fmt::Debug for Snapshotter<'_> {
 }
 
 impl Snapshot {
-    /// Writes the bytes of `range` to `to`: a file, a socket, a compressor. They are copied out in pieces of up to 1 MiB, as
-    /// [`Snapshot::read_at`] does, so the snapshot is not mapped, and what was taken away is an error and no `SIGBUS`.
+    /// Writes the bytes of `range` to `to`: a file, a socket, a compressor. It copies them out in pieces of up to 1
+    /// MiB, as [`Snapshot::read_at`] does. So it maps nothing, and what was taken away is an error and no `SIGBUS`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -219,8 +243,8 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// Those of `to`; and those of [`Snapshot::read_at`], to be found inside ([`io::Error::get_ref`]). A part may have
-    /// been written by then.
+    /// Those of `to`, and those of [`Snapshot::read_at`] inside of an [`io::Error`]
+    /// ([`ErrorCode::of`](crate::ErrorCode::of) finds which). A part may have been written by then.
     pub fn write_to(&self, mut to: impl Write, range: Range<usize>) -> io::Result<()> {
         const PIECE: usize = 1 << 20;
         RegionError::check_range(&range, self.len())?;
@@ -241,8 +265,8 @@ mod plain {
     use super::*;
 
     impl Region {
-        /// The bytes of `range` as values of a type that any bytes are values of: numbers, arrays of them, and structures that
-        /// derive bytemuck's `Pod`. With the feature `bytemuck`.
+        /// The bytes of `range` as values of a type for which any bytes are a value: numbers, arrays of them, and
+        /// structures that derive bytemuck's `Pod`. With the feature `bytemuck`.
         ///
         /// ```
         /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -256,8 +280,8 @@ mod plain {
         /// ```
         ///
         /// # Errors
-        /// [`RegionError::NotAView`] unless the range is a whole number of them and starts where one may;
-        /// [`RegionError::OutOfRange`], [`RegionError::ForkedChild`].
+        /// [`RegionError::NotAView`] unless the range holds a whole number of values and starts at a multiple of their
+        /// alignment. [`RegionError::OutOfRange`], [`RegionError::ForkedChild`].
         pub fn slice_of_mut<T: AnyBitPattern + NoUninit>(
             &mut self,
             range: Range<usize>,
@@ -268,12 +292,11 @@ mod plain {
     }
 
     impl Snapshot {
-        /// The bytes of `range` as values of a type that any bytes are values of, see [`Region::slice_of_mut`]. With the
-        /// feature `bytemuck`.
+        /// The bytes of `range` as values of a type, see [`Region::slice_of_mut`]. With the feature `bytemuck`.
         ///
         /// # Errors
-        /// [`RegionError::NotAView`] unless the range is a whole number of them and starts where one may;
-        /// [`RegionError::OutOfRange`], and those of [`Snapshot::map`].
+        /// [`RegionError::NotAView`] unless the range holds a whole number of values and starts at a multiple of their
+        /// alignment. [`RegionError::OutOfRange`], and those of [`Snapshot::map`].
         pub fn slice_of<T: AnyBitPattern>(&self, range: Range<usize>) -> Result<&[T], RegionError> {
             RegionError::check_range(&range, self.len())?;
             bytemuck::try_cast_slice(&self.map()?[range.clone()]).map_err(|_| not_a_view::<T>(range))

@@ -1,5 +1,5 @@
-//! What becomes of a page fault: whose it is, and, if it is ours, its resolution or a `SIGBUS`. Runs in the signal handler, on the
-//! thread that writes, so that what is cleared or copied is in *that* core's cache.
+//! What becomes of a page fault: if it belongs to a region, this resolves it or raises `SIGBUS`. It runs in the signal
+//! handler, on the thread that writes, so that what is cleared or copied is in the cache of that core.
 
 use super::report;
 use super::route::{Owner, Routes};
@@ -10,13 +10,14 @@ use crate::sys::linux::handlers::{self, Fault};
 use crate::sys::linux::memory::{Linux, now};
 use crate::sys::linux::{owner, signal};
 
-/// Bytes of stack that the handler may need, beside the registers that the kernel puts there (`tests/handler_stack.rs`).
+/// The handler may need so many bytes of stack, besides the registers that the kernel puts there
+/// (`tests/handler_stack.rs`).
 const STACK: usize = if cfg!(debug_assertions) { 4608 } else { 3072 };
 
-/// What of that is used by the time that the room is looked at.
+/// So much of it is used by the time that the handler checks for room.
 const BEFORE: usize = 512;
 
-/// Installs the handler if it is not yet.
+/// Installs the handler, unless it is installed already.
 pub(crate) fn install_once() -> Result<(), SystemError> {
     if handlers::install_once(resolve)?
         && let (Some(frame), Some(stack)) = (signal::large_registers(), signal::alternate_stack())
@@ -27,24 +28,25 @@ pub(crate) fn install_once() -> Result<(), SystemError> {
     Ok(())
 }
 
-/// Puts hugefork's fault handler on top again, after something else has installed a `SIGSEGV` handler that does not pass
-/// on faults it does not know. That handler keeps getting the faults that are not hugefork's. Does nothing if hugefork's
-/// is on top already, and in a child of `fork(2)`, which has no regions.
+/// Puts hugefork's fault handler on top again. Call it after something has installed a `SIGSEGV` handler that does not
+/// pass on faults that it does not know. That handler still gets the faults that are not hugefork's. This does nothing
+/// if hugefork's handler is on top already, or in a child of `fork(2)`, which has no regions.
 ///
 /// Call it from normal code, not from a signal handler.
 ///
 /// # Errors
-/// What `sigaction(2)` says, or `ENOSPC` when other handlers have come on top more than sixty times; nothing has changed then.
+/// The answer of `sigaction(2)`, or `ENOSPC` when other handlers have come on top more than sixty times. Nothing has
+/// changed then.
 pub fn reinstall_fault_handler() -> Result<(), SystemError> {
     if owner::is_forked_child() {
-        // No faults to resolve here, and the lock may be held by a thread that did not come along.
+        // A child has no faults to resolve, and a thread that it does not have may hold the lock.
         return Ok(());
     }
     install_once()?;
     handlers::reinstall()
 }
 
-/// True if the fault was ours, whether it could be resolved or not.
+/// True if the fault belonged to a region or snapshot, whether it was resolved or not.
 fn resolve(fault: &mut Fault<'_>) -> bool {
     let address = fault.address;
     let Some(routes) = Routes::get().filter(|routes| routes.contains(address)) else { return false };
@@ -64,7 +66,7 @@ fn resolve(fault: &mut Fault<'_>) -> bool {
         None => return false,
     };
     if !fault.is_write() {
-        // All of a region can be read at any time, but for what was taken away from it.
+        // A read of a region faults only where a block was taken away.
         return region.is_revoked_at(offset) && raise_revoked(region.pool(), fault);
     }
     let started = now();
@@ -76,13 +78,14 @@ fn resolve(fault: &mut Fault<'_>) -> bool {
     true
 }
 
-/// For an access to what was taken away. True, since the fault was ours.
+/// Raises `SIGBUS` for an access to a block that was taken away. True, because the fault belonged to us.
 fn raise_revoked(pool: &PoolCore<Linux>, fault: &mut Fault<'_>) -> bool {
     raise(pool, fault, Unresolved::Revoked);
     true
 }
 
-/// For an access that cannot be completed. Without the signal it would be repeated for ever, so then the process is aborted.
+/// Raises `SIGBUS` for an access that cannot be completed. If that fails, the access would be repeated for ever, so the
+/// process aborts.
 fn raise(pool: &PoolCore<Linux>, fault: &mut Fault<'_>, reason: Unresolved) {
     report::unresolved(pool, fault.address, reason);
     if let Err(error) = fault.raise_bus_error() {

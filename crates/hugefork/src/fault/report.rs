@@ -1,4 +1,4 @@
-//! The one line that an unresolvable fault leaves on standard error.
+//! The one line on standard error about a fault that cannot be resolved.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,40 +8,41 @@ use crate::sys::linux::signal;
 use crate::sys::linux::stderr::{say, say_plainly};
 use crate::sys::{Sys, SystemError};
 
-/// Says that the process cannot be told of an access that cannot be completed.
+/// Says that an access cannot be completed, and that `SIGBUS` for it cannot be raised.
 pub(super) fn unraisable(address: usize, error: SystemError) {
     say(format_args!(
-        "the access to {address:#x} cannot be completed, nor raised as SIGBUS: {error}; aborting; allow that call (seccomp)"
+        "the access to {address:#x} cannot be completed, and SIGBUS cannot be raised for it: {error}; aborting; allow that \
+         system call (seccomp)"
     ));
 }
 
-/// Says that threads like this one may find no room for the handler.
+/// Says that the alternate stack of a thread like this one may have no room for the handler.
 pub(super) fn small_stack(has: usize, needed: usize) {
     say(format_args!(
-        "this process may use AMX tiles: a thread that does, writes to a region and has an alternate signal stack needs one of \
-         {needed} bytes (sigaltstack), and this one has {has}"
+        "this process may use AMX tiles: a thread that uses them and writes to a region needs an alternate signal stack of \
+         {needed} bytes (sigaltstack) or none; this thread has one of {has}"
     ));
 }
 
-/// Says why a child of `fork(2)` faults on what its parent has.
+/// Says why a child of `fork(2)` faults in its parent's regions.
 pub(super) fn of_parent(address: usize) {
     say(format_args!(
-        "{address:#x} lies in a region, and regions do not cross fork(2): this process is a child of their owner"
+        "{address:#x} lies in a region, and regions do not cross fork(2): this process is a child of the one that made it"
     ));
 }
 
-/// Says that the handler has no room to say more.
+/// Says that the stack has no room for the handler.
 pub(super) fn no_stack() {
     const LINE: &str = "hugefork: this thread's alternate signal stack is too small to resolve a fault of a region: take one of \
                         getauxval(AT_MINSIGSTKSZ) + 8 KiB, or none; aborting\n";
     say_plainly(LINE);
 }
 
-/// The address of the last line about an access.
+/// The address in the last line about an access.
 static SAID: AtomicUsize = AtomicUsize::new(0);
 
-/// Says why an access to `address` cannot be completed, and what would have prevented it. Not once more where a handler has
-/// put the default back and has the access repeated, to die of it: Rust's own does.
+/// Says why an access to `address` cannot be completed, and what would have prevented it. A handler may restore the
+/// default action and repeat the access, to die of it, as Rust's own does. Then this says nothing the second time.
 pub(super) fn unresolved<S: Sys>(pool: &PoolCore<S>, address: usize, reason: Unresolved) {
     if SAID.swap(address, Ordering::Relaxed) == address && signal::is_bus_error_default() {
         return;
@@ -63,14 +64,14 @@ pub(super) fn unresolved<S: Sys>(pool: &PoolCore<S>, address: usize, reason: Unr
              vm.max_map_count or take larger blocks (SIGBUS)",
             pool.sys.budget().limit(),
         )),
-        // It comes back by itself.
+        // The write faults again.
         Unresolved::NotYet => {}
         Unresolved::Revoked => say(format_args!(
-            "pool `{name}`: {address:#x} lies in a block that was taken away from a fork or snapshot, since the pool was \
-             empty and the region that it was made from had to go on; make it with Reserve::Full (SIGBUS)"
+            "pool `{name}`: {address:#x} lies in a block that was taken away from a fork or snapshot, because the pool was \
+             full and its parent needed the block; make forks and snapshots with Reserve::Full (SIGBUS)"
         )),
         Unresolved::CowLimit(_) => say(format_args!(
-            "pool `{name}`: the write to {address:#x} would copy a block for forks and snapshots that hold all that its \
+            "pool `{name}`: the write to {address:#x} would copy a block, but forks and snapshots hold as much already as the \
              region allows (max_cow_bytes); drop one or raise the limit (SIGBUS)"
         )),
         Unresolved::Unmappable(error) => {

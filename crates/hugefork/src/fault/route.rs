@@ -1,4 +1,4 @@
-//! Whose an address is: the table from the arena's slots to regions and snapshots.
+//! To whom an address belongs: the table from the arena's slots to regions and snapshots.
 //!
 //! ```text
 //! arena   | slot | slot | slot | slot | …
@@ -19,24 +19,24 @@ use crate::sys::linux::memory::Linux;
 
 static ROUTES: OnceLock<Routes> = OnceLock::new();
 
-/// Set in the address of a snapshot, which is even.
+/// The addresses of snapshots are even. This bit marks them.
 const SNAPSHOT: usize = 1;
 
-/// Whose an address is.
+/// To whom an address belongs.
 pub(crate) enum Owner<'a> {
     Region(&'a RegionCore<Linux>),
     Snapshot(&'a SnapshotCore<Linux>),
 }
 
-/// Whose each slot of the arena is.
+/// To whom each slot of the arena belongs.
 pub(crate) struct Routes {
     arena: &'static Arena,
-    /// Null, the address of a region, or that of a snapshot with [`SNAPSHOT`] in it.
+    /// Null, the address of a region, or the address of a snapshot with the bit [`SNAPSHOT`].
     owners: Boxed<[AtomicPtr<()>]>,
 }
 
 impl Routes {
-    /// The table, made at the first call, with the arena.
+    /// The table, created with the arena at the first call.
     pub(crate) fn open() -> Result<&'static Routes, SystemError> {
         if let Some(routes) = ROUTES.get() {
             return Ok(routes);
@@ -45,12 +45,12 @@ impl Routes {
         Ok(ROUTES.get_or_init(|| Routes { arena, owners: own::zeroed(arena.slots()) }))
     }
 
-    /// The table if it is made. For the fault handler.
+    /// The table, if it exists. The fault handler calls this.
     pub(crate) fn get() -> Option<&'static Routes> {
         ROUTES.get()
     }
 
-    /// From now on faults in the region's addresses go to it.
+    /// Sends faults in the region's addresses to it from now on.
     ///
     /// # Safety
     /// The region stays where it is until [`Routes::forget`] has been told of its addresses.
@@ -58,7 +58,7 @@ impl Routes {
         self.fill(region.addresses.base(), region.len(), ptr::from_ref(region).cast_mut().cast());
     }
 
-    /// From now on faults at `base`, where the snapshot is mapped, go to it.
+    /// Sends faults at `base`, where the snapshot is mapped, to it from now on.
     ///
     /// # Safety
     /// As [`Routes::to_region`].
@@ -67,7 +67,7 @@ impl Routes {
         self.fill(base, len, owner.map_addr(|address| address | SNAPSHOT));
     }
 
-    /// From now on faults in the range are nobody's.
+    /// Sends faults in the range to nobody from now on.
     pub(crate) fn forget(&self, base: usize, len: usize) {
         self.fill(base, len, ptr::null_mut());
     }
@@ -78,9 +78,9 @@ impl Routes {
         }
     }
 
-    /// Whose `address` is, and the offset there. One load: for the fault handler.
+    /// To whom `address` belongs, and the offset there. This is one load, for the fault handler.
     ///
-    /// The reference is good for as long as the program keeps the region or snapshot, which it must while it uses it.
+    /// The reference is valid while the program keeps the region or snapshot, which it must while it uses it.
     pub(crate) fn find(&self, address: usize) -> Option<(Owner<'_>, usize)> {
         let slot = self.owners.get(self.arena.slot_of(address)?)?.load(Ordering::Acquire);
         let plain = slot.map_addr(|address| address & !SNAPSHOT);
@@ -89,7 +89,7 @@ impl Routes {
             let region = unsafe { slot.cast::<RegionCore<Linux>>().as_ref() }?;
             (Owner::Region(region), region.addresses.base(), region.len())
         } else {
-            // SAFETY: with the mark taken off a snapshot that stays in place until it is forgotten.
+            // SAFETY: without the mark, this is the address of a snapshot that stays in place until it is forgotten.
             let snapshot = unsafe { plain.cast::<SnapshotCore<Linux>>().as_ref() }?;
             (Owner::Snapshot(snapshot), snapshot.view()?, snapshot.len())
         };
@@ -97,7 +97,7 @@ impl Routes {
         (offset < len).then_some((owner, offset))
     }
 
-    /// Whether `address` lies in the arena at all.
+    /// Whether `address` lies in the arena.
     pub(crate) fn contains(&self, address: usize) -> bool {
         self.arena.slot_of(address).is_some()
     }

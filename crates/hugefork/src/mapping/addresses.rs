@@ -1,4 +1,4 @@
-//! A range of addresses for a region or a snapshot, and how many mappings it is split into.
+//! The addresses of a region or snapshot, and how many mappings they are split into.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,22 +10,23 @@ use crate::sys::{Access, Extent, Part, Shows, Sys, SystemError, answer};
 use crate::table::Entries;
 use crate::terms::error::RegionError;
 
-/// Addresses, and the mappings there as counted in the budget.
+/// A range of addresses, and its mappings as the budget counts them.
 pub(crate) struct Addresses<S: Sys> {
     pub(crate) pool: Counted<PoolCore<S>>,
-    /// Taken when it is released.
+    /// `None` once it is released.
     extent: Option<Extent>,
     base: usize,
     mappings: AtomicUsize,
 }
 
 impl<S: Sys> Addresses<S> {
-    /// `len` bytes that read as zeros; to be split into `mappings` mappings soon.
+    /// Claims `len` bytes that read as zeros and that will soon be split into `mappings` mappings.
     pub(crate) fn claim(pool: &Counted<PoolCore<S>>, len: usize, mappings: usize) -> Result<Self, RegionError> {
         let budget = pool.sys.budget();
         // Setting a range aside may split the arena around it.
         let needed = mappings + 2;
-        // Counting the rest of the program's mappings takes milliseconds when there are many: only when it matters.
+        // With many mappings it takes milliseconds to count those of the rest of the program, so count only when it
+        // matters.
         if !budget.fits(needed + budget.limit() / 2) {
             pool.sys.refresh_budget();
         }
@@ -46,7 +47,7 @@ impl<S: Sys> Addresses<S> {
         self.base
     }
 
-    /// Length in bytes; none once it is closed.
+    /// Length in bytes; 0 once it is closed.
     pub(crate) fn len(&self) -> usize {
         self.extent.as_ref().map_or(0, Extent::len)
     }
@@ -54,7 +55,7 @@ impl<S: Sys> Addresses<S> {
     /// Some of the bytes.
     ///
     /// # Panics
-    /// If they are not there: nobody asks for them once the addresses are closed.
+    /// If the addresses are closed.
     pub(crate) fn part(&self, bytes: &Range<usize>) -> Part<'_> {
         self.extent.as_ref().expect("open").part(bytes.start, bytes.len())
     }
@@ -63,16 +64,17 @@ impl<S: Sys> Addresses<S> {
         self.mappings.load(Ordering::Relaxed)
     }
 
-    /// Counts a change in a part of the range from `before` to `after` mappings.
+    /// Counts `after` mappings in place of `before`.
     pub(crate) fn recount(&self, before: usize, after: usize) {
         self.pool.sys.budget().replace(before, after);
-        // Two faults at neighbouring entries may count their common edge twice or not at all; a snapshot counts afresh.
+        // Two faults at neighbouring entries may count their common edge twice or not at all; the next snapshot counts
+        // anew.
         let _ = self.mappings.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |mappings| {
             Some((mappings + after).saturating_sub(before))
         });
     }
 
-    /// Shows the blocks of a fork or snapshot, each run of neighbours by one call.
+    /// Shows the blocks of a fork or snapshot, with one call for each run of neighbours.
     pub(crate) fn show_frozen(&self, entries: &Entries) -> Result<(), SystemError> {
         let size = self.pool.block_size;
         for (run, first) in Shown::of_snapshot(&self.pool, entries).runs() {
@@ -85,7 +87,8 @@ impl<S: Sys> Addresses<S> {
         Ok(())
     }
 
-    /// Unmaps everything. If that fails the addresses are lost and the caller must not reuse what was mapped there.
+    /// Unmaps everything. If that fails, the addresses are lost, and the caller must not reuse the blocks that were
+    /// mapped there.
     pub(crate) fn close(&mut self) -> Result<(), SystemError> {
         let Some(extent) = self.extent.take() else { return Ok(()) };
         self.pool.sys.budget().replace(self.mappings(), 0);
@@ -95,7 +98,7 @@ impl<S: Sys> Addresses<S> {
 
 impl<S: Sys> Drop for Addresses<S> {
     fn drop(&mut self) {
-        // Whoever mapped blocks here has closed it and looked at the result; what is left are ranges of zeros.
+        // Whoever mapped blocks here has closed it and looked at the result. Only zeros can be left.
         let _ = self.close();
     }
 }

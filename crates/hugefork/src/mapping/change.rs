@@ -1,12 +1,12 @@
-//! The two ways to change what addresses show. Each checks the budget of mappings first, makes one call, knows what a failure leaves
-//! behind, and ends when the new entries are published, whose mappings it counts.
+//! The two ways to change what addresses show. Each checks the budget of mappings, makes one call, and handles its
+//! failure. It ends when the new entries are published, and counts their mappings.
 //!
 //! | transaction | changes | when the call fails |
 //! |---|---|---|
-//! | `remap` | what memory is behind the addresses; the observer is told | what the entries say is shown again; nothing is published |
-//! | `reprotect` | the right to write | entries are published for which either right is correct |
+//! | `remap` | the memory behind the addresses; the observer is told | shows again what the entries say |
+//! | `reprotect` | the right to write | the entries published are correct with the right and without it |
 //!
-//! There is no third way: whoever changes what is visible calls one of them.
+//! All code that changes what is visible calls one of them.
 
 use std::ops::Range;
 
@@ -19,26 +19,26 @@ use crate::table::Locked;
 use crate::terms::observer::{Changing, Observer};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
-/// Why nothing was changed.
+/// Why nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// The process has no mapping left for it.
+    /// The process has too few mappings left.
     TooManyMappings,
     Call(SystemError),
 }
 
-/// Mappings before and after entries were published.
+/// The mappings before and after the entries were published.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Recount {
     pub(crate) before: usize,
     pub(crate) after: usize,
 }
 
-/// Whether the right that was asked for is there now.
+/// Whether the access that was asked for is in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
     Granted,
-    /// The call failed: some pages may have it, others not.
+    /// The call failed: some pages may have it and others not.
     Unknown,
 }
 
@@ -49,15 +49,15 @@ pub(crate) struct Site<'a, S: Sys> {
     pub(crate) observer: Option<&'a dyn Observer>,
 }
 
-/// Other memory is shown, and the entries are still to say so.
-#[must_use = "the entries are to be published"]
+/// Other memory is shown; the caller has yet to publish entries that say so.
+#[must_use = "publish the entries"]
 pub(crate) struct Remapped<'a, S: Sys> {
     addresses: &'a Addresses<S>,
     _changing: Changing<'a>,
 }
 
-/// The right to write has changed, and the entries are still to say so.
-#[must_use = "the entries are to be published"]
+/// The right to write has changed; the caller has yet to publish entries that say so.
+#[must_use = "publish the entries"]
 pub(crate) struct Reprotected<'a, S: Sys> {
     addresses: &'a Addresses<S>,
     result: Result<(), SystemError>,
@@ -68,7 +68,7 @@ impl<'a, S: Sys> Site<'a, S> {
         &self.addresses.pool
     }
 
-    /// Shows `shows` at whole entries, from the first one's block on if it is memory.
+    /// Shows `shows` at whole entries. If it is memory, it begins with the block of the first entry.
     pub(crate) fn remap(
         &self,
         _locked: Locked<'_>,
@@ -85,7 +85,7 @@ impl<'a, S: Sys> Site<'a, S> {
         }
     }
 
-    /// As [`Site::remap`], for some pages of a split entry.
+    /// As [`Site::remap`], for pages of a split entry.
     pub(crate) fn remap_pages(
         &self,
         _locked: Locked<'_>,
@@ -111,16 +111,15 @@ impl<'a, S: Sys> Site<'a, S> {
         }
     }
 
-    /// The bytes of the blocks that `bytes` are a part of: the observer is told of whole blocks.
+    /// The bytes of all blocks that `bytes` touches: the observer is told of whole blocks.
     fn blocks(&self, bytes: &Range<usize>) -> Range<usize> {
         let size = self.pool().block_size;
         bytes.start - size.within(bytes.start)..bytes.end.next_multiple_of(size.bytes())
     }
 
-    /// After a mapping call that failed: shows again what the entries say, unless all is as it was.
+    /// Shows again what the entries say, after a mapping call that failed, unless the call left everything as it was.
     ///
-    /// If that fails too, what the program sees there is not its memory any more. There is no going on from that, and the
-    /// process is aborted with a line that says so.
+    /// If that fails too, the program no longer sees its own memory there. So the process says so in a line and aborts.
     fn restored(&self, bytes: &Range<usize>, failure: &MapFailure) -> Refused {
         let size = self.pool().block_size;
         if failure.aftermath == Aftermath::Unknown {
@@ -150,7 +149,7 @@ impl<'a, S: Sys> Site<'a, S> {
         std::process::abort();
     }
 
-    /// Gives or takes the right to write to `bytes`, which show memory or zeros. Zeros cannot be given it.
+    /// Gives or takes the right to write to `bytes`, which show memory or zeros. It cannot be given to zeros.
     pub(crate) fn reprotect(
         &self,
         _locked: Locked<'_>,
@@ -162,26 +161,27 @@ impl<'a, S: Sys> Site<'a, S> {
         Ok(Reprotected { addresses: self.addresses, result })
     }
 
-    /// The rule of the budget: a change takes as many mappings as it adds edges, and one that adds none works when there is none left.
+    /// The rule of the budget: a change needs as many mappings as it adds edges. A change that adds none works without
+    /// any left.
     fn check_budget(&self, more: usize) -> Result<(), Refused> {
         if more == 0 || self.pool().sys.budget().fits(more) { Ok(()) } else { Err(Refused::TooManyMappings) }
     }
 }
 
 impl<S: Sys> Remapped<'_, S> {
-    /// The entries say what is shown.
+    /// Ends the transaction: the entries say what is shown.
     pub(crate) fn published(self, recount: Recount) {
         self.addresses.recount(recount.before, recount.after);
     }
 }
 
 impl<S: Sys> Reprotected<'_, S> {
-    /// What the entries are to say.
+    /// What the entries have to say.
     pub(crate) fn right(&self) -> Right {
         if self.result.is_ok() { Right::Granted } else { Right::Unknown }
     }
 
-    /// The entries say what is allowed, or, after a failure, what may be.
+    /// Ends the transaction: the entries say what is allowed or, after a failure, what may be.
     pub(crate) fn published(self, recount: Recount) -> Result<(), Refused> {
         self.addresses.recount(recount.before, recount.after);
         self.result.map_err(Refused::Call)

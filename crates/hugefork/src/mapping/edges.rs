@@ -5,8 +5,8 @@
 //! mapped   | zeros       | blocks 8–9, rw        | block 3,r| zeros …      one mapping each
 //! edges                  ▲                       ▲          ▲
 //! ```
-//! Neighbours are one mapping if the second shows what follows on what the first shows. So each place in the pool is a number, and
-//! a face is two of them: what is shown first, and what would have to come next.
+//! Two neighbours are one mapping if the second shows what follows in the pool on what the first shows. So each place
+//! in the pool is a number, and a face has two of them: what is shown first, and what would continue the last.
 
 use std::ops::Range;
 
@@ -16,14 +16,14 @@ use crate::table::split::SplitPage;
 use crate::table::{Entries, Entry, Table};
 use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex};
 
-/// What a run of pages shows at its ends, and the edges inside of it.
+/// What a run of pages shows at its ends, and the edges inside it.
 #[derive(Clone, Copy)]
 pub(crate) struct Face {
     /// What is shown first.
     first: u64,
     /// What continues it.
     after: u64,
-    /// Edges inside.
+    /// The number of edges inside.
     inner: usize,
 }
 
@@ -45,7 +45,7 @@ impl Edges {
         self.end_at(face);
     }
 
-    /// Counts the edge towards `face`, but not those inside of it.
+    /// Counts the edge before `face`, but not those inside it.
     fn end_at(&mut self, face: Face) {
         if let Some(left) = self.left {
             self.count += usize::from(left != face.first);
@@ -58,7 +58,7 @@ impl Edges {
 #[derive(Clone, Copy)]
 pub(crate) struct Shown<'a> {
     entries: &'a Entries,
-    /// Of a region: where the pages of split blocks are.
+    /// For a region: the pages of its split blocks.
     table: Option<&'a Table>,
     merging: Merging,
     size: BlockSize,
@@ -73,7 +73,7 @@ impl<'a> Shown<'a> {
         Shown { entries, table: None, merging: pool.sys.merging(), size: pool.block_size }
     }
 
-    /// What a run of `len` bytes from `start` of the pool shows.
+    /// What `len` bytes show that begin at `start` of the pool.
     pub(crate) fn face(&self, shows: Shows<usize>, len: usize) -> Face {
         let (first, after) = match (shows, self.merging) {
             (Shows::Zeros, _) => (ZEROS, ZEROS),
@@ -88,7 +88,7 @@ impl<'a> Shown<'a> {
         Face { first, after, inner: blocks.saturating_sub(1) }
     }
 
-    /// What entries show that are alike, from `start` on; the first of them is `first`.
+    /// What `count` entries from `start` on show, which are alike and begin with `first`.
     pub(crate) fn face_of(&self, start: EntryIndex, count: usize, first: Entry) -> Face {
         match first {
             Entry::Split(block) => self.face_of_pages(start, block, 0..self.size.bytes() / BASE_PAGE),
@@ -104,7 +104,7 @@ impl<'a> Shown<'a> {
         }
     }
 
-    // Loops, and no closures: without optimisation each of those takes a place of its own on the handler's stack.
+    // Loops in place of closures: without optimisation each closure takes its own place on the handler's stack.
 
     fn face_of_pages(&self, index: EntryIndex, block: BlockId, pages: Range<usize>) -> Face {
         let mut edges = Edges::default();
@@ -141,7 +141,7 @@ impl<'a> Shown<'a> {
         self.size.len_of(self.entries.len())
     }
 
-    /// How many edges more there are once these pages show `face`.
+    /// How many edges are added when these pages show `face`.
     pub(crate) fn more_edges(&self, bytes: &Range<usize>, face: Face) -> usize {
         let with_neighbours = bytes.start.saturating_sub(BASE_PAGE)..(bytes.end + BASE_PAGE).min(self.len());
         let mut now = Edges::default();
@@ -157,7 +157,8 @@ impl<'a> Shown<'a> {
         then.count.saturating_sub(now.count)
     }
 
-    /// How many edges more there are at most once `bytes` have this access: inside they become alike, so the ends decide.
+    /// How many edges are added at most when `bytes` get this access. Inside, pages become alike, so only the ends
+    /// count.
     pub(crate) fn more_edges_protected(&self, bytes: &Range<usize>, access: Access) -> usize {
         let edge = |left: u64, right: u64| isize::from(left != right);
         let (first, after) = (self.page(bytes.start).first, self.page(bytes.end - BASE_PAGE).after);
@@ -173,7 +174,7 @@ impl<'a> Shown<'a> {
         usize::try_from(more).unwrap_or(0)
     }
 
-    /// Calls `each` for the runs of bytes of an entry that show one thing.
+    /// Calls `each` for each run of bytes of an entry that one mapping shows.
     pub(crate) fn each_face<E>(
         &self,
         index: EntryIndex,
@@ -197,7 +198,7 @@ impl<'a> Shown<'a> {
         Ok(())
     }
 
-    /// Whether a page of a split block continues the one before.
+    /// Whether a page of a split block continues the page before it.
     fn is_joined(&self, index: EntryIndex, block: BlockId, page: usize) -> bool {
         self.face_of_pages(index, block, page - 1..page + 1).inner == 0
     }
@@ -210,13 +211,13 @@ impl<'a> Shown<'a> {
         self.face_of(EntryIndex(index), 1, self.entries.get(EntryIndex(index)))
     }
 
-    /// What counts the edges from `start` on, beginning with the one before it.
+    /// Starts a count of edges at `start`, with the edge before it.
     pub(crate) fn edges_from(&self, start: usize) -> Edges {
         let left = if start > 0 { Some(self.get(start - 1).after) } else { None };
         Edges { left, count: 0 }
     }
 
-    /// Counts the edge behind `end`.
+    /// Adds the edge at `end`, and returns the count.
     pub(crate) fn edges_to(&self, mut edges: Edges, end: usize) -> usize {
         if end < self.entries.len() {
             edges.end_at(self.get(end));
@@ -224,7 +225,7 @@ impl<'a> Shown<'a> {
         edges.count
     }
 
-    /// Edges in and at both ends of `entries`.
+    /// The edges inside `entries` and at both ends.
     pub(crate) fn edges(&self, entries: Range<usize>) -> usize {
         let (mut edges, mut index) = (self.edges_from(entries.start), entries.start);
         while index < entries.end {
@@ -235,14 +236,14 @@ impl<'a> Shown<'a> {
         self.edges_to(edges, entries.end)
     }
 
-    /// How many edges more there are in and at both ends of `entries` once they show this.
+    /// How many edges are added inside `entries` and at both ends when they show `face`.
     pub(crate) fn more_edges_as(&self, entries: &Range<usize>, face: Face) -> usize {
         let mut then = self.edges_from(entries.start);
         then.add(face);
         self.edges_to(then, entries.end).saturating_sub(self.edges(entries.clone()))
     }
 
-    /// The maximal runs of entries that are one mapping each, with their first entry. None of them is split.
+    /// The maximal runs of entries that are one mapping each, with the first entry of each. No entry may be split.
     pub(crate) fn runs(self) -> impl Iterator<Item = (Range<usize>, Entry)> + 'a {
         let mut start = 0;
         std::iter::from_fn(move || {
@@ -259,12 +260,12 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// The same place with another right, if it is memory.
+/// The same place with another access. Only memory has one.
 fn with_access(key: u64, access: Access) -> u64 {
     if key >= NOTHING { key } else { key & !1 | u64::from(access == Access::ReadWrite) }
 }
 
-/// A place in the pool and what may be done there, as a number.
+/// A place in the pool and its access, as a number.
 fn key(start: usize, access: Access) -> u64 {
     (start as u64) << 1 | u64::from(access == Access::ReadWrite)
 }

@@ -1,5 +1,4 @@
-//! What the addresses of a region or snapshot show: where they are, how many mappings that takes, and the two ways to
-//! change it.
+//! What the addresses of a region or snapshot show, and the two ways to change it.
 //!
 //! | file | what |
 //! |---|---|

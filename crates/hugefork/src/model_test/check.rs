@@ -1,5 +1,5 @@
-//! Every byte that was ever interesting, every entry against what is mapped, every block's references against its holders,
-//! every reservation, every mapping against the budget.
+//! Checks every interesting byte, every entry against what is mapped, every block's references against its holders,
+//! every reservation, and every mapping against the budget.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -87,7 +87,7 @@ impl World {
         assert_eq!(self.mmu().budget_used(), mappings, "the budget is off");
     }
 
-    /// A free block that is said to be zero has memory, which is.
+    /// A free block that is marked as zero has memory, which is zero.
     fn check_zeroed(&self) {
         let frames = &self.pool.frames;
         let free = (0..self.shape.blocks as u32).map(BlockId).filter(|&block| frames.references(block) == 0);
@@ -105,7 +105,8 @@ impl World {
         assert_eq!(frames.zeroed(), zeroed);
     }
 
-    /// What may be dropped reads as before, or as zeros once it was dropped; either way there is then nothing more to drop.
+    /// Lazily freed contents read as before, or as zeros once they were dropped. Either way nothing more can be dropped
+    /// then.
     pub(super) fn notice_what_was_dropped(&mut self) {
         let block = self.shape.block;
         for model in &mut self.regions {
@@ -138,7 +139,7 @@ impl World {
                 (Entry::Shared(block) | Entry::Borrowed(block), Page::Memory { start: at, access })
                     if at == offset(block) =>
                 {
-                    // Writable only if a protection failed, and then nobody else may hold it.
+                    // It is writable only if a protection failed, and then nobody else may hold it.
                     assert!(access == Access::Read || is_alone(block), "writable and shared");
                 }
                 (Entry::Lazy(block), Page::Memory { start: at, access: Access::Read }) if at == offset(block) => {}
@@ -171,7 +172,7 @@ impl World {
     }
 }
 
-/// Whether the engine holds that the page at `offset` may be dropped.
+/// Whether the engine says that the page at `offset` may be dropped.
 pub(super) fn is_lazy(space: &RegionCore<SoftMmu>, offset: usize, block: usize) -> bool {
     let index = EntryIndex(offset / block);
     match space.table.get(index) {

@@ -1,12 +1,12 @@
 //! Random programs on the software MMU, against plain vectors, with every call of the operating system failing in turn.
 //!
-//! After each operation everything that can be looked at is looked at: every byte that was ever interesting, every
-//! entry against what is mapped, every block's references against its holders, every mapping against the budget.
+//! After each operation, everything that can be checked is checked: every interesting byte, every entry against what is
+//! mapped, every block's references against its holders, every mapping against the budget.
 //!
 //! | file | what |
 //! |---|---|
 //! | `world` | a pool, its regions and snapshots beside their models, and what each operation does to both |
-//! | `check` | everything that is looked at after each operation |
+//! | `check` | everything that is checked after each operation |
 
 mod check;
 mod world;
@@ -115,20 +115,20 @@ const HUGE: Shape = Shape { block: 2 << 20, blocks: 6, merging: Merging::Merge, 
 const HUGETLB: Shape = Shape { block: 2 << 20, blocks: 6, merging: Merging::Separate, mappings: 1000 };
 const SCARCE_MAPPINGS: Shape = Shape { block: 16 << 10, blocks: 48, merging: Merging::Merge, mappings: 14 };
 
-/// Of a huge block only the first, a middle and the last page are looked at, or a run would take minutes.
+/// Only the first, a middle and the last page of a huge block are checked; otherwise a run would take minutes.
 fn is_interesting(page: usize, block: usize) -> bool {
     let within = page % block / BASE_PAGE;
     within == 0 || within == 100 || within == block / BASE_PAGE - 1
 }
 
-/// One of the bytes that `check_bytes` looks at.
+/// One of the bytes that `check_bytes` checks.
 fn interesting(seed: usize, len: usize, block: usize) -> usize {
     let pages = [0, 100 * BASE_PAGE % block, block - BASE_PAGE];
     let start = seed / 9 % (len / block) * block;
     start + pages[seed / 3 % 3] + [0, 1, BASE_PAGE - 1][seed % 3]
 }
 
-/// A range whose ends lie at blocks, pages, or neither.
+/// A range whose ends lie at blocks, at pages, or at neither.
 fn sub_range(start: usize, len: usize, whole: usize, block: usize) -> Range<usize> {
     let unit = [block, BASE_PAGE, 1][start % 3];
     let start = start % whole / unit * unit;
@@ -176,7 +176,7 @@ fn run(shape: Shape, ops: &[Op]) {
         world.apply(op);
         world.check();
     }
-    // Whatever is left goes in one order or the other, and everything is accounted for.
+    // What is left is dropped in one order or the other, and everything must be back.
     world.mmu().fail(None);
     while let Some(index) = world.regions.len().checked_sub(1) {
         world.apply(&Op::DropRegion { region: index });
@@ -261,9 +261,9 @@ fn every_call_may_fail() {
                     world.check();
                 }
                 let is_due = match Call::ALL[call] {
-                    // Failed by `what_was_promised_at_exhaustion`.
+                    // `what_was_promised_at_exhaustion` makes it fail.
                     Call::Hide => false,
-                    // These pools are smaller than a huge page; failed by `huge_blocks_behave_like_vectors`.
+                    // These pools are smaller than a huge page; `huge_blocks_behave_like_vectors` makes it fail.
                     Call::MakeHuge => false,
                     // Blocks of one page do not split, and with few mappings none does.
                     Call::Punch => shape.block == SPLITTING.block,
@@ -279,7 +279,7 @@ fn every_call_may_fail() {
     }
 }
 
-/// What the engine asks of the system is what the design says: one call for a run, not one for each block.
+/// The engine asks the system for what the design says: one call for each run, not for each block.
 #[test]
 fn runs_are_one_system_call() {
     let mut world = World::new(SMALL);

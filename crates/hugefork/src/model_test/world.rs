@@ -1,4 +1,4 @@
-//! A pool of the software MMU, its regions and snapshots, and beside each the plain bytes that it should hold.
+//! A pool of the software MMU, its regions and snapshots, and for each the plain bytes that it should hold.
 
 use std::ops::Range;
 
@@ -38,8 +38,7 @@ impl RegionModel {
         RegionModel { space, bytes, lazy, pins: Vec::new(), reserve }
     }
 
-    /// Takes back the permission to drop the unit that holds byte `offset`: a block that may be dropped as a whole, else a
-    /// page.
+    /// Cancels lazy free of the unit that holds byte `offset`: a block that is lazily freed as a whole, or else a page.
     fn cancel(&mut self, offset: usize, block: usize) {
         let pages = offset / block * block / BASE_PAGE..(offset / block + 1) * block / BASE_PAGE;
         if self.lazy[pages.clone()].iter().all(|&lazy| lazy) {
@@ -68,7 +67,7 @@ impl Shape {
     }
 }
 
-/// What regions and forks are made with.
+/// The options of regions and forks.
 fn options(with: usize, block: usize) -> RegionOptions {
     match with % 6 {
         0 => RegionOptions::new().reserve(Reserve::Full),
@@ -121,7 +120,7 @@ impl World {
                         excused || self.pool.drop_some_lazy() == Found::None,
                         "said full, and something may be dropped"
                     );
-                    // A region that was told to leave its reservation, by a discard that found no other block, is not promised any.
+                    // A discard that found no other block has made its region give up a reservation.
                     let index = EntryIndex(offset / block);
                     assert!(!(is_first && model.space.table.is_reserved(index)), "a block was promised");
                     return;
@@ -206,7 +205,7 @@ impl World {
                         Ok(done) => assert_eq!(done.freed + done.already + done.skipped(), range.len(), "{done:?}"),
                         Err(_) => assert!(!self.pool.sys.failure_pending() || !mmu_fits(&self.pool.sys)),
                     }
-                    // Permitted where the engine says so, and nowhere else.
+                    // A page may be dropped exactly where the engine says so.
                     for page in range.start.div_ceil(BASE_PAGE)..range.end / BASE_PAGE {
                         model.lazy[page] |= is_lazy(&model.space, page * BASE_PAGE, self.shape.block);
                     }
@@ -262,7 +261,7 @@ impl World {
                     model.space.unpin(&range);
                     for index in model.space.touched(&range) {
                         if !model.space.pins.has(EntryIndex(index)) {
-                            // It counted as a write.
+                            // It has the effect of a write.
                             let pages = self.shape.block / BASE_PAGE;
                             model.lazy[index * pages..(index + 1) * pages].fill(false);
                         }
@@ -296,7 +295,7 @@ impl World {
                     }
                     match discarded {
                         Ok(()) => model.bytes[range].fill(0),
-                        // Some of it may be zero, none of it may be anything else.
+                        // Some of it may be zero, but none of it may be anything else.
                         Err(_) => {
                             for offset in range {
                                 if model.is_revoked(offset, self.shape.block) {
@@ -313,7 +312,7 @@ impl World {
             Op::Populate { region: at } => {
                 if let Some(at) = region(at) {
                     let model = &self.regions[at];
-                    // What is lazily freed may be dropped for the blocks that the rest needs.
+                    // Lazily freed blocks may be dropped for those that the others need.
                     let has_lazy = model.lazy.contains(&true);
                     if model.space.populate(0..model.bytes.len()).is_ok() && !has_lazy {
                         assert!(model.space.table.iter().all(|entry| entry != Entry::Zero));

@@ -1,9 +1,9 @@
-//! Values that stay where they are and that others know by pointer: the fault handler by the arena, whoever is short of blocks
-//! by the list of holders.
+//! Values that stay where they are, because others know them by pointer: the fault handler through the arena, and the
+//! pool through its list of holders.
 //!
-//! A `Box` would do it in practice. But a `Box` that is moved claims to be the only way to its value, and `&mut` in a `drop`
-//! does so too, while a handler or a visit may be looking at the value. A [`Fixed`] never makes such a claim before the value has
-//! been withdrawn from all who know it.
+//! In practice a `Box` would do. But whoever moves a `Box` claims to have the only way to its value, and so does the
+//! `&mut` of a `drop`, while a handler or a visit may be looking at the value. A [`Fixed`] makes no such claim until
+//! the value is withdrawn from all who know it.
 
 use core::ops::Deref;
 use core::ptr::NonNull;
@@ -12,16 +12,16 @@ use crate::own::{Boxed, Own};
 
 /// A value that others may know by pointer.
 pub(crate) trait Known {
-    /// Nobody comes to look at the value any more when this returns, and nobody is looking.
+    /// Ends all access by pointer: when this returns, nobody looks at the value, and nobody will.
     fn withdraw(&self);
 }
 
-/// Owns a value that stays where it is until it has been withdrawn and dropped.
+/// Owns a value that stays where it is until it is withdrawn and dropped.
 pub(crate) struct Fixed<T: Known> {
     value: NonNull<T>,
 }
 
-// SAFETY: an owner that hands out `&T`, and drops the `T` where it is dropped itself.
+// SAFETY: it hands out `&T`, and drops the `T` where it is dropped itself.
 unsafe impl<T: Known + Send + Sync> Send for Fixed<T> {}
 // SAFETY: as above.
 unsafe impl<T: Known + Send + Sync> Sync for Fixed<T> {}

@@ -1,14 +1,15 @@
-//! Memory of the engine's own, for what it writes to in the fault handler or under the locks that a fault takes: tables,
+//! The engine's own memory, for all that it writes to in the fault handler or under a lock that a fault takes: tables,
 //! counters, locks, lists.
 //!
-//! The program's allocator will not do for that. It may serve from a region (a heap that is snapshotted as a whole), and a write to
-//! such memory may fault: in the handler, where nothing can be resolved, or under the very lock that resolving it takes. What
-//! is only built and handed out, such as errors, or is changed under locks that no fault takes, may come from there.
+//! The program's allocator cannot serve that. It may take its memory from a region (a heap that is snapshotted as a
+//! whole), and a write there may fault: in the handler, which cannot resolve it, or under the very lock that a fault
+//! needs to resolve it. Values that are only built and handed out, such as errors, or that change only under locks that
+//! no fault takes, may come from the program's allocator.
 //!
 //! ```text
 //!   Boxed, List, Counted, Fixed ─▶ Own ─▶ dlmalloc, under a lock ─▶ anonymous mappings
 //! ```
-//! Nothing in this file is called by the handler, nor under a lock that it takes.
+//! The handler calls nothing in this file, and nobody does under a lock that the handler takes.
 
 mod counted;
 pub(crate) mod fixed;
@@ -25,10 +26,10 @@ use crate::units::BASE_PAGE;
 
 pub(crate) use counted::Counted;
 
-/// A box in memory of the engine's own.
+/// A box in the engine's own memory.
 pub(crate) type Boxed<T> = allocator_api2::boxed::Box<T, Own>;
 
-/// A growing list in memory of the engine's own.
+/// A growing list in the engine's own memory.
 pub(crate) type List<T> = allocator_api2::vec::Vec<T, Own>;
 
 static HEAP: Mutex<Dlmalloc<Mappings>> = Mutex::new(Dlmalloc::new_with_allocator(Mappings));
@@ -41,7 +42,7 @@ fn heap() -> MutexGuard<'static, Dlmalloc<Mappings>> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Own;
 
-// SAFETY: what is handed out stays valid and in place until it is given back; all copies are one and the same.
+// SAFETY: memory that is handed out stays valid and in place until it is given back; all copies are one allocator.
 unsafe impl Allocator for Own {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         if layout.size() == 0 {
@@ -64,22 +65,24 @@ unsafe impl Allocator for Own {
     }
 
     unsafe fn deallocate(&self, at: NonNull<u8>, layout: Layout) {
-        // In a fork(2) child the lock may be held by a thread that did not come along.
+        // In a fork(2) child, a thread that it does not have may hold the lock.
         if layout.size() == 0 || owner::is_forked_child() {
             return;
         }
         if is_large(layout) {
-            // SAFETY: it was mapped for this alone, and nobody uses it any more, says the caller. If the kernel refuses, it stays.
+            // SAFETY: it was mapped for this alone, and the caller says that nobody uses it any more. If the kernel
+            // refuses, it stays.
             unsafe { memory::unmap_anonymous(at.as_ptr(), layout.size()) };
         } else {
-            // SAFETY: it came from there, with this size and alignment, says the caller.
+            // SAFETY: the caller says that it came from this heap, with this size and alignment.
             unsafe { heap().free(at.as_ptr(), layout.size(), layout.align()) };
         }
     }
 }
 
-/// What is mapped by itself: the tables of very large regions, of which the system gives what is used, zeroed, and has it back at
-/// once. Smaller ones are cleared instead: that is cheaper than a page fault for each 4 KiB of every snapshot.
+/// Whether memory gets a mapping of its own: the tables of very large regions do. The system gives them page by page as
+/// they are used, zeroed, and gets them back at once. Smaller ones are cleared instead, which is cheaper than a page
+/// fault for each 4 KiB of every snapshot.
 fn is_large(layout: Layout) -> bool {
     layout.size() >= 4 << 20 && layout.align() <= BASE_PAGE
 }
@@ -88,32 +91,32 @@ fn sized(at: Option<NonNull<u8>>, layout: Layout) -> Result<NonNull<[u8]>, Alloc
     at.map(|at| NonNull::slice_from_raw_parts(at, layout.size())).ok_or(AllocError)
 }
 
-/// Types of which all zeroes are a value.
+/// Types for which all zeroes are a value.
 ///
 /// # Safety
-/// They are.
+/// All zeroes must be a value of the type.
 pub(crate) unsafe trait Zeroed {}
 
-// SAFETY: a number.
+// SAFETY: zero is a number.
 unsafe impl Zeroed for core::sync::atomic::AtomicU8 {}
-// SAFETY: a number.
+// SAFETY: as above.
 unsafe impl Zeroed for core::sync::atomic::AtomicU32 {}
-// SAFETY: a number.
+// SAFETY: as above.
 unsafe impl Zeroed for core::sync::atomic::AtomicU64 {}
-// SAFETY: null.
+// SAFETY: all zeroes are the null pointer.
 unsafe impl<T> Zeroed for core::sync::atomic::AtomicPtr<T> {}
 
-/// So many zeroes. Where they are many the system gives the memory page by page, as it is used.
+/// `count` zeroes. If they are many, the system gives the memory page by page as it is used.
 pub(crate) fn zeroed<T: Zeroed>(count: usize) -> Boxed<[T]> {
     let zeroes = Boxed::new_zeroed_slice_in(count, Own);
-    // SAFETY: the type says that all zeroes are a value of it.
+    // SAFETY: `T` promises that all zeroes are a value of it.
     unsafe { zeroes.assume_init() }
 }
 
 /// Where the heap gets its memory.
 struct Mappings;
 
-// SAFETY: fresh anonymous mappings, which are nobody else's.
+// SAFETY: the mappings are new, and nobody else uses them.
 unsafe impl dlmalloc::Allocator for Mappings {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         (memory::map_anonymous(size).map_or(ptr::null_mut(), NonNull::as_ptr), size, 0)
@@ -124,12 +127,12 @@ unsafe impl dlmalloc::Allocator for Mappings {
     }
 
     fn free_part(&self, at: *mut u8, before: usize, after: usize) -> bool {
-        // SAFETY: the heap does not use the rest any more.
+        // SAFETY: the heap no longer uses the rest.
         unsafe { memory::unmap_anonymous(at.wrapping_add(after), before - after) }
     }
 
     fn free(&self, at: *mut u8, size: usize) -> bool {
-        // SAFETY: the heap does not use it any more.
+        // SAFETY: the heap no longer uses it.
         unsafe { memory::unmap_anonymous(at, size) }
     }
 
@@ -171,7 +174,7 @@ mod tests {
         };
         let (before, words) = (resident(), zeroed::<AtomicU32>(1 << 29));
         words[1 << 28].store(1, Ordering::Relaxed);
-        // Other tests use some meanwhile.
+        // Other tests use some memory meanwhile.
         assert!(resident() < before + (1 << 30), "2 GiB were touched");
         assert_eq!((words[1 << 28].load(Ordering::Relaxed), words[0].load(Ordering::Relaxed)), (1, 0));
     }

@@ -1,4 +1,4 @@
-//! Memory ahead of the faults: a thread gets memory for fresh blocks before a write needs it.
+//! Memory ahead of the faults: a thread gets memory for fresh blocks before a write needs them.
 //!
 //! ```text
 //!   free blocks that have memory
@@ -7,16 +7,16 @@
 //!   half     ┤·····╱    ╲·······     ╱            no timer, woken by the fault that takes one too many
 //!            └────┴──────┴──────────┴─────▶
 //! ```
-//! What a program has used of a pool is the best guess at what it will use next: a region that is being filled goes on, and
-//! after a snapshot all of what was written is to be copied once more. So a pool holds at most about twice the memory that it
-//! was asked for. It begins where the last fault took its block and goes on in the same direction, since blocks are wanted
-//! at the place in the pool that their entry has in its region.
+//! What a program has used of a pool is the best guess at what it will use next: it goes on filling a region, and after
+//! a snapshot it copies all that it wrote once more. So a pool holds at most about twice the memory that was asked of
+//! it. The thread begins where the last fault took its block and goes on in the same direction, because an entry wants
+//! its block at the place in the pool that it has in its region.
 //!
-//! The first use of a pool, the first one after [`trim`](crate::Pool::trim), and the first one after the machine refused
-//! find nothing there, get their memory themselves, and start it all. Nothing is got where little memory would be left
-//! to the machine.
+//! The first use of a pool, the first after [`trim`](crate::Pool::trim), and the first after the machine refused memory
+//! find nothing ready. They get their memory themselves, and they start the thread. It gets nothing where that would
+//! leave the machine with little memory.
 //!
-//! A fault that wants just the block that memory is on its way for waits for it: to get it itself would take as long.
+//! A fault that wants the very block that memory is on its way for waits for it: to get it itself would take as long.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -26,24 +26,34 @@ use super::worker::Nap;
 use crate::stats::counters::count;
 use crate::units::BlockSize;
 
-/// Got ahead of the second first use.
+/// So much is ready before the second first use.
 const FIRST: usize = 16 << 20;
 
-/// Got ahead at most, unless the builder says otherwise.
+/// The most that is ready, unless the builder says otherwise.
 pub(crate) const MOST: usize = 1 << 30;
 
-/// Smaller pools get nothing ahead, unless the builder says so.
+/// Smaller pools get nothing ahead, unless the builder says otherwise.
 pub(crate) const SMALL: usize = 128 << 20;
 
 /// How a pool's blocks got their memory.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use hugefork::{Commit, Pool};
+/// let pool = Pool::builder().capacity(8 << 20).commit(Commit::Upfront).build()?;
+/// pool.region(4 << 20)?.populate()?;
+/// assert_eq!(pool.stats().supply.blocks_late, 0); // nobody has waited for memory
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SupplyStats {
-    /// Whether there is a thread that gets memory ahead.
+    /// Whether a thread gets memory ahead.
     pub running: bool,
-    /// Blocks that it got memory for.
+    /// Blocks that the thread got memory for.
     pub blocks_ahead: u64,
-    /// CPU time that this took.
+    /// CPU time that the thread spent on it.
     pub time: Duration,
     /// Blocks that got their memory only when they were used: a write, fork, snapshot or call waited for it.
     pub blocks_late: u64,
@@ -51,16 +61,17 @@ pub struct SupplyStats {
     pub stopped: u64,
 }
 
-/// The part that faults see. Zero blocks at most: there is no thread, and nothing is ever woken.
+/// What faults see of it. If at most 0 blocks are wanted, there is no thread, and nobody wakes one.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
-    /// Blocks that are got ahead at least and at most.
+    /// The least and the most blocks that are got ahead.
     pub(super) first: usize,
     pub(super) most: usize,
     pub(super) nap: Nap,
-    /// Blocks whose memory was used for the first time since memory was last given back or refused. None: nothing is wanted.
+    /// Blocks that were used for the first time since memory was last given back or refused. While it is 0, nothing is
+    /// wanted.
     pub(super) used: AtomicUsize,
-    /// The block at which the next one is likely to be wanted, and whether they come in descending order.
+    /// The block that is likely to be wanted next, and whether blocks are wanted in descending order.
     pub(super) next: AtomicUsize,
     pub(super) is_down: AtomicBool,
     pub(super) running: AtomicBool,
@@ -71,23 +82,23 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// Gets `most` bytes ahead at most.
+    /// Gets at most `most` bytes ahead.
     pub(crate) fn new(most: usize, block_size: BlockSize) -> Ahead {
         let most = block_size.count(most);
         Ahead { first: block_size.count(FIRST).max(1).min(most), most, ..Ahead::default() }
     }
 
-    /// Blocks got when they were used.
+    /// Counts blocks that got their memory only when they were used.
     pub(crate) fn note_late(&self, blocks: usize) {
         count(&self.late, blocks as u64);
     }
 
-    /// Nothing is wanted until the next first use.
+    /// Wants nothing until the next first use.
     pub(crate) fn rest(&self) {
         self.used.store(0, Ordering::SeqCst);
     }
 
-    /// Free blocks that are to have memory.
+    /// How many free blocks ought to have memory.
     pub(super) fn wanted(&self) -> usize {
         match self.used.load(Ordering::SeqCst) {
             0 => 0,
@@ -105,7 +116,7 @@ impl Ahead {
         }
     }
 
-    /// Notes blocks that were just taken, and wakes the thread if there is work for it. For the fault handler.
+    /// Notes blocks that were just taken, and wakes the thread if it has work. The fault handler calls this.
     pub(crate) fn note_taken(&self, frames: &Frames, taken: Taken) {
         if self.most > 0 {
             self.note_new(frames, taken);
@@ -118,7 +129,7 @@ impl Ahead {
     /// Notes how many blocks were used for the first time, and where.
     fn note_new(&self, frames: &Frames, taken: Taken) {
         let mut new = 0;
-        // Iterators would take more of the handler's stack than it has, without optimisation.
+        // Without optimisation, iterators would take more of the handler's stack than it has.
         let mut block = taken.first;
         while block.index() < taken.first.index() + taken.count {
             new += usize::from(frames.content(block) != Content::Used);

@@ -27,16 +27,16 @@ pub(crate) struct PoolCore<S: Sys> {
     pub(crate) registry: Registry,
     pub(crate) stock: Stock,
     pub(crate) ahead: Ahead,
-    /// Blocks that stay out of use because the kernel refused to unmap them.
+    /// Blocks that are never used again, because the kernel refused to unmap them.
     pub(crate) leaked: AtomicUsize,
     pub(crate) holders: Holders,
-    /// Counts calls of `lazy_free`, so that what was freed first is dropped first.
+    /// Numbers the calls of `lazy_free`, so that what was freed first is dropped first.
     pub(crate) marks: AtomicU32,
     pub(crate) homes: Counted<Homes>,
 }
 
 impl<S: Sys> PoolCore<S> {
-    /// A pool of `blocks` fresh blocks, which clears and copies with `kernels`.
+    /// A pool of `blocks` fresh blocks that clears and copies with `kernels`.
     pub(crate) fn new(
         sys: S,
         name: String,
@@ -61,7 +61,7 @@ impl<S: Sys> PoolCore<S> {
         }
     }
 
-    /// The same pool, which gets memory ahead of the faults as `ahead` says.
+    /// The same pool, but it gets memory ahead of the faults as `ahead` says.
     pub(crate) fn with_ahead(self, ahead: Ahead) -> Self {
         PoolCore { ahead, ..self }
     }
@@ -71,14 +71,14 @@ impl<S: Sys> PoolCore<S> {
         self.block_size.len_of(block.index())
     }
 
-    /// A block in the direct map.
+    /// The address of a block in the direct map.
     pub(crate) fn direct(&self, block: BlockId) -> *mut u8 {
         // SAFETY: the direct map spans all blocks, and `block` is one of them.
         unsafe { self.sys.direct().add(self.offset(block)) }
     }
 
-    /// Makes blocks that the caller just took read as zeros, the byte `touched` of their run to be used next. Returns
-    /// how many bytes hugefork cleared itself.
+    /// Makes blocks that the caller has just taken read as zeros. The program uses the byte `touched` of their run
+    /// next. Returns how many bytes hugefork cleared itself.
     pub(crate) fn zero(
         &self,
         taken: Taken,
@@ -90,7 +90,7 @@ impl<S: Sys> PoolCore<S> {
         for (run, content) in self.runs_by_content(taken) {
             let start = self.block_size.len_of((run.first.0 - taken.first.0) as usize);
             let len = self.block_size.len_of(run.count);
-            // A run that the byte is not in is treated from the end that is nearer to it.
+            // If the byte lies outside a run, the nearer end is the target.
             let target = touched.map(|byte| byte.saturating_sub(start).min(len - 1));
             match content {
                 Content::Fresh => self.obtain(run, target.unwrap_or(0))?,
@@ -104,21 +104,22 @@ impl<S: Sys> PoolCore<S> {
         Ok(cleared)
     }
 
-    /// Clears neighbouring used blocks that the caller just took: small ones in one go, around the target.
+    /// Clears neighbouring used blocks that the caller has just taken. Small ones are cleared in one go, around the
+    /// target.
     fn clear(&self, run: Taken, len: usize, target: Option<usize>, used: Use, side: Side) {
         let step = self.block_size.bytes().max(HUGE_PAGE).min(len);
         let kernel = self.kernels.clear(step, used).with_side(side);
         for start in (0..len).step_by(step) {
             let target = target.map_or(Target::Unknown, |byte| Target::At(byte.saturating_sub(start).min(step - 1)));
-            // SAFETY: the caller holds these blocks alone and they are mapped nowhere but here; they are neighbours, so
+            // SAFETY: the caller alone holds these blocks, and they are mapped nowhere else. They are neighbours, so
             // `len` bytes from the first lie in the direct map, which is page-aligned. A run of small blocks is at most
-            // 2 MiB long, and a run of larger ones a multiple of a block, so the steps end where it ends.
+            // 2 MiB long, and a run of larger ones a multiple of a block, so the steps end where the run ends.
             unsafe { kernel.clear(self.direct(run.first).add(start), step, target) };
         }
     }
 
-    /// Gets memory for fresh blocks that the caller just took, one piece after the other. Where that fails, those that got
-    /// some are known to have it.
+    /// Gets memory for fresh blocks that the caller has just taken, piece by piece. If that fails, the blocks that got
+    /// some are marked as having it.
     pub(crate) fn obtain(&self, run: Taken, touched: usize) -> Result<(), SystemError> {
         let (first, end) = (run.first.index(), run.first.index() + run.count);
         let mut next = first;
@@ -135,8 +136,9 @@ impl<S: Sys> PoolCore<S> {
         Ok(())
     }
 
-    /// A new block with what is in `block`, which the caller holds: one that is `reserved` for it, or any. Others may write to
-    /// `block` meanwhile only if it is pinned, which leaves it open which of their writes are in the copy.
+    /// A new block with the contents of `block`, which the caller holds. The new block is one `reserved` for it, or
+    /// any. Others may write to `block` meanwhile only if it is pinned; which of their writes are in the copy is then
+    /// open.
     pub(crate) fn copy_of(&self, block: BlockId, reserved: Reserved) -> Result<BlockId, Shortage> {
         let taken = self.frames.take(block, 0, 0, Wanted::Any, reserved).ok_or(Shortage::Blocks)?;
         self.note_taken(taken);
@@ -148,20 +150,21 @@ impl<S: Sys> PoolCore<S> {
             return Err(Shortage::Memory(error));
         }
         self.frames.set_content(new, Content::Used);
-        // SAFETY: both lie in the direct map and are page-aligned; `new` is ours alone, and `block` is held by the caller.
+        // SAFETY: both blocks lie in the direct map and are page-aligned; `new` is ours alone, and the caller holds
+        // `block`.
         unsafe { self.kernels.copy(len, Use::Whole).copy(self.direct(new), self.direct(block), len, Target::Unknown) };
         Ok(new)
     }
 
-    /// The blocks that memory is got for together: those of 2 MiB, or one larger one.
+    /// The blocks that get memory together: those of 2 MiB, or one larger block.
     pub(crate) fn piece_of(&self, block: usize) -> Range<usize> {
         let blocks = (HUGE_PAGE / self.block_size.bytes()).max(1);
         let start = block / blocks * blocks;
         start..(start + blocks).min(self.frames.len())
     }
 
-    /// Before the first memory of a piece is got: makes huge pages of it, even if only a part of its blocks is needed now. Others
-    /// may be doing the same: it changes no contents.
+    /// Makes huge pages of a piece before it gets its first memory, even if only some of its blocks are needed now.
+    /// Others may do the same at the same time: it changes no contents.
     pub(crate) fn make_huge(&self, block: usize) {
         let piece = self.piece_of(block);
         let len = self.block_size.len_of(piece.len());
@@ -171,7 +174,7 @@ impl<S: Sys> PoolCore<S> {
         }
     }
 
-    /// The parts of a run that hold the same.
+    /// The parts of a run whose blocks have the same content.
     pub(crate) fn runs_by_content(&self, taken: Taken) -> impl Iterator<Item = (Taken, Content)> {
         let mut next = 0;
         std::iter::from_fn(move || {
@@ -187,13 +190,13 @@ impl<S: Sys> PoolCore<S> {
         })
     }
 
-    /// Takes a holder of a block away; the last one gives it back to the pool, where it may be zeroed. True if it was the
+    /// Drops a reference to a block. The last holder gives it back to the pool, which may zero it. True if this was the
     /// last.
     pub(crate) fn release(&self, block: BlockId) -> bool {
         self.release_and(block, Reserved::No)
     }
 
-    /// As [`PoolCore::release`]; the last holder may keep the block reserved for its entry.
+    /// As [`PoolCore::release`], but the last holder may keep the block reserved for its entry.
     pub(crate) fn release_and(&self, block: BlockId, keep: Reserved) -> bool {
         let was_last = self.frames.drop_reference(block, keep);
         if was_last {
@@ -202,20 +205,20 @@ impl<S: Sys> PoolCore<S> {
         was_last
     }
 
-    /// Tells the pool's threads of blocks that were just taken. For the fault handler.
+    /// Tells the pool's threads of blocks that were just taken. The fault handler calls this.
     pub(crate) fn note_taken(&self, taken: Taken) {
         self.ahead.note_taken(&self.frames, taken);
         self.stock.nudge(&self.frames);
     }
 
-    /// Gives blocks back that were taken for nothing.
+    /// Gives back blocks that were taken but not used.
     pub(crate) fn give_back(&self, taken: Taken) {
         taken.blocks().for_each(|block| {
             self.release_and(block, taken.reserved);
         });
     }
 
-    /// The error for a fault or call that found no free block.
+    /// The error of a call that found no free block.
     pub(crate) fn full(&self) -> RegionError {
         RegionError::PoolFull {
             pool: self.name.clone(),
@@ -233,8 +236,8 @@ impl<S: Sys> PoolCore<S> {
 /// Why there is no new block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Shortage {
-    /// None is free.
+    /// No block is free.
     Blocks,
-    /// One is, and the kernel gives no memory for it.
+    /// A block is free, but the kernel gives no memory for it.
     Memory(SystemError),
 }

@@ -1,4 +1,4 @@
-//! What the engine knows of each block of a pool: who holds it, what is in it, whether it is free.
+//! What the engine knows of each block of a pool: how many hold it, what is in it, and whether it is free.
 //!
 //! ```text
 //! words     one u32 a block:   [ references : 30 | content : 2 ]
@@ -6,15 +6,16 @@
 //! summary   one bit for 64 of those, a hint that one of them may be set
 //! zeroed    one bit a block, set when it is free and zero
 //! ```
-//! 4 bytes and two bits a block: 0.0002 % of a pool of 2 MiB blocks, 0.1 % at 4 KiB.
+//! This takes 4 bytes and two bits a block: 0.0002 % of a pool of 2 MiB blocks, 0.1 % at 4 KiB.
 //!
-//! A free block that memory is just being got for ahead is out of the free list, and its word says `coming`.
+//! While memory is on its way for a free block, the block is out of the free list, and its word says `coming`.
 //!
 //! Invariant: a block's free bit is set exactly when its reference count is zero and nobody is taking it. Taking clears
-//! the bit first, giving back sets it last, so whoever clears the bit owns the word.
+//! the bit first, and giving back sets it last, so whoever clears the bit owns the word.
 //!
-//! Free blocks are either available or reserved for an entry of a region with a reservation, by number, not by name:
-//! `available + reserved` is the number of free bits, but for those that change hands at the moment.
+//! Free blocks are either available or reserved for an entry of a region with a reservation. Only their number is
+//! reserved, and not certain blocks: `available + reserved` is the number of free bits, except while blocks change
+//! hands.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -27,11 +28,11 @@ use crate::units::BlockId;
 /// What a block holds when it is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Never touched since the kernel gave it: perhaps no memory yet, and zero once there is.
+    /// Never touched since the kernel gave it: it may have no memory yet, and reads as zeros once it has.
     Fresh,
     /// Has memory, which is zero.
     Clean,
-    /// Has memory, which holds what the last holder left: never to be shown to the next.
+    /// Has memory that still holds what the last holder wrote. The next holder must never see that.
     Used,
 }
 
@@ -40,7 +41,7 @@ const ONE_REFERENCE: u32 = 1 << 2;
 const FRESH: u32 = 0;
 const CLEAN: u32 = 1;
 const USED: u32 = 2;
-/// As fresh, and without a holder: memory for it is on its way.
+/// Fresh and without a holder, while memory for it is on its way.
 const COMING: u32 = 3;
 
 impl Content {
@@ -56,7 +57,7 @@ impl Content {
         match word & CONTENT_MASK {
             CLEAN => Content::Clean,
             USED => Content::Used,
-            // Or `COMING`.
+            // This is also what `COMING` is.
             _ => Content::Fresh,
         }
     }
@@ -65,19 +66,19 @@ impl Content {
 /// What a taken block is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// A first write: a block that is zero already is worth a place further off.
+    /// A first write. A block that is zero already is worth a place further away.
     Zeroed,
-    /// A copy over all of it.
+    /// A copy that overwrites all of it.
     Any,
 }
 
-/// Blocks that were taken together: `count` neighbours from `first` on, `wanted` among them.
+/// Blocks that were taken together: `count` neighbours from `first` on, with `wanted` among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) first: BlockId,
     pub(crate) wanted: BlockId,
     pub(crate) count: usize,
-    /// Whether they were reserved for the entries that they are for.
+    /// Whether the entries had them reserved.
     pub(crate) reserved: Reserved,
 }
 
@@ -91,7 +92,7 @@ impl Taken {
     }
 }
 
-/// The blocks of one pool. Lock-free: every method may be called from the fault handler.
+/// The blocks of one pool. It is lock-free: the fault handler may call every method.
 pub(crate) struct Frames {
     words: Boxed<[AtomicU32]>,
     free: Boxed<[AtomicU64]>,
@@ -101,19 +102,19 @@ pub(crate) struct Frames {
     zeroed_count: AtomicUsize,
     /// Free blocks that were never used.
     fresh_count: AtomicUsize,
-    /// Free blocks that memory is on its way for.
+    /// Free blocks for which memory is on its way.
     coming_count: AtomicUsize,
-    /// Changes, and wakes, whenever some of them have come.
+    /// Changes, and wakes waiters, whenever memory has come for some.
     arrivals: AtomicU32,
-    /// Blocks that may still be taken. Lowered before a bit is cleared and raised after one is set, so that whoever
-    /// lowered it finds a bit.
+    /// Blocks that may still be taken. It is lowered before a bit is cleared and raised after one is set, so whoever
+    /// lowers it finds a bit.
     available: AtomicUsize,
     /// Blocks that are reserved for entries.
     reserved: AtomicUsize,
-    /// Goes up when a holder may have become the only one of a block, or something else happened after which lazily freed
-    /// blocks that could not be dropped can.
+    /// Rises whenever lazily freed blocks that could not be dropped may have become droppable, such as when a block has
+    /// only one holder left.
     changes: AtomicU64,
-    /// Takers of runs, who book more than they may find: `[ started : 32 | under way : 32 ]`.
+    /// Those who take runs, and are promised more blocks than they may find: `[ started : 32 | under way : 32 ]`.
     runs: AtomicU64,
     /// Rung when a block, a reference or a reservation has been given back.
     pub(crate) given_back: Bell,
@@ -149,12 +150,12 @@ impl Frames {
         }
     }
 
-    /// Counts what may make lazily freed blocks droppable that were not.
+    /// Rises when lazily freed blocks may have become droppable.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
 
-    /// Something has changed that [`Frames::changes`] counts.
+    /// Raises [`Frames::changes`].
     pub(crate) fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
@@ -164,7 +165,7 @@ impl Frames {
         self.words.len()
     }
 
-    /// Blocks that nobody holds and that are reserved for nobody.
+    /// Blocks that nobody holds or has reserved.
     pub(crate) fn available(&self) -> usize {
         self.available.load(Ordering::Relaxed)
     }
@@ -184,17 +185,17 @@ impl Frames {
         self.zeroed_count.load(Ordering::SeqCst)
     }
 
-    /// Free blocks that need clearing, give or take those that change hands at the moment.
+    /// Free blocks that need clearing. Blocks that are changing hands may be missed or counted twice.
     pub(crate) fn used_and_free(&self) -> usize {
         self.ready().saturating_sub(self.zeroed())
     }
 
-    /// Free blocks that were never used and that no memory is on its way for.
+    /// Free blocks that were never used and for which no memory is on its way.
     pub(crate) fn fresh(&self) -> usize {
         self.fresh_count.load(Ordering::SeqCst)
     }
 
-    /// Free blocks that have memory, give or take those that change hands at the moment.
+    /// Free blocks that have memory. Blocks that are changing hands may be missed or counted twice.
     pub(crate) fn ready(&self) -> usize {
         self.free().saturating_sub(self.fresh() + self.coming_count.load(Ordering::SeqCst))
     }
@@ -207,11 +208,11 @@ impl Frames {
             + size_of_val(&*self.zeroed)
     }
 
-    /// Takes the block `near` if it is free, else the next free one after it, and then those of its `before` neighbours
-    /// on the left and `after` on the right that are free without a gap. `None`: the pool is full.
+    /// Takes the block `near` if it is free, or else the next free one after it, and with it up to `before` neighbours
+    /// on the left and `after` on the right that are free without a gap. `None` if the pool is full.
     ///
-    /// All taken blocks have one reference, the caller's; what is in them is in [`Frames::content`]. If `reserved`, the caller
-    /// answers for a reservation for each of these blocks, and the pool cannot be full.
+    /// Each block that is taken has one reference, the caller's; [`Frames::content`] says what is in it. If `reserved`,
+    /// the caller has a reservation for each of these blocks, and the pool cannot be full.
     pub(crate) fn take(
         &self,
         near: BlockId,
@@ -223,14 +224,14 @@ impl Frames {
         const START: u64 = 1 << 32 | 1;
         let is_run = before + after > 0;
         if reserved == Reserved::No {
-            self.insist(|| self.book(1, 1))?;
+            self.insist(|| self.promise(1, 1))?;
         }
         if is_run {
             self.runs.fetch_add(START, Ordering::SeqCst);
         }
         let neighbours = match reserved {
             Reserved::Yes => before + after,
-            Reserved::No if is_run => self.book(0, before + after).unwrap_or(0),
+            Reserved::No if is_run => self.promise(0, before + after).unwrap_or(0),
             Reserved::No => 0,
         };
         self.wait_for(near);
@@ -260,22 +261,23 @@ impl Frames {
         Some(Taken { first, wanted, count, reserved })
     }
 
-    /// Books blocks for `count` entries; all or none.
+    /// Reserves blocks for `count` entries, for all of them or for none.
     pub(crate) fn reserve(&self, count: usize) -> Option<()> {
-        self.insist(|| self.book(count, count))?;
+        self.insist(|| self.promise(count, count))?;
         self.reserved.fetch_add(count, Ordering::Relaxed);
         Some(())
     }
 
-    /// Gives `count` reservations up.
+    /// Gives up `count` reservations.
     pub(crate) fn unreserve(&self, count: usize) {
         self.reserved.fetch_sub(count, Ordering::Relaxed);
         self.available.fetch_add(count, Ordering::Release);
         self.given_back.ring();
     }
 
-    /// A zeroed block: `near` itself, or one not far behind it. One that is somewhere else costs the region a mapping for good,
-    /// and small ones their huge page: worth a clear, but not the memory that a fresh `near` lacks yet.
+    /// A zeroed block: `near` itself, or one not far behind it. A block from somewhere else would cost the region a
+    /// mapping for good, and small blocks their huge page. That is worth a saved clear, but not the memory that a fresh
+    /// `near` still lacks.
     fn take_zeroed(&self, near: BlockId) -> Option<BlockId> {
         const WORDS: usize = 16;
         if self.zeroed() == 0 || self.is_free_and_fresh(near.index()) {
@@ -284,7 +286,7 @@ impl Frames {
         let first = near.index() / 64;
         let mut skipped = low_bits(near.index() % 64);
         let mut at = first;
-        // A loop: iterators would take more of the handler's stack than it has, without optimisation.
+        // A loop: without optimisation, iterators would take more of the handler's stack than it has.
         while at < self.zeroed.len().min(first + WORDS) {
             let bits = self.zeroed[at].load(Ordering::Relaxed) & !skipped;
             let block = BlockId((at * 64) as u32 + bits.trailing_zeros());
@@ -296,7 +298,7 @@ impl Frames {
         None
     }
 
-    /// Takes a free block that needs clearing, at `from` or after it, out of the free list. It stays available: who
+    /// Takes a free block that needs clearing, at `from` or after it, out of the free list. It stays available: whoever
     /// needs it meanwhile waits until [`Frames::put_back`].
     pub(crate) fn take_used(&self, from: usize) -> Option<BlockId> {
         if self.used_and_free() == 0 {
@@ -314,20 +316,21 @@ impl Frames {
         None
     }
 
-    /// Takes exactly `block` out of the free list if it is free; otherwise as [`Frames::take_used`].
+    /// Takes exactly `block` out of the free list, if it is free; otherwise as [`Frames::take_used`].
     pub(crate) fn take_aside(&self, block: BlockId) -> bool {
         self.claim(block)
     }
 
-    /// Gives a block back that was taken out of the free list while it stayed available, with what is in it now.
+    /// Gives back a block that was taken out of the free list while it stayed available, with its content as it is now.
     pub(crate) fn put_back(&self, block: BlockId, content: Content) {
         self.words[block.index()].store(content.encode(), Ordering::Relaxed);
         self.set_free(block, content);
         self.given_back.ring();
     }
 
-    /// Takes those of `blocks` that are free and fresh out of the free list, because memory is on its way for them; returns how
-    /// many. They stay available: who needs one meanwhile waits until [`Frames::arrive`]. For one thread at a time.
+    /// Takes those of `blocks` that are free and fresh out of the free list, because memory is on its way for them.
+    /// Returns how many. They stay available: whoever needs one meanwhile waits until [`Frames::arrive`]. Only one
+    /// thread may call this at a time.
     pub(crate) fn take_fresh(&self, blocks: Range<usize>) -> usize {
         let mut taken = 0;
         for block in blocks.map(|index| BlockId(index as u32)) {
@@ -339,7 +342,7 @@ impl Frames {
                     self.words[block.index()].store(COMING, Ordering::SeqCst);
                     taken += 1;
                 }
-                // Somebody used it in between.
+                // Somebody used the block in between.
                 other => self.put_back(block, other),
             }
         }
@@ -355,11 +358,11 @@ impl Frames {
     /// Whether the block at `index` looks free and fresh.
     pub(crate) fn is_free_and_fresh(&self, index: usize) -> bool {
         let (word, bit) = place(index);
-        // Without a reference the word of a fresh block is zero.
+        // The word of a fresh block without references is zero.
         self.words[index].load(Ordering::Relaxed) == FRESH && self.free[word].load(Ordering::Relaxed) & bit != 0
     }
 
-    /// Gives back those of `blocks` that [`Frames::take_fresh`] took, with what is in them now.
+    /// Gives back those of `blocks` that [`Frames::take_fresh`] took, with their content as it is now.
     pub(crate) fn arrive(&self, blocks: Range<usize>, content: Content) {
         for block in blocks.map(|index| BlockId(index as u32)) {
             if self.words[block.index()].load(Ordering::SeqCst) == COMING {
@@ -371,8 +374,8 @@ impl Frames {
         sync::wake(&self.arrivals, i32::MAX as u32);
     }
 
-    /// Waits while memory is on its way for `block`, which takes no longer than to get it oneself, and leaves the block to be
-    /// had by whom it is meant for.
+    /// Waits while memory is on its way for `block`. To get memory for another block would take as long, and would take
+    /// that block from the entry that wants it.
     fn wait_for(&self, block: BlockId) {
         let Some(word) = self.words.get(block.index()) else { return };
         loop {
@@ -384,13 +387,13 @@ impl Frames {
         }
     }
 
-    /// Finds the block that `book` promised. The promised bit is set, but others may take and give theirs about while we look,
-    /// or the block is just being cleared for the stock: then it is waited for.
+    /// Finds the block that was promised. Its bit is set somewhere, but others may take and give back blocks
+    /// around it while we look, or it is just being cleared for the stock. Then this waits.
     fn take_one(&self, near: BlockId) -> BlockId {
         self.given_back.until(|| self.claim_from(near.index()).or_else(|| self.claim_from(0)))
     }
 
-    /// Takes the first block at `from` or after it that is free.
+    /// Takes the first free block at `from` or after it.
     fn claim_from(&self, mut from: usize) -> Option<BlockId> {
         while let Some(candidate) = self.next_free(from) {
             if self.claim(candidate) {
@@ -411,7 +414,7 @@ impl Frames {
         self.words[block.index()].store(ONE_REFERENCE | content.encode(), Ordering::Relaxed);
     }
 
-    /// Notes that all blocks have memory, which is zero, while none of them is held yet.
+    /// Notes that all blocks have memory, which is zero. Nobody may hold one yet.
     pub(crate) fn mark_all_zeroed(&self) {
         debug_assert_eq!(self.available(), self.len());
         self.words.iter().for_each(|word| word.store(CLEAN, Ordering::Relaxed));
@@ -422,21 +425,21 @@ impl Frames {
         self.fresh_count.store(0, Ordering::Relaxed);
     }
 
-    /// Number of holders.
+    /// The number of holders.
     ///
-    /// If this says one and the caller is a holder, all other holders' accesses have happened before.
+    /// If it is one and the caller is a holder, all accesses of earlier holders have happened before.
     pub(crate) fn references(&self, block: BlockId) -> u32 {
         self.words[block.index()].load(Ordering::Acquire) / ONE_REFERENCE
     }
 
-    /// Adds a holder. The caller must be one already, or know that one stays.
+    /// Adds a holder. The caller must be a holder, or know that one stays.
     pub(crate) fn add_reference(&self, block: BlockId) {
         let before = self.words[block.index()].fetch_add(ONE_REFERENCE, Ordering::Relaxed);
         debug_assert!(before >= ONE_REFERENCE, "a free block got a holder");
     }
 
-    /// Takes a holder away; the last one gives the block back to the pool with what is in it now, to whoever wants it or
-    /// reserved for the holder's entry. True if it was the last.
+    /// Drops a holder's reference. The last holder gives the block back to the pool with its content as it is now: to
+    /// anybody, or reserved for the holder's entry. True if this was the last.
     pub(crate) fn drop_reference(&self, block: BlockId, keep: Reserved) -> bool {
         let before = self.words[block.index()].fetch_sub(ONE_REFERENCE, Ordering::Release);
         debug_assert!(before >= ONE_REFERENCE, "a free block lost a holder");
@@ -445,7 +448,7 @@ impl Frames {
             self.note_change();
         }
         if was_last {
-            // All accesses of earlier holders happen before whatever the next one does with the block.
+            // Accesses of earlier holders happen before anything that the next holder does with the block.
             fence(Ordering::Acquire);
             self.set_free(block, Content::decode(before));
             match keep {
@@ -457,7 +460,7 @@ impl Frames {
         was_last
     }
 
-    /// Puts a block without references into the free list.
+    /// Puts a block without references back into the free list.
     fn set_free(&self, block: BlockId, content: Content) {
         let (word, bit) = place(block.index());
         match content {
@@ -475,8 +478,9 @@ impl Frames {
         self.summary[summary_word].fetch_or(summary_bit, Ordering::Release);
     }
 
-    /// Books up to `most` blocks, which may then be cleared out of the bitmap; nothing if there are not `least`.
-    fn book(&self, least: usize, most: usize) -> Option<usize> {
+    /// Promises up to `most` available blocks, whose bits the caller may then clear. `None` if there are fewer than
+    /// `least`.
+    fn promise(&self, least: usize, most: usize) -> Option<usize> {
         let mut seen = self.available.load(Ordering::SeqCst);
         loop {
             if seen < least {
@@ -490,8 +494,8 @@ impl Frames {
         }
     }
 
-    /// Tries until it works or fails while nobody took a run: those book more than they find neighbours, and give the rest
-    /// back in a moment.
+    /// Tries until it works, or fails while nobody was taking a run. Takers of runs are promised more
+    /// blocks than they find neighbours, and soon give the rest back.
     fn insist(&self, try_once: impl Fn() -> Option<usize>) -> Option<usize> {
         self.given_back.until(|| {
             let before = self.runs.load(Ordering::SeqCst);
@@ -501,7 +505,7 @@ impl Frames {
         })
     }
 
-    /// Takes exactly `block`, with one reference, if there is such a block and it is free.
+    /// Takes exactly `block`, with one reference, if it exists and is free.
     fn claim(&self, block: BlockId) -> bool {
         let (word, bit) = place(block.index());
         if self.free.get(word).is_none_or(|bits| bits.load(Ordering::Relaxed) & bit == 0) {
@@ -529,7 +533,7 @@ impl Frames {
         true
     }
 
-    /// Drops the hint that `word` has a free bit, unless one was set meanwhile.
+    /// Clears the hint that `word` has a free bit, unless one was set meanwhile.
     fn clear_summary(&self, word: usize) {
         let (summary_word, summary_bit) = place(word);
         self.summary[summary_word].fetch_and(!summary_bit, Ordering::AcqRel);
@@ -538,7 +542,7 @@ impl Frames {
         }
     }
 
-    /// The first free block at `from` or after it, as the bitmap stood when it was looked at.
+    /// The first free block at `from` or after it, as the bitmap stood at that moment.
     fn next_free(&self, from: usize) -> Option<BlockId> {
         if from >= self.len() {
             return None;

@@ -112,7 +112,7 @@ fn threads_never_share_a_block() {
     assert_eq!(frames.available(), 130);
 }
 
-/// Waits until a thread sleeps; false if it spins instead.
+/// Waits until a thread sleeps. False if it spins instead.
 fn falls_asleep(thread: i32) -> bool {
     loop {
         let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
@@ -126,7 +126,7 @@ fn falls_asleep(thread: i32) -> bool {
     }
 }
 
-/// Has `take` done by a thread that finds nothing until `give` is called, and must not keep the processor from who gives.
+/// Runs `take` on a thread that finds nothing until `give` is called, and checks that it sleeps instead of spinning.
 fn check_sleeps_until<T: Send>(take: impl FnOnce() -> T + Send, give: impl FnOnce()) -> T {
     let (say, thread) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
@@ -153,9 +153,9 @@ fn who_waits_for_a_block_that_is_being_cleared_sleeps() {
 #[test]
 fn who_waits_for_one_that_is_taking_a_run_sleeps() {
     let frames = Frames::new(4);
-    // A taker that has reserved all blocks, and finds no neighbours.
+    // Somebody takes a run, was promised all blocks, and finds no neighbours.
     frames.runs.fetch_add(1 << 32 | 1, Ordering::SeqCst);
-    assert_eq!(frames.book(4, 4), Some(4));
+    assert_eq!(frames.promise(4, 4), Some(4));
     let give = || {
         frames.runs.fetch_sub(1, Ordering::SeqCst);
         frames.given_back.ring();

@@ -1,11 +1,11 @@
-//! Who may hold blocks of a pool: its regions and snapshots, for whoever needs blocks back when none is free.
+//! All who may hold blocks of a pool: its regions and snapshots. Whoever finds no free block asks them for some.
 //!
 //! ```text
 //!   fault finds no block ─▶ Holders ─▶ each region: drop what is lazily freed, oldest first
 //!                                  ─▶ each fork and snapshot: let go of this block (revoke)
 //! ```
-//! The list is read by fault handlers, so it is guarded by a lock of ours, and its memory is got before that is taken:
-//! a thread that faulted inside `malloc` may be waiting for it.
+//! Fault handlers read the list, so its lock is one of ours. Its memory is got before the lock is taken: a thread that
+//! faulted inside `malloc` may be waiting for the lock.
 
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
@@ -16,38 +16,38 @@ use crate::sync::{RegionLock, SharedGuard, SignalsBlocked};
 use crate::table::transition::OnRevoke;
 use crate::units::{BlockId, EntryIndex};
 
-/// What is asked of a region or snapshot when blocks are short. Called from fault handlers that hold no other lock.
+/// What a region or snapshot is asked when blocks are short. The fault handler asks, too, and holds no other lock.
 pub(crate) trait Holder: Sync {
-    /// Which region this is, unless it is a snapshot: nothing is made from those.
+    /// Which region this is; `None` for a snapshot, since no block comes from one.
     fn id(&self) -> Option<RegionId>;
 
-    /// What ties it to the region that it was made from, if it was.
+    /// The tie of a fork or snapshot to its parent.
     fn parent(&self) -> Option<&Derived>;
 
-    /// What was lazily freed there, if that can be.
+    /// Its lazily freed blocks, if it can have some.
     fn lazy(&self) -> Option<&dyn LazyHolder> {
         None
     }
 
-    /// Whether it holds `block` at `index`, as far as can be seen without a lock.
+    /// Whether it holds `block` at `index`, as far as that can be seen without a lock.
     fn holds(&self, index: EntryIndex, block: BlockId) -> bool;
 
-    /// Lets go of `block` at `index`, which was borrowed. Whoever looks there from now on gets an error, or a copy if a block was
-    /// reserved for one and that is asked for too.
+    /// Lets go of `block` at `index`, which it has borrowed. An access there is an error from then on. If a block is
+    /// reserved for a copy and `ask` allows one, it makes the copy instead.
     fn let_go(&self, index: EntryIndex, block: BlockId, ask: Ask) -> LetGo;
 }
 
 /// How a holder may let go of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// Without it, unless one is reserved.
+    /// Only if no block is reserved for a copy.
     Revoke,
-    /// As above, or for a copy in the block that is reserved.
+    /// In any case, with a copy in the reserved block if there is one.
     RevokeOrCopy,
 }
 
 impl Ask {
-    /// Whether a holder that would have to do this is asked for it.
+    /// Whether a holder that needs to do `needed` is asked for it.
     pub(crate) fn is_met_by(self, needed: OnRevoke) -> bool {
         match needed {
             OnRevoke::Nothing => false,
@@ -66,22 +66,22 @@ pub(crate) enum LetGo {
 }
 
 impl LetGo {
-    /// This, if it was really done.
+    /// `self` if it was really done.
     pub(crate) fn if_done(self, is_done: bool) -> LetGo {
         if is_done { self } else { LetGo::No }
     }
 }
 
-/// What is asked of a region that may have lazily freed blocks.
+/// What a region is asked that may have lazily freed blocks.
 pub(crate) trait LazyHolder {
-    /// The `lazy_free` call since which the first of the blocks waits that may be dropped.
+    /// The `lazy_free` call since which the first of its droppable blocks waits.
     fn oldest_lazy(&self, what: Droppable) -> Option<u32>;
 
-    /// Drops what has waited since `until` or longer, about `bytes` of it or a little more, oldest first. Looks at no more
-    /// entries than `look`, and takes from it those that it has looked at; returns now and then, also before it is done.
+    /// Drops about `bytes` of what has waited since `until` or longer, oldest first. Looks at no more than `look`
+    /// entries, and subtracts those that it looked at. It may return before it is done.
     fn drop_lazy(&self, until: u32, bytes: usize, what: Droppable, look: &mut usize) -> Dropped;
 
-    /// Puts blocks that could not be dropped before back in line, if `changes` says that this may be different now. True if
+    /// Puts blocks that could not be dropped back in line, if `changes` says that this may be different now. True if
     /// there are any.
     fn recall_lazy(&self, changes: u64) -> bool;
 }
@@ -89,22 +89,22 @@ pub(crate) trait LazyHolder {
 /// What may be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Droppable {
-    /// What makes blocks available to others: whole blocks of regions that have no reservation.
+    /// Whole blocks of regions without a reservation: dropping them makes blocks available to others.
     Blocks,
-    /// All of it, pages of split blocks too.
+    /// All that is lazily freed, pages of split blocks too.
     Everything,
 }
 
 /// What was dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dropped {
-    /// Blocks given back to the pool.
+    /// Blocks that went back to the pool.
     pub(crate) blocks: usize,
-    /// Bytes, with those of pages in split blocks, which go back to the system at once.
+    /// Bytes, including pages of split blocks, which go back to the system at once.
     pub(crate) bytes: usize,
 }
 
-/// The list.
+/// The holders of one pool.
 pub(crate) struct Holders {
     lock: RegionLock,
     list: UnsafeCell<List<NonNull<dyn Holder>>>,
@@ -131,7 +131,7 @@ impl Holders {
         let mut larger = List::new_in(Own);
         loop {
             let alone = self.lock.exclusive();
-            // SAFETY: under the lock, exclusively.
+            // SAFETY: the lock is held exclusively.
             let list = unsafe { &mut *self.list.get() };
             let needed = list.len() + 1;
             if needed > list.capacity() && needed <= larger.capacity() {
@@ -147,11 +147,11 @@ impl Holders {
         }
     }
 
-    /// Removes a holder; nobody uses it any more when this returns.
+    /// Removes a holder. Nobody uses it any more when this returns.
     pub(crate) fn remove(&self, holder: &(dyn Holder + 'static)) {
         let _signals = SignalsBlocked::new();
         let _alone = self.lock.exclusive();
-        // SAFETY: under the lock, exclusively.
+        // SAFETY: the lock is held exclusively.
         let list = unsafe { &mut *self.list.get() };
         let address = ptr::from_ref(holder).addr();
         if let Some(at) = list.iter().position(|other| other.as_ptr().addr() == address) {
@@ -163,11 +163,12 @@ impl Holders {
         }
     }
 
-    /// Keeps holders from coming and going until the visit is over. The visitor may wait for windows and holders' locks, and holds
-    /// none before: a new holder keeps visitors out until those inside have left.
+    /// Keeps holders from coming and going until the visit is over. The visitor must hold no lock before. During the
+    /// visit it may wait for windows and for holders' locks. A new holder keeps visitors out until those inside have
+    /// left.
     pub(crate) fn visit(&self) -> Visit<'_> {
         let inside = self.lock.shared();
-        // SAFETY: under the lock, shared with other readers.
+        // SAFETY: the lock is held, shared with other readers.
         let family = Family(unsafe { &*self.list.get() });
         Visit { family, _inside: inside }
     }
@@ -190,8 +191,8 @@ impl<'a> Family<'a> {
         self.0.iter().map(|holder| unsafe { holder.as_ref() })
     }
 
-    /// Whether all holders of `block` at `index` but the region `id` come from that region, so that it may take the block
-    /// away from them. Takes time in proportion to the holders, for each that has the block.
+    /// Whether all holders of `block` at `index`, except the region `id`, come from that region, so that it may take
+    /// the block away from them. For each that has the block, this takes time in proportion to the number of holders.
     pub(crate) fn is_all_of(self, id: RegionId, index: EntryIndex, block: BlockId) -> bool {
         let mut others = self.members().filter(|holder| holder.id() != Some(id) && holder.holds(index, block));
         others.all(|holder| self.comes_from(holder, id))

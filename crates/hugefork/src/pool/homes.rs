@@ -1,4 +1,4 @@
-//! Ranges of a pool that regions would like to live in.
+//! Ranges of a pool in which regions would like their blocks.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use crate::ranges::Ranges;
 use crate::sync::SignalsBlocked;
 use crate::units::{BlockId, BlockSize, HUGE_PAGE};
 
-/// The ranges that are nobody's home.
+/// The ranges that are no region's home.
 pub(crate) struct Homes(Mutex<Ranges>);
 
 impl Homes {
@@ -21,17 +21,16 @@ impl Homes {
     }
 }
 
-/// A range of blocks that a region would like to live in, until this is dropped.
+/// A range of blocks where a region would like its blocks, set aside until this is dropped.
 pub(crate) struct Home {
     homes: Counted<Homes>,
     blocks: Range<usize>,
 }
 
 impl Home {
-    /// Sets a range of `count` neighbouring blocks aside as the place where a region would like its blocks, so that
-    /// neighbours in the region are neighbours in the pool and their mappings merge. A wish: the blocks in it may be
-    /// taken by others, and there may be no such range. Runs of small blocks start at 2 MiB boundaries where they do in the
-    /// region, so that a run of 2 MiB is mapped by one huge entry.
+    /// Sets a range of `count` neighbouring blocks aside as a region's home: its neighbours are then neighbours in the
+    /// pool, and their mappings merge. It is only a wish: others may take blocks in it, and there may be no such range.
+    /// Small blocks start at a 2 MiB boundary if they do so in the region, so that a huge page can map a run of 2 MiB.
     pub(crate) fn claim(homes: &Counted<Homes>, count: usize, size: BlockSize) -> Option<Home> {
         let _signals = SignalsBlocked::new();
         let blocks = homes.lock().take(count, (HUGE_PAGE / size.bytes()).max(1))?;

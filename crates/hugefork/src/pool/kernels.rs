@@ -1,7 +1,7 @@
-//! Which kernels a pool clears and copies with: measured once for the process, on memory of the first pool that has 8 MiB
-//! of it in huge pages, or pinned by the environment.
+//! Which kernels a pool clears and copies with. They are measured once in a process, on memory of the first pool that
+//! has 8 MiB of it in huge pages, or the environment names them.
 //!
-//! | variable | pins | example |
+//! | variable | names | example |
 //! |---|---|---|
 //! | `HUGEFORK_KERNEL` | clears, and copies if it can copy | `hybrid/avx512-nt`, `straight/rep` |
 //! | `HUGEFORK_WINDOW` | the window of hybrid kernels | `128KiB` |
@@ -19,22 +19,22 @@ use crate::terms::error::BuildError;
 /// Memory that calibration works on.
 pub(crate) const WORKED_ON: usize = 8 << 20;
 
-/// What was measured; kept for the process.
+/// What was measured. It is kept until the process ends.
 static CALIBRATION: OnceLock<Calibration> = OnceLock::new();
 
-/// What was measured, if it was yet.
+/// What was measured, if that has happened.
 pub(crate) fn calibration() -> Option<&'static Calibration> {
     CALIBRATION.get()
 }
 
-/// The kernels to use. If `memory` is given and nothing has been measured yet, obtains its first [`WORKED_ON`] bytes and
-/// measures there, some 7 ms; the bytes are zero again afterwards.
+/// The kernels to use. If `memory` is given and nothing is measured yet, this gets memory for its first [`WORKED_ON`]
+/// bytes and measures there, which takes some 7 ms. The bytes are zero again afterwards.
 pub(crate) fn choose<S: Sys>(memory: Option<&S>) -> Result<Kernels, BuildError> {
     let (kernel, window) = (pinned("HUGEFORK_KERNEL")?, pinned("HUGEFORK_WINDOW")?);
-    // Read first: a bad value is an error however the rest turns out, and a pinned kernel needs no measuring.
+    // This comes first: a bad value is an error in any case, and a kernel that is named needs no measuring.
     Kernels::pinned(kernel.as_deref(), window.as_deref(), Kernels::default_for_this_cpu()).map_err(setting)?;
     if let Some(memory) = memory.filter(|_| kernel.is_none() && CALIBRATION.get().is_none()) {
-        // Without memory for it the defaults serve as well.
+        // If there is no memory to measure on, the defaults serve as well.
         let _ = measure(memory);
     }
     let base = CALIBRATION.get().map_or_else(Kernels::default_for_this_cpu, Calibration::kernels);
@@ -48,9 +48,9 @@ fn measure<S: Sys>(memory: &S) -> Result<(), SystemError> {
         memory.make_huge(offset, STEP);
         memory.obtain(offset, STEP, 0)?;
     }
-    // SAFETY: the pool is being built: its memory is nobody's yet, page-aligned, and was just obtained.
+    // SAFETY: the pool is still being built, so nobody uses its memory, which is page-aligned and was just obtained.
     let calibration = unsafe { calibrate(memory.direct(), WORKED_ON, cpu_time) };
-    // The blocks count as fresh: zero as soon as they have memory.
+    // The blocks are marked fresh, so they must read as zeros.
     let kernel = calibration.kernels().clear(WORKED_ON, Use::Whole);
     // SAFETY: as above.
     unsafe { kernel.clear(memory.direct(), WORKED_ON, Target::Unknown) };

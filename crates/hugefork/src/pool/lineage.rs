@@ -1,11 +1,11 @@
-//! What the forks and snapshots of a region cost it: blocks that it has left and that they alone still hold.
+//! What the forks and snapshots of a region cost it: blocks that the region has left and that they alone still hold.
 //!
 //! ```text
 //!   region writes or discards a block that others hold   + 1
 //!   a fork or snapshot of it gives the last such up       − 1
 //!   its last fork or snapshot goes                        = 0
 //! ```
-//! The last line mends what forks of forks make inexact: their holders are not told apart.
+//! The last line corrects what forks of forks make inexact, because their holders are not told apart.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,22 +14,22 @@ use crate::own::Counted;
 use crate::sync;
 use crate::terms::options::OnLimit;
 
-/// How long a write that has to wait for room waits before it lets signals in and faults again.
+/// A write that has to wait for room waits so long before it lets signals be delivered and faults again.
 const MOMENT: Duration = Duration::from_millis(10);
 
 /// The account of one region.
 #[derive(Debug)]
 pub(crate) struct CowAccount {
-    /// Tells the region from all others that there ever were.
+    /// Tells the region from all others that ever lived.
     id: RegionId,
     blocks: AtomicUsize,
     derived: AtomicUsize,
-    /// Changes when `blocks` has gone down.
+    /// Changes when `blocks` goes down.
     eased: AtomicU32,
     waiting: AtomicU32,
 }
 
-/// Tells regions apart, for good.
+/// Tells regions apart; no value is given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegionId(u64);
 
@@ -59,17 +59,17 @@ impl CowAccount {
         self.id
     }
 
-    /// Blocks that forks and snapshots alone hold.
+    /// Blocks that only forks and snapshots hold.
     pub(crate) fn blocks(&self) -> usize {
         self.blocks.load(Ordering::Relaxed)
     }
 
-    /// The region has left a block to others.
+    /// Counts a block that the region has left to others.
     pub(crate) fn left(&self) {
         self.blocks.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until the account goes down, for a moment at most.
+    /// Waits until the count goes down, but only for a moment.
     pub(crate) fn wait_a_moment(&self) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         sync::wait_at_most(&self.eased, self.eased.load(Ordering::SeqCst), MOMENT);
@@ -85,11 +85,11 @@ impl CowAccount {
     }
 }
 
-/// A fork or snapshot's tie to the region that it was made from: its share in that region's account, and who its parent is.
+/// The tie of a fork or snapshot to its parent: its share in the parent's account, and which region the parent is.
 #[derive(Debug)]
 pub(crate) struct Derived {
     account: Counted<CowAccount>,
-    /// The region that it was made from, or, once that is gone, the one that *that* was made from; 0 if there is none left.
+    /// The parent or, once that is gone, the parent's parent; 0 if no ancestor is left.
     parent: AtomicU64,
 }
 
@@ -103,19 +103,19 @@ impl Derived {
         Derived { account: account.clone(), parent: AtomicU64::new(parent) }
     }
 
-    /// The last holder of some blocks has given them up.
+    /// Counts blocks that their last holder has given up.
     pub(crate) fn freed(&self, count: usize) {
         if count > 0 {
             self.account.ease(|blocks| blocks.saturating_sub(count));
         }
     }
 
-    /// A fork or snapshot alone holds one more block.
+    /// Counts a block that only a fork or snapshot holds now.
     pub(crate) fn keeps_alone(&self) {
         self.account.left();
     }
 
-    /// The nearest region that it comes from and that still lives.
+    /// The nearest ancestor that still lives.
     pub(crate) fn parent(&self) -> Option<RegionId> {
         match self.parent.load(Ordering::Acquire) {
             0 => None,
@@ -123,13 +123,13 @@ impl Derived {
         }
     }
 
-    /// The region `gone`, which was made from `parent`, lives no more.
+    /// Takes `parent` in place of the region `gone`, whose parent it was.
     pub(crate) fn outlive(&self, gone: RegionId, parent: Option<RegionId>) {
         let parent = parent.map_or(0, |parent| parent.0);
         let _ = self.parent.compare_exchange(gone.0, parent, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Follows `source`, which this is a clone of, if its parent went before this one could be told. From now on it is.
+    /// Follows `source`, which this is a clone of, if its parent went before this one was in the list of holders.
     pub(crate) fn catch_up(&self, source: &Derived) {
         let seen = self.parent.load(Ordering::Acquire);
         let now = source.parent.load(Ordering::Acquire);

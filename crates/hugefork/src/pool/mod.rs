@@ -4,14 +4,14 @@
 //! |---|---|
 //! | `ahead`, `supply` | how much memory is got before it is needed, and the thread that gets it |
 //! | `core` | a pool's blocks and their memory, on any `Sys` |
-//! | `frames` | who holds each block, what is in it, which are free |
-//! | `holders` | regions and snapshots, for when blocks are short |
-//! | `homes` | where regions would like to live |
+//! | `frames` | how many hold each block, what is in it, which are free |
+//! | `holders` | regions and snapshots, which are asked when blocks are short |
+//! | `homes` | where regions would like their blocks |
 //! | `kernels` | which kernels clear and copy |
-//! | `lineage` | which region a fork or snapshot comes from, and what it costs that one |
-//! | `pressure` | giving memory back when the machine or the control group is short of it |
+//! | `lineage` | the parent of a fork or snapshot, and what that costs the parent |
+//! | `pressure` | gives memory back when the machine or the control group is short of it |
 //! | `reservation` | blocks that only certain entries may take |
-//! | `shortage` | reclaim, memory back to the system |
+//! | `shortage` | reclaim, and memory that goes back to the system |
 //! | `stock`, `zeroing` | how many blocks are kept zero, and the thread that clears them |
 //! | `worker` | the threads of a pool |
 

@@ -1,4 +1,4 @@
-//! The pressure watcher: memory back to the system when tasks wait for it.
+//! The pressure watcher gives memory back to the system when tasks wait for it.
 //!
 //! ```text
 //!                trigger of the pressure file           free blocks, then what was lazily freed,
@@ -9,16 +9,19 @@
 //!             ◀───────────────────────────────── └───────────── │look, 50 ms │
 //!                nobody waits any more                          └────────────┘
 //! ```
-//! What it watches is PSI, of the control group if it can, else of the machine: the kernel itself measures for how long
-//! tasks wait for memory, calls only when that is long, and looks only while some wait. `memory.events` of a control group would
-//! need no trigger, but its counters also rise when clean page cache is replaced at the limit, which a group full of it
-//! does all day, and nobody waits; and a group that is slowed down at `memory.high` shows in PSI too. `memory.pressure_level`
-//! is version 1 only.
+//! It watches PSI, of the control group if it can, or else of the machine. The kernel itself measures how long tasks
+//! wait for memory. It calls only when that is long, and looks only while some wait. The `memory.events` of a control
+//! group would need no trigger, but its counters also rise when clean page cache is replaced at the limit, though
+//! nobody waits. A group full of cache does that all day. A group that is slowed down at `memory.high` shows in PSI
+//! too. `memory.pressure_level` exists only in version 1.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+
+use thiserror::Error;
 
 use super::core::PoolCore;
 use super::holders::Droppable;
@@ -27,31 +30,32 @@ use crate::own::Counted;
 use crate::stats::counters::count;
 use crate::sys::SystemError;
 use crate::sys::linux::owner;
-use crate::sys::linux::pressure::{Ask, PressureFile, Signal};
+use crate::sys::linux::pressure::{Ask, PressureError, PressureFile, Signal};
 use crate::sys::linux::stderr::say;
 use crate::sys::{Merging, Sys};
 
 /// When memory counts as short, and how much a pool gives back at a time:
 /// [`PoolBuilder::reclaim_under_pressure`](crate::PoolBuilder::reclaim_under_pressure).
 ///
-/// A thread of the pool (`hugefork-press`, all signals blocked) sleeps until the kernel says that tasks waited for memory, by
-/// default for 150 ms within 2 s. It then gives back a step of memory, looks for 50 ms whether tasks still wait for as
-/// large a part of the time, and goes on until they do not or nothing is left. A step takes free blocks, and where they do not
-/// suffice drops what was [lazily freed](crate::Region::lazy_free), oldest first, except what is pinned or what a fork or
-/// snapshot shares.
+/// A thread of the pool (`hugefork-press`, all signals blocked) sleeps until the kernel says that tasks waited for
+/// memory, by default for 150 ms within 2 s. It then gives back a step of memory and looks for 50 ms whether tasks
+/// still wait for as large a part of the time. It goes on until they do not, or until nothing is left. A step takes
+/// free blocks. If they do not suffice, it drops what was [lazily freed](crate::Region::lazy_free), oldest first,
+/// except what is pinned or shared with a fork or snapshot.
 ///
 /// # What it costs
-/// * Nothing while nobody waits for memory: no timer, no wake-up. With `CAP_SYS_RESOURCE` the kernel has a thread of its
-///   own for it (`psimon`), asleep as well; without it is up to 2 s later.
-/// * A block whose memory was given back gets it again at its next first write, and the kernel clears it then. That holds
-///   for [`Commit::Upfront`](crate::Commit) and [`Reserve::Full`](crate::Reserve) as well: they can then find the machine out
-///   of memory.
-/// * Dropping the pool waits until the kernel has taken the trigger away, some 10 ms.
+/// * It costs nothing while nobody waits for memory: there is no timer and no wake-up. With `CAP_SYS_RESOURCE` the
+///   kernel has a thread of its own for it (`psimon`), which sleeps too; without it the kernel calls up to 2 s later.
+/// * A block whose memory was given back gets it again at its next first write, and the kernel clears it then. That
+///   holds for [`Commit::Upfront`](crate::Commit) and [`Reserve::Full`](crate::Reserve) too, which may then find the
+///   machine out of memory.
+/// * The drop of the pool waits until the kernel has removed the trigger, some 10 ms.
 ///
 /// # Where it looks
-/// At `memory.pressure` of the process's control group (version 2) as it is when the pool is built, so that a group at its
-/// limit gets memory back while the machine has plenty; if that cannot be opened for writing, as in containers that see it read-only,
-/// at `/proc/pressure/memory`, the whole machine. [`PressureWatch::file`] chooses another.
+/// It watches `memory.pressure` of the process's control group (version 2), as it is when the pool is built. So a group
+/// at its limit gets memory back while the machine has plenty. If that file cannot be opened for writing, as in
+/// containers that see it read-only, it watches `/proc/pressure/memory`, the whole machine. [`PressureWatch::file`]
+/// chooses another file.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -80,59 +84,80 @@ impl Default for PressureWatch {
 }
 
 impl PressureWatch {
-    /// Watches the process's control group, or else the machine.
+    /// Watches the process's control group or, if that is not possible, the machine.
     pub fn new() -> PressureWatch {
         PressureWatch::default()
     }
 
     /// Watches this PSI file: `memory.pressure` of any control group, such as the one that systemd names in
-    /// `MEMORY_PRESSURE_WATCH`, or `/proc/pressure/memory`. There is no other choice if it cannot be watched.
+    /// `MEMORY_PRESSURE_WATCH`, or `/proc/pressure/memory`. If it cannot be watched, nothing is.
     pub fn file(path: impl Into<PathBuf>) -> PressureWatch {
         PressureWatch { file: Some(path.into()), ..PressureWatch::default() }
     }
 
-    /// Memory is short when any task waited for it for `stall` within `window`; default 150 ms within 2 s. The kernel takes
-    /// windows of 0.5 to 10 s, from processes without `CAP_SYS_RESOURCE` only 2, 4, 6, 8 and 10 s, and tells once a window at most.
-    /// What it refuses is not watched.
+    /// Memory is short when any task waited for it for `stall` within `window`; by default 150 ms within 2 s. The
+    /// kernel takes windows of 0.5 to 10 s, but only 2, 4, 6, 8 and 10 s from processes without `CAP_SYS_RESOURCE`. It
+    /// calls at most once a window. If it refuses the values, nothing is watched.
     pub fn stall(mut self, stall: Duration, window: Duration) -> PressureWatch {
         (self.stall, self.window) = (stall, window);
         self
     }
 
-    /// Bytes that are given back before it looks again, rounded up to blocks, at least one; default 64 MiB.
+    /// How many bytes are given back before it looks again, rounded up to at least one block; by default 64 MiB.
     pub fn step(mut self, bytes: usize) -> PressureWatch {
         self.step = bytes.max(1);
         self
     }
 
-    /// Opens a trigger and closes it again: the file, or why there is none.
-    pub(crate) fn try_out(&self) -> Result<PathBuf, String> {
+    /// Opens a trigger and closes it again. Returns the file, or why there is none.
+    pub(crate) fn try_out(&self) -> Result<PathBuf, PressureError> {
         PressureFile::open(self.file.as_deref(), self.stall, self.window).map(|file| file.path)
     }
 }
 
-/// What watching for memory pressure came to.
+/// What the pressure watcher did.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let pressure = pool.stats().pressure;
+/// assert!(!pressure.running); // nobody has asked for it
+/// assert_eq!(pressure.bytes_reclaimed, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PressureStats {
-    /// Whether there is a thread that watches.
+    /// Whether a thread watches.
     pub running: bool,
     /// How often the kernel said that memory is short.
     pub events: u64,
     /// Bytes of lazily freed contents that were dropped.
     pub bytes_reclaimed: u64,
-    /// Bytes of free blocks, among them those that were dropped, whose memory went back to the system. What was
-    /// dropped of blocks that are lazily freed in part goes back without being counted here.
+    /// Bytes of free blocks whose memory went back to the system, including blocks that were dropped. The dropped pages
+    /// of split blocks go back too, but are not counted here.
     pub bytes_trimmed: u64,
 }
 
-/// [`PressureStats`], as they are counted.
+/// [`PressureStats`] while they are being counted.
 #[derive(Debug, Default)]
 struct Counters {
     running: AtomicBool,
     events: AtomicU64,
     bytes_reclaimed: AtomicU64,
     bytes_trimmed: AtomicU64,
+}
+
+/// Why a pool goes without a watcher.
+#[derive(Debug, Error)]
+pub(crate) enum NotWatched {
+    #[error("its hugetlb pages are set aside for it, and others cannot have them")]
+    SetAside,
+    #[error(transparent)]
+    NoFile(#[from] PressureError),
+    #[error("no thread for it: {0}")]
+    NoThread(io::Error),
 }
 
 /// The thread of one pool.
@@ -142,20 +167,20 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Starts it; the error says why there is none.
-    pub(crate) fn start<S: Sys>(core: &Counted<PoolCore<S>>, watch: &PressureWatch) -> Result<Watcher, String> {
+    /// Starts the thread. The error says why there is none.
+    pub(crate) fn start<S: Sys>(core: &Counted<PoolCore<S>>, watch: &PressureWatch) -> Result<Watcher, NotWatched> {
         if core.sys.merging() == Merging::Separate {
-            return Err("its hugetlb pages are set aside for it, and others cannot have them".to_owned());
+            return Err(NotWatched::SetAside);
         }
         let file = Arc::new(PressureFile::open(watch.file.as_deref(), watch.stall, watch.window)?);
         let counters = Arc::new(Counters { running: AtomicBool::new(true), ..Counters::default() });
         let work = {
-            // Of the pool no more than the core: its handles end this thread.
+            // The thread holds only the core of the pool: the pool's own handle ends it.
             let (core, file, counters, step) = (core.clone(), Arc::clone(&file), Arc::clone(&counters), watch.step);
             move || watch_for_pressure(&core, step, &counters, |ask| file.answer(ask))
         };
         let worker = Worker::start("hugefork-press", work, move || file.stop());
-        let worker = worker.map_err(|error| format!("no thread for it: {error}"))?;
+        let worker = worker.map_err(NotWatched::NoThread)?;
         Ok(Watcher { counters, _worker: worker })
     }
 
@@ -170,7 +195,7 @@ impl Watcher {
     }
 }
 
-/// Gives memory back, `step` bytes at a time, as `answer` says. The body of the thread.
+/// Gives memory back, `step` bytes at a time, as `answer` says. This is the body of the thread.
 fn watch_for_pressure<S: Sys>(
     core: &PoolCore<S>,
     step: usize,
@@ -189,7 +214,7 @@ fn watch_for_pressure<S: Sys>(
             Signal::Stop => break,
             Signal::Gone => {
                 say(format_args!(
-                    "pool `{}` watches memory pressure no more: its file is gone, with the control group",
+                    "pool `{}` no longer watches memory pressure: the file is gone, with its control group",
                     core.name
                 ));
                 break;
@@ -213,8 +238,9 @@ fn watch_for_pressure<S: Sys>(
 }
 
 impl<S: Sys> PoolCore<S> {
-    /// Gives about `step` bytes back to the system. Free blocks first: with them nothing is lost. Returns how many bytes
-    /// were given back or dropped; zero: there is nothing left. Where the system does not take them back nothing is dropped.
+    /// Gives about `step` bytes back to the system, free blocks first, because they hold nothing. Returns how many
+    /// bytes were given back or dropped; 0 if nothing is left. If the system does not take memory back, nothing is
+    /// dropped.
     fn relieve(&self, step: usize, counters: &Counters) -> Result<usize, SystemError> {
         let trim = |bytes: usize| {
             let trimmed = self.trim_some(bytes)?;
@@ -254,7 +280,7 @@ mod tests {
         Counted::new(PoolCore::new(mmu, "test".to_owned(), BlockSize::MIB_2, blocks, kernels, Stock::default()))
     }
 
-    /// A region of so many blocks, all of which begin with `value`.
+    /// A region of `blocks` blocks, each of which begins with `value`.
     fn region(pool: &Counted<PoolCore<SoftMmu>>, blocks: usize, value: u8) -> Soft {
         let space = RegionCore::zeros(pool, blocks * BLOCK, RegionOptions::new()).unwrap();
         (0..blocks).for_each(|block| write(&space, block * BLOCK, value));
@@ -267,7 +293,7 @@ mod tests {
         }
     }
 
-    /// How each block begins.
+    /// The first byte of each block.
     fn contents(space: &Soft) -> Vec<u8> {
         let load = |offset: usize| space.pool().sys.load(space.addresses.base() + offset).unwrap();
         (0..space.len()).step_by(BLOCK).map(load).collect()
@@ -277,7 +303,7 @@ mod tests {
         assert_eq!(space.lazy_free(0..space.len()).unwrap().freed, space.len());
     }
 
-    /// What the watcher asked, in the order of the answers; `between` runs before each answer.
+    /// What the watcher asked, in the order of the answers. `between` runs before each answer.
     fn watch(
         pool: &PoolCore<SoftMmu>,
         step: usize,
@@ -291,7 +317,7 @@ mod tests {
             asked.push(ask);
             answers[asked.len() - 1]
         });
-        assert_eq!(asked.len(), answers.len(), "it ends when it is told to, and not before");
+        assert_eq!(asked.len(), answers.len(), "it ends only when it is told to");
         assert!(!counters.running.load(Ordering::Relaxed));
         (asked, counters)
     }
@@ -338,7 +364,7 @@ mod tests {
                 space.lazy_free(0..BLOCK).unwrap();
             }
         });
-        // One step takes everything, the look after it finds nothing more to give; then the same again.
+        // One step takes everything, and the look after it finds nothing more to give. Then the same again.
         assert_eq!(asked, [WhenShort, StillShort, WhenShort, StillShort, WhenShort]);
         assert_eq!(counts(&counters), [2, 3 * BLOCK, 3 * BLOCK]);
         assert_eq!(contents(&space), [0, 0]);
@@ -352,7 +378,7 @@ mod tests {
         let space = region(&pool, 2, 1);
         lazy_free_all(&space);
         let (_, counters) = watch(&pool, BLOCK, &[Short, Enough, Stop], |_| {});
-        assert_eq!(counts(&counters), [1, 0, BLOCK], "a step that a free block suffices for");
+        assert_eq!(counts(&counters), [1, 0, BLOCK], "a free block is enough for this step");
         assert_eq!(contents(&space), [1, 1]);
         let (_, counters) = watch(&pool, BLOCK, &[Short, Enough, Stop], |_| {});
         assert_eq!(counts(&counters), [1, BLOCK, BLOCK]);

@@ -1,9 +1,10 @@
 //! Reservations: blocks of the pool that only certain entries may take.
 //!
-//! The rule: one bit of an entry says that a block is reserved for it, by number, not by name, and the pool counts as many out of what
-//! others may have. Who takes a block for such an entry uses the reservation up; who gives one back for an entry of a region that
-//! was promised all its blocks keeps it (region/store.rs). A snapshot has one for each block of its own, for the copies that it may
-//! have to make when its region needs a block back.
+//! The rule: one bit of an entry says that a block is reserved for it. No certain block is: the pool only takes the
+//! number of reservations off what others may have. Whoever takes a block for such an entry uses its reservation up. If
+//! the region was promised all its blocks, an entry that gives its block back keeps one reserved (region/store.rs). A
+//! snapshot has a reservation for each of its blocks, for the copies that it may have to make when its region needs a
+//! block back.
 
 use std::ops::Range;
 
@@ -16,12 +17,12 @@ use crate::terms::error::RegionError;
 use crate::terms::options::Reserve;
 use crate::units::EntryIndex;
 
-/// So many blocks that were reserved and that no entry has yet.
+/// Reservations that no entry has yet.
 #[must_use = "the pool counts them until an entry has them"]
 pub(crate) struct Unassigned(usize);
 
 impl Unassigned {
-    /// Gives one to each of those of `range` that is `due` and has none. Nobody else changes these entries.
+    /// Gives one to each entry of `range` that is `due` and has none. Nobody else may change these entries meanwhile.
     pub(crate) fn give_to<S: Sys>(
         self,
         pool: &PoolCore<S>,
@@ -36,7 +37,8 @@ impl Unassigned {
 }
 
 impl<S: Sys> PoolCore<S> {
-    /// Reserves blocks for `count` entries if that is asked for, dropping what is lazily freed if need be. Not in a fault.
+    /// Reserves blocks for `count` entries if `reserve` asks for that, and drops lazily freed blocks for it if
+    /// necessary. Not for faults.
     pub(crate) fn reserve(&self, reserve: Reserve, count: usize) -> Result<Unassigned, RegionError> {
         if reserve == Reserve::None {
             return Ok(Unassigned(0));
@@ -44,7 +46,7 @@ impl<S: Sys> PoolCore<S> {
         if self.try_to_reserve(count) {
             return Ok(Unassigned(count));
         }
-        // Allocates: not with signals blocked.
+        // The error allocates, so signals must not be blocked.
         Err(RegionError::NotReservable {
             pool: self.name.clone(),
             wanted: count,
@@ -63,7 +65,7 @@ impl<S: Sys> PoolCore<S> {
         true
     }
 
-    /// Gives up what the entries of a region or snapshot have that goes.
+    /// Gives up all reservations of a region or snapshot that goes.
     pub(crate) fn unreserve_all(&self, entries: &Entries) {
         self.frames.unreserve(entries.reserved());
     }

@@ -1,4 +1,4 @@
-//! Room in a pool that has none, and memory that it does not need: reclaim, trim.
+//! Reclaim makes room in a full pool, and trim gives memory that it does not need back to the system.
 //!
 //! ```text
 //!   drop_lazy   lazily freed blocks of all regions, oldest first ─▶ free blocks, of this pool still
@@ -12,38 +12,40 @@ use crate::sync::SignalsBlocked;
 use crate::sys::{Merging, Sys, SystemError};
 use crate::units::{BlockId, HUGE_PAGE};
 
-/// What a fault that finds no block drops at least, where there is as much: it is as quick as dropping one block, and the next
-/// faults find some.
+/// A fault that finds no block drops at least so much, if there is as much. It is as quick as dropping one block, and
+/// the next faults find room.
 const DROPPED_AT_ONCE: usize = 64 << 20;
 
-/// Entries that a fault looks at for that, at most: half a millisecond. If it has found none by then it lets signals in, and
-/// comes back.
+/// For that, a fault looks at so many entries at most, which takes half a millisecond. If it has found none by then, it
+/// lets signals be delivered and faults again.
 pub(crate) const LOOKED_AT_ONCE: usize = 64 << 10;
 
 /// What a search for lazily freed blocks came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Some were dropped.
+    /// Some blocks were dropped.
     Some,
     /// Nothing can be dropped.
     None,
-    /// Nothing could be dropped among those that were looked at; there are more.
+    /// None of the blocks that were looked at could be dropped, but there are more.
     LookAgain,
 }
 
-/// Free blocks are given back to the system in runs of at most this many bytes: faults that need one of them wait so long.
+/// Free blocks go back to the system in runs of at most so many bytes. A fault that needs one of them waits for its
+/// run.
 const TRIMMED_AT_ONCE: usize = 32 << 20;
 
 impl<S: Sys> PoolCore<S> {
-    /// Drops lazily freed blocks so that others can have them. For a fault handler that holds no lock, and for calls, with
-    /// signals blocked. Takes time in proportion to what is dropped, and to what others have let go of since the last time;
-    /// never more than [`LOOKED_AT_ONCE`] entries.
+    /// Drops lazily freed blocks so that others can have them. For a fault handler that holds no lock, and for calls
+    /// with signals blocked. It takes time in proportion to what is dropped, and to what others have let go of since
+    /// the last time, but looks at no more than [`LOOKED_AT_ONCE`] entries.
     pub(crate) fn drop_some_lazy(&self) -> Found {
         let mut look = LOOKED_AT_ONCE;
         self.look_for_lazy(&mut look)
     }
 
-    /// As [`PoolCore::drop_some_lazy`], looking at no more than `look` entries, from which those are taken that were looked at.
+    /// As [`PoolCore::drop_some_lazy`], but looks at no more than `look` entries, and subtracts those that it looked
+    /// at.
     pub(crate) fn look_for_lazy(&self, look: &mut usize) -> Found {
         let mut dropped = self.drop_in_line(DROPPED_AT_ONCE, Droppable::Blocks, look);
         if dropped.blocks == 0 && *look > 0 && self.recall_lazy(self.frames.changes()) {
@@ -56,17 +58,17 @@ impl<S: Sys> PoolCore<S> {
         }
     }
 
-    /// Drops what was lazily freed, oldest first, until `bytes` are reached or nothing is left. Takes time in proportion to
-    /// what is lazily freed.
+    /// Drops what was lazily freed, oldest first, until `bytes` are reached or nothing is left. It takes time in
+    /// proportion to what is lazily freed.
     pub(crate) fn drop_lazy(&self, bytes: usize, what: Droppable) -> Dropped {
-        // All is looked at, whether something has changed or not.
+        // This makes the search look at everything, whether something has changed or not.
         self.frames.note_change();
         self.recall_lazy(self.frames.changes());
         let mut look = usize::MAX;
         self.drop_in_line(bytes, what, &mut look)
     }
 
-    /// Drops what waits in line, that of the region first whose first window waits longest.
+    /// Drops what waits in line, beginning with the region whose first window has waited longest.
     fn drop_in_line(&self, bytes: usize, what: Droppable, look: &mut usize) -> Dropped {
         let mut done = Dropped::default();
         while done.bytes < bytes && *look > 0 {
@@ -92,7 +94,7 @@ impl<S: Sys> PoolCore<S> {
         recalled
     }
 
-    /// Since when the oldest region waits, and until when it is the oldest.
+    /// The call since which the oldest region waits, and the one until which it is the oldest.
     fn oldest_lazy(&self, what: Droppable) -> Option<(u32, u32)> {
         let mut oldest = None;
         for holder in self.holders.visit().family.members().filter_map(Holder::lazy) {
@@ -111,22 +113,22 @@ impl<S: Sys> PoolCore<S> {
         self.trim_some(usize::MAX)
     }
 
-    /// Gives the memory of free blocks back to the system until `bytes` are reached, or a little more; returns how many bytes.
-    /// hugetlb pages are set aside for the pool and stay: given back, they might be somebody else's when they are needed again.
+    /// Gives the memory of free blocks back to the system until `bytes` are reached, or a little more. Returns how many
+    /// bytes. hugetlb pages are set aside for the pool and stay: others might have them when the pool needs them again.
     pub(crate) fn trim_some(&self, bytes: usize) -> Result<usize, SystemError> {
         if self.sys.merging() == Merging::Separate {
             return Ok(0);
         }
         let _signals = SignalsBlocked::new();
-        // What is given back is not to be got again at once.
+        // The thread must not get back at once what is given back here.
         self.ahead.rest();
-        // Whole huge pages, or the kernel would have to split them.
+        // Only whole huge pages, so that the kernel does not have to split them.
         let grain = (HUGE_PAGE / self.block_size.bytes()).max(1);
         let most = self.block_size.count(TRIMMED_AT_ONCE.min(bytes)).max(grain);
         let wanted = bytes.div_ceil(self.block_size.bytes());
         let (blocks, mut next, mut trimmed) = (self.frames.len(), 0, 0);
         while next < blocks && trimmed < wanted {
-            // A run of free blocks that have memory, taken aside: nobody gets one meanwhile.
+            // A run of free blocks that have memory is taken out of the free list, so nobody gets one meanwhile.
             let mut end = next;
             while end < blocks && end - next < most && self.take_aside(end..(end + grain).min(blocks)) {
                 end = (end + grain).min(blocks);
@@ -148,7 +150,7 @@ impl<S: Sys> PoolCore<S> {
         Ok(self.block_size.len_of(trimmed))
     }
 
-    /// Takes all of these blocks out of the free list, if all are free and one of them has memory.
+    /// Takes these blocks out of the free list, if all of them are free and one has memory.
     fn take_aside(&self, blocks: core::ops::Range<usize>) -> bool {
         let id = |index: usize| BlockId(index as u32);
         let taken = blocks.clone().take_while(|&index| self.frames.take_aside(id(index))).count();
@@ -162,8 +164,8 @@ impl<S: Sys> PoolCore<S> {
         false
     }
 
-    /// Gives the memory of a block back to the system, of which parts have been already; the caller alone holds it, and it is shown
-    /// nowhere. It is marked fresh again. False if the kernel refuses: then nobody may have it.
+    /// Gives the memory of a block back to the system, after parts of it went before. Only the caller holds the block,
+    /// and it is shown nowhere. It is marked fresh again. False if the kernel refuses: then nobody may have the block.
     pub(crate) fn give_memory_back(&self, block: BlockId) -> bool {
         // SAFETY: what the caller says.
         let punched = unsafe { self.sys.punch(self.offset(block), self.block_size.bytes()) }.is_ok();

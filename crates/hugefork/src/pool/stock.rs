@@ -7,9 +7,9 @@
 //!   low  ┤·····╱    ╲·······     ╱            share of one CPU
 //!        └────┴──────┴──────────┴─────▶       asleep otherwise: no timer, woken when there is work
 //! ```
-//! A block that is being cleared is out of the free list but still counted as available. A fault that needs the very last
-//! block waits for it, no longer than the clear takes; the last few free blocks are left alone, so that this is rare where
-//! the thread, which gives way to all others, takes its time.
+//! A block that is being cleared is out of the free list but stays available. A fault that needs the very last block
+//! waits until it is clear. The thread gives way to all others and may take its time, so it leaves the last few free
+//! blocks alone, and such a wait is rare.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::frames::Frames;
 use super::worker::Nap;
 use crate::units::BlockSize;
 
-/// Free blocks that are for faults only.
+/// So many free blocks are left alone, for faults.
 const LEFT_ALONE: usize = 2;
 
 /// How many bytes of zeroed blocks a pool keeps ready, and what clearing them may cost.
@@ -39,33 +39,45 @@ pub struct ZeroedStock {
 }
 
 impl ZeroedStock {
-    /// Clears in the background when less than `low` bytes of free blocks are zero, until `high` bytes are or no used
-    /// block is free. Both are cut to the pool's capacity, and `low` to `high`. Uses at most a quarter of one CPU.
+    /// Clears in the background when less than `low` bytes of free blocks are zero, until `high` bytes are, or until no
+    /// used block is free. Both are cut to the pool's capacity, and `low` to `high`. It uses at most a quarter of one
+    /// CPU.
     pub fn keep(low: usize, high: usize) -> ZeroedStock {
         ZeroedStock { low, high, cpu_percent: 25 }
     }
 
-    /// The share of one CPU that clearing may take, 1 to 100 per cent; anything else is cut to that. Whatever it is, the
-    /// thread runs only while nothing else wants the CPU (`SCHED_IDLE`).
+    /// The share of one CPU that clearing may take, cut to 1 to 100 per cent. In any case the thread runs only while
+    /// nothing else wants the CPU (`SCHED_IDLE`).
     pub fn cpu_percent(mut self, percent: u32) -> ZeroedStock {
         self.cpu_percent = percent.clamp(1, 100);
         self
     }
 }
 
-/// What a pool's background zeroing came to.
+/// What a pool's background zeroing did.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use hugefork::{Pool, ZeroedStock};
+/// let stock = ZeroedStock::keep(4 << 20, 8 << 20);
+/// let pool = Pool::builder().capacity(16 << 20).zeroed_stock(stock).build()?;
+/// let stock = pool.stats().stock;
+/// println!("{} blocks cleared in {:?}", stock.blocks, stock.time);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StockStats {
-    /// Whether there is a thread for it.
+    /// Whether a thread does it.
     pub running: bool,
-    /// Blocks that it cleared.
+    /// Blocks that the thread cleared.
     pub blocks: u64,
-    /// CPU time that it spent clearing them.
+    /// CPU time that the thread spent on clearing.
     pub time: Duration,
 }
 
-/// The part that faults and releases see. Zero blocks to keep: there is no thread, and nothing is ever woken.
+/// What faults and releases see of it. If 0 blocks are to be kept, there is no thread, and nobody wakes one.
 #[derive(Debug, Default)]
 pub(crate) struct Stock {
     low: usize,
@@ -92,8 +104,8 @@ impl Stock {
         }
     }
 
-    /// Wakes the zeroing thread if there is work for it. After blocks came back or zeroed ones went: for the fault handler,
-    /// one load while the thread is awake or there is none.
+    /// Wakes the zeroing thread if it has work. The fault handler calls this when blocks came back or zeroed ones went.
+    /// It takes one load while the thread is awake, or if there is none.
     pub(crate) fn nudge(&self, frames: &Frames) {
         if self.nap.is_asleep() && self.is_low(frames) {
             self.nap.wake();
@@ -104,13 +116,13 @@ impl Stock {
         frames.zeroed() < self.low && may_take_used(frames)
     }
 
-    /// Whether clearing goes on, or begins.
+    /// Whether clearing begins or goes on.
     pub(super) fn is_filling(&self, frames: &Frames, was_filling: bool) -> bool {
         frames.zeroed() < if was_filling { self.high } else { self.low }
     }
 }
 
-/// Whether blocks are free that need clearing, beside those that are left alone.
+/// Whether there are free blocks that need clearing, besides those that are left alone.
 pub(super) fn may_take_used(frames: &Frames) -> bool {
     frames.used_and_free() > 0 && frames.free() > LEFT_ALONE
 }

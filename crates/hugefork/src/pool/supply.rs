@@ -12,23 +12,23 @@ use crate::stats::counters::count;
 use crate::sys::Sys;
 use crate::units::HUGE_PAGE;
 
-/// Got between two looks at what the machine has left.
+/// So much is got between two looks at what the machine can spare.
 const LOOK: usize = 32 << 20;
 
 /// What came of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Got {
-    /// So many blocks have memory now.
+    /// So many blocks have got memory.
     Blocks(usize),
-    /// There was no free fresh block.
+    /// No block was free and fresh.
     Nothing,
-    /// There was no memory, or none to spare.
+    /// The machine had no memory, or none to spare.
     Refused,
 }
 
 impl<S: Sys> PoolCore<S> {
-    /// Starts the thread if the pool is to get memory ahead. `spare` says how many bytes the machine can spare; it is asked on
-    /// the thread. Without a thread the pool works as if it were not to; the error says why there is none.
+    /// Starts the thread if the pool gets memory ahead. The thread asks `spare` how many bytes the machine can spare.
+    /// Without the thread the pool works as if it got nothing ahead; the error says why there is none.
     pub(crate) fn start_ahead(this: &Counted<Self>, spare: fn() -> usize) -> io::Result<Option<Worker>> {
         if this.ahead.most == 0 {
             return Ok(None);
@@ -40,7 +40,7 @@ impl<S: Sys> PoolCore<S> {
         Ok(Some(worker))
     }
 
-    /// Gets memory ahead until told to stop. The body of the thread.
+    /// Gets memory ahead until told to stop. This is the body of the thread.
     fn keep_ahead(&self, spare: fn() -> usize) {
         let ahead = &self.ahead;
         let (mut filling, mut spared) = (false, 0);
@@ -79,7 +79,7 @@ impl<S: Sys> PoolCore<S> {
         let started = self.sys.cpu_time();
         let taken = self.frames.take_fresh(piece.clone());
         if taken == 0 {
-            // Somebody was faster.
+            // Another thread was faster.
             return Got::Nothing;
         }
         self.make_huge(piece.start);
@@ -92,8 +92,8 @@ impl<S: Sys> PoolCore<S> {
         Got::Blocks(taken)
     }
 
-    /// Gets memory for those blocks of a piece that were taken out of the free list for that, and gives them back. False if
-    /// there was none.
+    /// Gets memory for those blocks of a piece that were taken out of the free list, and gives them back. False if
+    /// there was no memory.
     fn obtain_coming(&self, piece: Range<usize>) -> bool {
         let mut next = piece.start;
         while next < piece.end {
@@ -102,7 +102,7 @@ impl<S: Sys> PoolCore<S> {
             let end = (start..piece.end).find(|index| !is_coming(index)).unwrap_or(piece.end);
             if start < end {
                 let (from, to) = (self.block_size.len_of(start), self.block_size.len_of(end));
-                // In steps: no mapping of the process can be changed during each.
+                // It goes in steps, because no mapping of the process can be changed during one.
                 let mut steps = (from..to).step_by(HUGE_PAGE);
                 if steps.any(|at| self.sys.obtain(at, HUGE_PAGE.min(to - at), 0).is_err()) {
                     self.frames.arrive(start..piece.end, Content::Fresh);
@@ -115,7 +115,7 @@ impl<S: Sys> PoolCore<S> {
         true
     }
 
-    /// The next piece with free fresh blocks, in the direction in which blocks were taken last.
+    /// The next piece with free fresh blocks, in the direction in which blocks were last taken.
     fn next_piece(&self) -> Option<Range<usize>> {
         let (ahead, blocks) = (&self.ahead, self.frames.len());
         let size = self.piece_of(0).len();

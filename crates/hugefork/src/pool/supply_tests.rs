@@ -1,4 +1,4 @@
-//! How blocks come to their memory, at the fault and ahead of it, on the software MMU.
+//! How blocks get their memory, at the fault and ahead of it, on the software MMU.
 
 use hugefork_kernels::Kernels;
 
@@ -19,10 +19,10 @@ use crate::units::BlockSize;
 use crate::units::{BASE_PAGE, BlockId};
 
 const MIB: usize = 1 << 20;
-/// Enough for everything.
+/// The machine can spare any amount.
 const PLENTY: fn() -> usize = || usize::MAX;
 
-/// A pool of `pieces` times 2 MiB in blocks of `block` bytes, which gets `most` bytes ahead.
+/// A pool of `pieces` times 2 MiB in blocks of `block` bytes that gets at most `most` bytes ahead.
 fn pool(block: usize, pieces: usize, most: usize) -> Counted<PoolCore<SoftMmu>> {
     let size = BlockSize::new(block).unwrap();
     let mmu = SoftMmu::new(pieces * HUGE_PAGE, Merging::Merge, 1000);
@@ -41,7 +41,7 @@ fn write(space: &RegionCore<SoftMmu>, offset: usize) {
     }
 }
 
-/// For each 2 MiB: has all of it memory, and is it one page?
+/// For each 2 MiB: whether all of it has memory, and whether it is one page.
 fn pieces(pool: &PoolCore<SoftMmu>) -> Vec<(bool, bool)> {
     let all = |at: usize| (at..at + HUGE_PAGE).step_by(BASE_PAGE).all(|page| pool.sys.memory_at(page).0);
     let bytes = pool.block_size.len_of(pool.frames.len());
@@ -131,7 +131,7 @@ fn what_was_obtained_before_a_failure_stays_known() {
     use Content::{Clean, Fresh};
     assert_eq!(contents(&pool), [Fresh, Fresh, Clean, Clean, Fresh, Fresh, Fresh, Fresh]);
     assert_eq!((pool.frames.zeroed(), pool.frames.fresh(), pool.frames.available()), (2, 6, 8));
-    // The next write takes what is there.
+    // The next write takes a block that is ready.
     let calls = pool.sys.calls(Call::Obtain);
     write(&region(&pool), 2 * HUGE_PAGE);
     assert_eq!(pool.sys.calls(Call::Obtain), calls);
@@ -166,7 +166,7 @@ fn what_was_trimmed_gets_huge_pages_again() {
     assert_eq!(pieces(&pool), [HUGE, NOTHING]);
 }
 
-/// Steps of the thread until it would sleep; the blocks that got memory.
+/// Runs the thread's steps until it would sleep. Returns how many blocks got memory.
 fn steps(pool: &PoolCore<SoftMmu>) -> usize {
     let mut got = 0;
     while pool.frames.ready() < pool.ahead.wanted() {
@@ -212,7 +212,7 @@ fn memory_comes_where_it_will_be_wanted_and_is_not_got_where_it_is_there() {
     write(&space, 28 * HUGE_PAGE + 4096);
     pool.get_one_ahead(usize::MAX);
     assert_eq!(has(), [27, 28, 29, 30].into_iter().chain(40..49).collect::<Vec<_>>());
-    // Blocks that come back have memory: a program that uses them again needs no other.
+    // Blocks that come back have memory, so a program that uses them again needs no more.
     (0..64).for_each(|block| write(&space, block * HUGE_PAGE));
     drop(space);
     let late = pool.ahead.stats().blocks_late;
@@ -260,14 +260,14 @@ fn a_block_that_memory_is_coming_for_is_waited_for() {
     assert_eq!((pool.frames.available(), pool.frames.fresh(), pool.frames.ready()), (8, 7, 0));
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| space.resolve(3 * HUGE_PAGE + 4096));
-        // Time to go wrong in; nothing depends on it.
+        // This gives it time to go wrong; the outcome does not depend on it.
         (0..10_000).for_each(|_| std::thread::yield_now());
         assert!(pool.obtain_coming(3..4));
         assert_eq!(writer.join().unwrap(), Ok(Resolution::DemandZero));
     });
     assert_eq!(space.table.get(crate::units::EntryIndex(3)).block(), Some(BlockId(3)), "where it merges");
     assert_eq!(pool.ahead.stats().blocks_late, 0);
-    // Nothing came: the fault gets it itself.
+    // Nothing has come, so the fault gets the memory itself.
     pool.frames.take_fresh(4..5);
     pool.sys.fail(Some((Call::Obtain, 0)));
     assert!(!pool.obtain_coming(4..5));

@@ -1,4 +1,4 @@
-//! The threads of a pool, and how they sleep: on a word, without a timer, until there is work.
+//! The threads of a pool. A thread sleeps on a word, without a timer, until there is work.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::sync::{self, SignalsBlocked};
 use crate::sys::linux::owner;
 
-/// A thread of a pool; told to end, and waited for, when this is dropped. In a `fork(2)` child, into which it did not come
-/// along, it is forgotten.
+/// A thread of a pool. Its drop tells the thread to end and waits for it. A `fork(2)` child does not have the thread,
+/// so it only forgets it.
 pub(crate) struct Worker {
     thread: Option<JoinHandle<()>>,
     tell_to_end: Box<dyn Fn() + Send + Sync>,
@@ -22,7 +22,7 @@ impl Worker {
         work: impl FnOnce() + Send + 'static,
         tell_to_end: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<Worker> {
-        // The thread inherits the mask: signals of the program are not for it.
+        // The thread inherits the signal mask, so the program's signals are not delivered to it.
         let _signals = SignalsBlocked::new();
         let thread = Builder::new().name(name.to_owned()).spawn(work)?;
         Ok(Worker { thread: Some(thread), tell_to_end: Box::new(tell_to_end) })
@@ -37,7 +37,7 @@ impl Drop for Worker {
             return;
         }
         (self.tell_to_end)();
-        // It does not panic; if it did, the pool is going away all the same.
+        // The thread does not panic. If it did, the pool would still have to go.
         let _ = thread.join();
     }
 }
@@ -47,7 +47,7 @@ impl Drop for Worker {
 pub(crate) struct Nap {
     /// 1 while the thread sleeps on this word.
     asleep: AtomicU32,
-    /// 1 when it is to end; also the word that it pauses on.
+    /// 1 when the thread has to end. This is also the word that it pauses on.
     stop: AtomicU32,
 }
 
@@ -64,12 +64,12 @@ impl Nap {
         sync::wake(&self.asleep, 1);
     }
 
-    /// Whether the thread is asleep: for the fault handler, after work may have come up.
+    /// Whether the thread is asleep. The fault handler asks after work has come up.
     pub(crate) fn is_asleep(&self) -> bool {
         self.asleep.load(Ordering::SeqCst) == 1
     }
 
-    /// Wakes the thread, if nobody else just did.
+    /// Wakes the thread, unless somebody else just did.
     pub(crate) fn wake(&self) {
         if self.asleep.swap(0, Ordering::SeqCst) == 1 {
             sync::wake(&self.asleep, 1);
@@ -79,7 +79,7 @@ impl Nap {
     /// Sleeps until it is woken or told to end, unless there is work now.
     pub(crate) fn sleep_unless(&self, is_work: impl FnOnce() -> bool) {
         self.asleep.store(1, Ordering::SeqCst);
-        // Whoever made work before the line above did not see us asleep.
+        // Whoever made work before the line above did not see this thread asleep.
         if is_work() || self.is_over() {
             self.asleep.store(0, Ordering::SeqCst);
             std::thread::yield_now();
@@ -88,7 +88,7 @@ impl Nap {
         }
     }
 
-    /// Sleeps for a time, or until it is told to end.
+    /// Sleeps for `time`, or until it is told to end.
     pub(crate) fn pause(&self, time: Duration) {
         sync::wait_at_most(&self.stop, 0, time);
     }

@@ -16,8 +16,8 @@ use crate::sys::Sys;
 use crate::units::BlockId;
 
 impl<S: Sys> PoolCore<S> {
-    /// Starts the zeroing thread if the pool is to keep a stock. `lower` is called on it first, to make it give way to others.
-    /// Without a thread the pool works as if it kept none; the error says why.
+    /// Starts the zeroing thread if the pool keeps a stock. The thread first calls `lower`, to give way to others.
+    /// Without the thread the pool works as if it kept none; the error says why there is none.
     pub(crate) fn start_stock(this: &Counted<Self>, lower: fn()) -> io::Result<Option<Worker>> {
         if this.stock.high == 0 {
             return Ok(None);
@@ -32,7 +32,7 @@ impl<S: Sys> PoolCore<S> {
         Ok(Some(worker))
     }
 
-    /// Clears used blocks until told to stop. The body of the thread.
+    /// Clears used blocks until told to stop. This is the body of the thread.
     fn keep_stock(&self) {
         let stock = &self.stock;
         let (mut filling, mut from) = (false, 0);
@@ -49,13 +49,13 @@ impl<S: Sys> PoolCore<S> {
         }
     }
 
-    /// Clears one block and pauses for as long as its share of the CPU asks.
+    /// Clears one block, and then pauses as its share of the CPU demands.
     fn clear_for_stock(&self, block: BlockId) {
         let stock = &self.stock;
         let (started, len) = (self.sys.cpu_time(), self.block_size.bytes());
-        // Past the cache: it is not known who will use the block, and when.
+        // Clears past the cache, because nobody knows who will use the block, and when.
         let kernel = self.kernels.clear(len, Use::Whole);
-        // SAFETY: the block was free and is ours until it is returned: mapped nowhere but in the direct map.
+        // SAFETY: the block was free and is ours until it is put back; it is mapped only in the direct map.
         unsafe { kernel.clear(self.direct(block), len, Target::Unknown) };
         self.frames.put_back(block, Content::Clean);
         let spent = self.sys.cpu_time().saturating_sub(started);

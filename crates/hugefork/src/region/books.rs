@@ -1,4 +1,4 @@
-//! The books of a region beside its table: what it was promised, what its forks and snapshots cost, what is lazily freed.
+//! What is counted of a region: its reservation, what its forks and snapshots cost, and what is lazily freed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,18 +7,18 @@ use crate::pool::lineage::{CowAccount, CowLimit, Derived};
 use crate::terms::options::{RegionOptions, Reserve};
 use crate::units::BlockSize;
 
-/// The books of one region.
+/// The counts of one region.
 pub(crate) struct Books {
     pub(crate) reserve: Reserve,
     pub(crate) limit: Option<CowLimit>,
     pub(crate) cow: Counted<CowAccount>,
-    /// Of a fork: its share in the account of its parent.
+    /// For a fork: its share in the account of its parent.
     pub(crate) parent: Option<Derived>,
-    /// Entries that are `Lazy`.
+    /// The number of `Lazy` entries.
     pub(crate) lazy_blocks: AtomicUsize,
-    /// Pages that are `Lazy` in entries that are `Split`.
+    /// The number of `Lazy` pages in `Split` entries.
     pub(crate) lazy_pages: AtomicUsize,
-    /// Entries that are `Revoked`.
+    /// The number of `Revoked` entries.
     pub(crate) revoked: AtomicUsize,
 }
 

@@ -1,12 +1,12 @@
-//! What a region is made of: addresses, the table of what they show, and the books.
+//! What a region is made of: addresses, the table of what they show, and the counts.
 //!
 //! ```text
 //! addresses   base ──────────────────────────────────────────▶ base + len
 //! table       | Zero | Private 8 | Private 9 | Shared 3 | Zero …
 //! mapped      | zeros|     blocks 8–9, rw    | block 3,r| zeros …      one mapping (VMA) each
 //! ```
-//! Invariant, outside of a lock: what the kernel maps at an entry is what its state says (table/entry.rs), except that after
-//! a failed write-protection a `Shared` entry may still be writable, held by this region alone.
+//! Invariant, while no lock is held: what the kernel maps at an entry is what its state says (table/entry.rs). One
+//! exception: after a failed write-protection, a `Shared` entry that this region holds alone may still be writable.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -46,7 +46,7 @@ pub(crate) struct RegionCore<S: Sys> {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// A region of `len` bytes, a multiple of the block size, that reads as zeros.
+    /// A region of `len` bytes that reads as zeros. `len` is a multiple of the block size.
     pub(crate) fn zeros(
         pool: &Counted<PoolCore<S>>,
         len: usize,
@@ -59,7 +59,7 @@ impl<S: Sys> RegionCore<S> {
         Ok(region)
     }
 
-    /// A region at these addresses, which nobody else knows yet.
+    /// A region at these addresses, which nobody else uses yet.
     pub(super) fn at(addresses: Addresses<S>, options: RegionOptions, parent: Option<Derived>) -> Fixed<Self> {
         let pool = addresses.pool.clone();
         let count = pool.block_size.count(addresses.len());
@@ -74,7 +74,7 @@ impl<S: Sys> RegionCore<S> {
             observer: OnceLock::new(),
             home: Settled::new(&pool, count),
         });
-        // SAFETY: it stays in place until it has been withdrawn, which removes it from the list.
+        // SAFETY: it stays in place until it is withdrawn, which removes it from the list.
         unsafe { pool.holders.add(&*region) };
         region
     }
@@ -113,7 +113,7 @@ impl<S: Sys> RegionCore<S> {
         Shown::of_region(self.pool(), &self.table)
     }
 
-    /// Where what is visible changes.
+    /// The addresses and entries where a transaction changes what is visible.
     pub(crate) fn site(&self) -> Site<'_, S> {
         Site {
             addresses: &self.addresses,
@@ -122,8 +122,8 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Who else holds the entry's block. Under the region lock `Alone` stays so, and the other may become so: only a holder can add one,
-    /// and the only way from this region is a snapshot.
+    /// Who else holds the entry's block. While the region lock is held, `Alone` stays true, since only a holder can add
+    /// another and this region does so only by a snapshot. The other value may become `Alone` at any time.
     #[inline]
     pub(crate) fn held(&self, entry: Entry) -> Held {
         match entry {
@@ -141,14 +141,15 @@ impl<S: Sys> RegionCore<S> {
         self.pool().frames.references(block) == 1
     }
 
-    /// Whether the block that holds byte `offset` was taken away. Waits for one who is just doing it.
+    /// Whether the block that holds byte `offset` was taken away. Waits if that is just being done.
     pub(crate) fn is_revoked_at(&self, offset: usize) -> bool {
         let index = EntryIndex(self.pool().block_size.count(offset));
         let _window = self.table.lock(index);
         self.table.get(index) == Entry::Revoked
     }
 
-    /// Gives back what an entry holds, once nothing is mapped any more. True if the block was the parent's and nobody else holds it.
+    /// Gives back what an entry holds, once nothing is mapped any more. True if the block was the parent's and this was
+    /// its last holder.
     fn let_go(&self, index: EntryIndex) -> bool {
         let (pool, entry) = (self.pool(), self.table.get(index));
         let Some(block) = entry.block() else { return false };
@@ -156,7 +157,7 @@ impl<S: Sys> RegionCore<S> {
             OnDrop::Nothing => return false,
             OnDrop::Release => true,
             OnDrop::ReleasePages => self.forget_pages(index, block),
-            // A guard that was forgotten: whoever uses this block's memory may still do so.
+            // A pin guard was forgotten, so somebody may still use the memory of this block.
             OnDrop::Leak => false,
         };
         if !may_reuse {
@@ -181,7 +182,7 @@ impl<S: Sys> Drop for RegionCore<S> {
             let freed = entries.filter(|&index| self.let_go(index)).count();
             self.books.parent.iter().for_each(|parent| parent.freed(freed));
         } else {
-            // Still mapped, perhaps: nobody may have these blocks again.
+            // The blocks may still be mapped, so nobody may get them again.
             pool.leak(entries.filter(|&index| self.table.get(index).block().is_some()).count());
         }
         pool.registry.retire(&self.counters);

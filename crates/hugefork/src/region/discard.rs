@@ -1,4 +1,4 @@
-//! `discard`: dropping contents at once.
+//! `discard` drops contents at once.
 
 use std::ops::Range;
 
@@ -12,18 +12,19 @@ use crate::terms::error::RegionError;
 use crate::terms::options::Reserve;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
-/// Bytes of windows that are held at once: one system call for each 2 GiB, so that writers to them wait for microseconds.
+/// So many bytes of windows are held at once: one system call for each 2 GiB, so that writers there wait for
+/// microseconds.
 const HELD_AT_ONCE: usize = 2 << 30;
 
 impl<S: Sys> RegionCore<S> {
-    /// Drops the contents of `range`, which reads as zeros from then on. Blocks wholly inside go back to the pool; of the
-    /// block at either end only the bytes in the range become zero.
+    /// Drops the contents of `range`, which then reads as zeros. Blocks that lie wholly inside go back to the pool. Of
+    /// the block at either end, only the bytes in the range become zero.
     pub(crate) fn discard(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.check(&range)?;
         let size = self.pool().block_size;
         let whole = size.count(range.start.next_multiple_of(size.bytes()))..size.count(range.end);
         if whole.is_empty() {
-            // At most two blocks, neither wholly inside.
+            // The range touches two blocks at most and covers neither.
             for index in self.touched(&range) {
                 let start = size.len_of(index);
                 self.zero_part(index, range.start.max(start) - start..range.end.min(start + size.bytes()) - start)?;
@@ -40,7 +41,7 @@ impl<S: Sys> RegionCore<S> {
         while next < whole.end {
             next = self.drop_some(next..whole.end).map_err(|reason| self.error(reason))?;
             if next < whole.end {
-                // Pinned: it becomes zero where it is.
+                // It is pinned, so it becomes zero where it is.
                 self.zero_part(next, 0..size.bytes())?;
                 next += 1;
             }
@@ -48,7 +49,7 @@ impl<S: Sys> RegionCore<S> {
         self.reserve_again(whole)
     }
 
-    /// Makes `bytes` of one block zero, copying it first if others hold it.
+    /// Makes `bytes` of one block zero. Copies the block first if others hold it.
     fn zero_part(&self, index: usize, bytes: Range<usize>) -> Result<(), RegionError> {
         let index = EntryIndex(index);
         while self.table.get(index) != Entry::Zero {
@@ -56,10 +57,10 @@ impl<S: Sys> RegionCore<S> {
             let _signals = SignalsBlocked::new();
             let _window = self.table.lock(index);
             let _publishing = self.lock.shared();
-            // A snapshot may share the block again as soon as it is writable: then once more.
+            // A snapshot may share the block again as soon as it is writable. Then the loop tries again.
             if let Entry::Private(block) = self.table.get(index) {
-                // SAFETY: the block is held by this region alone and stays so under the region lock; `bytes` lie
-                // within it. The program is told not to use the range meanwhile.
+                // SAFETY: this region alone holds the block, and the region lock keeps it so; `bytes` lie within it.
+                // The caller has promised not to use the range meanwhile.
                 unsafe { self.pool().direct(block).add(bytes.start).write_bytes(0, bytes.len()) };
                 return Ok(());
             }
@@ -67,15 +68,15 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Shows zeros in place of whole blocks, which go back to the pool, up to the first that has to become zero where it is. Returns
-    /// that one, or the end. One system call for each run of windows.
+    /// Shows zeros in place of whole blocks, which go back to the pool, up to the first block that has to become zero
+    /// where it is. Returns that one, or the end. Makes one system call for each run of windows.
     fn drop_some(&self, entries: Range<usize>) -> Result<usize, Unresolved> {
         let on = |index: usize| {
             let entry = self.table.get(EntryIndex(index));
             on_discard(entry.state(), self.pins.of(EntryIndex(index))).1
         };
         let mut next = entries.start;
-        // What lies before the first block that is there reads as zeros already.
+        // Entries before the first block read as zeros already.
         while let Some(first) = (next..entries.end).find(|&index| on(index) != OnDiscard::Nothing) {
             let windows = self.windows_from(first, entries.end);
             let most = self.table.entries_of(windows.clone()).end.min(entries.end);
@@ -94,7 +95,7 @@ impl<S: Sys> RegionCore<S> {
         Ok(entries.end)
     }
 
-    /// Windows from that of `entry` on, to that of `end - 1`, as many as may be held at once.
+    /// The windows from that of `entry` to that of `end - 1`, as many as may be held at once.
     fn windows_from(&self, entry: usize, end: usize) -> Range<usize> {
         let first = self.table.window(EntryIndex(entry));
         first..(self.table.window(EntryIndex(end - 1)) + 1).min(first + self.most_held())
@@ -105,7 +106,7 @@ impl<S: Sys> RegionCore<S> {
         (HELD_AT_ONCE / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1)
     }
 
-    /// Reserves blocks for never-written entries that have lost theirs since others hold what was there.
+    /// Reserves blocks again for zero entries that have lost their reservation because others held the block.
     fn reserve_again(&self, entries: Range<usize>) -> Result<(), RegionError> {
         let has_none = |index: EntryIndex| self.table.get(index) == Entry::Zero && !self.table.is_reserved(index);
         if self.books.reserve == Reserve::None {

@@ -1,15 +1,17 @@
-//! What a write to a block does, on any [`Sys`]: table/transition.rs says what is needed, and this does it.
+//! What a write to a block does, on any [`Sys`]: table/transition.rs says what is needed, and this file does it.
 //!
-//! The window lock is held throughout, so two faults on a block do the work once, and the block that is copied stays the
-//! entry's. The region lock is held, shared, while the entry is looked at and while the result is published, and not in between: a
-//! snapshot waits microseconds for us, not for a clear or copy. In between, a snapshot or `lazy_free` only changes entries that no
-//! fault is working on: `Private`, and those whose block this region alone holds.
+//! The fault holds the window lock throughout, so two faults on a block do the work once, and the entry keeps the block
+//! that is copied. It holds the region lock, shared, while it looks at the entry and while it publishes the result, but
+//! not in between. So a snapshot waits for microseconds, and not for a clear or copy. In between, a snapshot or
+//! `lazy_free` changes only entries in states that no fault works on: `Private`, and those whose block this region
+//! alone holds.
 //!
-//! Where the faults of a region are a stream (see `history`), the next blocks of it are prepared in the same fault (see `run`).
+//! If the faults of a region are a stream (see `history`), the same fault prepares its next blocks (see `run`).
 //!
-//! A fault that finds no block lets go of its lock and makes room (see `revoke`) before it tries once more.
+//! A fault that finds no block releases its locks, makes room (see `revoke`), and tries once more.
 //!
-//! Runs in the signal handler: no allocation, no panic, no lock but ours, a bounded stack.
+//! All of this runs in the signal handler: it does not allocate, does not panic, takes only our own locks, and uses a
+//! bounded stack.
 
 use core::ops::Range;
 
@@ -39,11 +41,11 @@ pub(crate) enum Resolution {
     Raced,
 }
 
-/// What follows a try to make a block writable.
+/// What comes after a try to make a block writable.
 enum Next {
     Again,
     Done,
-    /// Once signals have been let in.
+    /// Try again, once signals have been delivered.
     ComeBack,
 }
 
@@ -52,17 +54,17 @@ pub(super) struct Fault<'a, S: Sys> {
     pub(super) region: &'a RegionCore<S>,
     window: WindowsGuard<'a>,
     pub(super) index: EntryIndex,
-    /// The byte of the block that is touched next, if it is known.
+    /// The byte of the block that the program touches next, if that is known.
     target: Option<usize>,
     pub(super) outlook: Outlook,
-    /// Blocks that were taken for it and its neighbours, and the entry that the first of them is for.
+    /// The blocks that were taken for the run, and the entry that the first of them is for.
     taken: Taken,
     start: EntryIndex,
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Resolves a write to byte `offset` of the region. Where it is neither done nor failed it faults again, and signals are
-    /// delivered in between.
+    /// Resolves a write to byte `offset` of the region. If it has neither succeeded nor failed, the write faults again,
+    /// and signals are delivered in between.
     pub(crate) fn resolve(&self, offset: usize) -> Result<Resolution, Unresolved> {
         let size = self.pool().block_size;
         match self.make_writable(EntryIndex(size.count(offset)), Some(size.within(offset))) {
@@ -73,7 +75,7 @@ impl<S: Sys> RegionCore<S> {
         Ok(Resolution::Raced)
     }
 
-    /// Makes the block at `index` writable; `target` is the byte in it that is touched next, if known.
+    /// Makes the block at `index` writable; `target` is the byte in it that the program touches next, if that is known.
     pub(crate) fn make_writable(&self, index: EntryIndex, target: Option<usize>) -> Result<Resolution, Unresolved> {
         let mut limit = self.books.limit;
         loop {
@@ -86,7 +88,7 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// What follows a try: room is made, if that is what was missing, or the result is counted. Under no lock.
+    /// Makes room if the try found none, or else counts its result. The caller holds no lock.
     fn after(
         &self,
         index: EntryIndex,
@@ -109,7 +111,7 @@ impl<S: Sys> RegionCore<S> {
                 }
                 return Next::Again;
             }
-            // Not done and not failed: it comes back.
+            // It has neither succeeded nor failed: it faults again.
             Err(Unresolved::CowLimit(OnLimit::Stall) | Unresolved::NotYet) => return Next::Done,
             Err(
                 Unresolved::CowLimit(OnLimit::Fail)
@@ -123,7 +125,7 @@ impl<S: Sys> RegionCore<S> {
         Next::Done
     }
 
-    /// As [`RegionCore::make_writable`], with the room there is.
+    /// As [`RegionCore::make_writable`], without making room.
     fn try_to_make_writable(
         &self,
         index: EntryIndex,
@@ -153,7 +155,7 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Copies the block at `index`, which others hold, into the one that is reserved for it.
+    /// Copies the block at `index`, which others hold, into the block that is reserved for it.
     pub(super) fn copy_reserved(
         &self,
         index: EntryIndex,
@@ -176,7 +178,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         Fault { region, window, index, target, outlook, taken: Taken::NONE, start: index }
     }
 
-    /// First write: zeroed blocks for the entry and its never-written neighbours.
+    /// A first write: gives zeroed blocks to the entry and to its neighbours that are zero too.
     fn give_zeroed(&mut self) -> Result<Resolution, Unresolved> {
         let (_ahead, run) = self.unwritten();
         match self.take_zeroed(&run) {
@@ -185,7 +187,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         }
     }
 
-    /// Makes the block writable, which this region alone holds, and with it the neighbours of which that is true too.
+    /// Makes the block writable, which this region alone holds, together with neighbours in the same state.
     fn reuse(&self, publishing: &SharedGuard<'_>, entry: Entry) -> Result<Resolution, Unresolved> {
         let (region, locked) = (self.region, Locked::windows(&self.window, publishing));
         let (_ahead, run) = self.alike(entry);
@@ -194,7 +196,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         let allowed = region.site().reprotect(locked, bytes, Access::ReadWrite)?;
         let stored = match allowed.right() {
             Right::Granted => region.store(locked, Event::Write, run.clone(), |_, old| old.in_state(State::Private)),
-            // Some of it may be writable now, and no fault would tell of a write.
+            // Some of it may be writable now, where no fault would tell of a write.
             Right::Unknown => region.store(locked, Event::ProtectFailed, run.clone(), |_, old| {
                 old.in_state(on_protect_failed(old.state()))
             }),
@@ -207,7 +209,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         Ok(Resolution::Reused)
     }
 
-    /// Write to a block that is treated page by page and that this region alone holds.
+    /// A write to a split block that this region alone holds.
     fn write_page(&self, publishing: &SharedGuard<'_>) -> Result<Resolution, Unresolved> {
         let locked = Locked::windows(&self.window, publishing);
         if let Some(split) = self.region.split(self.index) {
@@ -216,7 +218,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         Ok(Resolution::Reused)
     }
 
-    /// Write to a block that others hold: a copy for this region alone.
+    /// A write to a block that others hold: makes a copy for this region alone.
     fn copy(&mut self, publishing: SharedGuard<'_>, limit: Option<CowLimit>) -> Result<Resolution, Unresolved> {
         self.check_limit(limit)?;
         let (_ahead, run) = self.held_by_others();
@@ -225,9 +227,9 @@ impl<'a, S: Sys> Fault<'a, S> {
 
     /// Copies blocks that others hold.
     ///
-    /// They were chosen under the region lock. A snapshot marks an entry as shared before it takes the right to write away, and until
-    /// that is done, and every processor knows, other threads still write to the block. Under the lock no snapshot is half done: what
-    /// others hold then is write-protected, and stays so under our window locks.
+    /// They were chosen under the region lock. A snapshot marks an entry as shared before it takes away the right to
+    /// write. Until every processor knows of that, other threads still write to the block. But under the region lock no
+    /// snapshot is half done: what others hold is write-protected then, and stays so under our window locks.
     fn copy_run(&mut self, publishing: SharedGuard<'_>, run: Range<usize>) -> Result<Resolution, Unresolved> {
         drop(publishing);
         match self.take_copies(&run) {
@@ -236,10 +238,10 @@ impl<'a, S: Sys> Fault<'a, S> {
         }
     }
 
-    // Each step is a function of its own, so that what it needs is off the stack when the deepest call is made: without
+    // Each step is a function of its own, so that its locals are off the stack when the deepest call is made: without
     // optimisation every local of a function stays there (tests/handler_stack.rs).
 
-    /// Whether this region lets its forks and snapshots cost it one more copy.
+    /// Checks that the forks and snapshots of this region may cost it one more copy.
     fn check_limit(&self, limit: Option<CowLimit>) -> Result<(), Unresolved> {
         let (table, cow) = (&self.region.table, &self.region.books.cow);
         match limit {
@@ -250,13 +252,13 @@ impl<'a, S: Sys> Fault<'a, S> {
         }
     }
 
-    /// Takes zeroed blocks for the entry and as much of `run` around it as there are neighbours free.
+    /// Takes zeroed blocks for the entry and for as much of `run` around it as has free neighbours.
     fn take_zeroed(&mut self, run: &Range<usize>) -> Result<(), Unresolved> {
         self.take(run, Wanted::Zeroed)?;
         self.zero()
     }
 
-    /// Likewise, and makes them copies of what the entries have.
+    /// As `take_zeroed`, but makes them copies of what the entries have.
     fn take_copies(&mut self, run: &Range<usize>) -> Result<(), Unresolved> {
         self.take(run, Wanted::Any)?;
         self.obtain_fresh()?;
@@ -265,7 +267,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         Ok(())
     }
 
-    /// Likewise, whatever is in them.
+    /// Takes blocks, whatever is in them.
     fn take(&mut self, run: &Range<usize>, wanted: Wanted) -> Result<(), Unresolved> {
         let (pool, index) = (self.region.pool(), self.index);
         let reserved = if self.region.table.is_reserved(index) { Reserved::Yes } else { Reserved::No };
@@ -279,7 +281,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         Ok(())
     }
 
-    /// Makes them read as zeros.
+    /// Makes the taken blocks read as zeros.
     fn zero(&self) -> Result<(), Unresolved> {
         let pool = self.region.pool();
         let touched = self.target.map(|byte| pool.block_size.len_of(self.index.0 - self.start.0) + byte);
@@ -290,7 +292,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         Ok(())
     }
 
-    /// Gets memory for those that have none.
+    /// Gets memory for those of the taken blocks that have none.
     fn obtain_fresh(&self) -> Result<(), Unresolved> {
         let pool = self.region.pool();
         for (fresh, content) in pool.runs_by_content(self.taken) {
@@ -303,7 +305,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         Ok(())
     }
 
-    /// Copies what the entries show into them.
+    /// Copies what the entries show into the taken blocks.
     fn copy_blocks(&self) {
         let (pool, outlook) = (self.region.pool(), self.outlook);
         let kernel = pool.kernels.copy(pool.block_size.bytes(), outlook.used).with_side(outlook.side);
@@ -313,8 +315,8 @@ impl<'a, S: Sys> Fault<'a, S> {
             let Some(old) = self.region.table.get(index).block() else { continue };
             let target = self.target.filter(|_| index == self.index);
             // SAFETY: both blocks lie in the direct map and are page-aligned. `new` is ours alone and mapped nowhere
-            // else. `old` is held by this entry, under its window lock, and was held by others too when the run was chosen,
-            // so it is write-protected wherever it is mapped, and nobody writes to it.
+            // else. This entry holds `old`, under its window lock. Others held it too when the run was chosen, so it is
+            // write-protected wherever it is mapped, and nobody writes to it.
             unsafe {
                 kernel.copy(
                     pool.direct(new),
@@ -326,7 +328,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         }
     }
 
-    /// Maps them, writable, and lets go of what was there; then the write is resolved.
+    /// Maps the taken blocks, writable, and lets go of the old ones. The write is resolved then.
     fn map(&self, resolved: Resolution) -> Result<Resolution, Unresolved> {
         let publishing = self.region.lock.shared();
         let locked = Locked::windows(&self.window, &publishing);
@@ -370,7 +372,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         count(&counters.bytes_copied, size.len_of(self.taken.count) as u64);
     }
 
-    /// Gives blocks back that could not be used, and passes the reason on.
+    /// Gives the taken blocks back, which could not be used, and returns the reason.
     fn returned(&self, reason: Unresolved) -> Unresolved {
         self.region.pool().give_back(self.taken);
         reason

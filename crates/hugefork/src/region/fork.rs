@@ -1,4 +1,4 @@
-//! A fork: a region that starts as a snapshot.
+//! A fork is a region that starts as a snapshot.
 
 use super::core::RegionCore;
 use crate::mapping::addresses::Addresses;
@@ -13,7 +13,7 @@ use crate::terms::options::RegionOptions;
 use crate::units::EntryIndex;
 
 impl<S: Sys> RegionCore<S> {
-    /// A region that shares the snapshot's blocks, whose references it takes over: the snapshot holds nothing afterwards.
+    /// Makes a region of the snapshot's blocks. It takes over the references, so the snapshot holds nothing afterwards.
     pub(crate) fn of_snapshot(
         frozen: &SnapshotCore<S>,
         options: RegionOptions,
@@ -30,7 +30,7 @@ impl<S: Sys> RegionCore<S> {
         reserved.give_to(pool, &region.table, 0..region.table.len(), |_| true);
         let signals = SignalsBlocked::new();
         let alone = frozen.lock.exclusive();
-        // The new region is a holder already: who wants a block back that is there waits until it is mapped.
+        // The new region is a holder already. Whoever wants one of its blocks back waits until they are mapped.
         let unmapped = region.lock.exclusive();
         frozen.check()?;
         for index in (0..frozen.entries.len()).map(EntryIndex) {
@@ -40,7 +40,7 @@ impl<S: Sys> RegionCore<S> {
             }
         }
         frozen.forget_all(Locked::alone(&alone));
-        // If that fails the new region goes, with the blocks, and with what may be mapped of them.
+        // If this fails, the new region goes, with its blocks and with whatever was mapped.
         let shown = region.addresses.show_frozen(&region.table);
         drop(unmapped);
         drop(alone);

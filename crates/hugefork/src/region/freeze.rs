@@ -1,15 +1,14 @@
-//! Freezing: the pause of a fork or snapshot.
+//! Freezing makes a snapshot: it is the pause of a fork or snapshot.
 //!
 //! ```text
 //!                freeze                     of_snapshot
 //!  RegionCore ─────────────▶ SnapshotCore ─────────────▶ RegionCore (a fork)
 //! ```
-//! Takes time in proportion to the number of blocks, some nanoseconds each, and one write-protection. Pinned blocks are
-//! copied, and the parts of split blocks that were dropped get memory again.
+//! It takes time in proportion to the number of blocks, some nanoseconds each, and one write-protection. Pinned blocks
+//! are copied, and the dropped pages of split blocks get memory again.
 //!
-//! The cut is consistent. A write that lands before its page is protected is in the blocks that the snapshot keeps. A thread
-//! whose write comes later waits in its fault until the lock is free, so nothing that it does afterwards can be in
-//! them either.
+//! The cut is consistent. A write that lands before its page is protected is in the blocks that the snapshot keeps. A
+//! thread that writes later waits in its fault until the lock is free, so none of its later writes is in them.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -30,7 +29,7 @@ use crate::terms::error::RegionError;
 use crate::units::EntryIndex;
 
 impl<S: Sys> RegionCore<S> {
-    /// What the region is at this moment.
+    /// Makes a snapshot of the region as it is now.
     pub(crate) fn freeze(&self) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
         loop {
             let frozen = SnapshotCore::empty(self.pool(), self.table.len(), Derived::of(&self.books.cow));
@@ -39,7 +38,7 @@ impl<S: Sys> RegionCore<S> {
                     frozen.keep_home(self.home.move_on(self.pool(), self.table.len()));
                     return Ok(frozen);
                 }
-                // Pinned blocks are copied: that takes blocks.
+                // Pinned blocks are copied, and the copies take blocks.
                 Err(RegionError::PoolFull { .. }) if self.drops_some_lazy() => {}
                 Err(error) => return Err(error),
             }
@@ -54,24 +53,25 @@ impl<S: Sys> RegionCore<S> {
     pub(crate) fn fill(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
         let pool = self.pool();
         let _signals = SignalsBlocked::new();
-        // Who wants a block back that is in there already waits until all are.
+        // Whoever wants a block of the snapshot back waits until it holds all of its blocks.
         let filling = frozen.lock.exclusive();
         let started = pool.sys.now();
         let alone = self.lock.exclusive();
         let mut mappings = 1;
         let filled = self.fill_locked(Locked::alone(&alone), frozen, &mut mappings);
         if filled.is_err() {
-            // Under the region lock: others take a block with two holders for write-protected, and copy it.
+            // This happens under the region lock: other faults take a block with two holders for write-protected, and
+            // copy it.
             frozen.let_go_of_all(Locked::alone(&filling));
         }
         if filled.is_err() || self.table.has_splits() || self.pins.are_used() {
-            // What was counted on the way does not hold there.
+            // The count that was made on the way is wrong then.
             mappings = 1 + self.shown().edges(0..self.table.len());
         }
         self.addresses.recount(self.addresses.mappings(), mappings);
         drop(alone);
         if let Err(reason) = filled {
-            // Naming the pool allocates: not under a lock.
+            // The lock is released first, since the error's text allocates.
             drop(filling);
             return Err(self.error(reason));
         }
@@ -116,14 +116,14 @@ impl<S: Sys> RegionCore<S> {
         if first > last {
             return Ok(());
         }
-        // On failure the entries stay `Shared` and `frozen` gives its references back: the next writes find a single
-        // reference and make their blocks writable again, whatever the kernel has left of the protection. That is also
-        // why what was `Shared` already is protected once more: it costs nothing where nothing changes.
+        // On failure the entries stay `Shared`, and `frozen` gives its references back. The next writes find a single
+        // reference and make their blocks writable again, whatever the kernel has left protected. For the same reason a
+        // `Shared` entry is protected once more: where nothing changes, that costs nothing.
         self.pins.runs_between(first..last + 1).try_for_each(|run| self.protect(locked, run))?;
         self.copy_pinned(frozen, first..last + 1)
     }
 
-    /// Takes the right to write to `entries` away. Their mappings are counted once all are done.
+    /// Takes away the right to write to `entries`. Their mappings are counted when all runs are done.
     fn protect(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
         let bytes = self.bytes_of(&entries);
         let protected = self.site().reprotect(locked, bytes, Access::Read)?;
@@ -135,8 +135,8 @@ impl<S: Sys> RegionCore<S> {
         Ok(protected.published(Recount::default())?)
     }
 
-    /// Gives pinned blocks to `frozen` as copies, after all other blocks were protected. So if a write is in the cut, every write
-    /// that happened before it is too, unless both went to pinned blocks.
+    /// Gives copies of pinned blocks to `frozen`, after all other blocks were protected. So if a write is in the cut,
+    /// every write that happened before it is too, unless both went to pinned blocks.
     fn copy_pinned(&self, frozen: &SnapshotCore<S>, entries: Range<usize>) -> Result<(), Unresolved> {
         if !self.pins.are_used() {
             return Ok(());

@@ -1,18 +1,18 @@
 //! What a region's recent faults say about the next ones.
 //!
-//! A program that writes memory from end to end faults at the first subpage of one block after the other, or, if it goes
-//! down, at the last. Such a stream is recognised at its third block. Its blocks are then prepared for being written as a
-//! whole, and a few of the next ones in the same fault: the signal, the mapping and the page walk cost 8 µs, a third of
-//! the clear.
+//! A program that writes memory from end to end faults at the first subpage of one block after another, or at the last
+//! one if it goes down. Such a stream is recognised at its third block. From then on its blocks are prepared for being
+//! written as a whole, and each fault also prepares a few of the next ones: the signal, the mapping and the page walk
+//! cost 8 µs, a third of the clear.
 //!
-//! A program that strides touches each block somewhere inside. Its direction still tells on which side of the target it
-//! goes on, and that is the side that the window covers.
+//! A program that strides touches each block somewhere inside. Its direction still tells on which side of the fault
+//! address it goes on, and the window covers that side.
 //!
 //! ```text
-//!   streams   [ next entry : 32 | down : 1 | length : 31 ] × 8     any number of threads, one stream each, in one region
+//!   streams   [ next entry : 32 | down : 1 | length : 31 ] × 8     any number of threads, a stream each
 //!   trend     [ last entry : 32 | down : 1 | steps : 31 ]
 //! ```
-//! Guesses only: entries are read and written without a lock, and a lost update costs a stream its head start.
+//! These are guesses, so entries are read and written without a lock; a lost update costs a stream its head start.
 
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
@@ -21,16 +21,16 @@ use hugefork_kernels::{Side, Use};
 use crate::terms::advice::Advice;
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
 
-/// Streams that are followed at once.
+/// So many streams are followed at once.
 const STREAMS: usize = 8;
 
-/// Faults after which a stream is believed.
+/// After so many faults a stream is believed.
 const BELIEVED: u32 = 2;
 
-/// Steps in one direction after which the next is taken to go there too: faults at random do so one time in 24.
+/// After so many steps in one direction, the next is expected to go there too. Random faults do so one time in 24.
 const TREND: u32 = 3;
 
-/// Blocks cleared or copied in one fault at most, the one that faulted among them.
+/// A fault clears or copies at most so many blocks, its own among them.
 pub(crate) const MOST: usize = 4;
 
 /// No entry has this index.
@@ -38,14 +38,14 @@ const NONE: u32 = u32::MAX;
 
 const DOWN: u32 = 1 << 31;
 
-/// Which way a program goes through its memory.
+/// The direction in which a program goes through its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Up,
     Down,
 }
 
-/// What is known of how a program writes to a region: what it says, and what its faults say.
+/// What is known of how a program writes to a region: its own advice, and what its faults show.
 #[derive(Debug, Default)]
 pub(crate) struct Habits {
     history: History,
@@ -53,7 +53,7 @@ pub(crate) struct Habits {
     advice: AtomicU8,
 }
 
-/// What the program is taken to do next.
+/// What the program is expected to do next.
 #[derive(Clone, Copy)]
 pub(crate) struct Outlook {
     pub(crate) used: Use,
@@ -62,12 +62,12 @@ pub(crate) struct Outlook {
 }
 
 impl Habits {
-    /// From now on the program's word goes before its faults.
+    /// From now on the advice of the program outweighs its faults.
     pub(crate) fn advise(&self, advice: Advice) {
         self.advice.store(advice as u8, Ordering::Relaxed);
     }
 
-    /// What a fault at byte `target` of the block at `index` says of the next ones.
+    /// What a fault at byte `target` of the block at `index` says about the next faults.
     pub(crate) fn outlook(&self, index: EntryIndex, target: Option<usize>, size: BlockSize) -> Outlook {
         let advice = Advice::from_u8(self.advice.load(Ordering::Relaxed));
         let stream = match advice {
@@ -90,7 +90,7 @@ impl Habits {
 #[derive(Debug)]
 struct History {
     streams: [AtomicU64; STREAMS],
-    /// Where the next stream is noted.
+    /// The place where the next new stream is noted.
     next: AtomicUsize,
     trend: AtomicU64,
 }
@@ -100,7 +100,7 @@ struct History {
 pub(crate) struct Stream {
     slot: usize,
     pub(crate) direction: Direction,
-    /// Faults of it so far, before this one.
+    /// The number of its faults before this one.
     length: u32,
 }
 
@@ -142,7 +142,7 @@ impl Default for History {
 
 impl History {
     /// The stream of a fault at byte `target` of the block at `index`, if it may be part of one. In blocks of one base
-    /// page every byte is at the beginning: there streams only go up.
+    /// page every byte is at the beginning, so streams there only go up.
     fn stream(&self, index: EntryIndex, target: usize, size: BlockSize) -> Option<Stream> {
         let direction = if target < BASE_PAGE {
             Direction::Up
@@ -171,7 +171,7 @@ impl History {
         self.streams[stream.slot].store(note.encode(), Ordering::Relaxed);
     }
 
-    /// Notes a fault at `index`. Returns on which side of its target the program is taken to go on.
+    /// Notes a fault at `index`. Returns the side of its target on which the program is expected to go on.
     fn side(&self, index: EntryIndex) -> Side {
         let (last, entry) = (Note::decode(self.trend.load(Ordering::Relaxed)), index.0 as u32);
         let direction = if entry >= last.entry { Direction::Up } else { Direction::Down };
@@ -190,13 +190,13 @@ impl History {
 }
 
 impl Stream {
-    /// Whether the program is taken to write whole blocks.
+    /// Whether the program is expected to write whole blocks.
     pub(crate) fn is_believed(self) -> bool {
         self.length >= BELIEVED
     }
 
-    /// Blocks to prepare beside the one that faulted, `most` in all: none until the stream is believed, then one, and more
-    /// as it goes on.
+    /// How many blocks to prepare besides the one that faulted, `most` in all. There are none until the stream is
+    /// believed, then one, and more as it goes on.
     pub(crate) fn ahead(self, most: usize) -> usize {
         if self.is_believed() { (1 << (self.length - BELIEVED + 1).min(9)).min(most) - 1 } else { 0 }
     }
@@ -210,7 +210,7 @@ mod tests {
     const FIRST: usize = 8;
     const LAST: usize = HUGE.bytes() - 8;
 
-    /// Faults at byte `target` of each of `indices`, as if one block at a time were prepared; the ahead of each.
+    /// Faults at byte `target` of each of `indices`, as if one block at a time were prepared. Returns `ahead` for each.
     fn run(history: &History, target: usize, indices: impl IntoIterator<Item = usize>) -> Vec<usize> {
         let ahead = |index| {
             let stream = history.stream(EntryIndex(index), target, HUGE).unwrap();

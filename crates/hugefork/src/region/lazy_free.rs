@@ -4,11 +4,12 @@
 //!   lazy_free ─▶ write-protect, mark ─▶ write: cancelled, nothing lost
 //!                                   └─▶ reclaim: dropped, reads as zeros
 //! ```
-//! There is no dirty bit to look at in user space. So marking takes the right to write away, and the write that
-//! follows faults and cancels (`fault`). What is `Lazy` has not been written since.
+//! User space has no dirty bit. So the mark takes away the right to write, and the next write faults and cancels
+//! (`fault`). A `Lazy` block has not been written to since it was marked.
 //!
-//! Whole blocks are marked under the region lock alone, exclusively, as a snapshot is taken: one write-protection and one pass. What
-//! is in between and cannot be freed has no right to lose; pinned blocks and what was taken away are left out of every call.
+//! Whole blocks are marked under the region lock alone, held exclusively, as for a snapshot: one write-protection and
+//! one pass. The call may cover entries that cannot be freed if they have no right to lose; it leaves out pinned and
+//! revoked ones.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -28,23 +29,23 @@ use crate::table::{Entry, Locked, State};
 use crate::terms::error::RegionError;
 use crate::units::{BASE_PAGE, EntryIndex};
 
-/// What [`Region::lazy_free`](crate::Region::lazy_free) came to, in bytes; together they are the range.
+/// What [`Region::lazy_free`](crate::Region::lazy_free) did, in bytes. The fields add up to the range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LazyFreed {
     /// Lazily freed now.
     pub freed: usize,
-    /// Nothing to do: never written, dropped, or lazily freed already.
+    /// There was nothing to do: never written, dropped, or lazily freed already.
     pub already: usize,
-    /// Skipped: a fork or snapshot holds the block too. Once that is gone, a second call takes it.
+    /// Skipped: a fork or snapshot holds the block too. Once that is gone, a second call frees it.
     pub shared: usize,
-    /// Skipped: pinned. Once the pin has gone, a second call takes it.
+    /// Skipped: pinned. Once the pin is gone, a second call frees it.
     pub pinned: usize,
-    /// Skipped: part of a block that cannot be split, since it is on hugetlb.
+    /// Skipped: part of a block that cannot be split, because it is on hugetlb.
     pub indivisible: usize,
-    /// Skipped: taken away by the region that this one was forked from.
+    /// Skipped: the parent took the block away.
     pub revoked: usize,
-    /// Skipped: the ends of the range that are no whole base page.
+    /// Skipped: the ends of the range that do not fill a base page.
     pub unaligned: usize,
 }
 
@@ -72,11 +73,11 @@ impl<S: Sys> RegionCore<S> {
         let pages = whole(&range, BASE_PAGE);
         let size = self.pool().block_size;
         let blocks = whole(&pages, size.bytes());
-        // Zero is no mark.
+        // The mark 0 means that nothing waits.
         let mark = self.pool().marks.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
         let freed = LazyFreed { unaligned: range.len() - pages.len(), ..LazyFreed::default() };
         let mut freeing = Freeing { region: self, mark, freed };
-        // The blocks at either end, if they are partly inside, and what lies between.
+        // The blocks at both ends, if they are partly inside. The whole blocks lie between them.
         let (before, after) =
             if blocks.is_empty() { (pages.clone(), 0..0) } else { (pages.start..blocks.start, blocks.end..pages.end) };
         freeing.parts(before)?;
@@ -87,8 +88,9 @@ impl<S: Sys> RegionCore<S> {
         Ok(freeing.freed)
     }
 
-    /// Takes the permission to drop back, for all blocks and pages in `range`: as if each had been written to. Returns how
-    /// many bytes that were. Blocks that are partly inside and lazily freed as a whole are taken back as a whole.
+    /// Cancels lazy free for all blocks and pages in `range`, as if each had been written to. Returns how many bytes
+    /// that were. A block that is lazily freed as a whole is kept as a whole, even if only a part of it is in the
+    /// range.
     pub(crate) fn cancel_lazy_free(&self, range: Range<usize>) -> Result<usize, RegionError> {
         self.check(&range)?;
         let size = self.pool().block_size;
@@ -102,8 +104,9 @@ impl<S: Sys> RegionCore<S> {
         Ok(cancelled)
     }
 
-    /// Takes back all that was lazily freed and not dropped yet, for one who is about to hold the region's bytes exclusively:
-    /// until somebody lazily frees again, nothing of them changes. A look at two counters where there is nothing.
+    /// Cancels all lazy free whose contents are not dropped yet, for a caller that is about to hold the region's bytes
+    /// exclusively. The bytes cannot change then until `lazy_free` is called again. If there is nothing to cancel, this
+    /// only reads two counters.
     pub(crate) fn keep_all(&self) {
         if !self.books.has_lazy() {
             return;
@@ -114,15 +117,14 @@ impl<S: Sys> RegionCore<S> {
         count(&self.counters.bytes_cancelled, kept as u64);
     }
 
-    /// Takes back what is lazily freed of a block, as a whole, or of a part of one that is split; returns how many bytes that
-    /// were.
+    /// Cancels lazy free of a block as a whole, or of a part of it if it is split. Returns how many bytes that were.
     fn keep(&self, index: EntryIndex, part: Range<usize>) -> usize {
         let _signals = SignalsBlocked::new();
         let window = self.table.lock(index);
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
         match (on_cancel(entry.state()), self.split(index)) {
-            // Readable as before; the next write finds out whether anybody else holds it.
+            // It stays readable. The next write finds out whether anybody else holds it.
             ((next, OnCancel::Keep), _) => {
                 let locked = Locked::windows(&window, &publishing);
                 self.store(locked, Event::Cancel, index.0..index.0 + 1, |_, old| old.in_state(next));
@@ -139,7 +141,7 @@ impl<S: Sys> RegionCore<S> {
 /// One call of `lazy_free`.
 struct Freeing<'a, S: Sys> {
     region: &'a RegionCore<S>,
-    /// When it was, among all calls.
+    /// Its number among all calls.
     mark: u32,
     freed: LazyFreed,
 }
@@ -151,7 +153,7 @@ impl<S: Sys> Freeing<'_, S> {
         self.region.pool().frames.note_change();
     }
 
-    /// Whole blocks.
+    /// Frees whole blocks.
     fn blocks(&mut self, entries: Range<usize>) -> Result<(), Unresolved> {
         let region = self.region;
         let (first, last) = (EntryIndex(entries.start), EntryIndex(entries.end - 1));
@@ -166,7 +168,7 @@ impl<S: Sys> Freeing<'_, S> {
         result
     }
 
-    /// The runs that one write-protection may cover.
+    /// Splits `entries` into runs that one write-protection may cover.
     fn runs(&mut self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
         let region = self.region;
         if region.books.revoked.load(Ordering::Relaxed) == 0 && !region.pins.are_used() {
@@ -189,7 +191,7 @@ impl<S: Sys> Freeing<'_, S> {
         Ok(())
     }
 
-    /// What is to be done, pinned blocks being left out.
+    /// What an entry needs. Pinned blocks are left out.
     fn on(&self, entry: Entry) -> (State, OnLazyFree) {
         on_lazy_free(entry.state(), self.region.held(entry), Pinned::No)
     }
@@ -202,7 +204,7 @@ impl<S: Sys> Freeing<'_, S> {
         }
     }
 
-    /// Entries that one write-protection may cover: one system call, one pass.
+    /// Frees entries that one write-protection covers: one system call and one pass.
     fn run(&mut self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
         let region = self.region;
         let is_freed = |index: &usize| !matches!(self.on(region.table.get(EntryIndex(*index))).1, OnLazyFree::Skip(_));
@@ -218,7 +220,8 @@ impl<S: Sys> Freeing<'_, S> {
         Ok(protected.published(region.store(locked, event, entries, |alike, entry| self.free(alike, entry, right)))?)
     }
 
-    /// What becomes of an entry whose block has lost the right to be written, if `right` says so, and of those like it.
+    /// What becomes of the entries `alike`, which begin with `entry`, after the write-protection. It worked if `right`
+    /// says so.
     fn free(&mut self, alike: Range<usize>, entry: Entry, right: Right) -> Entry {
         let size = self.region.pool().block_size;
         let bytes = size.len_of(alike.len());
@@ -238,7 +241,7 @@ impl<S: Sys> Freeing<'_, S> {
         }
     }
 
-    /// What becomes of a split entry of whose pages these have lost the right to be written.
+    /// What becomes of a split entry after the write-protection of these pages.
     fn free_pages(&mut self, index: EntryIndex, entry: Entry, pages: Range<usize>, right: Right) -> Entry {
         let Some(split) = entry.block().and_then(|block| self.region.pages_of(index, block)) else { return entry };
         let freed = split.free(pages.clone(), right);
@@ -253,7 +256,7 @@ impl<S: Sys> Freeing<'_, S> {
         entry
     }
 
-    /// Parts of one block, or of two neighbours.
+    /// Frees parts of one block, or of two neighbours.
     fn parts(&mut self, bytes: Range<usize>) -> Result<(), RegionError> {
         let size = self.region.pool().block_size;
         for index in self.region.touched(&bytes) {
@@ -264,10 +267,10 @@ impl<S: Sys> Freeing<'_, S> {
         Ok(())
     }
 
-    /// Pages of one block.
+    /// Frees pages of one block.
     fn part(&mut self, index: EntryIndex, part: Range<usize>) -> Result<(), Unresolved> {
         let region = self.region;
-        // Before any lock: it allocates.
+        // This allocates, so it comes before any lock.
         region.prepare_split(index);
         let _signals = SignalsBlocked::new();
         let window = region.table.lock(index);
@@ -298,7 +301,7 @@ impl<S: Sys> Freeing<'_, S> {
     }
 }
 
-/// What of `range` is whole units; empty, at its start, if nothing is.
+/// The part of `range` that is whole units; empty, at its start, if there is none.
 fn whole(range: &Range<usize>, unit: usize) -> Range<usize> {
     let (start, end) = (range.start.next_multiple_of(unit), range.end / unit * unit);
     if start < end { start..end } else { range.start..range.start }

@@ -2,20 +2,20 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `books` | what is known of a region beside its table |
+//! | `books` | what is counted of a region |
 //! | `core` | what a region is made of |
-//! | `discard` | dropping contents at once |
+//! | `discard` | drops contents at once |
 //! | `fault` | what a write to a block does |
-//! | `fork` | a region made of a snapshot |
-//! | `freeze` | a snapshot made of a region |
+//! | `fork` | makes a region of a snapshot |
+//! | `freeze` | makes a snapshot of a region |
 //! | `history` | what recent faults say about the next ones |
 //! | `home` | where in the pool a region would like its blocks |
-//! | `lazy_free` | permission to drop contents when memory is short, and taking it back |
+//! | `lazy_free` | permits the engine to drop contents when memory is short, and takes that back |
 //! | `pins` | blocks that stay where they are |
-//! | `populate` | making blocks writable before they are written to |
-//! | `reclaim` | dropping what was lazily freed |
-//! | `revoke` | taking a block away from forks and snapshots |
-//! | `run` | which neighbours a fault takes along |
+//! | `populate` | makes blocks writable before they are written to |
+//! | `reclaim` | drops what was lazily freed |
+//! | `revoke` | takes a block away from forks and snapshots |
+//! | `run` | which neighbours a fault treats together with its block |
 //! | `split` | blocks that are treated page by page |
 //! | `store` | what each change of an entry means for references, reservations and counts |
 //! | `unresolved` | why a write could not be resolved |

@@ -1,14 +1,14 @@
-//! Pins: blocks whose physical memory somebody uses behind the page table's back.
+//! Pins: blocks whose physical memory somebody uses without going through the page table.
 //!
-//! A pinned block is its region's alone, `Private`, and stays where it is, writable, at every moment:
+//! A pinned block is `Private` to its region at every moment: it stays where it is, and it stays writable.
 //!
 //! | operation | what becomes of a pinned block |
 //! |---|---|
-//! | fork, snapshot | get a copy of it at once instead of sharing it; the write-protection leaves it out |
-//! | `lazy_free` | skips it: what a pin's holder writes no fault sees, so a pin is a write that goes on |
+//! | fork, snapshot | get a copy of it at once; the write-protection leaves it out |
+//! | `lazy_free` | skips it: no fault sees what the holder of a pin writes, so its writes go on |
 //! | `discard` | sets it to zero where it is |
-//! | reclaim, splitting, revocation | never meet one: those are for blocks that are `Lazy` or `Borrowed` |
-//! | drop of the region | leaks it, if the guard was forgotten and so never ends: nobody is given the block again |
+//! | reclaim, split, revocation | never meet one: they work on `Lazy` and `Borrowed` blocks |
+//! | drop of the region | leaks it, if its guard was forgotten: nobody gets the block again |
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ use crate::terms::error::RegionError;
 use crate::units::EntryIndex;
 
 impl<S: Sys> RegionCore<S> {
-    /// Makes the blocks that `range` touches writable and pins them. All or none.
+    /// Makes the blocks that `range` touches writable and pins them. Pins all of them or none.
     pub(crate) fn pin(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.check(&range)?;
         let entries = self.touched(&range);
@@ -44,7 +44,7 @@ impl<S: Sys> RegionCore<S> {
             match on_pin(self.table.get(index).state()).1 {
                 OnPin::Count if self.pins.add(Locked::windows(&window, &publishing), index) => return Ok(()),
                 OnPin::Count => return Err(RegionError::TooManyPins),
-                // A snapshot has shared it meanwhile: once more.
+                // A snapshot has shared it meanwhile. The loop tries again.
                 OnPin::WriteFirst => {}
             }
         }

@@ -1,4 +1,4 @@
-//! Making blocks writable before they are written to: `populate`, `prepare_write`, and what other calls need first.
+//! Makes blocks writable before they are written to: `populate`, `prepare_write`, and what other calls need first.
 
 use std::ops::Range;
 
@@ -12,12 +12,12 @@ use crate::terms::options::OnLimit;
 use crate::units::EntryIndex;
 
 impl<S: Sys> RegionCore<S> {
-    /// Gives every never-written block in `range` its memory now.
+    /// Gives memory to every never-written block in `range`.
     pub(crate) fn populate(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.make_each_writable(range, |entry| entry == Entry::Zero)
     }
 
-    /// Makes every block in `range` writable now, so that no write to it faults until the next fork or snapshot.
+    /// Makes every block in `range` writable, so that no write to it faults until the next fork or snapshot.
     pub(crate) fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.make_each_writable(range, |entry| !matches!(entry, Entry::Private(_)))
     }
@@ -28,7 +28,7 @@ impl<S: Sys> RegionCore<S> {
         entries.try_for_each(|index| self.make_writable_patiently(index))
     }
 
-    /// Makes a block writable; waits where the region's limit says so, with signals let in.
+    /// Makes a block writable. If the region's limit says so, it waits, and signals are delivered meanwhile.
     pub(super) fn make_writable_patiently(&self, index: EntryIndex) -> Result<(), RegionError> {
         loop {
             let signals = SignalsBlocked::new();

@@ -1,7 +1,7 @@
-//! Reclaim: dropping what was lazily freed, in the order in which it was, for whoever is short of blocks or memory.
+//! Reclaim drops what was lazily freed, oldest first, when somebody is short of blocks or memory.
 //!
-//! Windows with something to drop wait in line (table/waiting.rs). Runs of blocks are dropped with one call. What others hold is set
-//! aside, still lazily freed.
+//! Windows with something to drop wait in line (table/waiting.rs). One call drops a run of blocks. Windows whose blocks
+//! others hold are set aside; their blocks stay lazily freed.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ impl<S: Sys> LazyHolder for RegionCore<S> {
         if keeps_its_blocks || !self.books.has_lazy() {
             return None;
         }
-        // Who has some in hand may be about to drop them.
+        // Another reclaim may have taken windows and be about to drop what is in them.
         let _looking = self.table.waiting.look();
         self.table.waiting.oldest()
     }
@@ -45,23 +45,23 @@ impl<S: Sys> LazyHolder for RegionCore<S> {
     }
 }
 
-/// One search through a region for what may be dropped.
+/// One search through a region for contents that may be dropped.
 struct Reclaim<'a, S: Sys> {
     region: &'a RegionCore<S>,
-    /// So many bytes are wanted.
+    /// How many bytes are wanted.
     bytes: usize,
     what: Droppable,
     dropped: Dropped,
 }
 
 impl<S: Sys> Reclaim<'_, S> {
-    /// No more windows than may be held at once, nor than will be needed or looked at.
+    /// The number of windows to take: as many as may be held at once, but no more than are needed or may be looked at.
     fn most_windows(&self, look: usize) -> usize {
         let needed = self.region.pool().block_size.count(self.bytes - self.dropped.bytes).min(look);
         (self.region.table.window(EntryIndex(needed)) + 1).min(self.region.most_held())
     }
 
-    /// Looks at windows that were taken out of the line, and drops what is lazily freed there.
+    /// Looks at windows that were taken out of the line, and drops what is lazily freed in them.
     fn windows(&mut self, windows: Range<usize>, look: &mut usize) {
         let table = &self.region.table;
         let held = table.lock_windows(windows.clone());
@@ -82,7 +82,7 @@ impl<S: Sys> Reclaim<'_, S> {
         self.line_up(windows, rest.start);
     }
 
-    /// The blocks at the start of `entries` that are dropped in one call, no more than are wanted.
+    /// The blocks at the start of `entries` that one call can drop, no more than are wanted.
     fn run_in(&self, entries: Range<usize>) -> Range<usize> {
         let wanted = (self.bytes - self.dropped.bytes).div_ceil(self.region.pool().block_size.bytes());
         let most = entries.end.min(entries.start.saturating_add(wanted));
@@ -93,7 +93,7 @@ impl<S: Sys> Reclaim<'_, S> {
         entries.start..end
     }
 
-    /// Puts windows back in line that were not looked at up to their end, and aside those of which something was left.
+    /// Puts windows back in line that were not looked at to their end, and sets those aside in which something is left.
     fn line_up(&self, windows: Range<usize>, looked_to: usize) {
         let table = &self.region.table;
         for window in windows.rev() {
@@ -123,7 +123,7 @@ impl<S: Sys> Reclaim<'_, S> {
         is_lazy || self.region.split(index).is_some_and(|split| split.pages.count(SplitPage::Lazy) > 0)
     }
 
-    /// Drops a run of blocks, unless that call cannot be made, which may be different the next time.
+    /// Drops a run of blocks. If the call cannot be made now, it may work the next time.
     fn run(&mut self, locked: Locked<'_>, entries: Range<usize>) {
         let (region, count_of) = (self.region, entries.len());
         match region.site().remap(locked, &entries, Shows::Zeros) {
@@ -134,7 +134,7 @@ impl<S: Sys> Reclaim<'_, S> {
         self.count_blocks(count_of);
     }
 
-    /// Drops the lazily freed pages of a split block; the block itself when none is left.
+    /// Drops the lazily freed pages of a split block, and the block itself when no page is left.
     fn split(&mut self, locked: Locked<'_>, index: EntryIndex) {
         let Some(split) = self.region.split(index).filter(|_| self.on(index) == OnReclaim::DropPages) else { return };
         let pages = split.pages;

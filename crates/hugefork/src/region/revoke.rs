@@ -1,4 +1,5 @@
-//! Revocation: taking a block away from forks and snapshots, so that the region that wrote it can go on when no block is free.
+//! Revocation takes a block away from forks and snapshots, so that the region that wrote it can go on when no block is
+//! free.
 //!
 //! ```text
 //!   fault: pool full ─▶ drop lazily freed blocks of all regions, oldest first ─▶ again
@@ -7,12 +8,14 @@
 //!                              copy it into what is reserved for them ─▶ again: held once, reused
 //!                  └ none of it ─▶ the write fails, loudly
 //! ```
-//! The rule: a region may take a block away from those who have it from there: forks and snapshots of it, and of those. That helps
-//! if nobody else has it, as it is with all that the region wrote itself, and with what its parent has left to it.
+//! The rule: a region may take a block away from those who have it from there: its forks and snapshots, and the forks
+//! and snapshots of those. That helps only if nobody else has the block. It always helps for what the region wrote
+//! itself, and for what its parent has left to it.
 //!
-//! All this happens after the fault has let go of its own lock, so that it may wait for any other. The window is locked again
-//! inside of the visit to the holders: a writer then waits for the windows of regions that were forked from its own, never
-//! the other way round. Who is asked is in this file for regions, and in snapshot/revoke.rs for snapshots.
+//! All this happens after the fault has released its own lock, so it may wait for any other. The window is locked again
+//! inside the visit to the holders. So a writer waits for the windows of regions that were forked from its own, and
+//! never the other way round. This file has what a region does when it is asked, snapshot/revoke.rs what a snapshot
+//! does.
 
 use std::sync::atomic::Ordering;
 
@@ -29,11 +32,12 @@ use crate::units::{BlockId, EntryIndex};
 /// What came of asking all holders of a block to let go of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asked {
-    /// Nobody was asked, since there is no need any more: the block is not shared, or one is reserved for the write.
+    /// Nobody was asked, because there is no need any more: the block is not shared, or a block is reserved for the
+    /// write.
     Changed,
-    /// Nobody was asked, since it would not help: somebody has the block from another region.
+    /// Nobody was asked, because it would not help: somebody has the block from another region.
     Strangers,
-    /// All were asked. So many have kept it, this region among them.
+    /// All were asked, and `holders` of them have kept it, this region included.
     Kept { block: BlockId, holders: u32 },
 }
 
@@ -62,7 +66,7 @@ impl<'a, S: Sys> Asking<'a, S> {
         Asking { region, index, ask, _window: window, asked, revoked: 0, copied: false }
     }
 
-    /// Asks one of them.
+    /// Asks one holder.
     fn ask(&mut self, holder: &dyn Holder) {
         let Asked::Kept { block, holders } = &mut self.asked else { return };
         if holder.id() != Some(self.region.books.cow.id()) {
@@ -77,7 +81,7 @@ impl<'a, S: Sys> Asking<'a, S> {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// After a write to `index` found no block: whether it may find one now, or need none.
+    /// Makes room after a write to `index` found no block. Says whether the write may find one now, or need none.
     pub(super) fn make_room(&self, index: EntryIndex) -> Found {
         match self.pool().drop_some_lazy() {
             Found::None => {}
@@ -87,16 +91,17 @@ impl<S: Sys> RegionCore<S> {
         if has_lost || self.may_have_changed(index, asked) { Found::Some } else { Found::None }
     }
 
-    /// Takes the block at `index` away from forks and snapshots without a reservation; true if anybody lost it.
+    /// Takes the block at `index` away from forks and snapshots without a reservation. True if anybody lost it.
     pub(crate) fn revoke_from_others(&self, index: EntryIndex) -> bool {
         self.ask_all(index, Ask::Revoke).1
     }
 
-    /// Asks the holders, under the window's lock, if others hold the block at `index` and all of them have it from here. Returns
-    /// what came of it, and whether anybody let go.
+    /// Asks the holders, under the window's lock, to let go of the block at `index`, if there are others and all of
+    /// them have it from here. Returns what came of it, and whether anybody let go.
     ///
-    /// In one visit: between two, holders come that would not be asked, and go that would be counted. The window is locked inside
-    /// of the visit: who adds a holder waits for all visits and lets no other begin, and one of those may be waiting for the window.
+    /// This is one visit: between two, a new holder would come that is not asked, or one would go that is counted. The
+    /// window is locked inside the visit: whoever adds a holder waits for all visits and lets no other begin, and one
+    /// of them may wait for the window.
     fn ask_all(&self, index: EntryIndex, ask: Ask) -> (Asked, bool) {
         let visit = self.pool().holders.visit();
         let mut asking = Asking::begin(self, index, ask, visit.family);
@@ -107,8 +112,8 @@ impl<S: Sys> RegionCore<S> {
         (asking.asked, asking.revoked > 0 || asking.copied)
     }
 
-    /// Whether a write to `index` that found no room may find some now: others have made it meanwhile, or the block has a
-    /// holder that was just coming or going and so was not asked.
+    /// Whether a write to `index` that found no room may find some now: others have made it meanwhile, or a holder was
+    /// just coming or going and so was not asked.
     fn may_have_changed(&self, index: EntryIndex, asked: Asked) -> bool {
         let pool = self.pool();
         if pool.frames.available() > 0 || self.table.is_reserved(index) {
@@ -120,7 +125,7 @@ impl<S: Sys> RegionCore<S> {
             _ if holders == 1 => true,
             Asked::Changed => true,
             Asked::Strangers => false,
-            // Those who have leaked a block are gone for good.
+            // Those who leaked the block will never let go of it.
             Asked::Kept { .. } if asked == Asked::Kept { block, holders } => false,
             Asked::Kept { .. } if pool.leaked.load(Ordering::Relaxed) > 0 => false,
             Asked::Kept { .. } => {
@@ -130,13 +135,13 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// The block at `index`, if others hold it too and a write there has no block reserved.
+    /// The block at `index`, if others hold it too and no block is reserved for a write there.
     fn lendable(&self, index: EntryIndex) -> Option<BlockId> {
         let block = self.table.get(index).block().filter(|block| !self.is_alone_with(*block))?;
         (!self.table.is_reserved(index)).then_some(block)
     }
 
-    /// What letting go of `block` at `index` would need.
+    /// What has to be done to let go of `block` at `index`.
     fn on_revoke(&self, index: EntryIndex, block: BlockId) -> OnRevoke {
         if index.0 >= self.table.len() {
             return OnRevoke::Nothing;
@@ -174,7 +179,7 @@ impl<S: Sys> Holder for RegionCore<S> {
     }
 
     fn let_go(&self, index: EntryIndex, block: BlockId, ask: Ask) -> LetGo {
-        // Looked at without the lock first: whoever has borrowed nothing here may be waiting for us.
+        // Looked at without the lock first: whoever has not borrowed this block may be waiting for us.
         if !ask.is_met_by(self.on_revoke(index, block)) {
             return LetGo::No;
         }

@@ -1,11 +1,11 @@
-//! Which neighbours a fault takes along.
+//! Which neighbours a fault treats together with its block.
 //!
-//! Blocks smaller than 2 MiB are taken, zeroed and mapped in runs of the neighbours that are in the same state, at most
-//! one window at a time: a mapping a block would use up `vm.max_map_count` within 256 MiB of 4 KiB blocks. Copies stay
-//! single while mappings are plentiful, since copying little is what small blocks are for.
+//! Blocks smaller than 2 MiB are taken, zeroed and mapped in runs of neighbours in the same state, one window at most.
+//! With a mapping for each block, 256 MiB of 4 KiB blocks would use up `vm.max_map_count`. Copies stay single while
+//! mappings are plentiful, because small blocks are there to copy little.
 //!
-//! Of a stream the next blocks are taken along. Their locks are only tried for, so no fault waits for another while it holds more
-//! than its own.
+//! In a stream, a fault also treats the next blocks. It only tries their locks, so no fault waits for another while it
+//! holds more than its own.
 
 use core::ops::Range;
 
@@ -16,13 +16,14 @@ use crate::table::transition::{OnWrite, on_write};
 use crate::table::{Entry, WindowsGuard};
 use crate::units::EntryIndex;
 
-/// Entries that are made writable in one fault at most, where that takes no clear or copy.
+/// At most so many entries become writable in one fault that needs no clear or copy.
 const MOST_REUSED: usize = 512;
 
-/// Small blocks are given in runs while at least this share of the pool stays free: below it every block counts.
+/// Small blocks are given in runs while at least one part in so many of the pool is free. Below that every block
+/// counts.
 const SCARCE: usize = 8;
 
-/// Entries that are treated in one fault, and the locks of those beside the one that faulted.
+/// The entries that one fault treats, and the locks of those besides the one that faulted.
 type Run<'a> = (WindowsGuard<'a>, Range<usize>);
 
 impl<'a, S: Sys> Fault<'a, S> {
@@ -38,7 +39,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         }
     }
 
-    /// The entries that a write to a shared block copies. Under the region lock.
+    /// The entries that a write to a shared block copies. The caller holds the region lock.
     pub(super) fn held_by_others(&self) -> Run<'a> {
         let region = self.region;
         if region.books.limit.is_some() {
@@ -46,7 +47,7 @@ impl<'a, S: Sys> Fault<'a, S> {
             return self.only();
         }
         let budget = region.pool().sys.budget();
-        // What is lazily freed is not worth a copy that nobody has asked for.
+        // A lazily freed block is not worth a copy that nobody has asked for.
         let is_held_by_others = |entry: Entry, _| match entry {
             Entry::Shared(block) | Entry::Borrowed(block) => !region.is_alone_with(block),
             Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => false,
@@ -60,8 +61,8 @@ impl<'a, S: Sys> Fault<'a, S> {
         }
     }
 
-    /// The entries that a write makes writable together with this one, which is `entry`: their blocks are neighbours and nobody
-    /// else holds them. Under the region lock.
+    /// The entries that a write makes writable together with this one, which is `entry`: their blocks are neighbours in
+    /// the pool, and nobody else holds them. The caller holds the region lock.
     pub(super) fn alike(&self, entry: Entry) -> Run<'a> {
         let (region, budget) = (self.region, self.region.pool().sys.budget());
         let is_lazy = |entry: Entry| matches!(entry, Entry::Lazy(_));
@@ -74,22 +75,22 @@ impl<'a, S: Sys> Fault<'a, S> {
         if region.pool().sys.merging() == Merging::Separate {
             self.only()
         } else if region.table.is_one_a_window() || (is_lazy(entry) && budget.fits(budget.limit() / 2)) {
-            // A write takes back what was lazily freed there and no more, but for streams, and until each such write takes
-            // one of the last mappings.
+            // A write cancels lazy free for its own block only, unless it is part of a stream or each such write would
+            // take one of the last mappings.
             self.onward(MOST_REUSED, is_alike)
         } else {
             self.around(is_alike)
         }
     }
 
-    /// This entry and no other.
+    /// Only this entry.
     fn only(&self) -> Run<'a> {
         (WindowsGuard::default(), self.index.0..self.index.0 + 1)
     }
 
-    /// This entry and the next ones of the stream it is part of, `most` in all, that `belongs` says are in the same state; it
-    /// is told how far from this one they are. Up to the end of the window, or, where each entry has a lock of its own, as
-    /// far as locks are to be had at once.
+    /// This entry and the next ones of its stream, `most` in all, for which `belongs` says that they are in the same
+    /// state. `belongs` is told their distance from this entry. The run ends with the window. If each entry has a lock
+    /// of its own, it ends where a lock is not free.
     fn onward(&self, most: usize, belongs: impl Fn(Entry, isize) -> bool) -> Run<'a> {
         let (table, index) = (&self.region.table, self.index);
         let mut run = index.0..index.0 + 1;
@@ -118,8 +119,8 @@ impl<'a, S: Sys> Fault<'a, S> {
         (table.kept(others), run)
     }
 
-    /// The entries around this one, in its window and without a gap, that `belongs` says belong to it; it is told how far
-    /// from this one they are.
+    /// The entries around this one, in its window and without a gap, for which `belongs` says that they belong to it.
+    /// `belongs` is told their distance from this entry.
     fn around(&self, belongs: impl Fn(Entry, isize) -> bool) -> Run<'a> {
         let (table, index) = (&self.region.table, self.index);
         let window = table.window_of(index);
@@ -136,16 +137,16 @@ impl<'a, S: Sys> Fault<'a, S> {
         (WindowsGuard::default(), run)
     }
 
-    /// Whether `other` may be given a block together with this entry: both have one reserved, or neither.
+    /// Whether `other` may get a block together with this entry: both have one reserved, or neither has.
     fn goes_along(&self, other: EntryIndex) -> bool {
         self.region.table.is_reserved(self.index) == self.region.table.is_reserved(other)
     }
 
-    /// Whether blocks may be given that nobody has asked for: an eighth of the pool is left for those who do.
+    /// Whether blocks may be given that nobody has asked for: an eighth of the pool is left for those who ask.
     fn leaves_enough(&self) -> bool {
         let region = self.region;
         if region.table.is_reserved(self.index) {
-            // Their own blocks, asked for or not.
+            // The blocks are reserved for these entries, whether they were asked for or not.
             return true;
         }
         if region.books.limit.is_some() {

@@ -1,4 +1,5 @@
-//! Blocks that are treated page by page, since a part of them was lazily freed: what table/split.rs says of a page is changed here.
+//! Blocks that are treated page by page, because a part of them was lazily freed. The states of pages that
+//! table/split.rs describes change here.
 //!
 //! A split block becomes whole again as soon as all of its pages are alike: writable, lazily freed, or dropped.
 
@@ -26,26 +27,26 @@ pub(super) struct SplitBlock<'a, S: Sys> {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// The block at `index` as a split one, if it is.
+    /// The block at `index`, if it is split.
     pub(super) fn split(&self, index: EntryIndex) -> Option<SplitBlock<'_, S>> {
         let entry = self.table.get(index);
         self.pages_of(index, entry.block().filter(|_| matches!(entry, Entry::Split(_)))?)
     }
 
-    /// The pages of `block`, which is or is about to be split.
+    /// The pages of `block`, which is split or is about to be.
     pub(super) fn pages_of(&self, index: EntryIndex, block: BlockId) -> Option<SplitBlock<'_, S>> {
         Some(SplitBlock { region: self, index, block, pages: self.table.split(index)? })
     }
 
-    /// Makes room for the pages of a block that may be about to be split. Allocates: under no lock.
+    /// Makes room for the pages of a block that may be about to be split. Allocates, so no lock may be held.
     pub(super) fn prepare_split(&self, index: EntryIndex) {
         if self.pool().sys.merging() == Merging::Merge {
             self.table.prepare_split(index, self.pool().block_size);
         }
     }
 
-    /// Before the block of a split entry goes: what was dropped of it is marked fresh again. False if it must not be
-    /// given to anybody.
+    /// Called before the block of a split entry goes. Its dropped pages are marked fresh again. False if nobody may get
+    /// the block.
     pub(super) fn forget_pages(&self, index: EntryIndex, block: BlockId) -> bool {
         let Some(pages) = self.table.split(index) else { return true };
         self.books.lazy_pages.fetch_sub(pages.count(SplitPage::Lazy), Ordering::Relaxed);
@@ -54,7 +55,7 @@ impl<S: Sys> RegionCore<S> {
 }
 
 impl<S: Sys> SplitBlock<'_, S> {
-    /// Changes what pages are, the entry staying what it is.
+    /// Changes the state of pages. The entry stays as it is.
     fn store_pages(&self, locked: Locked<'_>, pages: Range<usize>, now: SplitPage) -> Recount {
         self.region.store(locked, Event::Write, self.index.0..self.index.0 + 1, |_, entry| {
             self.set(pages.clone(), now);
@@ -67,7 +68,7 @@ impl<S: Sys> SplitBlock<'_, S> {
         start + pages.start * BASE_PAGE..start + pages.end * BASE_PAGE
     }
 
-    /// A write: to `page`, or to all of them if none is named.
+    /// Makes `page` writable, or all pages if none is named.
     pub(super) fn write(&self, locked: Locked<'_>, page: Option<usize>) -> Result<(), Unresolved> {
         let Some(page) = page else { return self.join(locked) };
         let was = self.pages.get(page);
@@ -88,12 +89,12 @@ impl<S: Sys> SplitBlock<'_, S> {
     /// Gives pages that have memory the right to be written.
     fn allow(&self, locked: Locked<'_>, pages: Range<usize>) -> Result<(), Unresolved> {
         let allowed = self.region.site().reprotect(locked, self.bytes(&pages), Access::ReadWrite)?;
-        // If that failed some of it may be writable all the same, and must not be dropped.
+        // After a failure some pages may be writable all the same, and must not be dropped.
         let now = if allowed.right() == Right::Granted { SplitPage::Writable } else { SplitPage::Readable };
         Ok(allowed.published(self.store_pages(locked, pages, now))?)
     }
 
-    /// Makes the block one again, writable, with memory for all of its pages.
+    /// Makes the block whole again: writable, with memory for all of its pages.
     pub(super) fn join(&self, locked: Locked<'_>) -> Result<(), Unresolved> {
         self.fill_all(locked, Access::ReadWrite)?;
         let all = 0..self.pages.len();
@@ -105,7 +106,7 @@ impl<S: Sys> SplitBlock<'_, S> {
         Ok(allowed.published(stored)?)
     }
 
-    /// Stores an entry that is whole in place of the split one.
+    /// Stores a whole entry in place of the split one.
     fn make_whole(&self, locked: Locked<'_>, event: Event, whole: Entry) -> Recount {
         self.region.store(locked, event, self.index.0..self.index.0 + 1, |_, _| {
             self.forget();
@@ -113,12 +114,12 @@ impl<S: Sys> SplitBlock<'_, S> {
         })
     }
 
-    /// Nothing is known of the pages any more: the entry becomes whole.
+    /// Makes the entry whole, after a failure that left its pages unknown.
     pub(super) fn forget(&self) {
         self.set(0..self.pages.len(), SplitPage::Readable);
     }
 
-    /// Gives all dropped pages memory again.
+    /// Gives memory to all dropped pages.
     pub(super) fn fill_all(&self, locked: Locked<'_>, access: Access) -> Result<(), Unresolved> {
         for run in self.pages.runs_of(0..self.pages.len(), SplitPage::Dropped) {
             self.fill(locked, run, access)?;
@@ -126,7 +127,7 @@ impl<S: Sys> SplitBlock<'_, S> {
         Ok(())
     }
 
-    /// Gives dropped pages memory again.
+    /// Gives memory to these dropped pages.
     fn fill(&self, locked: Locked<'_>, pages: Range<usize>, access: Access) -> Result<(), Unresolved> {
         let pool = self.region.pool();
         let start = pool.offset(self.block) + pages.start * BASE_PAGE;
@@ -137,8 +138,8 @@ impl<S: Sys> SplitBlock<'_, S> {
         Ok(())
     }
 
-    /// Marks pages as lazily freed that have lost the right to be written; returns how many are now that were not. If the call
-    /// for that failed, none may be dropped.
+    /// Marks pages as lazily freed that have lost the right to be written. Returns how many were not before. If the
+    /// call that takes the right away failed, no page may be dropped.
     pub(super) fn free(&self, pages: Range<usize>, right: Right) -> usize {
         let mut freed = 0;
         for page in pages {
@@ -161,7 +162,7 @@ impl<S: Sys> SplitBlock<'_, S> {
         self.pages.count(SplitPage::Lazy) == self.pages.len()
     }
 
-    /// Takes back what was lazily freed of these pages; returns how many they were.
+    /// Cancels lazy free of these pages. Returns how many were lazily freed.
     pub(super) fn keep(&self, pages: Range<usize>) -> usize {
         let kept = self.pages.runs_of(pages, SplitPage::Lazy).map(|run| {
             let count = run.len();
@@ -171,7 +172,8 @@ impl<S: Sys> SplitBlock<'_, S> {
         kept.sum()
     }
 
-    /// Shows zeros in place of lazily freed pages and gives their memory back. False if the system refuses.
+    /// Shows zeros in place of lazily freed pages and gives their memory back. False if the system refuses to show
+    /// zeros.
     pub(super) fn drop_pages(&self, locked: Locked<'_>, run: Range<usize>) -> bool {
         let pool = self.region.pool();
         let (start, len) = (pool.offset(self.block) + run.start * BASE_PAGE, run.len() * BASE_PAGE);
@@ -179,7 +181,7 @@ impl<S: Sys> SplitBlock<'_, S> {
         let Ok(shown) = self.region.site().remap_pages(locked, self.index, &run, zeros) else { return false };
         // SAFETY: these pages of the block are this region's alone, and are shown nowhere any more.
         if unsafe { pool.sys.punch(start, len) }.is_err() {
-            // The memory stays, but what was in it must not come back.
+            // The memory stays, but its contents must not come back.
             // SAFETY: as above.
             unsafe { pool.direct(self.block).add(run.start * BASE_PAGE).write_bytes(0, len) };
         }
@@ -187,7 +189,7 @@ impl<S: Sys> SplitBlock<'_, S> {
         true
     }
 
-    /// If every page has been dropped: the block goes, and the entry is zero, which it shows already.
+    /// If every page is dropped, gives the block back and makes the entry zero, which its addresses show already.
     pub(super) fn end_if_dropped(&self, locked: Locked<'_>) -> bool {
         let is_over = self.pages.count(SplitPage::Dropped) == self.pages.len();
         if is_over {
@@ -198,7 +200,7 @@ impl<S: Sys> SplitBlock<'_, S> {
         is_over
     }
 
-    /// Changes what pages are, and counts those that are lazily freed.
+    /// Changes the state of pages, and counts those that are lazily freed.
     fn set(&self, pages: Range<usize>, to: SplitPage) {
         let before = self.pages.count(SplitPage::Lazy);
         self.pages.set(pages, to);

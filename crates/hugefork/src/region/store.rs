@@ -1,5 +1,6 @@
-//! What each change of an entry means beside the entry: references, reservations, counts, and the account of what forks and
-//! snapshots cost. Entries of a region that others know are stored here and nowhere else, but for the marks of a snapshot (freeze.rs).
+//! What each change of an entry means besides the entry: references, reservations, counts, and the account of what
+//! forks and snapshots cost. The entries of a region that others know of are stored only here, except the marks of a
+//! snapshot (freeze.rs).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -13,22 +14,25 @@ use crate::table::{Entry, Locked, Reserved};
 use crate::terms::options::Reserve;
 use crate::units::{BlockId, EntryIndex};
 
-/// What a run of stored entries adds to the books; counted once a run, since a run may have a quarter of a million entries.
+/// What a run of stored entries adds to the counts. It is added once for each run, because a run may have a quarter of
+/// a million entries.
 #[derive(Default)]
 struct Sums {
     lazy: isize,
     revoked: isize,
-    /// Blocks of the parent that only this region held and that it has made its own or given up.
+    /// Blocks of the parent that only this region held, and that it has made its own or given up.
     freed: usize,
     /// Reservations that turned out not to be needed.
     unreserved: usize,
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Stores what `next` makes of each entry, lets go of the blocks that are replaced, and counts the mappings before and after.
+    /// Stores what `next` makes of each entry, lets go of the blocks that are replaced, and counts the mappings before
+    /// and after.
     ///
-    /// `Private` entries with blocks in a row become what `next` makes of the first, with blocks in a row: it is told how many they
-    /// are, always one for all other entries. It may change the pages of a split entry.
+    /// `next` is called once for a range of `Private` entries that have blocks in a row. They become what it makes of
+    /// the first, again with blocks in a row. For other entries the range is always one. `next` may change the pages of
+    /// a split entry.
     pub(crate) fn store(
         &self,
         _locked: Locked<'_>,
@@ -53,7 +57,7 @@ impl<S: Sys> RegionCore<S> {
         Recount { before: shown.edges_to(before, entries.end), after: shown.edges_to(after, entries.end) }
     }
 
-    /// Stores `new` and entries alike after it in place of `old` and entries alike after it.
+    /// Stores `new`, and entries alike after it, in place of `old` and the entries alike after that.
     fn store_alike(&self, entries: Range<usize>, old: Entry, new: Entry, sums: &mut Sums) {
         if old == new {
             return;
@@ -66,7 +70,7 @@ impl<S: Sys> RegionCore<S> {
         sums.revoked += (is_revoked(new) - is_revoked(old)) * count;
         let keeps_blocks = old.block() == new.block();
         if keeps_blocks && matches!(old, Entry::Borrowed(_)) && new.is_owner() {
-            // Nobody else holds it: it is this fork's own from now on, and no cost of its parent.
+            // Nobody else holds the block: it is this fork's own from now on, and costs the parent nothing.
             sums.freed += 1;
         }
         if let (false, Some(first)) = (keeps_blocks, old.block()) {
@@ -76,15 +80,15 @@ impl<S: Sys> RegionCore<S> {
         }
         if matches!(new, Entry::Private(_)) {
             for index in entries {
-                // What was reserved has been used, or is not needed: a block of the region's own has become writable.
+                // The reservation has been used, or is not needed because a block of the region's own became writable.
                 let was_reserved = self.table.set_reserved(EntryIndex(index), Reserved::No);
                 sums.unreserved += usize::from(was_reserved && keeps_blocks);
             }
         }
     }
 
-    /// Lets go of the block of an entry like `old`. An entry that was promised a block keeps one reserved when it becomes zero: its
-    /// own if nobody else holds that, or another in its place, if there is one.
+    /// Lets go of the block of an entry like `old`. An entry that was promised a block keeps one reserved when it
+    /// becomes zero: its own block if nobody else holds that, or else another, if there is one.
     fn leave(&self, index: EntryIndex, old: Entry, block: BlockId, is_now_zero: bool, sums: &mut Sums) {
         let pool = self.pool();
         if matches!(old, Entry::Split(_)) && !self.forget_pages(index, block) {
@@ -107,7 +111,7 @@ impl<S: Sys> RegionCore<S> {
         let books = &self.books;
         for (count, more) in [(&books.lazy_blocks, sums.lazy), (&books.revoked, sums.revoked)] {
             if more != 0 {
-                // Adding a negative number, wrapped, is a subtraction.
+                // To add a wrapped negative number is to subtract.
                 count.fetch_add(more.cast_unsigned(), Ordering::Relaxed);
             }
         }

@@ -11,14 +11,14 @@ use crate::terms::options::OnLimit;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unresolved {
     PoolFull,
-    /// Nothing that may be dropped for it has been found yet: the search goes on once signals have been let in.
+    /// No block has been found yet that may be dropped for it. The search goes on once signals have been delivered.
     NotYet,
     OutOfMemory(SystemError),
     TooManyMappings,
     Unmappable(SystemError),
     /// The block was taken away.
     Revoked,
-    /// The region's forks and snapshots would hold more than it allows.
+    /// The forks and snapshots of the region would hold more blocks than it allows.
     CowLimit(OnLimit),
 }
 
@@ -41,7 +41,7 @@ impl From<Refused> for Unresolved {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// What a call returns where a fault says it in a line. Allocates: under no lock.
+    /// What a call returns where a fault prints a line. Allocates, so no lock may be held.
     pub(crate) fn error(&self, reason: Unresolved) -> RegionError {
         let pool = self.pool();
         match reason {

@@ -54,7 +54,7 @@ fn a_write_meanwhile_waits_until_the_snapshot_is_taken() {
         drop(region.snapshot());
         let (done, is_done) = channel();
         std::thread::scope(|scope| {
-            // What a snapshot holds while it is being taken.
+            // This is what a snapshot holds while it is being taken.
             let taking = region.lock.exclusive();
             let (tell, told) = channel();
             scope.spawn(move || {
@@ -75,7 +75,7 @@ fn a_write_meanwhile_waits_until_the_snapshot_is_taken() {
 #[test]
 fn a_fault_waits_for_no_fault_of_another_region_or_window() {
     fn row<G: Ground>(world: &World<G>) {
-        // 2 MiB apart are different windows.
+        // Blocks that are 2 MiB apart are in different windows.
         let [one, other] = &[world.region(33), world.region(1)];
         let (done, is_done) = channel();
         let waited = std::thread::scope(|scope| {
@@ -161,7 +161,7 @@ fn two_racers_take_one_block_of_an_almost_empty_pool() {
 fn a_copy_that_cannot_be_mapped_gives_its_block_and_its_reservation_back() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
         let fork = world.written(2).fork(reserved());
-        // With something of the call carried out, and with nothing.
+        // Once with a part of the call carried out, and once with nothing.
         for _ in 0..2 {
             let before = (world.free(), world.reserved(), fork.block(0));
             assert_eq!(before.1, 2);
@@ -219,8 +219,8 @@ fn a_pinned_block_is_neither_moved_nor_dropped_when_the_pool_is_empty() {
     everywhere!(row, 2);
 }
 
-/// Others may look at the region as soon as a snapshot has failed, and before it is dropped: what it left shared they would
-/// take for write-protected, and copy while somebody writes to it.
+/// Others may look at the region as soon as a snapshot has failed, and before it is dropped. They would take blocks
+/// that it left shared for write-protected, and copy them while somebody writes to them.
 #[test]
 fn a_snapshot_that_fails_has_let_go_of_everything_when_others_may_look() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
@@ -277,7 +277,7 @@ fn a_block_whose_pin_was_forgotten_is_given_to_nobody_when_its_region_goes() {
         let free = world.free();
         drop(region);
         assert_eq!((world.free(), world.pool.leaked.load(Ordering::Relaxed)), (free + 2, 1));
-        // As `run` expects it.
+        // `run` expects it like this.
         let leaked = (0..world.pool.frames.len() as u32).map(BlockId).find(|id| world.pool.frames.references(*id) > 0);
         world.pool.release(leaked.unwrap());
         world.pool.leaked.store(0, Ordering::Relaxed);
@@ -285,7 +285,7 @@ fn a_block_whose_pin_was_forgotten_is_given_to_nobody_when_its_region_goes() {
     everywhere!(row, 4);
 }
 
-/// System calls may write there while a snapshot is being taken: no write-protection passes over it.
+/// System calls may write to pinned blocks while a snapshot is being taken, so no write-protection covers them.
 #[test]
 fn a_pinned_block_is_never_write_protected() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
@@ -302,14 +302,15 @@ fn a_pinned_block_is_never_write_protected() {
     run::<SoftHugetlb>(6, row);
 }
 
-/// Notes what it is told, and which block stands there then. Runs in the fault handler: no allocation, no lock.
+/// Notes what it is told, and which block is there at that moment. It runs in the fault handler, so it does not
+/// allocate or lock.
 struct Recorder<S: Sys> {
     space: AtomicPtr<RegionCore<S>>,
     told: [AtomicUsize; 64],
     count: AtomicUsize,
 }
 
-/// What an observer was told: about which bytes, and which block stood at the first of them.
+/// What an observer was told: about which bytes, and which block was at the first of them.
 type Told = (Range<usize>, Option<usize>);
 
 impl<S: Sys> Recorder<S> {
@@ -319,7 +320,7 @@ impl<S: Sys> Recorder<S> {
     }
 
     fn note(&self, range: Range<usize>) {
-        // SAFETY: the region that tells this.
+        // SAFETY: this is the region that calls the observer.
         let space = unsafe { &*self.space.load(Ordering::Relaxed) };
         let block = space.table.get(EntryIndex(space.pool().block_size.count(range.start))).block();
         let at = self.count.fetch_add(3, Ordering::Relaxed);
@@ -329,7 +330,7 @@ impl<S: Sys> Recorder<S> {
         }
     }
 
-    /// What was told since the last time: starts and ends in turn.
+    /// What was told since the last time: starts and ends by turns.
     fn take(&self) -> Vec<[Told; 2]> {
         let told: Vec<_> = self.told.iter().map(|told| told.load(Ordering::Relaxed)).collect();
         let told = &told[..self.count.swap(0, Ordering::Relaxed)];

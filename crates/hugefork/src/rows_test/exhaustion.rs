@@ -1,4 +1,4 @@
-//! The table of reservations and exhaustion.
+//! The table of reservations and exhaustion, row by row.
 
 use std::sync::mpsc::channel;
 
@@ -22,7 +22,7 @@ fn first_touch_faults_of_a_reserved_region_cannot_fail() {
         check_full(&*world.region(1), 0);
         (0..3).for_each(|block| region.write(block * G::BLOCK + 100, 7));
         assert_eq!([0, 1, 2].map(|block| region.read(block * G::BLOCK + 100)), [Some(7); 3]);
-        // What it discards stays promised to it.
+        // What the region discards stays reserved for it.
         region.discard(0..3 * G::BLOCK).unwrap();
         assert_eq!((world.free(), world.reserved()), (0, 3));
         check_full(&*world.region(1), 0);
@@ -98,7 +98,7 @@ fn an_owners_copy_does_not_use_up_its_first_touch_reservation() {
         region.write(100, 7);
         assert_eq!((world.free(), world.reserved()), (before.0 - 1, 2));
         let rest = world.fill();
-        // Not even when there is no other block: the snapshot loses its own instead.
+        // Not even if there is no other block: the snapshot loses its own instead.
         region.write(G::BLOCK + 100, 7);
         assert_eq!((world.reserved(), snapshot.is_revoked()), (2, true));
         (2..4).for_each(|block| region.write(block * G::BLOCK + 100, 8));
@@ -127,7 +127,7 @@ fn with_the_pool_empty_lazily_freed_blocks_go_first_then_shared_ones_and_the_own
             (region.kept(), region.read(100), region.read(G::BLOCK + 100)),
             (vec![0..3 * G::PAGES], Some(7), Some(8))
         );
-        // Nothing else has gone.
+        // The snapshot has lost nothing else.
         assert_eq!(
             [0, 2].map(|block| read_at(&snapshot, block * G::BLOCK)),
             [0, 2].map(|block| Ok(pattern(block * G::PAGES)))
@@ -203,7 +203,7 @@ fn a_reserved_snapshots_reservation_pays_for_the_copy() {
         let rest = world.fill();
         assert_eq!(world.reserved(), 2);
         region.write(100, 7);
-        // The one without a reservation has lost its block, and that was not enough.
+        // The snapshot without a reservation has lost its block, and that was not enough.
         assert_eq!((world.reserved(), snapshot.is_revoked(), other.is_revoked()), (1, false, true));
         region.write(G::BLOCK + 100, 8);
         assert_eq!((world.reserved(), kept_by(&snapshot)), (0, vec![0..2 * G::PAGES]));
@@ -270,7 +270,7 @@ fn a_fork_takes_what_it_wrote_away_from_its_own_snapshots() {
     everywhere!(row, 4);
 }
 
-/// The write of its parent must not use up what a fork was promised.
+/// A write of the parent must not use up what is reserved for a fork.
 #[test]
 fn a_reserved_fork_finds_its_block_after_its_parent_has_written_and_it_was_snapshotted() {
     fn row<G: Ground>(world: &World<G>) {
@@ -282,7 +282,7 @@ fn a_reserved_fork_finds_its_block_after_its_parent_has_written_and_it_was_snaps
         fork.write(100, 9);
         assert_eq!((region.read(100), fork.read(100)), (Some(7), Some(9)));
         assert_eq!(read_at(&snapshot, 0), Err(RegionError::Revoked));
-        // The block that the parent has not written is paid for by what is reserved, snapshot or not.
+        // The reservation pays for the block that the parent has not written, snapshot or not.
         fork.write(G::BLOCK + 100, 9);
         assert_eq!((world.reserved(), read_at(&snapshot, G::BLOCK + 100)), (0, Ok(0)));
         drop(rest);
@@ -314,7 +314,7 @@ fn two_reserved_forks_make_room_for_their_parents_write() {
     everywhere!(row, 5);
 }
 
-/// Not only what it wrote itself: what the region that it was made from has left to it, too.
+/// This holds for what it wrote itself, and also for what its parent has left to it.
 #[test]
 fn a_fork_takes_blocks_back_from_its_own_snapshots_and_forks_once_nobody_else_has_them() {
     fn row<G: Ground>(world: &World<G>) {
@@ -329,7 +329,7 @@ fn a_fork_takes_blocks_back_from_its_own_snapshots_and_forks_once_nobody_else_ha
         fork.write(100, 7);
         assert_eq!((fork.read(100), read_at(&snapshot, 0)), (Some(7), Err(RegionError::Revoked)));
         assert_eq!((grandchild.entry(0), grandchild.read(G::BLOCK)), (Entry::Revoked, Some(pattern(G::PAGES))));
-        // The other way round it does not go.
+        // The other way round it does not work.
         check_full(&grandchild, G::BLOCK);
         assert_eq!(fork.read(G::BLOCK), Some(pattern(G::PAGES)));
         drop(rest);
@@ -345,7 +345,7 @@ fn a_copy_that_cannot_be_made_from_a_reservation_leaves_the_snapshot_as_it_was()
         snapshot.reserve().unwrap();
         let base = snapshot.map(|_| {}).unwrap();
         let rest = world.fill();
-        // Without memory for the copy; with something of the mapping carried out, and with nothing.
+        // Without memory for the copy, with a part of the mapping carried out, and with nothing of it.
         for call in [Call::Obtain, Call::Map, Call::Map] {
             world.pool.sys.fail(Some((call, 0)));
             assert!(matches!(region.resolve(100), Err(Unresolved::PoolFull)));
@@ -361,7 +361,7 @@ fn a_copy_that_cannot_be_made_from_a_reservation_leaves_the_snapshot_as_it_was()
     run::<SoftHugetlb>(3, row);
 }
 
-/// What a fork lazily frees is its own by then, and no cost of the region that left it to it.
+/// A block that a fork lazily frees is its own by then, and costs its parent nothing.
 #[test]
 fn blocks_that_a_fork_lazily_frees_are_not_charged_to_its_parent() {
     fn row<G: Ground>(world: &World<G>) {
@@ -381,14 +381,14 @@ fn blocks_that_a_fork_lazily_frees_are_not_charged_to_its_parent() {
     everywhere!(row, 8);
 }
 
-/// A copy that takes its neighbours along is charged for them.
+/// Each block that a copy copies with its own is charged to the account.
 #[test]
 fn a_limit_is_not_passed_by_the_neighbours_of_a_copy() {
     fn row<G: Ground>(world: &World<G>) {
         let region = world.written_with(8, limited::<G>(OnLimit::Fail).reserve(Reserve::Full));
         let snapshot = region.snapshot();
         world.pool.sys.budget().replace(0, world.pool.sys.budget().limit() / 2 + 1);
-        // A stream of writes, with few mappings left.
+        // A stream of writes while few mappings are left.
         let written =
             (0..8).filter(|block| region.prepare_write(block * G::BLOCK..block * G::BLOCK + 1).is_ok()).count();
         world.pool.sys.budget().replace(world.pool.sys.budget().limit() / 2 + 1, 0);
@@ -398,7 +398,7 @@ fn a_limit_is_not_passed_by_the_neighbours_of_a_copy() {
     everywhere!(row, 20);
 }
 
-/// What frees mappings must not need any.
+/// A call that frees mappings must not need any.
 #[test]
 fn without_a_mapping_left_whatever_frees_some_works() {
     fn row<G: Ground>(world: &World<G>) {
@@ -425,7 +425,7 @@ fn without_a_mapping_left_whatever_frees_some_works() {
     everywhere!(row, 8);
 }
 
-/// One block of copies.
+/// Copies cost one block.
 fn limited<G: Ground>(on_limit: OnLimit) -> RegionOptions {
     RegionOptions::new().max_cow_bytes(G::BLOCK, on_limit)
 }
@@ -442,7 +442,7 @@ fn beyond_max_cow_bytes_revoke_takes_the_block_away_and_copies_no_more() {
         (1..3).for_each(|block| assert_eq!(read_at(&snapshot, block * G::BLOCK), Err(RegionError::Revoked)));
         drop(snapshot);
         assert_eq!((region.books.cow.blocks(), region.kept()), (0, vec![0..3 * G::PAGES]));
-        // A holder with a reservation is copied for all the same.
+        // A holder with a reservation still gets its copy.
         let snapshot = region.snapshot();
         snapshot.reserve().unwrap();
         (0..3).for_each(|block| region.write(block * G::BLOCK + 100, 8));
@@ -508,7 +508,7 @@ fn a_holder_that_cannot_be_hidden_is_revoked_or_intact_and_nothing_in_between() 
             let snapshot = (!is_fork).then_some(snapshot);
             let rest = world.fill();
             let shown = || kept(region.len(), |offset| world.pool.sys.load(base + offset).unwrap());
-            // With something of the call carried out, and with nothing.
+            // Once with a part of the call carried out, and once with nothing.
             for _ in 0..2 {
                 world.pool.sys.fail(Some((Call::Hide, 0)));
                 assert_eq!(region.resolve(100), Err(Unresolved::PoolFull), "nobody let go");

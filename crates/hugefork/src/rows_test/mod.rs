@@ -1,5 +1,5 @@
-//! What the design says of copy-on-write, exhaustion and lazy free, row by row, and the bugs that others had there: each row
-//! is one test, and runs from one text on the software MMU and on real memory.
+//! What the design says of copy-on-write, exhaustion and lazy free, row by row, and the bugs that others had there.
+//! Each row is one test. The same text runs on the software MMU and on real memory.
 //!
 //! | ground | memory | blocks |
 //! |---|---|---|
@@ -7,9 +7,9 @@
 //! | [`Base`] | shmem base pages | 64 KiB |
 //! | [`Huge`], [`Hugetlb`] | shmem huge pages, hugetlb | 2 MiB |
 //!
-//! Where a row ends in an error, the death of a plain load or store is in `tests/promises.rs`.
+//! If a row ends in an error, `tests/promises.rs` has the death of a plain load or store.
 
-// Lists of runs of pages, some of one run.
+// These lists of runs of pages may have only one run.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod copy_on_write;
@@ -64,7 +64,7 @@ macro_rules! where_blocks_split {
     };
 }
 
-/// Runs a row where it can not.
+/// Runs a row where a block cannot be treated page by page.
 macro_rules! where_blocks_do_not_split {
     ($row:ident, $blocks:expr) => {
         run::<SoftHugetlb>($blocks, $row);
@@ -74,26 +74,26 @@ macro_rules! where_blocks_do_not_split {
 
 use {everywhere, where_blocks_do_not_split, where_blocks_split};
 
-/// What a row runs on.
+/// The memory that a row runs on.
 trait Ground: Sized {
     type S: Sys;
     const BLOCK: usize;
     const PAGES: usize = Self::BLOCK / BASE_PAGE;
 
-    /// `None`, said aloud, where the machine has it not.
+    /// A pool. If the machine does not have this memory, prints that and returns `None`.
     fn pool(blocks: usize) -> Option<Counted<PoolCore<Self::S>>>;
 
-    /// Makes faults of the region known to who resolves them, and forgotten again.
+    /// Routes faults to the region, and removes the route again.
     fn enter(_: &RegionCore<Self::S>) {}
     fn leave(_: &RegionCore<Self::S>) {}
 
     /// A plain load; `None` where it would fault.
     fn load(pool: &PoolCore<Self::S>, address: usize) -> Option<u8>;
 
-    /// A plain store, through a fault if need be.
+    /// A plain store, which may fault.
     fn store(space: &RegionCore<Self::S>, offset: usize, value: u8);
 
-    /// How often the system was called, where that is counted.
+    /// How often the system was called, on ground that counts that.
     fn calls(_: &PoolCore<Self::S>, _: Call) -> Option<usize> {
         None
     }
@@ -153,7 +153,7 @@ macro_rules! real_ground {
             }
 
             fn enter(space: &RegionCore<Linux>) {
-                // SAFETY: a fixed value, which the ground forgets before it goes.
+                // SAFETY: the value is fixed in place, and the ground removes its route before it goes.
                 unsafe { Routes::get().unwrap().to_region(space) };
             }
 
@@ -167,7 +167,7 @@ macro_rules! real_ground {
 
             fn store(space: &RegionCore<Linux>, offset: usize, value: u8) {
                 assert!(offset < space.len());
-                // SAFETY: inside the region, which is known to the fault handler.
+                // SAFETY: it is inside the region, which the fault handler knows.
                 unsafe {
                     std::ptr::with_exposed_provenance_mut::<u8>(space.addresses.base() + offset).write_volatile(value)
                 };
@@ -180,7 +180,7 @@ real_ground!(Base, Backing::ShmemBase, 64 << 10);
 real_ground!(Huge, Backing::ShmemHuge, 2 << 20);
 real_ground!(Hugetlb, Backing::Hugetlb, 2 << 20);
 
-/// As `pool` of `tests/common`, for tests inside of the crate.
+/// As `pool` of `tests/common`, for tests inside the crate.
 fn real_pool(backing: Backing, blocks: usize, block: usize) -> Option<Counted<PoolCore<Linux>>> {
     let builder = Pool::builder().name("rows").capacity(blocks * block).block_size(BlockSize::new(block).unwrap());
     match builder.backing(backing).fallback(Fallback::Refused).build() {
@@ -201,14 +201,14 @@ fn real_load(address: usize) -> Option<u8> {
     let from = libc::iovec { iov_base: at.cast_mut().cast(), iov_len: 1 };
     // SAFETY: reads one byte of this process into `byte`; an address without access is an error.
     let read = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
-    // SAFETY: the kernel has just read it, and the test that calls this is the only one to change what is mapped there.
+    // SAFETY: the kernel has just read it, and only the test that calls this changes what is mapped there.
     (read == 1).then(|| unsafe { at.read_volatile() })
 }
 
-/// Real memory of some kinds is scarce: one row at a time.
+/// Some kinds of real memory are scarce, so one row runs at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Runs a row in a pool of its own, all of whose blocks must be back afterwards.
+/// Runs a row in a pool of its own. All of its blocks must be back afterwards.
 fn run<G: Ground>(blocks: usize, row: impl FnOnce(&World<G>)) {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     println!("on {}", std::any::type_name::<G>());
@@ -264,7 +264,7 @@ impl<G: Ground> World<G> {
         rest
     }
 
-    /// Asks for some bytes of what was lazily freed.
+    /// Reclaims about so many bytes of what was lazily freed.
     fn reclaim(&self, bytes: usize) -> Dropped {
         let _signals = SignalsBlocked::new();
         self.pool.drop_lazy(bytes, Droppable::Everything)
@@ -275,12 +275,12 @@ impl<G: Ground> World<G> {
     }
 }
 
-/// What the first and the last byte of a page hold: never zero.
+/// The first and the last byte of a page. They are never zero.
 fn pattern(page: usize) -> u8 {
     (1 + page % 250) as u8
 }
 
-/// A region whose faults are resolved.
+/// A region whose faults are routed to it.
 struct Region<G: Ground> {
     space: Fixed<RegionCore<G::S>>,
 }
@@ -308,13 +308,13 @@ impl<G: Ground> Region<G> {
         self.entry(block).block().unwrap().index()
     }
 
-    /// Bytes that are lazily freed and not dropped.
+    /// Bytes that are lazily freed but not dropped.
     fn lazy(&self) -> usize {
         self.books.lazy_blocks.load(Ordering::Relaxed) * G::BLOCK
             + self.books.lazy_pages.load(Ordering::Relaxed) * BASE_PAGE
     }
 
-    /// The runs of pages that hold the pattern; all others are zeros.
+    /// The runs of pages that hold the pattern. All other pages must be zeros.
     fn kept(&self) -> Vec<Range<usize>> {
         kept(self.len(), |offset| self.read(offset).expect("a region can be read"))
     }
@@ -342,7 +342,7 @@ impl<G: Ground> Drop for Region<G> {
     }
 }
 
-/// The runs of pages that hold the pattern; all others must be zeros.
+/// The runs of pages that hold the pattern. All other pages must be zeros.
 fn kept(len: usize, read: impl Fn(usize) -> u8) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for page in 0..len / BASE_PAGE {

@@ -1,4 +1,4 @@
-//! An owner's write to a full pool, while others come, go, and look for blocks too.
+//! An owner writes to a full pool while others come, go, and also look for blocks.
 
 use std::mem::ManuallyDrop;
 use std::sync::Barrier;
@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 
 use super::*;
 
-/// Has `others` done again and again while the region writes to blocks that only they can give up.
+/// Repeats `others` while the region writes to blocks that only they can give up.
 fn write_meanwhile<G: Ground>(world: &World<G>, others: impl Fn(&Region<G>) + Sync) {
     let region = &world.written(8);
     let rest = world.fill();
@@ -57,13 +57,13 @@ fn a_write_does_not_fail_since_a_fork_is_just_being_made_or_dropped() {
     everywhere!(row, 10);
 }
 
-/// One visits the holders and waits for a window, one wants to become a holder and waits for the visit: whoever has the
-/// window must not wait for either.
+/// One thread visits the holders and waits for a window, and another wants to become a holder and waits for the visit.
+/// The holder of the window must not wait for either.
 #[test]
 fn a_revocation_does_not_wait_for_who_waits_for_its_window() {
     fn row<G: Ground + 'static>(world: &World<G>) {
         let region = Arc::new(world.written(1));
-        // Not dropped if this fails: that would wait for them as well.
+        // If the test fails, these are not dropped: that would wait for the threads as well.
         let fork = ManuallyDrop::new(region.fork(RegionOptions::new()));
         let ((entered, has_entered), (go, may_go), (done, is_done)) = (channel(), channel(), channel());
         let held = region.table.lock(EntryIndex(0));

@@ -1,8 +1,8 @@
 //! Which blocks a snapshot holds.
 //!
-//! Invariant: it holds one reference to each of its blocks, so none of them is ever written again while it lives:
-//! a region writes only to blocks it holds alone. Its entries are `Zero`, `Borrowed` or, once taken away, `Revoked`; they
-//! change under its lock.
+//! Invariant: a snapshot holds one reference to each of its blocks. A region writes only to blocks that it holds alone,
+//! so none of these is written while the snapshot lives. Its entries are `Zero`, `Borrowed` or, once the region has
+//! taken the block away, `Revoked`. They change under the snapshot's lock.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,21 +20,21 @@ use crate::terms::error::RegionError;
 use crate::terms::options::Reserve;
 use crate::units::EntryIndex;
 
-/// The blocks of a region at one moment. The pool and the fault handler find it by address.
+/// The blocks of a region at one moment. The pool and the fault handler find it by its address.
 pub(crate) struct SnapshotCore<S: Sys> {
     pool: Counted<PoolCore<S>>,
     pub(crate) entries: Entries,
     pub(crate) lock: RegionLock,
     pub(super) revoked: AtomicUsize,
-    /// The bytes at an address, made on first use.
+    /// The addresses where its bytes are visible, claimed on first use.
     pub(super) view: OnceLock<Addresses<S>>,
     pub(crate) parent: Derived,
-    /// Keeps the range of the pool that the blocks lie in set aside, so that the next region settles elsewhere.
+    /// Keeps the part of the pool that the blocks lie in set aside, so that the next region settles elsewhere.
     home: OnceLock<Home>,
 }
 
 impl<S: Sys> SnapshotCore<S> {
-    /// Holds nothing yet.
+    /// A snapshot without blocks.
     pub(crate) fn empty(pool: &Counted<PoolCore<S>>, count: usize, parent: Derived) -> Fixed<SnapshotCore<S>> {
         let frozen = Fixed::new(SnapshotCore {
             pool: pool.clone(),
@@ -59,30 +59,30 @@ impl<S: Sys> SnapshotCore<S> {
         self.pool.block_size.len_of(self.entries.len())
     }
 
-    /// Keeps the home that the region has left.
+    /// Keeps the home that its region has left.
     pub(crate) fn keep_home(&self, home: Option<Home>) {
         if let Some(home) = home {
             let _ = self.home.set(home);
         }
     }
 
-    /// Whether any of the blocks was taken away.
+    /// Whether any of its blocks was taken away.
     pub(crate) fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::Acquire) > 0
     }
 
-    /// Whether the block that holds byte `offset` was taken away. Waits for one who is just doing it.
+    /// Whether the block that holds byte `offset` was taken away. Waits if that is just being done.
     pub(crate) fn is_revoked_at(&self, offset: usize) -> bool {
         let _looking = self.lock.shared();
         self.entries.get(EntryIndex(self.pool.block_size.count(offset))) == Entry::Revoked
     }
 
-    /// An error if anything was taken away.
+    /// An error if any block was taken away.
     pub(crate) fn check(&self) -> Result<(), RegionError> {
         if self.is_revoked() { Err(RegionError::Revoked) } else { Ok(()) }
     }
 
-    /// Gives up all blocks, before anybody maps them.
+    /// Gives up all blocks. They must not be mapped yet.
     pub(crate) fn let_go_of_all(&self, locked: Locked<'_>) {
         for block in self.entries.iter().filter_map(Entry::block) {
             self.parent.freed(usize::from(self.pool.release(block)));
@@ -90,7 +90,7 @@ impl<S: Sys> SnapshotCore<S> {
         self.forget_all(locked);
     }
 
-    /// Holds nothing any more: others have the references now.
+    /// Forgets all blocks: others have its references now.
     pub(crate) fn forget_all(&self, _locked: Locked<'_>) {
         for index in (0..self.entries.len()).map(EntryIndex) {
             if self.entries.get(index) != Entry::Zero {
@@ -99,7 +99,7 @@ impl<S: Sys> SnapshotCore<S> {
         }
     }
 
-    /// Reserves a block for each that is here, for the copies that its region may have it make.
+    /// Reserves a block for each that it holds, for the copies that its region may have it make.
     pub(crate) fn reserve(&self) -> Result<(), RegionError> {
         let is_present = |index: EntryIndex| self.entries.get(index).block().is_some();
         let present = self.entries.iter().filter(|entry| entry.block().is_some()).count();
@@ -110,7 +110,7 @@ impl<S: Sys> SnapshotCore<S> {
         self.check()
     }
 
-    /// A second holder of the same blocks.
+    /// A second snapshot of the same blocks.
     pub(crate) fn duplicate(&self) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
         let copy = SnapshotCore::empty(&self.pool, self.entries.len(), self.parent.clone());
         copy.parent.catch_up(&self.parent);
@@ -144,7 +144,7 @@ impl<S: Sys> Drop for SnapshotCore<S> {
         if closed.is_ok() {
             self.parent.freed(blocks.filter(|&block| pool.release(block)).count());
         } else {
-            // Still visible, perhaps: nobody may have these blocks again.
+            // The blocks may still be visible, so nobody may get them again.
             pool.leak(blocks.count());
         }
     }

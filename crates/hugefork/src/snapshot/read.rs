@@ -1,4 +1,4 @@
-//! Reading a snapshot without a mapping: through the direct map, by block.
+//! Reads a snapshot without a mapping: block by block through the direct map.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
@@ -25,7 +25,7 @@ impl<S: Sys> SnapshotCore<S> {
                     Entry::Borrowed(block) => {
                         // SAFETY: `start + now.len()` is within the block, which lies in the direct map.
                         unsafe { copy_out(self.pool().direct(block).add(start), now) };
-                        // Taken away or exchanged for a copy meanwhile, it may have been written to since.
+                        // The block may have been taken away or exchanged for a copy meanwhile, and then written to.
                         fence(Ordering::Acquire);
                         if self.entries.get(index) == Entry::Borrowed(block) {
                             break;
@@ -44,13 +44,13 @@ impl<S: Sys> SnapshotCore<S> {
     }
 }
 
-/// Copies bytes that may be changed meanwhile: the caller finds out afterwards and forgets them.
+/// Copies bytes that may change meanwhile: the caller finds that out afterwards and forgets the copy.
 ///
 /// # Safety
 /// `from` is valid for reads of `to.len()` bytes.
 unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
     const WORD: usize = size_of::<u64>();
-    // Words by atomic loads where both ends allow, so that a race is no undefined behaviour; bytes elsewhere.
+    // Atomic loads, so that a race is no undefined behaviour: words where both ends allow, bytes elsewhere.
     let lead = from.align_offset(WORD).min(to.len());
     let (head, rest) = to.split_at_mut(lead);
     let byte = |at: usize| {

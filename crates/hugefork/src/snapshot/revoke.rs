@@ -1,6 +1,7 @@
-//! Giving a block back to the region that needs it: what region/revoke.rs asks of a snapshot.
+//! Gives a block back to the region that needs it: region/revoke.rs asks for that.
 //!
-//! A reader by address has faulted before the region writes again, and one that copies (read.rs) looks at the entry afterwards.
+//! A reader by address has faulted before the region writes again. A reader that copies (read.rs) looks at the entry
+//! afterwards.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -15,7 +16,7 @@ use crate::table::{Entry, Locked, Reserved};
 use crate::units::{BlockId, EntryIndex};
 
 impl<S: Sys> SnapshotCore<S> {
-    /// What letting go of `block` at `index` would need.
+    /// What has to be done to let go of `block` at `index`.
     fn on_revoke(&self, index: EntryIndex, block: BlockId) -> OnRevoke {
         if !self.holds(index, block) {
             return OnRevoke::Nothing;
@@ -23,11 +24,12 @@ impl<S: Sys> SnapshotCore<S> {
         on_revoke(self.entries.get(index).state(), self.entries.reservation(index), Owner::Snapshot).1
     }
 
-    /// Stores another entry, and shows what it says if the bytes are visible anywhere. False if that cannot be done.
+    /// Stores another entry and, if the bytes are visible at an address, shows what it says. False if that cannot be
+    /// done.
     fn replace(&self, locked: Locked<'_>, index: EntryIndex, new: Entry) -> bool {
         let store = || {
             if new == Entry::Revoked {
-                // Counted first: who sees the entry gone finds out why.
+                // Counted first, so that whoever sees the entry gone finds out why.
                 self.revoked.fetch_add(1, Ordering::Release);
             }
             self.entries.set(index, new);
@@ -88,7 +90,7 @@ impl<S: Sys> Holder for SnapshotCore<S> {
             OnRevoke::CopyIntoReserved | OnRevoke::Nothing => LetGo::No,
         };
         if let_go != LetGo::No {
-            // Seen as revoked or exchanged before the writer can change what is in the block.
+            // Readers must see the entry revoked or exchanged before the writer can change the block.
             fence(Ordering::SeqCst);
             self.pool().release(block);
         }

@@ -8,10 +8,10 @@ use crate::sys::Sys;
 use crate::terms::error::RegionError;
 
 impl<S: Sys> SnapshotCore<S> {
-    /// Makes the bytes visible at an address, the first time, and returns it. One caller at a time.
+    /// Makes the bytes visible at an address the first time, and returns it. One caller at a time.
     ///
-    /// `enter` is told the address before anybody else can learn of it: whoever reads there next may find that a block
-    /// was taken away, and that fault must find its way here.
+    /// `enter` is told the address before anybody else learns of it: a block may be taken away at once, and the fault
+    /// of a read there must find its way here.
     pub(crate) fn map(&self, enter: impl FnOnce(usize)) -> Result<usize, RegionError> {
         if let Some(view) = self.view.get() {
             return Ok(view.base());
@@ -23,7 +23,7 @@ impl<S: Sys> SnapshotCore<S> {
         let _signals = SignalsBlocked::new();
         let alone = self.lock.exclusive();
         let shown = self.check().and_then(|()| Ok(addresses.show_frozen(&self.entries)?));
-        // Not dropped under the lock: that may allocate.
+        // Dropped after the lock is released, since a drop may allocate.
         let unused = match shown {
             Ok(()) => {
                 enter(base);
@@ -41,7 +41,7 @@ impl<S: Sys> SnapshotCore<S> {
         self.view.get().map(Addresses::base)
     }
 
-    /// Mappings as counted, for tests.
+    /// How many mappings are counted.
     #[cfg(test)]
     pub(crate) fn mappings(&self) -> usize {
         self.view.get().map_or(0, Addresses::mappings)

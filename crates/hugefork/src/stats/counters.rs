@@ -1,7 +1,8 @@
-//! What happened: counters that faults write and users read.
+//! Counters that faults write and users read.
 //!
-//! Each region has one [`Counters`]; a pool's figures are the sum over its regions, living and dropped. Counting costs a
-//! fault a dozen relaxed additions on lines that its thread just used, and two clock readings for the histogram.
+//! Each region has one [`Counters`]. The figures of a pool are the sum over its regions, living and dropped. To count
+//! costs a fault a dozen relaxed additions on cache lines that its thread has just used, and two clock readings for the
+//! histogram.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -66,7 +67,7 @@ impl Counters {
     }
 }
 
-/// Counters of a pool's regions: those that live, and the sum over those that were dropped.
+/// The counters of a pool's living regions, and the sum over those that were dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     inner: std::sync::Mutex<Registered>,
@@ -93,7 +94,7 @@ impl Registry {
         inner.dropped.add(&counters.read());
     }
 
-    /// Number of living regions, and the sum over all there ever were.
+    /// The number of living regions, and the sum over all that ever lived.
     pub(crate) fn sum(&self) -> (usize, FaultStats) {
         let _signals = SignalsBlocked::new();
         let inner = self.lock();
@@ -105,7 +106,7 @@ impl Registry {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Registered> {
-        // Nothing panics under this lock; if it did, the counts would still be counts.
+        // Nothing panics under this lock. If something did, the counts would still be valid.
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
@@ -115,22 +116,36 @@ pub(crate) fn read(counters: &Counters) -> FaultStats {
     counters.read()
 }
 
-/// What the faults of a region, or of all regions of a pool, came to. Counts only grow; they are read one after the
-/// other while faults go on, so sums may be off by the faults in flight.
+/// What the faults of a region, or of all regions of a pool, have done. Counts only grow. They are read one after
+/// another while faults go on, so sums may be off by the faults under way.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let mut region = pool.region(4 << 20)?;
+/// region.as_mut_slice().fill(1);
+/// let saved = region.snapshot()?;
+/// region.as_mut_slice()[0] = 2; // one byte, and a copy of the block
+/// let faults = region.stats().faults;
+/// assert_eq!((faults.blocks_copied, faults.bytes_copied), (1, 2 << 20));
+/// # drop(saved);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct FaultStats {
     /// First writes: the block was given, zeroed.
     pub demand_zero: u64,
-    /// Writes to a block that a fork or snapshot holds: it was copied.
+    /// Writes to a block that a fork or snapshot held: it was copied.
     pub copied: u64,
-    /// Writes to a block that nobody else holds any more: it was made writable, without a copy.
+    /// Writes to a block that nobody else held any more: it was made writable without a copy.
     pub reused: u64,
-    /// Faults that found the work done by another thread when their turn came.
+    /// Faults whose work another thread had done before their turn came.
     pub raced: u64,
     /// Faults that could not be resolved: the pool, the machine's memory or the mapping budget was used up.
     pub failed: u64,
-    /// Blocks that were zero already: cleared by the kernel when it gave them, or by the zeroed stock.
+    /// Blocks that were zero already: the kernel cleared them when it gave them, or the zeroed stock did.
     pub blocks_zeroed_before: u64,
     /// Blocks that hugefork cleared.
     pub blocks_cleared: u64,
@@ -142,7 +157,7 @@ pub struct FaultStats {
     pub bytes_copied: u64,
     /// Forks and snapshots taken.
     pub snapshots: u64,
-    /// Bytes that were lazily freed and written to again, or taken back, before they were dropped.
+    /// Bytes that were lazily freed and then written to or kept before they were dropped.
     pub bytes_cancelled: u64,
     /// Lazily freed blocks that were dropped.
     pub blocks_reclaimed: u64,
@@ -150,7 +165,7 @@ pub struct FaultStats {
     pub blocks_revoked: u64,
     /// The longest time for which a fork or snapshot kept writers waiting.
     pub longest_pause: Duration,
-    /// Time spent in the fault handler, per fault, clearing and copying included.
+    /// Time that each fault spent in the fault handler, including clears and copies.
     pub handler: Histogram,
 }
 

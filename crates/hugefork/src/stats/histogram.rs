@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Four buckets to each power of two of nanoseconds, up to more than 8 s; a percentile is at most 25 % too high.
+/// Each power of two of nanoseconds has four buckets, up to more than 8 s. So a percentile is at most 25 % too high.
 const STEPS: u32 = 4;
 const BUCKETS: usize = 128;
 
@@ -14,13 +14,13 @@ fn bucket_of(nanoseconds: u64) -> usize {
     (((octave - STEPS.ilog2()) * STEPS) as usize + step as usize).min(BUCKETS - 1)
 }
 
-/// One past the last nanosecond of a bucket.
+/// The end of a bucket: its last nanosecond plus one.
 fn bucket_end(bucket: usize) -> u64 {
     let (octave, step) = (bucket as u32 / STEPS, bucket as u64 % u64::from(STEPS));
     (u64::from(STEPS) + step + 1) << octave
 }
 
-/// Times as they are recorded, by any thread.
+/// A distribution of times that any thread may add to.
 #[derive(Debug)]
 pub(crate) struct Recording([AtomicU64; BUCKETS]);
 
@@ -41,6 +41,18 @@ impl Recording {
 }
 
 /// A distribution of times.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let region = pool.region(4 << 20)?;
+/// region.as_atomic_u64s()[0].store(1, std::sync::atomic::Ordering::Relaxed);
+/// let times = region.stats().faults.handler;
+/// assert_eq!(times.count(), 1);
+/// println!("half of the faults took at most {:?}, all {:?}", times.percentile(50.0), times.percentile(100.0));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Histogram {
     counts: [u64; BUCKETS],
@@ -59,17 +71,17 @@ impl std::fmt::Debug for Histogram {
 }
 
 impl Histogram {
-    /// Adds what another one has.
+    /// Adds the times of another distribution.
     pub(crate) fn add(&mut self, other: &Histogram) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(mine, theirs)| *mine += theirs);
     }
 
-    /// How many times were recorded.
+    /// The number of times that were recorded.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The time that `percent` per cent of all recorded ones do not exceed, rounded up to the end of its bucket (at
+    /// The time that `percent` per cent of all recorded times do not exceed, rounded up to the end of its bucket (at
     /// most 25 % more). Zero if nothing was recorded.
     pub fn percentile(&self, percent: f64) -> Duration {
         let wanted = ((self.count() as f64 * percent / 100.0).ceil() as u64).max(1);
@@ -83,7 +95,7 @@ impl Histogram {
         Duration::ZERO
     }
 
-    /// Each bucket that something fell into: its upper end and how many.
+    /// Each bucket that holds times: its upper end, and how many it holds.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         let filled = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         filled.map(|(bucket, count)| (Duration::from_nanos(bucket_end(bucket)), *count))

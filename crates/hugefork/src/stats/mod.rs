@@ -1,4 +1,4 @@
-//! What happened: counters that faults write and users read.
+//! Counters and histograms that faults write and users read.
 
 pub(crate) mod counters;
 pub(crate) mod histogram;

@@ -1,20 +1,21 @@
-//! Waiting for what many may do, none of whom holds a lock meanwhile: a block that comes back, a reservation that is given up.
+//! Waits for what many may do without a lock: a block comes back, or a reservation is given up.
 //!
-//! Who looks and finds nothing sleeps; who has changed something rings, which is one load while nobody sleeps. The
-//! sleeper does not take the processor from the one it waits for, which may be of a lower scheduling class
-//! (`SCHED_IDLE`, while the sleeper is real-time): one that spins, or yields, would wait for ever.
+//! Whoever looks and finds nothing sleeps. Whoever changes something rings, which is one load while nobody sleeps. A
+//! sleeper leaves the processor to the thread that it waits for, which may have a lower scheduling class (`SCHED_IDLE`,
+//! while the sleeper is real-time). If it spun or yielded instead, it would wait for ever.
 //!
-//! A ring may be missed by one who is just lying down. So nobody sleeps for longer than a moment before it looks again.
+//! A ring may be missed by a thread that is just going to sleep. So nobody sleeps for longer than a moment before
+//! looking again.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
 use super::primitive::{wait_at_most, wake};
 
-/// What a ring that was missed costs.
+/// A missed ring costs so much time.
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// Looks before the first sleep: most of what is waited for takes less than a microsecond.
+/// So many looks come before the first sleep: most waits take less than a microsecond.
 const LOOKS: usize = 20;
 
 #[derive(Debug, Default)]
@@ -24,7 +25,7 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
-    /// Looks until there is something to be seen.
+    /// Looks until `look` finds something.
     pub(crate) fn until<T>(&self, look: impl Fn() -> Option<T>) -> T {
         for _ in 0..LOOKS {
             if let Some(seen) = look() {
@@ -44,14 +45,14 @@ impl Bell {
         seen
     }
 
-    /// Sleeps until somebody rings, for a moment at most.
+    /// Sleeps until somebody rings, but only for a moment.
     pub(crate) fn wait_a_moment(&self) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         wait_at_most(&self.rings, self.rings.load(Ordering::SeqCst), MOMENT);
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Has sleepers look again.
+    /// Makes sleepers look again.
     pub(crate) fn ring(&self) {
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             self.rings.fetch_add(1, Ordering::SeqCst);

@@ -1,15 +1,17 @@
-//! Locks that a page-fault handler may take: one futex word each, nothing allocated, no thread-local state, no panic.
+//! Locks that a page-fault handler may take. Each is one futex word, allocates nothing, uses no thread-local state, and
+//! does not panic.
 //!
 //! | lock | guards | held by |
 //! |---|---|---|
-//! | [`WordLock`] | one window of a region's page table | a fault for as long as it clears or copies; `discard`, `populate` |
-//! | [`WordLock`] | windows that wait for reclaim (table/waiting.rs) | who looks at some of them; a fault that looks too waits for it |
-//! | [`RegionLock`] | the whole table against a snapshot | shared: a fault while it publishes; exclusive: `fork`, `snapshot`, `lazy_free` |
+//! | [`WordLock`] | one window of a table | a fault, also while it clears or copies; `discard`, `populate` |
+//! | [`WordLock`] | windows that wait for reclaim (table/waiting.rs) | whoever looks at some of them, also a fault |
+//! | [`RegionLock`] | a table against snapshots | shared: faults that publish; alone: `fork`, `snapshot`, `lazy_free` |
 //!
-//! [`Bell`]: sleeping until others have changed something.
+//! A [`Bell`] sleeps until others have changed something.
 //!
-//! Order: the list of holders, who looks at waiting windows, window locks (ascending), the region lock. Code outside the handler holds [`SignalsBlocked`] around them:
-//! a signal handler of the program that touched the region meanwhile would otherwise wait for its own thread.
+//! They are taken in this order: the list of holders, the lock of waiting windows, window locks (ascending), the region
+//! lock. Code outside the handler holds [`SignalsBlocked`] around them: otherwise a signal handler of the program that
+//! touches the region would wait for its own thread.
 
 mod bell;
 mod primitive;

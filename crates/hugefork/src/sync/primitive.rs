@@ -1,10 +1,10 @@
-//! What the locks are made of. `tests/locks.rs` puts a concurrency checker's in its place.
+//! What the locks are made of. `tests/locks.rs` puts a concurrency checker in its place.
 
 pub(super) use core::hint::spin_loop;
 pub(super) use core::sync::atomic::{AtomicU32, Ordering};
 
 pub(super) use crate::sys::linux::futex::{wait, wait_at_most, wake};
 
-/// A lock looks this many times before it sleeps: publishing a mapping takes microseconds, a sleep and a wake more
-/// than that.
+/// A lock looks so many times before it sleeps: to publish a mapping takes microseconds, and to sleep and wake takes
+/// longer.
 pub(super) const SPINS: u32 = 100;

@@ -1,4 +1,4 @@
-//! Many faults or one snapshot: a readers-writer lock in one word, in which a waiting snapshot goes before new faults.
+//! Many faults or one snapshot: a readers-writer lock in one word. A waiting snapshot goes before new faults.
 //!
 //! ```text
 //!   bit 31           bits 30…0
@@ -7,9 +7,9 @@
 //!  │ or has it      │ publishing       │
 //!  └────────────────┴──────────────────┘
 //! ```
-//! A snapshot sets bit 31, so that no further fault enters, and waits until the count is zero. Faults only hold it while
-//! they publish a mapping (microseconds), never while they clear or copy, which is why the pause of a snapshot does not
-//! contain the clears that are under way.
+//! A snapshot sets bit 31, so that no more faults enter, and waits until the count is zero. Faults hold the lock only
+//! while they publish a mapping (microseconds), and not while they clear or copy. So a snapshot does not wait for
+//! clears that are under way.
 
 use super::primitive::{AtomicU32, Ordering, wait, wake};
 
@@ -28,7 +28,7 @@ pub(crate) struct SharedGuard<'a>(&'a RegionLock);
 pub(crate) struct ExclusiveGuard<'a>(&'a RegionLock);
 
 impl RegionLock {
-    /// Enters beside other faults; waits while a snapshot has or wants the lock.
+    /// Enters beside other faults. Waits while a snapshot has or wants the lock.
     pub(crate) fn shared(&self) -> SharedGuard<'_> {
         loop {
             let seen = self.state.load(Ordering::Relaxed);
@@ -62,7 +62,7 @@ impl RegionLock {
 impl Drop for SharedGuard<'_> {
     fn drop(&mut self) {
         if self.0.state.fetch_sub(1, Ordering::Release) == EXCLUSIVE | 1 {
-            // The last one inside lets the snapshot in. Faults sleep on the same word, so all are woken to look.
+            // The last fault inside lets the snapshot in. New faults sleep on the same word, so all are woken.
             wake(&self.0.state, u32::MAX >> 1);
         }
     }

@@ -1,4 +1,4 @@
-//! The locks under real threads. `tests/locks.rs` goes through all interleavings of a few steps.
+//! The locks under real threads. `tests/locks.rs` checks all interleavings of a few steps.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ struct Counter {
     lock: WordLock,
     value: UnsafeCell<u64>,
 }
-// SAFETY: `value` is only touched under `lock`.
+// SAFETY: `value` is touched only under `lock`.
 unsafe impl Sync for Counter {}
 
 impl Counter {
@@ -46,7 +46,7 @@ fn counts_of_many_threads_are_not_lost() {
             });
         }
     });
-    // SAFETY: all threads are gone.
+    // SAFETY: all threads have ended.
     assert_eq!(unsafe { *counter.value().get() }, 20_000);
     assert!(counter.lock.try_lock().is_some());
 }

@@ -29,7 +29,7 @@ pub(crate) struct WordGuard<'a> {
 }
 
 impl WordLock {
-    /// Takes the lock, sleeping while another thread has it.
+    /// Takes the lock. Sleeps while another thread has it.
     pub(crate) fn lock(&self) -> WordGuard<'_> {
         if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.lock_contended();
@@ -40,7 +40,7 @@ impl WordLock {
     /// Takes the lock if nobody has it.
     pub(crate) fn try_lock(&self) -> Option<WordGuard<'_>> {
         let taken = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
-        // Lazily: a guard that was made and thrown away would release what another thread holds.
+        // The guard is made only then: one that is thrown away would release a lock that another thread holds.
         taken.is_ok().then(|| WordGuard { lock: self })
     }
 
@@ -54,7 +54,7 @@ impl WordLock {
                 return;
             }
         }
-        // From here on we cannot know whether others sleep too, so we take the lock as one that has waiters.
+        // From here on we cannot know whether others sleep too, so we take the lock as if it had waiters.
         while self.state.swap(HELD_WITH_WAITERS, Ordering::Acquire) != FREE {
             wait(&self.state, HELD_WITH_WAITERS);
         }

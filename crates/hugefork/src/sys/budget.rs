@@ -1,12 +1,12 @@
-//! How many mappings (VMAs) the process may still make: `vm.max_map_count` as a budget to count against, so that
-//! running out is an error from `fork()` or `region()`, not an `ENOMEM` in the middle of a fault.
+//! How many mappings (VMAs) the process may still make: a budget out of `vm.max_map_count`. When it runs out, `fork()`
+//! or `region()` returns an error, and no fault fails with `ENOMEM` half-way.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// The limit of the process, and what of it the engine uses.
+/// The limit of the process, and how much of it the engine uses.
 #[derive(Debug)]
 pub(crate) struct MappingBudget {
-    /// What regions may use together: the kernel's limit less what the rest of the program has and a margin.
+    /// What all regions may use together: the kernel's limit less a margin and less what the rest of the program has.
     limit: AtomicUsize,
     used: AtomicUsize,
 }
@@ -33,12 +33,13 @@ impl MappingBudget {
         self.used().saturating_add(more) <= self.limit()
     }
 
-    /// Counts a change from `before` to `after` mappings.
+    /// Counts `after` mappings in place of `before`.
     pub(crate) fn replace(&self, before: usize, after: usize) {
         if after >= before {
             self.used.fetch_add(after - before, Ordering::Relaxed);
         } else {
-            // Never below zero: a count that is off by one must not turn into an endless budget or an exhausted one.
+            // It never goes below zero: a count that is off by one must not turn into an endless or an exhausted
+            // budget.
             let less = before - after;
             let _ =
                 self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| Some(used.saturating_sub(less)));

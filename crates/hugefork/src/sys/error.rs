@@ -1,13 +1,27 @@
-//! [`SystemError`]: a system call that failed, in words that the fault handler may write too.
+//! [`SystemError`]: a system call that failed, in words that the fault handler may also write.
 
 use std::error::Error;
 use std::fmt;
 use std::io;
 
-/// A system call that failed, by name, with what the kernel answered. As an [`io::Error`] it keeps both, and has the kind that
-/// the standard library gives such an answer.
+/// A system call that failed, with the kernel's answer. The [`io::Error`] that is made of it keeps both, and has the
+/// kind that the standard library gives such an answer.
 ///
-/// Prints as `mmap failed: out of memory (ENOMEM)`, without allocating: the fault handler writes it as well.
+/// It prints as `mmap failed: out of memory (ENOMEM)` and allocates nothing, because the fault handler writes it too.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// use hugefork::RegionError;
+/// let region = pool.region(2 << 20)?;
+/// let file = std::fs::File::open("/proc/self/exe")?; // not open for writing
+/// match region.write_to(&file, 0..1).unwrap_err().reason {
+///     RegionError::System(refused) => assert_eq!((refused.call(), refused.raw_os_error()), ("write", 9)), // EBADF
+///     other => panic!("{other}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SystemError {
     call: &'static str,
@@ -19,7 +33,7 @@ impl SystemError {
         SystemError { call, errno: errno.raw_os_error() }
     }
 
-    /// The call, as its manual page is named.
+    /// The name of the call, as in its manual page.
     pub const fn call(&self) -> &'static str {
         self.call
     }
@@ -32,7 +46,7 @@ impl SystemError {
 
 impl fmt::Display for SystemError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // In pieces: one `write!` within another takes half a kilobyte of the fault handler's stack.
+        // In pieces, because one `write!` within another takes half a kilobyte of the fault handler's stack.
         f.write_str(self.call)?;
         f.write_str(" failed: ")?;
         match ANSWERS.iter().find(|(errno, ..)| *errno == self.errno) {
@@ -64,7 +78,7 @@ impl SystemError {
     }
 }
 
-/// Answers that callers treat in ways of their own.
+/// Answers that callers treat in their own way.
 pub(crate) mod answer {
     pub(crate) const INTERRUPTED: i32 = libc::EINTR;
     pub(crate) const BAD_ADDRESS: i32 = libc::EFAULT;
@@ -72,9 +86,17 @@ pub(crate) mod answer {
     pub(crate) const NO_OFFSETS: i32 = libc::ESPIPE;
     pub(crate) const NOT_READY: i32 = libc::EAGAIN;
     pub(crate) const OUT_OF_MEMORY: i32 = libc::ENOMEM;
+
+    // What errors are in numbers where nothing else is understood.
+    pub(crate) const INVALID: i32 = libc::EINVAL;
+    pub(crate) const QUOTA: i32 = libc::EDQUOT;
+    pub(crate) const BUSY: i32 = libc::EBUSY;
+    pub(crate) const LOST: i32 = libc::EIO;
+    pub(crate) const EXISTS: i32 = libc::EEXIST;
+    pub(crate) const UNSUPPORTED: i32 = libc::EOPNOTSUPP;
 }
 
-/// The answers that hugefork's calls get, and the most common ones of transfers. libc's messages may be allocated.
+/// The answers that hugefork's calls get, and the most common ones of transfers. libc may allocate for its messages.
 #[rustfmt::skip]
 const ANSWERS: [(i32, &str, &str); 30] = [
     (libc::EPERM, "EPERM", "operation not permitted"),

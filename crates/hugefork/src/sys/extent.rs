@@ -1,8 +1,8 @@
-//! Addresses with an owner: what the door to the system asks for before it changes what is mapped.
+//! Addresses with an owner: whoever changes what is mapped has to show one of these.
 
 use core::marker::PhantomData;
 
-/// A range of addresses that was set aside for one owner. Holding it is the proof that what is mapped there may be replaced: no two
+/// A range of addresses that was set aside for one owner. It proves that the mappings there may be replaced: no two
 /// extents overlap, and nothing else of the program is there.
 #[derive(Debug)]
 pub(crate) struct Extent {
@@ -10,7 +10,7 @@ pub(crate) struct Extent {
     len: usize,
 }
 
-/// A part of an [`Extent`], for as long as that is there.
+/// A part of an [`Extent`], which it borrows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
     at: usize,
@@ -38,9 +38,9 @@ impl Extent {
     /// `len` bytes from byte `offset` on.
     ///
     /// # Panics
-    /// If they do not lie inside.
+    /// If they do not lie inside the extent.
     pub(crate) fn part(&self, offset: usize, len: usize) -> Part<'_> {
-        assert!(offset <= self.len && len <= self.len - offset, "a part of an extent lies inside of it");
+        assert!(offset <= self.len && len <= self.len - offset, "a part of an extent lies inside it");
         Part { at: self.base + offset, len, extent: PhantomData }
     }
 }

@@ -1,7 +1,8 @@
-//! A software MMU: page tables and memory as the engine asked for them, observable, and every call can be made to fail.
+//! A software MMU: page tables and memory as the engine asked for them. Tests can look at them, and can make every call
+//! fail.
 //!
-//! Loads and stores go through [`SoftMmu::load`] and [`SoftMmu::store`], which fault where hardware would. A mapped block
-//! that was never obtained is a bug of the engine (`SIGBUS` on real memory) and panics.
+//! Loads and stores go through [`SoftMmu::load`] and [`SoftMmu::store`], which fault where hardware would. To use
+//! mapped memory that was never obtained is a bug of the engine (`SIGBUS` on real memory), so it panics.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
@@ -52,16 +53,16 @@ pub(crate) struct Fault;
 struct State {
     pages: BTreeMap<usize, Page>,
     obtained: Vec<bool>,
-    /// 2 MiB that are one page each.
+    /// Whether each 2 MiB are one page.
     huge: Vec<bool>,
     next_address: usize,
     calls: BTreeMap<Call, usize>,
-    /// The call that fails, and how many of its kind go well before.
+    /// The call that fails, and how many calls of its kind succeed before.
     failure: Option<(Call, usize)>,
-    /// Pages that must stay writable, and whether they were not at some moment.
+    /// Pages that must stay writable, and whether they ever were not.
     watched: std::ops::Range<usize>,
     was_protected: bool,
-    /// Failures so far. Of mapping calls every other one is carried out all the same.
+    /// How many calls have failed. Every other mapping call that fails is carried out all the same.
     failures: usize,
 }
 
@@ -81,7 +82,7 @@ unsafe impl Sync for SoftMmu {}
 impl SoftMmu {
     pub(crate) fn new(capacity: usize, merging: Merging, mappings: usize) -> SoftMmu {
         let layout = Layout::from_size_align(capacity, BASE_PAGE).unwrap();
-        // Memory that was not obtained yet is not zero here, so that using it shows.
+        // Memory that is not obtained yet is not zero here, so that its use shows.
         // SAFETY: the layout has a size.
         let memory = unsafe { alloc_zeroed(layout) };
         assert!(!memory.is_null());
@@ -97,23 +98,23 @@ impl SoftMmu {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Lets the `after`-th next call of this kind fail, or none.
+    /// Makes the `after`-th next call of this kind fail, or no call.
     pub(crate) fn fail(&self, failure: Option<(Call, usize)>) {
         self.state().failure = failure;
     }
 
-    /// Whether the failure that was asked for has not happened yet.
+    /// Whether that failure has yet to happen.
     pub(crate) fn failure_pending(&self) -> bool {
         self.state().failure.is_some()
     }
 
-    /// Notes from now on whether anything in a range of addresses loses the right to be written.
+    /// Watches from now on whether anything in a range of addresses loses the right to be written.
     pub(crate) fn watch(&self, range: std::ops::Range<usize>) {
         let mut state = self.state();
         (state.watched, state.was_protected) = (range.start / BASE_PAGE..range.end / BASE_PAGE, false);
     }
 
-    /// Whether it has.
+    /// Whether anything did.
     pub(crate) fn was_protected(&self) -> bool {
         self.state().was_protected
     }
@@ -128,7 +129,7 @@ impl SoftMmu {
         self.state().pages.get(&(address / BASE_PAGE)).copied()
     }
 
-    /// Mappings (VMAs) that the range is made of.
+    /// How many mappings (VMAs) the range consists of.
     pub(crate) fn mappings(&self, at: usize, len: usize, block: usize) -> usize {
         let pages: Vec<_> = (at..at + len).step_by(BASE_PAGE).map(|address| (address, self.page(address))).collect();
         let joined = |left: &(usize, Option<Page>), right: &(usize, Option<Page>)| match (left.1, right.1) {
@@ -154,7 +155,7 @@ impl SoftMmu {
     }
 
     pub(crate) fn store(&self, address: usize, value: u8) -> Result<(), Fault> {
-        // The lock is held over the store: taking a right away waits for stores under way, as a TLB flush does.
+        // The lock is held during the store: to take a right away waits for stores under way, as a TLB flush does.
         let state = self.state();
         match state.pages.get(&(address / BASE_PAGE)) {
             Some(Page::Memory { start: offset, access: Access::ReadWrite }) => {
@@ -177,7 +178,7 @@ impl SoftMmu {
         }
     }
 
-    /// Whether the page at `offset` of the memory was obtained, and whether it is part of a huge one.
+    /// Whether the page at `offset` was obtained, and whether it is part of a huge page.
     pub(crate) fn memory_at(&self, offset: usize) -> (bool, bool) {
         let state = self.state();
         (state.obtained[offset / BASE_PAGE], state.huge[offset / HUGE_PAGE])
@@ -208,7 +209,7 @@ impl SoftMmu {
         assert!(self.state().obtained[offset / BASE_PAGE], "looked at memory that was never obtained: SIGBUS");
     }
 
-    /// Counts the call; fails if it is its turn.
+    /// Counts a call. It fails if its turn to fail has come.
     fn called(&self, call: Call) -> Result<MutexGuard<'_, State>, SystemError> {
         let mut state = self.state();
         *state.calls.entry(call).or_default() += 1;
@@ -286,14 +287,14 @@ impl Sys for SoftMmu {
         // A gap behind each range.
         state.next_address = at + len + align;
         state.pages.extend(pages_of(at, len).map(|page| (page, Page::Zeros)));
-        // SAFETY: each range is handed out once.
+        // SAFETY: no range is handed out twice.
         Ok(unsafe { Extent::new(at, len) })
     }
 
     fn release(&self, extent: Extent) -> Result<(), SystemError> {
         let mut state = self.called(Call::Release)?;
         for page in pages_of(extent.base(), extent.len()) {
-            assert!(state.pages.remove(&page).is_some(), "released what was not set aside");
+            assert!(state.pages.remove(&page).is_some(), "released addresses that were not claimed");
         }
         Ok(())
     }
@@ -312,7 +313,7 @@ impl Sys for SoftMmu {
     fn protect(&self, part: Part<'_>, to: Access) -> Result<(), SystemError> {
         let (at, len) = (part.at(), part.len());
         let called = self.called(Call::Protect);
-        // A failing mprotect has done the first part of its range.
+        // An mprotect that fails has done the first part of its range.
         let (mut state, result, len) = match called {
             Ok(state) => (state, Ok(()), len),
             Err(error) => (self.state(), Err(error), (len / 2).next_multiple_of(BASE_PAGE)),
@@ -322,8 +323,8 @@ impl Sys for SoftMmu {
             match state.pages.get_mut(&page) {
                 Some(Page::Memory { access, .. }) => *access = to,
                 Some(Page::Zeros) => assert_eq!(to, Access::Read, "zeros made writable"),
-                Some(Page::Hidden) => panic!("what was revoked is shown again"),
-                None => panic!("protected what is not mapped"),
+                Some(Page::Hidden) => panic!("protected a hidden page"),
+                None => panic!("protected a page that is not mapped"),
             }
         }
         result

@@ -14,13 +14,13 @@ pub(crate) enum Reserved {
     No,
 }
 
-/// One word an entry. Whoever changes one holds the lock that its owner says guards it.
+/// One word an entry. An entry changes only under the lock that its owner names.
 pub(crate) struct Entries {
     words: Boxed<[AtomicU32]>,
 }
 
 impl Entries {
-    /// `count` entries, all zero. The memory is taken from the system page by page as entries are used.
+    /// `count` entries, all zero. The system gives the memory page by page as entries are used.
     pub(crate) fn new(count: usize) -> Entries {
         Entries { words: own::zeroed(count) }
     }
@@ -45,21 +45,21 @@ impl Entries {
         self.words.iter().map(|word| Entry::decode(word.load(Ordering::Acquire)))
     }
 
-    /// Stores an entry; what is reserved for it stays reserved.
+    /// Stores an entry. Its reservation stays.
     #[inline]
     pub(crate) fn set(&self, index: EntryIndex, entry: Entry) {
         let word = &self.words[index.0];
         word.store(entry.encode() | word.load(Ordering::Relaxed) & RESERVED, Ordering::Release);
     }
 
-    /// How many entries from the first on are alike: in its state, each with the block after that of the one before if they have
-    /// blocks, and all with a reservation or none. At least one, if there is one; split entries are never alike.
+    /// How many entries from the first on are alike: in its state, with blocks in a row if they have any, and either
+    /// all or none with a reservation. It is at least one if there is an entry. Split entries are never alike.
     pub(crate) fn alike(&self, entries: Range<usize>) -> usize {
         let words = &self.words[entries];
         let Some(first) = words.first().map(|word| word.load(Ordering::Acquire)) else { return 0 };
         let (step, most) = match Entry::decode(first) {
             Entry::Zero | Entry::Revoked => (0, words.len()),
-            // Counting beyond the last block that an entry can name would change the state.
+            // A number beyond the last block that an entry can name would change the state.
             Entry::Private(block) | Entry::Shared(block) | Entry::Borrowed(block) | Entry::Lazy(block) => {
                 (1, words.len().min(BlockId::LIMIT - block.index()))
             }
@@ -72,7 +72,7 @@ impl Entries {
         count
     }
 
-    /// Stores `first` and entries alike after it; what is reserved for them stays reserved.
+    /// Stores `first` and entries alike after it. Their reservations stay.
     pub(crate) fn set_alike(&self, entries: Range<usize>, first: Entry) {
         let step = u32::from(first.block().is_some());
         let mut word = first.encode();
@@ -98,7 +98,7 @@ impl Entries {
         self.words[index.0].load(Ordering::Relaxed) & RESERVED != 0
     }
 
-    /// Notes whether a block is reserved for the entry; the entry itself stays. True if that is new.
+    /// Notes whether a block is reserved for the entry. True if that is a change.
     #[inline]
     pub(crate) fn set_reserved(&self, index: EntryIndex, reserved: Reserved) -> bool {
         let word = &self.words[index.0];
@@ -135,7 +135,7 @@ mod tests {
             (vec![Entry::Private(eight), Entry::Private(eight)], 1),
             (vec![Entry::Lazy(eight), Entry::Shared(nine)], 1),
             (vec![Entry::Split(eight), Entry::Split(nine)], 1),
-            // One more than the last block is the first block of the next state.
+            // The number after the last block is the first block of the next state.
             (vec![Entry::Private(last), Entry::Shared(first)], 1),
         ] {
             assert_eq!(of(&list).alike(0..list.len()), count, "{list:?}");

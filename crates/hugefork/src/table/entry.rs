@@ -1,4 +1,4 @@
-//! One entry of the page table: what is mapped at one block of a region.
+//! One entry of a table: what is mapped at one block of a region or snapshot.
 //!
 //! ```text
 //!   31         30     28 27                              0
@@ -12,12 +12,12 @@
 //! | `Zero` | none | zeros, readable | none |
 //! | `Private` | present | readable and writable | exactly one, this entry's |
 //! | `Shared` | present, written by this region | readable | one for this entry, and one for each other holder |
-//! | `Borrowed` | present, written by another region | readable | likewise |
-//! | `Lazy` | present, contents may be dropped | readable | likewise: dropped only while there is one |
-//! | `Split` | present, its pages are each as table/split.rs says | by page | likewise |
+//! | `Borrowed` | present, written by the parent | readable | as `Shared` |
+//! | `Lazy` | present, contents may be dropped | readable | as `Shared`; dropped only when there is one |
+//! | `Split` | present, each page as table/split.rs says | by page | as `Shared` |
 //! | `Revoked` | none any more | nothing | none |
 //!
-//! `reserved`: a block of the pool is reserved for this entry, so its next write finds one.
+//! `reserved`: a block of the pool is reserved for this entry, so the next write finds one.
 //!
 //! transition.rs says how one state follows from another.
 
@@ -27,19 +27,19 @@ use crate::units::BlockId;
 /// What is mapped at one block of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// Never written, discarded or reclaimed: reads as zeros, owns nothing.
+    /// Never written, discarded or reclaimed: reads as zeros and holds no block.
     Zero,
-    /// Writable; this entry is the block's only holder.
+    /// Writable: this entry alone holds the block.
     Private(BlockId),
-    /// Readable; this region wrote it, and a fork or snapshot holds it too, or did when this entry was last looked at.
+    /// Readable: this region wrote it. A fork or snapshot holds it too, or did when the entry was last looked at.
     Shared(BlockId),
-    /// Readable; the region that this one was forked from wrote it.
+    /// Readable: the parent wrote it.
     Borrowed(BlockId),
     /// Readable and lazily freed as a whole.
     Lazy(BlockId),
     /// Lazily freed or dropped in part.
     Split(BlockId),
-    /// Taken away: any access is an error.
+    /// Taken away: any access to it fails.
     Revoked,
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum State {
 const STATE_SHIFT: u32 = 28;
 const STATE_MASK: u32 = 0b111;
 const BLOCK_MASK: u32 = (1 << STATE_SHIFT) - 1;
-/// Set in the word of an entry that has a block reserved.
+/// This bit is set if a block is reserved for the entry.
 pub(super) const RESERVED: u32 = 1 << 31;
 
 impl Entry {
@@ -90,7 +90,7 @@ impl Entry {
         }
     }
 
-    /// The same entry in another state, with its block if that state has one.
+    /// The same entry in another state. Keeps the block if that state has one.
     #[inline]
     pub(crate) fn in_state(self, state: State) -> Entry {
         let Some(block) = self.block() else { return self };
@@ -105,7 +105,7 @@ impl Entry {
         }
     }
 
-    /// What its addresses show; `None`: each page what it is.
+    /// What its addresses show; `None` if each page shows something of its own.
     #[inline]
     pub(crate) fn shows(self) -> Option<Shows<BlockId>> {
         match self {
@@ -119,7 +119,7 @@ impl Entry {
         }
     }
 
-    /// Whether this region's own writes are in the block, so that others have it from here.
+    /// Whether this region wrote the block's contents, so that others have them from here.
     #[inline]
     pub(crate) fn is_owner(self) -> bool {
         matches!(self, Entry::Private(_) | Entry::Shared(_) | Entry::Lazy(_) | Entry::Split(_))
@@ -140,7 +140,7 @@ impl Entry {
             3 => Entry::Borrowed(block),
             4 => Entry::Lazy(block),
             5 => Entry::Split(block),
-            // 7 is never stored, and would be an error rather than zeros.
+            // 7 is never stored. If it were, an error would be better than zeros.
             6.. => Entry::Revoked,
         }
     }

@@ -1,10 +1,10 @@
-//! Holding windows, and the proof that entries may be changed.
+//! Guards of windows, and the proof that entries may be changed.
 
 use core::marker::PhantomData;
 
 use crate::sync::{ExclusiveGuard, SharedGuard, WordLock};
 
-/// Holds neighbouring windows, perhaps none, until dropped.
+/// Holds the locks of neighbouring windows, perhaps of none, until dropped.
 #[derive(Default)]
 pub(crate) struct WindowsGuard<'a> {
     locks: &'a [WordLock],
@@ -33,7 +33,7 @@ impl Drop for WindowsGuard<'_> {
 pub(crate) struct Locked<'a>(PhantomData<&'a ()>);
 
 impl<'a> Locked<'a> {
-    /// Their windows are locked, and no snapshot is being taken.
+    /// The windows are locked, and no snapshot is being taken.
     pub(crate) fn windows(_windows: &'a WindowsGuard<'_>, _publishing: &'a SharedGuard<'_>) -> Locked<'a> {
         Locked(PhantomData)
     }

@@ -1,6 +1,6 @@
-//! The whole state machine as one function, put together from what transition.rs says of each event. The engine asks for one event at a
-//! time; this is for the table in docs/design.md, for the test that walks all of it, and for the check of each entry that is stored in a
-//! build with debug assertions.
+//! The whole state machine as one function, made of what transition.rs says of each event. The engine asks for one
+//! event at a time. This function is for the table in docs/design.md, for the test that compares it with that table,
+//! and for builds with debug assertions, which check each entry that is stored.
 
 use super::entries::Reserved;
 use super::entry::State;
@@ -12,12 +12,12 @@ use super::transition::{
 };
 use crate::sys::Merging;
 
-/// All that matters beside the state. Each event asks for what matters to it.
+/// All that matters besides the state. Each event asks only for what matters to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) held: Held,
     pub(crate) reserved: Reserved,
-    /// Only a `Private` block is.
+    /// Only a `Private` block can be pinned.
     pub(crate) pinned: Pinned,
     /// Whether a block can be treated page by page.
     pub(crate) merging: Merging,
@@ -90,7 +90,7 @@ pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Wo
     }
 }
 
-/// Whether the table has a way from one state to another, whatever the facts. A split block may become whole at any event.
+/// Whether `event` can lead from one state to another under any facts. A split block may become whole at any event.
 pub(crate) const fn allows(event: Event, from: State, to: State) -> bool {
     let next = NEXT[event as usize][from as usize] | NEXT[Event::PagesWritable as usize][from as usize];
     let next =

@@ -1,6 +1,6 @@
-//! The state machine against the table in `docs/design.md`: states × events × facts.
+//! Compares the state machine with the table in `docs/design.md`, for all states, events and facts.
 //!
-//! `HUGEFORK_GOLDEN=write` has the table written anew; what changes there is what has changed in the engine.
+//! `HUGEFORK_GOLDEN=write` writes the table anew; its diff shows what has changed in the engine.
 
 use std::fmt::Debug;
 use std::fs;
@@ -14,7 +14,7 @@ const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/design.m
 const BEGIN: &str = "<!-- transitions: begin -->\n";
 const END: &str = "<!-- transitions: end -->";
 
-/// Each fact, if it holds and if it does not.
+/// Each fact, in words: when it holds, and when it does not.
 const NAMES: [(&str, &str); 5] = [
     ("held alone", "held by others too"),
     ("reserved", "not reserved"),
@@ -23,7 +23,7 @@ const NAMES: [(&str, &str); 5] = [
     ("a snapshot's", "a region's"),
 ];
 
-/// The conditions that decide, from `fact` on, each with what follows: a tree, no deeper than it has to be.
+/// The conditions that decide, from `fact` on, each with what follows. The tree is as flat as possible.
 fn leaves(event: Event, state: State, fact: usize, bits: usize) -> Vec<(Vec<&'static str>, (State, Work))> {
     let outcome = |rest: usize| step(event, state, Facts::nth(bits | rest << fact));
     let rest = NAMES.len() - fact;
@@ -74,7 +74,7 @@ fn shown(state: State) -> &'static str {
 fn table() -> String {
     let mut text = "| event | entry | if | next | shows | work |\n|---|---|---|---|---|---|\n".to_owned();
     for event in EVENTS {
-        // Entries of which the same is true share a row.
+        // States with the same outcome share a row.
         let mut rows: Vec<(String, Vec<String>)> = Vec::new();
         for state in STATES {
             for (conditions, (next, work)) in leaves(event, state, 0, 0) {

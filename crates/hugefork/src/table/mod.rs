@@ -5,12 +5,12 @@
 //! windows   [      lock 0       ] | [ lock 1 ] …       a window is the larger of a block and 2 MiB
 //! waiting   [      link 0       ] | [ link 1 ] …       windows that wait for reclaim (see waiting.rs)
 //! ```
-//! With 2 MiB blocks an entry has a lock of its own. With smaller blocks the entries of 2 MiB share one, so that a fault
-//! can take a run of neighbours in one go, and the locks stay small beside the entries.
+//! With 2 MiB blocks each entry has a lock of its own. With smaller blocks the entries of 2 MiB share one lock: a fault
+//! takes a run of neighbours with one lock, and the locks stay small beside the entries.
 //!
-//! An entry is changed under its window's lock and the region lock, shared. A snapshot (`Private` to `Shared`) and
-//! `lazy_free` (held once to `Lazy`) alone change entries without the window's lock, holding the region lock exclusively,
-//! so never while a fault looks at an entry for the last time.
+//! A fault changes an entry under the window's lock and the shared region lock. A snapshot (`Private` to `Shared`) and
+//! `lazy_free` (to `Lazy`) hold the region lock exclusively and change entries without the window's lock. So they never
+//! run while a fault works on an entry.
 
 mod entries;
 mod entry;
@@ -44,14 +44,14 @@ pub(crate) struct Table {
     windows: Boxed<[WordLock]>,
     /// Windows in which something was lazily freed.
     pub(crate) waiting: Waiting,
-    /// The pages of split blocks: made at the first split, each kept until the region goes.
+    /// The pages of split blocks: made at the first split, and kept until the region goes.
     splits: OnceLock<Boxed<[AtomicPtr<Split>]>>,
     /// Entries in a window.
     window: usize,
 }
 
 impl Table {
-    /// A table of `count` entries, all zero. The memory is taken from the system page by page as entries are used.
+    /// A table of `count` entries, all zero. The system gives the memory page by page as entries are used.
     pub(crate) fn new(count: usize, block_size: BlockSize) -> Table {
         let window = (HUGE_PAGE / block_size.bytes()).max(1);
         Table {
@@ -92,7 +92,7 @@ impl Table {
         self.entries_of(window..window + 1)
     }
 
-    /// Locks the window of `index` if nobody has it.
+    /// Locks the window of `index` unless somebody has it.
     pub(crate) fn try_lock(&self, index: EntryIndex) -> Option<WindowsGuard<'_>> {
         let window = self.window(index);
         self.windows[window].try_lock()?.keep();
@@ -110,7 +110,7 @@ impl Table {
         self.lock_windows(window..window + 1)
     }
 
-    /// Locks windows, in order. Nothing is allocated.
+    /// Locks windows in order. Allocates nothing.
     pub(crate) fn lock_windows(&self, windows: Range<usize>) -> WindowsGuard<'_> {
         for window in &self.windows[windows.clone()] {
             window.lock().keep();
@@ -118,7 +118,7 @@ impl Table {
         WindowsGuard::of(&self.windows[windows])
     }
 
-    /// Holds windows that were locked one by one and [kept](WindowsGuard::keep).
+    /// Guards windows that were locked one by one and [kept](WindowsGuard::keep).
     pub(crate) fn kept(&self, windows: Range<usize>) -> WindowsGuard<'_> {
         WindowsGuard::of(&self.windows[windows])
     }
@@ -143,14 +143,14 @@ impl Table {
         self.splits.get().is_some()
     }
 
-    /// Makes room for the pages of a block that is about to be split. Allocates: under no lock.
+    /// Makes room for the pages of a block that is about to be split. Allocates, so no lock may be held.
     pub(crate) fn prepare_split(&self, index: EntryIndex, block_size: BlockSize) -> &Split {
         let slot = &self.splits.get_or_init(|| own::zeroed(self.len()))[index.0];
         if slot.load(Ordering::Acquire).is_null() {
             let new = Boxed::into_raw(Boxed::new_in(Split::new(block_size.bytes() / BASE_PAGE), Own));
             let null = core::ptr::null_mut();
             if slot.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
-                // SAFETY: made above and not handed to anybody.
+                // SAFETY: `new` was made above from a box and was not stored anywhere.
                 drop(unsafe { Boxed::from_raw_in(new, Own) });
             }
         }
@@ -171,7 +171,7 @@ impl Drop for Table {
         for slot in self.splits.get().into_iter().flat_map(|splits| splits.iter()) {
             let split = slot.load(Ordering::Relaxed);
             if !split.is_null() {
-                // SAFETY: `prepare_split` made it from a box; nobody else has the table any more.
+                // SAFETY: `prepare_split` made it from a box, and the table is ours alone now.
                 drop(unsafe { Boxed::from_raw_in(split, Own) });
             }
         }

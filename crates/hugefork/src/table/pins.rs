@@ -15,14 +15,14 @@ pub(crate) enum Pinned {
     No,
 }
 
-/// How often each block of a region is pinned: one byte each, got at the first pin.
+/// How often each block of a region is pinned: a byte for each, allocated at the first pin.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
     counts: OnceLock<Boxed<[AtomicU8]>>,
 }
 
 impl Pins {
-    /// Makes room for the counts of `entries` entries. Allocates: under no lock.
+    /// Makes room for the counts of `entries` entries. Allocates, so no lock may be held.
     pub(crate) fn prepare(&self, entries: usize) {
         self.counts.get_or_init(|| own::zeroed(entries));
     }
@@ -38,13 +38,13 @@ impl Pins {
         self.counts.get().is_some_and(|counts| counts[index.0].load(Ordering::Relaxed) > 0)
     }
 
-    /// The same, for transition.rs.
+    /// As [`Pins::has`], in the terms of transition.rs.
     #[inline]
     pub(crate) fn of(&self, index: EntryIndex) -> Pinned {
         if self.has(index) { Pinned::Yes } else { Pinned::No }
     }
 
-    /// The runs of `entries` that are not pinned, in order. Under a lock that keeps pins as they are.
+    /// The runs of `entries` that are not pinned, in order. The caller holds a lock that keeps pins as they are.
     pub(crate) fn runs_between(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> + '_ {
         let mut next = entries.start;
         std::iter::from_fn(move || {
@@ -60,14 +60,14 @@ impl Pins {
         self.counts.get().map_or(0, |counts| counts.len())
     }
 
-    /// Counts one pin more; false if there are as many as can be counted.
+    /// Adds a pin. False if no more can be counted.
     pub(crate) fn add(&self, _locked: Locked<'_>, index: EntryIndex) -> bool {
         let Some(counts) = self.counts.get() else { return false };
         let more = counts[index.0].load(Ordering::Relaxed).checked_add(1);
         more.inspect(|&more| counts[index.0].store(more, Ordering::Relaxed)).is_some()
     }
 
-    /// Counts one pin less.
+    /// Takes a pin off.
     pub(crate) fn remove(&self, _locked: Locked<'_>, index: EntryIndex) {
         if let Some(counts) = self.counts.get() {
             let count = &counts[index.0];

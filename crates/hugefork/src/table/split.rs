@@ -16,8 +16,8 @@
 //! | `Writable` | the block's, readable and writable | the block's |
 //! | `Dropped` | zeros, readable | none: given back to the system |
 //!
-//! A block that others hold has no dropped pages: taking a snapshot gets memory for them again.
-//! One byte a base page. Changed like an entry: under the window's lock and the region lock.
+//! A block that others hold has no dropped pages: a snapshot first gets memory for them again. There is one byte for
+//! each base page. It changes like an entry: under the window's lock and the region lock.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use crate::own::{self, Boxed};
 use crate::sys::{Access, Shows};
 
-/// What one base page of a split block is.
+/// The state of one base page of a split block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum SplitPage {
@@ -36,7 +36,7 @@ pub(crate) enum SplitPage {
 }
 
 impl SplitPage {
-    /// What a page that starts at `start` of the pool shows.
+    /// What a page shows that begins at `start` of the pool.
     pub(crate) fn shows<M>(self, start: M) -> Shows<M> {
         match self {
             SplitPage::Dropped => Shows::Zeros,
@@ -59,7 +59,7 @@ impl Split {
     /// A block of `pages` pages, all `Readable`.
     pub(crate) fn new(pages: usize) -> Split {
         let split = Split {
-            // Zero is `Readable`.
+            // The byte 0 is `Readable`.
             pages: own::zeroed(pages),
             counts: Default::default(),
         };
@@ -84,12 +84,12 @@ impl Split {
         }
     }
 
-    /// How many pages are `of` this kind.
+    /// How many pages are in state `of`.
     pub(crate) fn count(&self, of: SplitPage) -> usize {
         self.counts[of as usize].load(Ordering::Relaxed)
     }
 
-    /// The maximal runs of `within` that are `of` one kind.
+    /// The maximal runs of pages in `within` that are in state `of`.
     pub(crate) fn runs_of(&self, within: Range<usize>, of: SplitPage) -> impl Iterator<Item = Range<usize>> + '_ {
         let mut next = within.start;
         core::iter::from_fn(move || {

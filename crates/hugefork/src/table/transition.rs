@@ -1,7 +1,9 @@
-//! The state machine of an entry: what each event makes of it, and what has to be done for that. Pure: no lock, no call, no block
-//! is chosen here. The engine does what these functions say, and stores what they say comes next.
+//! The state machine of an entry: what each event makes of it, and what has to be done for that. These functions are
+//! pure: they take no lock, make no call and choose no block. The engine does what they say and stores the state that
+//! they name.
 //!
-//! `docs/design.md` has all of it as one table; a test walks states × events × facts and compares.
+//! `docs/design.md` has all of it in one table; a test compares that table with machine.rs for all states, events and
+//! facts.
 //!
 //! ```text
 //!            first write (demand-zero)             write: reuse, or a copy if others hold the block
@@ -17,7 +19,7 @@
 //!                                              └── revoke ──▶ Revoked
 //! ```
 //!
-//! The entries of a snapshot are `Zero`, `Borrowed` and `Revoked`: nothing of it is ever written.
+//! A snapshot is never written to, so its entries are only `Zero`, `Borrowed` and `Revoked`.
 
 use super::entries::Reserved;
 use super::entry::State;
@@ -31,7 +33,7 @@ pub(crate) enum Held {
     ByOthersToo,
 }
 
-/// Whose an entry is.
+/// Whether the entry is a region's or a snapshot's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     Region,
@@ -45,9 +47,9 @@ pub(crate) enum OnWrite {
     Nothing,
     /// A block that is zero (demand-zero).
     GiveZeroed,
-    /// The right to write, for the block that is there (reuse).
+    /// To give the right to write to the block that is there (reuse).
     AllowWrites,
-    /// The right to write to the page, and memory for it if that was dropped.
+    /// To give the right to write to the page, with memory for it if it was dropped.
     AllowPage,
     /// A copy of the block (copy-on-write).
     Copy,
@@ -62,9 +64,9 @@ pub(crate) enum OnShare {
     Nothing,
     /// A reference to the block, which loses the right to be written.
     Share,
-    /// Memory for the pages that were dropped, and then the same.
+    /// To get memory for the pages that were dropped, and then as `Share`.
     FillAndShare,
-    /// A copy of its own: the block stays writable.
+    /// A copy of its own: the block itself stays writable, because it is pinned.
     GiveCopy,
     /// An error: the block was taken away.
     Refuse,
@@ -75,43 +77,43 @@ pub(crate) enum OnShare {
 pub(crate) enum OnDiscard {
     /// Nothing: it reads as zeros.
     Nothing,
-    /// Zeros in place of the block, which goes back.
+    /// To show zeros in place of the block, which goes back to the pool.
     ShowZeros,
-    /// Zeros in the block, which stays where it is.
+    /// To fill the block with zeros where it is, because it is pinned.
     ZeroInPlace,
 }
 
 /// What `lazy_free` needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnLazyFree {
-    /// The block loses the right to be written.
+    /// To take away the right to write to the block.
     ForbidWrites,
-    /// The pages lose the right to be written, and are marked one by one.
+    /// To take away the right to write to the pages, and to mark each of them.
     ForbidPages,
-    /// Nothing is done.
+    /// Nothing.
     Skip(Skipped),
 }
 
 /// Why `lazy_free` does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Skipped {
-    /// There is nothing to free, or it was freed before.
+    /// There is nothing to free, or it is lazily freed already.
     Already,
     /// Others hold the block.
     Shared,
     Pinned,
-    /// A part of a block that cannot be split.
+    /// It is a part of a block, and the block cannot be split.
     Indivisible,
     Revoked,
 }
 
-/// What taking lazy freeing back needs. The right to write comes back with the next write.
+/// What `cancel_lazy_free` needs. The right to write comes back with the next write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnCancel {
     Nothing,
-    /// The entry is marked as kept.
+    /// To mark the entry as kept.
     Keep,
-    /// The pages are.
+    /// To mark the pages as kept.
     KeepPages,
 }
 
@@ -120,48 +122,49 @@ pub(crate) enum OnCancel {
 pub(crate) enum OnReclaim {
     /// Nothing is lazily freed.
     Nothing,
-    /// Others hold the block: it stays, lazily freed.
+    /// Nothing for now: others hold the block, which stays lazily freed.
     Wait,
-    /// Zeros in place of the block, which goes back.
+    /// To show zeros in place of the block, which goes back to the pool.
     ShowZeros,
-    /// Zeros in place of the pages, whose memory goes back. When the last one goes the entry becomes `Zero`.
+    /// To show zeros in place of the pages, whose memory goes back to the system. When the last page goes, the entry
+    /// becomes `Zero`.
     DropPages,
 }
 
-/// What letting go of a borrowed block needs, when its region has no other to write to.
+/// What it takes to let go of a borrowed block, so that its region can write to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnRevoke {
     /// Nothing: the block was not borrowed.
     Nothing,
-    /// The entry is hidden.
+    /// To hide the entry.
     Hide,
-    /// A copy, in the block that is reserved for the entry.
+    /// To copy into the block that is reserved for the entry.
     CopyIntoReserved,
 }
 
 /// What a pin needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnPin {
-    /// To be counted.
+    /// To count it.
     Count,
-    /// A write first.
+    /// To write to the block first.
     WriteFirst,
 }
 
-/// What the end of the holder needs, once nothing is mapped any more.
+/// What the end of a region or snapshot needs, once nothing is mapped any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnDrop {
     /// Nothing: there is no block.
     Nothing,
-    /// The reference is given back.
+    /// To give the reference back.
     Release,
-    /// The same, after the memory of the block, a part of which was dropped.
+    /// To get memory for the pages that were dropped, and then as `Release`.
     ReleasePages,
-    /// The block is leaked: who pinned it may still use its memory.
+    /// To leak the block: whoever pinned it may still use its memory.
     Leak,
 }
 
-/// A write: a fault's, or one that a call prepares for.
+/// A write: by a fault, or prepared by a call.
 pub(crate) const fn on_write(state: State, held: Held) -> (State, OnWrite) {
     match (state, held) {
         (State::Zero, _) => (State::Private, OnWrite::GiveZeroed),
@@ -175,7 +178,7 @@ pub(crate) const fn on_write(state: State, held: Held) -> (State, OnWrite) {
     }
 }
 
-/// A read by address: an error, or nothing at all.
+/// Whether a read by address works in this state; if not, it is an error.
 pub(crate) const fn is_readable(state: State) -> bool {
     match state {
         State::Zero | State::Private | State::Shared | State::Borrowed | State::Lazy | State::Split => true,
@@ -195,7 +198,7 @@ pub(crate) const fn on_share(state: State, pinned: Pinned) -> (State, OnShare) {
     }
 }
 
-/// `discard` of the whole block. Of a part: a write first, and zeros in place.
+/// `discard` of the whole block. A part is written to first, and then filled with zeros in place.
 pub(crate) const fn on_discard(state: State, pinned: Pinned) -> (State, OnDiscard) {
     match (state, pinned) {
         (State::Zero, _) => (State::Zero, OnDiscard::Nothing),
@@ -236,7 +239,7 @@ pub(crate) const fn on_lazy_free_part(
     }
 }
 
-/// `cancel_lazy_free`, and everything else that takes lazy freeing back without a write.
+/// `cancel_lazy_free`, and all else that takes lazy free back without a write.
 pub(crate) const fn on_cancel(state: State) -> (State, OnCancel) {
     match state {
         State::Lazy => (State::Shared, OnCancel::Keep),
@@ -269,7 +272,7 @@ pub(crate) const fn on_revoke(state: State, reserved: Reserved, owner: Owner) ->
     }
 }
 
-/// A pin. Taking it off again changes nothing but the count.
+/// A pin. An unpin only changes the count.
 pub(crate) const fn on_pin(state: State) -> (State, OnPin) {
     match state {
         State::Private => (State::Private, OnPin::Count),
@@ -290,8 +293,8 @@ pub(crate) const fn on_drop(state: State, pinned: Pinned) -> OnDrop {
     }
 }
 
-/// The call that was to give or take the right to write failed: some pages may be writable, others not, and none may be dropped.
-/// The next write finds one holder and asks for the right again.
+/// The call to give or take the right to write failed: some pages may be writable and others not, and none may be
+/// dropped. The next write finds that the region holds the block alone, and asks for the right again.
 pub(crate) const fn on_protect_failed(state: State) -> State {
     match state {
         State::Private | State::Shared | State::Lazy | State::Split => State::Shared,
@@ -299,7 +302,7 @@ pub(crate) const fn on_protect_failed(state: State) -> State {
     }
 }
 
-/// All that can happen to an entry.
+/// Everything that can happen to an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Write,

@@ -5,11 +5,11 @@
 //!                   ▲                     └─▶ others hold what is left ─▶ [ aside ]
 //!                   └──────────── somebody has let go of something since ─────┘
 //! ```
-//! A window is looked at once, and again only if what it found there may have changed. So the work of a reclaim is in
-//! proportion to what it drops, however much is lazily freed that cannot be dropped.
+//! Reclaim looks at a window once, and again only if what it found there may have changed. So the work of a reclaim is
+//! in proportion to what it drops, however much is lazily freed that cannot be dropped.
 //!
-//! A window is in one of the two queues, or in the hands of who holds [`Waiting::look`], exactly while its mark is not
-//! zero. Links are window numbers plus one, so that zeroed memory is an empty queue.
+//! A window's mark is not zero exactly while the window is in one of the two queues or in the hands of the holder of
+//! [`Waiting::look`]. Links are window numbers plus one, so zeroed memory is an empty queue.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -19,17 +19,18 @@ use crate::sync::{WordGuard, WordLock};
 
 /// The windows of one region that wait.
 pub(crate) struct Waiting {
-    /// The `lazy_free` call that a window waits since, 0 if it does not.
+    /// For each window: the `lazy_free` call since which it waits, or 0.
     marks: Boxed<[AtomicU32]>,
-    /// The window behind each in its queue.
+    /// For each window: the one behind it in its queue.
     next: Boxed<[AtomicU32]>,
     line: Queue,
     aside: Queue,
-    /// Guards all of the above. A leaf: nothing is locked under it.
+    /// Guards all of the above. No other lock is taken under it.
     links: WordLock,
-    /// Held by who looks at windows that were taken out of the line. Before windows and the region lock.
+    /// Whoever looks at windows that were taken out of the line holds this. It is taken before the locks of windows and
+    /// regions.
     looking: WordLock,
-    /// What [`Waiting::recall`] was told last.
+    /// The last `change` that [`Waiting::recall`] was given.
     recalled_at: AtomicU64,
 }
 
@@ -58,12 +59,12 @@ impl Waiting {
         size_of_val(&*self.marks) + size_of_val(&*self.next)
     }
 
-    /// The call that the window waits since, if it does.
+    /// Whether the window waits.
     pub(crate) fn is_waiting(&self, window: usize) -> bool {
         self.marks[window].load(Ordering::Relaxed) != 0
     }
 
-    /// Puts windows at the end of the line, since the call `mark`. What waits already keeps its place.
+    /// Puts windows at the end of the line, since the call `mark`. A window that waits already keeps its place.
     pub(crate) fn enter(&self, windows: Range<usize>, mark: u32) {
         let _links = self.links.lock();
         let (mut first, mut last) = (self.line.first.load(Ordering::Relaxed), self.line.last.load(Ordering::Relaxed));
@@ -80,25 +81,25 @@ impl Waiting {
             }
             last = link;
         }
-        // What waits nowhere has no link: `take` clears it, and so does `recall` for the last one.
+        // A window that does not wait has no link: `take` clears it, and `recall` clears the last one's.
         self.line.first.store(first, Ordering::Relaxed);
         self.line.last.store(last, Ordering::Relaxed);
     }
 
-    /// Keeps others from taking windows out of the line, and waits for who has some.
+    /// Keeps others from taking windows out of the line, and waits for those who have some.
     pub(crate) fn look(&self) -> WordGuard<'_> {
         self.looking.lock()
     }
 
-    /// The call that the first window in line waits since.
+    /// The call since which the first window in line waits.
     pub(crate) fn oldest(&self) -> Option<u32> {
         let _links = self.links.lock();
         let first = self.line.first.load(Ordering::Relaxed).checked_sub(1)?;
         Some(self.marks[first as usize].load(Ordering::Relaxed))
     }
 
-    /// Takes the first window out of the line, and those behind it that are its neighbours: `most` at most, and none that waits
-    /// since a call after `until`.
+    /// Takes the first window out of the line, and the windows behind it that are its neighbours: at most `most`, and
+    /// none that waits since a call after `until`.
     pub(crate) fn take(&self, until: u32, most: usize) -> Option<Range<usize>> {
         let _links = self.links.lock();
         let first = self.line.first.load(Ordering::Relaxed).checked_sub(1)? as usize;
@@ -114,7 +115,7 @@ impl Waiting {
         (end > first).then_some(first..end)
     }
 
-    /// Puts a window back that was taken, before all others.
+    /// Puts a window that was taken back at the front of the line.
     pub(crate) fn put_back(&self, window: usize) {
         let _links = self.links.lock();
         let first = self.line.first.load(Ordering::Relaxed);
@@ -126,19 +127,19 @@ impl Waiting {
         }
     }
 
-    /// Sets a window that was taken aside: nothing of what is lazily freed there can be dropped now.
+    /// Sets a window that was taken aside: nothing that is lazily freed in it can be dropped now.
     pub(crate) fn set_aside(&self, window: usize) {
         let _links = self.links.lock();
         self.push(&self.aside, window);
     }
 
-    /// A window that was taken waits no more.
+    /// Ends the wait of a window that was taken.
     pub(crate) fn leave(&self, window: usize) {
         self.marks[window].store(0, Ordering::Relaxed);
     }
 
-    /// Puts all that was set aside back, before all others, if `change` is not what it was at the last time. True if there
-    /// was anything. Nobody has windows in hand meanwhile.
+    /// Puts all windows that were set aside back at the front of the line if `change` is new. True if there were any.
+    /// Nobody has taken windows meanwhile: that is what `looking` proves.
     pub(crate) fn recall(&self, _looking: &WordGuard<'_>, change: u64) -> bool {
         let _links = self.links.lock();
         let first = self.aside.first.load(Ordering::Relaxed);
@@ -156,7 +157,7 @@ impl Waiting {
         true
     }
 
-    /// At the end of a queue. Under `links`.
+    /// Puts a window at the end of a queue. `links` is held.
     fn push(&self, queue: &Queue, window: usize) {
         let link = window as u32 + 1;
         self.next[window].store(0, Ordering::Relaxed);
@@ -177,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    /// All that is in line, run by run.
+    /// Takes everything that is in line, run by run.
     fn empty(waiting: &Waiting, until: u32) -> Vec<Range<usize>> {
         std::iter::from_fn(|| waiting.take(until, usize::MAX)).collect()
     }
@@ -189,12 +190,12 @@ mod tests {
         waiting.enter(2..7, 2);
         waiting.enter(9..10, 3);
         assert_eq!(waiting.oldest(), Some(1));
-        assert_eq!(empty(&waiting, 2), [4..6, 2..4, 6..7], "what waits keeps its place");
+        assert_eq!(empty(&waiting, 2), [4..6, 2..4, 6..7], "a window that waits keeps its place");
         assert_eq!((waiting.oldest(), waiting.take(2, 1)), (Some(3), None));
         assert_eq!(empty(&waiting, 3), [9..10]);
         assert_eq!((waiting.oldest(), waiting.take(u32::MAX, 1)), (None, None));
         waiting.enter(2..7, 4);
-        assert_eq!(waiting.take(4, 1), None, "they are in somebody's hands");
+        assert_eq!(waiting.take(4, 1), None, "they are taken");
     }
 
     #[test]

@@ -1,14 +1,25 @@
 //! What a program says of its writes to a region.
 
-/// How a region's blocks will be used after the first write to each, see [`Region::advise`](crate::Region::advise).
+/// How the program will use each block of a region after its first write, see
+/// [`Region::advise`](crate::Region::advise).
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let mut index = pool.region(4 << 20)?;
+/// index.advise(hugefork::Advice::Near); // small records at random places
+/// index.as_mut_slice()[123_456] = 1;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Advice {
-    /// Nobody knows: hugefork goes by the region's recent faults.
+    /// Nobody knows: hugefork judges by the recent faults of the region.
     #[default]
     Unknown = 0,
-    /// The neighbourhood of the byte that was written: what is near it stays in the cache, and nothing is prepared ahead.
+    /// What lies near the byte that was written: that stays in the cache, and no fault prepares other blocks.
     Near = 1,
     /// All of the block, soon.
     Whole = 2,

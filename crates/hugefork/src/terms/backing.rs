@@ -3,20 +3,32 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What a pool's memory should be made of.
+use super::error::BuildError;
+
+/// What a pool's memory should be made of. [`Granted`] is what it is.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use hugefork::{Backing, Pool};
+/// let backing: Backing = "shmem-base".parse()?; // from a configuration
+/// let pool = Pool::builder().capacity(8 << 20).backing(backing).build()?;
+/// assert_eq!(pool.backing().to_string(), "shmem-base");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backing {
     /// The best that the machine allows now: shmem huge pages, else hugetlb, else shmem base pages.
     #[default]
     Auto,
-    /// Huge pages that the administrator reserved (`vm.nr_hugepages`). They are the pool's from `build()` on, so a fault
-    /// never finds the machine without memory. Blocks are at least one such page.
+    /// Huge pages that the administrator reserved (`vm.nr_hugepages`). They belong to the pool from `build()` on, so a
+    /// fault never finds the machine without memory. A block is at least one such page.
     Hugetlb,
     /// shmem huge pages: by `shmem_enabled`, or block by block with `MADV_COLLAPSE`, which needs no setting and no
     /// privilege (Linux 6.1).
     ShmemHuge,
-    /// shmem base pages. Blocks of any size work, mapped 4 KiB at a time.
+    /// shmem base pages of 4 KiB. Blocks of any size work.
     ShmemBase,
 }
 
@@ -35,55 +47,69 @@ impl fmt::Display for Backing {
 }
 
 impl FromStr for Backing {
-    type Err = String;
+    type Err = BuildError;
 
     /// Reads `auto`, `hugetlb`, `shmem-thp` or `shmem-base`.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, BuildError> {
         let found = BACKINGS.iter().find(|(_, name)| *name == text);
-        found
-            .map(|(backing, _)| *backing)
-            .ok_or_else(|| format!("`{text}` is no backing: take auto, hugetlb, shmem-thp or shmem-base"))
+        found.map(|(backing, _)| *backing).ok_or_else(|| BuildError::UnknownBacking { text: text.to_owned() })
     }
 }
 
-/// What a pool's memory is made of.
+/// What a pool's memory is made of, see [`Pool::backing`](crate::Pool::backing).
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// use hugefork::Granted;
+/// match pool.backing() {
+///     Granted::ShmemBase => println!("no huge pages: {}", pool.fallback_reason().unwrap_or("as asked")),
+///     granted => println!("huge pages: {granted}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Granted {
     /// Reserved huge pages.
     Hugetlb,
-    /// shmem huge pages.
-    ShmemHuge(HugeBy),
+    /// shmem huge pages, which the kernel makes at first touch: `shmem_enabled` allows it.
+    ShmemHuge,
+    /// shmem huge pages, for each of which hugefork asks with `MADV_COLLAPSE` when a block is first used. That takes
+    /// 0.2 ms.
+    ShmemCollapsed,
     /// shmem base pages.
     ShmemBase,
-}
-
-/// How shmem gets its huge pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HugeBy {
-    /// The kernel makes them at first touch: `shmem_enabled` allows it.
-    Setting,
-    /// hugefork asks for each with `MADV_COLLAPSE` when a block is first used.
-    Collapse,
 }
 
 impl fmt::Display for Granted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Granted::Hugetlb => "hugetlb",
-            Granted::ShmemHuge(HugeBy::Setting) => "shmem-thp",
-            Granted::ShmemHuge(HugeBy::Collapse) => "shmem-thp (MADV_COLLAPSE)",
+            Granted::ShmemHuge => "shmem-thp",
+            Granted::ShmemCollapsed => "shmem-thp (MADV_COLLAPSE)",
             Granted::ShmemBase => "shmem-base",
         })
     }
 }
 
 /// Whether a pool may be built of something else than was asked for.
+///
+/// ```
+/// use hugefork::{Backing, BuildError, Fallback, Pool};
+/// let builder = Pool::builder().capacity(8 << 20).backing(Backing::Hugetlb);
+/// match builder.fallback(Fallback::Refused).build() {
+///     Ok(pool) => assert_eq!(pool.fallback_reason(), None),
+///     Err(error @ BuildError::BackingUnavailable { .. }) => println!("{error}"), // says what to do
+///     Err(error) => panic!("{error}"),
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fallback {
-    /// Take the next best; [`Pool::backing`](crate::Pool::backing) tells what it is, [`Pool::fallback_reason`](crate::Pool::fallback_reason) why.
+    /// Take the next best; [`Pool::backing`](crate::Pool::backing) tells what it is,
+    /// [`Pool::fallback_reason`](crate::Pool::fallback_reason) why.
     #[default]
     Allowed,
     /// Fail.
@@ -91,20 +117,41 @@ pub enum Fallback {
 }
 
 /// When a pool gets its memory from the system.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use hugefork::{Commit, Pool};
+/// let pool = Pool::builder().capacity(8 << 20).commit(Commit::Upfront).build()?;
+/// let stats = pool.stats();
+/// assert_eq!(stats.blocks_zeroed_free, stats.blocks); // each first write finds zeroed memory
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Commit {
-    /// Block by block, when one is used for the first time or, by a thread of the pool, shortly before
-    /// ([`PoolBuilder::obtain_ahead`](crate::PoolBuilder::obtain_ahead)). The kernel clears it then, which is as slow as the kernel's own fault, and shmem may find
-    /// no memory left (hugetlb pages are reserved in any case).
+    /// Block by block, when a block is first used, or shortly before by a thread of the pool
+    /// ([`PoolBuilder::obtain_ahead`](crate::PoolBuilder::obtain_ahead)). The kernel clears it then, which takes as
+    /// long as a fault of the kernel's own. shmem may find no memory left; hugetlb pages are reserved in any case.
     #[default]
     OnDemand,
-    /// All of it in `build()`, with a thread for each CPU: building takes some 50 ms a GiB, faults never wait for memory.
+    /// All of it in `build()`, with a thread for each CPU. That takes some 50 ms a GiB, and no fault ever waits for
+    /// memory.
     Upfront,
 }
 
-/// Whether the contents of regions are part of a core dump. The direct map never is. For hugetlb memory it is bit 6 of
-/// `/proc/self/coredump_filter` that decides, and not this.
+/// Whether the contents of regions are part of a core dump. For hugetlb memory bit 6 of `/proc/self/coredump_filter`
+/// decides instead.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use hugefork::{CoreDump, Pool};
+/// let builder = Pool::builder().capacity(8 << 20);
+/// let pool = if cfg!(debug_assertions) { builder.core_dump(CoreDump::Included).build()? } else { builder.build()? };
+/// # drop(pool);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CoreDump {

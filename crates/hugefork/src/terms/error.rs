@@ -5,9 +5,10 @@
 //! | [`SizeError`] | sizes that cannot be |
 //! | [`BuildError`] | [`PoolBuilder::build`](crate::PoolBuilder::build) |
 //! | [`RegionError`] | everything asked of a pool, region or snapshot afterwards |
+//! | [`TransferError`] | reading and writing files: how far it came, and a [`RegionError`] |
 //!
-//! Each becomes a [`std::io::Error`] by `?`: of the kind that fits, with the error itself inside
-//! ([`io::Error::get_ref`]).
+//! Each has a code that stays (terms/code.rs), and becomes a [`std::io::Error`] by `?`: of the kind that fits, with the
+//! error itself inside ([`io::Error::get_ref`]).
 //!
 //! What goes wrong inside a page fault has nobody to return an error to: it is reported in one line on standard error
 //! and raised as `SIGBUS` (see [`crate::fault`]).
@@ -18,10 +19,19 @@ use std::ops::Range;
 use thiserror::Error;
 
 use super::backing::Backing;
-use crate::sys::SystemError;
+use crate::sys::linux::pressure::PressureError;
+use crate::sys::{SystemError, answer};
 use crate::units::{BlockSize, ByteSize, SizeError};
 
-/// Why a pool could not be built.
+/// Why a pool could not be built. The message says what to change.
+///
+/// ```
+/// use hugefork::{BuildError, Pool};
+/// match Pool::builder().name("cache").capacity(1 << 48).build() {
+///     Err(BuildError::BeyondTheMachine { available, .. }) => println!("at most {available} bytes"),
+///     other => panic!("{other:?}"),
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -56,6 +66,13 @@ pub enum BuildError {
         backing: Backing,
         /// Why, and what would change it.
         reason: String,
+    },
+    /// Text that names no backing.
+    #[error("`{text}` is no backing: take auto, hugetlb, shmem-thp or shmem-base")]
+    #[non_exhaustive]
+    UnknownBacking {
+        /// The text.
+        text: String,
     },
     /// The process may not have the addresses that regions live at.
     #[error(
@@ -93,8 +110,22 @@ pub enum BuildError {
     System(#[from] SystemError),
 }
 
-/// Why a pool, region or snapshot could not do what was asked. Nothing has changed when one of these comes back, except
+/// Why a pool, region or snapshot could not do what was asked. The message says what to do. Nothing has changed, except
 /// where the method says so.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// use hugefork::RegionError;
+/// let (one, two) = (pool.region(4 << 20)?, pool.region(8 << 20)?);
+/// one.populate()?;
+/// match two.populate() {
+///     Err(error @ RegionError::PoolFull { .. }) => println!("{error}"), // says what to drop
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RegionError {
@@ -185,10 +216,17 @@ pub enum RegionError {
         /// The limit in bytes.
         limit: usize,
     },
-    /// A part of this fork or snapshot was taken away by the region that it was made from, which had no other block left.
+    /// A snapshot was to be limited in what its copies cost
+    /// ([`RegionOptions::max_cow_bytes`](crate::RegionOptions::max_cow_bytes)).
     #[error(
-        "part of this fork or snapshot was taken away, since the pool was empty and the region that it was made from had to go \
-         on: make it with Reserve::Full, or build the pool with more capacity"
+        "a snapshot is not written to, so it has no copies that max_cow_bytes could limit: leave it out, or set it for the \
+         region or for a fork"
+    )]
+    LimitOnSnapshot,
+    /// The parent of this fork or snapshot has taken a part of it away, since it had no other block left.
+    #[error(
+        "part of this fork or snapshot was taken away, since the pool was empty and its parent had to go on: make it with \
+         Reserve::Full, or build the pool with more capacity"
     )]
     Revoked,
     /// A block is pinned as often as can be counted.
@@ -237,9 +275,46 @@ pub enum RegionError {
     System(#[from] SystemError),
 }
 
+/// A transfer that ended before all of its range was done.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let region = pool.region(4 << 20)?;
+/// let full = std::fs::File::options().write(true).open("/dev/full")?;
+/// let error = region.write_to(&full, 0..4096).unwrap_err();
+/// assert_eq!(error.done, 0);
+/// assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::StorageFull);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{reason}{}, after {done} bytes of the range were done", hint(.reason))]
+#[non_exhaustive]
+pub struct TransferError {
+    /// Bytes at the start of the range that were read or written all the same.
+    pub done: usize,
+    /// Why not more.
+    #[source]
+    pub reason: RegionError,
+}
+
+/// What to do about the answers that say the least.
+fn hint(reason: &RegionError) -> &'static str {
+    match reason {
+        RegionError::System(refused) => match refused.raw_os_error() {
+            answer::BAD_DESCRIPTOR => ": give a descriptor that is open, and open for this",
+            answer::NO_OFFSETS => ": what is no file has no offsets, use the method without `_at`",
+            answer::NOT_READY => ": wait until the descriptor is ready, then go on behind what is done",
+            _ => "",
+        },
+        _ => "",
+    }
+}
+
 impl From<SizeError> for io::Error {
     fn from(error: SizeError) -> io::Error {
-        io::Error::new(ErrorKind::InvalidInput, error)
+        io::Error::new(error.code().kind(), error)
     }
 }
 
@@ -249,24 +324,27 @@ impl From<BuildError> for io::Error {
     }
 }
 
+impl From<PressureError> for io::Error {
+    fn from(error: PressureError) -> io::Error {
+        io::Error::new(error.code().kind(), error)
+    }
+}
+
 impl From<RegionError> for io::Error {
     fn from(error: RegionError) -> io::Error {
         io::Error::new(error.kind(), error)
     }
 }
 
+impl From<TransferError> for io::Error {
+    fn from(error: TransferError) -> io::Error {
+        io::Error::new(error.reason.kind(), error)
+    }
+}
+
 impl BuildError {
     fn kind(&self) -> ErrorKind {
-        match self {
-            BuildError::Capacity(_) | BuildError::TooManyBlocks { .. } | BuildError::Setting { .. } => {
-                ErrorKind::InvalidInput
-            }
-            BuildError::BeyondTheMachine { .. }
-            | BuildError::OutOfAddresses { .. }
-            | BuildError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
-            BuildError::BackingUnavailable { .. } | BuildError::ForkedChild => ErrorKind::Unsupported,
-            BuildError::System(error) => error.kind(),
-        }
+        if let BuildError::System(refused) = self { refused.kind() } else { self.code().kind() }
     }
 }
 
@@ -279,24 +357,7 @@ impl RegionError {
         Ok(())
     }
 
-    pub(crate) fn kind(&self) -> ErrorKind {
-        match self {
-            RegionError::Length(_)
-            | RegionError::LargerThanPool { .. }
-            | RegionError::OutOfRange { .. }
-            | RegionError::NotAView { .. } => ErrorKind::InvalidInput,
-            RegionError::PoolFull { .. }
-            | RegionError::NotReservable { .. }
-            | RegionError::OutOfMemory { .. }
-            | RegionError::TooManyMappings { .. }
-            | RegionError::OutOfAddresses { .. } => ErrorKind::OutOfMemory,
-            RegionError::CowLimit { .. } => ErrorKind::QuotaExceeded,
-            // No kind says that what was there is gone for good.
-            RegionError::Revoked => ErrorKind::Other,
-            RegionError::TooManyPins => ErrorKind::ResourceBusy,
-            RegionError::AlreadyObserved => ErrorKind::AlreadyExists,
-            RegionError::ForkedChild => ErrorKind::Unsupported,
-            RegionError::System(error) => error.kind(),
-        }
+    fn kind(&self) -> ErrorKind {
+        if let RegionError::System(refused) = self { refused.kind() } else { self.code().kind() }
     }
 }

@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `advice` | what a program says of its writes |
 //! | `backing` | what memory is made of |
+//! | `code` | numbers and names of what can go wrong |
 //! | `error` | what can go wrong |
 //! | `observer` | being told of changes |
 //! | `options` | what a region may be promised |
 
 pub(crate) mod advice;
 pub(crate) mod backing;
+pub(crate) mod code;
 pub(crate) mod error;
 pub(crate) mod observer;
 pub(crate) mod options;

@@ -2,17 +2,43 @@
 
 use std::ops::Range;
 
-/// Told around every change of the memory that stands behind a part of a region: first write, copy, discard, reclaim,
-/// revocation. For programs that hand physical memory to others (DMA, `io_uring` fixed buffers, GPU registration) and
-/// must withdraw it before it changes, as Linux's mmu notifiers do for the kernel's own users. A
+/// Is told before and after each change of the memory behind a part of a region: first write, copy, discard, reclaim,
+/// revocation. It is for programs that hand physical memory to others (DMA, `io_uring` fixed buffers, GPU registration)
+/// and must withdraw it before it changes, as Linux's mmu notifiers do for users inside the kernel. A
 /// [pinned](crate::Region::pin) range does not change.
 ///
 /// A snapshot or fork changes nothing by itself; the writes after it do.
 ///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// use std::ops::Range;
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+///
+/// #[derive(Default)]
+/// struct Changes(AtomicUsize);
+///
+/// impl hugefork::Observer for Changes {
+///     fn invalidate_start(&self, _: Range<usize>) {}
+///     fn invalidate_end(&self, _: Range<usize>) {
+///         self.0.fetch_add(1, Relaxed);
+///     }
+/// }
+///
+/// let changes = Arc::new(Changes::default());
+/// let mut region = pool.region(4 << 20)?;
+/// region.observe(changes.clone())?;
+/// region.as_mut_slice()[0] = 1;
+/// assert_eq!(changes.0.load(Relaxed), 1);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Rules
-/// Both methods run on the thread that causes the change, mostly **inside the `SIGSEGV` handler** with hugefork's locks
-/// held: they must not allocate, lock, panic, or touch a region in a way that faults; atomics and an `eventfd` write are
-/// fine. Every start is followed by an end on the same thread, also when the change failed.
+/// Both methods run on the thread that causes the change, mostly **inside the `SIGSEGV` handler** and under locks of
+/// hugefork. They must not allocate, lock, panic, or touch a region in a way that faults. Atomics and a write to an
+/// `eventfd` are fine. An end follows every start on the same thread, also when the change failed.
 pub trait Observer: Send + Sync {
     /// The memory behind `range` (bytes of the region, whole base pages) is about to change: stop using it.
     fn invalidate_start(&self, range: Range<usize>);

@@ -1,39 +1,66 @@
 //! What a region may be promised, and what its forks and snapshots may cost it.
 
-/// Whether blocks are set aside so that writes cannot find the pool full.
+/// Whether blocks are set aside, so that writes cannot find the pool full.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// use hugefork::{RegionOptions, Reserve};
+/// let log = pool.region_with(4 << 20, RegionOptions::new().reserve(Reserve::Full))?;
+/// let cache = pool.region(8 << 20)?;
+/// assert!(cache.populate().is_err()); // half of the pool is set aside
+/// log.populate()?; // cannot fail for want of blocks
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reserve {
-    /// None: a write that finds the pool full fails loudly. Of a fork or snapshot the region that it was made from may take
-    /// blocks away when the pool is empty (see [`Region::is_revoked`](crate::Region::is_revoked)).
+    /// None. A write that finds the pool full fails loudly. When the pool is empty, the parent of a fork or snapshot
+    /// may take blocks away from it (see [`Region::is_revoked`](crate::Region::is_revoked)).
     #[default]
     None,
     /// One for each block.
     ///
-    /// * A region: its first writes cannot fail. Writes to what forks and snapshots share take other blocks, and theirs if
-    ///   there are none.
-    /// * A fork: none of its first writes can fail, and nothing is taken away from it. Where its parent must write to what both
-    ///   share and the pool is empty, the fork is given its copy then, in the block that is set aside for it.
-    /// * A snapshot: nothing is taken away from it; the blocks are for such copies.
+    /// * A region: its first writes cannot fail. Writes to what forks and snapshots share take other blocks, or theirs
+    ///   if no other is free.
+    /// * A fork: its first writes cannot fail, and nothing is taken away from it. When its parent writes to what both
+    ///   share and the pool is empty, the fork gets its copy then, in the block that is set aside for it.
+    /// * A snapshot: nothing is taken away from it. The blocks are for such copies.
     Full,
 }
 
 /// What a write does that would copy more than [`RegionOptions::max_cow_bytes`].
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// use hugefork::{OnLimit, RegionOptions};
+/// let options = RegionOptions::new().max_cow_bytes(2 << 20, OnLimit::Revoke);
+/// let mut region = pool.region_with(4 << 20, options)?;
+/// region.as_mut_slice().fill(1);
+/// let saved = region.snapshot()?;
+/// region.as_mut_slice().fill(2); // the first block is copied, the second is taken away from the snapshot
+/// assert!(saved.is_revoked());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnLimit {
-    /// Takes the block away from forks and snapshots without a reservation, so that it need not be copied. Those with one are
-    /// copied for all the same.
+    /// Takes the block away from forks and snapshots without a reservation, so that nothing is copied for them. Those
+    /// with a reservation get their copy all the same.
     #[default]
     Revoke,
-    /// Waits until a fork or snapshot is dropped. Signals are delivered meanwhile. A program whose only thread waits here
-    /// waits for ever.
+    /// Waits until a fork or snapshot is dropped. Signals are delivered meanwhile. A program whose only thread waits
+    /// here waits for ever.
     Stall,
     /// Fails as it would if the pool were full: one line, and `SIGBUS`.
     Fail,
 }
 
-/// How a region is made, see [`Pool::region_with`](crate::Pool::region_with).
+/// What a region, fork or snapshot is promised and may cost: [`Pool::region_with`](crate::Pool::region_with),
+/// [`Region::fork_with`](crate::Region::fork_with), [`Region::snapshot_with`](crate::Region::snapshot_with).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -42,6 +69,8 @@ pub enum OnLimit {
 /// let options = RegionOptions::new().reserve(Reserve::Full).max_cow_bytes(8 << 20, OnLimit::Revoke);
 /// let region = pool.region_with(16 << 20, options)?;
 /// assert_eq!(pool.stats().blocks_reserved, 8);
+/// let saved = region.snapshot_with(RegionOptions::new().reserve(Reserve::Full))?; // is never revoked
+/// # drop(saved);
 /// # Ok(())
 /// # }
 /// ```
@@ -58,15 +87,16 @@ impl RegionOptions {
         RegionOptions::default()
     }
 
-    /// Whether blocks are set aside for first writes; default [`Reserve::None`].
+    /// Whether blocks are set aside; default [`Reserve::None`].
     pub fn reserve(mut self, reserve: Reserve) -> RegionOptions {
         self.reserve = reserve;
         self
     }
 
-    /// The most bytes that forks and snapshots of the region may hold beside it: blocks that it wrote or discarded since
-    /// and that they alone still hold. What a write does that would exceed it is `on_limit`. Rounded up to blocks; by
-    /// default there is no limit.
+    /// The most bytes that forks and snapshots of the region may hold beside it: blocks that the region has written to
+    /// or discarded since, and that they alone still hold. `on_limit` says what a write does that would exceed it.
+    /// `bytes` is rounded up to blocks. By default there is no limit. Snapshots are not written to:
+    /// [`Region::snapshot_with`](crate::Region::snapshot_with) refuses a limit.
     pub fn max_cow_bytes(mut self, bytes: usize, on_limit: OnLimit) -> RegionOptions {
         self.limit = Some((bytes, on_limit));
         self

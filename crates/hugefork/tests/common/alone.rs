@@ -2,9 +2,9 @@
 //! dispositions, limits, the number of mappings).
 //!
 //! ```text
-//!   cargo test ─▶ test ─▶ alone(body) ─ starts this binary again, for this test only ─▶ test ─▶ alone(body) ─ runs body
-//!                  ▲                                                                                           │
-//!                  └───────────────────── how it ended, what it printed ───────────────────────────────────────┘
+//!   cargo test ─▶ test ─▶ alone(body) ─ starts this binary again for this test only ─▶ test ─▶ alone(body) ─ runs body
+//!                  ▲                                                                                          │
+//!                  └───────────────────── how it ended, what it printed ──────────────────────────────────────┘
 //! ```
 
 use std::io::Read;
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use super::wait::PATIENCE;
 
-/// Names the test whose body this process is to run.
+/// Names the test whose body this process runs.
 const WHICH: &str = "HUGEFORK_TEST_ALONE";
 
-/// The first thing that the process prints, so that one that ran nothing is not taken for one that did well.
+/// The process prints this first, so that one that ran nothing cannot pass for one that succeeded.
 const STARTED: &str = "this process runs the test alone";
 
 /// How a process ended and what it printed.
@@ -46,14 +46,14 @@ impl Ended {
 
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Of a process that said the same for ever, the beginning.
+        // A process may have said the same for ever, so this quotes only the beginning.
         let quoted = |text: &str| text.lines().take(30).map(|line| format!("\n  | {line}")).collect::<String>();
         write!(f, "{}\nstdout:{}\nstderr:{}", self.status, quoted(&self.stdout), quoted(&self.stderr))
     }
 }
 
-/// Runs `body`, a closure written in the test itself, in a process of its own, with no other thread than those that it
-/// starts. Once a test.
+/// Runs `body`, a closure written in the test itself, in a process of its own, which has no other threads than `body`
+/// starts. Call it once in a test.
 pub(crate) fn alone<Body: FnOnce()>(body: Body) -> Ended {
     // `binary::test::{{closure}}`
     let test = std::any::type_name::<Body>().split("::").nth(1).expect("a closure has a path");

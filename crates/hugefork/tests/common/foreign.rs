@@ -14,10 +14,10 @@ const BLOCK: usize = 2 << 20;
 
 static FORBIDDEN: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
-/// Faults that [`mend`] and [`mend_plain`] have mended.
+/// How many faults [`mend`] and [`mend_plain`] have mended.
 pub(crate) static MENDED: AtomicUsize = AtomicUsize::new(0);
 
-/// A page that may not be touched, until [`mend`] has been there.
+/// A page that may not be touched until [`mend`] has mended it.
 pub(crate) fn forbidden_page() -> *mut u8 {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a new mapping.
@@ -27,24 +27,24 @@ pub(crate) fn forbidden_page() -> *mut u8 {
     page.cast()
 }
 
-/// Forbids the page once more.
+/// Forbids the page again.
 pub(crate) fn forbid_again(page: *mut u8) {
     // SAFETY: the page of `forbidden_page`.
     assert_eq!(unsafe { libc::mprotect(page.cast(), PAGE, libc::PROT_NONE) }, 0);
 }
 
-/// Writes one byte, whatever comes of it.
+/// Writes one byte, which may fault.
 pub(crate) fn write(at: *mut u8, value: u8) {
-    // SAFETY: memory of the test, or a fault that it wants.
+    // SAFETY: this is memory of the test, or a fault that the test wants.
     unsafe { at.write_volatile(value) };
 }
 
-/// Writes to a page that may not be written to, which a handler must mend.
+/// Writes to a forbidden page, which a handler must mend.
 pub(crate) fn write_to_be_mended(page: *mut u8) {
     let mended = MENDED.load(Ordering::Relaxed);
     forbid_again(page);
     write(page, 42);
-    // SAFETY: readable since it was mended.
+    // SAFETY: it is readable since it was mended.
     assert_eq!(unsafe { page.read_volatile() }, 42);
     assert_eq!(MENDED.load(Ordering::Relaxed), mended + 1);
 }
@@ -57,7 +57,7 @@ pub(crate) extern "C" fn mend(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     mend_plain(libc::SIGSEGV);
 }
 
-/// [`mend`] for handlers that are told the signal only.
+/// As [`mend`], for handlers that are told only the signal.
 pub(crate) extern "C" fn mend_plain(_: c_int) {
     MENDED.fetch_add(1, Ordering::Relaxed);
     // SAFETY: the page of `forbidden_page`.
@@ -70,7 +70,7 @@ pub(crate) fn small_region() -> Region {
     pool.region(2 * BLOCK).unwrap()
 }
 
-/// Has a fault of each kind.
+/// Makes a fault of each kind happen.
 pub(crate) fn check_region_faults(region: &mut Region) {
     let before = region.stats().faults;
     region.discard(0..2 * BLOCK).unwrap();

@@ -7,22 +7,22 @@ use std::process::ExitStatus;
 use hugefork::{Pool, Region, Snapshot};
 use procfs::process::{MMapPath, MemoryMap, Process};
 
-/// How the child ends if `body` panics in it.
+/// The exit code of a child in which `body` panics.
 const PANICKED: i32 = 101;
 
-/// Runs `body` in a child made by `fork(2)`, which ends with what it returns, and without any destructor.
+/// Runs `body` in a child made by `fork(2)`. The child exits with what `body` returns, and runs no destructor.
 pub(crate) fn in_fork(body: impl FnOnce() -> i32) -> ExitStatus {
-    // SAFETY: the tests here run alone in their process; where they have other threads, the child makes system calls only.
+    // SAFETY: these tests run alone in their process. If they have other threads, the child makes only system calls.
     as_child(unsafe { libc::fork() }, body)
 }
 
-/// As [`in_fork`], with a child that the C library knows nothing of, so that none of its handlers runs there.
+/// As [`in_fork`], but the C library does not know of the child, so none of its handlers runs there.
 pub(crate) fn in_raw_fork(body: impl FnOnce() -> i32) -> ExitStatus {
     // SAFETY: as above; the child goes on with a copy of this stack.
     as_child(unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32, body)
 }
 
-/// Goes on as the child that `forked` says, or waits for it.
+/// Goes on as the child, if `forked` says so, or waits for it.
 fn as_child(forked: i32, body: impl FnOnce() -> i32) -> ExitStatus {
     match forked {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),
@@ -42,7 +42,7 @@ fn as_child(forked: i32, body: impl FnOnce() -> i32) -> ExitStatus {
     }
 }
 
-/// The child of [`in_fork`] found everything as it should be.
+/// Checks that the child of [`in_fork`] found everything as it should be.
 #[track_caller]
 pub(crate) fn check_fork(body: impl FnOnce()) {
     let status = in_fork(|| {

@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use hugefork::{Backing, BlockSize, Fallback, Pool};
 
-/// Every backing there is.
+/// All backings.
 pub(crate) const BACKINGS: [Backing; 3] = [Backing::ShmemHuge, Backing::Hugetlb, Backing::ShmemBase];
 
-/// A pool on exactly this backing; `None`, said aloud, where the machine has it not. `.ci/run` sets `HUGEFORK_REQUIRE` to
-/// the backings that it has set up, and then a missing one is a failure.
+/// A pool on exactly this backing. If the machine does not have it, prints that and returns `None`. `.ci/run` sets
+/// `HUGEFORK_REQUIRE` to the backings that it has set up; if one of those is missing, the test fails.
 pub(crate) fn pool(backing: Backing, capacity: usize, block_size: BlockSize) -> Option<Pool> {
     let builder = Pool::builder().name("test").capacity(capacity).block_size(block_size).backing(backing);
     match builder.fallback(Fallback::Refused).build() {
@@ -31,7 +31,7 @@ pub(crate) fn pool(backing: Backing, capacity: usize, block_size: BlockSize) -> 
     }
 }
 
-/// Tells other threads that the test is over when it is dropped, also because a check failed: a scope waits for them.
+/// Tells other threads that the test is over when it is dropped, even if a check failed: a scope waits for them.
 pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Over<'_> {

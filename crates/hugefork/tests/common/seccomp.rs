@@ -1,4 +1,4 @@
-//! System calls that the kernel refuses from now on, in this process and for good.
+//! System calls that the kernel refuses from now on in this process, without a way back.
 
 use core::ffi::{c_int, c_long};
 
@@ -6,22 +6,23 @@ use core::ffi::{c_int, c_long};
 #[derive(Clone, Copy)]
 pub(crate) struct Refused {
     pub(crate) call: c_long,
-    /// Only where this argument has this value; its lower half is looked at.
+    /// Refused only if this argument has this value. Only its lower half is compared.
     pub(crate) argument: Option<(u32, u32)>,
     pub(crate) errno: c_int,
 }
 
-/// Every `call`, whatever it is asked.
+/// Every `call`, with any arguments.
 pub(crate) fn every(call: c_long, errno: c_int) -> Refused {
     Refused { call, argument: None, errno }
 }
 
-/// `call` with `value` as its argument number `nth`, from 0.
+/// `call` with `value` as its argument number `nth`, counted from 0.
 pub(crate) fn with(call: c_long, nth: u32, value: c_int, errno: c_int) -> Refused {
     Refused { call, argument: Some((nth, value as u32)), errno }
 }
 
-/// Has the calling thread, and threads that it starts later, refused one more kind of call. No privilege is needed.
+/// Makes the kernel refuse one more kind of call to this thread and to threads that it starts later. No privilege is
+/// needed.
 pub(crate) fn refuse(what: Refused) {
     const NUMBER: u32 = 0;
     const ARGUMENTS: u32 = 16;
@@ -42,7 +43,7 @@ pub(crate) fn refuse(what: Refused) {
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: no memory is involved.
     assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
-    // SAFETY: reads the program.
+    // SAFETY: the call reads the program.
     let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) };
     assert_eq!(set, 0, "seccomp: {}", std::io::Error::last_os_error());
 }

@@ -6,11 +6,11 @@ use core::ptr;
 
 use libc::siginfo_t;
 
-/// What is handed to a handler that was installed with `SA_SIGINFO`.
+/// A handler that was installed with `SA_SIGINFO`.
 pub(crate) type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
-/// Handles `signal` with `handler` (a [`Handler`], a plain one, `SIG_DFL` or `SIG_IGN`, as `flags` say) while the signals
-/// in `blocked` are blocked. Returns what handled it before.
+/// Handles `signal` with `handler` (a [`Handler`], a plain one, `SIG_DFL` or `SIG_IGN`, as `flags` say) while the
+/// signals in `blocked` are blocked. Returns what handled it before.
 pub(crate) fn handle(signal: c_int, handler: usize, flags: c_int, blocked: &[c_int]) -> libc::sigaction {
     // SAFETY: all zeroes is a valid sigaction.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -40,7 +40,7 @@ pub(crate) fn set_of(signals: &[c_int]) -> libc::sigset_t {
     unsafe { set.assume_init() }
 }
 
-/// Blocks these signals, too, on this thread.
+/// Blocks these signals too on this thread.
 pub(crate) fn block(signals: &[c_int]) {
     // SAFETY: reads the set.
     assert_eq!(unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set_of(signals), ptr::null_mut()) }, 0);
@@ -51,24 +51,24 @@ pub(crate) fn blocked_now() -> u64 {
     let mut set = MaybeUninit::uninit();
     // SAFETY: writes the set.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), set.as_mut_ptr()) };
-    // SAFETY: written above; the numbers are those of signals.
+    // SAFETY: the set was written above; the numbers are those of signals.
     let is_blocked = |signal: &c_int| unsafe { libc::sigismember(set.as_ptr(), *signal) } == 1;
     (1..64).filter(is_blocked).fold(0, |bits, signal| bits | 1 << signal)
 }
 
 /// The address of a fault. May be called from a handler.
 pub(crate) fn address_of(info: *mut siginfo_t) -> usize {
-    // SAFETY: the kernel's, for a fault.
+    // SAFETY: the kernel made it, for a fault.
     unsafe { (*info).si_addr() }.addr()
 }
 
 /// Writes to standard error. May be called from a handler.
 pub(crate) fn say(text: &str) {
-    // SAFETY: writes bytes that are there.
+    // SAFETY: writes bytes of `text`.
     unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
 }
 
-/// Ends the process because a handler saw what it should not have. May be called from a handler.
+/// Ends the process because a handler saw something wrong. May be called from a handler.
 pub(crate) fn give_up(why: &str) -> ! {
     say(why);
     // SAFETY: ends the process.

@@ -1,13 +1,13 @@
-//! Waiting for what happens, and not for time to pass: no test depends on how fast the machine is.
+//! Waits for events, and never for a time: no test depends on how fast the machine is.
 
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What takes longer goes round in circles, or waits for ever.
+/// Whatever takes longer goes round in circles, or waits for ever.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Waits until it is `done`.
+/// Waits until `done` is true.
 #[track_caller]
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let started = Instant::now();
@@ -30,7 +30,7 @@ pub(crate) fn this_thread() -> i32 {
     unsafe { libc::gettid() }
 }
 
-/// The thread of this process that has the name.
+/// The thread of this process with this name.
 pub(crate) fn named(name: &str) -> Option<i32> {
     let threads = fs::read_dir("/proc/self/task").unwrap().flatten();
     let is_it = |path: &PathBuf| fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name);
@@ -38,7 +38,7 @@ pub(crate) fn named(name: &str) -> Option<i32> {
     path.file_name()?.to_str()?.parse().ok()
 }
 
-/// What thread `id` of this process sleeps in; `None` while it runs.
+/// The call in which thread `id` of this process sleeps; `None` while it runs.
 pub(crate) fn asleep(id: i32) -> Option<Asleep> {
     let text = fs::read_to_string(format!("/proc/self/task/{id}/syscall")).ok()?;
     let mut words = text.split_whitespace();
@@ -50,7 +50,7 @@ pub(crate) fn asleep(id: i32) -> Option<Asleep> {
     Some(Asleep { call, arguments })
 }
 
-/// Waits until thread `id` of this process waits for a lock or a word; gives the word's address.
+/// Waits until thread `id` of this process waits for a lock or a word. Returns the word's address.
 #[track_caller]
 pub(crate) fn until_it_waits(id: i32) -> u64 {
     let mut word = 0;

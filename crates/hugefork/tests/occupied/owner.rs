@@ -1,4 +1,4 @@
-//! An owner of pages: what it does, and how it checks that nobody else did anything to them.
+//! An owner of pages: what it does, and how it checks that nobody else has changed them.
 
 use core::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use hugefork::{Pinned, Region, RegionError, RegionOptions, Reserve, Snapshot};
 use crate::common::wait::PATIENCE;
 use crate::{DONE, OWNERS, PAGE, World, more};
 
-/// The words of a page that are written; all others stay zero.
+/// The words of a page that are written. All others stay zero.
 const WORDS: [usize; 4] = [0, 137, 300, 511];
 
 struct Random(u64);
@@ -35,9 +35,9 @@ impl Random {
 #[derive(Clone, Copy)]
 struct Page {
     number: usize,
-    /// In all of [`WORDS`].
+    /// Each of [`WORDS`] has it.
     value: u64,
-    /// Zeros may have come in its place.
+    /// Whether zeros may have replaced it.
     is_lazy: bool,
     /// Whether a write to it always finds a block.
     is_promised: bool,
@@ -45,11 +45,11 @@ struct Page {
 
 /// A word of a region; the region lives for as long as the owners do.
 fn word(base: *mut u8, page: usize, word: usize) -> &'static AtomicU64 {
-    // SAFETY: inside of a region or fork that the caller keeps; its words are only used as atomics.
+    // SAFETY: it is inside a region or fork that the caller keeps; its words are used only as atomics.
     unsafe { AtomicU64::from_ptr(base.add(page * PAGE + word * 8).cast()) }
 }
 
-/// A word that may have been taken away: the kernel's answer, so that nobody dies of it.
+/// A word that may have been taken away. The kernel reads it, so that nobody dies of it.
 fn peek(base: *const u8, page: usize, word: usize) -> Option<u64> {
     let mut value = 0u64;
     let to = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: 8 };
@@ -58,7 +58,7 @@ fn peek(base: *const u8, page: usize, word: usize) -> Option<u64> {
     (unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) } == 8).then_some(value)
 }
 
-/// It is taken away first, and said so a moment later.
+/// Waits a moment: a block is taken away first, and marked so afterwards.
 fn soon(is_so: impl Fn() -> bool) -> bool {
     let started = Instant::now();
     while !is_so() && started.elapsed() < PATIENCE {
@@ -67,23 +67,23 @@ fn soon(is_so: impl Fn() -> bool) -> bool {
     is_so()
 }
 
-/// A snapshot, and the words of it that were looked at.
+/// A snapshot, and its words that were looked at.
 struct Held {
     snapshot: Snapshot,
     reserve: Reserve,
     seen: Vec<(usize, usize, u64)>,
 }
 
-/// A thread, the pages that are its own, and what it knows of them.
+/// A thread, its own pages, and what it knows of them.
 pub(crate) struct Owner<'a> {
     id: usize,
     world: &'a World,
     region: &'a Region,
     random: Random,
     pages: Vec<Page>,
-    /// Neighbouring pages of its, by position in `pages`.
+    /// Its neighbouring pages, by position in `pages`.
     runs: Vec<Range<usize>>,
-    /// Whole blocks of its, likewise.
+    /// The pages that are whole blocks of its own, by position in `pages`.
     blocks: Range<usize>,
     sequence: u64,
     held: Vec<Held>,
@@ -92,7 +92,7 @@ pub(crate) struct Owner<'a> {
 
 impl Drop for Owner<'_> {
     fn drop(&mut self) {
-        // The others need not go on when one has found something.
+        // The others need not go on when one has found a mistake.
         self.world.over.store(true, Ordering::Relaxed);
         self.now(DONE);
     }
@@ -185,7 +185,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Checks one page: what its owner wrote, or, if it may have been dropped, zeros.
+    /// Checks that a page has what its owner wrote or, if it may have been dropped, zeros.
     fn check(&mut self, at: usize) {
         let page = self.pages[at];
         let read = |place| word(self.region.as_mut_ptr(), page.number, place).load(Ordering::Relaxed);
@@ -234,7 +234,7 @@ impl<'a> Owner<'a> {
         match self.region.discard(self.bytes_of(&part)) {
             Ok(()) => self.pages[part.clone()].iter_mut().for_each(|page| page.value = 0),
             Err(RegionError::NotReservable { .. } | RegionError::PoolFull { .. }) => {
-                // Some of it is zero, and what of it are whole blocks may have lost its reservation.
+                // Some of it is zero, and its whole blocks may have lost their reservation.
                 self.pages[part.clone()].iter_mut().for_each(|page| page.is_promised = false);
                 more(&self.world.counts.refused);
             }
@@ -243,7 +243,7 @@ impl<'a> Owner<'a> {
         self.look_what_is_there(part);
     }
 
-    /// After a call that may have been too late, for what can not be dropped any more.
+    /// After a call that may have been too late, finds out what is there and can no longer be dropped.
     fn look_what_is_there(&mut self, part: Range<usize>) {
         for at in part {
             self.pages[at].is_lazy = true;
@@ -259,9 +259,9 @@ impl<'a> Owner<'a> {
             self.held.swap_remove(at);
         }
         let reserve = if self.random.one_in(3) { Reserve::Full } else { Reserve::None };
-        let snapshot = match self.region.snapshot_with(reserve) {
+        let snapshot = match self.region.snapshot_with(RegionOptions::new().reserve(reserve)) {
             Ok(snapshot) => snapshot,
-            // Copies of what is pinned, and reservations, need blocks.
+            // Copies of pinned blocks, and reservations, need blocks.
             Err(RegionError::NotReservable { .. } | RegionError::PoolFull { .. }) => {
                 return more(&self.world.counts.refused);
             }
@@ -298,7 +298,7 @@ impl<'a> Owner<'a> {
         self.held.push(held);
     }
 
-    /// One word of a snapshot, by `read_at` or as it is mapped; none if that was taken away.
+    /// One word of a snapshot, by `read_at` or as it is mapped; `None` if it was taken away.
     fn look(&mut self, held: &Held, page: usize, place: usize) -> Option<u64> {
         let taken_away = || {
             assert!(held.reserve == Reserve::None && soon(|| held.snapshot.is_revoked()), "lost, and not revoked");
@@ -328,7 +328,7 @@ impl<'a> Owner<'a> {
             return Some(u64::from_ne_bytes(mapped[start..start + 8].try_into().unwrap()));
         }
         let value = peek(mapped.as_ptr(), page, place);
-        // What was read before it was taken away was not, or not for long.
+        // A word that was read had not been taken away, or only just.
         if value.is_none() || held.snapshot.is_revoked() {
             taken_away();
             return None;
@@ -336,7 +336,7 @@ impl<'a> Owner<'a> {
         value
     }
 
-    /// What was seen in a snapshot once is there until it is taken away.
+    /// Checks that a snapshot still shows what it showed before, unless that was taken away.
     fn look_again(&mut self) {
         self.now("look again");
         if self.held.is_empty() {
@@ -380,7 +380,7 @@ impl<'a> Owner<'a> {
                 more(if error == RegionError::Revoked { &self.world.counts.revoked } else { &self.world.counts.full });
                 continue;
             }
-            // Its own now: nobody takes it away any more, and the region does not see it.
+            // The block is the fork's own now: nobody takes it away any more, and the region does not see it.
             word(fork.as_mut_ptr(), page.number, 9).store(u64::MAX, Ordering::Relaxed);
             assert_eq!(word(fork.as_mut_ptr(), page.number, 9).load(Ordering::Relaxed), u64::MAX);
             self.check(at);
@@ -416,7 +416,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Has the filler take every block that is left.
+    /// Takes every block that is left, as the filler.
     fn fill_up(&self) {
         if self.world.is_at_ease() {
             return;
@@ -429,7 +429,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// A step of the filler, which gives up lazily now and then what it took.
+    /// A step of the filler, which now and then lazily frees what it took.
     pub(crate) fn fill(&mut self) {
         self.fill_up();
         match self.random.below(8) {
@@ -441,7 +441,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Makes steps until all is over, and looks at everything once more.
+    /// Makes steps until all is over, and then looks at everything once more.
     pub(crate) fn run(mut self, step: fn(&mut Self)) {
         while !self.world.over.load(Ordering::Relaxed) {
             step(&mut self);

@@ -1,4 +1,4 @@
-//! The physical memory of a pool, past the page tables of its regions.
+//! The physical memory of a pool, not seen through the page tables of its regions.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -20,11 +20,11 @@ pub(crate) fn memory() -> usize {
     memfd().metadata().unwrap().blocks() as usize * 512
 }
 
-/// One block of physical memory, which is what a device sees of it: past the region's page table.
+/// One block of physical memory as a device sees it, not through the region's page table.
 pub(crate) struct Device(*mut u8, usize);
 
 impl Device {
-    /// What stands behind `address` now.
+    /// The memory behind `address` now.
     pub(crate) fn at(address: usize, len: usize) -> Device {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let hex = |text: &str| usize::from_str_radix(text, 16).unwrap();

@@ -23,6 +23,7 @@ use std::rc::Rc;
 
 use hugefork::BlockSize;
 use hugefork_kernels::{Kernel, every_kernel};
+use statrs::statistics::{Data, OrderStatistics};
 
 use self::area::{Area, Shared};
 use self::disturb::Disturb;
@@ -39,7 +40,6 @@ use crate::metric::{Measure, Metric};
 use crate::random::Random;
 use crate::result::{Param, Params, params, shown};
 use crate::sample::{Entry, Work};
-use crate::stats::median_in_place;
 use crate::subject::{Subject, linux_order, one_call};
 use crate::work;
 
@@ -274,7 +274,7 @@ impl Work for Timed {
             }
         }
         let time = CpuTime::of_this_thread().since(before);
-        let [op, used, total] = times.each_mut().map(|times| median_in_place(times).unwrap_or(f64::NAN));
+        let [op, used, total] = times.map(|times| Data::new(times).median());
         Ok(Measure::sample([(OP, op), (USE, used), (TOTAL, total)], time))
     }
 

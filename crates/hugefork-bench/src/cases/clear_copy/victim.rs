@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use hugefork::ByteSize;
+use statrs::statistics::{Data, OrderStatistics};
 
 use crate::affinity;
 use crate::clock;
@@ -30,7 +31,6 @@ use crate::error::BenchError;
 use crate::host::Host;
 use crate::kernel_memory::{HUGE_PAGE, KernelMemory, PageKind, Reserve};
 use crate::random::Random;
-use crate::stats::median_in_place;
 
 /// The number of quiet phases, and of disturbed ones. They take turns, since what others do in a shared cache changes
 /// within milliseconds.
@@ -134,7 +134,7 @@ impl Victim {
                     times.extend((0..=WALKS).map(|_| unsafe { timed_walk(start, lines) }).skip(1));
                 }
             }
-            let [quiet, disturbed] = times.each_mut().map(|times| median_in_place(times).unwrap_or(f64::NAN));
+            let [quiet, disturbed] = times.map(|times| Data::new(times).median());
             Ok(disturbed / quiet)
         };
         thread::scope(|scope| {

@@ -14,7 +14,7 @@ use hugefork_bench::metric::Metric;
 use hugefork_bench::ratios::{Beside, Comparison, Rank, compare};
 use hugefork_bench::result::{Absent, CaseResult, Params};
 use hugefork_bench::{Case, Report, cases};
-use hugefork_report::figure;
+use hugefork_report::{absent, figure};
 
 /// Renders `report`.
 pub(crate) fn render(report: &Report) -> String {
@@ -26,8 +26,8 @@ pub(crate) fn render(report: &Report) -> String {
     for case in cases::ALL {
         text.push_str(&details(*case, report));
     }
-    text.push_str(&absent("not run", &report.not_run));
-    text.push_str(&absent("FAILED", &report.failed));
+    text.push_str(&absences("not run: ", &report.not_run));
+    text.push_str(&absences("FAILED: ", &report.failed));
     for warning in &report.warnings {
         let _ = writeln!(text, "note: {warning}");
     }
@@ -204,28 +204,10 @@ fn spread(result: &CaseResult) -> String {
     format!("{} ({} … {})", figure(summary.median), figure(summary.min), figure(summary.max))
 }
 
-/// If more subjects than this share a reason, they are counted and not named.
-const NAMED: usize = 4;
-
-/// Which subjects gave no figures, and why: a line for each reason.
-fn absent(what: &str, list: &[Absent]) -> String {
-    let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
-    for Absent { case, subject, why } in list {
-        match reasons.iter_mut().find(|(known, reason, _)| known == case && reason == why) {
-            Some((.., subjects)) if subjects.contains(&subject.as_str()) => {}
-            Some((.., subjects)) => subjects.push(subject),
-            None => reasons.push((case, why, vec![subject])),
-        }
-    }
-    let mut text = String::new();
-    for (case, why, subjects) in reasons {
-        let who = if subjects.len() > NAMED { format!("{} subjects", subjects.len()) } else { subjects.join(", ") };
-        let _ = writeln!(text, "{case} {who}: {what}: {why}");
-    }
-    if !text.is_empty() {
-        text.push('\n');
-    }
-    text
+/// Which subjects gave no figures, with an empty line after them.
+fn absences(what: &str, list: &[Absent]) -> String {
+    let lines = absent(what, list.iter().map(|Absent { case, subject, why }| [case.as_str(), subject, why]));
+    if lines.is_empty() { String::new() } else { lines.join("\n") + "\n\n" }
 }
 
 fn markdown<S: Into<String>>(header: impl IntoIterator<Item = S>) -> Table {

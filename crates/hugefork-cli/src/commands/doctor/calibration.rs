@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
-use hugefork::machine::{Candidate, Survey};
+use hugefork::kernels::Figure;
+use hugefork::machine::Survey;
 use serde::Serialize;
 
 /// A kernel that was tried.
@@ -23,9 +24,12 @@ pub(crate) struct Tried {
 
 /// The kernels that `survey` lists.
 pub(crate) fn of(survey: &Survey) -> Vec<Tried> {
-    let tried = |candidate: &Candidate| {
-        let Candidate { work, used, kernel, nanoseconds, chosen, .. } = candidate.clone();
-        Tried { work, used, kernel, nanoseconds, chosen }
+    let tried = |figure: &Figure| Tried {
+        work: format!("{:?}", figure.what).to_lowercase(),
+        used: format!("{:?}", figure.used).to_lowercase(),
+        kernel: figure.kernel.to_string(),
+        nanoseconds: figure.nanoseconds.unwrap_or(0),
+        chosen: figure.chosen,
     };
     survey.calibration.iter().map(tried).collect()
 }

@@ -1,5 +1,6 @@
 //! Huge pages: whether pools get them, how, and of which kind.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use hugefork::machine::{FirstWrite, Survey};
@@ -13,7 +14,7 @@ use crate::failure::Failure;
 pub(super) fn look(root: &Root, survey: Option<&Survey>, hugetlb_wanted: Option<u64>) -> Vec<Check> {
     let tried = |wanted| {
         let (_, got) = survey?.backings.iter().find(|(backing, _)| *backing == wanted)?;
-        Some(got.as_ref().map(|_| ()).map_err(String::as_str))
+        Some(got.as_ref().map(|_| ()))
     };
     vec![
         backing(survey.map(|survey| &survey.chosen)),
@@ -26,9 +27,9 @@ pub(super) fn look(root: &Root, survey: Option<&Survey>, hugetlb_wanted: Option<
 }
 
 /// What trying it led to, if it was tried.
-type Tried<'a> = Option<Result<(), &'a str>>;
+type Tried<E> = Option<Result<(), E>>;
 
-fn backing(choice: Option<&Result<(Granted, Option<String>), String>>) -> Check {
+fn backing<E: Display>(choice: Option<&Result<(Granted, Option<String>), E>>) -> Check {
     let about = About("backing", "what pools are made of unless they ask for something else");
     match choice {
         None => about.skip(NOT_TRIED),
@@ -37,13 +38,13 @@ fn backing(choice: Option<&Result<(Granted, Option<String>), String>>) -> Check 
         }
         Some(Ok((granted, None))) => about.pass(granted.to_string()),
         Some(Ok((granted, Some(why)))) => about.pass(format!("{granted} ({why})")),
-        Some(Err(why)) => about.fail(why),
+        Some(Err(why)) => about.fail(why.to_string()),
     }
 }
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
-fn shmem(root: &Root, tried: Tried<'_>) -> Check {
+fn shmem<E: Display>(root: &Root, tried: Tried<E>) -> Check {
     let about =
         About("shmem-thp", "the best backing: huge pages that nobody has to set aside, and mappings that merge");
     let (all, of_size) = (format!("{THP}/shmem_enabled"), format!("{THP}/hugepages-2048kB/shmem_enabled"));
@@ -59,7 +60,7 @@ fn shmem(root: &Root, tried: Tried<'_>) -> Check {
             about.warn("never: each block is made huge at its first use (MADV_COLLAPSE), which takes 0.2 ms")
         }
         ("never", None) => about.warn("never: huge only block by block (MADV_COLLAPSE, Linux 6.1)"),
-        (_, Some(Err(why))) => about.warn(why),
+        (_, Some(Err(why))) => about.warn(why.to_string()),
         ("deny", _) => about.warn("deny: the administrator forbids it"),
         _ => return about.pass(word),
     };
@@ -95,7 +96,7 @@ fn thp(root: &Root) -> Check {
 
 const HUGETLB_POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 
-fn hugetlb(root: &Root, tried: Tried<'_>, wanted: Option<u64>) -> Check {
+fn hugetlb<E: Display>(root: &Root, tried: Tried<E>, wanted: Option<u64>) -> Check {
     let about = About("hugetlb", "pages set aside: for pools that ask for them, and for `bench` to compare with");
     let pool = |kib: u64| {
         let of = |name| root.number(&format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB/{name}"));
@@ -155,7 +156,7 @@ const FIRST_WRITE: About = About(
     "a thread gets pools their memory ahead of the writes; with Commit::Upfront they have all of it from the beginning",
 );
 
-fn first_write(tried: Result<&FirstWrite, &String>) -> Check {
+fn first_write<E: Display>(tried: Result<&FirstWrite, E>) -> Check {
     match tried {
         Ok(FirstWrite { late, ready, .. }) => {
             let ms = |time: &Duration| format!("{:.3} ms", time.as_secs_f64() * 1e3);
@@ -176,9 +177,12 @@ mod tests {
     #[test]
     fn nothing_to_be_had_is_a_failure_and_small_pages_are_a_warning() {
         assert_eq!(backing(Some(&Err("nothing".to_owned()))).status, Status::Fail);
-        assert_eq!(backing(Some(&Ok((Granted::ShmemBase, Some("be\n cause".to_owned()))))).status, Status::Warn);
-        assert_eq!(backing(Some(&Ok((Granted::Hugetlb, None)))).status, Status::Pass);
-        let reason = backing(Some(&Ok((Granted::Hugetlb, Some("be\n cause".to_owned())))));
+        assert_eq!(
+            backing(Some(&Ok::<_, String>((Granted::ShmemBase, Some("be\n cause".to_owned()))))).status,
+            Status::Warn
+        );
+        assert_eq!(backing(Some(&Ok::<_, String>((Granted::Hugetlb, None)))).status, Status::Pass);
+        let reason = backing(Some(&Ok::<_, String>((Granted::Hugetlb, Some("be\n cause".to_owned())))));
         assert_eq!((reason.status, reason.found.as_str()), (Status::Pass, "hugetlb (be cause)"));
     }
 

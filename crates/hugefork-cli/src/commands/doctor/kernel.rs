@@ -1,12 +1,15 @@
 //! The kernel, and what it runs on.
 
+use std::fmt::Display;
 use std::path::PathBuf;
+
+use hugefork::machine::PressureError;
 
 use super::check::{About, Check};
 use super::root::Root;
 
 /// `pressure`: the file that could be watched, if that was tried.
-pub(super) fn look(root: &Root, pressure: Option<&Result<PathBuf, String>>) -> Vec<Check> {
+pub(super) fn look(root: &Root, pressure: Option<&Result<PathBuf, PressureError>>) -> Vec<Check> {
     vec![linux(root), watcher(root, pressure), virtual_machine(root)]
 }
 
@@ -22,7 +25,7 @@ fn linux(root: &Root) -> Check {
     }
 }
 
-fn watcher(root: &Root, tried: Option<&Result<PathBuf, String>>) -> Check {
+fn watcher<E: Display>(root: &Root, tried: Option<&Result<PathBuf, E>>) -> Check {
     let about = About("pressure", "pools can watch for pressure, and give memory back when tasks wait for it");
     match tried {
         Some(Ok(file)) => about.pass(file.display().to_string()),
@@ -63,7 +66,7 @@ mod tests {
     #[test]
     fn what_the_watcher_found_counts() {
         let root = Root("/nonexistent".into());
-        assert_eq!(watcher(&root, Some(&Ok("/a/file".into()))).found, "/a/file");
+        assert_eq!(watcher(&root, Some(&Ok::<_, String>("/a/file".into()))).found, "/a/file");
         let refused = watcher(&root, Some(&Err("/a/file: Permission denied".to_owned())));
         assert_eq!(refused.status, Status::Warn);
         assert!(refused.found.contains("/a/file: Permission denied"));

@@ -1,18 +1,18 @@
-//! The address range that regions and snapshots live in.
+//! The range of addresses where regions and snapshots live.
 //!
 //! ```text
 //! arena   | slot | slot | slot | slot | …         a slot is 64 MiB of addresses, inaccessible until used
 //!         └── region A ──┘ gap  └─ B ─┘           a range takes whole slots and leaves addresses free behind it
 //! ```
-//! Addresses cost nothing: the range is reserved with `PROT_NONE` and no memory. The gap behind each range turns a write
-//! past its end into a fault that belongs to nobody. The pools' direct maps take their addresses here too, and so do some zeros
-//! that nobody touches, of which others are made ([`Arena::zeros`]).
+//! Addresses cost nothing: the range is reserved with `PROT_NONE` and no memory. The gap behind each range turns a
+//! write past its end into a fault that belongs to nobody. The direct maps of pools also take their addresses here, and
+//! so do some zeros that nobody touches and that others are made of ([`Arena::zeros`]).
 //!
 //! # In a child of `fork(2)`
-//! What is used of the arena does not cross a fork and would leave holes, which the child's next mappings would fill: a
-//! pointer or a borrow from before the fork would reach them. So the first thing that a child does is to make the holes
-//! inaccessible. One that was forked without the C library (raw `clone`, `_Fork`) has the holes; methods know it all the same,
-//! by the owner's mark.
+//! The used parts of the arena do not cross a fork. They would leave holes, which the child's next mappings would fill,
+//! and pointers or borrows from before the fork would reach those. So a child first makes the holes inaccessible. A
+//! child that was forked without the C library (raw `clone`, `_Fork`) keeps the holes, but methods recognise it by the
+//! owner's mark.
 
 use core::ops::{Range, RangeInclusive};
 use core::ptr;
@@ -27,22 +27,22 @@ use crate::ranges::Ranges;
 use crate::sys::SystemError;
 use crate::units::BASE_PAGE;
 
-/// One slot: 64 MiB.
+/// The size of a slot.
 const SLOT: usize = 64 << 20;
 
 /// The arena starts at a multiple of the largest block size.
 const ALIGN: usize = 1 << 30;
 
-/// Zeros that others are made of.
+/// The size of the zeros that others are made of.
 pub(crate) const ZEROS: usize = 1 << 30;
 
-/// What is tried, largest first, for programs under `RLIMIT_AS`: 16 TiB … 16 GiB.
+/// The sizes that are tried, largest first, for programs under `RLIMIT_AS`: 16 TiB … 16 GiB.
 const SIZES: [usize; 6] = [16 << 40, 4 << 40, 1 << 40, 256 << 30, 64 << 30, LEAST];
 
-/// Less than this is not worth having.
+/// A smaller arena is not worth having.
 const LEAST: usize = 16 << 30;
 
-/// What that takes of the addresses that a process may have.
+/// How many of a process's addresses the arena takes.
 pub(crate) const TAKES: RangeInclusive<usize> = LEAST + ALIGN..=SIZES[0] + ALIGN;
 
 static ARENA: OnceLock<Arena> = OnceLock::new();
@@ -55,19 +55,19 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// The arena, set up at the first call.
+    /// The arena, which the first call sets up.
     pub(crate) fn open() -> Result<&'static Arena, SystemError> {
         if let Some(arena) = ARENA.get() {
             return Ok(arena);
         }
-        // Before the first lock of ours is taken, which a child of another thread's fork might find held for ever, and before
-        // the first range is used: from then on a child would have holes.
+        // This comes before the first of our locks is taken, because a child that another thread forks might find one
+        // held for ever. It also comes before the first range is used, because from then on a child would have holes.
         owner::claim(close_holes)?;
         let arena = Arena::reserve()?;
         Ok(ARENA.get_or_init(|| arena))
     }
 
-    /// The arena if it is set up. For the fault handler.
+    /// The arena, if it is set up. The fault handler calls this.
     pub(crate) fn get() -> Option<&'static Arena> {
         ARENA.get()
     }
@@ -85,7 +85,7 @@ impl Arena {
                         slots,
                         free: Mutex::new(Ranges::new(slots)),
                     };
-                    // The first range of all, for good.
+                    // This is the first range, and it is never given back.
                     let zeros = arena.take(ZEROS, ALIGN)?;
                     debug_assert_eq!(zeros, arena.zeros());
                     arena.show_zeros(zeros, ZEROS)?;
@@ -97,7 +97,7 @@ impl Arena {
         named("mmap of the region arena", Err(refused))
     }
 
-    /// A range of at least `len` bytes followed by unused addresses, aligned to `align`.
+    /// A range of at least `len` bytes, aligned to `align`, with unused addresses behind it.
     pub(crate) fn take(&self, len: usize, align: usize) -> Result<usize, SystemError> {
         let slots = slots_of(len);
         let _signals = SignalsBlocked::new();
@@ -106,25 +106,26 @@ impl Arena {
         Ok(self.base + range.start * SLOT)
     }
 
-    /// Makes a range that was just taken, and that nobody knows yet, read as zeros. In no moment is it in a `fork(2)` child,
-    /// where zeros would look like data that was lost.
+    /// Makes a range read as zeros that was just taken and that nobody else uses yet. It is never in a `fork(2)` child,
+    /// where zeros would look like lost data.
     pub(crate) fn show_zeros(&self, at: usize, len: usize) -> Result<(), SystemError> {
         let range = ptr::with_exposed_provenance_mut(at);
-        // SAFETY: inaccessible as yet, and known to the caller alone; this advice changes no contents.
+        // SAFETY: the range is still inaccessible, and only the caller knows it; this advice changes no contents.
         named("madvise(MADV_DONTFORK)", unsafe { madvise(range, len, Advice::LinuxDontFork) })?;
-        // With this, reading 2 MiB of zeros is one fault (the huge zero page) and not 512. A kernel without THP refuses.
+        // With this, reading 2 MiB of zeros takes one fault (the huge zero page) instead of 512. A kernel without THP
+        // refuses it.
         // SAFETY: as above.
         let _ = unsafe { madvise(range, len, Advice::LinuxHugepage) };
         // SAFETY: as above.
         named("mprotect", unsafe { mprotect(range, len, MprotectFlags::READ) })
     }
 
-    /// [`ZEROS`] bytes that [`Arena::show_zeros`] made.
+    /// [`ZEROS`] bytes of zeros, made by [`Arena::show_zeros`].
     pub(crate) fn zeros(&self) -> usize {
         self.base
     }
 
-    /// Gives a range back that is inaccessible again.
+    /// Gives back a range that is inaccessible again.
     pub(crate) fn give_back(&self, at: usize, len: usize) {
         let _signals = SignalsBlocked::new();
         self.free().give_back(self.slots_of(at, len));
@@ -141,7 +142,7 @@ impl Arena {
         start..start + slots_of(len)
     }
 
-    /// The slot that `address` lies in, if it lies in the arena. For the fault handler.
+    /// The slot of `address`, if it lies in the arena. The fault handler calls this.
     pub(crate) fn slot_of(&self, address: usize) -> Option<usize> {
         let slot = address.checked_sub(self.base)? / SLOT;
         (slot < self.slots).then_some(slot)
@@ -156,7 +157,8 @@ impl Arena {
     }
 }
 
-/// Runs in each child that the C library forks, before anything that was registered later and before `fork` returns there.
+/// Runs in each child that the C library forks, before anything that was registered later and before `fork` returns
+/// there.
 extern "C" fn close_holes() {
     if let Some(arena) = Arena::get() {
         let Range { start, end } = arena.range();
@@ -164,11 +166,11 @@ extern "C" fn close_holes() {
     }
 }
 
-/// Makes what is mapped nowhere in a range inaccessible. What somebody has mapped there already stays: a handler that runs
-/// before ours may have got memory. If the kernel refuses there is nobody to tell, and the accessors know the child anyway.
+/// Makes the unmapped parts of a range inaccessible. Mappings that are there already stay: a handler that ran before
+/// this one may have got memory. If the kernel refuses, nobody can be told, and methods recognise the child anyway.
 fn close(start: usize, len: usize) {
     let at = ptr::with_exposed_provenance_mut(start);
-    // SAFETY: looks whether all of the range is mapped; with this flag it does nothing else.
+    // SAFETY: with this flag the call only looks whether all of the range is mapped.
     if unsafe { msync(at, len, MsyncFlags::ASYNC) }.is_ok() {
         return;
     }
@@ -182,7 +184,7 @@ fn close(start: usize, len: usize) {
     }
 }
 
-/// Slots that a range takes, at least one byte of the last of which stays unused.
+/// The slots that a range takes. At least one byte of the last slot stays unused.
 fn slots_of(len: usize) -> usize {
     len / SLOT + 1
 }

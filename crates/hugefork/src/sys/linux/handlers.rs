@@ -1,13 +1,13 @@
 //! The chain of `SIGSEGV` handlers: ours, and those of the program before and after it.
 //!
-//! Faults that are not ours go to whoever handled `SIGSEGV` before, as if we were not there. `SIGBUS` is not handled at
-//! all, only raised: an earlier handler of it is never in our way.
+//! A fault that is not ours goes to whoever handled `SIGSEGV` before, as if we were not there. We only raise `SIGBUS`
+//! and never handle it, so we are never in the way of a handler for it.
 //!
 //! # Handlers installed after ours
-//! A handler that is installed later and passes on what it does not know keeps us in its chain. One that does not is put
-//! below us by [`reinstall`]. It may then itself hand faults back to us, who were there before it, by a call or by
-//! putting our disposition back and returning, and a fault that is nobody's would go round in circles. So each
-//! installation has an entry of its own, which knows what was there before *it*:
+//! A handler that is installed later keeps us in its chain if it passes on faults that it does not know. If it does
+//! not, [`reinstall`] puts it below us. It may still hand faults back to us, who were there before it: by a call, or by
+//! restoring our disposition and returning. Then a fault that belongs to nobody would go round in circles. So each
+//! installation has its own entry, which knows what was there before *it*:
 //!
 //! ```text
 //!   kernel ─▶ entry 1 ─▶ theirs, which knew entry 0 ─▶ entry 0 ─▶ what was there before hugefork
@@ -25,11 +25,11 @@ use super::mask::SignalsBlocked;
 use super::{memory, signal};
 use crate::sys::SystemError;
 
-/// Installations that are told apart.
+/// So many installations are told apart.
 const LEVELS: usize = 64;
 
-/// What each installation replaced; null where that was for one fault only and has had it, which leaves the default.
-/// Pages that are never unmapped: a handler may read them at any time.
+/// What each installation replaced. Null means the default: the handler was installed for one fault only, and has had
+/// it. The pages are never unmapped, because a handler may read them at any time.
 static EARLIER: [AtomicPtr<signal::Action>; LEVELS] = [const { AtomicPtr::new(ptr::null_mut()) }; LEVELS];
 
 /// The entry of each installation.
@@ -51,13 +51,13 @@ static INSTALLED: Mutex<Installed> = Mutex::new(Installed { levels: 0, top: 0, b
 struct Installed {
     /// How many entries are in use.
     levels: usize,
-    /// The one that was installed last.
+    /// The entry that was installed last.
     top: usize,
-    /// The one that was on top before each: what the handler in between knows as the earlier one.
+    /// For each entry: the one that was on top before it, which the handler in between knows as the earlier one.
     below: [usize; LEVELS],
 }
 
-/// Treats a fault that is ours, and returns true; false for all others, of which it has changed nothing.
+/// Handles a fault and returns true if it is ours. Otherwise returns false and changes nothing.
 pub(crate) type Resolve = fn(&mut Fault<'_>) -> bool;
 
 static RESOLVE: OnceLock<Resolve> = OnceLock::new();
@@ -76,29 +76,29 @@ impl Fault<'_> {
         self.context.uc_mcontext.gregs[libc::REG_ERR as usize] & 0b10 != 0
     }
 
-    /// Whether the processor was writing: not told here, and a read of a region never faults.
+    /// Whether the processor was writing. This machine does not tell, but a read of a region never faults.
     #[cfg(not(target_arch = "x86_64"))]
     pub(crate) fn is_write(&self) -> bool {
         true
     }
 
-    /// Whether `bytes` are left of the alternate stack, if we are on one. What lies below it may be anything, and is not ours.
+    /// Whether the alternate stack has `bytes` left, if we are on one. The memory below it is not ours.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         let (here, stack) = (0_u8, &self.context.uc_stack);
         let left = (&raw const here).addr().wrapping_sub(stack.ss_sp.addr());
         stack.ss_flags & libc::SS_DISABLE != 0 || left >= stack.ss_size || left >= bytes
     }
 
-    /// Has the access end in a `SIGBUS`, see [`signal::raise_bus_error`].
+    /// Makes the access end in a `SIGBUS`, see [`signal::raise_bus_error`].
     ///
     /// # Errors
-    /// The kernel, or what filters system calls for it, refuses: the instruction would be repeated for ever.
+    /// The kernel refuses, or whatever filters its system calls. The instruction would then be repeated for ever.
     pub(crate) fn raise_bus_error(&mut self) -> Result<(), SystemError> {
         signal::raise_bus_error(self.address, &mut self.context.uc_sigmask)
     }
 }
 
-/// Installs the handler if it is not yet; true if that is new. Faults go to `resolve` first.
+/// Installs the handler, unless it is installed already; true if that is new. Faults go to `resolve` first.
 pub(crate) fn install_once(resolve: Resolve) -> Result<bool, SystemError> {
     let _signals = SignalsBlocked::new();
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,7 +110,7 @@ pub(crate) fn install_once(resolve: Resolve) -> Result<bool, SystemError> {
     Ok(true)
 }
 
-/// Puts the handler on top again, if it is not.
+/// Puts the handler on top again, unless it is there.
 pub(crate) fn reinstall() -> Result<(), SystemError> {
     let _signals = SignalsBlocked::new();
     install(&mut INSTALLED.lock().unwrap_or_else(PoisonError::into_inner))
@@ -126,8 +126,8 @@ fn install(installed: &mut Installed) -> Result<(), SystemError> {
     if level == LEVELS {
         return Err(SystemError::new("installing one more fault handler", Errno::NOSPC));
     }
-    // A handler that comes on top once more takes the entry on top for the earlier one now. Where it was called before, it
-    // is passed over: it would be asked twice, and for ever.
+    // If a handler comes on top once more, it now takes our entry on top for the earlier one. The entry that called it
+    // before must not do so again: the handler would be called twice, and for ever.
     for (lower, earlier) in EARLIER[..level].iter().enumerate() {
         // SAFETY: null, or a page that is never unmapped.
         let action = unsafe { earlier.load(Ordering::Acquire).as_ref() };
@@ -139,7 +139,7 @@ fn install(installed: &mut Installed) -> Result<(), SystemError> {
     let kept: *mut signal::Action = page.ok_or(SystemError::new("mmap", Errno::NOMEM))?.as_ptr().cast();
     // SAFETY: the page is new, large enough and aligned.
     unsafe { kept.write(before) };
-    // Where a fault goes that is not ours must be known before the first one arrives.
+    // The entry must know where to send faults that are not ours before the first one arrives.
     EARLIER[level].store(kept, Ordering::Release);
     signal::install(libc::SIGSEGV, ENTRIES[level])?;
     installed.below[level] = installed.top;
@@ -148,7 +148,7 @@ fn install(installed: &mut Installed) -> Result<(), SystemError> {
     Ok(())
 }
 
-/// The handler of one installation. docs/safety.md argues its rules; in short: nothing here allocates, panics, takes a
+/// The handler of one installation. docs/safety.md argues its rules. In short: nothing here allocates, panics, takes a
 /// lock that is not ours, touches thread-local state, or leaves `errno` changed.
 extern "C" fn entry<const LEVEL: usize>(number: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     on_fault(&EARLIER[LEVEL], number, info, context);
@@ -164,7 +164,7 @@ fn on_fault(
     let (info_ref, context_ref) = unsafe { (&*info, &mut *context.cast::<libc::ucontext_t>()) };
     // A signal that somebody sent carries no fault address.
     let is_fault = info_ref.si_code > 0;
-    // SAFETY: the address is part of the siginfo_t; it only means something for a fault.
+    // SAFETY: the address is part of the siginfo_t; it has a meaning only for a fault.
     let address = unsafe { info_ref.si_addr() }.addr();
     // SAFETY: reads this thread's errno, which belongs to the interrupted code.
     let errno = unsafe { libc::__errno_location() };
@@ -191,7 +191,7 @@ fn pass_on(
     let Some(action) = (unsafe { earlier.load(Ordering::Acquire).as_ref() }) else { return die_of(number, info) };
     match action.sa_sigaction {
         libc::SIG_DFL => die_of(number, info),
-        // The kernel does not let a fault be ignored; a signal that was sent it does.
+        // The kernel lets nobody ignore a fault, but lets them ignore a signal that was sent.
         // SAFETY: `info` is the kernel's.
         libc::SIG_IGN if unsafe { (*info).si_code } > 0 => die_of(number, info),
         libc::SIG_IGN => {}
@@ -213,8 +213,8 @@ fn pass_on(
     }
 }
 
-/// The default action: as soon as we return the instruction is repeated, faults again, and ends the process with the
-/// right signal and a core that shows the culprit. A signal that was sent is not repeated by itself: it is sent again.
+/// The default action: as soon as we return, the instruction is repeated, faults again, and ends the process with the
+/// right signal and a core that shows the culprit. A signal that was sent would not repeat, so it is sent again.
 fn die_of(number: c_int, info: *mut libc::siginfo_t) {
     signal::set_default(number);
     // SAFETY: `info` is the kernel's.
@@ -224,13 +224,14 @@ fn die_of(number: c_int, info: *mut libc::siginfo_t) {
     }
 }
 
-/// Blocks what the kernel would have blocked while `action` runs, and no more: it may never return (`siglongjmp`).
+/// Blocks what the kernel would have blocked while `action` runs, and nothing else: the handler may never return
+/// (`siglongjmp`).
 fn set_mask_for(number: c_int, action: &signal::Action, interrupted: &libc::sigset_t) {
     let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: initialises the set.
     unsafe { libc::sigemptyset(mask.as_mut_ptr()) };
     for candidate in 1..=64 {
-        // SAFETY: reads two sets; numbers the kernel does not know are answered with an error, which is not 1.
+        // SAFETY: reads two sets. For a number that it does not know, the call answers with an error, which is not 1.
         let blocked = unsafe {
             libc::sigismember(interrupted, candidate) == 1 || libc::sigismember(&action.sa_mask, candidate) == 1
         };

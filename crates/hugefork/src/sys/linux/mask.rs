@@ -1,11 +1,12 @@
-//! Keeps signal handlers of the program away while this thread holds engine locks.
+//! Keeps the program's signal handlers away while this thread holds locks of the engine.
 //!
-//! Not for faults: nothing that is written to under a lock that the fault handler takes lies in a region (`own`), and what else is
-//! done meanwhile, such as naming a pool in an error, may write to a heap that does.
+//! Faults need not be kept away: no memory that is written to under a lock of the fault handler lies in a region
+//! (`own`). Other work under such a lock, such as naming a pool in an error, may write to a heap that lies in one.
 
 use core::mem::MaybeUninit;
 
-/// All signals of this thread but `SIGSEGV` and `SIGBUS` are blocked until this is dropped. Two system calls, about 0.3 us together.
+/// Blocks all signals of this thread except `SIGSEGV` and `SIGBUS` until it is dropped. The two system calls take about
+/// 0.3 us.
 #[derive(Debug)]
 pub(crate) struct SignalsBlocked {
     before: libc::sigset_t,
@@ -18,10 +19,10 @@ impl SignalsBlocked {
         // SAFETY: sigfillset writes a whole sigset_t to the pointer it is given.
         unsafe { libc::sigfillset(all.as_mut_ptr()) };
         for of_a_fault in [libc::SIGSEGV, libc::SIGBUS] {
-            // SAFETY: takes a signal out of the set made above.
+            // SAFETY: removes a signal from the set made above.
             unsafe { libc::sigdelset(all.as_mut_ptr(), of_a_fault) };
         }
-        // SAFETY: `all` was filled in above, `before` is written by the call, which cannot fail with SIG_SETMASK.
+        // SAFETY: `all` was filled in above; the call writes `before`, and cannot fail with SIG_SETMASK.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
         SignalsBlocked {
             // SAFETY: pthread_sigmask wrote it.

@@ -1,16 +1,16 @@
-//! One pool's memory: a memfd, mapped once as a whole (the direct map), and block by block into regions.
+//! One pool's memory: a memfd that is mapped once as a whole (the direct map), and block by block into regions.
 //!
 //! ```text
 //! memfd        | block 0 | block 1 | block 2 | …          size = capacity
-//! direct map   | rw                            |           in the arena; never in fork(2) children, never in core dumps
-//! region       | block 7 rw | block 8 rw | zeros …         made from the direct map by mremap (shmem), by mmap (hugetlb)
+//! direct map   | rw                            |           in the arena; not in fork(2) children or core dumps
+//! region       | block 7 rw | block 8 rw | zeros …         made from it by mremap (shmem), or by mmap (hugetlb)
 //! ```
-//! Mapping a block has to make a mapping that `fork(2)` children do not get, at any moment. `mmap` and then
-//! `MADV_DONTFORK` leaves a gap between the two, in which another thread's `fork` hands a child a writable mapping of our
-//! memory. `mremap` of the direct map with an old size of zero instead duplicates a shared mapping with all its flags,
-//! in one call and at the price of the `mmap` alone. hugetlb refuses that (`EINVAL`): there the block is mapped
-//! read-only, marked, and then made writable, which is about 2 us dearer. Zeros, which are private memory, are made by an
-//! `mremap` of the arena's own that leaves those where they are (`MREMAP_DONTUNMAP`), with all flags as well.
+//! A block must be mapped so that `fork(2)` children never get the mapping. With `mmap` and then `MADV_DONTFORK` there
+//! is a gap, in which another thread's `fork` hands a child a writable mapping of our memory. So we use `mremap` of the
+//! direct map with an old size of zero: it duplicates a shared mapping with all its flags, in one call, and takes as
+//! long as the `mmap` alone. hugetlb refuses that (`EINVAL`); there the block is mapped read-only, marked, and then
+//! made writable, which takes about 2 us longer. Zeros are private memory. They are made by an `mremap` of the arena's
+//! own zeros that leaves those where they are (`MREMAP_DONTUNMAP`), also with all flags.
 
 use core::ptr::{self, NonNull};
 use std::ffi::c_void;
@@ -31,7 +31,7 @@ use crate::sys::budget::MappingBudget;
 use crate::sys::{Access, Aftermath, Extent, MapFailure, Merging, Part, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
-/// All pools of the process count against the same limit.
+/// All pools of the process share one limit.
 static BUDGET: MappingBudget = MappingBudget::new(settings::DEFAULT_MAP_COUNT);
 
 /// What a memfd is made of.
@@ -39,13 +39,13 @@ static BUDGET: MappingBudget = MappingBudget::new(settings::DEFAULT_MAP_COUNT);
 pub(crate) enum Kind {
     /// Reserved huge pages of this many bytes each.
     Hugetlb { page: usize },
-    /// shmem, huge where the kernel can; `collapse` where it must be asked block by block.
+    /// shmem, in huge pages where the kernel can. With `collapse`, it has to be asked for each block.
     ShmemHuge { collapse: bool },
     /// shmem in base pages.
     ShmemBase,
 }
 
-/// Whether region contents are part of a core dump.
+/// Whether a core dump contains the regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dump {
     LeftOut,
@@ -60,26 +60,23 @@ pub(crate) struct Linux {
     kind: Kind,
     dump: Dump,
     arena: &'static Arena,
-    /// 2 MiB that the kernel refused to make one page of.
+    /// How many stretches of 2 MiB the kernel refused to make one page of.
     not_collapsed: AtomicU64,
 }
 
 // SAFETY: the pointer is to the direct map, which belongs to this value and may be used from any thread.
 unsafe impl Send for Linux {}
-// SAFETY: as above; what is done through the pointer is argued where it is done.
+// SAFETY: as above; each use of the pointer argues its own case.
 unsafe impl Sync for Linux {}
 
 impl Linux {
-    /// Memory for a pool. For hugetlb this reserves the pages: if it succeeds they are there. shmem gets its memory as
+    /// Memory for a pool. hugetlb pages are reserved here: if this succeeds, they are there. shmem gets its memory as
     /// blocks are used, or by [`Sys::obtain`].
     pub(crate) fn new(kind: Kind, capacity: usize, dump: Dump) -> Result<Linux, SystemError> {
         let arena = Arena::open()?;
         if getrlimit(Resource::Fsize).current.is_some_and(|most| most < capacity as u64) {
-            // The kernel does not only refuse: it sends a deadly SIGXFSZ.
-            return named(
-                "making the file that the pool's memory is (raise RLIMIT_FSIZE, ulimit -f)",
-                Err(Errno::FBIG),
-            );
+            // The kernel would not only refuse: it sends SIGXFSZ, which kills.
+            return named("making the file of the pool's memory (raise RLIMIT_FSIZE, ulimit -f)", Err(Errno::FBIG));
         }
         refresh_budget();
         let flags = MemfdFlags::CLOEXEC
@@ -101,12 +98,12 @@ impl Linux {
         if matches!(kind, Kind::ShmemHuge { .. }) {
             memory.advise(0, capacity, Advice::LinuxHugepage, "madvise(MADV_HUGEPAGE)")?;
         }
-        // SAFETY: the direct map, which nobody knows yet.
+        // SAFETY: nobody else uses the direct map yet.
         named("mprotect", unsafe { mprotect(direct, capacity, protection(Access::ReadWrite)) })?;
         Ok(memory)
     }
 
-    /// Where the direct map is, for looking it up in `/proc/self/smaps`.
+    /// The address of the direct map, to look it up in `/proc/self/smaps`.
     pub(crate) fn direct_address(&self) -> usize {
         self.direct.addr()
     }
@@ -121,14 +118,15 @@ impl Linux {
         self.advise(offset, len, Advice::LinuxPopulateWrite, "madvise(MADV_POPULATE_WRITE)")
     }
 
-    /// Makes one page of the 2 MiB at `offset`, one page of which has memory: the kernel refuses to collapse what has none. It
-    /// returns 0 and does nothing for a range that covers no whole 2 MiB. Contents stay. False if it refused.
+    /// Makes one page of the 2 MiB at `offset`, of which one page has memory: without any, the kernel refuses. For a
+    /// range that covers no whole 2 MiB the kernel returns 0 and does nothing. Contents stay. False if the kernel
+    /// refused.
     fn collapse(&self, offset: usize) -> bool {
-        /// Somebody held or moved a page just then.
+        /// A try fails if somebody holds or moves a page just then.
         const TRIES: usize = 3;
         for _ in 0..TRIES {
             // rustix does not know this advice yet.
-            // SAFETY: the range lies in the direct map; collapsing keeps contents.
+            // SAFETY: the range lies in the direct map, and to collapse it keeps its contents.
             let failed = unsafe { libc::madvise(self.direct.byte_add(offset), HUGE_PAGE, libc::MADV_COLLAPSE) } != 0;
             if !failed {
                 return true;
@@ -140,13 +138,13 @@ impl Linux {
         false
     }
 
-    /// 2 MiB that the kernel refused to make one page of so far, and which are in base pages since.
+    /// How many stretches of 2 MiB the kernel has refused to make one page of. They consist of base pages.
     pub(crate) fn not_collapsed(&self) -> u64 {
         self.not_collapsed.load(Ordering::Relaxed)
     }
 
-    /// Bytes of memory that the pool has now, and how many of them are in huge pages, as the direct map has them, through which
-    /// all memory is obtained. `None` where the kernel cannot tell.
+    /// How many bytes of memory the pool has now, and how many of them are in huge pages, as seen in the direct map,
+    /// through which all memory is obtained. `None` if the kernel cannot tell.
     pub(crate) fn memory(&self) -> (Option<usize>, Option<usize>) {
         let all = fstat(&self.fd).ok().map(|status| status.st_blocks as usize * 512);
         // A fork(2) child has no direct map.
@@ -156,9 +154,9 @@ impl Linux {
 }
 
 impl Linux {
-    /// Shows pool memory, by one call that duplicates the direct map.
+    /// Shows pool memory with one call that duplicates the direct map.
     fn map(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
-        assert!(offset + part.len() <= self.capacity, "shown memory is the pool's");
+        assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
         if let Kind::Hugetlb { .. } = self.kind {
             return self.map_hugetlb(part, offset, access);
         }
@@ -168,10 +166,10 @@ impl Linux {
         }
     }
 
-    /// What is left to do to what was just duplicated, which is writable.
+    /// Does what is left to do for a new duplicate, which is writable.
     fn finish(&self, part: Part<'_>, access: Access) -> Result<(), MapFailure> {
         if self.dump == Dump::Included {
-            // This must not fail any more: at worst the block is missing from a core dump.
+            // Its failure must not count: at worst the block is missing from a core dump.
             // SAFETY: the range is the caller's, and shows this; the advice changes no contents.
             let _ = unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDoDump) };
         }
@@ -180,12 +178,13 @@ impl Linux {
 
     fn duplicate(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
         let flags = MremapFlags::MAYMOVE;
-        // SAFETY: `offset` lies in the direct map, which an old size of zero leaves as it is; the new range is the caller's.
+        // SAFETY: `offset` lies in the direct map, which stays as it is with an old size of zero; the new range is the
+        // caller's.
         let mapped = unsafe { mremap_fixed(self.direct.byte_add(offset), 0, part.len(), flags, pointer(part.at())) };
         named("mremap of a block", mapped).map(drop)
     }
 
-    /// As [`Linux::map`] where `mremap` duplicates nothing: three calls.
+    /// As [`Linux::map`], where `mremap` cannot duplicate. This takes three calls.
     fn map_hugetlb(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
         let (at, len) = (pointer(part.at()), part.len());
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
@@ -194,11 +193,11 @@ impl Linux {
         refused(part, named("mmap of a block", mapped))?;
         // SAFETY: as above; this advice changes no contents.
         torn(named("madvise(MADV_DONTFORK)", unsafe { madvise(at, len, Advice::LinuxDontFork) }))?;
-        // Shared hugetlb memory is not part of a core dump unless bit 6 of coredump_filter says so: core(5).
+        // A core dump contains shared hugetlb memory only if bit 6 of coredump_filter is set: core(5).
         if access == Access::ReadWrite { torn(self.protect(part, access)) } else { Ok(()) }
     }
 
-    /// Shows zeros, by calls that duplicate the arena's own.
+    /// Shows zeros with calls that duplicate the arena's own.
     fn map_zeros(&self, part: Part<'_>) -> Result<(), MapFailure> {
         let (mut at, end) = (part.at(), part.at() + part.len());
         while at < end {
@@ -216,7 +215,7 @@ impl Linux {
 
     fn map_zeros_once(&self, at: usize, len: usize) -> Result<(), SystemError> {
         let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
-        // SAFETY: the zeros stay as they are, there are no pages in them; the new range is the caller's.
+        // SAFETY: the zeros stay as they are, since they have no pages; the new range is the caller's.
         let moved = unsafe { mremap_fixed(pointer(self.arena.zeros()), len, len, flags, pointer(at)) };
         named("mremap of zeros", moved).map(drop)
     }
@@ -229,7 +228,7 @@ impl Linux {
     }
 }
 
-/// Maps the whole memfd, in the arena, at a multiple of the largest page that it may be made of.
+/// Maps the whole memfd in the arena, at a multiple of its largest page size.
 fn map_direct(arena: &Arena, fd: &OwnedFd, capacity: usize, kind: Kind) -> Result<*mut c_void, SystemError> {
     let align = match kind {
         Kind::Hugetlb { page } => page,
@@ -237,9 +236,9 @@ fn map_direct(arena: &Arena, fd: &OwnedFd, capacity: usize, kind: Kind) -> Resul
         Kind::ShmemBase => BASE_PAGE,
     };
     let at = arena.take(capacity, align)?;
-    // Inaccessible until it is marked, or a fork(2) in between would hand a child all of the pool.
+    // It is inaccessible until it is marked. Otherwise a fork(2) in between would hand a child the whole pool.
     let flags = MapFlags::SHARED | MapFlags::FIXED;
-    // SAFETY: the range was just taken, and nobody else knows it.
+    // SAFETY: the range was just taken, and nobody else uses it.
     let mapped = unsafe { mmap(pointer(at), capacity, ProtFlags::empty(), flags, fd, 0) };
     if mapped.is_err() {
         let _ = give_up(arena, at, capacity);
@@ -247,16 +246,16 @@ fn map_direct(arena: &Arena, fd: &OwnedFd, capacity: usize, kind: Kind) -> Resul
     named("mmap of the pool", mapped)
 }
 
-/// Takes every access away from a range of the arena and gives the range back.
+/// Makes a range of the arena inaccessible and gives it back.
 fn give_up(arena: &Arena, at: usize, len: usize) -> Result<(), SystemError> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-    // SAFETY: the range was taken from the arena by the caller, who gives it up.
+    // SAFETY: the caller took the range from the arena, and gives it up.
     named("mmap to unmap a range", unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) })?;
     arena.give_back(at, len);
     Ok(())
 }
 
-/// Looks up how many mappings regions may have: the limit, less what the rest of the program has, less a margin for it.
+/// Looks up how many mappings regions may have: the limit, less what the rest of the program has, less a margin.
 pub(crate) fn refresh_budget() {
     const MARGIN: usize = 1024;
     let limit = settings::map_count_limit();
@@ -264,7 +263,7 @@ pub(crate) fn refresh_budget() {
     BUDGET.set_limit(limit.saturating_sub(others + MARGIN));
 }
 
-/// New memory that is nothing but zeros, for books.
+/// New memory for the engine's own data. It is all zeros.
 pub(crate) fn map_anonymous(len: usize) -> Option<NonNull<u8>> {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a new anonymous mapping touches nothing that exists.
@@ -272,7 +271,7 @@ pub(crate) fn map_anonymous(len: usize) -> Option<NonNull<u8>> {
     mapped.ok().and_then(|at| NonNull::new(at.cast()))
 }
 
-/// Gives such memory back; false if the kernel refuses.
+/// Gives memory of [`map_anonymous`] back; false if the kernel refuses.
 ///
 /// # Safety
 /// The range is part of what [`map_anonymous`] made, and nobody uses it any more.
@@ -325,20 +324,20 @@ impl Sys for Linux {
     }
 
     fn obtain(&self, offset: usize, len: usize, touched: usize) -> Result<(), SystemError> {
-        // The touched page first: where the kernel makes a huge page of it, it clears around that address.
+        // The touched page comes first: if the kernel makes a huge page of it, it clears around that address.
         self.populate(offset + touched / BASE_PAGE * BASE_PAGE, BASE_PAGE)?;
-        // What of it is there already, in a huge page mostly, costs less than a microsecond; the rest becomes base pages.
+        // Where a huge page has come, this takes less than a microsecond; the rest gets base pages.
         self.populate(offset, len)
     }
 
     fn claim(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
         let at = self.arena.take(len, align)?;
-        // SAFETY: the arena sets each range aside for one caller, until it is given back.
+        // SAFETY: the arena sets each range aside for one caller until it is given back.
         let extent = unsafe { Extent::new(at, len) };
         match self.arena.show_zeros(at, len) {
             Ok(()) => Ok(extent),
             Err(error) => {
-                // What is left of the try goes with it, or the addresses stay taken.
+                // This also removes what the try has left. If it fails, the addresses stay taken.
                 let _ = self.release(extent);
                 Err(error)
             }
@@ -358,7 +357,7 @@ impl Sys for Linux {
     }
 
     unsafe fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError> {
-        assert!(offset + len <= self.capacity, "what is punched is the pool's");
+        assert!(offset + len <= self.capacity, "only pool memory is punched");
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         named("fallocate(FALLOC_FL_PUNCH_HOLE)", fallocate(&self.fd, flags, offset as u64, len as u64))
     }
@@ -377,26 +376,26 @@ impl Sys for Linux {
     }
 }
 
-/// The failure of the call that replaces a mapping. Mostly the kernel has refused it before it touched anything, as it
-/// does when the process has too many mappings; if it had begun, there would be a hole.
+/// The failure of the call that replaces a mapping. The kernel has mostly refused before it touched anything, as it
+/// does when the process has too many mappings. If it had begun, there would be a hole.
 fn refused<T>(part: Part<'_>, result: Result<T, SystemError>) -> Result<(), MapFailure> {
     let Err(error) = result else { return Ok(()) };
-    // SAFETY: looks at the mappings of a range in the arena; with this flag it does nothing else.
+    // SAFETY: with this flag the call only looks whether all of a range in the arena is mapped.
     let is_whole = unsafe { msync(pointer(part.at()), part.len(), MsyncFlags::ASYNC) }.is_ok();
     Err(MapFailure { error, aftermath: if is_whole { Aftermath::Unchanged } else { Aftermath::Unknown } })
 }
 
-/// The failure of a call that comes after the mapping was replaced.
+/// The failure of a call after the mapping was replaced.
 fn torn(result: Result<(), SystemError>) -> Result<(), MapFailure> {
     result.map_err(|error| MapFailure { error, aftermath: Aftermath::Unknown })
 }
 
-/// Nanoseconds on the monotonic clock, through the vDSO.
+/// Nanoseconds on the monotonic clock, read through the vDSO.
 pub(crate) fn now() -> u64 {
     nanoseconds(libc::CLOCK_MONOTONIC)
 }
 
-/// Nanoseconds that this thread has had a processor.
+/// Nanoseconds that this thread has run on a processor.
 pub(crate) fn cpu_time() -> u64 {
     nanoseconds(libc::CLOCK_THREAD_CPUTIME_ID)
 }
@@ -411,9 +410,10 @@ fn nanoseconds(clock: libc::clockid_t) -> u64 {
 
 impl Drop for Linux {
     fn drop(&mut self) {
-        // In a fork(2) child the direct map was never there, and something else may be at its place.
+        // A fork(2) child never had the direct map, and something else may be in its place.
         if !owner::is_forked_child() {
-            // Regions and snapshots hold the pool, so none is left. If the kernel refuses, the addresses stay taken.
+            // Regions and snapshots keep the pool alive, so none is left. If the kernel refuses, the addresses stay
+            // taken.
             let _ = give_up(self.arena, self.direct.expose_provenance(), self.capacity);
         }
     }

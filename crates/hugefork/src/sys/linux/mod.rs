@@ -2,19 +2,19 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `arena` | the address range that all regions live in |
-//! | `descriptor` | reading and writing files, pipes and sockets by address |
-//! | `futex` | sleeping on a word |
+//! | `arena` | the range of addresses where all regions live |
+//! | `descriptor` | reads and writes files, pipes and sockets by address |
+//! | `futex` | sleeps on a word |
 //! | `handlers` | the chain of fault handlers |
-//! | `mask` | keeping the program's signal handlers away |
+//! | `mask` | keeps the program's signal handlers away |
 //! | `memory` | one pool's memfd, its direct map, and the mappings made of it |
-//! | `owner` | whether this process is the one that the regions belong to, or a `fork(2)` child of it |
-//! | `pagemap` | what memory is made of: huge pages, base pages |
-//! | `pressure` | sleeping until tasks wait for memory |
-//! | `schedule` | giving the processor to others |
+//! | `owner` | whether this process owns the regions or is a `fork(2)` child of the owner |
+//! | `pagemap` | whether memory is in huge pages or base pages |
+//! | `pressure` | sleeps until tasks wait for memory |
+//! | `schedule` | gives the processor to others |
 //! | `settings` | what the machine allows: huge pages, map count, memory |
-//! | `signal` | signal dispositions, and raising `SIGBUS` |
-//! | `stderr` | one line on standard error |
+//! | `signal` | signal dispositions, and how `SIGBUS` is raised |
+//! | `stderr` | writes one line on standard error |
 
 pub(crate) mod arena;
 pub(crate) mod descriptor;
@@ -37,7 +37,7 @@ pub(crate) fn named<T>(call: &'static str, result: rustix::io::Result<T>) -> Res
     result.map_err(|errno| SystemError::new(call, errno))
 }
 
-/// Why the last call through libc failed. The fault handler puts `errno` back when it is done.
+/// Why the last call through libc failed. The fault handler restores `errno` when it is done.
 pub(crate) fn last_error() -> rustix::io::Errno {
     // Not by way of std's error, whose drop may free what one of another kind holds.
     // SAFETY: reads this thread's errno.

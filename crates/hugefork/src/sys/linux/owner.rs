@@ -1,7 +1,7 @@
-//! Whether this process owns the regions, or is a `fork(2)` child of the one that does.
+//! Whether this process owns the regions or is a `fork(2)` child of the owner.
 //!
-//! One page that the kernel empties in a child (`MADV_WIPEONFORK`): reading it is all that a fault handler, a `Drop` or a
-//! method has to do. It holds for any kind of `fork`, also one made without libc.
+//! The mark is one page that the kernel empties in a child (`MADV_WIPEONFORK`), so a fault handler, a `Drop` or a
+//! method only has to read it. It works for every kind of `fork`, also one without libc.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -16,16 +16,16 @@ static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
 const OWNER: u32 = 1;
 
-/// Marks this process as the owner, and has `in_child` called in each child that is forked by the C library. Before the first
-/// region; once more does no harm.
+/// Marks this process as the owner. The C library calls `in_child` in each child that it forks. This must come before
+/// the first region; to call it again does no harm.
 pub(crate) fn claim(in_child: unsafe extern "C" fn()) -> Result<(), SystemError> {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a new anonymous mapping touches nothing that exists.
     let page = named("mmap", unsafe { mmap_anonymous(ptr::null_mut(), BASE_PAGE, protection, flags) })?;
-    // SAFETY: the page is ours and stays mapped for good.
+    // SAFETY: the page is ours and is never unmapped.
     named("madvise(MADV_WIPEONFORK)", unsafe { madvise(page, BASE_PAGE, Advice::LinuxWipeOnFork) })?;
     let mark: *mut AtomicU32 = page.cast();
-    // SAFETY: page-aligned, zeroed, and mapped for good.
+    // SAFETY: it is page-aligned, zeroed, and never unmapped.
     unsafe { &*mark }.store(OWNER, Ordering::Relaxed);
     MARK.store(mark, Ordering::Release);
     // SAFETY: `in_child` answers for what it does there.

@@ -1,5 +1,5 @@
-//! How much of a mapping is huge, by `PAGEMAP_SCAN` (Linux 6.7). It looks at one mapping, where `smaps` goes through all of
-//! the process, of which regions may have tens of thousands.
+//! How much of a mapping is huge, by `PAGEMAP_SCAN` (Linux 6.7). It looks at one mapping. `smaps` goes through all
+//! mappings of the process, of which regions may have tens of thousands.
 
 use std::ffi::c_ulong;
 use std::fs::File;
@@ -36,8 +36,9 @@ struct PageRegion {
 const PAGEMAP_SCAN: c_ulong = 3 << 30 | (size_of::<ScanArg>() as c_ulong) << 16 | (b'f' as c_ulong) << 8 | 16;
 const PAGE_IS_HUGE: u64 = 1 << 6;
 
-/// How many of these `len` bytes are mapped by huge entries; `None` if the kernel cannot tell. Takes 0.04 ms a GiB of huge pages
-/// and 1.6 ms a GiB of base pages, and keeps mappings of the process from being changed meanwhile. Not for the fault handler.
+/// How many of these `len` bytes are mapped by huge entries; `None` if the kernel cannot tell. It takes 0.04 ms a GiB
+/// of huge pages and 1.6 ms a GiB of base pages. The mappings of the process cannot be changed meanwhile. Not for the
+/// fault handler.
 pub(crate) fn huge_bytes(at: usize, len: usize) -> Option<usize> {
     let file = File::open("/proc/self/pagemap").ok()?;
     let mut found = [PageRegion::default(); 128];
@@ -54,8 +55,8 @@ pub(crate) fn huge_bytes(at: usize, len: usize) -> Option<usize> {
             return_mask: PAGE_IS_HUGE,
             ..ScanArg::default()
         };
-        // SAFETY: the argument and the vector that it names are as long as they say; the call writes to nothing else and
-        // changes no mapping.
+        // SAFETY: the argument and the vector that it names have the lengths that it gives. The call writes only to
+        // them and changes no mapping.
         let count = unsafe { libc::ioctl(file.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut arg) };
         let count = usize::try_from(count).ok()?;
         huge += found.iter().take(count).map(|region| (region.end - region.start) as usize).sum::<usize>();
@@ -87,15 +88,15 @@ mod tests {
             return;
         };
         assert_eq!(none, 0);
-        // SAFETY: the mapping that was just made.
+        // SAFETY: this is the mapping that was just made.
         unsafe { madvise(at, len, Advice::LinuxNoHugepage) }.unwrap();
         // SAFETY: within the mapping.
         unsafe { at.cast::<u8>().write_volatile(1) };
         assert_eq!(huge_bytes(at.addr(), len), Some(0), "a base page");
-        // SAFETY: as above. The huge zero page, so that it takes no memory.
+        // SAFETY: as above. Reads get the huge zero page, which takes no memory.
         unsafe { madvise(at, len, Advice::LinuxHugepage) }.unwrap();
         let first = at.addr().next_multiple_of(HUGE_PAGE) - at.addr();
-        // Every other one: more runs than one call tells of.
+        // Every other one, which makes more runs than one call reports.
         let read: Vec<usize> = (first..len - HUGE_PAGE).step_by(2 * HUGE_PAGE).skip(1).collect();
         for &offset in &read {
             // SAFETY: within the mapping.
@@ -105,7 +106,7 @@ mod tests {
             Some(0) => println!("skipped: no huge zero page here"),
             huge => assert_eq!(huge, Some(read.len() * HUGE_PAGE)),
         }
-        // SAFETY: ours, and not used any more.
+        // SAFETY: the mapping is ours, and nobody uses it any more.
         unsafe { munmap(at, len) }.unwrap();
     }
 }

@@ -1,12 +1,14 @@
-//! Pressure files: sleeping until tasks wait for memory (PSI; `Documentation/accounting/psi.rst` of the kernel).
+//! Pressure files: this sleeps until tasks wait for memory (PSI; `Documentation/accounting/psi.rst` of the kernel).
 //!
 //! ```text
 //!   write "some STALL WINDOW" ─▶ poll(POLLPRI) ─▶ tasks stalled for STALL within WINDOW, told at most once a WINDOW
 //!   read                      ─▶ "some avg10=… total=T"   T: microseconds stalled since the file is there
 //! ```
-//! The kernel looks at a trigger only while tasks stall. Rules of triggers: one for each open file; windows of 0.5 to 10 s;
-//! without `CAP_SYS_RESOURCE` multiples of 2 s, from Linux 6.4 on, and none in `/proc/pressure` before.
+//! The kernel looks at a trigger only while tasks stall. The rules of triggers: one for each open file; windows of 0.5
+//! to 10 s; without `CAP_SYS_RESOURCE` only multiples of 2 s from Linux 6.4 on, and before that none in
+//! `/proc/pressure`.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,14 +18,16 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, pread, write};
 use rustix::time::Timespec;
 
+use thiserror::Error;
+
 use super::{memory, named, settings};
 use crate::sys::SystemError;
 
 /// The machine's pressure file.
 const SYSTEM: &str = "/proc/pressure/memory";
 
-/// How long [`Ask::StillShort`] looks, in nanoseconds. Not less: the kernel weighs the CPUs by whole jiffies, of up to 10 ms, and
-/// loses what is read out sooner.
+/// How long [`Ask::StillShort`] looks, in nanoseconds. A shorter look is too short: the kernel weighs the CPUs by whole
+/// jiffies of up to 10 ms, and loses what is read sooner.
 const LOOK: i64 = 50_000_000;
 
 /// What a watcher asks.
@@ -31,21 +35,58 @@ const LOOK: i64 = 50_000_000;
 pub(crate) enum Ask {
     /// Sleep until memory is short.
     WhenShort,
-    /// Look whether it still is.
+    /// Look whether memory is still short.
     StillShort,
 }
 
-/// What it is told.
+/// What a watcher is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
     /// Tasks wait for memory.
     Short,
-    /// They do not any more.
+    /// Tasks no longer wait for memory.
     Enough,
-    /// The watcher is to end.
+    /// The watcher has to end.
     Stop,
-    /// The file will never tell again.
+    /// The file will never report again.
     Gone,
+}
+
+/// Why memory pressure cannot be watched: the files that were tried, and what is wrong with each.
+///
+/// ```
+/// match hugefork::machine::survey().pressure {
+///     Ok(file) => println!("pools can watch {}", file.display()),
+///     Err(error) => println!("{error} ({})", error.code()), // … (pressure_unwatched)
+/// }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub struct PressureError {
+    tried: Vec<(PathBuf, Unwatchable)>,
+}
+
+impl fmt::Display for PressureError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, (path, reason)) in self.tried.iter().enumerate() {
+            let between = if nth == 0 { "" } else { "; " };
+            write!(f, "{between}{}: {reason}", path.display())?;
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with one file.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+enum Unwatchable {
+    #[error("no pressure file")]
+    OtherFile,
+    #[error(
+        "{stall:?} in {window:?} is refused: windows are 0.5 to 10 s, without CAP_SYS_RESOURCE 2, 4, 6, 8 or 10 s (Linux 6.4), \
+         and stalls not longer"
+    )]
+    Trigger { stall: Duration, window: Duration },
+    #[error(transparent)]
+    System(#[from] SystemError),
 }
 
 /// An open pressure file with a trigger.
@@ -59,41 +100,37 @@ pub(crate) struct PressureFile {
 }
 
 impl PressureFile {
-    /// Opens `path`, or else the file of this process's control group, or else that of the machine.
-    pub(crate) fn open(path: Option<&Path>, stall: Duration, window: Duration) -> Result<PressureFile, String> {
+    /// Opens `path`. Without one, opens the file of this process's control group, or else that of the machine.
+    pub(crate) fn open(path: Option<&Path>, stall: Duration, window: Duration) -> Result<PressureFile, PressureError> {
         let of_group = settings::group_file("memory.pressure");
         let candidates = match path {
             Some(path) => vec![path],
             None => of_group.as_deref().into_iter().chain([Path::new(SYSTEM)]).collect(),
         };
-        let mut reasons = Vec::new();
+        let mut tried = Vec::new();
         for path in candidates {
             match PressureFile::open_one(path, stall, window) {
                 Ok(file) => return Ok(file),
-                Err(reason) => reasons.push(format!("{}: {reason}", path.display())),
+                Err(reason) => tried.push((path.to_owned(), reason)),
             }
         }
-        Err(reasons.join("; "))
+        Err(PressureError { tried })
     }
 
-    fn open_one(path: &Path, stall: Duration, window: Duration) -> Result<PressureFile, String> {
-        let why = |error: SystemError| error.to_string();
-        // A pipe is not to be waited for, and what is no pressure file is not to be written to.
+    // `open` must not wait for a pipe, and nothing must be written to a file that is no pressure file.
+    fn open_one(path: &Path, stall: Duration, window: Duration) -> Result<PressureFile, Unwatchable> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = named("open", open(path, flags, Mode::empty())).map_err(why)?;
-        let stop = named("eventfd", eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)).map_err(why)?;
+        let file = named("open", open(path, flags, Mode::empty()))?;
+        let stop = named("eventfd", eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?;
         let file = PressureFile { path: path.to_owned(), file, stop, stall, window };
-        file.stalled().ok_or("no pressure file")?;
+        file.stalled().ok_or(Unwatchable::OtherFile)?;
         // The kernel reads 32-bit numbers, and takes the last byte for the end of the text.
         let micros = |time: Duration| time.as_micros().min(u128::from(u32::MAX));
         let trigger = format!("some {} {}\0", micros(stall), micros(window));
         match write(&file.file, trigger.as_bytes()) {
             Ok(_) => Ok(file),
-            Err(Errno::INVAL) => Err(format!(
-                "{stall:?} in {window:?} is refused: windows are 0.5 to 10 s, without CAP_SYS_RESOURCE 2, 4, 6, 8 or 10 s \
-                 (Linux 6.4), and stalls not longer"
-            )),
-            Err(errno) => Err(why(SystemError::new("write of a trigger", errno))),
+            Err(Errno::INVAL) => Err(Unwatchable::Trigger { stall, window }),
+            Err(errno) => Err(SystemError::new("write of a trigger", errno).into()),
         }
     }
 
@@ -105,9 +142,9 @@ impl PressureFile {
         }
     }
 
-    /// Has whoever asks, now or later, told to end.
+    /// Tells whoever asks, now or later, to end.
     pub(crate) fn stop(&self) {
-        // Fails only if it is told already, 2^64 times.
+        // This fails only after 2^64 calls.
         let _ = write(&self.stop, &1_u64.to_ne_bytes());
     }
 
@@ -116,7 +153,7 @@ impl PressureFile {
             let mut wanted = [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&self.file, PollFlags::PRI)];
             match poll(&mut wanted, None) {
                 Ok(_) => {}
-                // ENOMEM would be memory that is short: it passes.
+                // ENOMEM means that memory is short, which passes.
                 Err(Errno::INTR | Errno::NOMEM | Errno::AGAIN) => continue,
                 Err(_) => return Signal::Gone,
             }
@@ -147,7 +184,7 @@ impl PressureFile {
         if is_short { Signal::Short } else { Signal::Enough }
     }
 
-    /// Microseconds for which tasks have stalled so far. Allocates nothing: memory may be short.
+    /// Microseconds for which tasks have stalled so far. Allocates nothing, because memory may be short.
     fn stalled(&self) -> Option<u64> {
         let mut text = [0; 256];
         let len = pread(&self.file, &mut text, 0).ok()?;
@@ -155,7 +192,7 @@ impl PressureFile {
     }
 }
 
-/// The figure at the end of the first line, if this is the text of a pressure file.
+/// The figure at the end of the first line; `None` if this is not the text of a pressure file.
 fn total(text: &str) -> Option<u64> {
     let (_, total) = text.lines().next()?.strip_prefix("some avg10=")?.rsplit_once(" total=")?;
     total.parse().ok()

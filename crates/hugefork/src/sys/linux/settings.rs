@@ -1,4 +1,5 @@
-//! What the machine allows, as `/proc` and `/sys` say. Read when pools are built and by `machine::survey`, never in a fault.
+//! What the machine allows, according to `/proc` and `/sys`. It is read when pools are built and by `machine::survey`,
+//! never in a fault.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use procfs::process::{MMapExtension, Process};
 
 use crate::units::HUGE_PAGE;
 
-/// `vm.max_map_count` where `/proc` cannot be read.
+/// `vm.max_map_count` if `/proc` cannot be read.
 pub(crate) const DEFAULT_MAP_COUNT: usize = 65530;
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
@@ -30,9 +31,9 @@ pub(crate) fn map_count_limit() -> usize {
     number("/proc/sys/vm/max_map_count").unwrap_or(DEFAULT_MAP_COUNT)
 }
 
-/// Mappings that this process has.
+/// How many mappings this process has.
 pub(crate) fn map_count() -> Option<usize> {
-    // Lines, not parsed maps: only their number is wanted.
+    // It counts lines and parses nothing, because only their number matters.
     Some(fs::read("/proc/self/maps").ok()?.iter().filter(|byte| **byte == b'\n').count())
 }
 
@@ -41,7 +42,7 @@ pub(crate) fn choice(text: &str) -> Option<&str> {
     text.split_once('[')?.1.split_once(']').map(|(word, _)| word)
 }
 
-/// `transparent_hugepage/NAME`'s chosen word; `None` where the kernel has no THP.
+/// The chosen word of `transparent_hugepage/NAME`; `None` if the kernel has no THP.
 pub(crate) fn thp(name: &str) -> Option<String> {
     choice(&fs::read_to_string(Path::new(THP).join(name)).ok()?).map(str::to_owned)
 }
@@ -63,7 +64,7 @@ impl HugetlbPool {
     }
 }
 
-/// All hugetlb pools, small pages first. Empty where the kernel has no hugetlb.
+/// All hugetlb pools, small pages first. Empty if the kernel has no hugetlb.
 pub(crate) fn hugetlb_pools() -> Vec<HugetlbPool> {
     let Ok(entries) = fs::read_dir("/sys/kernel/mm/hugepages") else { return Vec::new() };
     let mut pools: Vec<HugetlbPool> = entries
@@ -98,7 +99,7 @@ pub(crate) fn memory_total() -> MemoryLimit {
     smaller(machine, "this machine's memory", cgroup("memory.max").unwrap_or(usize::MAX))
 }
 
-/// What could be had right now.
+/// The memory that is available now.
 pub(crate) fn memory_available() -> MemoryLimit {
     let machine = meminfo().and_then(|info| info.mem_available).map_or(usize::MAX, |bytes| bytes as usize);
     let group =
@@ -118,12 +119,12 @@ fn meminfo() -> Option<procfs::Meminfo> {
     procfs::Meminfo::current().ok()
 }
 
-/// What a memory file of this process's control group says; `None` where there is none or it says `max`.
+/// The value in a memory file of this process's control group; `None` if there is none or it says `max`.
 fn cgroup(file: &str) -> Option<usize> {
     number(group_file(file)?)
 }
 
-/// A file of this process's control group, version 2; `None` where it has none.
+/// A file of this process's control group, version 2; `None` if it has none.
 pub(crate) fn group_file(file: &str) -> Option<PathBuf> {
     let line = fs::read_to_string("/proc/self/cgroup").ok()?;
     let group = line.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -137,7 +138,7 @@ fn number(path: impl AsRef<Path>) -> Option<usize> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Bytes of the mapping at `address` that one huge entry maps 2 MiB at a time.
+/// How many bytes of the mapping at `address` are mapped by huge entries of 2 MiB.
 pub(crate) fn mapped_huge(address: usize) -> Option<usize> {
     let maps = Process::myself().ok()?.smaps().ok()?;
     let found = maps.into_iter().find(|map| (map.address.0..map.address.1).contains(&(address as u64)))?;

@@ -1,4 +1,4 @@
-//! Signal dispositions as the kernel keeps them, and raising `SIGBUS` on the thread that faulted.
+//! Signal dispositions as the kernel keeps them, and how `SIGBUS` is raised on the thread that faulted.
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -14,8 +14,8 @@ pub(crate) type Action = libc::sigaction;
 /// A handler that gets the fault's address and the interrupted context.
 pub(crate) type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void);
 
-/// Runs `handler` on `signal`: on the alternate stack where the thread has one, since the fault may be a stack overflow
-/// that the earlier handler has to report, and with all signals blocked, since the handler takes locks.
+/// Runs `handler` on `signal`. It runs on the alternate stack if the thread has one, because the fault may be a stack
+/// overflow that the earlier handler has to report. All signals are blocked meanwhile, because the handler takes locks.
 pub(crate) fn install(signal: c_int, handler: Handler) -> Result<(), SystemError> {
     // SAFETY: all zeroes is a valid sigaction.
     let mut action: Action = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -29,7 +29,7 @@ pub(crate) fn install(signal: c_int, handler: Handler) -> Result<(), SystemError
 /// The alternate stack of the calling thread, in bytes; `None` if it has none.
 pub(crate) fn alternate_stack() -> Option<usize> {
     let mut stack = MaybeUninit::<libc::stack_t>::uninit();
-    // SAFETY: changes nothing and writes `stack`.
+    // SAFETY: the call changes nothing and writes `stack`.
     if unsafe { libc::sigaltstack(ptr::null(), stack.as_mut_ptr()) } != 0 {
         return None;
     }
@@ -38,21 +38,21 @@ pub(crate) fn alternate_stack() -> Option<usize> {
     (stack.ss_flags & libc::SS_DISABLE == 0).then_some(stack.ss_size)
 }
 
-/// What the registers of a thread can take of the stack that a signal is handled on, if this process has asked for more than
-/// every process has: AMX tiles are 8 KiB.
+/// How much of a signal's stack the registers of a thread can take, if this process has asked for more registers than
+/// every process has: AMX tiles take 8 KiB.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn large_registers() -> Option<usize> {
     const ARCH_GET_XCOMP_PERM: c_int = 0x1022;
     const TILES: u64 = 1 << 18;
     let mut permitted = 0_u64;
-    // SAFETY: writes `permitted`. A kernel without AMX refuses.
+    // SAFETY: the call writes `permitted`. A kernel without AMX refuses it.
     let asked = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_GET_XCOMP_PERM, &raw mut permitted) };
-    // SAFETY: looks something up.
+    // SAFETY: the call only looks something up.
     let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
     (asked == 0 && permitted & TILES != 0).then_some(frame as usize)
 }
 
-/// As on x86-64. Scalable vectors are a thread's own choice elsewhere, and not looked at.
+/// As on x86-64. Elsewhere each thread chooses its scalable vectors, which this does not look at.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn large_registers() -> Option<usize> {
     None
@@ -70,7 +70,7 @@ pub(crate) fn current(signal: c_int) -> Result<Action, SystemError> {
 
 /// Sets the disposition of `signal`.
 pub(crate) fn set(signal: c_int, action: &Action) -> Result<(), SystemError> {
-    // SAFETY: `action` is a whole sigaction; whether its handler is sound to run is the caller's case.
+    // SAFETY: `action` is a whole sigaction. The caller argues that its handler is sound to run.
     checked(unsafe { libc::sigaction(signal, action, ptr::null_mut()) })
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn is_bus_error_default() -> bool {
     current(libc::SIGBUS).is_ok_and(|action| action.sa_sigaction == libc::SIG_DFL)
 }
 
-/// Sets the disposition of `signal` to the default. In the handler: errors cannot be helped there.
+/// Sets the disposition of `signal` to the default. In the handler nothing can be done about an error.
 pub(crate) fn set_default(signal: c_int) {
     // SAFETY: all zeroes is a valid sigaction: SIG_DFL.
     let action: Action = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -91,14 +91,14 @@ fn checked(result: c_int) -> Result<(), SystemError> {
     named("sigaction", result)
 }
 
-/// Makes `SIGBUS` at `address` pending on this thread, as if the memory there had failed. It is delivered as soon as the
+/// Makes a `SIGBUS` at `address` pending on this thread, as if the memory there had failed. It is delivered when the
 /// running handler returns, before the faulting instruction is repeated.
 ///
-/// `interrupted` is the signal mask that will then be in force. As the kernel does with faults, a blocked or ignored
-/// `SIGBUS` is unblocked and made deadly: the instruction cannot be completed.
+/// `interrupted` is the signal mask that is in force then. A blocked or ignored `SIGBUS` is unblocked and made deadly,
+/// as the kernel does with faults, because the instruction cannot be completed.
 ///
 /// # Errors
-/// The kernel, or what filters system calls for it, refuses: the instruction would be repeated for ever.
+/// The kernel refuses, or whatever filters its system calls. The instruction would then be repeated for ever.
 pub(crate) fn raise_bus_error(address: usize, interrupted: &mut libc::sigset_t) -> Result<(), SystemError> {
     // SAFETY: reads the mask.
     let blocked = unsafe { libc::sigismember(interrupted, libc::SIGBUS) } == 1;
@@ -108,7 +108,7 @@ pub(crate) fn raise_bus_error(address: usize, interrupted: &mut libc::sigset_t) 
         // SAFETY: writes the mask.
         unsafe { libc::sigdelset(interrupted, libc::SIGBUS) };
     }
-    // The layout of the kernel's siginfo_t for a fault: three ints, padding, the address.
+    // The kernel's siginfo_t for a fault: three ints, padding, the address.
     #[repr(C)]
     struct FaultInfo {
         signal: c_int,

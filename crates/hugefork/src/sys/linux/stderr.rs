@@ -1,4 +1,5 @@
-//! One line on standard error, also from the fault handler: no allocation, no lock, a buffer on the stack and one `write(2)`.
+//! Writes one line on standard error, also from the fault handler: without allocating or locking, from a buffer on the
+//! stack with one `write(2)`.
 
 use core::fmt::{self, Write};
 
@@ -7,7 +8,7 @@ use rustix::stdio::stderr;
 /// Longer lines are cut.
 const LINE: usize = 400;
 
-/// What is written so far. It borrows its bytes: without optimisation the stack would hold them twice.
+/// The line so far. It borrows its bytes, because without optimisation the stack would hold them twice.
 struct Line<'a> {
     bytes: &'a mut [u8; LINE],
     len: usize,
@@ -15,7 +16,7 @@ struct Line<'a> {
 
 impl Write for Line<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // Byte by byte: without optimisation a copy of slices goes deep into the stack.
+        // Byte by byte, because without optimisation a copy of slices goes deep into the stack.
         for &byte in text.as_bytes() {
             if self.len < LINE {
                 self.bytes[self.len] = byte;
@@ -26,9 +27,9 @@ impl Write for Line<'_> {
     }
 }
 
-/// Writes one line. If that fails, nobody is left to tell.
+/// Writes one line. If that fails, nobody can be told.
 pub(crate) fn say(message: fmt::Arguments<'_>) {
-    // One byte is kept for the end of the line.
+    // One byte is kept for the newline.
     let mut bytes = [b'\n'; LINE];
     let mut line = Line { bytes: &mut bytes, len: 0 };
     let _ = write!(line, "hugefork: {message}");
@@ -37,7 +38,7 @@ pub(crate) fn say(message: fmt::Arguments<'_>) {
     let _ = rustix::io::write(stderr(), &bytes[..=end]);
 }
 
-/// Writes a line as it is, where the stack has no room for a buffer.
+/// Writes a line as it is, if the stack has no room for a buffer.
 pub(crate) fn say_plainly(line: &'static str) {
     let _ = rustix::io::write(stderr(), line.as_bytes());
 }

@@ -1,0 +1,343 @@
+//! [`ErrorCode`]: what an error is, in a number and a name that stay.
+//!
+//! All codes are given here, one exhaustive `match` for each family, so that a new error cannot go without one.
+
+use std::error::Error;
+use std::fmt;
+use std::io::{self, ErrorKind};
+
+use hugefork_kernels::KernelError;
+
+use super::error::{BuildError, RegionError, TransferError};
+use crate::sys::linux::pressure::PressureError;
+use crate::sys::{SystemError, answer};
+use crate::units::SizeError;
+
+/// What an error is, in a number and a name that never change: for bindings, logs and programs that compare.
+///
+/// Every error type of hugefork has a method `code`; [`ErrorCode::of`] finds the code of an error of any type. A code
+/// that is in no use any more is not given to anything else. The numbers are larger than every `errno`, so that one
+/// `int` may be either. The thousands stay 1; the hundreds are 0 for what was asked, 1 for what is used up, 2 for the
+/// state of a region, and 3 for the machine.
+///
+/// | number | name | `errno` | what it is |
+/// |---|---|---|---|
+/// | 1001 | `not_a_block_size` | `EINVAL` | A block size that is no power of two from 4 KiB to 1 GiB. |
+/// | 1002 | `zero_size` | `EINVAL` | A size of zero bytes. |
+/// | 1003 | `not_a_multiple` | `EINVAL` | A size that is no whole number of blocks. |
+/// | 1004 | `unreadable_size` | `EINVAL` | Text that is no size. |
+/// | 1005 | `unknown_backing` | `EINVAL` | Text that names no backing. |
+/// | 1006 | `too_many_blocks` | `EINVAL` | More blocks than a pool can have. |
+/// | 1007 | `larger_than_pool` | `EINVAL` | A region that is larger than its pool. |
+/// | 1008 | `out_of_range` | `EINVAL` | A range that does not lie inside. |
+/// | 1009 | `not_a_view` | `EINVAL` | A range that is no slice of the type. |
+/// | 1010 | `limit_on_snapshot` | `EINVAL` | A limit on copies for a snapshot, which has none. |
+/// | 1011 | `bad_setting` | `EINVAL` | An environment variable with a value that cannot be. |
+/// | 1012 | `bad_kernel` | `EINVAL` | A kernel that this machine has not, or text that names none. |
+/// | 1101 | `beyond_the_machine` | `ENOMEM` | More memory than the machine or container has. |
+/// | 1102 | `out_of_memory` | `ENOMEM` | The machine has no memory left. |
+/// | 1103 | `out_of_addresses` | `ENOMEM` | No addresses are left. |
+/// | 1104 | `too_many_mappings` | `ENOMEM` | More mappings than `vm.max_map_count` allows. |
+/// | 1105 | `pool_full` | `ENOMEM` | The pool has no free block. |
+/// | 1106 | `not_reservable` | `ENOMEM` | The pool has not enough blocks to set aside. |
+/// | 1107 | `cow_limit` | `EDQUOT` | Forks and snapshots hold as much as the region allows. |
+/// | 1108 | `too_many_pins` | `EBUSY` | A block has as many pins as can be counted. |
+/// | 1201 | `revoked` | `EIO` | Part of a fork or snapshot was taken away. |
+/// | 1202 | `already_observed` | `EEXIST` | The region has an observer. |
+/// | 1203 | `forked_child` | `EOPNOTSUPP` | The process is a `fork(2)` child, which has no regions. |
+/// | 1301 | `backing_unavailable` | `EOPNOTSUPP` | The machine has not the backing that was asked for. |
+/// | 1302 | `pressure_unwatched` | `EOPNOTSUPP` | Memory pressure cannot be watched. |
+/// | 1303 | `system` | `EIO` | The kernel refused a call, see [`SystemError::raw_os_error`]. |
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use hugefork::{ErrorCode, Pool};
+/// let pool = Pool::builder().capacity(4 << 20).build()?;
+/// let error = pool.region(8 << 20).unwrap_err();
+/// assert_eq!(error.code(), ErrorCode::LargerThanPool);
+/// assert_eq!((error.code().number(), error.code().as_str()), (1007, "larger_than_pool"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum ErrorCode {
+    /// A block size that is no power of two from 4 KiB to 1 GiB.
+    NotABlockSize = 1001,
+    /// A size of zero bytes.
+    ZeroSize = 1002,
+    /// A size that is no whole number of blocks.
+    NotAMultiple = 1003,
+    /// Text that is no size.
+    UnreadableSize = 1004,
+    /// Text that names no backing.
+    UnknownBacking = 1005,
+    /// More blocks than a pool can have.
+    TooManyBlocks = 1006,
+    /// A region that is larger than its pool.
+    LargerThanPool = 1007,
+    /// A range that does not lie inside.
+    OutOfRange = 1008,
+    /// A range that is no slice of the type.
+    NotAView = 1009,
+    /// A limit on copies for a snapshot, which has none.
+    LimitOnSnapshot = 1010,
+    /// An environment variable with a value that cannot be.
+    BadSetting = 1011,
+    /// A kernel that this machine has not, or text that names none.
+    BadKernel = 1012,
+    /// More memory than the machine or container has.
+    BeyondTheMachine = 1101,
+    /// The machine has no memory left.
+    OutOfMemory = 1102,
+    /// No addresses are left.
+    OutOfAddresses = 1103,
+    /// More mappings than `vm.max_map_count` allows.
+    TooManyMappings = 1104,
+    /// The pool has no free block.
+    PoolFull = 1105,
+    /// The pool has not enough blocks to set aside.
+    NotReservable = 1106,
+    /// Forks and snapshots hold as much as the region allows.
+    CowLimit = 1107,
+    /// A block has as many pins as can be counted.
+    TooManyPins = 1108,
+    /// Part of a fork or snapshot was taken away.
+    Revoked = 1201,
+    /// The region has an observer.
+    AlreadyObserved = 1202,
+    /// The process is a `fork(2)` child, which has no regions.
+    ForkedChild = 1203,
+    /// The machine has not the backing that was asked for.
+    BackingUnavailable = 1301,
+    /// Memory pressure cannot be watched.
+    PressureUnwatched = 1302,
+    /// The kernel refused a call, see [`SystemError::raw_os_error`].
+    System = 1303,
+}
+
+impl ErrorCode {
+    /// All codes, in the order of their numbers.
+    pub const ALL: [ErrorCode; 26] = [
+        ErrorCode::NotABlockSize,
+        ErrorCode::ZeroSize,
+        ErrorCode::NotAMultiple,
+        ErrorCode::UnreadableSize,
+        ErrorCode::UnknownBacking,
+        ErrorCode::TooManyBlocks,
+        ErrorCode::LargerThanPool,
+        ErrorCode::OutOfRange,
+        ErrorCode::NotAView,
+        ErrorCode::LimitOnSnapshot,
+        ErrorCode::BadSetting,
+        ErrorCode::BadKernel,
+        ErrorCode::BeyondTheMachine,
+        ErrorCode::OutOfMemory,
+        ErrorCode::OutOfAddresses,
+        ErrorCode::TooManyMappings,
+        ErrorCode::PoolFull,
+        ErrorCode::NotReservable,
+        ErrorCode::CowLimit,
+        ErrorCode::TooManyPins,
+        ErrorCode::Revoked,
+        ErrorCode::AlreadyObserved,
+        ErrorCode::ForkedChild,
+        ErrorCode::BackingUnavailable,
+        ErrorCode::PressureUnwatched,
+        ErrorCode::System,
+    ];
+
+    /// The number, above 1000.
+    pub const fn number(self) -> i32 {
+        self as i32
+    }
+
+    /// The name, such as `pool_full`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ErrorCode::NotABlockSize => "not_a_block_size",
+            ErrorCode::ZeroSize => "zero_size",
+            ErrorCode::NotAMultiple => "not_a_multiple",
+            ErrorCode::UnreadableSize => "unreadable_size",
+            ErrorCode::UnknownBacking => "unknown_backing",
+            ErrorCode::TooManyBlocks => "too_many_blocks",
+            ErrorCode::LargerThanPool => "larger_than_pool",
+            ErrorCode::OutOfRange => "out_of_range",
+            ErrorCode::NotAView => "not_a_view",
+            ErrorCode::LimitOnSnapshot => "limit_on_snapshot",
+            ErrorCode::BadSetting => "bad_setting",
+            ErrorCode::BadKernel => "bad_kernel",
+            ErrorCode::BeyondTheMachine => "beyond_the_machine",
+            ErrorCode::OutOfMemory => "out_of_memory",
+            ErrorCode::OutOfAddresses => "out_of_addresses",
+            ErrorCode::TooManyMappings => "too_many_mappings",
+            ErrorCode::PoolFull => "pool_full",
+            ErrorCode::NotReservable => "not_reservable",
+            ErrorCode::CowLimit => "cow_limit",
+            ErrorCode::TooManyPins => "too_many_pins",
+            ErrorCode::Revoked => "revoked",
+            ErrorCode::AlreadyObserved => "already_observed",
+            ErrorCode::ForkedChild => "forked_child",
+            ErrorCode::BackingUnavailable => "backing_unavailable",
+            ErrorCode::PressureUnwatched => "pressure_unwatched",
+            ErrorCode::System => "system",
+        }
+    }
+
+    /// The `errno` that comes closest, for interfaces that have nothing else. It agrees with the kind of the
+    /// [`io::Error`] that the error becomes. For [`ErrorCode::System`] the kernel's own answer says more:
+    /// [`SystemError::raw_os_error`].
+    pub const fn errno(self) -> i32 {
+        match self {
+            ErrorCode::NotABlockSize
+            | ErrorCode::ZeroSize
+            | ErrorCode::NotAMultiple
+            | ErrorCode::UnreadableSize
+            | ErrorCode::UnknownBacking
+            | ErrorCode::TooManyBlocks
+            | ErrorCode::LargerThanPool
+            | ErrorCode::OutOfRange
+            | ErrorCode::NotAView
+            | ErrorCode::LimitOnSnapshot
+            | ErrorCode::BadSetting
+            | ErrorCode::BadKernel => answer::INVALID,
+            ErrorCode::BeyondTheMachine
+            | ErrorCode::OutOfMemory
+            | ErrorCode::OutOfAddresses
+            | ErrorCode::TooManyMappings
+            | ErrorCode::PoolFull
+            | ErrorCode::NotReservable => answer::OUT_OF_MEMORY,
+            ErrorCode::CowLimit => answer::QUOTA,
+            ErrorCode::TooManyPins => answer::BUSY,
+            ErrorCode::Revoked | ErrorCode::System => answer::LOST,
+            ErrorCode::AlreadyObserved => answer::EXISTS,
+            ErrorCode::ForkedChild | ErrorCode::BackingUnavailable | ErrorCode::PressureUnwatched => {
+                answer::UNSUPPORTED
+            }
+        }
+    }
+
+    /// The code of an error of hugefork, of an [`io::Error`] that it became, or of any other error that has one of
+    /// these as its source. `None` for all others.
+    ///
+    /// ```
+    /// use hugefork::{BlockSize, ErrorCode};
+    /// let error = std::io::Error::from(BlockSize::new(3).unwrap_err());
+    /// assert_eq!(ErrorCode::of(&error), Some(ErrorCode::NotABlockSize));
+    /// ```
+    pub fn of(error: &(dyn Error + 'static)) -> Option<ErrorCode> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(code) = ErrorCode::of_own(error) {
+                return Some(code);
+            }
+            next = match error.downcast_ref::<io::Error>() {
+                Some(error) => error.get_ref().map(|inner| inner as &(dyn Error + 'static)),
+                None => error.source(),
+            };
+        }
+        None
+    }
+
+    fn of_own(error: &(dyn Error + 'static)) -> Option<ErrorCode> {
+        let region = || error.downcast_ref().map(RegionError::code);
+        let build = || error.downcast_ref().map(BuildError::code);
+        let transfer = || error.downcast_ref().map(TransferError::code);
+        let size = || error.downcast_ref().map(SizeError::code);
+        let pressure = || error.downcast_ref().map(PressureError::code);
+        let system = || error.downcast_ref().map(SystemError::code);
+        let kernel = || error.downcast_ref().map(|_: &KernelError| ErrorCode::BadKernel);
+        region().or_else(build).or_else(transfer).or_else(size).or_else(pressure).or_else(system).or_else(kernel)
+    }
+
+    /// The kind of [`io::Error`] that an error with this code becomes.
+    pub(crate) fn kind(self) -> ErrorKind {
+        match self {
+            // No kind says that what was there is gone for good.
+            ErrorCode::Revoked => ErrorKind::Other,
+            code => io::Error::from_raw_os_error(code.errno()).kind(),
+        }
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl SizeError {
+    /// What it is, in a number and a name that stay.
+    pub const fn code(&self) -> ErrorCode {
+        match self {
+            SizeError::NotABlockSize { .. } => ErrorCode::NotABlockSize,
+            SizeError::Zero { .. } => ErrorCode::ZeroSize,
+            SizeError::NotAMultiple { .. } => ErrorCode::NotAMultiple,
+            SizeError::Unreadable { .. } => ErrorCode::UnreadableSize,
+        }
+    }
+}
+
+impl BuildError {
+    /// What it is, in a number and a name that stay.
+    pub const fn code(&self) -> ErrorCode {
+        match self {
+            BuildError::Capacity(size) => size.code(),
+            BuildError::BeyondTheMachine { .. } => ErrorCode::BeyondTheMachine,
+            BuildError::TooManyBlocks { .. } => ErrorCode::TooManyBlocks,
+            BuildError::BackingUnavailable { .. } => ErrorCode::BackingUnavailable,
+            BuildError::UnknownBacking { .. } => ErrorCode::UnknownBacking,
+            BuildError::OutOfAddresses { .. } => ErrorCode::OutOfAddresses,
+            BuildError::OutOfMemory { .. } => ErrorCode::OutOfMemory,
+            BuildError::Setting { .. } => ErrorCode::BadSetting,
+            BuildError::ForkedChild => ErrorCode::ForkedChild,
+            BuildError::System(refused) => refused.code(),
+        }
+    }
+}
+
+impl RegionError {
+    /// What it is, in a number and a name that stay.
+    pub const fn code(&self) -> ErrorCode {
+        match self {
+            RegionError::Length(size) => size.code(),
+            RegionError::LargerThanPool { .. } => ErrorCode::LargerThanPool,
+            RegionError::OutOfRange { .. } => ErrorCode::OutOfRange,
+            RegionError::NotAView { .. } => ErrorCode::NotAView,
+            RegionError::PoolFull { .. } => ErrorCode::PoolFull,
+            RegionError::NotReservable { .. } => ErrorCode::NotReservable,
+            RegionError::CowLimit { .. } => ErrorCode::CowLimit,
+            RegionError::LimitOnSnapshot => ErrorCode::LimitOnSnapshot,
+            RegionError::Revoked => ErrorCode::Revoked,
+            RegionError::TooManyPins => ErrorCode::TooManyPins,
+            RegionError::AlreadyObserved => ErrorCode::AlreadyObserved,
+            RegionError::OutOfMemory { .. } => ErrorCode::OutOfMemory,
+            RegionError::TooManyMappings { .. } => ErrorCode::TooManyMappings,
+            RegionError::OutOfAddresses { .. } => ErrorCode::OutOfAddresses,
+            RegionError::ForkedChild => ErrorCode::ForkedChild,
+            RegionError::System(refused) => refused.code(),
+        }
+    }
+}
+
+impl TransferError {
+    /// That of its reason.
+    pub const fn code(&self) -> ErrorCode {
+        self.reason.code()
+    }
+}
+
+impl SystemError {
+    /// [`ErrorCode::System`]: which call it was, and what the kernel answered, are not in the code.
+    pub const fn code(&self) -> ErrorCode {
+        ErrorCode::System
+    }
+}
+
+impl PressureError {
+    /// [`ErrorCode::PressureUnwatched`].
+    pub const fn code(&self) -> ErrorCode {
+        ErrorCode::PressureUnwatched
+    }
+}

@@ -1,0 +1,180 @@
+//! The codes of errors, which bindings and programs compare with: a number, a name, an `errno`.
+
+use std::error::Error;
+use std::io;
+use std::path::Path;
+
+use hugefork::kernels::Kernel;
+use hugefork::{Backing, BlockSize, ByteSize, ErrorCode, Pool, RegionError, RegionOptions, Reserve};
+use syn::visit::{self, Visit};
+
+/// Released: rows may be added here, and none is ever changed or removed.
+const GOLDEN: [(i32, &str, i32); 26] = [
+    (1001, "not_a_block_size", libc::EINVAL),
+    (1002, "zero_size", libc::EINVAL),
+    (1003, "not_a_multiple", libc::EINVAL),
+    (1004, "unreadable_size", libc::EINVAL),
+    (1005, "unknown_backing", libc::EINVAL),
+    (1006, "too_many_blocks", libc::EINVAL),
+    (1007, "larger_than_pool", libc::EINVAL),
+    (1008, "out_of_range", libc::EINVAL),
+    (1009, "not_a_view", libc::EINVAL),
+    (1010, "limit_on_snapshot", libc::EINVAL),
+    (1011, "bad_setting", libc::EINVAL),
+    (1012, "bad_kernel", libc::EINVAL),
+    (1101, "beyond_the_machine", libc::ENOMEM),
+    (1102, "out_of_memory", libc::ENOMEM),
+    (1103, "out_of_addresses", libc::ENOMEM),
+    (1104, "too_many_mappings", libc::ENOMEM),
+    (1105, "pool_full", libc::ENOMEM),
+    (1106, "not_reservable", libc::ENOMEM),
+    (1107, "cow_limit", libc::EDQUOT),
+    (1108, "too_many_pins", libc::EBUSY),
+    (1201, "revoked", libc::EIO),
+    (1202, "already_observed", libc::EEXIST),
+    (1203, "forked_child", libc::EOPNOTSUPP),
+    (1301, "backing_unavailable", libc::EOPNOTSUPP),
+    (1302, "pressure_unwatched", libc::EOPNOTSUPP),
+    (1303, "system", libc::EIO),
+];
+
+const BLOCK: usize = 2 << 20;
+
+#[test]
+fn no_code_changes_its_number_or_its_name() {
+    let now = ErrorCode::ALL.map(|code| (code.number(), code.as_str(), code.errno()));
+    assert_eq!(now, GOLDEN);
+    assert!(ErrorCode::ALL.is_sorted() && ErrorCode::ALL.iter().all(|code| code.number() > 1000));
+    assert_eq!(ErrorCode::PoolFull.to_string(), "pool_full");
+}
+
+fn source() -> syn::File {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/terms/code.rs");
+    syn::parse_file(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// The lines of the documentation of an item.
+fn docs(attributes: &[syn::Attribute]) -> Vec<String> {
+    let line = |attribute: &syn::Attribute| match &attribute.meta.require_name_value().ok()?.value {
+        syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) => Some(text.value().trim().to_owned()),
+        _ => None,
+    };
+    attributes.iter().filter(|attribute| attribute.path().is_ident("doc")).filter_map(line).collect()
+}
+
+#[test]
+fn every_code_is_in_the_list_of_all_and_in_the_documentation() {
+    let source = source();
+    let code = source.items.iter().find_map(|item| match item {
+        syn::Item::Enum(item) if item.ident == "ErrorCode" => Some(item),
+        _ => None,
+    });
+    let code = code.unwrap();
+    let variants: Vec<String> = code.variants.iter().map(|variant| variant.ident.to_string()).collect();
+    assert_eq!(variants, ErrorCode::ALL.map(|code| format!("{code:?}")));
+    let rows: Vec<[String; 4]> = docs(&code.attrs)
+        .iter()
+        .filter(|line| line.starts_with("| 1"))
+        .map(|line| line.trim_matches('|').splitn(4, '|').map(|cell| cell.trim().replace('`', "")).collect::<Vec<_>>())
+        .map(|cells| cells.try_into().unwrap())
+        .collect();
+    let mut words: Vec<String> = code.variants.iter().flat_map(|variant| docs(&variant.attrs)).collect();
+    words.iter_mut().for_each(|words| *words = words.replace('`', ""));
+    let errno = |code: &ErrorCode| match code.errno() {
+        libc::EINVAL => "EINVAL",
+        libc::ENOMEM => "ENOMEM",
+        libc::EDQUOT => "EDQUOT",
+        libc::EBUSY => "EBUSY",
+        libc::EIO => "EIO",
+        libc::EEXIST => "EEXIST",
+        libc::EOPNOTSUPP => "EOPNOTSUPP",
+        other => panic!("{other}"),
+    };
+    let expected: Vec<[String; 4]> = ErrorCode::ALL
+        .iter()
+        .zip(words)
+        .map(|(code, words)| [code.number().to_string(), code.to_string(), errno(code).to_owned(), words])
+        .collect();
+    assert_eq!(rows, expected);
+}
+
+/// The patterns of a function that match anything.
+#[derive(Default)]
+struct Wildcards(usize);
+
+impl<'ast> Visit<'ast> for Wildcards {
+    fn visit_arm(&mut self, arm: &'ast syn::Arm) {
+        self.0 += usize::from(matches!(arm.pat, syn::Pat::Wild(_) | syn::Pat::Ident(_)));
+        visit::visit_arm(self, arm);
+    }
+}
+
+/// The compiler then asks for a code with each new error.
+#[test]
+fn no_code_is_given_by_a_wildcard() {
+    let source = source();
+    let (mut wildcards, mut found) = (Wildcards::default(), 0);
+    for item in &source.items {
+        let syn::Item::Impl(item) = item else { continue };
+        for item in &item.items {
+            let syn::ImplItem::Fn(function) = item else { continue };
+            if ["code", "as_str", "errno"].contains(&function.sig.ident.to_string().as_str()) {
+                found += 1;
+                wildcards.visit_impl_item_fn(function);
+            }
+        }
+    }
+    assert_eq!((found, wildcards.0), (8, 0));
+}
+
+#[track_caller]
+fn check(error: impl Error + Send + Sync + 'static, code: ErrorCode) {
+    assert_eq!(ErrorCode::of(&error), Some(code), "{error}");
+    let error = io::Error::other(error);
+    assert_eq!(ErrorCode::of(&error), Some(code), "inside of an io::Error");
+    assert_eq!(ErrorCode::of(&io::Error::other(Around(error))), Some(code), "as a source");
+}
+
+/// An error of somebody else.
+#[derive(Debug)]
+struct Around(io::Error);
+
+impl std::fmt::Display for Around {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("around")
+    }
+}
+
+impl Error for Around {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+#[test]
+fn an_error_tells_its_code_through_whatever_is_around_it() {
+    let pool = Pool::builder().capacity(4 * BLOCK).build().unwrap();
+    let region = pool.region(2 * BLOCK).unwrap();
+    check(pool.region(1).unwrap_err(), ErrorCode::NotAMultiple);
+    check(pool.region(0).unwrap_err(), ErrorCode::ZeroSize);
+    check(region.discard(0..usize::MAX).unwrap_err(), ErrorCode::OutOfRange);
+    check(region.read_from(std::io::stdin(), 0..usize::MAX).unwrap_err(), ErrorCode::OutOfRange);
+    let reserved = RegionOptions::new().reserve(Reserve::Full);
+    check(pool.region_with(8 * BLOCK, reserved).unwrap_err(), ErrorCode::LargerThanPool);
+    let _all = pool.region_with(4 * BLOCK, reserved).unwrap();
+    check(pool.region_with(BLOCK, reserved).unwrap_err(), ErrorCode::NotReservable);
+    check(region.populate().unwrap_err(), ErrorCode::PoolFull);
+    check(BlockSize::new(3).unwrap_err(), ErrorCode::NotABlockSize);
+    check("ten".parse::<ByteSize>().unwrap_err(), ErrorCode::UnreadableSize);
+    check("disk".parse::<Backing>().unwrap_err(), ErrorCode::UnknownBacking);
+    check("straight/magic".parse::<Kernel>().unwrap_err(), ErrorCode::BadKernel);
+    check(Pool::builder().capacity(1).build().unwrap_err(), ErrorCode::NotAMultiple);
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let error = region.write_to(&file, 0..1).unwrap_err();
+    let RegionError::System(refused) = error.reason.clone() else { panic!("{error}") };
+    assert_eq!(refused.raw_os_error(), libc::EBADF);
+    check(refused, ErrorCode::System);
+    check(error, ErrorCode::System);
+    assert_eq!(ErrorCode::of(&io::Error::from_raw_os_error(libc::EBADF)), None);
+    assert_eq!(ErrorCode::of(&"x".parse::<u8>().unwrap_err()), None);
+}
