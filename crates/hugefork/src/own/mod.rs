@@ -9,14 +9,13 @@
 //! ```text
 //!   Boxed, List, Counted, Fixed ─▶ Own ─▶ dlmalloc, under a lock ─▶ anonymous mappings
 //! ```
-//! The handler calls nothing in here, and nobody does under a lock that the handler takes.
+//! The handler calls nothing in this file, and nobody does under a lock that the handler takes.
 
+mod counted;
 pub(crate) mod fixed;
 
 use core::alloc::Layout;
-use core::ops::Deref;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use allocator_api2::alloc::{AllocError, Allocator};
@@ -24,6 +23,8 @@ use dlmalloc::Dlmalloc;
 
 use crate::sys::linux::{memory, owner};
 use crate::units::BASE_PAGE;
+
+pub(crate) use counted::Counted;
 
 /// A box in the engine's own memory.
 pub(crate) type Boxed<T> = allocator_api2::boxed::Box<T, Own>;
@@ -112,82 +113,6 @@ pub(crate) fn zeroed<T: Zeroed>(count: usize) -> Boxed<[T]> {
     unsafe { zeroes.assume_init() }
 }
 
-/// What several own: the last one drops it.
-pub(crate) struct Counted<T> {
-    inner: NonNull<Inner<T>>,
-}
-
-struct Inner<T> {
-    owners: AtomicUsize,
-    value: T,
-}
-
-// SAFETY: owners on any thread hand out `&T`, and the last one drops the `T`.
-unsafe impl<T: Send + Sync> Send for Counted<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send + Sync> Sync for Counted<T> {}
-
-impl<T> Counted<T> {
-    pub(crate) fn new(value: T) -> Counted<T> {
-        let inner = Boxed::new_in(Inner { owners: AtomicUsize::new(1), value }, Own);
-        Counted { inner: Boxed::into_non_null(inner) }
-    }
-
-    /// Whether both own the same.
-    pub(crate) fn is(&self, other: &Counted<T>) -> bool {
-        self.inner == other.inner
-    }
-
-    /// How many own it, for tests that look whether a thread has let go.
-    #[cfg(test)]
-    pub(crate) fn owners(&self) -> usize {
-        self.inner().owners.load(Ordering::Relaxed)
-    }
-
-    fn inner(&self) -> &Inner<T> {
-        // SAFETY: there while it has an owner; only shared references to it are made until it has none.
-        unsafe { self.inner.as_ref() }
-    }
-}
-
-impl<T> Clone for Counted<T> {
-    fn clone(&self) -> Counted<T> {
-        self.inner().owners.fetch_add(1, Ordering::Relaxed);
-        Counted { inner: self.inner }
-    }
-}
-
-impl<T> Deref for Counted<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.inner().value
-    }
-}
-
-impl<T: Default> Default for Counted<T> {
-    fn default() -> Counted<T> {
-        Counted::new(T::default())
-    }
-}
-
-impl<T: core::fmt::Debug> core::fmt::Debug for Counted<T> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<T> Drop for Counted<T> {
-    fn drop(&mut self) {
-        if self.inner().owners.fetch_sub(1, Ordering::Release) == 1 {
-            // What other owners did happens before.
-            fence(Ordering::Acquire);
-            // SAFETY: `new` made it from a box, and nobody owns it any more.
-            drop(unsafe { Boxed::from_non_null_in(self.inner, Own) });
-        }
-    }
-}
-
 /// Where the heap gets its memory.
 struct Mappings;
 
@@ -227,8 +152,7 @@ unsafe impl dlmalloc::Allocator for Mappings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::sync::atomic::AtomicU32;
-    use std::sync::Arc;
+    use core::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
     fn what_is_given_back_is_used_again_and_zeroed_again() {
@@ -253,21 +177,5 @@ mod tests {
         // Other tests use some memory meanwhile.
         assert!(resident() < before + (1 << 30), "2 GiB were touched");
         assert_eq!((words[1 << 28].load(Ordering::Relaxed), words[0].load(Ordering::Relaxed)), (1, 0));
-    }
-
-    #[test]
-    fn the_last_owner_drops() {
-        let watched = Arc::new(());
-        let first = Counted::new(Arc::clone(&watched));
-        let owners: Vec<_> = (0..50).map(|_| first.clone()).collect();
-        assert!(owners[3].is(&first) && !first.is(&Counted::new(Arc::clone(&watched))));
-        std::thread::scope(|scope| {
-            for owner in owners {
-                scope.spawn(move || assert!(Arc::strong_count(&owner) > 1));
-            }
-        });
-        assert_eq!(Arc::strong_count(&watched), 2);
-        drop(first);
-        assert_eq!(Arc::strong_count(&watched), 1);
     }
 }

@@ -105,9 +105,6 @@ pub(crate) fn install_once(resolve: Resolve) -> Result<bool, SystemError> {
     if installed.levels > 0 {
         return Ok(false);
     }
-    // The first call finds out where the clock is. It may read a file and allocate, which the handler must not.
-    memory::now();
-    memory::cpu_time();
     RESOLVE.get_or_init(|| resolve);
     install(&mut installed)?;
     Ok(true)

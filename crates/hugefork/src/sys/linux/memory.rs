@@ -24,7 +24,6 @@ use rustix::mm::{
     mremap_fixed, msync, munmap,
 };
 use rustix::process::{Resource, getrlimit};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::arena::{self, Arena};
 use super::{named, owner, pagemap, settings};
@@ -393,16 +392,19 @@ fn torn(result: Result<(), SystemError>) -> Result<(), MapFailure> {
 
 /// Nanoseconds on the monotonic clock, read through the vDSO.
 pub(crate) fn now() -> u64 {
-    nanoseconds(ClockId::Monotonic)
+    nanoseconds(libc::CLOCK_MONOTONIC)
 }
 
 /// Nanoseconds that this thread has run on a processor.
 pub(crate) fn cpu_time() -> u64 {
-    nanoseconds(ClockId::ThreadCPUTime)
+    nanoseconds(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-fn nanoseconds(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock);
+/// libc's, since rustix's first look allocates to find the vDSO, and the fault handler reads the clock.
+fn nanoseconds(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is there to be written. Both clocks exist on every Linux, so the call cannot fail.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 

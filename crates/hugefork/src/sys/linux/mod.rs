@@ -39,6 +39,7 @@ pub(crate) fn named<T>(call: &'static str, result: rustix::io::Result<T>) -> Res
 
 /// Why the last call through libc failed. The fault handler restores `errno` when it is done.
 pub(crate) fn last_error() -> rustix::io::Errno {
-    let raw = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
-    rustix::io::Errno::from_raw_os_error(raw)
+    // Not by way of std's error, whose drop may free what one of another kind holds.
+    // SAFETY: reads this thread's errno.
+    rustix::io::Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
 }

@@ -1,0 +1,105 @@
+//! Values with several owners. What lies in one is read by the fault handler; it never makes, clones or drops one.
+
+use core::ops::Deref;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering, fence};
+
+use super::{Boxed, Own};
+
+/// What several own: the last one drops it.
+pub(crate) struct Counted<T> {
+    inner: NonNull<Inner<T>>,
+}
+
+struct Inner<T> {
+    owners: AtomicUsize,
+    value: T,
+}
+
+// SAFETY: owners on any thread hand out `&T`, and the last one drops the `T`.
+unsafe impl<T: Send + Sync> Send for Counted<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for Counted<T> {}
+
+impl<T> Counted<T> {
+    pub(crate) fn new(value: T) -> Counted<T> {
+        let inner = Boxed::new_in(Inner { owners: AtomicUsize::new(1), value }, Own);
+        Counted { inner: Boxed::into_non_null(inner) }
+    }
+
+    /// Whether both own the same.
+    pub(crate) fn is(&self, other: &Counted<T>) -> bool {
+        self.inner == other.inner
+    }
+
+    /// How many own it, for tests that look whether a thread has let go.
+    #[cfg(test)]
+    pub(crate) fn owners(&self) -> usize {
+        self.inner().owners.load(Ordering::Relaxed)
+    }
+
+    fn inner(&self) -> &Inner<T> {
+        // SAFETY: there while it has an owner; only shared references to it are made until it has none.
+        unsafe { self.inner.as_ref() }
+    }
+}
+
+impl<T> Clone for Counted<T> {
+    fn clone(&self) -> Counted<T> {
+        self.inner().owners.fetch_add(1, Ordering::Relaxed);
+        Counted { inner: self.inner }
+    }
+}
+
+impl<T> Deref for Counted<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.inner().value
+    }
+}
+
+impl<T: Default> Default for Counted<T> {
+    fn default() -> Counted<T> {
+        Counted::new(T::default())
+    }
+}
+
+impl<T: core::fmt::Debug> core::fmt::Debug for Counted<T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T> Drop for Counted<T> {
+    fn drop(&mut self) {
+        if self.inner().owners.fetch_sub(1, Ordering::Release) == 1 {
+            // What other owners did happens before.
+            fence(Ordering::Acquire);
+            // SAFETY: `new` made it from a box, and nobody owns it any more.
+            drop(unsafe { Boxed::from_non_null_in(self.inner, Own) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_last_owner_drops() {
+        let watched = Arc::new(());
+        let first = Counted::new(Arc::clone(&watched));
+        let owners: Vec<_> = (0..50).map(|_| first.clone()).collect();
+        assert!(owners[3].is(&first) && !first.is(&Counted::new(Arc::clone(&watched))));
+        std::thread::scope(|scope| {
+            for owner in owners {
+                scope.spawn(move || assert!(Arc::strong_count(&owner) > 1));
+            }
+        });
+        assert_eq!(Arc::strong_count(&watched), 2);
+        drop(first);
+        assert_eq!(Arc::strong_count(&watched), 1);
+    }
+}
