@@ -199,25 +199,29 @@ impl<S: Sys> Freeing<'_, S> {
     /// Counts a block of which nothing is freed.
     fn skip(&mut self, index: EntryIndex) {
         let (entry, pinned) = (self.region.table.get(index), self.region.pins.of(index));
-        if let (_, OnLazyFree::Skip(why)) = on_lazy_free(entry.state(), self.region.held(entry), pinned) {
-            self.freed.skip(why, self.region.pool().block_size.bytes());
-        }
+        let why = match on_lazy_free(entry.state(), self.region.held(entry), pinned).1 {
+            OnLazyFree::Skip(why) => why,
+            // It was skipped because somebody else held it, who has let go of it since.
+            OnLazyFree::ForbidWrites | OnLazyFree::ForbidPages => Skipped::Shared,
+        };
+        self.freed.skip(why, self.region.pool().block_size.bytes());
     }
 
-    /// Frees entries that one write-protection covers: one system call and one pass.
+    /// Frees entries that one write-protection covers: one system call and one pass. Other holders may let go at any time, so
+    /// what was not to be freed before the call is not freed after it either, unless the call covered it.
     fn run(&mut self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
         let region = self.region;
         let is_freed = |index: &usize| !matches!(self.on(region.table.get(EntryIndex(*index))).1, OnLazyFree::Skip(_));
-        let ends = (entries.clone().find(is_freed), entries.clone().rfind(is_freed));
-        let (Some(first), Some(last)) = ends else {
-            entries.for_each(|index| self.skip(EntryIndex(index)));
+        let first = entries.clone().find(is_freed).unwrap_or(entries.end);
+        let end = (first..entries.end).rfind(is_freed).map_or(first, |last| last + 1);
+        (entries.start..first).chain(end..entries.end).for_each(|index| self.skip(EntryIndex(index)));
+        if first == end {
             return Ok(());
-        };
-        let bytes = region.bytes_of(&(first..last + 1));
-        let protected = region.site().reprotect(locked, bytes, Access::Read)?;
+        }
+        let protected = region.site().reprotect(locked, region.bytes_of(&(first..end)), Access::Read)?;
         let right = protected.right();
         let event = if right == Right::Granted { Event::LazyFree } else { Event::ProtectFailed };
-        Ok(protected.published(region.store(locked, event, entries, |alike, entry| self.free(alike, entry, right)))?)
+        Ok(protected.published(region.store(locked, event, first..end, |alike, old| self.free(alike, old, right)))?)
     }
 
     /// What becomes of the entries `alike`, which begin with `entry`, after the write-protection. It worked if `right`

@@ -106,3 +106,25 @@ fn a_revocation_does_not_wait_for_who_waits_for_its_window() {
     }
     everywhere!(row, 4);
 }
+
+#[test]
+fn what_is_lazily_freed_while_its_other_holder_goes_is_all_accounted_for() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = &world.written(2);
+        for _ in 0..400 {
+            (0..2).for_each(|block| G::store(region, block * G::BLOCK, 1));
+            let start = &Barrier::new(2);
+            let snapshot = region.snapshot();
+            let freed = std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    start.wait();
+                    drop(snapshot);
+                });
+                start.wait();
+                region.lazy_free(0..2 * G::BLOCK).unwrap()
+            });
+            assert_eq!(freed.freed + freed.shared, 2 * G::BLOCK, "{freed:?}");
+        }
+    }
+    everywhere!(row, 10);
+}
