@@ -1,4 +1,5 @@
-//! Who imports whom: rooms point down, files go round in no circles, and one room alone talks to the system.
+//! Who imports whom: rooms point down, files go round in no circles, and one room alone talks to the system. Also how
+//! the states of entries are told apart, and how wide comments are.
 //!
 //! Read from the sources, as they are written: a path counts for the file that it names, or for the deepest file on its
 //! way.
@@ -249,6 +250,96 @@ fn circles_and_wrong_arrows_are_found() {
     let of_system =
         |name: &str| paths_in(&sources.files[&module(name)]).iter().any(|path| SYSTEM.contains(&path[0].as_str()));
     assert_eq!(["a", "b", "c", "d"].map(of_system), [false, false, true, true]);
+}
+
+/// Whether a pattern takes whatever comes, states among it.
+fn takes_all(pattern: &syn::Pat) -> bool {
+    match pattern {
+        syn::Pat::Wild(_) | syn::Pat::Rest(_) => true,
+        // A name of its own, and not a constant.
+        syn::Pat::Ident(name) => name.subpat.is_none() && name.ident.to_string().starts_with(char::is_lowercase),
+        syn::Pat::Paren(inner) => takes_all(&inner.pat),
+        syn::Pat::Reference(inner) => takes_all(&inner.pat),
+        _ => false,
+    }
+}
+
+/// Whether a pattern names a state of an entry.
+fn names_a_state(pattern: &syn::Pat) -> bool {
+    match pattern {
+        syn::Pat::Or(any) => any.cases.iter().any(names_a_state),
+        syn::Pat::Paren(inner) => names_a_state(&inner.pat),
+        syn::Pat::Reference(inner) => names_a_state(&inner.pat),
+        syn::Pat::Ident(name) => name.subpat.as_ref().is_some_and(|(_, pattern)| names_a_state(pattern)),
+        syn::Pat::Path(path) => is_a_state(&path.path),
+        syn::Pat::TupleStruct(one) => is_a_state(&one.path),
+        _ => false,
+    }
+}
+
+fn is_a_state(path: &syn::Path) -> bool {
+    let of = path.segments.iter().rev().nth(1);
+    of.is_some_and(|name| ["Entry", "State", "SplitPage"].contains(&name.ident.to_string().as_str()))
+}
+
+/// Matches that tell the states of entries apart, and leave some of them to an arm that does not name them.
+#[derive(Default)]
+struct Unnamed {
+    found: usize,
+    matches: usize,
+}
+
+impl<'ast> Visit<'ast> for Unnamed {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_for_tests(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_expr_match(&mut self, expression: &'ast syn::ExprMatch) {
+        // Each arm as a row of patterns: a tuple is matched place by place.
+        let row = |arm: &'ast syn::Arm| match &arm.pat {
+            syn::Pat::Tuple(tuple) => tuple.elems.iter().collect(),
+            pattern => vec![pattern],
+        };
+        let rows: Vec<Vec<&syn::Pat>> = expression.arms.iter().map(row).collect();
+        let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+        for column in 0..columns {
+            let at = |row: &Vec<&'ast syn::Pat>| row.get(column).copied();
+            if rows.iter().filter_map(at).any(names_a_state) {
+                self.matches += 1;
+                let is_short = |row: &Vec<&syn::Pat>| row.len() < columns && takes_all(row[0]);
+                self.found += rows.iter().filter(|row| is_short(row) || at(row).is_some_and(takes_all)).count();
+            }
+        }
+        visit::visit_expr_match(self, expression);
+    }
+}
+
+#[test]
+fn what_tells_states_apart_names_them_all() {
+    let unnamed_in = |file: &syn::File| {
+        let mut unnamed = Unnamed::default();
+        unnamed.visit_file(file);
+        (unnamed.matches, unnamed.found)
+    };
+    let made_up = |arms: &str| unnamed_in(&syn::parse_file(&format!("fn f() {{ match x {{ {arms} }} }}")).unwrap());
+    assert_eq!(made_up("State::Zero => 1, _ => 2"), (1, 1));
+    assert_eq!(made_up("(true, Entry::Private(block)) => 1, (_, other) => 2"), (1, 1));
+    assert_eq!(made_up("(State::Zero | State::Lazy, _) => 1, _ => 2"), (1, 1));
+    assert_eq!(made_up("(State::Zero, _) => 1, (State::Lazy, _) => 2"), (1, 0));
+    assert_eq!(made_up("Some(block) => 1, _ => 2"), (0, 0));
+    let engine = engine();
+    let (mut wrong, mut matches) = (Vec::new(), 0);
+    for (module, file) in &engine.files {
+        let (seen, unnamed) = unnamed_in(file);
+        matches += seen;
+        if unnamed > 0 {
+            wrong.push(format!("{}: {unnamed}", name(module)));
+        }
+    }
+    assert!(matches > 20, "there are such matches: {matches}");
+    assert_eq!(wrong, Vec::<String>::new(), "a new state would go unnoticed here");
 }
 
 /// The Rust files below `folder`, without what a build has left there.

@@ -6,6 +6,8 @@
 //! | `change` | the transactions `remap` and `reprotect` |
 //! | `edges` | where one mapping ends and the next begins |
 
+#![deny(clippy::wildcard_enum_match_arm)] // A new state is to be thought of everywhere.
+
 pub(crate) mod addresses;
 pub(crate) mod change;
 pub(crate) mod edges;

@@ -207,8 +207,8 @@ impl<S: Sys> Freeing<'_, S> {
         self.freed.skip(why, self.region.pool().block_size.bytes());
     }
 
-    /// Frees entries that one write-protection covers: one system call and one pass. Other holders may let go at any time, so
-    /// what was not to be freed before the call is not freed after it either, unless the call covered it.
+    /// Frees entries that one write-protection covers: one system call and one pass. Other holders may let go at any
+    /// time, so what could not be freed before the call is not freed after it either, unless the call covered it.
     fn run(&mut self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
         let region = self.region;
         let is_freed = |index: &usize| !matches!(self.on(region.table.get(EntryIndex(*index))).1, OnLazyFree::Skip(_));

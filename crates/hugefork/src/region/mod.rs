@@ -20,6 +20,8 @@
 //! | `store` | what each change of an entry means for references, reservations and counts |
 //! | `unresolved` | why a write could not be resolved |
 
+#![deny(clippy::wildcard_enum_match_arm)] // A new state is to be thought of everywhere.
+
 mod books;
 pub(crate) mod core;
 mod discard;

@@ -7,6 +7,8 @@
 //! | `revoke` | giving a block back to the region that needs it |
 //! | `view` | its bytes at an address |
 
+#![deny(clippy::wildcard_enum_match_arm)] // A new state is to be thought of everywhere.
+
 pub(crate) mod core;
 mod read;
 mod revoke;

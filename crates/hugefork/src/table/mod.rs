@@ -12,6 +12,8 @@
 //! `lazy_free` (to `Lazy`) hold the region lock exclusively and change entries without the window's lock. So they never
 //! run while a fault works on an entry.
 
+#![deny(clippy::wildcard_enum_match_arm)] // A new state is to be thought of everywhere.
+
 mod entries;
 mod entry;
 mod locked;
