@@ -2,8 +2,7 @@
 //!
 //! ```text
 //! words     one u32 a block:   [ references : 30 | content : 2 ]
-//! free      one bit a block, set when nobody holds it
-//! summary   one bit for 64 of those, a hint that one of them may be set
+//! free      one bit a block, set when nobody holds it (see bits.rs)
 //! zeroed    one bit a block, set when it is free and zero
 //! ```
 //! This takes 4 bytes and two bits a block: 0.0002 % of a pool of 2 MiB blocks, 0.1 % at 4 KiB.
@@ -20,6 +19,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
+use super::bits::{FreeBits, low_bits, place};
 use crate::own::{self, Boxed};
 use crate::sync::{self, Bell};
 use crate::table::Reserved;
@@ -95,8 +95,7 @@ impl Taken {
 /// The blocks of one pool. It is lock-free: the fault handler may call every method.
 pub(crate) struct Frames {
     words: Boxed<[AtomicU32]>,
-    free: Boxed<[AtomicU64]>,
-    summary: Boxed<[AtomicU64]>,
+    free: FreeBits,
     zeroed: Boxed<[AtomicU64]>,
     /// Free blocks that are zero and have memory.
     zeroed_count: AtomicUsize,
@@ -123,21 +122,11 @@ pub(crate) struct Frames {
 impl Frames {
     /// `count` blocks, all free and fresh.
     pub(crate) fn new(count: usize) -> Frames {
-        let bitmap = |bits: usize| {
-            let words: Boxed<[AtomicU64]> = own::zeroed(bits.div_ceil(64));
-            words.iter().enumerate().for_each(|(at, word)| {
-                word.store(low_bits((bits - at * 64).min(64)), Ordering::Relaxed);
-            });
-            words
-        };
-        let free = bitmap(count);
-        let summary = bitmap(free.len());
         Frames {
             // No references, fresh.
             words: own::zeroed(count),
-            zeroed: own::zeroed(free.len()),
-            free,
-            summary,
+            zeroed: own::zeroed(count.div_ceil(64)),
+            free: FreeBits::all(count),
             zeroed_count: AtomicUsize::new(0),
             fresh_count: AtomicUsize::new(count),
             coming_count: AtomicUsize::new(0),
@@ -202,10 +191,7 @@ impl Frames {
 
     /// Bytes of metadata.
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&*self.words)
-            + size_of_val(&*self.free) * 2
-            + size_of_val(&*self.summary)
-            + size_of_val(&*self.zeroed)
+        size_of_val(&*self.words) + size_of_val(&*self.zeroed) + self.free.bytes()
     }
 
     /// Takes the block `near` if it is free, or else the next free one after it, and with it up to `before` neighbours
@@ -357,9 +343,8 @@ impl Frames {
 
     /// Whether the block at `index` looks free and fresh.
     pub(crate) fn is_free_and_fresh(&self, index: usize) -> bool {
-        let (word, bit) = place(index);
         // The word of a fresh block without references is zero.
-        self.words[index].load(Ordering::Relaxed) == FRESH && self.free[word].load(Ordering::Relaxed) & bit != 0
+        self.words[index].load(Ordering::Relaxed) == FRESH && self.free.has(index)
     }
 
     /// Gives back those of `blocks` that [`Frames::take_fresh`] took, with their content as it is now.
@@ -418,9 +403,9 @@ impl Frames {
     pub(crate) fn mark_all_zeroed(&self) {
         debug_assert_eq!(self.available(), self.len());
         self.words.iter().for_each(|word| word.store(CLEAN, Ordering::Relaxed));
-        self.zeroed.iter().zip(self.free.iter()).for_each(|(zeroed, free)| {
-            zeroed.store(free.load(Ordering::Relaxed), Ordering::Relaxed);
-        });
+        for (at, zeroed) in self.zeroed.iter().enumerate() {
+            zeroed.store(low_bits(self.len() - at * 64), Ordering::Relaxed);
+        }
         self.zeroed_count.store(self.len(), Ordering::SeqCst);
         self.fresh_count.store(0, Ordering::Relaxed);
     }
@@ -473,9 +458,7 @@ impl Frames {
             }
             Content::Used => {}
         }
-        self.free[word].fetch_or(bit, Ordering::Release);
-        let (summary_word, summary_bit) = place(word);
-        self.summary[summary_word].fetch_or(summary_bit, Ordering::Release);
+        self.free.put(block.index());
     }
 
     /// Promises up to `most` available blocks, whose bits the caller may then clear. `None` if there are fewer than
@@ -507,20 +490,13 @@ impl Frames {
 
     /// Takes exactly `block`, with one reference, if it exists and is free.
     fn claim(&self, block: BlockId) -> bool {
-        let (word, bit) = place(block.index());
-        if self.free.get(word).is_none_or(|bits| bits.load(Ordering::Relaxed) & bit == 0) {
+        if !self.free.take(block.index()) {
             return false;
-        }
-        let before = self.free[word].fetch_and(!bit, Ordering::Acquire);
-        if before & bit == 0 {
-            return false;
-        }
-        if before == bit {
-            self.clear_summary(word);
         }
         let content = self.content(block);
         match content {
             Content::Clean => {
+                let (word, bit) = place(block.index());
                 self.zeroed[word].fetch_and(!bit, Ordering::Relaxed);
                 self.zeroed_count.fetch_sub(1, Ordering::SeqCst);
             }
@@ -533,49 +509,10 @@ impl Frames {
         true
     }
 
-    /// Clears the hint that `word` has a free bit, unless one was set meanwhile.
-    fn clear_summary(&self, word: usize) {
-        let (summary_word, summary_bit) = place(word);
-        self.summary[summary_word].fetch_and(!summary_bit, Ordering::AcqRel);
-        if self.free[word].load(Ordering::Acquire) != 0 {
-            self.summary[summary_word].fetch_or(summary_bit, Ordering::Release);
-        }
-    }
-
-    /// The first free block at `from` or after it, as the bitmap stood at that moment.
+    /// The first free block at `from` or after it, as the bits stood at that moment.
     fn next_free(&self, from: usize) -> Option<BlockId> {
-        if from >= self.len() {
-            return None;
-        }
-        let first = from / 64;
-        let rest = self.free[first].load(Ordering::Relaxed) & !low_bits(from % 64);
-        if rest != 0 {
-            return Some(BlockId((first * 64) as u32 + rest.trailing_zeros()));
-        }
-        let mut word = first + 1;
-        while word < self.free.len() {
-            let hint = self.summary[word / 64].load(Ordering::Relaxed) & !low_bits(word % 64);
-            if hint == 0 {
-                word = (word / 64 + 1) * 64;
-                continue;
-            }
-            word = word / 64 * 64 + hint.trailing_zeros() as usize;
-            let bits = self.free[word].load(Ordering::Relaxed);
-            if bits != 0 {
-                return Some(BlockId((word * 64) as u32 + bits.trailing_zeros()));
-            }
-            word += 1;
-        }
-        None
+        self.free.next(from).map(|index| BlockId(index as u32))
     }
-}
-
-fn place(index: usize) -> (usize, u64) {
-    (index / 64, 1 << (index % 64))
-}
-
-fn low_bits(count: usize) -> u64 {
-    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `ahead`, `supply` | how much memory is got before it is needed, and the thread that gets it |
+//! | `bits` | the free blocks, found without a look at each |
 //! | `core` | a pool's blocks and their memory, on any `Sys` |
 //! | `frames` | how many hold each block, what is in it, which are free |
 //! | `holders` | regions and snapshots, which are asked when blocks are short |
@@ -16,6 +17,7 @@
 //! | `worker` | the threads of a pool |
 
 pub(crate) mod ahead;
+mod bits;
 pub(crate) mod core;
 pub(crate) mod frames;
 pub(crate) mod holders;
