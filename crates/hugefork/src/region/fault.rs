@@ -126,6 +126,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// As [`RegionCore::make_writable`], without making room.
+    #[inline(never)] // What it needs is off the stack when room is made.
     fn try_to_make_writable(
         &self,
         index: EntryIndex,

@@ -153,6 +153,7 @@ impl<S: Sys> RegionCore<S> {
         on_revoke(entry.state(), self.table.reservation(index), Owner::Region).1
     }
 
+    #[inline(never)] // Not on the stack below a copy.
     fn hide(&self, locked: Locked<'_>, index: EntryIndex) -> bool {
         let only = index.0..index.0 + 1;
         let Ok(remapped) = self.site().remap(locked, &only, Shows::Hidden) else { return false };

@@ -180,6 +180,7 @@ fn on_fault(
 }
 
 /// Hands a fault to the earlier handler, as the kernel would have.
+#[inline(never)] // The signal masks that it needs are not to lie on the stack below a fault of our own.
 fn pass_on(
     earlier: &AtomicPtr<signal::Action>,
     number: c_int,

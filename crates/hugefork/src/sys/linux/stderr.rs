@@ -28,6 +28,8 @@ impl Write for Line<'_> {
 }
 
 /// Writes one line. If that fails, nobody can be told.
+#[cold]
+#[inline(never)] // Its buffer is not to lie on the stack below a fault that needs no line.
 pub(crate) fn say(message: fmt::Arguments<'_>) {
     // One byte is kept for the newline.
     let mut bytes = [b'\n'; LINE];
