@@ -32,20 +32,20 @@ use crate::units::SizeError;
 /// | 1008 | `out_of_range` | `EINVAL` | A range that does not lie inside. |
 /// | 1009 | `not_a_view` | `EINVAL` | A range that is no slice of the type. |
 /// | 1010 | `limit_on_snapshot` | `EINVAL` | A limit on copies for a snapshot, which has none. |
-/// | 1011 | `bad_setting` | `EINVAL` | An environment variable with a value that cannot be. |
-/// | 1012 | `bad_kernel` | `EINVAL` | A kernel that this machine has not, or text that names none. |
+/// | 1011 | `bad_setting` | `EINVAL` | An environment variable with an impossible value. |
+/// | 1012 | `bad_kernel` | `EINVAL` | A kernel that this machine lacks, or text that names none. |
 /// | 1101 | `beyond_the_machine` | `ENOMEM` | More memory than the machine or container has. |
 /// | 1102 | `out_of_memory` | `ENOMEM` | The machine has no memory left. |
 /// | 1103 | `out_of_addresses` | `ENOMEM` | No addresses are left. |
 /// | 1104 | `too_many_mappings` | `ENOMEM` | More mappings than `vm.max_map_count` allows. |
 /// | 1105 | `pool_full` | `ENOMEM` | The pool has no free block. |
-/// | 1106 | `not_reservable` | `ENOMEM` | The pool has not enough blocks to set aside. |
+/// | 1106 | `not_reservable` | `ENOMEM` | The pool has too few blocks to reserve. |
 /// | 1107 | `cow_limit` | `EDQUOT` | Forks and snapshots hold as much as the region allows. |
 /// | 1108 | `too_many_pins` | `EBUSY` | A block has as many pins as can be counted. |
 /// | 1201 | `revoked` | `EIO` | Part of a fork or snapshot was taken away. |
 /// | 1202 | `already_observed` | `EEXIST` | The region has an observer. |
 /// | 1203 | `forked_child` | `EOPNOTSUPP` | The process is a `fork(2)` child, which has no regions. |
-/// | 1301 | `backing_unavailable` | `EOPNOTSUPP` | The machine has not the backing that was asked for. |
+/// | 1301 | `backing_unavailable` | `EOPNOTSUPP` | The machine lacks the backing that was asked for. |
 /// | 1302 | `pressure_unwatched` | `EOPNOTSUPP` | Memory pressure cannot be watched. |
 /// | 1303 | `system` | `EIO` | The kernel refused a call, see [`SystemError::raw_os_error`]. |
 ///
@@ -83,9 +83,9 @@ pub enum ErrorCode {
     NotAView = 1009,
     /// A limit on copies for a snapshot, which has none.
     LimitOnSnapshot = 1010,
-    /// An environment variable with a value that cannot be.
+    /// An environment variable with an impossible value.
     BadSetting = 1011,
-    /// A kernel that this machine has not, or text that names none.
+    /// A kernel that this machine lacks, or text that names none.
     BadKernel = 1012,
     /// More memory than the machine or container has.
     BeyondTheMachine = 1101,
@@ -97,7 +97,7 @@ pub enum ErrorCode {
     TooManyMappings = 1104,
     /// The pool has no free block.
     PoolFull = 1105,
-    /// The pool has not enough blocks to set aside.
+    /// The pool has too few blocks to reserve.
     NotReservable = 1106,
     /// Forks and snapshots hold as much as the region allows.
     CowLimit = 1107,
@@ -109,7 +109,7 @@ pub enum ErrorCode {
     AlreadyObserved = 1202,
     /// The process is a `fork(2)` child, which has no regions.
     ForkedChild = 1203,
-    /// The machine has not the backing that was asked for.
+    /// The machine lacks the backing that was asked for.
     BackingUnavailable = 1301,
     /// Memory pressure cannot be watched.
     PressureUnwatched = 1302,
