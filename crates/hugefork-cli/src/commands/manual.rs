@@ -46,4 +46,10 @@ fn public() -> clap::Command {
         .about(all.get_about().cloned().unwrap_or_default())
         .args(all.get_arguments().cloned())
         .subcommands(shown)
+        .mut_subcommands(with_version)
+}
+
+/// With the version that the pages of commands have at their foot.
+fn with_version(command: clap::Command) -> clap::Command {
+    command.version(env!("CARGO_PKG_VERSION")).disable_version_flag(true).mut_subcommands(with_version)
 }

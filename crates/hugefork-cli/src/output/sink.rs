@@ -122,10 +122,18 @@ pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     one == other || !is_stdout(one) && !is_stdout(other) && canonical(one) == canonical(other)
 }
 
-/// The one spelling of `path`. Only its directory needs to exist.
+/// The file that `path` leads to through links. It need not be there yet.
 fn canonical(path: &Path) -> PathBuf {
-    let to_be = || Some(fs::canonicalize(directory(path)).ok()?.join(path.file_name()?));
-    fs::canonicalize(path).ok().or_else(to_be).unwrap_or_else(|| path.to_owned())
+    let mut path = path.to_owned();
+    // As many links as the kernel follows.
+    for _ in 0..40 {
+        match fs::read_link(&path) {
+            Ok(next) => path = directory(&path).join(next),
+            Err(_) => break,
+        }
+    }
+    let to_be = || Some(fs::canonicalize(directory(&path)).ok()?.join(path.file_name()?));
+    fs::canonicalize(&path).ok().or_else(to_be).unwrap_or(path)
 }
 
 /// The directory of `path`.
@@ -243,10 +251,11 @@ mod tests {
     fn a_link_stays_a_link() {
         let scratch = Scratch::new("link");
         let (file, link) = (scratch.0.join("file.json"), scratch.0.join("link.json"));
-        fs::write(&file, "old").unwrap();
-        std::os::unix::fs::symlink(&file, &link).unwrap();
-        Sink::open("--json", &link).unwrap().write(b"new").unwrap();
-        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-        assert_eq!(fs::read_to_string(&file).unwrap(), "new");
+        std::os::unix::fs::symlink("file.json", &link).unwrap();
+        for text in ["there was no file", "there was one"] {
+            Sink::open("--json", &link).unwrap().write(text.as_bytes()).unwrap();
+            assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+            assert_eq!(fs::read_to_string(&file).unwrap(), text);
+        }
     }
 }

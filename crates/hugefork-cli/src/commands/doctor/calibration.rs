@@ -16,8 +16,8 @@ pub(crate) struct Tried {
     /// How the block was used afterwards.
     used: String,
     kernel: String,
-    /// For a block, with its use; 0 if the turn of this kernel never came.
-    nanoseconds: u64,
+    /// For a block, with its use; `null` if the turn of this kernel never came.
+    nanoseconds: Option<u64>,
     /// Whether hugefork took it for this work and use.
     chosen: bool,
 }
@@ -28,7 +28,7 @@ pub(crate) fn of(survey: &Survey) -> Vec<Tried> {
         work: format!("{:?}", figure.what).to_lowercase(),
         used: format!("{:?}", figure.used).to_lowercase(),
         kernel: figure.kernel.to_string(),
-        nanoseconds: figure.nanoseconds.unwrap_or(0),
+        nanoseconds: figure.nanoseconds,
         chosen: figure.chosen,
     };
     survey.calibration.iter().map(tried).collect()
@@ -50,11 +50,11 @@ pub(crate) fn render(tried: &[Tried]) -> String {
     table.load_style(NOTHING).set_header(["work", "used", "kernel", "us", ""]);
     for group in &mut groups {
         // Those whose turn never came stand at the end.
-        group.sort_by_key(|one| if one.nanoseconds == 0 { u64::MAX } else { one.nanoseconds });
+        group.sort_by_key(|one| one.nanoseconds.unwrap_or(u64::MAX));
         for one in group.iter() {
             let time = match one.nanoseconds {
-                0 => "-".to_owned(),
-                nanoseconds => format!("{:.1}", nanoseconds as f64 / 1e3),
+                None => "-".to_owned(),
+                Some(nanoseconds) => format!("{:.1}", nanoseconds as f64 / 1e3),
             };
             let mark = if one.chosen { "chosen" } else { "" };
             table.add_row([&one.work, &one.used, &one.kernel, &time, mark]);
@@ -74,7 +74,7 @@ pub(crate) fn render(tried: &[Tried]) -> String {
 mod tests {
     use super::*;
 
-    fn tried(work: &str, used: &str, kernel: &str, nanoseconds: u64, chosen: bool) -> Tried {
+    fn tried(work: &str, used: &str, kernel: &str, nanoseconds: Option<u64>, chosen: bool) -> Tried {
         Tried { work: work.to_owned(), used: used.to_owned(), kernel: kernel.to_owned(), nanoseconds, chosen }
     }
 
@@ -86,10 +86,10 @@ mod tests {
     #[test]
     fn the_fastest_come_first_in_each_group_and_the_choice_is_marked() {
         let text = render(&[
-            tried("clear", "near", "straight/rep", 40_120, false),
-            tried("clear", "near", "hybrid/sse2-nt+rep@64KiB", 0, false),
-            tried("copy", "whole", "straight/rep", 162_000, true),
-            tried("clear", "near", "hybrid/clzero+rep@128KiB", 23_580, true),
+            tried("clear", "near", "straight/rep", Some(40_120), false),
+            tried("clear", "near", "hybrid/sse2-nt+rep@64KiB", None, false),
+            tried("copy", "whole", "straight/rep", Some(162_000), true),
+            tried("clear", "near", "hybrid/clzero+rep@128KiB", Some(23_580), true),
         ]);
         let rows: Vec<Vec<&str>> = text.lines().skip(3).map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(
@@ -102,7 +102,8 @@ mod tests {
             ],
             "{text}"
         );
-        let widest = tried("clear", "gigantic", "neighbourhood-last/avx512-nt+portable@1024KiB", 123_456_789, true);
+        let widest =
+            tried("clear", "gigantic", "neighbourhood-last/avx512-nt+portable@1024KiB", Some(123_456_789), true);
         assert!(render(&[widest]).lines().all(|line| line.chars().count() <= 100));
     }
 }
