@@ -367,6 +367,34 @@ fn a_limit_on_files_is_an_error_and_not_the_end_of_the_process() {
 }
 
 #[test]
+fn a_limit_on_descriptors_is_said_and_not_taken_for_a_missing_backing() {
+    fn limit(descriptors: u64) {
+        let limit = libc::rlimit { rlim_cur: descriptors, rlim_max: 1024 };
+        // SAFETY: reads `limit`.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+    }
+    alone(|| {
+        let reason = |pool: Pool| pool.fallback_reason().map(str::to_owned);
+        let unlimited = reason(build(64 << 20).unwrap());
+        let mut refused = 0;
+        for descriptors in 3..12 {
+            limit(descriptors);
+            let built = build(64 << 20).map(reason);
+            limit(1024);
+            let said = match built {
+                Ok(reason) if reason == unlimited => continue,
+                Ok(reason) => reason.expect("it is no better with fewer descriptors"),
+                Err(error) => error.to_string(),
+            };
+            assert!(said.contains("RLIMIT_NOFILE"), "with {descriptors}: {said}");
+            refused += 1;
+        }
+        assert!(refused > 0, "three descriptors are no limit");
+    })
+    .well();
+}
+
+#[test]
 fn a_pools_name_is_part_of_one_line() {
     let pool = Pool::builder().name("a\nb\0").capacity(2 << 20).build().unwrap();
     assert_eq!(pool.name(), "a?b?");

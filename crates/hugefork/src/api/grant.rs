@@ -20,6 +20,8 @@ use crate::units::{BlockSize, ByteSize, HUGE_PAGE};
 enum NotGranted {
     #[error("this kernel has no hugetlb")]
     NoHugetlb,
+    #[error("{what} cannot be read to find out: mount it, or raise RLIMIT_NOFILE (ulimit -n)")]
+    Unreadable { what: &'static str },
     #[error("blocks of {block} are smaller than its pages of {page}: take blocks of {page}")]
     SmallBlocks { block: BlockSize, page: ByteSize },
     #[error("{needed} free pages of {page} are needed and {free} are free: sysctl -w vm.nr_hugepages={enough}")]
@@ -64,7 +66,13 @@ impl PoolBuilder {
                 Err(refusal) => refusals.push((backing, refusal)),
             }
         }
-        Err(BuildError::BackingUnavailable { backing: self.backing, reason: in_words(&refusals) })
+        match refusals.last() {
+            // What refuses the last backing has nothing to do with backings.
+            Some((_, NotGranted::System(error))) => Err(BuildError::System(*error)),
+            Some(_) | None => {
+                Err(BuildError::BackingUnavailable { backing: self.backing, reason: in_words(&refusals) })
+            }
+        }
     }
 
     fn try_backing(&self, backing: Backing) -> Result<(Linux, Granted), NotGranted> {
@@ -87,7 +95,8 @@ impl PoolBuilder {
     }
 
     fn try_hugetlb(&self) -> Result<Linux, NotGranted> {
-        let pools = settings::hugetlb_pools();
+        let unreadable = |_| NotGranted::Unreadable { what: "/sys/kernel/mm/hugepages" };
+        let pools = settings::hugetlb_pools().map_err(unreadable)?;
         // The largest page that a block is a whole number of, so that a block is as few pages as can be.
         let fitting = pools
             .iter()
@@ -116,8 +125,10 @@ impl PoolBuilder {
             let memory = self.open(Kind::ShmemHuge { collapse })?;
             memory.make_huge(0, HUGE_PAGE);
             memory.obtain(0, HUGE_PAGE, 0)?;
-            if settings::mapped_huge(memory.direct_address()).is_some_and(|bytes| bytes > 0) {
-                return Ok((memory, granted));
+            match settings::mapped_huge(memory.direct_address()) {
+                Some(0) => {}
+                Some(_) => return Ok((memory, granted)),
+                None => return Err(NotGranted::Unreadable { what: "/proc/self/smaps" }),
             }
         }
         let setting = settings::thp("shmem_enabled").unwrap_or_else(|| "not there: the kernel has no THP".to_owned());

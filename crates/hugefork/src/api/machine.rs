@@ -153,6 +153,7 @@ pub fn survey() -> Survey {
         thp: settings::thp("enabled"),
         shmem_thp: settings::thp("shmem_enabled"),
         hugetlb: settings::hugetlb_pools()
+            .unwrap_or_default()
             .iter()
             .map(|pool| Hugetlb { page: pool.page, total: pool.total, available: pool.available() })
             .collect(),

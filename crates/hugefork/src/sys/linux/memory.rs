@@ -86,7 +86,10 @@ impl Linux {
                 }
                 Kind::ShmemHuge { .. } | Kind::ShmemBase => MemfdFlags::empty(),
             };
-        let fd = named("memfd_create", memfd_create("hugefork", flags))?;
+        let fd = match memfd_create("hugefork", flags) {
+            Err(Errno::MFILE) => named("memfd_create (raise RLIMIT_NOFILE, ulimit -n)", Err(Errno::MFILE))?,
+            made => named("memfd_create", made)?,
+        };
         named("ftruncate of the pool's memfd", ftruncate(&fd, capacity as u64))?;
         let direct = map_direct(arena, &fd, capacity, kind)?;
         let memory = Linux { fd, direct, capacity, kind, dump, arena, not_collapsed: AtomicU64::new(0) };

@@ -2,6 +2,7 @@
 //! never in a fault.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use procfs::Current;
@@ -65,8 +66,15 @@ impl HugetlbPool {
 }
 
 /// All hugetlb pools, small pages first. Empty if the kernel has no hugetlb.
-pub(crate) fn hugetlb_pools() -> Vec<HugetlbPool> {
-    let Ok(entries) = fs::read_dir("/sys/kernel/mm/hugepages") else { return Vec::new() };
+///
+/// # Errors
+/// The folder is there and cannot be read, such as for want of descriptors.
+pub(crate) fn hugetlb_pools() -> io::Result<Vec<HugetlbPool>> {
+    let entries = match fs::read_dir("/sys/kernel/mm/hugepages") {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
     let mut pools: Vec<HugetlbPool> = entries
         .flatten()
         .filter_map(|entry| {
@@ -83,7 +91,7 @@ pub(crate) fn hugetlb_pools() -> Vec<HugetlbPool> {
         })
         .collect();
     pools.sort_by_key(|pool| pool.page);
-    pools
+    Ok(pools)
 }
 
 /// A limit on memory, in bytes, and who sets it.
