@@ -1,8 +1,8 @@
 //! What a pool with all defaults costs beside one whose memory is all there from the beginning (`Commit::Upfront`).
 //!
 //! ```text
-//! cargo run --release --example defaults                      512 MiB, 5 rounds by turns, 3 s each
-//! cargo run --release --example defaults -- 256 9 0           256 MiB, 9 rounds, `fill` alone
+//! cargo run --release -p hugefork --example defaults                      512 MiB, 5 rounds by turns, 3 s each
+//! cargo run --release -p hugefork --example defaults -- 256 9 0           256 MiB, 9 rounds, `fill` alone
 //! ```
 //! In each round, for each of the two, a new pool of twice the size, and in it a new region:
 //!

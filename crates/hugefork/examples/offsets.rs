@@ -9,7 +9,7 @@
 //!                       │                        ▲      └──▶ another entry of the chain, or 0
 //!                       └────────────────────────┘
 //! ```
-//! Run it with `cargo run --release --features bytemuck --example offsets`.
+//! Run it with `cargo run --release -p hugefork --features bytemuck --example offsets`.
 
 use std::error::Error;
 use std::ops::{Deref, DerefMut};

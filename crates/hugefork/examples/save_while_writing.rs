@@ -1,7 +1,7 @@
 //! Several threads write to their parts of a region while another saves what it was at one moment to a file, which is
 //! then read back into a second region.
 //!
-//! Run it with `cargo run --release --example save_while_writing FILE`.
+//! Run it with `cargo run --release -p hugefork --example save_while_writing FILE`.
 
 use std::error::Error;
 use std::fs::File;

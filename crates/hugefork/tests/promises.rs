@@ -85,6 +85,15 @@ fn a_load_from_a_revoked_fork_is_a_bus_error_and_one_line() {
 }
 
 #[test]
+fn a_revoked_fork_cannot_be_populated() {
+    let (fork, _others) = revoked_from(|region| region.fork().unwrap());
+    assert!(fork.is_revoked());
+    assert_eq!(fork.populate(), Err(RegionError::Revoked));
+    assert_eq!(fork.populate_with(2, |_| {}), Err(RegionError::Revoked));
+    assert_eq!(fork.prepare_write(0..BLOCK), Err(RegionError::Revoked));
+}
+
+#[test]
 fn a_store_to_a_revoked_fork_is_a_bus_error_and_one_line() {
     let ended = alone(|| {
         handle(SIGBUS, libc::SIG_DFL, 0, &[]);

@@ -85,8 +85,9 @@ impl PoolBuilder {
     }
 
     /// The unit in which hugefork gives, clears and copies memory; default 2 MiB. Smaller blocks copy fewer bytes where
-    /// writes after a snapshot are sparse, but they take more mappings, more faults and more time: 5 000 writes spread
-    /// over 1 GiB take 88 ms with blocks of 64 KiB, 81 ms with 4 KiB, and 61 ms with 2 MiB.
+    /// writes after a snapshot are sparse, but they take more mappings and more faults, and no less time: 5 000 writes
+    /// spread over 1 GiB take 107 ms with blocks of 4 KiB, 128 ms with 64 KiB, and 111 ms with 2 MiB (`hugefork bench
+    /// writer-latency`, AMD EPYC).
     pub fn block_size(mut self, size: BlockSize) -> Self {
         self.block_size = size;
         self

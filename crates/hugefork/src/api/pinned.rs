@@ -89,7 +89,8 @@ impl Drop for Pinned<'_> {
 /// dropped. Only [`Region::discard`](crate::Region::discard) changes them: it sets them to zero where they are.
 ///
 /// If the [`Region`](crate::Region) is dropped first, **all** of its memory stays until the last of its owned pins is
-/// dropped: its addresses, all of its blocks and its contents, its reservation and its observer. Nothing can be asked
+/// dropped: its addresses, all of its blocks and its contents, its reservation and its observer. Only what was
+/// [lazily freed](crate::Region::lazy_free) before may still be dropped when memory is short. Nothing can be asked
 /// of it any more, but [`PoolStats::regions`](crate::PoolStats::regions) still counts it. To have the rest of the
 /// blocks back sooner, discard the rest before the drop. The last pin that goes gives everything back; nothing is
 /// leaked. A pin that is never dropped (`std::mem::forget`) keeps it all for ever.

@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::held::Held;
 use super::pinned::{OwnedPin, Pinned};
 use super::pool::{Pool, check_owner};
-use super::snapshot::Snapshot;
+use super::snapshot::{Snapshot, before_any_is_lost};
 use super::stats::RegionStats;
 use crate::own::Counted;
 use crate::own::fixed::Fixed;
 use crate::region::core::RegionCore;
 use crate::region::lazy_free::LazyFreed;
+use crate::snapshot::core::SnapshotCore;
 use crate::sys::linux::memory::Linux;
 use crate::terms::advice::Advice;
 use crate::terms::error::RegionError;
@@ -77,7 +78,7 @@ impl Region {
         Region { held: Held::new(pool, core) }
     }
 
-    fn core(&self) -> &RegionCore<Linux> {
+    pub(super) fn core(&self) -> &RegionCore<Linux> {
         self.held.core()
     }
 
@@ -134,8 +135,8 @@ impl Region {
     ///
     /// # Errors
     /// [`RegionError::PoolFull`], [`RegionError::OutOfMemory`], [`RegionError::TooManyMappings`],
-    /// [`RegionError::Revoked`] if a block of this fork was taken away, [`RegionError::CowLimit`],
-    /// [`RegionError::System`], [`RegionError::ForkedChild`]. What has been done by then stays.
+    /// [`RegionError::Revoked`] if a block of this fork was taken away, [`RegionError::System`],
+    /// [`RegionError::ForkedChild`]. What has been done by then stays.
     pub fn populate(&self) -> Result<(), RegionError> {
         check_owner()?;
         self.core().populate(0..self.len())
@@ -295,7 +296,8 @@ impl Region {
     /// Those of [`Region::fork`], and [`RegionError::NotReservable`].
     pub fn fork_with(&self, options: RegionOptions) -> Result<Region, RegionError> {
         check_owner()?;
-        Ok(Region::new(self.pool().clone(), RegionCore::of_snapshot(&*self.core().freeze()?, options)?))
+        let core = before_any_is_lost(|| self.core().freeze(), |frozen| RegionCore::of_snapshot(&frozen, options))?;
+        Ok(Region::new(self.pool().clone(), core))
     }
 
     /// A copy of this region as it is now that nobody can write to. It is like [`Region::fork`], but makes no mappings
@@ -317,11 +319,11 @@ impl Region {
         if options.limit.is_some() {
             return Err(RegionError::LimitOnSnapshot);
         }
-        let frozen = self.core().freeze()?;
-        if options.reserve == Reserve::Full {
-            frozen.reserve()?;
-        }
-        Ok(Snapshot::new(self.pool().clone(), frozen))
+        let reserved = |frozen: Fixed<SnapshotCore<Linux>>| match options.reserve {
+            Reserve::Full => frozen.reserve().map(|()| frozen),
+            Reserve::None => Ok(frozen),
+        };
+        Ok(Snapshot::new(self.pool().clone(), before_any_is_lost(|| self.core().freeze(), reserved)?))
     }
 
     /// Tells hugefork how the program will use each block after its first write. That decides what stays in the cache,
@@ -381,7 +383,8 @@ impl Snapshot {
     /// Those of [`Region::fork`], and [`RegionError::NotReservable`].
     pub fn fork_with(&self, options: RegionOptions) -> Result<Region, RegionError> {
         check_owner()?;
-        Ok(Region::new(self.pool().clone(), RegionCore::of_snapshot(&*self.core().duplicate()?, options)?))
+        let core = before_any_is_lost(|| self.core().duplicate(), |frozen| RegionCore::of_snapshot(&frozen, options))?;
+        Ok(Region::new(self.pool().clone(), core))
     }
 }
 

@@ -13,6 +13,20 @@ use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 use crate::terms::error::RegionError;
 
+/// What `make` makes of a new snapshot. A write that finds the pool full may take a block away from the snapshot before
+/// that is done; then this begins anew, with another. If something of the origin itself was taken away, `take` says so.
+pub(super) fn before_any_is_lost<T>(
+    take: impl Fn() -> Result<Fixed<SnapshotCore<Linux>>, RegionError>,
+    make: impl Fn(Fixed<SnapshotCore<Linux>>) -> Result<T, RegionError>,
+) -> Result<T, RegionError> {
+    loop {
+        match make(take()?) {
+            Err(RegionError::Revoked) => {}
+            made => return made,
+        }
+    }
+}
+
 /// A region as it was at one moment. Nobody can write to it. Any number of threads may read it while others write to
 /// the region; it may outlive the region, and it can be forked.
 ///
@@ -139,5 +153,35 @@ impl Drop for Snapshot {
         } else if let (Some(base), Some(routes)) = (core.view(), Routes::get()) {
             routes.forget(base, core.len());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn what_is_lost_before_it_is_done_is_begun_anew() {
+        let pool = Pool::builder().capacity(4 << 20).build().unwrap();
+        let region = pool.region(2 << 20).unwrap();
+        let (taken, made) = (Cell::new(0), Cell::new(0));
+        let take = || {
+            taken.set(taken.get() + 1);
+            region.core().freeze()
+        };
+        let make = |_| {
+            made.set(made.get() + 1);
+            if made.get() < 3 { Err(RegionError::Revoked) } else { Ok(()) }
+        };
+        assert_eq!(before_any_is_lost(take, make), Ok(()));
+        assert_eq!((taken.get(), made.get()), (3, 3));
+        // What is lost for good is an error, and so is all else.
+        assert_eq!(before_any_is_lost(|| Err(RegionError::Revoked), |_| Ok(())), Err(RegionError::Revoked));
+        let full: Result<(), RegionError> =
+            before_any_is_lost(|| region.core().freeze(), |_| Err(RegionError::TooManyPins));
+        assert_eq!(full, Err(RegionError::TooManyPins));
+        assert_eq!(pool.stats().blocks_free, 2);
     }
 }

@@ -47,7 +47,9 @@ pub struct RegionStats {
     /// Bytes that were lazily freed and not dropped yet, pages of split blocks among them.
     pub bytes_lazy: usize,
     /// Bytes that its forks and snapshots alone hold, having been written or discarded here since. What
-    /// [`RegionOptions::max_cow_bytes`](crate::RegionOptions::max_cow_bytes) limits.
+    /// [`RegionOptions::max_cow_bytes`](crate::RegionOptions::max_cow_bytes) limits. Forks of forks make it inexact
+    /// until the last fork or snapshot of this region is gone: the engine does not know whose account a block is on, so
+    /// what a fork's own fork or snapshot gives up comes off the fork's account.
     pub cow_bytes: usize,
     /// Mappings (VMAs) that the region takes, as the engine counts them.
     pub mappings: usize,

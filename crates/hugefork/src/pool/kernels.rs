@@ -62,9 +62,9 @@ fn pinned(variable: &'static str) -> Result<Option<String>, BuildError> {
     match env::var(variable) {
         Ok(value) => Ok(Some(value)),
         Err(env::VarError::NotPresent) => Ok(None),
-        Err(env::VarError::NotUnicode(_)) => {
-            Err(BuildError::Setting { reason: format!("{variable} is not readable text") })
-        }
+        Err(env::VarError::NotUnicode(_)) => Err(BuildError::Setting {
+            reason: format!("{variable} is not readable text: write a name in plain letters, or unset it"),
+        }),
     }
 }
 

@@ -12,9 +12,10 @@ use crate::terms::options::OnLimit;
 use crate::units::EntryIndex;
 
 impl<S: Sys> RegionCore<S> {
-    /// Gives memory to every never-written block in `range`.
+    /// Gives memory to every never-written block in `range`. A revoked block is an error, because no write to it can
+    /// succeed.
     pub(crate) fn populate(&self, range: Range<usize>) -> Result<(), RegionError> {
-        self.make_each_writable(range, |entry| entry == Entry::Zero)
+        self.make_each_writable(range, |entry| matches!(entry, Entry::Zero | Entry::Revoked))
     }
 
     /// Makes every block in `range` writable, so that no write to it faults until the next fork or snapshot.

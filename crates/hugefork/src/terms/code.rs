@@ -186,8 +186,8 @@ impl ErrorCode {
     }
 
     /// The `errno` that comes closest, for interfaces that have nothing else. It agrees with the kind of the
-    /// [`io::Error`] that the error becomes. For [`ErrorCode::System`] the kernel's own answer says more:
-    /// [`SystemError::raw_os_error`].
+    /// [`io::Error`] that the error becomes, except for [`ErrorCode::Revoked`], for which there is no kind. For
+    /// [`ErrorCode::System`] the kernel's own answer says more: [`SystemError::raw_os_error`].
     pub const fn errno(self) -> i32 {
         match self {
             ErrorCode::NotABlockSize

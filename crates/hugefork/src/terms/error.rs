@@ -144,7 +144,7 @@ pub enum RegionError {
         capacity: usize,
     },
     /// A range that is not inside.
-    #[error("range {start}..{end} is not inside 0..{len}")]
+    #[error("range {start}..{end} is not inside 0..{len}: take one that is")]
     #[non_exhaustive]
     OutOfRange {
         /// First byte.
@@ -289,7 +289,7 @@ pub enum RegionError {
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{reason}{}, after {done} bytes of the range were done", hint(.reason))]
+#[error("after {done} bytes of the range: {reason}{}", hint(.reason))]
 #[non_exhaustive]
 pub struct TransferError {
     /// Bytes at the start of the range that were read or written all the same.

@@ -95,6 +95,7 @@ impl RegionOptions {
 
     /// The most bytes that forks and snapshots of the region may hold beside it: blocks that the region has written to
     /// or discarded since, and that they alone still hold. `on_limit` says what a write does that would exceed it.
+    /// Forks of forks make the count inexact, see [`RegionStats::cow_bytes`](crate::RegionStats::cow_bytes).
     /// `bytes` is rounded up to blocks. By default there is no limit. Snapshots are not written to:
     /// [`Region::snapshot_with`](crate::Region::snapshot_with) refuses a limit.
     pub fn max_cow_bytes(mut self, bytes: usize, on_limit: OnLimit) -> RegionOptions {
