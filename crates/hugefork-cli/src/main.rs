@@ -23,13 +23,18 @@ mod output;
 mod settings;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use args::Command;
 use args::bench::BenchCommand;
 use commands::{bench, bench_compare, doctor, manual, report};
 use settings::guardian;
+use signal_hook::consts::SIGXFSZ;
 
 fn main() -> ExitCode {
+    // A file that would grow beyond RLIMIT_FSIZE is then an error of its write, and not the end of the process. Unlike
+    // an ignored signal, a handler is not inherited by other programs.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let done = match args::parse() {
         Ok(Command::Bench(args)) => match &args.instead {
             Some(BenchCommand::Compare(args)) => bench_compare::run(args),

@@ -258,6 +258,21 @@ fn results_become_a_page_and_pictures() {
 }
 
 #[test]
+fn a_limit_on_files_is_an_error_and_leaves_no_half_a_file() {
+    let directory = std::env::temp_dir().join(format!("hugefork-cli-limit-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let result = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/before.json");
+    let limited = format!("ulimit -f 4 && exec \"$0\" report {result} -o {}/page.html", directory.display());
+    let ended =
+        std::process::Command::new("sh").args(["-c", &limited, env!("CARGO_BIN_EXE_hugefork")]).output().unwrap();
+    let left = std::fs::read_dir(&directory).unwrap().count();
+    std::fs::remove_dir_all(&directory).unwrap();
+    let line = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!((ended.status.code(), left), (Some(2), 0), "{line}");
+    assert!(line.starts_with("error: ") && line.contains("page.html") && line.lines().count() == 1, "{line}");
+}
+
+#[test]
 fn a_report_on_no_figures_is_an_error_unless_another_file_has_some() {
     let [empty, other, page] = ["uncounted", "uncounted-too", "uncounted-page"].map(Scratch::new);
     let counted = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/before.json");
