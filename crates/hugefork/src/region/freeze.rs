@@ -57,18 +57,13 @@ impl<S: Sys> RegionCore<S> {
         let filling = frozen.lock.exclusive();
         let started = pool.sys.now();
         let alone = self.lock.exclusive();
-        let mut mappings = 1;
-        let filled = self.fill_locked(Locked::alone(&alone), frozen, &mut mappings);
+        let filled = self.fill_locked(Locked::alone(&alone), frozen);
         if filled.is_err() {
             // This happens under the region lock: other faults take a block with two holders for write-protected, and
             // copy it.
             frozen.let_go_of_all(Locked::alone(&filling));
         }
-        if filled.is_err() || self.table.has_splits() || self.pins.are_used() {
-            // The count that was made on the way is wrong then.
-            mappings = 1 + self.shown().edges(0..self.table.len());
-        }
-        self.addresses.recount(self.addresses.mappings(), mappings);
+        self.addresses.recount(self.addresses.mappings(), 1 + self.shown().edges(0..self.table.len()));
         drop(alone);
         if let Err(reason) = filled {
             // The lock is released first, since the error's text allocates.
@@ -81,17 +76,11 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    fn fill_locked(
-        &self,
-        locked: Locked<'_>,
-        frozen: &SnapshotCore<S>,
-        mappings: &mut usize,
-    ) -> Result<(), Unresolved> {
+    fn fill_locked(&self, locked: Locked<'_>, frozen: &SnapshotCore<S>) -> Result<(), Unresolved> {
         if self.books.revoked.load(Ordering::Relaxed) > 0 {
             return Err(Unresolved::Revoked);
         }
         let (mut first, mut last) = (usize::MAX, 0);
-        let (shown, pool) = (self.shown(), self.pool());
         for index in (0..self.table.len()).map(EntryIndex) {
             let entry = self.table.get(index);
             let (next, needed) = on_share(entry.state(), self.pins.of(index));
@@ -106,13 +95,12 @@ impl<S: Sys> RegionCore<S> {
             if let Some(block) = entry.block() {
                 (first, last) = (first.min(index.0), index.0);
                 if needed != OnShare::GiveCopy {
-                    pool.frames.add_reference(block);
+                    self.pool().frames.add_reference(block);
                     frozen.entries.set(index, Entry::Borrowed(block));
                     self.table.set(index, after);
                 }
             }
         }
-        *mappings = 1 + shown.edges(0..self.table.len());
         if first > last {
             return Ok(());
         }
