@@ -4,11 +4,11 @@
 //! |---|---|
 //! | `builder` | what pools are made of |
 //! | `grant` | which backing the machine grants |
-//! | `held` | a region, which its handle and its owned pins hold together |
 //! | `machine` | what this machine offers |
 //! | `pinned` | ranges that stay where they are |
 //! | `pool` | physical memory in blocks |
 //! | `region` | memory that is read and written |
+//! | `routed` | a region, which its handle and its owned pins hold together |
 //! | `snapshot` | a region as it was at one moment |
 //! | `stats` | figures |
 //! | `transfer` | files, pipes and sockets |
@@ -16,11 +16,11 @@
 
 pub(crate) mod builder;
 mod grant;
-mod held;
 pub mod machine;
 pub(crate) mod pinned;
 pub(crate) mod pool;
 pub(crate) mod region;
+mod routed;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod transfer;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use super::held::Held;
+use super::routed::Routed;
 use crate::own::Counted;
 
 /// A pinned range of a borrowed region, see [`Region::pin`](crate::Region::pin).
@@ -27,13 +27,13 @@ use crate::own::Counted;
 /// ```
 #[must_use = "the range is pinned until this is dropped"]
 pub struct Pinned<'a> {
-    region: &'a Held,
+    region: &'a Routed,
     range: Range<usize>,
 }
 
 impl<'a> Pinned<'a> {
     /// Of a range that was pinned.
-    pub(super) fn new(region: &'a Held, range: Range<usize>) -> Pinned<'a> {
+    pub(super) fn new(region: &'a Routed, range: Range<usize>) -> Pinned<'a> {
         Pinned { region, range }
     }
 
@@ -103,13 +103,13 @@ impl Drop for Pinned<'_> {
 /// child of `fork(2)` the memory is not there, and a drop does nothing.
 #[must_use = "the range is pinned until this is dropped"]
 pub struct OwnedPin {
-    region: Counted<Held>,
+    region: Counted<Routed>,
     range: Range<usize>,
 }
 
 impl OwnedPin {
     /// Of a range that was pinned.
-    pub(super) fn new(region: Counted<Held>, range: Range<usize>) -> OwnedPin {
+    pub(super) fn new(region: Counted<Routed>, range: Range<usize>) -> OwnedPin {
         OwnedPin { region, range }
     }
 

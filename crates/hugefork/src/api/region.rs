@@ -6,9 +6,9 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::held::Held;
 use super::pinned::{OwnedPin, Pinned};
 use super::pool::{Pool, check_owner};
+use super::routed::Routed;
 use super::snapshot::{Snapshot, before_any_is_lost};
 use super::stats::RegionStats;
 use crate::own::Counted;
@@ -70,12 +70,12 @@ use crate::terms::options::{RegionOptions, Reserve};
 /// A child of `fork(2)` has no regions. Methods there return [`RegionError::ForkedChild`], or panic where they hand out
 /// memory without a `Result`; an access is a fault with a line that says why.
 pub struct Region {
-    held: Counted<Held>,
+    held: Counted<Routed>,
 }
 
 impl Region {
     pub(crate) fn new(pool: Pool, core: Fixed<RegionCore<Linux>>) -> Region {
-        Region { held: Held::new(pool, core) }
+        Region { held: Routed::new(pool, core) }
     }
 
     pub(super) fn core(&self) -> &RegionCore<Linux> {

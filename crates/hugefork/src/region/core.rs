@@ -123,7 +123,8 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Who else holds the entry's block. While the region lock is held, `Alone` stays true, since only a holder can add
-    /// another and this region does so only by a snapshot. The other value may become `Alone` at any time.
+    /// another and this region does so only by a snapshot. The other value may become `Alone` at any time. For an entry
+    /// without a block, no event asks.
     #[inline]
     pub(crate) fn held(&self, entry: Entry) -> Held {
         match entry {

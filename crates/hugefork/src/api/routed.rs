@@ -1,4 +1,4 @@
-//! [`Held`]: a region, which its handle and its owned pins hold together.
+//! [`Routed`]: a region, which its handle and its owned pins hold together.
 
 use std::ops::Range;
 use std::ptr::{self, NonNull};
@@ -13,19 +13,19 @@ use crate::sys::linux::owner;
 use crate::terms::error::RegionError;
 
 /// A region whose faults are routed to it until the last of those who hold it is gone.
-pub(super) struct Held {
+pub(super) struct Routed {
     /// Taken out only to be left behind in a `fork(2)` child.
     core: Option<Fixed<RegionCore<Linux>>>,
     pub(super) pool: Pool,
 }
 
-impl Held {
-    pub(super) fn new(pool: Pool, core: Fixed<RegionCore<Linux>>) -> Counted<Held> {
+impl Routed {
+    pub(super) fn new(pool: Pool, core: Fixed<RegionCore<Linux>>) -> Counted<Routed> {
         if let Some(routes) = Routes::get() {
             // SAFETY: a fixed value; its addresses are forgotten before it is dropped, below.
             unsafe { routes.to_region(&core) };
         }
-        Counted::new(Held { core: Some(core), pool })
+        Counted::new(Routed { core: Some(core), pool })
     }
 
     pub(super) fn core(&self) -> &RegionCore<Linux> {
@@ -43,7 +43,7 @@ impl Held {
         self.core().pin(range)
     }
 
-    /// Takes off what [`Held::pin`] put on.
+    /// Takes off what [`Routed::pin`] put on.
     pub(super) fn unpin(&self, range: &Range<usize>) {
         if !owner::is_forked_child() {
             self.core().unpin(range);
@@ -51,7 +51,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Routed {
     fn drop(&mut self) {
         let Some(core) = self.core.take() else { return };
         if owner::is_forked_child() {
