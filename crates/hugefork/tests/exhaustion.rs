@@ -390,6 +390,14 @@ fn a_limit_on_descriptors_is_said_and_not_taken_for_a_missing_backing() {
             refused += 1;
         }
         assert!(refused > 0, "three descriptors are no limit");
+        // A backing that was asked for is named; base pages, which every machine has, are not at fault.
+        limit(3);
+        let any = build(64 << 20).unwrap_err();
+        let huge = Pool::builder().capacity(64 << 20).backing(Backing::ShmemHuge).fallback(Fallback::Refused);
+        let huge = huge.build().unwrap_err();
+        limit(1024);
+        assert!(matches!(&any, BuildError::System(error) if error.call() == "memfd_create"), "{any:?}");
+        assert!(matches!(huge, BuildError::BackingUnavailable { .. }), "{huge:?}");
     })
     .well();
 }

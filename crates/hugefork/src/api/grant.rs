@@ -67,8 +67,8 @@ impl PoolBuilder {
             }
         }
         match refusals.last() {
-            // What refuses the last backing has nothing to do with backings.
-            Some((_, NotGranted::System(error))) => Err(BuildError::System(*error)),
+            // Every machine grants base pages: what refuses them has nothing to do with backings.
+            Some((Backing::ShmemBase, NotGranted::System(error))) => Err(BuildError::System(*error)),
             Some(_) | None => {
                 Err(BuildError::BackingUnavailable { backing: self.backing, reason: in_words(&refusals) })
             }

@@ -76,7 +76,7 @@ impl Linux {
         let arena = Arena::open()?;
         if getrlimit(Resource::Fsize).current.is_some_and(|most| most < capacity as u64) {
             // The kernel would not only refuse: it sends SIGXFSZ, which kills.
-            return named("making the file of the pool's memory (raise RLIMIT_FSIZE, ulimit -f)", Err(Errno::FBIG));
+            return named("ftruncate of the pool's memfd", Err(Errno::FBIG));
         }
         refresh_budget();
         let flags = MemfdFlags::CLOEXEC
@@ -86,10 +86,7 @@ impl Linux {
                 }
                 Kind::ShmemHuge { .. } | Kind::ShmemBase => MemfdFlags::empty(),
             };
-        let fd = match memfd_create("hugefork", flags) {
-            Err(Errno::MFILE) => named("memfd_create (raise RLIMIT_NOFILE, ulimit -n)", Err(Errno::MFILE))?,
-            made => named("memfd_create", made)?,
-        };
+        let fd = named("memfd_create", memfd_create("hugefork", flags))?;
         named("ftruncate of the pool's memfd", ftruncate(&fd, capacity as u64))?;
         let direct = map_direct(arena, &fd, capacity, kind)?;
         let memory = Linux { fd, direct, capacity, kind, dump, arena, not_collapsed: AtomicU64::new(0) };
