@@ -109,7 +109,7 @@ pub use terms::backing::{Backing, Commit, CoreDump, Fallback, Granted};
 pub use terms::code::ErrorCode;
 pub use terms::error::{BuildError, RegionError, TransferError};
 pub use terms::observer::Observer;
-pub use terms::options::{OnLimit, RegionOptions, Reserve};
+pub use terms::options::{CopyGrain, OnLimit, RegionOptions, Reserve};
 pub use units::{BlockSize, ByteSize, SizeError};
 
 /// The code in the README is tested.

@@ -73,6 +73,7 @@ impl<S: Sys> RegionCore<S> {
         let pause = pool.sys.now().saturating_sub(started);
         self.counters.snapshots.fetch_add(1, Ordering::Relaxed);
         self.counters.longest_pause.fetch_max(pause, Ordering::Relaxed);
+        self.counters.paused.fetch_add(pause, Ordering::Relaxed);
         Ok(())
     }
 

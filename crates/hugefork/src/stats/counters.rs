@@ -27,6 +27,9 @@ pub(crate) struct Counters {
     pub(crate) bytes_copied: AtomicU64,
     pub(crate) snapshots: AtomicU64,
     pub(crate) longest_pause: AtomicU64,
+    pub(crate) paused: AtomicU64,
+    pub(crate) pages_folded: AtomicU64,
+    pub(crate) blocks_folded: AtomicU64,
     pub(crate) bytes_cancelled: AtomicU64,
     pub(crate) blocks_reclaimed: AtomicU64,
     pub(crate) blocks_revoked: AtomicU64,
@@ -62,6 +65,9 @@ impl Counters {
             blocks_reclaimed: get(&self.blocks_reclaimed),
             blocks_revoked: get(&self.blocks_revoked),
             longest_pause: Duration::from_nanos(get(&self.longest_pause)),
+            paused: Duration::from_nanos(get(&self.paused)),
+            pages_folded: get(&self.pages_folded),
+            blocks_folded: get(&self.blocks_folded),
             handler: self.handler.read(),
         }
     }
@@ -165,6 +171,13 @@ pub struct FaultStats {
     pub blocks_revoked: u64,
     /// The longest time for which a fork or snapshot kept writers waiting.
     pub longest_pause: Duration,
+    /// The time for which forks and snapshots kept writers waiting, in all.
+    pub paused: Duration,
+    /// Pages that the kernel had copied at writes ([`CopyGrain::Page`](crate::CopyGrain)) and that went back into
+    /// blocks.
+    pub pages_folded: u64,
+    /// The blocks that they went into.
+    pub blocks_folded: u64,
     /// Time that each fault spent in the fault handler, including clears and copies.
     pub handler: Histogram,
 }
@@ -191,6 +204,9 @@ impl FaultStats {
         self.blocks_reclaimed += other.blocks_reclaimed;
         self.blocks_revoked += other.blocks_revoked;
         self.longest_pause = self.longest_pause.max(other.longest_pause);
+        self.paused += other.paused;
+        self.pages_folded += other.pages_folded;
+        self.blocks_folded += other.blocks_folded;
         self.handler.add(&other.handler);
     }
 }
