@@ -7,13 +7,13 @@ use std::fmt::{self, Debug};
 
 use hugefork::BlockSize;
 
-use crate::density::Density;
 use crate::host::Host;
 use crate::job::{Job, Scope, SubjectPlan};
 use crate::metric::Metric;
 use crate::result::Params;
 use crate::sample::Entry;
 use crate::subject::Subject;
+use crate::writes::Writes;
 
 /// One kind of work that subjects are measured at. Only this crate can implement it: nobody else can make its entries.
 pub trait Case: Debug + Sync {
@@ -89,9 +89,10 @@ pub trait Case: Debug + Sync {
         false
     }
 
-    /// How densely areas are written, each a work of its own; most cases have no choice.
-    fn densities(&self) -> Vec<Option<Density>> {
-        vec![None]
+    /// The ways in which areas are written in a run that asks for none, each a work of its own. None if the case has no
+    /// choice, as most.
+    fn usual_writes(&self, _scope: Scope) -> Vec<Writes> {
+        Vec::new()
     }
 
     /// Why `subject` does not do the same service, if it does not. Such a subject is shown, and is never the best of

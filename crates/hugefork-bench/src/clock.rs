@@ -91,7 +91,7 @@ impl CpuTime {
     }
 
     /// The sum of both.
-    fn and(self, other: CpuTime) -> CpuTime {
+    pub(crate) fn and(self, other: CpuTime) -> CpuTime {
         CpuTime { user: self.user + other.user, sys: self.sys + other.sys }
     }
 

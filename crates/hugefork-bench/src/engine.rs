@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use hugefork::{ByteSize, Commit, Pool, Region, ZeroedStock};
+use hugefork::{ByteSize, Commit, CopyGrain, Pool, Region, RegionOptions, ZeroedStock};
 use hugefork_kernels::Kernel;
 
 use crate::error::BenchError;
@@ -95,10 +95,13 @@ pub(crate) fn zeroing_since(pool: &Pool, choice: EngineChoice, before: Duration)
 
 /// A region of `len` bytes in which every word has been written, `p[i] = i + bias`.
 pub(crate) fn written(pool: &Pool, len: usize, bias: u64) -> Result<Region, BenchError> {
-    let region = pool.region(len)?;
-    // SAFETY: the region is new, ours alone, and `len` bytes long.
-    unsafe { work::write_words(region.as_mut_ptr().cast(), len / 8, bias) };
-    Ok(region)
+    Ok(filled(pool.region(len)?, bias))
+}
+
+fn filled(region: Region, bias: u64) -> Region {
+    // SAFETY: the region is new and ours alone.
+    unsafe { work::write_words(region.as_mut_ptr().cast(), region.len() / 8, bias) };
+    region
 }
 
 /// A region in which every word has been written, with its pool.
@@ -109,9 +112,10 @@ pub(crate) struct Populated {
 }
 
 impl Populated {
-    /// As [`written`], in `pool`.
-    pub(crate) fn new(pool: Pool, len: usize, bias: u64) -> Result<Populated, BenchError> {
-        Ok(Populated { region: written(&pool, len, bias)?, pool })
+    /// As [`written`], in `pool`, with copies of this grain.
+    pub(crate) fn new(pool: Pool, grain: CopyGrain, len: usize, bias: u64) -> Result<Populated, BenchError> {
+        let region = pool.region_with(len, RegionOptions::new().copy_grain(grain))?;
+        Ok(Populated { region: filled(region, bias), pool })
     }
 }
 

@@ -34,6 +34,11 @@ impl Holder {
         Ok(Holder { pid: Some(pid), hold: Some(hold) })
     }
 
+    /// The child's process.
+    pub(crate) fn pid(&self) -> Option<libc::pid_t> {
+        self.pid
+    }
+
     /// Wakes the child and asks what it saw.
     pub(crate) fn let_go(mut self) -> Result<(), BenchError> {
         let failed = |how: String| BenchError::Task { task: 0, tasks: 1, how };

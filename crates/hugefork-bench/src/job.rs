@@ -1,11 +1,11 @@
 //! What the plan asks of a case: how much it does, and what each subject stands on.
 
-use hugefork::{Backing, BlockSize, Fallback};
+use hugefork::{Backing, BlockSize, CopyGrain, Fallback};
 
-use crate::density::Density;
 use crate::folios::Settings;
 use crate::kernel_memory::{HUGE_PAGE, PageKind};
 use crate::subject::{Stock, Subject};
+use crate::writes::Writes;
 
 /// How much is run where no option says how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +29,8 @@ pub struct Job {
     pub tasks: usize,
     /// The block of `clear`, `copy` and `lazy-free`; elsewhere the largest block of hugefork's pools.
     pub block_size: BlockSize,
-    /// How much is written after a snapshot, where that is what the case does.
-    pub density: Option<Density>,
+    /// How the area is written after a snapshot, where that is what the case does.
+    pub writes: Option<Writes>,
     /// Bytes that reference operations rotate over.
     pub rotation: usize,
     /// Whether samples may change kernel settings.
@@ -74,6 +74,8 @@ pub struct EngineChoice {
     pub block_size: BlockSize,
     /// What is done about blocks that were used.
     pub stock: Stock,
+    /// What a write to a shared block copies.
+    pub grain: CopyGrain,
     /// The backing.
     pub backing: Backing,
     /// Only `auto` may fall back: if a backing was asked for by name, figures must be of that backing.

@@ -189,6 +189,11 @@ impl KernelMemory {
         self.counted("LazyFree:")
     }
 
+    /// Bytes of huge pages of a file that is mapped in this place.
+    pub(crate) fn huge_of_file(&self) -> usize {
+        self.counted("ShmemPmdMapped:")
+    }
+
     /// Checks that a touched mapping has the huge pages that it asked for. If memory is fragmented the kernel gives 4
     /// KiB pages silently, and the figures would carry the wrong name.
     ///

@@ -24,7 +24,6 @@ pub mod clock;
 mod counters;
 mod curve;
 mod date;
-pub mod density;
 mod engine;
 mod error;
 pub mod folios;
@@ -50,6 +49,7 @@ pub mod tasks;
 pub mod thp;
 mod warm;
 pub mod work;
+pub mod writes;
 
 pub use case::Case;
 pub use error::{BenchError, UsageError};

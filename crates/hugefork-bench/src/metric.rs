@@ -34,7 +34,7 @@ impl Metric {
     /// Time that the zeroing thread spent on what the sample used.
     pub const ZEROING: Metric = Metric::new("zeroing", "ms");
 
-    /// The call that takes a fork or snapshot.
+    /// What a fork or snapshot keeps writers waiting.
     pub const PAUSE: Metric = Metric::new("pause", "ms");
 
     /// User time of the sample.

@@ -11,6 +11,7 @@ use crate::host::Host;
 use crate::job::Scope;
 use crate::kernel_memory::HUGE_PAGE;
 use crate::subject::Subject;
+use crate::writes::{AskedWrites, Writes};
 
 /// More tasks than this are taken to be a slip.
 const MAX_TASKS: usize = 1024;
@@ -32,6 +33,8 @@ pub struct Options {
     pub block_sizes: Option<Vec<BlockSize>>,
     /// The backings of hugefork's pools; each is a subject of its own.
     pub backings: Vec<Backing>,
+    /// How `writer-latency` writes.
+    pub writes: AskedWrites,
     /// Counted rounds.
     pub runs: usize,
     /// How long all cases together may take. Rounds, and sizes that were not asked for, are cut to fit.
@@ -50,6 +53,7 @@ impl Options {
             tasks: None,
             block_sizes: None,
             backings: vec![Backing::Auto],
+            writes: AskedWrites::default(),
             runs: 5,
             time_budget: None,
             subjects: None,
@@ -60,7 +64,8 @@ impl Options {
     pub(crate) fn check(&self, host: &Host) -> Result<(), UsageError> {
         check_numbers(self)?;
         self.sizes.iter().try_for_each(|size| check_size(self, *size, host))?;
-        check_subjects(self)
+        check_subjects(self)?;
+        check_writes(self)
     }
 
     /// The sizes to run, each once; `None` stands for the case's own. Never empty.
@@ -80,6 +85,22 @@ impl Options {
         let mut seen = BTreeSet::new();
         blocks.retain(|block| seen.insert(*block));
         blocks
+    }
+
+    /// How a case writes, each once; `None` where it has no choice. Never empty.
+    pub(crate) fn writes(&self, case: &dyn Case) -> Vec<Option<Writes>> {
+        let usual = case.usual_writes(self.scope);
+        if usual.is_empty() { vec![None] } else { self.writes.or(usual).into_iter().map(Some).collect() }
+    }
+}
+
+fn check_writes(options: &Options) -> Result<(), UsageError> {
+    let writes = |case: &&dyn Case| !case.usual_writes(options.scope).is_empty();
+    match options.writes.option() {
+        Some(option) if !options.cases.iter().any(writes) => {
+            Err(UsageError(format!("{option}: is for writer-latency; name that case, or leave the option out")))
+        }
+        _ => Ok(()),
     }
 }
 

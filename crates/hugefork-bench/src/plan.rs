@@ -7,7 +7,6 @@ use std::time::Duration;
 use hugefork::{Backing, BlockSize, ByteSize, Fallback};
 
 use crate::case::Case;
-use crate::density::Density;
 use crate::error::UsageError;
 use crate::folios::{self, Settings};
 use crate::host::Host;
@@ -15,6 +14,7 @@ use crate::job::{EngineChoice, Job, Keep, Scope, SubjectPlan};
 use crate::kernel_memory::{HUGE_PAGE, PageKind};
 use crate::options::{Options, unit};
 use crate::subject::Subject;
+use crate::writes::Writes;
 
 /// Fewer counted rounds than this give a warning.
 pub const COUNTED_MINIMUM: usize = 5;
@@ -115,8 +115,8 @@ impl Plan {
             let at_once = if case.works_differ_by_block() { 1 } else { blocks.len() };
             for asked in options.sizes() {
                 for group in blocks.chunks(at_once) {
-                    for density in case.densities() {
-                        let planned = plan_case(case, asked, group, density, options, host)?;
+                    for writes in options.writes(case) {
+                        let planned = plan_case(case, asked, group, writes, options, host)?;
                         warnings.extend(caveats(&planned, host).into_iter().filter(|_| planned.lack.is_none()));
                         cases.push(planned);
                     }
@@ -153,7 +153,7 @@ fn plan_case(
     case: &'static dyn Case,
     asked: Option<usize>,
     blocks: &[BlockSize],
-    density: Option<Density>,
+    writes: Option<Writes>,
     options: &Options,
     host: &Host,
 ) -> Result<CasePlan, UsageError> {
@@ -167,7 +167,7 @@ fn plan_case(
         size,
         tasks,
         block_size,
-        density,
+        writes,
         // A reference that rotates over more than the area would be colder, and look slow.
         rotation: rotation.min(size),
         settings: Settings::Fixed,
@@ -197,10 +197,11 @@ fn plan_case(
             plan.subjects.push(SubjectPlan { subject, engine: None, memory, keep: Keep::Held, lack: None });
             continue;
         };
+        let grain = subject.grain();
         for block_size in blocks.iter().copied() {
             for backing in options.backings.iter().copied() {
                 let fallback = if backing == Backing::Auto { Fallback::Allowed } else { Fallback::Refused };
-                let engine = Some(EngineChoice { block_size, stock, backing, fallback });
+                let engine = Some(EngineChoice { block_size, stock, grain, backing, fallback });
                 let keep = if case.forks() { Keep::Freed } else { Keep::Held };
                 plan.subjects.push(SubjectPlan { subject: subject.clone(), engine, memory, keep, lack: None });
             }

@@ -5,6 +5,7 @@ use crate::cases::{self, anon_cow_seq, anon_w_seq, clear_copy, lazy_free, snapsh
 use crate::host::{Cache, HugetlbPool};
 use crate::subject::Stock;
 use crate::thp::{Folio, Thp};
+use crate::writes::{AskedWrites, Density, Epoch, Pattern};
 
 const CLEAR: &dyn Case = &clear_copy::CLEAR;
 const COPY: &dyn Case = &clear_copy::COPY;
@@ -43,6 +44,7 @@ fn options(cases: &[&'static dyn Case]) -> Options {
         tasks: None,
         block_sizes: None,
         backings: vec![Backing::Auto],
+        writes: AskedWrites::default(),
         runs: 5,
         time_budget: None,
         subjects: None,
@@ -283,9 +285,27 @@ fn pools_make_way_when_they_are_many() {
 
 #[test]
 fn writes_after_a_snapshot_are_sparse_or_dense() {
-    let plan = Plan::new(&options(&[SNAPSHOT, WRITER_LATENCY]), &host(64, 0)).unwrap();
-    let densities: Vec<Option<Density>> = plan.cases.iter().map(|case| case.job.density).collect();
-    assert_eq!(densities, [None, Some(Density::Sparse), Some(Density::Dense)]);
+    let mut options = options(&[SNAPSHOT, WRITER_LATENCY]);
+    let plan = Plan::new(&options, &host(64, 0)).unwrap();
+    let densities = |plan: &Plan| -> Vec<Option<Density>> {
+        plan.cases.iter().map(|case| case.job.writes.map(|writes| writes.density)).collect()
+    };
+    let quick = densities(&plan);
+    assert!(quick[0].is_none() && quick.contains(&Some(Density::SPARSE)) && quick.contains(&Some(Density::DENSE)));
+    assert!(quick.len() <= 4, "a quick run has a few: {quick:?}");
+    for writes in plan.cases[1..].iter().filter_map(|case| case.job.writes) {
+        assert_eq!((writes.pattern, writes.epoch), (Pattern::Random, Epoch::First));
+    }
+    options.scope = Scope::Full;
+    let full = densities(&Plan::new(&options, &host(64, 0)).unwrap());
+    assert!(Density::ALL.iter().all(|density| full.contains(&Some(*density))), "{full:?}");
+    options.writes.densities = vec![Density::DENSE, "7".parse().unwrap()];
+    options.writes.epochs = vec![Epoch::Third];
+    let asked = Plan::new(&options, &host(64, 0)).unwrap();
+    assert_eq!(densities(&asked), [None, Some(Density::DENSE), "7".parse().ok()]);
+    options.cases = vec![SNAPSHOT];
+    let refused = Plan::new(&options, &host(64, 0)).unwrap_err().0;
+    assert!(refused.starts_with("--densities: is for writer-latency"), "{refused}");
     for case in &plan.cases[1..] {
         assert!(case.subjects.iter().all(|subject| subject.memory == 2 * case.job.size), "an area and its copy");
     }
@@ -320,10 +340,12 @@ fn several_sizes_are_cases_one_after_the_other() {
     let plan = Plan::new(&options, &host(24, 0)).unwrap();
     let what: Vec<(&dyn Case, usize)> = plan.cases.iter().map(|case| (case.case, case.job.size >> 20)).collect();
     let (snapshot, latency) = (SNAPSHOT, WRITER_LATENCY);
-    assert_eq!(
-        what,
-        [(snapshot, 256), (snapshot, 1024), (latency, 256), (latency, 256), (latency, 1024), (latency, 1024)]
-    );
+    let of = |case: &'static dyn Case, size: usize| {
+        let times = case.usual_writes(Scope::Quick).len().max(1);
+        std::iter::repeat_n((case, size), times)
+    };
+    let wanted = of(snapshot, 256).chain(of(snapshot, 1024)).chain(of(latency, 256)).chain(of(latency, 1024));
+    assert_eq!(what, wanted.collect::<Vec<_>>());
     assert!(plan.cases.iter().all(|case| case.smaller.is_empty()), "a size that was asked for is not cut");
     assert!(refused(|o| o.sizes = vec![2 << 20, 3 << 20]).starts_with("--size 3MiB: not a multiple"));
 }

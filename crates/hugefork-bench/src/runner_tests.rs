@@ -13,6 +13,7 @@ use crate::metric::{Measure, Metric};
 use crate::options::Options;
 use crate::result::{Param, Params};
 use crate::subject::Subject;
+use crate::writes::AskedWrites;
 
 type Log = Rc<RefCell<Vec<String>>>;
 
@@ -93,6 +94,7 @@ fn plan(size: Option<usize>, runs: usize) -> Plan {
         tasks: None,
         block_sizes: None,
         backings: vec![Backing::Auto],
+        writes: AskedWrites::default(),
         runs,
         time_budget: None,
         subjects: None,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use hugefork::CopyGrain;
 use hugefork_kernels::{Kernel, Order, Primitive, PrimitiveName, every_kernel};
 
 use crate::kernel_memory::PageKind;
@@ -20,6 +21,10 @@ pub enum Subject {
     HugeforkZeroed,
     /// hugefork with a stock of zeroed blocks that is empty when a sample begins, and refills during it.
     HugeforkRefilling,
+    /// hugefork with copies of whole blocks only.
+    HugeforkBlock,
+    /// hugefork with copies of single pages only.
+    HugeforkPage,
     /// Anonymous memory with transparent huge pages.
     KernelThp,
     /// Anonymous memory of hugetlb pages.
@@ -34,6 +39,14 @@ pub enum Subject {
     ForkHugetlb,
     /// `fork(2)` over 4 KiB pages.
     Fork4k,
+    /// Write-protection by `userfaultfd(2)`, and a thread that copies 4 KiB at each fault.
+    UffdWp4k,
+    /// The same with 2 MiB at each fault.
+    UffdWp2m,
+    /// A `memfd` that is mapped privately at the snapshot.
+    MemfdPrivate,
+    /// The same work where nothing has to be cleared, copied or mapped.
+    Limit,
     /// libc's `memset`.
     Memset,
     /// libc's `memcpy`.
@@ -60,11 +73,13 @@ pub enum Stock {
 
 impl Subject {
     /// Every subject that has a fixed name.
-    pub const NAMED: [Subject; 14] = [
+    pub const NAMED: [Subject; 20] = [
         Subject::Hugefork,
         Subject::HugeforkDefault,
         Subject::HugeforkZeroed,
         Subject::HugeforkRefilling,
+        Subject::HugeforkBlock,
+        Subject::HugeforkPage,
         Subject::KernelThp,
         Subject::KernelHugetlb,
         Subject::Kernel4k,
@@ -72,6 +87,10 @@ impl Subject {
         Subject::ForkThp,
         Subject::ForkHugetlb,
         Subject::Fork4k,
+        Subject::UffdWp4k,
+        Subject::UffdWp2m,
+        Subject::MemfdPrivate,
+        Subject::Limit,
         Subject::Memset,
         Subject::Memcpy,
         Subject::Reversed,
@@ -84,6 +103,8 @@ impl Subject {
             Subject::HugeforkDefault => "hugefork-default",
             Subject::HugeforkZeroed => "hugefork-zeroed",
             Subject::HugeforkRefilling => "hugefork-refilling",
+            Subject::HugeforkBlock => "hugefork-block",
+            Subject::HugeforkPage => "hugefork-page",
             Subject::KernelThp => "kernel-thp",
             Subject::KernelHugetlb => "kernel-hugetlb",
             Subject::Kernel4k => "kernel-4k",
@@ -91,6 +112,10 @@ impl Subject {
             Subject::ForkThp => "fork-thp",
             Subject::ForkHugetlb => "fork-hugetlb",
             Subject::Fork4k => "fork-4k",
+            Subject::UffdWp4k => "uffd-wp-4k",
+            Subject::UffdWp2m => "uffd-wp-2m",
+            Subject::MemfdPrivate => "memfd-private",
+            Subject::Limit => "limit",
             Subject::Memset => "memset",
             Subject::Memcpy => "memcpy",
             Subject::Reversed => "target-last/reversed",
@@ -101,11 +126,20 @@ impl Subject {
     /// How hugefork's pool gets zeroed blocks; none for the other subjects.
     pub fn stock(&self) -> Option<Stock> {
         match self {
-            Subject::Hugefork => Some(Stock::Without),
+            Subject::Hugefork | Subject::HugeforkBlock | Subject::HugeforkPage => Some(Stock::Without),
             Subject::HugeforkDefault => Some(Stock::Unused),
             Subject::HugeforkZeroed => Some(Stock::Filled),
             Subject::HugeforkRefilling => Some(Stock::Refilling),
             _ => None,
+        }
+    }
+
+    /// What a write to a shared block of hugefork's pool copies.
+    pub fn grain(&self) -> CopyGrain {
+        match self {
+            Subject::HugeforkBlock => CopyGrain::Block,
+            Subject::HugeforkPage => CopyGrain::Page,
+            _ => CopyGrain::Auto,
         }
     }
 

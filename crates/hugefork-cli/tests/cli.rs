@@ -315,21 +315,22 @@ fn block_sizes_and_backings_are_taken() {
 }
 
 #[test]
-fn writers_are_measured_at_both_densities_with_every_subject_that_runs() {
+fn writers_are_measured_at_each_density_with_every_subject_that_runs() {
     let file = Scratch::new("writers");
-    hugefork("bench writer-latency --size 8MiB --runs 1 --block-size 2MiB,64KiB --json")
+    hugefork("bench writer-latency --densities sparse,500000 --size 8MiB --runs 1 --block-size 2MiB,64KiB --json")
         .arg(&file.0)
         .assert()
         .success();
     let json = file.json();
     let results = json["results"].as_array().unwrap();
-    let find = |subject: &str, density: &str, metric: &str| -> Vec<f64> {
+    let find = |subject: &str, density: usize, metric: &str| -> Vec<f64> {
         let wanted = |r: &&Value| r["subject"] == subject && r["params"]["density"] == density && r["metric"] == metric;
         results.iter().filter(wanted).map(|result| result["median"].as_f64().unwrap()).collect()
     };
-    for density in ["sparse", "dense"] {
-        for (subject, times) in [("hugefork", 2), ("fork-4k", 1), ("memcpy", 1)] {
-            for metric in ["pause", "p50", "p90", "p99", "p99.9", "max", "total", "user", "sys"] {
+    for density in [5_000, 500_000] {
+        for (subject, times) in [("hugefork", 2), ("fork-4k", 1), ("memfd-private", 1), ("memcpy", 1)] {
+            for metric in ["taken", "pause", "p50", "p90", "p99", "p99.9", "max", "total", "call", "all", "user", "sys"]
+            {
                 assert_eq!(find(subject, density, metric).len(), times, "{metric} of {subject}");
             }
             let [slowest, half] = ["max", "p50"].map(|metric| find(subject, density, metric)[0]);
@@ -348,9 +349,41 @@ fn writers_are_measured_at_both_densities_with_every_subject_that_runs() {
         }
         // Every block of 2 MiB is written, so each is copied whole, once; of the smaller blocks not all are written.
         let all = find("memcpy", density, "amplification")[0];
-        let [whole, smaller] = find("hugefork", density, "amplification")[..] else { panic!("two block sizes") };
+        let [whole, smaller] = find("hugefork-block", density, "amplification")[..] else { panic!("two block sizes") };
         let pages = find("fork-4k", density, "amplification")[0];
         assert!(whole == all && smaller <= all && pages < smaller, "{density}: {all} {whole} {smaller} {pages}");
+        let first = |r: &&Value| r["params"]["pattern"] == "random" && r["params"]["epoch"] == 1;
+        assert!(results.iter().all(|result| first(&result)));
+    }
+}
+
+#[test]
+fn writers_are_measured_in_the_steady_state_and_clustered_on_demand() {
+    let file = Scratch::new("epochs");
+    let line = "bench writer-latency --densities 50000 --patterns clustered --epochs 3,1 --size 64MiB --runs 1 --json";
+    let output = hugefork(line).arg(&file.0).assert().success().get_output().clone();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("3125 writes (clustered, epoch 3), snapshot of 64MiB held"), "{text}");
+    let json = file.json();
+    for epoch in [1, 3] {
+        let find = |subject: &str, metric: &str| -> f64 {
+            let wanted = |r: &&Value| {
+                let params = &r["params"];
+                let same = r["subject"] == subject && r["metric"] == metric;
+                same && params["epoch"] == epoch && params["pattern"] == "clustered"
+            };
+            let found = json["results"].as_array().unwrap().iter().find(wanted);
+            found.unwrap_or_else(|| panic!("no {metric} of {subject}"))["median"].as_f64().unwrap()
+        };
+        for subject in ["hugefork", "hugefork-default"] {
+            assert!(find(subject, "taken") > 0.0 && find(subject, "extra") > 0.0, "{subject}");
+        }
+        // Nearly all pages of two blocks are written.
+        for subject in ["hugefork-block", "hugefork-page", "fork-4k", "memfd-private"] {
+            let extra = find(subject, "extra");
+            assert!((3.0..5.0).contains(&extra), "{subject}: {extra} MiB");
+        }
+        assert_eq!(find("memcpy", "extra"), 64.0);
     }
 }
 

@@ -43,7 +43,7 @@ fn everything_that_is_written_is_read() {
     report.curves.push(CurveResult {
         case: "writer-latency".to_owned(),
         subject: "fork-4k".to_owned(),
-        params: [("density".to_owned(), Param::text("sparse"))].into(),
+        params: [("density".to_owned(), Param::Number(5000))].into(),
         metric: "latency".to_owned(),
         unit: "us".to_owned(),
         over: "percentile".to_owned(),

@@ -18,6 +18,7 @@ pub(crate) fn chart_title(case: &str, metric: &str) -> String {
         ("clear", "total") => "Clear a block and use it",
         ("copy", "total") => "Copy a block and use it",
         ("zero-fault", "latency") => "First write, and use of what lies around it",
+        ("writer-latency", "taken") => "What a snapshot takes from the program",
         ("writer-latency", "total") => "All writes together",
         ("writer-latency", "latency") => "How long single writes take",
         ("writer-latency", "cost") => "What a write costs, by time",
@@ -48,7 +49,9 @@ pub(crate) fn metric_name(case: &str, metric: &str) -> String {
     let known = match (case, metric) {
         ("clear", "total") => "clear and use",
         ("copy", "total") => "copy and use",
+        ("writer-latency", "taken") => "pause and writes",
         ("writer-latency", "total") => "all writes together",
+        ("writer-latency", "extra") => "memory beyond the area",
         (_, "victim_slowdown") => "slowdown of another CPU",
         (_, "latency") => "write and use",
         (_, "create") => "areas and tasks made",
@@ -63,9 +66,10 @@ pub(crate) fn metric_name(case: &str, metric: &str) -> String {
 
 /// The metric that a case is about, out of those that were measured.
 pub(crate) fn lead_metric<'a>(case: &str, entries: &[&'a Entry]) -> Option<&'a str> {
-    let lead = known(case).map_or("throughput", |known| known.lead);
+    let leads = known(case).map_or(&["throughput"][..], |known| known.leads);
     let metrics = || entries.iter().map(|entry| entry.metric.as_str());
-    metrics().find(|metric| *metric == lead).or_else(|| metrics().find(|metric| has_chart(case, metric)))
+    let lead = leads.iter().find_map(|lead| metrics().find(|metric| metric == lead));
+    lead.or_else(|| metrics().find(|metric| has_chart(case, metric)))
 }
 
 /// Whether a metric is worth a chart. The others explain it, and are in the table of all figures.
@@ -102,8 +106,7 @@ pub(crate) fn is_rival(subject: &str) -> bool {
 
 /// Why a subject does not do the same service in `case`, and is never "the kernel's best" whatever its figure.
 pub(crate) fn aside(case: &str, subject: &str) -> Option<&'static str> {
-    let (aside, why) = known(case)?.aside?;
-    (aside == subject).then_some(why)
+    known(case)?.aside.iter().find(|(aside, _)| *aside == subject).map(|(_, why)| *why)
 }
 
 /// A subject's name, and what it is if the name does not say so.

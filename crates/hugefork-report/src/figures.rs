@@ -57,7 +57,7 @@ pub(crate) fn phrase(name: &str, value: &str) -> String {
     match name {
         // How huge pages were got, as in `shmem-thp (MADV_COLLAPSE)`, is for tables.
         "backing" => value.split(" (").next().unwrap_or_default().to_owned(),
-        "size" | "density" | "order" => value,
+        "size" | "density" | "order" | "pattern" => value,
         "tasks" if value == "1" => "1 task".to_owned(),
         "tasks" => format!("{value} tasks"),
         "writes" => format!("{value} writes"),
@@ -74,9 +74,25 @@ pub(crate) fn phrase(name: &str, value: &str) -> String {
 
 /// Parameters in words, in the order in which people say them.
 pub(crate) fn phrases<'a>(params: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
-    const ORDER: [&str; 10] =
-        ["density", "writes", "tasks", "size", "block_size", "backing", "use", "stride", "area", "victim"];
+    const ORDER: [&str; 12] = [
+        "density",
+        "writes",
+        "pattern",
+        "epoch",
+        "tasks",
+        "size",
+        "block_size",
+        "backing",
+        "use",
+        "stride",
+        "area",
+        "victim",
+    ];
     let mut list: Vec<(&String, &String)> = params.into_iter().collect();
+    // A density that is a number is that of 1 GiB, and the number of writes says more.
+    if list.iter().any(|(name, _)| *name == "writes") {
+        list.retain(|(name, value)| *name != "density" || quantity(value).is_none());
+    }
     list.sort_by_key(|(name, _)| ORDER.iter().position(|known| known == name).unwrap_or(ORDER.len()));
     list.into_iter().map(|(name, value)| phrase(name, value)).collect::<Vec<_>>().join(", ")
 }

@@ -173,7 +173,10 @@ impl Work for Hugefork {
         match &self.held {
             // SAFETY: our own region; the last snapshot is gone, so these writes find room.
             Some(held) => unsafe { work::touch_pages(held.region.as_mut_ptr(), held.region.len()) },
-            None => self.held = Some(Populated::new(engine::warm_pool(self.choice, self.size)?, self.size, 1)?),
+            None => {
+                let pool = engine::warm_pool(self.choice, self.size)?;
+                self.held = Some(Populated::new(pool, self.choice.grain, self.size, 1)?);
+            }
         }
         Ok(())
     }

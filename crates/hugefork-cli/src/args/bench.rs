@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use hugefork::{Backing, BlockSize, ByteSize};
 use hugefork_bench::plan::COUNTED_MINIMUM;
+use hugefork_bench::writes::{Density, Epoch, Pattern};
 use hugefork_bench::{Case, Subject};
 
 use super::bench_compare::CompareArgs;
@@ -22,7 +23,7 @@ Cases:
   anon-w-seq      each task writes every word of its own new area
   anon-cow-seq    each task writes every word of its own fork of one populated area
   snapshot        pause to take a fork or snapshot of a populated area
-  writer-latency  random 8-byte writes to a populated area, while a fork or snapshot of it is held
+  writer-latency  8-byte writes to a populated area, while a fork or snapshot of it is held
   lazy-free       lazily free a populated area; then write to it again, or reclaim it
 
 Subjects:
@@ -30,9 +31,12 @@ Subjects:
   hugefork-default                           a new pool with all defaults: blocks have no memory yet
   hugefork-zeroed                            a pool with a stock of zeroed blocks, filled before
   hugefork-refilling                         the same, but the stock begins empty and is refilled
+  hugefork-block, hugefork-page              copies of whole blocks only, or of pages only
   kernel-thp, kernel-hugetlb, kernel-4k      fresh anonymous memory
   kernel                                     anonymous memory in folios of --block-size
   fork-thp, fork-hugetlb, fork-4k            fork(2) over anonymous memory
+  uffd-wp-4k, uffd-wp-2m                     userfaultfd(2), and a thread that copies at each fault
+  memfd-private                              a memfd that is mapped privately at the snapshot
   memset, memcpy                             those of the C library
   For clear and copy also any kernel, such as target-last/rep or hybrid/avx512-nt+rep@256KiB.
   target-last/reversed clears as Linux does, but each 4 KiB from its end to its beginning.
@@ -44,6 +48,7 @@ Examples:
   hugefork bench                                   every case, quick, as any user
   sudo hugefork bench --tune --json here.json      also the subjects that need settings
   hugefork bench zero-fault snapshot --size 4GiB   two cases, larger
+  hugefork bench writer-latency --densities 10,dense --epochs 1,3
   hugefork bench clear --sweep --time-budget 2m    every kernel, order, window and block that fits
   hugefork report here.json                        the results as a page
 
@@ -83,6 +88,18 @@ pub(crate) struct BenchArgs {
     /// Memory of hugefork's pools: auto, hugetlb, shmem-thp or shmem-base; several are compared
     #[arg(long, value_name = "BACKING", value_delimiter = ',', default_value = "auto")]
     pub(crate) backing: Vec<Backing>,
+
+    /// Numbers of writes to 1GiB after a snapshot in writer-latency; sparse is 5000, dense 500000
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    pub(crate) densities: Vec<Density>,
+
+    /// Where writer-latency writes: random, or clustered in one of every 16 blocks of 2MiB [default: random]
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    pub(crate) patterns: Vec<Pattern>,
+
+    /// Snapshots after which writer-latency measures: 1, the first, or 3, the steady state [default: 1]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    pub(crate) epochs: Vec<Epoch>,
 
     /// Number of counted rounds after the warm-up round; figures to publish need 5
     #[arg(long, value_name = "N", default_value_t = COUNTED_MINIMUM, value_parser = whole::<usize>, allow_negative_numbers = true)]

@@ -1,54 +1,82 @@
 //! `writer-latency`: what a program pays if it goes on writing to its populated area while a fork or snapshot of that
 //! is held.
 //!
-//! One thread takes the snapshot (`pause`) and then writes random words of the area, one after the other: 5 000
-//! (`sparse`: they hit nearly every block of 2 MiB, and few of its pages) or 500 000 (`dense`), and in proportion fewer
-//! in areas of less than 1 GiB. A latency is the time between two fenced readings of the clock: one write and one
-//! reading, which takes 0.05 us. `p50` to `p99.9` are nearest ranks; `total` is all writes together, without the pause.
-//! There are also two curves: `latency` by percentile, and `cost` by time around the snapshot. For the latter, some
+//! One thread takes the snapshot and then writes words of the area, one after the other: from 10 to 1 000 000 if the
+//! area has 1 GiB (`density`; in 5 000 writes, nearly every block of 2 MiB is hit, and few of its pages), and in
+//! proportion fewer in areas of less than that. With the pattern `random` the words are anywhere; with `clustered`, as
+//! many are in one of every sixteen neighbouring blocks of 2 MiB, which is chosen at random.
+//!
+//! `epoch` is 1 if the area has not been snapshotted before. It is 3 if it has been snapshotted and written in the same
+//! manner twice, with each snapshot dropped before the next: so a program finds its memory that takes snapshots again
+//! and again. Clustered writes hit the same blocks in every epoch.
+//!
+//! | metric | |
+//! |---|---|
+//! | `pause` | what the snapshot keeps writers waiting: the call of `fork(2)`, `memcpy` and the like. hugefork says how much of its call that is |
+//! | `call` | the whole call |
+//! | `total` | all writes together |
+//! | `taken` | `pause` and `total`: what the snapshot takes from the program. Subjects are compared by it |
+//! | `all` | `call` and `total` |
+//! | `p50` … `p99.9`, `max` | nearest ranks of the time of a write |
+//! | `amplification` | bytes copied over bytes dirtied, which are those of the distinct words |
+//! | `extra` | memory held beyond the area itself when all was written |
+//!
+//! The time of a write is that between two fenced readings of the clock: one write and one reading, which takes 0.05
+//! us. There are also two curves: `latency` by percentile, and `cost` by time around the snapshot. For the latter, some
 //! words are written again before the snapshot, with what they hold already. What another thread would write during the
 //! pause is not measured: some subjects would let it write without copying, and be ahead afterwards.
 //!
-//! `amplification` is bytes copied over bytes dirtied, which are those of the distinct words. hugefork counts what it
-//! copies, and `memcpy` has copied everything. The kernel does not count, but while a child holds all pages, each fault
-//! copies one: so it is the thread's minor faults (`getrusage`) times the page size. With transparent huge pages a page
-//! is 4 KiB, too, since Linux 5.8 and newer split a huge page at the first such write. If there are fewer faults than
-//! pages written, the kernel has copied larger pieces, and the metric is left out. It includes a fault or two of the
-//! thread's own stack.
+//! For the `amplification`, hugefork counts what it copies ([`hugefork`] says how pages come into it), and so does the
+//! thread beside `userfaultfd(2)`; `memcpy` has copied everything. The kernel does not count, but while a child holds
+//! all pages, each fault copies one: so it is the thread's minor faults (`getrusage`) times the page size. With
+//! transparent huge pages a page is 4 KiB, too, since Linux 5.8 and newer split a huge page at the first such write. If
+//! there are fewer faults than pages written, the kernel has copied larger pieces, and the metric is left out. It
+//! includes a fault or two of the thread's own stack.
 //!
-//! After every sample each word that was written is checked twice: the area must hold what was written, and the
-//! snapshot, the copy or the child (which sleeps until then) must hold what was there before.
+//! `extra` is anonymous memory and hugetlb pages of the process and its child ([`memory`]), less what the process held
+//! when the area was populated; of hugefork also the blocks that are in use beyond those of the area, whether a
+//! snapshot or the region holds them.
+//!
+//! In every epoch each word that was written is checked twice: the area must hold what was written, and the snapshot,
+//! the copy or the child (which sleeps until then) must hold what was there before. From the second epoch on both must
+//! also hold what was written in the one before.
 //!
 //! Before every sample the whole area is written again: huge pages that a sample has split do not come back by
 //! themselves. For all but `hugefork-default`, the memory that copies go to has been touched before, on the CPU that
-//! takes it.
+//! takes it. The lists of words are in memory that a `fork(2)` does not copy.
 //!
-//! `hugefork-default` is what a program has that uses the defaults: a new pool every time, in which the area has just
-//! been written for the first time. The other blocks get their memory when copies need it or, from the pool's thread,
-//! before.
+//! `hugefork-block` and `hugefork-page` copy in one grain only, where `hugefork` chooses. `hugefork-default` is what a
+//! program has that uses the defaults: a new pool every time, in which the area has just been written for the first
+//! time. The other blocks get their memory when copies need it or, from the pool's thread, before.
 
+mod fork;
+mod hugefork;
+mod list;
+mod memcpy;
+mod memfd;
+mod memory;
+mod rival;
+mod uffd;
+mod userfault;
+mod words;
 mod writer;
 
-use hugefork::Pool;
-use hugefork_kernels::Kernel;
-
-use self::writer::{BIAS, WRITES, Writer, Written, before, check};
+use self::fork::Fork;
+use self::hugefork::Hugefork;
+use self::memcpy::Memcpy;
+use self::memfd::MemfdPrivate;
+use self::rival::{Ground, Measured};
+use self::uffd::UffdWp;
+use self::writer::TAKEN;
 use crate::case::Case;
-use crate::curve::Curve;
-use crate::density::Density;
-use crate::engine::{self, Populated};
-use crate::error::BenchError;
-use crate::holder::Holder;
 use crate::host::Host;
-use crate::job::{EngineChoice, Job, Scope, SubjectPlan};
-use crate::kernel_memory::{HUGE_PAGE, Inherit, KernelMemory, PageKind};
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
+use crate::job::{Job, Scope, SubjectPlan};
+use crate::kernel_memory::{HUGE_PAGE, PageKind};
+use crate::metric::Metric;
 use crate::result::{Param, Params, params, shown};
 use crate::sample::{self, Entry, Work};
-use crate::subject::{Stock, Subject};
-use crate::warm::{warm, warm_page_tables};
-use crate::work;
+use crate::subject::Subject;
+use crate::writes::{Density, Epoch, Pattern, Writes};
 
 /// The case.
 #[derive(Debug)]
@@ -60,18 +88,23 @@ impl Case for WriterLatency {
     }
 
     fn lead_metric(&self) -> Metric {
-        WRITES
+        TAKEN
     }
 
-    fn subjects(&self, _: Scope) -> Vec<Subject> {
-        vec![
-            Subject::Hugefork,
-            Subject::HugeforkDefault,
-            Subject::ForkThp,
-            Subject::ForkHugetlb,
-            Subject::Fork4k,
-            Subject::Memcpy,
-        ]
+    fn subjects(&self, scope: Scope) -> Vec<Subject> {
+        let mut subjects = vec![Subject::Hugefork, Subject::HugeforkDefault];
+        subjects.extend([Subject::ForkThp, Subject::ForkHugetlb, Subject::Fork4k, Subject::Memcpy]);
+        match scope {
+            Scope::Quick => {}
+            Scope::Full | Scope::Sweep => subjects.extend([
+                Subject::HugeforkBlock,
+                Subject::HugeforkPage,
+                Subject::UffdWp4k,
+                Subject::UffdWp2m,
+                Subject::MemfdPrivate,
+            ]),
+        }
+        subjects
     }
 
     fn usual_size(&self, scope: Scope) -> usize {
@@ -87,215 +120,65 @@ impl Case for WriterLatency {
     }
 
     fn in_words(&self, params: &Params) -> String {
-        format!("{} writes, snapshot of {} held", shown(params, "writes"), shown(params, "size"))
+        let how = match (shown(params, "pattern").as_str(), shown(params, "epoch").as_str()) {
+            ("" | "random", "" | "1") => String::new(),
+            ("" | "random", epoch) => format!(" (epoch {epoch})"),
+            (pattern, "" | "1") => format!(" ({pattern})"),
+            (pattern, epoch) => format!(" ({pattern}, epoch {epoch})"),
+        };
+        format!("{} writes{how}, snapshot of {} held", shown(params, "writes"), shown(params, "size"))
     }
 
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
-        let density = job.density.expect("this case is planned by density");
-        let (size, writes, cpu) = (job.size, density.writes(job.size), host.cpu_numbers[0]);
+        let writes = job.writes.expect("this case is planned by its writes");
         let params = params([
-            ("size", Param::size(size)),
-            ("density", Param::text(density.name())),
-            ("writes", Param::Number(writes as u64)),
+            ("size", Param::size(job.size)),
+            ("density", Param::Number(writes.density.to_a_gib() as u64)),
+            ("pattern", Param::text(writes.pattern.name())),
+            ("epoch", Param::Number(writes.epoch.number() as u64)),
+            ("writes", Param::Number(writes.density.writes(job.size) as u64)),
         ]);
-        sample::entries(subjects, &params, |planned| {
-            let writer = Writer::new(size, writes, cpu);
-            match planned.engine {
-                Some(choice) => Box::new(Hugefork { choice, writer, held: None }),
-                None if planned.subject == Subject::Memcpy => Box::new(Memcpy { writer, held: None }),
-                None => Box::new(Fork { kind: planned.pages(), writer, area: None }),
-            }
-        })
+        let cpu = host.cpu_numbers[0];
+        let other_cpu = host.cpu_numbers.get(1).copied().unwrap_or(cpu);
+        let ground = Ground { size: job.size, cpu, other_cpu };
+        sample::entries(subjects, &params, |planned| work(planned, ground, writes))
     }
 
     fn forks(&self) -> bool {
         true
     }
 
-    fn densities(&self) -> Vec<Option<Density>> {
-        Density::ALL.map(Some).to_vec()
+    /// A quick run has no bar to meet. A full one has every density after the first snapshot, those in the steady state
+    /// that differ from it, and one that is clustered.
+    fn usual_writes(&self, scope: Scope) -> Vec<Writes> {
+        let some = [Density::SPARSE, Density::HALF_DENSE, Density::DENSE];
+        match scope {
+            Scope::Quick => some.map(Writes::first).to_vec(),
+            Scope::Full | Scope::Sweep => {
+                let third = some.map(|density| Writes { epoch: Epoch::Third, ..Writes::first(density) });
+                let clustered = Writes { pattern: Pattern::Clustered, ..Writes::first(Density::SPARSE) };
+                Density::ALL.into_iter().map(Writes::first).chain(third).chain([clustered]).collect()
+            }
+        }
     }
 
     fn aside(&self, subject: &Subject) -> Option<&'static str> {
-        (*subject == Subject::Memcpy).then_some("has copied everything in its pause")
+        (*subject == Subject::Memcpy).then_some("copies everything in its pause, and needs memory for all of it")
     }
 }
 
-struct Fork {
-    kind: PageKind,
-    writer: Writer,
-    area: Option<KernelMemory>,
-}
-
-impl Fork {
-    /// What the kernel copies at a write to a shared page.
-    fn copied_at_once(&self) -> usize {
-        match self.kind {
-            PageKind::Hugetlb => HUGE_PAGE,
-            PageKind::Base | PageKind::Thp => 4096,
-        }
-    }
-}
-
-impl Work for Fork {
-    fn prepare(&mut self) -> Result<(), BenchError> {
-        self.area = None;
-        let area = KernelMemory::written(self.kind, self.writer.size, BIAS)?;
-        area.check_huge()?;
-        self.area = Some(area);
-        let copies = if self.kind == PageKind::Hugetlb { PageKind::Hugetlb } else { PageKind::Base };
-        warm(copies, self.writer.size, 1, &[self.writer.cpu])?;
-        warm_page_tables(self.writer.cpu)
-    }
-
-    fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
-        self.writer.draw(targets)?;
-        let area = self.area.take().expect("prepared before sampled");
-        area.inherit(Inherit::Yes)?;
-        let offsets = self.writer.offsets();
-        // SAFETY: the child compares words of its own copy of the mapping.
-        let fork = || unsafe { Holder::fork(|| check(area.as_ptr(), offsets, before).is_ok()) };
-        // SAFETY: our own mapping.
-        let (child, Written { mut measures, curves, minor_faults }) = unsafe { self.writer.run(area.as_ptr(), fork) }?;
-        child.let_go()?;
-        self.writer.curves = curves;
-        let page = self.copied_at_once();
-        let faults = minor_faults as usize;
-        if faults >= self.writer.distinct(page) {
-            measures.push(self.writer.amplification(faults * page));
-        }
-        Ok(measures)
-    }
-
-    fn curves(&mut self) -> Vec<Curve> {
-        std::mem::take(&mut self.writer.curves)
-    }
-
-    fn release(&mut self) {
-        self.area = None;
-    }
-}
-
-struct Memcpy {
-    writer: Writer,
-    held: Option<(KernelMemory, KernelMemory)>,
-}
-
-impl Work for Memcpy {
-    fn prepare(&mut self) -> Result<(), BenchError> {
-        let size = self.writer.size;
-        match &self.held {
-            // SAFETY: our own mapping.
-            Some((from, _)) => unsafe { work::write_words(from.as_ptr().cast(), size / 8, BIAS) },
-            None => {
-                let huge = |bias| KernelMemory::written(PageKind::Thp, size, bias);
-                self.held = Some((huge(BIAS)?, huge(0)?));
-            }
-        }
-        Ok(())
-    }
-
-    fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
-        self.writer.draw(targets)?;
-        let (from, to) = self.held.as_ref().expect("prepared before sampled");
-        let copy = || {
-            // SAFETY: two mappings of our own of `size` bytes.
-            unsafe { libc::memcpy(to.as_ptr().cast(), from.as_ptr().cast(), from.len()) };
-            Ok(())
-        };
-        // SAFETY: our own mapping.
-        let ((), Written { mut measures, curves, .. }) = unsafe { self.writer.run(from.as_ptr(), copy) }?;
-        // SAFETY: our own mapping, as long as the other.
-        unsafe { check(to.as_ptr(), self.writer.offsets(), before) }?;
-        measures.push(self.writer.amplification(from.len()));
-        self.writer.curves = curves;
-        Ok(measures)
-    }
-
-    fn curves(&mut self) -> Vec<Curve> {
-        std::mem::take(&mut self.writer.curves)
-    }
-
-    fn release(&mut self) {
-        self.held = None;
-    }
-}
-
-struct Hugefork {
-    choice: EngineChoice,
-    writer: Writer,
-    held: Option<Populated>,
-}
-
-impl Work for Hugefork {
-    fn prepare(&mut self) -> Result<(), BenchError> {
-        let size = self.writer.size;
-        if self.choice.stock == Stock::Unused {
-            // The old pool's memory is freed before the new pool gets any.
-            self.held = None;
-            self.held = Some(Populated::new(engine::new_pool(self.choice, 2 * size)?, size, BIAS)?);
-            return Ok(());
-        }
-        match &self.held {
-            // SAFETY: our own region; the last snapshot is gone, so these writes find room.
-            Some(held) => unsafe { work::write_words(held.region.as_mut_ptr().cast(), size / 8, BIAS) },
-            // Room for the area, and for a copy of each of its blocks.
-            None => self.held = Some(Populated::new(engine::warm_pool(self.choice, 2 * size)?, size, BIAS)?),
-        }
-        Ok(())
-    }
-
-    fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
-        self.writer.draw(targets)?;
-        let Populated { region, .. } = self.held.as_ref().expect("prepared before sampled");
-        let copied = || region.stats().faults.bytes_copied as usize;
-        let earlier = copied();
-        let take = || Ok(region.snapshot()?);
-        // SAFETY: our own region; its pool has a block for every copy.
-        let (snapshot, Written { mut measures, curves, .. }) = unsafe { self.writer.run(region.as_mut_ptr(), take) }?;
-        measures.push(self.writer.amplification(copied() - earlier));
-        // SAFETY: the snapshot is as long as the region.
-        unsafe { check(snapshot.map()?.as_ptr(), self.writer.offsets(), before) }?;
-        self.writer.curves = curves;
-        Ok(measures)
-    }
-
-    fn curves(&mut self) -> Vec<Curve> {
-        std::mem::take(&mut self.writer.curves)
-    }
-
-    fn release(&mut self) {
-        self.held = None;
-    }
-
-    fn pool(&self) -> Option<(&Pool, Option<Kernel>)> {
-        self.held.as_ref().map(|held| (&held.pool, Some(held.pool.copy_kernel())))
+fn work(planned: &SubjectPlan, ground: Ground, writes: Writes) -> Box<dyn Work> {
+    let page = |grain, kind| Box::new(Measured::new(UffdWp::new(grain, kind, ground.other_cpu), ground, writes));
+    match (planned.engine, &planned.subject) {
+        (Some(choice), _) => Box::new(Measured::new(Hugefork::new(choice), ground, writes)),
+        (None, Subject::Memcpy) => Box::new(Measured::new(Memcpy::default(), ground, writes)),
+        (None, Subject::MemfdPrivate) => Box::new(Measured::new(MemfdPrivate::default(), ground, writes)),
+        (None, Subject::UffdWp4k) => page(4096, PageKind::Base),
+        (None, Subject::UffdWp2m) => page(HUGE_PAGE, PageKind::Thp),
+        (None, _) => Box::new(Measured::new(Fork::new(planned.pages()), ground, writes)),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::writer::AMPLIFICATION;
-    use super::*;
-
-    #[test]
-    fn faults_copy_as_much_as_the_module_says() {
-        let size = 16 << 20;
-        for kind in [PageKind::Base, PageKind::Thp] {
-            let writer = Writer::new(size, 500, crate::affinity::allowed_cpus()[0]);
-            let mut fork = Fork { kind, writer, area: None };
-            match fork.prepare() {
-                Err(error) if error.is_lack() => {
-                    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("skipped: {error}\n").as_bytes());
-                    continue;
-                }
-                prepared => prepared.unwrap(),
-            }
-            let measures = fork.sample(&mut Random::new(3)).unwrap();
-            let amplification = measures.iter().find(|m| m.metric == AMPLIFICATION).unwrap().value;
-            let least = (fork.writer.distinct(4096) * 4096) as f64 / (fork.writer.distinct(8) * 8) as f64;
-            // The thread's own stack and lists take a few faults more.
-            assert!((least..least * 1.05).contains(&amplification), "{kind:?}: {amplification}, at least {least}");
-        }
-    }
-}
+#[path = "tests.rs"]
+mod tests;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::anyhow;
 use hugefork_bench::result::Absent;
 use hugefork_bench::runner::{self, Kept};
+use hugefork_bench::writes::AskedWrites;
 use hugefork_bench::{Host, Options, Plan, Report, Scope, Settings, cases};
 
 use self::progress::{Ending, Teller, Telling};
@@ -104,6 +105,11 @@ fn options(args: &BenchArgs) -> Result<Options, Failure> {
         tasks: args.tasks,
         block_sizes: args.block_size.clone(),
         backings: args.backing.clone(),
+        writes: AskedWrites {
+            densities: args.densities.clone(),
+            patterns: args.patterns.clone(),
+            epochs: args.epochs.clone(),
+        },
         runs: args.runs,
         time_budget: args.time_budget,
         subjects: args.subjects.clone(),

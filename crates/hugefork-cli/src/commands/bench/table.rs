@@ -119,7 +119,7 @@ fn work(comparison: &Comparison) -> String {
 const TICKS: f64 = 0.010;
 
 /// Parameters that tell works of one case apart. Their figures do not belong in one table.
-const WORKS: [&str; 4] = ["size", "use", "victim", "density"];
+const WORKS: [&str; 6] = ["size", "use", "victim", "density", "pattern", "epoch"];
 
 /// The figures of one case, in a table for each work.
 fn details(case: &dyn Case, report: &Report) -> String {

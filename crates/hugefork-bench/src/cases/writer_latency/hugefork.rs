@@ -1,0 +1,127 @@
+//! hugefork: a region, and a snapshot of it.
+//!
+//! What it copies is what its own counter says, plus the pages that the kernel copies for it. The latter are the
+//! writer's minor faults, less one for each block that hugefork copied, which maps the copy; but not more than the
+//! pages that were written, and none if every block that was written was copied.
+
+use std::time::Duration;
+
+use hugefork::{CopyGrain, Pool, Snapshot};
+use hugefork_kernels::Kernel;
+
+use super::memory;
+use super::rival::{Ground, Rival};
+use super::words::{BIAS, Words, reader};
+use crate::clock::CpuTime;
+use crate::engine::{self, Populated};
+use crate::error::BenchError;
+use crate::job::EngineChoice;
+use crate::subject::Stock;
+use crate::work;
+
+pub(super) struct Hugefork {
+    choice: EngineChoice,
+    held: Option<Populated>,
+    /// Where the counters stood before the last snapshot.
+    earlier: Counted,
+}
+
+/// What the region counts.
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    paused: Duration,
+    blocks: usize,
+    bytes: usize,
+}
+
+impl Hugefork {
+    pub(super) fn new(choice: EngineChoice) -> Hugefork {
+        Hugefork { choice, held: None, earlier: Counted::default() }
+    }
+
+    fn held(&self) -> &Populated {
+        self.held.as_ref().expect("populated before used")
+    }
+
+    fn counted(&self) -> Counted {
+        let faults = self.held().region.stats().faults;
+        Counted { paused: faults.paused, blocks: faults.blocks_copied as usize, bytes: faults.bytes_copied as usize }
+    }
+
+    /// Bytes of the pages that the kernel has copied, where hugefork has copied so many blocks.
+    pub(super) fn pages_copied(&self, blocks: usize, words: &Words, minor_faults: usize) -> usize {
+        if self.choice.grain == CopyGrain::Block || blocks >= words.distinct(self.choice.block_size.bytes()) {
+            return 0;
+        }
+        minor_faults.saturating_sub(blocks).min(words.distinct(4096)) * 4096
+    }
+}
+
+impl Rival for Hugefork {
+    type Held = Snapshot;
+
+    fn populate(&mut self, ground: &Ground) -> Result<(), BenchError> {
+        let (choice, size) = (self.choice, ground.size);
+        // Room for the area, and for a copy of each of its blocks.
+        let new = |pool: Pool| Populated::new(pool, choice.grain, size, BIAS);
+        if choice.stock == Stock::Unused {
+            // The old pool's memory is freed before the new pool gets any.
+            self.held = None;
+            self.held = Some(new(engine::new_pool(choice, 2 * size)?)?);
+            return Ok(());
+        }
+        match &self.held {
+            // SAFETY: our own region; the last snapshot is gone, so these writes find room.
+            Some(held) => unsafe { work::write_words(held.region.as_mut_ptr().cast(), size / 8, BIAS) },
+            None => self.held = Some(new(engine::warm_pool(choice, 2 * size)?)?),
+        }
+        Ok(())
+    }
+
+    fn start(&self) -> *mut u8 {
+        self.held().region.as_mut_ptr()
+    }
+
+    fn ready(&mut self) -> Result<(), BenchError> {
+        self.earlier = self.counted();
+        Ok(())
+    }
+
+    fn take(&mut self, _: &Words) -> Result<Snapshot, BenchError> {
+        Ok(self.held().region.snapshot()?)
+    }
+
+    fn pause(&self, _: f64) -> f64 {
+        (self.counted().paused - self.earlier.paused).as_secs_f64() * 1e3
+    }
+
+    fn copied(&self, _: &Snapshot, words: &Words, minor_faults: usize) -> Option<usize> {
+        let now = self.counted();
+        let blocks = now.blocks - self.earlier.blocks;
+        Some(now.bytes - self.earlier.bytes + self.pages_copied(blocks, words, minor_faults))
+    }
+
+    /// The blocks in use, whether their memory was there before or not, and private pages.
+    fn memory(&self, _: Option<&Snapshot>) -> Option<usize> {
+        let stats = self.held().pool.stats();
+        let blocks = (stats.blocks - stats.blocks_free) * self.choice.block_size.bytes();
+        memory::Held::by_this().map(|held| held.anonymous + blocks)
+    }
+
+    fn let_go(&mut self, snapshot: Snapshot, words: &Words) -> Result<CpuTime, BenchError> {
+        // SAFETY: the snapshot is as long as the region.
+        words.check_kept(unsafe { reader(snapshot.map()?.as_ptr()) })?;
+        Ok(CpuTime::default())
+    }
+
+    fn release(&mut self) {
+        self.held = None;
+    }
+
+    /// A pool that may stay is used again, as a program does.
+    fn end_sample(&mut self) {}
+
+    fn pool(&self) -> Option<(&Pool, Option<Kernel>)> {
+        self.held.as_ref().map(|held| (&held.pool, Some(held.pool.copy_kernel())))
+    }
+}

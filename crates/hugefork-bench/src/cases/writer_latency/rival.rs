@@ -1,0 +1,170 @@
+//! What a way to take snapshots must do to be measured, and how it is: epoch by epoch, of which the last counts.
+
+use hugefork::Pool;
+use hugefork_kernels::Kernel;
+
+use super::memory;
+use super::words::Words;
+use super::writer;
+use crate::clock::CpuTime;
+use crate::curve::Curve;
+use crate::error::BenchError;
+use crate::metric::{Measure, Metric};
+use crate::random::Random;
+use crate::sample::Work;
+use crate::writes::Writes;
+
+/// Bytes copied for each byte that was changed.
+pub(super) const AMPLIFICATION: Metric = Metric::new("amplification", "ratio");
+
+/// Memory beyond the area itself, when all was written.
+const EXTRA: Metric = Metric::new("extra", "MiB");
+
+/// Where samples are taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ground {
+    /// Bytes of the area.
+    pub(super) size: usize,
+    /// The CPU that writes.
+    pub(super) cpu: usize,
+    /// Another one, if there is one.
+    pub(super) other_cpu: usize,
+}
+
+/// A way to take snapshots of an area that is written to afterwards.
+pub(super) trait Rival {
+    /// A snapshot.
+    type Held;
+
+    /// Makes the area, or writes it again, so that it holds what [`Words`] expects. Not timed.
+    fn populate(&mut self, ground: &Ground) -> Result<(), BenchError>;
+
+    /// Warms the memory that copies go to. Not timed.
+    fn warm(&self, _: &Ground) -> Result<(), BenchError> {
+        Ok(())
+    }
+
+    /// The first byte of the area.
+    fn start(&self) -> *mut u8;
+
+    /// What a program does once, long before it takes a snapshot. Not timed.
+    fn ready(&mut self) -> Result<(), BenchError> {
+        Ok(())
+    }
+
+    /// Takes a snapshot.
+    fn take(&mut self, words: &Words) -> Result<Self::Held, BenchError>;
+
+    /// Milliseconds for which the last [`take`](Rival::take), which took `call`, kept writers waiting.
+    fn pause(&self, call: f64) -> f64 {
+        call
+    }
+
+    /// Bytes copied for a snapshot, where the writer took so many minor faults; none if nobody can say.
+    fn copied(&self, held: &Self::Held, words: &Words, minor_faults: usize) -> Option<usize>;
+
+    /// Bytes held now, with a snapshot or without; none if nobody can say.
+    fn memory(&self, _: Option<&Self::Held>) -> Option<usize> {
+        memory::Held::by_this().map(|held| held.alone())
+    }
+
+    /// Checks what a snapshot holds, and lets go of it. Gives the time that other threads of this process have spent on
+    /// it.
+    fn let_go(&mut self, held: Self::Held, words: &Words) -> Result<CpuTime, BenchError>;
+
+    /// Gives the memory back.
+    fn release(&mut self);
+
+    /// Gives back what the next sample must have new.
+    fn end_sample(&mut self) {
+        self.release();
+    }
+
+    /// As [`Work::pool`].
+    fn pool(&self) -> Option<(&Pool, Option<Kernel>)> {
+        None
+    }
+
+    /// What a reader must know of its figures.
+    fn caveat(&self) -> Option<String> {
+        None
+    }
+}
+
+/// A rival at work.
+pub(super) struct Measured<R> {
+    rival: R,
+    ground: Ground,
+    writes: Writes,
+    words: Option<Words>,
+    /// Bytes held before anything was shared.
+    alone: Option<usize>,
+    curves: Vec<Curve>,
+    caveat: Option<String>,
+}
+
+impl<R: Rival> Measured<R> {
+    pub(super) fn new(rival: R, ground: Ground, writes: Writes) -> Measured<R> {
+        Measured { rival, ground, writes, words: None, alone: None, curves: Vec::new(), caveat: None }
+    }
+
+    /// Takes a snapshot and writes, once. Gives what was measured.
+    fn epoch(&mut self, words: &mut Words) -> Result<Vec<Measure>, BenchError> {
+        let rival = &mut self.rival;
+        rival.ready()?;
+        let start = rival.start();
+        // SAFETY: the rival's own area of `size` bytes, for which `words` were made; it has memory for copies.
+        let (held, written) = unsafe { writer::run(self.ground.cpu, start, words, |words| rival.take(words)) }?;
+        let pause = rival.pause(written.call);
+        let extra = rival.memory(Some(&held)).zip(self.alone).map(|(now, alone)| now as f64 - alone as f64);
+        let copied = rival.copied(&held, words, written.minor_faults);
+        let beside = rival.let_go(held, words)?;
+        let (mut measures, curves) = written.told(pause, beside, words);
+        let changed = (words.distinct(8) * 8) as f64;
+        measures.extend(copied.map(|copied| Measure::new(AMPLIFICATION, copied as f64 / changed)));
+        measures.extend(extra.map(|bytes| Measure::new(EXTRA, bytes.max(0.0) / f64::from(1 << 20))));
+        self.curves = curves;
+        Ok(measures)
+    }
+}
+
+impl<R: Rival> Work for Measured<R> {
+    fn prepare(&mut self) -> Result<(), BenchError> {
+        self.words = Some(Words::new(self.ground.size, self.writes)?);
+        self.rival.populate(&self.ground)?;
+        self.caveat = self.rival.caveat();
+        // Before memory is warmed: to read this goes over page tables and the kernel's notes on pages, and warming goes
+        // over everything else again.
+        self.alone = self.rival.memory(None);
+        self.rival.warm(&self.ground)
+    }
+
+    fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
+        let mut words = self.words.take().expect("prepared before sampled");
+        words.begin(targets);
+        let mut measures = Vec::new();
+        for epoch in 1..=self.writes.epoch.number() {
+            words.draw(epoch, targets);
+            measures = self.epoch(&mut words)?;
+        }
+        self.rival.end_sample();
+        Ok(measures)
+    }
+
+    fn curves(&mut self) -> Vec<Curve> {
+        std::mem::take(&mut self.curves)
+    }
+
+    fn release(&mut self) {
+        self.words = None;
+        self.rival.release();
+    }
+
+    fn pool(&self) -> Option<(&Pool, Option<Kernel>)> {
+        self.rival.pool()
+    }
+
+    fn caveat(&self) -> Option<String> {
+        self.pool().and_then(|(pool, _)| crate::engine::caveat(pool)).or_else(|| self.caveat.clone())
+    }
+}
