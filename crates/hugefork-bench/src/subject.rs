@@ -143,10 +143,10 @@ impl Subject {
         }
     }
 
-    /// The pages that a kernel subject stands on; none for the others.
+    /// The pages of anonymous memory that a subject stands on; none for the others.
     pub fn pages(&self) -> Option<PageKind> {
         match self {
-            Subject::KernelThp | Subject::ForkThp => Some(PageKind::Thp),
+            Subject::KernelThp | Subject::ForkThp | Subject::Limit => Some(PageKind::Thp),
             Subject::KernelHugetlb | Subject::ForkHugetlb => Some(PageKind::Hugetlb),
             Subject::Kernel4k | Subject::Fork4k => Some(PageKind::Base),
             _ => None,

@@ -16,6 +16,9 @@ pub(crate) struct Known {
     pub(crate) aside: &'static [(&'static str, &'static str)],
 }
 
+/// A subject of several cases.
+const LIMIT: (&str, &str) = ("limit", "has nothing to clear, copy or map: the best that is possible");
+
 /// In the order in which readers ask for them.
 const KNOWN: [Known; 10] = [
     Known {
@@ -41,7 +44,7 @@ const KNOWN: [Known; 10] = [
         description: "Each task writes every word of its own fork of one populated area, in order.",
         leads: &["throughput"],
         explains: &["overhead", "zeroing", "faults_per_gib"],
-        aside: &[],
+        aside: &[LIMIT],
     },
     Known {
         name: "anon-cow-rand",
@@ -57,7 +60,7 @@ const KNOWN: [Known; 10] = [
         description: "First write at a random offset of each stretch of memory, and the use of what lies around it.",
         leads: &["latency"],
         explains: &["fault", "overhead", "zeroing"],
-        aside: &[("kernel-4k", "makes 64 KiB of each stretch present, not all of it")],
+        aside: &[("kernel-4k", "makes 64 KiB of each stretch present, not all of it"), LIMIT],
     },
     Known {
         name: "anon-w-seq",
@@ -65,7 +68,7 @@ const KNOWN: [Known; 10] = [
         description: "Each task writes every word of its own new memory, in order.",
         leads: &["throughput"],
         explains: &["create", "overhead", "zeroing", "faults_per_gib"],
-        aside: &[],
+        aside: &[LIMIT],
     },
     Known {
         name: "anon-w-rand",
@@ -89,7 +92,7 @@ const KNOWN: [Known; 10] = [
         description: "One block is cleared around a random target, which is then used.",
         leads: &["total"],
         explains: &["op", "use"],
-        aside: &[],
+        aside: &[LIMIT],
     },
     Known {
         name: "copy",
@@ -97,7 +100,7 @@ const KNOWN: [Known; 10] = [
         description: "One block is copied around a random target, which is then used.",
         leads: &["total"],
         explains: &["op", "use"],
-        aside: &[],
+        aside: &[LIMIT],
     },
 ];
 

@@ -5,6 +5,8 @@
 //! `Region::fork()` and a thread. The parent area stays, so that every block must be copied and none can be reused.
 //! After every sample it is checked that the parent has not changed.
 //!
+//! `limit` writes areas that are there already, and no forks (`limit.rs`).
+//!
 //! [`overhead`](Metric::OVERHEAD) of hugefork is measured after the write phase, on one more fork: first writes at
 //! random offsets of blocks, beside the pool's own copies of blocks.
 
@@ -12,6 +14,7 @@ use hugefork::{Pool, Region};
 use hugefork_kernels::{Kernel, Target};
 
 use super::anon_w_seq::{measures, params};
+use super::limit::{self, Limit};
 use super::overhead;
 use crate::case::Case;
 use crate::clock;
@@ -49,7 +52,7 @@ impl Case for AnonCowSeq {
     }
 
     fn subjects(&self, _: Scope) -> Vec<Subject> {
-        vec![Subject::Hugefork, Subject::ForkThp, Subject::ForkHugetlb, Subject::Fork4k]
+        vec![Subject::Hugefork, Subject::ForkThp, Subject::ForkHugetlb, Subject::Fork4k, Subject::Limit]
     }
 
     fn usual_size(&self, scope: Scope) -> usize {
@@ -72,6 +75,7 @@ impl Case for AnonCowSeq {
         let cpus = &host.cpu_numbers;
         sample::entries(subjects, &params(job), |planned| match planned.engine {
             Some(choice) => Box::new(Hugefork { job: job.clone(), choice, cpus: cpus.clone(), held: None }),
+            None if planned.subject == Subject::Limit => Box::new(Limit::new(job, cpus)),
             None => Box::new(Processes { job: job.clone(), kind: planned.pages(), cpus: cpus.clone(), original: None }),
         })
     }
@@ -82,6 +86,10 @@ impl Case for AnonCowSeq {
 
     fn forks(&self) -> bool {
         true
+    }
+
+    fn aside(&self, subject: &Subject) -> Option<&'static str> {
+        (*subject == Subject::Limit).then_some(limit::ASIDE)
     }
 }
 

@@ -14,11 +14,14 @@
 //! begins at once, with the zeroing thread beside its tasks. `zeroing` is the time that the thread spent on one pass,
 //! during or after it.
 //!
+//! `limit` writes areas that are there already (`limit.rs`).
+//!
 //! `faults_per_gib` counts hugefork's faults: 512 if each maps one block of 2 MiB, and fewer if a fault maps several.
 
 use hugefork::{Pool, Region};
 use hugefork_kernels::Kernel;
 
+use super::limit::{self, Limit};
 use crate::case::Case;
 use crate::clock;
 use crate::engine;
@@ -56,7 +59,7 @@ impl Case for AnonWSeq {
             Scope::Quick => {}
             Scope::Full | Scope::Sweep => subjects.push(Subject::HugeforkRefilling),
         }
-        subjects.extend([Subject::KernelThp, Subject::KernelHugetlb, Subject::Kernel4k]);
+        subjects.extend([Subject::KernelThp, Subject::KernelHugetlb, Subject::Kernel4k, Subject::Limit]);
         subjects
     }
 
@@ -79,12 +82,17 @@ impl Case for AnonWSeq {
         let cpus = &host.cpu_numbers;
         sample::entries(subjects, &params(job), |planned| match planned.engine {
             Some(choice) => Box::new(Hugefork { job: job.clone(), choice, cpus: cpus.clone(), pool: None }),
+            None if planned.subject == Subject::Limit => Box::new(Limit::new(job, cpus)),
             None => Box::new(Processes { job: job.clone(), kind: planned.pages(), cpus: cpus.clone() }),
         })
     }
 
     fn has_tasks(&self) -> bool {
         true
+    }
+
+    fn aside(&self, subject: &Subject) -> Option<&'static str> {
+        (*subject == Subject::Limit).then_some(limit::ASIDE)
     }
 }
 

@@ -4,6 +4,7 @@ pub mod anon_cow_seq;
 pub mod anon_w_seq;
 pub mod clear_copy;
 pub mod lazy_free;
+mod limit;
 mod overhead;
 pub mod snapshot;
 pub mod writer_latency;

@@ -16,6 +16,8 @@
 //! memory when they are first written to or, from the pool's thread, shortly before. It does more than the others,
 //! which have their memory already.
 //!
+//! `limit` does the same in huge pages that are there already, zeroed and writable: it takes no fault.
+//!
 //! [`overhead`](Metric::OVERHEAD) of hugefork comes from a second pass over another new region, beside the pool's own
 //! clears of blocks.
 //!
@@ -27,7 +29,7 @@ use hugefork::{Pool, Region};
 use hugefork_kernels::{Kernel, Target};
 use statrs::statistics::{Data, OrderStatistics};
 
-use super::overhead;
+use super::{limit, overhead};
 use crate::affinity::Pinned;
 use crate::case::Case;
 use crate::clock::{self, CpuTime};
@@ -71,6 +73,7 @@ impl Case for ZeroFault {
             Subject::KernelThp,
             Subject::KernelHugetlb,
             Subject::Kernel4k,
+            Subject::Limit,
         ]
     }
 
@@ -101,7 +104,10 @@ impl Case for ZeroFault {
         ]);
         sample::entries(subjects, &params, |planned| match planned.engine {
             Some(choice) => Box::new(Hugefork { job: job.clone(), choice, cpu, held: None }),
-            None => Box::new(KernelFaults { job: job.clone(), kind: planned.pages(), cpu, fresh: None }),
+            None => {
+                let present = if planned.subject == Subject::Limit { Present::All } else { Present::Nothing };
+                Box::new(KernelFaults { job: job.clone(), kind: planned.pages(), present, cpu, fresh: None })
+            }
         })
     }
 
@@ -110,7 +116,11 @@ impl Case for ZeroFault {
     }
 
     fn aside(&self, subject: &Subject) -> Option<&'static str> {
-        (*subject == Subject::Kernel4k).then_some("makes 64 KiB of each stretch present, not all of it")
+        match subject {
+            Subject::Kernel4k => Some("makes 64 KiB of each stretch present, not all of it"),
+            Subject::Limit => Some(limit::ASIDE),
+            _ => None,
+        }
     }
 }
 
@@ -150,9 +160,17 @@ unsafe fn pass(area: *mut u8, len: usize, stride: usize, targets: &mut Random) -
     Ok(Measure::sample([(LATENCY, latency), (FAULT, fault)], used))
 }
 
+/// What of a mapping is there before it is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Present {
+    Nothing,
+    All,
+}
+
 struct KernelFaults {
     job: Job,
     kind: PageKind,
+    present: Present,
     cpu: usize,
     fresh: Option<KernelMemory>,
 }
@@ -163,7 +181,11 @@ impl Work for KernelFaults {
         warm(self.kind, self.job.size, 1, &[self.cpu])?;
         // A new mapping every time: `MADV_DONTNEED` of the old one would keep its page tables, and hugefork's new
         // region has none either.
-        self.fresh = Some(KernelMemory::map(self.kind, self.job.size, Reserve::Yes)?);
+        let fresh = KernelMemory::map(self.kind, self.job.size, Reserve::Yes)?;
+        if self.present == Present::All {
+            fresh.touch()?;
+        }
+        self.fresh = Some(fresh);
         Ok(())
     }
 

@@ -38,6 +38,7 @@ Subjects:
   uffd-wp-4k, uffd-wp-2m                     userfaultfd(2), and a thread that copies at each fault
   memfd-private                              a memfd that is mapped privately at the snapshot
   memset, memcpy                             those of the C library
+  limit                                      nothing to clear, copy or map: the best that is possible
   For clear and copy also any kernel, such as target-last/rep or hybrid/avx512-nt+rep@256KiB.
   target-last/reversed clears as Linux does, but each 4 KiB from its end to its beginning.
 

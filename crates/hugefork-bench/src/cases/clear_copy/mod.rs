@@ -8,6 +8,8 @@
 //! operation, fence, clock, the use, fence, clock. `op` is the first interval, `use` the second, `total` both. A fence
 //! and a clock are in every figure: 0.1 us, which matters only for blocks of 4 KiB.
 //!
+//! `limit` leaves the block as it is, and uses it.
+//!
 //! When `clear` is named, it also measures `victim_slowdown`, as an entry of its own: the subject clears block after
 //! block, with no use between them, while a victim walks through its cache on another CPU.
 
@@ -30,6 +32,7 @@ use self::disturb::Disturb;
 pub use self::disturb::VICTIM_SLOWDOWN;
 use self::tool::{Operation, Tool, Use};
 use self::victim::{Victim, VictimPlan};
+use super::limit;
 use crate::affinity::Pinned;
 use crate::case::Case;
 use crate::clock::{self, CpuTime};
@@ -71,7 +74,7 @@ impl Case for ClearCopy {
         TOTAL
     }
 
-    /// The quick scope has hugefork's choice, libc, what Linux up to 6.19 does, and one `rep` over the whole block. The
+    /// The quick scope has hugefork's choice, libc, the limit, what Linux up to 6.19 does, and one `rep` over the whole block. The
     /// full scope has every kernel of the machine. The sweep has each of those with every window, and Linux's order
     /// byte-reversed.
     fn subjects(&self, scope: Scope) -> Vec<Subject> {
@@ -79,7 +82,7 @@ impl Case for ClearCopy {
             Operation::Clear => Subject::Memset,
             Operation::Copy => Subject::Memcpy,
         };
-        let mut subjects = vec![Subject::Hugefork, libc];
+        let mut subjects = vec![Subject::Hugefork, libc, Subject::Limit];
         let kernels: Vec<Kernel> = match scope {
             Scope::Quick => vec![linux_order(), one_call()],
             Scope::Full => every_kernel().collect(),
@@ -120,7 +123,9 @@ impl Case for ClearCopy {
         }
         if self.0 == Operation::Clear && job.scope != Scope::Quick {
             let (found, victim) = (victim::plan(host), Rc::default());
-            entries.extend(subjects.iter().map(|planned| maker.disturbing(planned, &found, &victim)));
+            // Who does nothing disturbs nobody.
+            let busy = subjects.iter().filter(|planned| planned.subject != Subject::Limit);
+            entries.extend(busy.map(|planned| maker.disturbing(planned, &found, &victim)));
         }
         entries
     }
@@ -159,6 +164,10 @@ impl Case for ClearCopy {
 
     fn works_differ_by_block(&self) -> bool {
         true
+    }
+
+    fn aside(&self, subject: &Subject) -> Option<&'static str> {
+        (*subject == Subject::Limit).then_some(limit::ASIDE)
     }
 }
 

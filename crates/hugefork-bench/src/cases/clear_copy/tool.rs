@@ -1,4 +1,4 @@
-//! What is done to a block, what does it, and how the block is used afterwards.
+//! What is done to a block, what does it, and how the block is used afterwards. `limit` does nothing.
 
 use hugefork_kernels::{Kernel, Order, Target};
 
@@ -43,12 +43,13 @@ impl Use {
     }
 }
 
-/// A kernel of hugefork, the kernel that is reversed, or libc.
+/// A kernel of hugefork, the kernel that is reversed, libc, or nothing at all.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tool {
     Kernel(Kernel),
     Reversed(Reversed),
     Libc,
+    Nothing,
 }
 
 impl Tool {
@@ -68,6 +69,7 @@ impl Tool {
                     Operation::Copy => kernels.copy(block, used),
                 })
             }
+            Subject::Limit => Tool::Nothing,
             _ => Tool::Libc,
         })
     }
@@ -88,11 +90,11 @@ impl Tool {
                 params.insert("kernel".to_owned(), Param::text(reversed.stores));
                 params.insert("order".to_owned(), Param::text("target-last"));
             }
-            Tool::Libc => {}
+            Tool::Libc | Tool::Nothing => {}
         }
     }
 
-    /// Clears `to`, or copies `from` to it.
+    /// Clears `to`, or copies `from` to it, or leaves it alone.
     ///
     /// # Safety
     /// `to` and, for a copy, `from` are blocks of `len` bytes, aligned to 4096, that do not overlap and that nobody
@@ -105,6 +107,7 @@ impl Tool {
                 (Tool::Kernel(kernel), None) => kernel.clear(to, len, Target::At(target)),
                 (Tool::Kernel(kernel), Some(from)) => kernel.copy(to, from, len, Target::At(target)),
                 (Tool::Reversed(reversed), _) => reversed.clear(to, len, target),
+                (Tool::Nothing, _) => {}
                 // They are called through libc and not as `ptr::write_bytes`, so that they are the functions of these
                 // names and not what the compiler would put in their place.
                 (Tool::Libc, None) => drop(libc::memset(to.cast(), 0, len)),
