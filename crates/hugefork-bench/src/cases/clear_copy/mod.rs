@@ -74,9 +74,9 @@ impl Case for ClearCopy {
         TOTAL
     }
 
-    /// The quick scope has hugefork's choice, libc, the limit, what Linux up to 6.19 does, and one `rep` over the whole block. The
-    /// full scope has every kernel of the machine. The sweep has each of those with every window, and Linux's order
-    /// byte-reversed.
+    /// The quick scope has hugefork's choice, libc, the limit, what Linux up to 6.19 does, and one `rep` over the whole
+    /// block. The full scope has every kernel of the machine. The sweep has each of those with every window, and
+    /// Linux's order byte-reversed.
     fn subjects(&self, scope: Scope) -> Vec<Subject> {
         let libc = match self.0 {
             Operation::Clear => Subject::Memset,

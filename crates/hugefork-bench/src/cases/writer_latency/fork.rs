@@ -59,7 +59,7 @@ impl Rival for Fork {
         self.area().as_ptr()
     }
 
-    fn ready(&mut self) -> Result<(), BenchError> {
+    fn ready(&mut self, _: &Ground) -> Result<(), BenchError> {
         self.area().inherit(Inherit::Yes)
     }
 

@@ -82,7 +82,7 @@ impl Rival for Hugefork {
         self.held().region.as_mut_ptr()
     }
 
-    fn ready(&mut self) -> Result<(), BenchError> {
+    fn ready(&mut self, _: &Ground) -> Result<(), BenchError> {
         self.earlier = self.counted();
         Ok(())
     }

@@ -3,7 +3,8 @@
 //! through another mapping.
 //!
 //! Before a second snapshot the file must have what the program wrote, so its private pages are copied back. That is in
-//! the call that takes the snapshot, but not in its pause.
+//! the call that takes the snapshot, but not in its pause: `all` has it. A program with other writers must stop them
+//! meanwhile, so that `taken` flatters this subject from the second snapshot on.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -189,7 +190,7 @@ mod tests {
     #[test]
     fn written_pages_are_private_until_they_are_put_back() {
         let mut rival = MemfdPrivate::default();
-        rival.populate(&Ground { size: 2 * HUGE_PAGE, cpu: 0, other_cpu: 0 }).unwrap();
+        rival.populate(&Ground { size: 2 * HUGE_PAGE, cpu: crate::affinity::allowed_cpus()[0] }).unwrap();
         assert_eq!(private_pages(&rival.held().live).unwrap(), Vec::<usize>::new());
         let words = Words::new(HUGE_PAGE, crate::writes::Writes::first(crate::writes::Density::SPARSE)).unwrap();
         rival.take(&words).unwrap();

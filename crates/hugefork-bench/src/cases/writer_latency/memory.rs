@@ -1,5 +1,5 @@
-//! What processes hold of memory that a snapshot may cost: anonymous memory and hugetlb pages, as the kernel shares them
-//! out in `/proc/PID/smaps_rollup`. A page that a parent and its child share counts once for both together.
+//! What processes hold of memory that a snapshot may cost: anonymous memory and hugetlb pages, as the kernel shares
+//! them out in `/proc/PID/smaps_rollup`. A page that a parent and its child share counts once for both together.
 
 use std::fs;
 

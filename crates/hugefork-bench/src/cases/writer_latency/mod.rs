@@ -12,7 +12,7 @@
 //!
 //! | metric | |
 //! |---|---|
-//! | `pause` | what the snapshot keeps writers waiting: the call of `fork(2)`, `memcpy` and the like. hugefork says how much of its call that is |
+//! | `pause` | how long the snapshot keeps writers waiting. Of its call, hugefork says how much that is |
 //! | `call` | the whole call |
 //! | `total` | all writes together |
 //! | `taken` | `pause` and `total`: what the snapshot takes from the program. Subjects are compared by it |
@@ -20,6 +20,8 @@
 //! | `p50` … `p99.9`, `max` | nearest ranks of the time of a write |
 //! | `amplification` | bytes copied over bytes dirtied, which are those of the distinct words |
 //! | `extra` | memory held beyond the area itself when all was written |
+//!
+//! A pause is the whole call of `fork(2)`, `memcpy` and `userfaultfd(2)`, and the new mapping of `memfd-private`.
 //!
 //! The time of a write is that between two fenced readings of the clock: one write and one reading, which takes 0.05
 //! us. There are also two curves: `latency` by percentile, and `cost` by time around the snapshot. For the latter, some
@@ -138,9 +140,7 @@ impl Case for WriterLatency {
             ("epoch", Param::Number(writes.epoch.number() as u64)),
             ("writes", Param::Number(writes.density.writes(job.size) as u64)),
         ]);
-        let cpu = host.cpu_numbers[0];
-        let other_cpu = host.cpu_numbers.get(1).copied().unwrap_or(cpu);
-        let ground = Ground { size: job.size, cpu, other_cpu };
+        let ground = Ground { size: job.size, cpu: host.cpu_numbers[0] };
         sample::entries(subjects, &params, |planned| work(planned, ground, writes))
     }
 
@@ -168,7 +168,7 @@ impl Case for WriterLatency {
 }
 
 fn work(planned: &SubjectPlan, ground: Ground, writes: Writes) -> Box<dyn Work> {
-    let page = |grain, kind| Box::new(Measured::new(UffdWp::new(grain, kind, ground.other_cpu), ground, writes));
+    let page = |grain, kind| Box::new(Measured::new(UffdWp::new(grain, kind), ground, writes));
     match (planned.engine, &planned.subject) {
         (Some(choice), _) => Box::new(Measured::new(Hugefork::new(choice), ground, writes)),
         (None, Subject::Memcpy) => Box::new(Measured::new(Memcpy::default(), ground, writes)),

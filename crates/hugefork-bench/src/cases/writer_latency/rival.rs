@@ -27,8 +27,6 @@ pub(super) struct Ground {
     pub(super) size: usize,
     /// The CPU that writes.
     pub(super) cpu: usize,
-    /// Another one, if there is one.
-    pub(super) other_cpu: usize,
 }
 
 /// A way to take snapshots of an area that is written to afterwards.
@@ -48,7 +46,7 @@ pub(super) trait Rival {
     fn start(&self) -> *mut u8;
 
     /// What a program does once, long before it takes a snapshot. Not timed.
-    fn ready(&mut self) -> Result<(), BenchError> {
+    fn ready(&mut self, _: &Ground) -> Result<(), BenchError> {
         Ok(())
     }
 
@@ -111,7 +109,7 @@ impl<R: Rival> Measured<R> {
     /// Takes a snapshot and writes, once. Gives what was measured.
     fn epoch(&mut self, words: &mut Words) -> Result<Vec<Measure>, BenchError> {
         let rival = &mut self.rival;
-        rival.ready()?;
+        rival.ready(&self.ground)?;
         let start = rival.start();
         // SAFETY: the rival's own area of `size` bytes, for which `words` were made; it has memory for copies.
         let (held, written) = unsafe { writer::run(self.ground.cpu, start, words, |words| rival.take(words)) }?;

@@ -24,8 +24,7 @@ fn planned(subject: Subject) -> SubjectPlan {
 }
 
 fn ground() -> Ground {
-    let cpus = crate::affinity::allowed_cpus();
-    Ground { size: SIZE, cpu: cpus[0], other_cpu: *cpus.last().unwrap() }
+    Ground { size: SIZE, cpu: crate::affinity::allowed_cpus()[0] }
 }
 
 /// The words that a sample of this seed writes in its last epoch.

@@ -88,7 +88,7 @@ impl Userfault {
     pub(super) fn of(start: *mut u8, len: usize) -> Result<Userfault, BenchError> {
         let refused = |what: &str, error: io::Error| {
             BenchError::CannotRun(format!(
-                "{what}: {error}; write-protection by userfaultfd needs Linux 5.11, and a container that allows the call"
+                "{what}: {error}; userfaultfd for user-mode writes needs Linux 5.11, and a container that allows it"
             ))
         };
         let flags = UserfaultfdFlags::CLOEXEC
