@@ -218,7 +218,7 @@ fn ctrl_c_replaces_earlier_results_by_figures_or_not_at_all() {
 #[test]
 fn ctrl_c_does_not_wait_for_a_sample() {
     let (mut command, mut terminal) = endless_bench("anon-cow-seq --subjects fork-4k --size 8MiB --tasks 1");
-    let bench = command.spawn().unwrap();
+    let mut bench = command.spawn().unwrap();
     drop(command);
     terminal.until("fork-4k");
     let children = format!("/proc/{0}/task/{0}/children", bench.id());
@@ -227,14 +227,23 @@ fn ctrl_c_does_not_wait_for_a_sample() {
         assert_eq!(interrupted(bench).1, Some(130));
         return;
     }
+    let mut child = String::new();
+    let send = |signal: &str, process: &str| {
+        Command::new("kill").args([signal, process]).stderr(Stdio::null()).status().unwrap().success()
+    };
     // Once a child is stopped, which takes a moment, its parent waits for it.
     until("a child that stands still", || {
-        let child = fs::read_to_string(&children).unwrap();
-        let Some(child) = child.split_whitespace().next() else { return false };
-        let stopped = Command::new("kill").args(["-STOP", child]).stderr(Stdio::null()).status().unwrap().success();
-        stopped && state_of(child) == Some('T')
+        let list = fs::read_to_string(&children).unwrap();
+        child = list.split_whitespace().next().unwrap_or_default().to_owned();
+        !child.is_empty() && send("-STOP", &child) && state_of(&child) == Some('T')
     });
-    let (text, status) = interrupted(bench);
+    assert!(send("-INT", &bench.id().to_string()));
+    // No more is printed than a pipe holds.
+    let status = bench.wait().unwrap().code();
+    // A child that was stopped before it could ask to die with its parent would hold the pipe for good.
+    send("-KILL", &child);
+    let mut text = String::new();
+    bench.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(status, Some(130));
     assert!(text.contains("note: stopped before "), "{text}");
     assert!(!terminal.rest().contains("error"));
