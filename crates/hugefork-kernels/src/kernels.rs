@@ -8,6 +8,8 @@
 //! The set is made from defaults, by [`calibrate`](crate::calibrate()) or from names. To ask it takes two comparisons
 //! and a copy, so a signal handler may.
 
+use core::slice;
+
 use crate::{
     error::KernelError,
     kernel::{Kernel, WindowSize},
@@ -45,11 +47,16 @@ pub struct Kernels {
     copy: Choice,
 }
 
+/// So many kernels at most come into question for whole use.
+const MOST: usize = 3;
+
 /// The kernels of one work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) near: Kernel,
-    pub(crate) whole: Kernel,
+    /// The first is the best as far as is known. All are different, up to `candidates`.
+    whole: [Kernel; MOST],
+    candidates: usize,
     /// Below `nt_from`.
     pub(crate) small: Kernel,
     /// Above [`GIGANTIC`].
@@ -59,13 +66,27 @@ pub(crate) struct Choice {
 
 impl Choice {
     /// These two, and the kernels for small and for gigantic blocks that go with them. A block above [`GIGANTIC`] is
-    /// written with the far primitive that is best below.
+    /// written with the far primitive that is best below, and so may be one for whole use.
     pub(crate) fn new(near: Kernel, whole: Kernel, nt_from: usize) -> Choice {
-        Choice { near, whole, small: Kernel::cached(), gigantic: near.straight(near.far()), nt_from }
+        let (cached, past) = (Kernel::cached(), near.straight(near.far()));
+        let mut choice = Choice { small: cached, gigantic: past, nt_from, ..Choice::only(near) };
+        choice.whole = [whole; MOST];
+        choice.add(past);
+        choice.add(cached);
+        choice
     }
 
     fn only(kernel: Kernel) -> Choice {
-        Choice { near: kernel, whole: kernel, small: kernel, gigantic: kernel, nt_from: 0 }
+        let whole = [kernel; MOST];
+        Choice { near: kernel, whole, candidates: 1, small: kernel, gigantic: kernel, nt_from: 0 }
+    }
+
+    /// Adds a candidate for whole use, unless it is one.
+    fn add(&mut self, kernel: Kernel) {
+        if !self.whole.contains(&kernel) {
+            self.whole[self.candidates] = kernel;
+            self.candidates += 1;
+        }
     }
 
     fn pick(&self, len: usize, used: Use) -> Kernel {
@@ -73,13 +94,21 @@ impl Choice {
             _ if len > GIGANTIC => self.gigantic,
             _ if len < self.nt_from => self.small,
             Use::Near => self.near,
-            Use::Whole => self.whole,
+            Use::Whole => self.whole[0],
+        }
+    }
+
+    fn candidates(&self, len: usize) -> &[Kernel] {
+        match len {
+            _ if len > GIGANTIC => slice::from_ref(&self.gigantic),
+            _ if len < self.nt_from => slice::from_ref(&self.small),
+            _ => &self.whole[..self.candidates],
         }
     }
 
     fn map(self, f: impl Fn(Kernel) -> Kernel) -> Choice {
-        let Choice { near, whole, small, gigantic, nt_from } = self;
-        Choice { near: f(near), whole: f(whole), small: f(small), gigantic: f(gigantic), nt_from }
+        let Choice { near, whole, candidates, small, gigantic, nt_from } = self;
+        Choice { near: f(near), whole: whole.map(&f), candidates, small: f(small), gigantic: f(gigantic), nt_from }
     }
 }
 
@@ -114,6 +143,17 @@ impl Kernels {
     /// [`clear`](Kernels::clear) or [`copy`](Kernels::copy).
     pub fn pick(&self, what: Work, len: usize, used: Use) -> Kernel {
         self.of(what).pick(len, used)
+    }
+
+    /// The kernels for a block of `len` bytes that is then written as a whole, all different: what [`pick`] gives for
+    /// [`Use::Whole`], and those that are better when memory is busier or less busy than it was when that was chosen.
+    /// On Zen 5, µs for 2 MiB with the write, alone and with other tasks at the memory: clears past the cache 100 and
+    /// 168, `rep stosb` 129 and 150; copies 176 and 294, `rep movsb` 162 and 206. Whoever knows what blocks cost may
+    /// choose among them. There is one where a kernel was pinned, and for small and gigantic blocks.
+    ///
+    /// [`pick`]: Kernels::pick
+    pub fn candidates(&self, what: Work, len: usize) -> &[Kernel] {
+        self.of(what).candidates(len)
     }
 
     /// The size from which blocks get the kernels chosen for their use; smaller ones are written straight and cached.

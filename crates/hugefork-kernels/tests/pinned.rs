@@ -37,6 +37,24 @@ fn the_block_size_and_the_use_decide() {
 }
 
 #[test]
+fn candidates_for_whole_blocks_are_on_both_sides_of_the_cache() {
+    let kernels = base();
+    for what in [Work::Clear, Work::Copy] {
+        let candidates = kernels.candidates(what, 2 * MIB);
+        assert_eq!(candidates[0], kernels.pick(what, 2 * MIB, Use::Whole));
+        let (far, cached) = (kernels.pick(what, 2 * MIB, Use::Near).far(), kernels.pick(what, 4 * KIB, Use::Whole));
+        assert!(candidates.contains(&cached) && candidates.iter().any(|kernel| kernel.far() == far), "{candidates:?}");
+        for (index, kernel) in candidates.iter().enumerate() {
+            assert!(!candidates[..index].contains(kernel), "{kernel} twice");
+            assert!(what == Work::Clear || kernel.check_copy().is_ok(), "{kernel}");
+        }
+        for len in [4 * KIB, 1024 * MIB] {
+            assert_eq!(kernels.candidates(what, len), [kernels.pick(what, len, Use::Whole)]);
+        }
+    }
+}
+
+#[test]
 fn nothing_pinned_is_the_base() {
     assert_eq!(pinned(None, None), Ok(base()));
 }
@@ -48,6 +66,9 @@ fn a_pinned_kernel_does_everything_it_can() {
         for used in USES {
             assert_eq!(kernels.clear(len, used).to_string(), "target-last/portable");
             assert_eq!(kernels.copy(len, used).to_string(), "target-last/portable");
+        }
+        for what in [Work::Clear, Work::Copy] {
+            assert_eq!(kernels.candidates(what, len), [kernels.pick(what, len, Use::Whole)]);
         }
     }
     for primitive in Primitive::all().filter(|primitive| !primitive.can_copy()) {

@@ -3,13 +3,14 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use hugefork_kernels::{Kernels, Side, Target, Use};
+use hugefork_kernels::{Kernel, Kernels, Side, Target, Use, Work};
 
 use super::ahead::Ahead;
 use super::frames::{Content, Frames, Taken, Wanted};
 use super::holders::Holders;
 use super::homes::Homes;
 use super::stock::Stock;
+use super::trials::{Lap, Trials};
 use crate::own::Counted;
 use crate::stats::counters::Registry;
 use crate::sys::{Sys, SystemError};
@@ -24,6 +25,7 @@ pub(crate) struct PoolCore<S: Sys> {
     pub(crate) block_size: BlockSize,
     pub(crate) name: String,
     pub(crate) kernels: Kernels,
+    pub(crate) trials: Trials,
     pub(crate) registry: Registry,
     pub(crate) stock: Stock,
     pub(crate) ahead: Ahead,
@@ -51,6 +53,7 @@ impl<S: Sys> PoolCore<S> {
             block_size,
             name,
             kernels,
+            trials: Trials::default(),
             registry: Registry::default(),
             stock,
             ahead: Ahead::default(),
@@ -77,15 +80,45 @@ impl<S: Sys> PoolCore<S> {
         unsafe { self.sys.direct().add(self.offset(block)) }
     }
 
+    /// How much of `len` bytes is cleared or copied in one go.
+    fn step(&self, what: Work, len: usize) -> usize {
+        match what {
+            Work::Clear => self.block_size.bytes().max(HUGE_PAGE).min(len),
+            Work::Copy => self.block_size.bytes(),
+        }
+    }
+
+    /// Whether these blocks take a clear or copy and nothing else: they are not zero yet, and have memory.
+    pub(crate) fn is_plain_work(&self, what: Work, taken: Taken) -> bool {
+        taken.blocks().all(|block| match self.frames.content(block) {
+            Content::Used => true,
+            Content::Clean => what == Work::Copy,
+            Content::Fresh => false,
+        })
+    }
+
+    /// Which of the kernels for whole use is to clear or copy `len` bytes, by what streams have cost. `lap` begins with
+    /// them.
+    pub(crate) fn candidate(&self, what: Work, len: usize, lap: Option<Lap>) -> usize {
+        match (self.kernels.candidates(what, self.step(what, len)).len(), lap) {
+            (0 | 1, _) => 0,
+            (_, None) => self.trials.favourite(what),
+            (candidates, Some(lap)) => self.trials.lap(what, candidates, lap),
+        }
+    }
+
+    /// The kernel for blocks of `len` bytes.
+    pub(crate) fn kernel(&self, what: Work, len: usize, manner: Manner) -> Kernel {
+        let learnt = match manner.used {
+            Use::Whole => self.kernels.candidates(what, len).get(manner.candidate).copied(),
+            _ => None,
+        };
+        learnt.unwrap_or_else(|| self.kernels.pick(what, len, manner.used)).with_side(manner.side)
+    }
+
     /// Makes blocks that the caller has just taken read as zeros. The program uses the byte `touched` of their run
     /// next. Returns how many bytes hugefork cleared itself.
-    pub(crate) fn zero(
-        &self,
-        taken: Taken,
-        touched: Option<usize>,
-        used: Use,
-        side: Side,
-    ) -> Result<usize, SystemError> {
+    pub(crate) fn zero(&self, taken: Taken, touched: Option<usize>, manner: Manner) -> Result<usize, SystemError> {
         let mut cleared = 0;
         for (run, content) in self.runs_by_content(taken) {
             let start = self.block_size.len_of((run.first.0 - taken.first.0) as usize);
@@ -96,7 +129,7 @@ impl<S: Sys> PoolCore<S> {
                 Content::Fresh => self.obtain(run, target.unwrap_or(0))?,
                 Content::Clean => {}
                 Content::Used => {
-                    self.clear(run, len, target, used, side);
+                    self.clear(run, len, target, manner);
                     cleared += len;
                 }
             }
@@ -106,9 +139,9 @@ impl<S: Sys> PoolCore<S> {
 
     /// Clears neighbouring used blocks that the caller has just taken. Small ones are cleared in one go, around the
     /// target.
-    fn clear(&self, run: Taken, len: usize, target: Option<usize>, used: Use, side: Side) {
-        let step = self.block_size.bytes().max(HUGE_PAGE).min(len);
-        let kernel = self.kernels.clear(step, used).with_side(side);
+    fn clear(&self, run: Taken, len: usize, target: Option<usize>, manner: Manner) {
+        let step = self.step(Work::Clear, len);
+        let kernel = self.kernel(Work::Clear, step, manner);
         for start in (0..len).step_by(step) {
             let target = target.map_or(Target::Unknown, |byte| Target::At(byte.saturating_sub(start).min(step - 1)));
             // SAFETY: the caller alone holds these blocks, and they are mapped nowhere else. They are neighbours, so
@@ -231,6 +264,15 @@ impl<S: Sys> PoolCore<S> {
     pub(crate) fn leak(&self, blocks: usize) {
         self.leaked.fetch_add(blocks, Ordering::Relaxed);
     }
+}
+
+/// How blocks are cleared or copied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    pub(crate) used: Use,
+    pub(crate) side: Side,
+    /// Which of the kernels for whole use.
+    pub(crate) candidate: usize,
 }
 
 /// Why there is no new block.

@@ -14,6 +14,7 @@
 //! | `reservation` | blocks that only certain entries may take |
 //! | `shortage` | reclaim, and memory that goes back to the system |
 //! | `stock`, `zeroing` | how many blocks are kept zero, and the thread that clears them |
+//! | `trials` | which kernel is best for blocks that are written as a whole, learnt from streams |
 //! | `worker` | the threads of a pool |
 
 pub(crate) mod ahead;
@@ -29,5 +30,6 @@ pub(crate) mod reservation;
 pub(crate) mod shortage;
 pub(crate) mod stock;
 pub(crate) mod supply;
+pub(crate) mod trials;
 pub(crate) mod worker;
 pub(crate) mod zeroing;

@@ -15,7 +15,7 @@
 
 use core::ops::Range;
 
-use hugefork_kernels::Target;
+use hugefork_kernels::{Target, Use, Work};
 
 use super::core::RegionCore;
 use super::history::Outlook;
@@ -24,6 +24,7 @@ use crate::mapping::change::{Recount, Refused, Remapped, Right};
 use crate::pool::frames::{Content, Taken, Wanted};
 use crate::pool::lineage::CowLimit;
 use crate::pool::shortage::Found;
+use crate::pool::trials::Lap;
 use crate::stats::counters::count;
 use crate::sync::SharedGuard;
 use crate::sys::{Access, Shows, Sys};
@@ -256,12 +257,14 @@ impl<'a, S: Sys> Fault<'a, S> {
     /// Takes zeroed blocks for the entry and for as much of `run` around it as has free neighbours.
     fn take_zeroed(&mut self, run: &Range<usize>) -> Result<(), Unresolved> {
         self.take(run, Wanted::Zeroed)?;
+        self.choose_kernel(Work::Clear);
         self.zero()
     }
 
     /// As `take_zeroed`, but makes them copies of what the entries have.
     fn take_copies(&mut self, run: &Range<usize>) -> Result<(), Unresolved> {
         self.take(run, Wanted::Any)?;
+        self.choose_kernel(Work::Copy);
         self.obtain_fresh()?;
         self.copy_blocks();
         self.count_copied();
@@ -282,11 +285,26 @@ impl<'a, S: Sys> Fault<'a, S> {
         Ok(())
     }
 
+    /// Chooses among the kernels for whole use by what streams have cost, and begins a lap if this is one.
+    fn choose_kernel(&mut self, what: Work) {
+        if self.outlook.manner.used != Use::Whole {
+            return;
+        }
+        let (region, pool) = (self.region, self.region.pool());
+        let bytes = pool.block_size.len_of(self.taken.count);
+        let lap = self.outlook.stream.filter(|stream| stream.is_believed()).map(|stream| Lap {
+            stream: region.habits.name(stream),
+            bytes: if pool.is_plain_work(what, self.taken) { bytes } else { 0 },
+            now: pool.sys.now(),
+        });
+        self.outlook.manner.candidate = pool.candidate(what, bytes, lap);
+    }
+
     /// Makes the taken blocks read as zeros.
     fn zero(&self) -> Result<(), Unresolved> {
         let pool = self.region.pool();
         let touched = self.target.map(|byte| pool.block_size.len_of(self.index.0 - self.start.0) + byte);
-        match pool.zero(self.taken, touched, self.outlook.used, self.outlook.side) {
+        match pool.zero(self.taken, touched, self.outlook.manner) {
             Ok(cleared) => self.count_zeroed(cleared),
             Err(error) => return Err(self.returned(Unresolved::OutOfMemory(error))),
         }
@@ -308,8 +326,8 @@ impl<'a, S: Sys> Fault<'a, S> {
 
     /// Copies what the entries show into the taken blocks.
     fn copy_blocks(&self) {
-        let (pool, outlook) = (self.region.pool(), self.outlook);
-        let kernel = pool.kernels.copy(pool.block_size.bytes(), outlook.used).with_side(outlook.side);
+        let pool = self.region.pool();
+        let kernel = pool.kernel(Work::Copy, pool.block_size.bytes(), self.outlook.manner);
         for (by, new) in self.taken.blocks().enumerate() {
             pool.frames.set_content(new, Content::Used);
             let index = EntryIndex(self.start.0 + by);

@@ -14,10 +14,12 @@
 //! ```
 //! These are guesses, so entries are read and written without a lock; a lost update costs a stream its head start.
 
+use core::ptr;
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use hugefork_kernels::{Side, Use};
 
+use crate::pool::core::Manner;
 use crate::terms::advice::Advice;
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
 
@@ -56,8 +58,7 @@ pub(crate) struct Habits {
 /// What the program is expected to do next.
 #[derive(Clone, Copy)]
 pub(crate) struct Outlook {
-    pub(crate) used: Use,
-    pub(crate) side: Side,
+    pub(crate) manner: Manner,
     pub(crate) stream: Option<Stream>,
 }
 
@@ -75,7 +76,13 @@ impl Habits {
             Advice::Unknown | Advice::Whole => target.and_then(|byte| self.history.stream(index, byte, size)),
         };
         let is_whole = advice == Advice::Whole || stream.is_some_and(Stream::is_believed);
-        Outlook { used: if is_whole { Use::Whole } else { Use::Near }, side: self.history.side(index), stream }
+        let used = if is_whole { Use::Whole } else { Use::Near };
+        Outlook { manner: Manner { used, side: self.history.side(index), candidate: 0 }, stream }
+    }
+
+    /// A number that no other stream of the pool has.
+    pub(crate) fn name(&self, stream: Stream) -> usize {
+        ptr::from_ref(&self.history.streams[stream.slot]).addr()
     }
 
     /// Notes how far a stream has been prepared.

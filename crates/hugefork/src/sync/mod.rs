@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | [`WordLock`] | one window of a table | a fault, also while it clears or copies; `discard`, `populate` |
 //! | [`WordLock`] | windows that wait for reclaim (table/waiting.rs) | whoever looks at some of them, also a fault |
+//! | [`WordLock`] | what streams have cost (pool/trials.rs) | a fault of a stream; who finds it taken goes on without |
 //! | [`RegionLock`] | a table against snapshots | shared: faults that publish; alone: `fork`, `snapshot`, `lazy_free` |
 //!
 //! A [`Bell`] sleeps until others have changed something.
