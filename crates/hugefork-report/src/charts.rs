@@ -2,19 +2,22 @@
 //!
 //! | chart | drawn if |
 //! |---|---|
+//! | density | the metric that the case is about was measured at three densities of writes or more |
 //! | bars | there is a metric; of many works, only those of the largest size; dots if some bars would not be seen |
 //! | percentiles | metrics are named `p50`, `p99.9`, `max`, or there is a curve over `percentile` |
 //! | time | there is a curve over `time` |
 //! | lines | a metric was measured with several tasks, sizes or block sizes |
 //! | heat map | kernels were run in several orders |
 
-use crate::cases::{chart_title, has_chart, is_ours, is_rival, labels, lead_metric, metric_name, percentile, work};
+use crate::cases::{
+    aside, chart_title, has_chart, is_ours, is_rival, labels, lead_metric, metric_name, percentile, work,
+};
 use crate::chart::Drawing;
 use crate::chart::bars::{self, Bar, Tone};
 use crate::chart::lines::{self, Axes, Between, Line, Point, Y};
 use crate::curves;
 use crate::drawn::{Chart, LINES, hint, tail};
-use crate::figures::{common, figure, phrases, quantity, spaced, unit};
+use crate::figures::{common, counted, figure, phrases, quantity, spaced, unit};
 use crate::headline::loses;
 use crate::machines::Machine;
 use crate::policies;
@@ -32,13 +35,47 @@ pub(crate) struct CaseCharts<'a> {
 }
 
 /// In the order of the page.
-const KINDS: [&str; 5] = ["bars", "percentiles", "time", "lines", "heat"];
+const KINDS: [&str; 6] = ["density", "bars", "percentiles", "time", "lines", "heat"];
 
 /// Nobody looks at more bars than this.
 const BARS: usize = 12;
 
 /// The most single kernels among them.
 const KERNELS: usize = 3;
+
+/// What lines go over.
+struct Over<'o> {
+    /// The parameter.
+    name: &'o str,
+    kind: &'static str,
+    /// What its axis says.
+    title: String,
+    y: Y,
+    /// With fewer places there is no chart.
+    fewest: usize,
+    /// The most lines.
+    most: usize,
+}
+
+/// Over the density lines cross, so that no few of them are the best, and every subject has one.
+const DENSITY_LINES: usize = 12;
+
+impl Over<'_> {
+    fn size(name: &str) -> Over<'_> {
+        Over { name, kind: "lines", title: name.replace('_', " "), y: Y::AsFits, fewest: 2, most: LINES }
+    }
+
+    /// From a few pages of an area to all of them costs differ as much as densities do.
+    fn density() -> Over<'static> {
+        let title = "writes a GiB (logarithmic)".to_owned();
+        Over { name: "density", kind: "density", title, y: Y::Log, fewest: 3, most: DENSITY_LINES }
+    }
+
+    /// A place on the axis in words.
+    fn place(&self, value: &str) -> String {
+        if self.kind == "density" { counted(value) } else { spaced(value) }
+    }
+}
 
 /// The cases of `machine`, with their charts.
 pub(crate) fn charts<'a>(machine: &Machine<'a>) -> Vec<CaseCharts<'a>> {
@@ -72,8 +109,9 @@ fn of_case<'a>(machine: &Machine<'a>, case: &'a str) -> CaseCharts<'a> {
     for metric in metrics {
         let entries: Vec<&Entry> = entries.iter().copied().filter(|entry| entry.metric == metric).collect();
         charts.extend(ground.all_bars(&entries));
-        charts.extend(SIZES.iter().flat_map(|over| ground.lines(&entries, over)));
+        charts.extend(SIZES.iter().flat_map(|size| ground.lines(&entries, &Over::size(size))));
         if Some(metric) == lead {
+            charts.extend(ground.lines(&entries, &Over::density()));
             charts.extend(ground.heat_maps(&entries));
         }
     }
@@ -149,44 +187,57 @@ impl Ground<'_> {
         chart
     }
 
-    /// A chart over the parameter `over`, for each work that is otherwise the same.
-    fn lines<'a>(&self, entries: &[&'a Entry], over: &str) -> Vec<Chart<'a>> {
+    /// A chart over a parameter, for each work that is otherwise the same.
+    fn lines<'a>(&self, entries: &[&'a Entry], wanted: &Over) -> Vec<Chart<'a>> {
+        let over = wanted.name;
         let without = |entry: &Entry| {
             let mut work = work(entry, entries);
             work.remove(over);
+            // The number of writes follows from the size and the density.
+            if ["size", "density"].contains(&over) {
+                work.remove("writes");
+            }
             work
         };
         let chart = |(work, mut group): (Params, Vec<&'a Entry>)| {
             // Each file has one size; the sizes of a subject belong together.
             group.sort_by_key(|entry| group_start(entries, entry));
+            // What has a word there, as densities of older files, is nowhere on the axis.
+            group.retain(|entry| entry.params.get(over).is_none_or(|value| quantity(value).is_some()));
             let place = |entry: &Entry| entry.params.get(over).and_then(|value| quantity(value)).filter(|x| *x > 0.0);
-            let mut places: Vec<(f64, String)> =
-                group.iter().filter_map(|entry| Some((place(entry)?.log2(), spaced(&entry.params[over])))).collect();
+            let mut places: Vec<(f64, String)> = group
+                .iter()
+                .filter_map(|entry| Some((place(entry)?.log2(), wanted.place(&entry.params[over]))))
+                .collect();
             places.sort_by(|(a, _), (b, _)| a.total_cmp(b));
             places.dedup_by(|(a, _), (b, _)| a == b);
             let drawn = drawable(&group, over, place);
-            if drawn.is_empty() {
+            if drawn.is_empty() || places.len() < wanted.fewest {
                 return None;
             }
             let names = labels(&drawn, |entry| entry.params.get(over).cloned());
             let mut lines = collect_lines(&drawn, &names, |entry| place(entry).map(f64::log2));
-            lines.truncate(LINES);
+            lines.truncate(wanted.most);
             let left_out = group.len() - lines.iter().map(|line| line.points.len()).sum::<usize>();
             let name = over.replace('_', " ");
             let axes = Axes {
                 x: places,
-                x_title: name.clone(),
+                x_title: wanted.title.clone(),
                 y_title: axis(self.case, group[0]),
-                y: Y::AsFits,
+                y: wanted.y,
                 between: Between::Straight,
             };
             let title = format!("{}, by {name}", chart_title(self.case, &group[0].metric));
-            let mut chart = self.chart("lines", title, &work, lines::draw(&axes, &lines), group);
+            let mut chart = self.chart(wanted.kind, title, &work, lines::draw(&axes, &lines), group);
             chart.over = Some(over.to_owned());
             chart.note = (left_out > 0).then(|| "More is in the table.".to_owned());
             Some(chart)
         };
-        group(entries, without).into_iter().filter_map(chart).collect()
+        let mut groups = group(entries, without);
+        if over == "size" {
+            principal(&mut groups);
+        }
+        groups.into_iter().filter_map(chart).collect()
     }
 
     fn percentiles<'a>(&self, entries: Vec<&'a Entry>) -> Chart<'a> {
@@ -242,9 +293,10 @@ fn drawable<'a>(group: &[&'a Entry], over: &str, place: impl Fn(&Entry) -> Optio
     plain.into_iter().zip(&names).filter(|(_, name)| makes_line(name)).map(|(entry, _)| entry).collect()
 }
 
-/// Lines by name: hugefork's first, then the kernel's and libc's, then the others.
+/// Lines by name: hugefork's first, then the kernel's and libc's, of which those that stand aside come last, then the
+/// others.
 fn collect_lines(entries: &[&Entry], names: &[String], place: impl Fn(&Entry) -> Option<f64>) -> Vec<Line> {
-    let mut lines: Vec<(bool, Line)> = Vec::new();
+    let mut lines: Vec<((bool, bool), Line)> = Vec::new();
     for (entry, name) in entries.iter().zip(names) {
         let point = Point {
             x: place(entry),
@@ -257,11 +309,11 @@ fn collect_lines(entries: &[&Entry], names: &[String], place: impl Fn(&Entry) ->
             Some((_, line)) => line.points.push(point),
             None => {
                 let line = Line { label: name.clone(), ours: is_ours(&entry.subject), points: vec![point] };
-                lines.push((is_rival(&entry.subject), line));
+                lines.push(((!is_rival(&entry.subject), aside(&entry.case, &entry.subject).is_some()), line));
             }
         }
     }
-    lines.sort_by_key(|(rival, line)| (!line.ours, !rival));
+    lines.sort_by_key(|(others, line)| (!line.ours, *others));
     let mut lines: Vec<Line> = lines.into_iter().map(|(_, line)| line).collect();
     for line in &mut lines {
         line.points.sort_by(|a, b| a.x.unwrap_or(f64::MIN).total_cmp(&b.x.unwrap_or(f64::MIN)));

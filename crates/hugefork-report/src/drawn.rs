@@ -9,7 +9,7 @@ pub(crate) const LINES: usize = 7;
 
 /// One chart of a case.
 pub(crate) struct Chart<'a> {
-    /// `bars`, `lines`, `percentiles`, `time` or `heat`.
+    /// `density`, `bars`, `lines`, `percentiles`, `time` or `heat`.
     pub(crate) kind: &'static str,
     /// What is drawn.
     pub(crate) title: String,

@@ -35,6 +35,15 @@ pub(crate) fn spaced(word: &str) -> String {
     }
 }
 
+/// `5000` as `5k`, for places on an axis that are close to each other; other words as they are.
+pub(crate) fn counted(word: &str) -> String {
+    let short = [("000000", 'M'), ("000", 'k')].into_iter().find_map(|(zeros, sign)| {
+        let digits = word.strip_suffix(zeros).filter(|rest| !rest.is_empty() && quantity(word).is_some())?;
+        Some(format!("{digits}{sign}"))
+    });
+    short.unwrap_or_else(|| word.to_owned())
+}
+
 /// The value of a size or a count; none for words.
 pub(crate) fn quantity(word: &str) -> Option<f64> {
     let digits = word.bytes().take_while(u8::is_ascii_digit).count();
@@ -137,6 +146,12 @@ mod tests {
         for word in ["", "MiB", "block", "2MB", "99999999999999999999"] {
             assert_eq!(quantity(word), None, "{word}");
         }
+    }
+
+    #[test]
+    fn large_counts_are_short_on_an_axis() {
+        let words = ["10", "1000", "12500", "500000", "1000000", "2500000", "000", "a000", "0"];
+        assert_eq!(words.map(counted), ["10", "1k", "12500", "500k", "1M", "2500k", "000", "a000", "0"]);
     }
 
     #[test]

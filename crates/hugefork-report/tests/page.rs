@@ -129,6 +129,35 @@ fn a_pause_is_drawn_against_the_size() {
 }
 
 #[test]
+fn what_a_snapshot_takes_is_drawn_against_the_density() {
+    let page = common::page();
+    let machine = page.split("class=\"machine\"").skip(1).find(|part| part.contains("Dense CPU")).unwrap();
+    let of_kind = |kind: &str| -> Vec<&str> {
+        common::charts(machine).into_iter().filter(|chart| chart.starts_with(&format!("class=\"{kind}\""))).collect()
+    };
+    let charts = of_kind("density");
+    assert_eq!(charts.len(), 2, "one for each epoch with three densities, none for the one that is clustered");
+    for (chart, densities, subtitle) in [(charts[0], 7, "random, epoch 1"), (charts[1], 3, "random, epoch 3")] {
+        assert!(chart.contains("What a snapshot takes from the program, by density"), "{chart}");
+        assert!(chart.contains(subtitle) && chart.contains(">writes a GiB (logarithmic)<"), "{chart}");
+        assert_eq!(chart.matches("<polyline").count(), 11, "a line for each subject");
+        for class in ["t-ours-3", "t-theirs-0"] {
+            assert!(chart.contains(class), "{class}");
+        }
+        assert_eq!(common::figures(chart).len(), 11 * densities * 4, "median, least, greatest and count of each");
+    }
+    for tick in [">10<", ">100<", ">1k<", ">5k<", ">50k<", ">1M<"] {
+        assert!(charts[0].contains(tick), "{tick}");
+    }
+    let bars = of_kind("bars");
+    let writes = ["10 writes", "5000 writes", "50000 writes", "500000 writes"];
+    assert_eq!(bars.len(), writes.len());
+    for (chart, writes) in bars.iter().zip(writes) {
+        assert!(chart.contains(&format!(">{writes}, random, epoch 1<")), "{writes}: {chart}");
+    }
+}
+
+#[test]
 fn ratios_shown_are_those_of_the_medians() {
     let page = record_page();
     let table = page.split("class=\"headline\"").nth(1).unwrap().split("</table>").next().unwrap();

@@ -89,7 +89,8 @@ pub(crate) fn draw(axes: &Axes, lines: &[Line]) -> Drawing {
     places(&mut svg, axes, &x);
     let styles = styles(lines);
     let mut ends = Vec::new();
-    for (line, style) in lines.iter().zip(&styles) {
+    // The first are drawn last, so that nothing hides hugefork's.
+    for (line, style) in lines.iter().zip(&styles).rev() {
         let place = |point: &Point| (point.x.map_or(right, |value| x.at(value)), y.at(point.median));
         let path: Vec<(f64, f64)> = match line.points.as_slice() {
             [only] if only.x.is_none() => vec![(left, y.at(only.median)), (right, y.at(only.median))],
@@ -165,14 +166,14 @@ struct Style {
     mark: Mark,
 }
 
-/// hugefork's lines get colours, and the others are grey with dashes. Marks repeat.
+/// hugefork's lines get colours, and the others are grey with dashes. Where colours or dashes repeat, marks differ.
 fn styles(lines: &[Line]) -> Vec<Style> {
     let (mut ours, mut theirs) = (0, 0);
     let style = |line: &Line| {
         let (count, name, different) = if line.ours { (&mut ours, "ours", OURS) } else { (&mut theirs, "theirs", 4) };
-        let number = *count % different;
+        let (round, number) = (*count / different, *count % different);
         *count += 1;
-        Style { class: format!("{name}-{number}"), mark: Mark::ALL[number % Mark::ALL.len()] }
+        Style { class: format!("{name}-{number}"), mark: Mark::ALL[(number + round) % Mark::ALL.len()] }
     };
     lines.iter().map(style).collect()
 }

@@ -38,8 +38,8 @@ const COLOURS: [Colour; 25] = [
 /// Steps of the heat map.
 pub(crate) const HEATS: usize = 7;
 
-/// Different hugefork lines.
-pub(crate) const OURS: usize = 3;
+/// Different hugefork lines. The last has the colour of the first, and dashes.
+pub(crate) const OURS: usize = 4;
 
 /// The size of labels.
 pub(crate) const NORMAL: f64 = 12.5;
@@ -75,12 +75,14 @@ pub(crate) const RULES: &str = "\
 .chart .range{stroke-width:1;stroke-opacity:0.55}\
 .chart .chosen{fill:none;stroke:var(--ours-0);stroke-width:2.5}\
 .chart .s-ours-0{stroke:var(--ours-0)}.chart .s-ours-1{stroke:var(--ours-1)}.chart .s-ours-2{stroke:var(--ours-2)}\
+.chart .s-ours-3{stroke:var(--ours-0)}.chart .d-ours-3{stroke-dasharray:5 3}\
 .chart .s-theirs-0,.chart .s-theirs-1,.chart .s-theirs-2,.chart .s-theirs-3{stroke:var(--theirs)}\
 .chart .d-theirs-1{stroke-dasharray:6 3}.chart .d-theirs-2{stroke-dasharray:2 2.5}.chart .d-theirs-3{stroke-dasharray:8 3 2 3}\
 .chart .m-ours-0{fill:var(--ours-0)}.chart .m-ours-1{fill:var(--ours-1)}.chart .m-ours-2{fill:var(--ours-2)}\
+.chart .m-ours-3{fill:var(--paper);stroke:var(--ours-0);stroke-width:1.4}\
 .chart .m-theirs-0,.chart .m-theirs-1,.chart .m-theirs-2,.chart .m-theirs-3{fill:var(--paper);stroke:var(--theirs);stroke-width:1.4}\
 .chart .t-ours-0{fill:var(--ours-0);font-weight:600}.chart .t-ours-1{fill:var(--ours-1);font-weight:600}\
-.chart .t-ours-2{fill:var(--ours-2);font-weight:600}\
+.chart .t-ours-2{fill:var(--ours-2);font-weight:600}.chart .t-ours-3{fill:var(--ours-0);font-weight:600}\
 .chart .heat-0{fill:var(--heat-0)}.chart .heat-1{fill:var(--heat-1)}.chart .heat-2{fill:var(--heat-2)}\
 .chart .heat-3{fill:var(--heat-3)}.chart .heat-4{fill:var(--heat-4)}.chart .heat-5{fill:var(--heat-5)}\
 .chart .heat-6{fill:var(--heat-6)}\

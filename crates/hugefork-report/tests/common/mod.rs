@@ -14,6 +14,7 @@ pub(crate) fn everything() -> Vec<Record> {
     records.push(made_up("tasks.json", "AMD EPYC", tasks()));
     records.push(made_up("latency.json", "AMD EPYC", latencies()));
     records.push(made_up("curves.json", "Curved CPU", latencies()));
+    records.push(made_up("densities.json", "Dense CPU", densities()));
     records.push(made_up("policies.json", "AMD EPYC", policies()));
     records.push(made_up("folios.json", "Xeon", folios()));
     records.push(made_up("<script>.json", "\"Xeon\" <script>alert(1)</script> & 'Co'", hostile()));
@@ -91,6 +92,40 @@ fn latencies() -> Vec<Entry> {
             }
             entries.push(("writer-latency", subject.to_owned(), params.clone(), "total", "ms", base * 1000.0));
             entries.push(("writer-latency", subject.to_owned(), params, "amplification", "ratio", 26000.0 * base));
+        }
+    }
+    entries
+}
+
+/// Eleven subjects over seven densities in the first epoch, over three in the third, and over one in clusters.
+fn densities() -> Vec<Entry> {
+    let subjects = [
+        ("hugefork", 0.1, 90.0),
+        ("hugefork-default", 0.1, 400.0),
+        ("hugefork-block", 0.4, 80.0),
+        ("hugefork-page", 0.2, 700.0),
+        ("fork-thp", 0.9, 800.0),
+        ("fork-hugetlb", 1.1, 200.0),
+        ("fork-4k", 19.0, 820.0),
+        ("memcpy", 160.0, 30.0),
+        ("uffd-wp-4k", 0.06, 1800.0),
+        ("uffd-wp-2m", 0.07, 131.0),
+        ("memfd-private", 0.08, 760.0),
+    ];
+    let all = [10, 100, 1_000, 5_000, 50_000, 500_000, 1_000_000];
+    let random = |epoch: &'static str| move |density| (density, "random", epoch);
+    let third = [5_000, 50_000, 500_000].map(random("3"));
+    let works = all.map(random("1")).into_iter().chain(third).chain([(5_000, "clustered", "1")]);
+    let mut entries = Vec::new();
+    for (density, pattern, epoch) in works {
+        for (subject, pause, writes) in subjects {
+            let part = f64::from(density) / 1e6;
+            let taken = pause + writes * part.sqrt();
+            let params =
+                [("density", density.to_string()), ("writes", density.to_string()), ("size", "1GiB".to_owned())];
+            let rest = [("pattern", pattern.to_owned()), ("epoch", epoch.to_owned())];
+            let params = params.into_iter().chain(rest).collect();
+            entries.push(("writer-latency", subject.to_owned(), params, "taken", "ms", taken));
         }
     }
     entries
