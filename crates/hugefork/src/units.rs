@@ -209,8 +209,8 @@ impl FromStr for ByteSize {
 pub(crate) struct BlockId(pub(crate) u32);
 
 impl BlockId {
-    /// More blocks than an entry can name: 1 TiB of 4 KiB blocks, 512 TiB of 2 MiB blocks.
-    pub(crate) const LIMIT: usize = 1 << 28;
+    /// More blocks than an entry can name: 512 GiB of 4 KiB blocks, 256 TiB of 2 MiB blocks.
+    pub(crate) const LIMIT: usize = 1 << 27;
 
     /// The block `by` places further on.
     pub(crate) fn offset(self, by: usize) -> BlockId {

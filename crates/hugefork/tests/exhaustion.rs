@@ -7,6 +7,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use common::alone::alone;
+use common::by_block;
 use common::seccomp::{every, refuse};
 use common::signals::{address_of, block, give_up, handle, handle_info};
 use hugefork::{
@@ -110,7 +111,7 @@ fn too_few_hugetlb_pages_are_an_error_or_another_backing() {
 /// A pool of two blocks and a region that has used both up: one is its own, one is left to a snapshot.
 fn full_pool() -> (Pool, Region, hugefork::Snapshot) {
     let pool = build(2 * BLOCK).unwrap();
-    let mut region = pool.region(2 * BLOCK).unwrap();
+    let mut region = pool.region_with(2 * BLOCK, by_block()).unwrap();
     region.as_mut_slice()[0] = 1;
     let snapshot = region.snapshot().unwrap();
     region.as_mut_slice()[0] = 2;
@@ -134,7 +135,7 @@ fn calls_on_a_full_pool_return_an_error_and_change_nothing() {
         Err(RegionError::NotReservable { .. })
     ));
     let second = region.snapshot().unwrap();
-    let fork = snapshot.fork().unwrap();
+    let fork = snapshot.fork_with(by_block()).unwrap();
     assert_eq!(fork.prepare_write(0..1), Err(full.clone()), "the block is shared and cannot be copied");
     assert_eq!(fork.discard(0..1), Err(full), "nor can a part of it become zero");
     assert_eq!((snapshot[0], second[0], region.as_mut_slice()[0], region.as_mut_slice()[BLOCK]), (1, 2, 2, 0));
@@ -212,7 +213,7 @@ fn a_copy_that_finds_the_pool_full_is_a_bus_error() {
     let ended = alone(|| {
         handle(SIGBUS, libc::SIG_DFL, 0, &[]);
         let (_pool, _region, snapshot) = full_pool();
-        snapshot.fork().unwrap().as_mut_slice()[5] = 1;
+        snapshot.fork_with(by_block()).unwrap().as_mut_slice()[5] = 1;
     });
     check_says_that_the_pool_is_full(&ended.by(SIGBUS));
 }
@@ -283,7 +284,7 @@ fn a_read_of_what_was_taken_away_that_cannot_be_a_bus_error_aborts() {
     let ended = alone(|| {
         handle(libc::SIGABRT, libc::SIG_DFL, 0, &[]);
         let pool = build(BLOCK).unwrap();
-        let mut region = pool.region(BLOCK).unwrap();
+        let mut region = pool.region_with(BLOCK, by_block()).unwrap();
         region.as_mut_slice()[0] = 1;
         let snapshot = region.snapshot().unwrap();
         let first = snapshot.as_ptr();

@@ -59,7 +59,7 @@ fn foreign_faults_of_many_threads_beside_region_faults_are_all_mended() {
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    let mut region = pool.region(4 << 20).unwrap();
+                    let mut region = pool.region_with(4 << 20, common::by_block()).unwrap();
                     let page = forbidden_page();
                     for _ in 0..50 {
                         check_region_faults(&mut region);
@@ -371,7 +371,7 @@ fn an_earlier_bus_error_handler_keeps_its_own_faults() {
 fn region_faults_leave_errno_and_the_signal_mask_as_they_were() {
     for backing in common::BACKINGS {
         let Some(pool) = common::pool(backing, 4 << 20, hugefork::BlockSize::MIB_2) else { continue };
-        let region = pool.region(2 << 20).unwrap();
+        let region = pool.region_with(2 << 20, common::by_block()).unwrap();
         block(&[SIGUSR2]);
         let mask = blocked_now();
         let mut snapshot = None;

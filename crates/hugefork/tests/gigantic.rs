@@ -29,7 +29,7 @@ fn skipped(name: &str, why: &str) {
 
 /// The life of two blocks: populated, frozen, copied, discarded, given again.
 fn live(pool: &Pool) {
-    let mut region = pool.region(BLOCK).unwrap();
+    let mut region = pool.region_with(BLOCK, common::by_block()).unwrap();
     let most = AtomicUsize::new(0);
     region
         .populate_with(2, |done| {

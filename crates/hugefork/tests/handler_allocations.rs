@@ -12,7 +12,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use common::alone::{Ended, alone};
 use common::seccomp::{every, refuse, with};
 use common::signals::{give_up, handle, handle_info};
-use common::{BACKINGS, pool};
+use common::{BACKINGS, by_block, pool};
 use hugefork::{Backing, BlockSize, OnLimit, Pool, Region, RegionOptions, Snapshot};
 use libc::{SIGABRT, SIGBUS, SIGSEGV};
 
@@ -104,7 +104,7 @@ fn small_pool(blocks: usize) -> Pool {
 
 /// A region of `blocks` written blocks, in a pool of `capacity` blocks.
 fn written(blocks: usize, capacity: usize) -> Region {
-    let region = small_pool(capacity).region(blocks * BLOCK).unwrap();
+    let region = small_pool(capacity).region_with(blocks * BLOCK, by_block()).unwrap();
     region.populate().unwrap();
     region
 }
@@ -124,7 +124,7 @@ fn first_writes_copies_and_reuse() {
                     continue;
                 }
                 let Some(pool) = pool(backing, 16 * BLOCK, size) else { continue };
-                let region = pool.region(4 * BLOCK).unwrap();
+                let region = pool.region_with(4 * BLOCK, by_block()).unwrap();
                 (0..4).for_each(|block| write(&region, block * BLOCK + 5000));
                 let snapshot = region.snapshot().unwrap();
                 write(&region, 0);
@@ -218,7 +218,7 @@ fn writes_to_what_was_lazily_freed_dropped_or_split() {
 fn writes_that_drop_what_was_lazily_freed_or_take_a_block_back() {
     alone(|| {
         let pool = small_pool(4);
-        let (old, new) = (pool.region(2 * BLOCK).unwrap(), pool.region(2 * BLOCK).unwrap());
+        let (old, new) = (pool.region(2 * BLOCK).unwrap(), pool.region_with(2 * BLOCK, by_block()).unwrap());
         old.populate().unwrap();
         old.lazy_free(0..2 * BLOCK).unwrap();
         let rest = pool.region(2 * BLOCK).unwrap();
@@ -302,7 +302,7 @@ fn a_write_that_would_cost_too_much() {
 fn a_first_write_that_the_machine_has_no_memory_for() {
     let ended = alone(|| {
         default_for(SIGBUS);
-        let region = small_pool(2).region(BLOCK).unwrap();
+        let region = small_pool(2).region_with(BLOCK, by_block()).unwrap();
         refuse(with(libc::SYS_madvise, 2, libc::MADV_POPULATE_WRITE, libc::ENOMEM));
         write(&region, 0);
     });
@@ -325,7 +325,7 @@ fn a_copy_that_the_machine_has_no_memory_for() {
 fn a_block_that_cannot_be_mapped() {
     let ended = alone(|| {
         default_for(SIGBUS);
-        let region = small_pool(2).region(BLOCK).unwrap();
+        let region = small_pool(2).region_with(BLOCK, by_block()).unwrap();
         refuse(every(libc::SYS_mremap, libc::EAGAIN));
         write(&region, 0);
     });

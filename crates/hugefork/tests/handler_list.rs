@@ -45,12 +45,13 @@ const DYNAMIC: [(&str, &str); 8] = [
 
 /// What a shared library may do for the handler: functions that a signal handler may call (`signal-safety(7)`), that
 /// only read what is theirs, or that are system calls and nothing else.
-const IMPORTS: [&str; 19] = [
+const IMPORTS: [&str; 20] = [
     "__errno_location",
     "bcmp",
     "clock_gettime",
     "getpid",
     "gettid",
+    "ioctl",
     "madvise",
     "memcmp",
     "memcpy",

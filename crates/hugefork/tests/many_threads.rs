@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::alone::alone;
 use common::signals::handle;
 use common::wait::until;
-use common::{BACKINGS, pool};
+use common::{BACKINGS, by_block, pool};
 use hugefork::{Backing, BlockSize, FaultStats, Pool, Region};
 use libc::siginfo_t;
 
@@ -56,7 +56,7 @@ fn threads_that_write_to_the_same_block_at_once_take_one_block() {
         let (mut all_raced, mut round) = (0, 0);
         // It goes on until two threads have met.
         while round < 40 || all_raced == 0 {
-            let region = pool.region(BLOCK).unwrap();
+            let region = pool.region_with(BLOCK, by_block()).unwrap();
             let before = pool.stats().faults;
             write_at_once(&region, 0, 1);
             let zero = pool.stats();
@@ -87,7 +87,7 @@ fn threads_that_write_to_the_same_block_at_once_take_one_block() {
 fn two_racers_for_the_last_block_both_succeed() {
     for backing in BACKINGS {
         let Some(pool) = pool(backing, 2 * BLOCK, BlockSize::MIB_2) else { continue };
-        let mut held = pool.region(BLOCK).unwrap();
+        let mut held = pool.region_with(BLOCK, by_block()).unwrap();
         held.as_mut_slice()[0] = 1;
         for _ in 0..40 {
             let region = pool.region(BLOCK).unwrap();

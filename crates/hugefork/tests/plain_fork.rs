@@ -8,7 +8,7 @@ use common::alone::alone;
 use common::forked::{check_fork, check_fork_dies_of_access_to, in_fork, pool_mappings, region_of_all_kinds};
 use common::{BACKINGS, pool};
 use hugefork::{Backing, BlockSize, BuildError, CoreDump, Pool, RegionError};
-use procfs::process::{MemoryMap, VmFlags};
+use procfs::process::{MMPermissions, MemoryMap, VmFlags};
 
 const BLOCK: usize = 2 << 20;
 
@@ -46,11 +46,14 @@ fn a_child_cannot_touch_the_direct_map() {
             let Some(pool) = pool(backing, 8 * BLOCK, BlockSize::MIB_2) else { continue };
             let (mut region, ..) = region_of_all_kinds(&pool);
             let before = region.as_mut_slice().to_vec();
-            let is_direct = |map: &&MemoryMap| (map.address.1 - map.address.0) as usize == pool.capacity();
+            let is_whole = |map: &&MemoryMap| (map.address.1 - map.address.0) as usize == pool.capacity();
             let maps = pool_mappings();
-            let direct = maps.iter().find(is_direct).expect("the whole pool is mapped once");
-            for at in (0..pool.capacity()).step_by(BLOCK) {
-                check_fork_dies_of_access_to(std::ptr::with_exposed_provenance_mut(direct.address.0 as usize + at));
+            // Where the kernel copies single pages, the whole pool is mapped once more, for private mappings.
+            let whole: Vec<_> = maps.iter().filter(is_whole).collect();
+            let is_direct = |map: &&&MemoryMap| map.perms.contains(MMPermissions::SHARED);
+            assert_eq!(whole.iter().filter(is_direct).count(), 1, "the direct map");
+            for (map, at) in whole.iter().flat_map(|map| (0..pool.capacity()).step_by(BLOCK).map(move |at| (map, at))) {
+                check_fork_dies_of_access_to(std::ptr::with_exposed_provenance_mut(map.address.0 as usize + at));
             }
             assert!(region.as_mut_slice() == before);
         }
@@ -81,7 +84,8 @@ fn every_mapping_of_pool_memory_is_kept_from_children_and_the_direct_map_from_co
             for map in maps {
                 let flags = map.extension.vm_flags;
                 assert!(flags.contains(VmFlags::DC), "{map:?}");
-                let is_direct = (map.address.1 - map.address.0) as usize == capacity;
+                let is_whole = (map.address.1 - map.address.0) as usize == capacity;
+                let is_direct = is_whole && map.perms.contains(MMPermissions::SHARED);
                 let left_out = is_direct || core_dump == CoreDump::LeftOut;
                 // `/proc/self/coredump_filter` leaves shared hugetlb memory out by default.
                 if is_direct || backing != Backing::Hugetlb {

@@ -13,7 +13,7 @@ use std::sync::mpsc::channel;
 use common::alone::alone;
 use common::signals::handle;
 use common::wait::{this_thread, until_it_waits};
-use common::{BACKINGS, pool};
+use common::{BACKINGS, by_block, pool};
 use hugefork::{Backing, BlockSize, OnLimit, Pool, Region, RegionError, RegionOptions, Reserve, Snapshot};
 use libc::{SIGBUS, SIGINT};
 use physical::{Device, memory};
@@ -41,7 +41,7 @@ fn small_pool(blocks: usize) -> Pool {
 /// A region of two blocks that has taken the first away from `holder`, and a region with the rest of the full pool.
 fn revoked_from<H>(hold: impl FnOnce(&Region) -> H) -> (H, [Region; 2]) {
     let pool = small_pool(4);
-    let mut region = pool.region(2 * BLOCK).unwrap();
+    let mut region = pool.region_with(2 * BLOCK, by_block()).unwrap();
     region.as_mut_slice().fill(1);
     let holder = hold(&region);
     let rest = pool.region(2 * BLOCK).unwrap();
@@ -348,7 +348,7 @@ fn reclaiming_a_part_of_a_block_gives_the_memory_of_its_pages_back() {
 fn what_is_freed_over_several_gigabytes_is_counted_once() {
     const GIB: usize = 1 << 30;
     let Some(pool) = pool(Backing::ShmemBase, 5 * GIB, BlockSize::MIB_2) else { return };
-    let mut region = pool.region(5 * GIB).unwrap();
+    let mut region = pool.region_with(5 * GIB, by_block()).unwrap();
     let written = [0, GIB, 2 * GIB - BLOCK, 2 * GIB, 4 * GIB - BLOCK, 4 * GIB, 5 * GIB - BLOCK];
     written.iter().for_each(|&at| region.as_mut_slice()[at] = 1);
     let snapshot = region.snapshot().unwrap();
@@ -403,7 +403,7 @@ fn live(pool: &Pool) {
     let size = pool.block_size().bytes();
     let len = pool.capacity() / 3 / size * size;
     let (pages, what) = (len / PAGE, format!("{}, {}", pool.backing(), pool.block_size()));
-    let mut region = pool.region(len).unwrap();
+    let mut region = pool.region_with(len, by_block()).unwrap();
     write_all(&mut region, 1);
     let snapshot = region.snapshot().unwrap();
     write_all(&mut region, 2);
@@ -461,7 +461,7 @@ fn every_block_size_lives_on_every_backing() {
 #[test]
 fn ranges_outside_of_a_region_are_refused_and_empty_ones_do_nothing() {
     let pool = small_pool(4);
-    let mut region = pool.region(2 * BLOCK).unwrap();
+    let mut region = pool.region_with(2 * BLOCK, by_block()).unwrap();
     region.as_mut_slice().fill(1);
     region.lazy_free(0..BLOCK).unwrap();
     let before = region.stats().bytes_lazy;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use common::pool;
+use common::{by_block, pool};
 use hugefork::{Backing, BlockSize, Fallback, Pool};
 
 const HUGE: usize = 2 << 20;
@@ -124,7 +124,7 @@ fn a_pool_with_all_defaults_has_memory_ready_that_is_zero_and_sleeps_once_it_has
     let pool = Pool::builder().capacity(256 << 20).build().unwrap();
     let supply = || pool.stats().supply;
     assert!(supply().running && supply().blocks_ahead == 0, "an unused pool gets nothing");
-    let mut region = pool.region(128 << 20).unwrap();
+    let mut region = pool.region_with(128 << 20, by_block()).unwrap();
     region.as_mut_slice()[5] = 1;
     wait_until("16 MiB ahead", || supply().blocks_ahead >= 8 || supply().stopped > 0);
     if supply().stopped > 0 {

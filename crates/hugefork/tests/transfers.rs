@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use common::signals::handle;
-use common::{Over, pool};
+use common::{Over, by_block, pool};
 use hugefork::{Backing, BlockSize, Pool, Region, RegionError, TransferError};
 
 const BLOCK: usize = 2 << 20;
@@ -253,7 +253,7 @@ fn a_read_that_fails_whatever_is_done_about_the_memory_ends_with_an_error() {
 #[test]
 fn a_part_that_was_taken_away_is_an_error_and_not_a_short_file() {
     let pool = pool(Backing::Auto, 4 * BLOCK, BlockSize::MIB_2).unwrap();
-    let mut region = pool.region(2 * BLOCK).unwrap();
+    let mut region = pool.region_with(2 * BLOCK, by_block()).unwrap();
     region.as_mut_slice().fill(1);
     let fork = region.fork().unwrap();
     let rest = pool.region(2 * BLOCK).unwrap();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytemuck::{Pod, Zeroable};
 use common::alone::alone;
-use common::{Over, pool};
+use common::{Over, by_block, pool};
 use hugefork::{Backing, BlockSize, Pool, Region, RegionError, Snapshot};
 
 const BLOCK: usize = 2 << 20;
@@ -213,7 +213,7 @@ fn a_snapshot_is_written_as_it_was() {
 #[test]
 fn what_was_taken_away_from_a_snapshot_is_an_error_when_it_is_written() {
     let pool = a_pool(4);
-    let mut region = pool.region(2 * BLOCK).unwrap();
+    let mut region = pool.region_with(2 * BLOCK, by_block()).unwrap();
     region.as_mut_slice().fill(1);
     let snapshot = region.snapshot().unwrap();
     let rest = pool.region(2 * BLOCK).unwrap();

@@ -84,10 +84,11 @@ impl PoolBuilder {
         self
     }
 
-    /// The unit in which hugefork gives, clears and copies memory; default 2 MiB. Smaller blocks copy fewer bytes where
-    /// writes after a snapshot are sparse, but they take more mappings and more faults, and no less time: 5 000 writes
-    /// spread over 1 GiB take 107 ms with blocks of 4 KiB, 128 ms with 64 KiB, and 111 ms with 2 MiB (`hugefork bench
-    /// writer-latency`, AMD EPYC).
+    /// The unit in which hugefork gives, clears and copies memory; default 2 MiB. Sparse writes after a snapshot copy
+    /// single pages whatever the size of a block is. Where they copy blocks ([`CopyGrain::Block`](crate::CopyGrain),
+    /// pools of hugetlb pages), smaller ones copy fewer bytes, but they take more mappings and more faults, and no less
+    /// time: 5 000 writes spread over 1 GiB take 107 ms with blocks of 4 KiB, 128 ms with 64 KiB, and 111 ms with 2 MiB
+    /// (`hugefork bench writer-latency`, AMD EPYC).
     pub fn block_size(mut self, size: BlockSize) -> Self {
         self.block_size = size;
         self
@@ -211,13 +212,17 @@ impl PoolBuilder {
             say(format_args!("pool `{}` gets no memory ahead: no thread for it: {error}", core.name));
             None
         });
+        let tender = PoolCore::start_tending(&core).unwrap_or_else(|error| {
+            say(format_args!("pool `{}` folds pages only at snapshots: no thread for it: {error}", core.name));
+            None
+        });
         let watcher = self.pressure.and_then(|watch| {
             let started = Watcher::start(&core, &watch);
             let say =
                 |why: &NotWatched| say(format_args!("pool `{}` does not watch memory pressure: {why}", core.name));
             started.inspect_err(say).ok()
         });
-        Ok(Pool { core, shared: Arc::new(Shared { grant, _workers: [keeper, supplier], watcher }) })
+        Ok(Pool { core, shared: Arc::new(Shared { grant, _workers: [keeper, supplier, tender], watcher }) })
     }
 
     fn most_ahead(&self) -> usize {

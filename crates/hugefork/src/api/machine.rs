@@ -62,6 +62,9 @@ pub struct Survey {
     pub backings: Vec<(Backing, Result<Granted, BuildError>)>,
     /// What [`Backing::Auto`] chooses, and why nothing better; or why no pool could be built.
     pub chosen: Result<(Granted, Option<String>), BuildError>,
+    /// Why pools of shmem cannot copy single pages ([`Pool::no_page_grain`]); `None` if they can. Pools of hugetlb
+    /// pages copy blocks on any machine.
+    pub no_page_grain: Option<String>,
     /// What the first write to a block costs with [`Backing::Auto`], or why it could not be tried: a [`BuildError`] or
     /// [`RegionError`](crate::RegionError), inside of an [`io::Error`].
     pub first_write: io::Result<FirstWrite>,
@@ -166,6 +169,8 @@ pub fn survey() -> Survey {
             .collect(),
         chosen: try_backing(Backing::Auto, Fallback::Allowed)
             .map(|pool| (pool.backing(), pool.fallback_reason().map(str::to_owned))),
+        no_page_grain: try_backing(Backing::ShmemBase, Fallback::Refused)
+            .map_or_else(|error| Some(error.to_string()), |pool| pool.no_page_grain()),
         first_write: first_write(),
         pressure: PressureWatch::new().try_out(),
         calibration: kernels::calibration().map(|measured| measured.table().collect()).unwrap_or_default(),

@@ -51,7 +51,7 @@ pub struct Pool {
 /// What all handles of a pool share beside its core. Its threads end with it.
 pub(super) struct Shared {
     pub(super) grant: Grant,
-    pub(super) _workers: [Option<Worker>; 2],
+    pub(super) _workers: [Option<Worker>; 3],
     pub(super) watcher: Option<Watcher>,
 }
 
@@ -66,6 +66,18 @@ impl Pool {
     /// The name that messages call it by.
     pub fn name(&self) -> &str {
         &self.core.name
+    }
+
+    /// Whether writes to what forks and snapshots share can copy single pages ([`CopyGrain`](crate::CopyGrain)): not in
+    /// pools of hugetlb pages, of which the kernel copies whole ones, and not before Linux 6.7 or without a readable
+    /// `/proc/self/pagemap`. Then they copy blocks. [`Pool::no_page_grain`] says why.
+    pub fn has_page_grain(&self) -> bool {
+        self.core.sys.has_overlays()
+    }
+
+    /// Why writes cannot copy single pages, in words; `None` if they can.
+    pub fn no_page_grain(&self) -> Option<String> {
+        self.core.sys.no_page_grain().map(|why| why.to_string())
     }
 
     /// The size of its blocks in bytes.

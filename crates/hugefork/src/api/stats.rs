@@ -16,7 +16,8 @@ use crate::units::BASE_PAGE;
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
-/// let mut region = pool.region(4 << 20)?;
+/// use hugefork::{CopyGrain, RegionOptions};
+/// let mut region = pool.region_with(4 << 20, RegionOptions::new().copy_grain(CopyGrain::Block))?;
 /// region.as_mut_slice()[0] = 1;
 /// let saved = region.snapshot()?;
 /// let stats = region.stats();
@@ -40,6 +41,12 @@ pub struct RegionStats {
     pub blocks_lazy: usize,
     /// Blocks that were lazily freed in part.
     pub blocks_split: usize,
+    /// Blocks that are shown through private mappings: the kernel copies the pages of them that are written
+    /// ([`CopyGrain::Page`](crate::CopyGrain)).
+    pub blocks_overlaid: usize,
+    /// Pages that the kernel has copied so and that were not folded back into blocks yet, of 4 KiB each. They are not
+    /// the pool's memory but the process's own. 0 if the kernel does not tell.
+    pub pages_private: usize,
     /// Blocks that are set aside for it ([`Reserve::Full`](crate::Reserve::Full)).
     pub blocks_reserved: usize,
     /// Blocks that were taken away from it.
@@ -75,12 +82,17 @@ impl RegionStats {
             blocks_shared: shared,
             blocks_lazy: lazy,
             blocks_split: split,
+            blocks_overlaid: core.books.overlays.load(Ordering::Relaxed),
+            pages_private: if core.books.has_overlays() { core.private_page_count().unwrap_or(0) } else { 0 },
             blocks_reserved: core.table.reserved(),
             blocks_revoked: core.books.revoked.load(Ordering::Relaxed),
             bytes_lazy: lazy * size + core.books.lazy_pages.load(Ordering::Relaxed) * BASE_PAGE,
             cow_bytes: core.books.cow.blocks() * size,
             mappings: core.addresses.mappings(),
-            metadata_bytes: core.table.bytes() + core.pins.bytes() + size_of::<RegionCore<Linux>>(),
+            metadata_bytes: core.table.bytes()
+                + core.pins.bytes()
+                + core.density.bytes()
+                + size_of::<RegionCore<Linux>>(),
             faults: counters::read(&core.counters),
         }
     }

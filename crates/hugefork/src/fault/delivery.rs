@@ -12,10 +12,10 @@ use crate::sys::linux::{owner, signal};
 
 /// The handler may need so many bytes of stack, besides the registers that the kernel puts there
 /// (`tests/handler_stack.rs`).
-const STACK: usize = if cfg!(debug_assertions) { 4608 } else { 3072 };
+const STACK: usize = if cfg!(debug_assertions) { 4992 } else { 3072 };
 
 /// So much of it is used by the time that the handler checks for room.
-const BEFORE: usize = 512;
+const BEFORE: usize = if cfg!(debug_assertions) { 704 } else { 512 };
 
 /// Installs the handler, unless it is installed already.
 pub(crate) fn install_once() -> Result<(), SystemError> {

@@ -75,8 +75,7 @@ impl<'a, S: Sys> Site<'a, S> {
         entries: &Range<usize>,
         shows: Shows<BlockId>,
     ) -> Result<Remapped<'a, S>, Refused> {
-        let size = self.pool().block_size;
-        let bytes = size.len_of(entries.start)..size.len_of(entries.end);
+        let bytes = self.bytes_of(entries);
         let shows = shows.map(|block| self.pool().offset(block));
         let face = self.shown.face(shows, bytes.len());
         match self.check_budget(self.shown.more_edges_as(entries, face)) {
@@ -104,11 +103,22 @@ impl<'a, S: Sys> Site<'a, S> {
 
     fn show(&self, bytes: &Range<usize>, shows: Shows<usize>) -> Result<Remapped<'a, S>, Refused> {
         let _changing = Changing::start(self.observer, self.blocks(bytes));
-        let addresses = self.addresses;
-        match addresses.pool.sys.show(addresses.part(bytes), shows) {
-            Ok(()) => Ok(Remapped { addresses, _changing }),
-            Err(failure) => Err(self.restored(bytes, &failure)),
+        match self.try_to_show(bytes, shows) {
+            Ok(()) => Ok(Remapped { addresses: self.addresses, _changing }),
+            Err(refused) => Err(refused),
         }
+    }
+
+    fn try_to_show(&self, bytes: &Range<usize>, shows: Shows<usize>) -> Result<(), Refused> {
+        match self.pool().sys.show(self.addresses.part(bytes), shows) {
+            Ok(()) => Ok(()),
+            Err(failure) => self.restored(bytes, shows, &failure),
+        }
+    }
+
+    fn covers_overlay(&self, bytes: &Range<usize>) -> bool {
+        let (size, blocks) = (self.pool().block_size, self.blocks(bytes));
+        self.shown.has_overlay(size.count(blocks.start)..size.count(blocks.end))
     }
 
     /// The bytes of all blocks that `bytes` touches: the observer is told of whole blocks.
@@ -118,26 +128,50 @@ impl<'a, S: Sys> Site<'a, S> {
     }
 
     /// Shows again what the entries say, after a mapping call that failed, unless the call left everything as it was.
+    /// Where private pages may be gone by now, there is no way back: the caller has copied them, or means to drop them.
+    /// So there it shows once more what was asked for.
     ///
     /// If that fails too, the program no longer sees its own memory there. So the process says so in a line and aborts.
-    fn restored(&self, bytes: &Range<usize>, failure: &MapFailure) -> Refused {
-        let size = self.pool().block_size;
-        if failure.aftermath == Aftermath::Unknown {
-            let blocks = self.blocks(bytes);
-            for index in size.count(blocks.start)..size.count(blocks.end) {
-                if let Err(failure) = self.show_again(EntryIndex(index)) {
-                    self.abort(size.len_of(index), failure.error);
-                }
-            }
+    #[cold]
+    fn restored(&self, bytes: &Range<usize>, shows: Shows<usize>, failure: &MapFailure) -> Result<(), Refused> {
+        if failure.aftermath == Aftermath::Unchanged {
+            return Err(Refused::Call(failure.error));
         }
-        Refused::Call(failure.error)
+        let covers_overlay = self.covers_overlay(bytes);
+        let shown = if covers_overlay { self.show_once_more(bytes, shows) } else { self.show_all_again(bytes) };
+        if let Err((offset, error)) = shown {
+            self.abort(offset, error);
+        }
+        if covers_overlay { Ok(()) } else { Err(Refused::Call(failure.error)) }
+    }
+
+    fn show_once_more(&self, bytes: &Range<usize>, shows: Shows<usize>) -> Result<(), (usize, SystemError)> {
+        self.pool().sys.show(self.addresses.part(bytes), shows).map_err(|failure| (bytes.start, failure.error))
+    }
+
+    fn show_all_again(&self, bytes: &Range<usize>) -> Result<(), (usize, SystemError)> {
+        let (size, blocks) = (self.pool().block_size, self.blocks(bytes));
+        let mut at = blocks.start;
+        while at < blocks.end {
+            self.show_again(EntryIndex(size.count(at))).map_err(|failure| (at, failure.error))?;
+            at += size.bytes();
+        }
+        Ok(())
     }
 
     fn show_again(&self, index: EntryIndex) -> Result<(), MapFailure> {
-        let (addresses, start) = (self.addresses, self.pool().block_size.len_of(index.0));
-        self.shown.each_face(index, |bytes, shows| {
-            addresses.pool.sys.show(addresses.part(&(start + bytes.start..start + bytes.end)), shows)
-        })
+        let (addresses, bytes) = (self.addresses, self.bytes_of(&(index.0..index.0 + 1)));
+        match self.shown.whole(index) {
+            Some(shows) => addresses.pool.sys.show(addresses.part(&bytes), shows),
+            None => self.shown.each_face(index, |face, shows| {
+                addresses.pool.sys.show(addresses.part(&(bytes.start + face.start..bytes.start + face.end)), shows)
+            }),
+        }
+    }
+
+    fn bytes_of(&self, entries: &Range<usize>) -> Range<usize> {
+        let size = self.pool().block_size;
+        size.len_of(entries.start)..size.len_of(entries.end)
     }
 
     fn abort(&self, offset: usize, error: SystemError) -> ! {

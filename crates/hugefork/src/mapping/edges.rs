@@ -7,6 +7,10 @@
 //! ```
 //! Two neighbours are one mapping if the second shows what follows in the pool on what the first shows. So each place
 //! in the pool is a number, and a face has two of them: what is shown first, and what would continue the last.
+//!
+//! The kernel may keep two neighbouring overlays apart that are counted as one here: if both had private pages before
+//! they became neighbours. There is at most one such place for each run that became an overlay at once (128 MiB), and
+//! the budget has a margin.
 
 use std::ops::Range;
 
@@ -73,6 +77,11 @@ impl<'a> Shown<'a> {
         Shown { entries, table: None, merging: pool.sys.merging(), size: pool.block_size }
     }
 
+    /// Whether any of `entries` is shown through a private mapping.
+    pub(crate) fn has_overlay(&self, entries: Range<usize>) -> bool {
+        entries.map(EntryIndex).any(|index| self.entries.get(index).is_overlay())
+    }
+
     /// What `len` bytes show that begin at `start` of the pool.
     pub(crate) fn face(&self, shows: Shows<usize>, len: usize) -> Face {
         let (first, after) = match (shows, self.merging) {
@@ -80,10 +89,11 @@ impl<'a> Shown<'a> {
             (Shows::Hidden, _) => (HIDDEN, HIDDEN),
             (Shows::Memory { start, access }, Merging::Merge) => (key(start, access), key(start + len, access)),
             (Shows::Memory { start, access }, Merging::Separate) => (key(start, access), NOTHING),
+            (Shows::Overlay { start, access }, _) => (key(start, access) | OVERLAY, key(start + len, access) | OVERLAY),
         };
         let blocks = match (shows, self.merging) {
             (Shows::Memory { .. }, Merging::Separate) => self.size.count(len),
-            (Shows::Memory { .. }, Merging::Merge) | (Shows::Zeros | Shows::Hidden, _) => 1,
+            (Shows::Memory { .. }, Merging::Merge) | (Shows::Zeros | Shows::Hidden | Shows::Overlay { .. }, _) => 1,
         };
         Face { first, after, inner: blocks.saturating_sub(1) }
     }
@@ -97,11 +107,19 @@ impl<'a> Shown<'a> {
             | Entry::Shared(_)
             | Entry::Borrowed(_)
             | Entry::Lazy(_)
+            | Entry::Overlaid(..)
+            | Entry::Sealed(..)
             | Entry::Revoked => {
                 let shows = first.shows().unwrap_or(Shows::Hidden);
                 self.face(self.in_pool(shows), self.size.len_of(count))
             }
         }
+    }
+
+    /// Counts the edges of `count` entries from `start` on, which are alike and begin with `first`.
+    #[inline(never)] // What it needs is off the stack when entries are stored.
+    pub(crate) fn count(&self, edges: &mut Edges, start: EntryIndex, count: usize, first: Entry) {
+        edges.add(self.face_of(start, count, first));
     }
 
     // Loops in place of closures: without optimisation each closure takes its own place on the handler's stack.
@@ -174,16 +192,18 @@ impl<'a> Shown<'a> {
         usize::try_from(more).unwrap_or(0)
     }
 
-    /// Calls `each` for each run of bytes of an entry that one mapping shows.
+    /// What an entry shows as a whole; `None` if its pages differ.
+    pub(crate) fn whole(&self, index: EntryIndex) -> Option<Shows<usize>> {
+        self.entries.get(index).shows().map(|shows| self.in_pool(shows))
+    }
+
+    /// Calls `each` for each run of bytes of a split entry that one mapping shows.
     pub(crate) fn each_face<E>(
         &self,
         index: EntryIndex,
         mut each: impl FnMut(Range<usize>, Shows<usize>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let entry = self.entries.get(index);
-        let (Some(block), None) = (entry.block(), entry.shows()) else {
-            return each(0..self.size.bytes(), self.in_pool(entry.shows().unwrap_or(Shows::Hidden)));
-        };
+        let Some(block) = self.entries.get(index).block() else { return Ok(()) };
         let pages = self.size.bytes() / BASE_PAGE;
         let mut start = 0;
         while start < pages {
@@ -267,5 +287,8 @@ fn with_access(key: u64, access: Access) -> u64 {
 
 /// A place in the pool and its access, as a number.
 fn key(start: usize, access: Access) -> u64 {
-    (start as u64) << 1 | u64::from(access == Access::ReadWrite)
+    (start as u64) << 2 | u64::from(access == Access::ReadWrite)
 }
+
+/// Added to the number of a place that is shown through a private mapping.
+const OVERLAY: u64 = 0b10;

@@ -38,6 +38,8 @@ impl World {
             let atomic = |count: &AtomicUsize| count.load(Ordering::Relaxed);
             assert_eq!(atomic(&space.books.lazy_blocks), count(|entry| matches!(entry, Entry::Lazy(_))));
             assert_eq!(atomic(&space.books.revoked), count(|entry| *entry == Entry::Revoked));
+            assert_eq!(atomic(&space.books.overlays), count(|entry| entry.is_overlay()));
+            assert_eq!(atomic(&space.books.charged), count(|entry| entry.is_charged()));
             mappings += space.addresses.mappings();
         }
         for model in &self.snapshots {
@@ -141,6 +143,11 @@ impl World {
                 {
                     // It is writable only if a protection failed, and then nobody else may hold it.
                     assert!(access == Access::Read || is_alone(block), "writable and shared");
+                }
+                // It is read-only only if a call has failed.
+                (Entry::Overlaid(block, _), Page::Overlay { start: at, .. }) if at == offset(block) => {}
+                (Entry::Sealed(block, _), Page::Overlay { start: at, access: Access::Read }) => {
+                    assert_eq!(at, offset(block));
                 }
                 (Entry::Lazy(block), Page::Memory { start: at, access: Access::Read }) if at == offset(block) => {}
                 (Entry::Split(block), shown) => match (split.expect("pages").get(nth), shown) {

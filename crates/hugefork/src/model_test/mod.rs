@@ -141,11 +141,11 @@ fn op() -> impl Strategy<Value = Op> {
     let any = 0..usize::MAX / 2;
     let part = (index.clone(), any.clone(), any.clone());
     prop_oneof![
-        2 => (0..64usize, 0..12usize).prop_map(|(blocks, with)| Op::Create { blocks, with }),
+        2 => (0..64usize, 0..36usize).prop_map(|(blocks, with)| Op::Create { blocks, with }),
         14 => (index.clone(), any, 1..=255u8)
             .prop_map(|(region, offset, value)| Op::Write { region, offset, value }),
-        2 => (index.clone(), 0..12usize).prop_map(|(region, with)| Op::Fork { region, with }),
-        2 => (index.clone(), 0..12usize).prop_map(|(region, with)| Op::Snapshot { region, with }),
+        2 => (index.clone(), 0..36usize).prop_map(|(region, with)| Op::Fork { region, with }),
+        2 => (index.clone(), 0..36usize).prop_map(|(region, with)| Op::Snapshot { region, with }),
         1 => index.clone().prop_map(|snapshot| Op::ForkSnapshot { snapshot }),
         1 => index.clone().prop_map(|snapshot| Op::MapSnapshot { snapshot }),
         5 => part.clone().prop_map(|(region, start, len)| Op::LazyFree { region, start, len }),
@@ -253,6 +253,19 @@ fn every_call_may_fail() {
                         Op::Reclaim { blocks: 8 },
                         Op::Write { region: 1, offset: 0, value: 3 },
                         Op::DropRegion { region: 1 },
+                        // By page.
+                        Op::Create { blocks: 3, with: 11 },
+                        Op::Write { region: 1, offset: 0, value: 4 },
+                        Op::Write { region: 1, offset: 12, value: 4 },
+                        Op::Snapshot { region: 1, with: 1 },
+                        Op::Write { region: 1, offset: 3, value: 5 },
+                        Op::Snapshot { region: 1, with: 1 },
+                        Op::Write { region: 1, offset: 3, value: 6 },
+                        Op::Write { region: 1, offset: 12, value: 6 },
+                        Op::DropSnapshot { snapshot: 1 },
+                        Op::PrepareWrite { region: 1, start: 0, len: shape.block * 3 },
+                        Op::DropRegion { region: 1 },
+                        Op::DropSnapshot { snapshot: 1 },
                     ]);
                 }
                 let mut world = World::new(shape);
@@ -267,6 +280,8 @@ fn every_call_may_fail() {
                     Call::MakeHuge => false,
                     // Blocks of one page do not split, and with few mappings none does.
                     Call::Punch => shape.block == SPLITTING.block,
+                    // There is nothing below a page.
+                    Call::Overlay | Call::Scan => shape.block != SMALL.block,
                     _ => true,
                 };
                 assert!(

@@ -19,7 +19,7 @@ use crate::region::unresolved::Unresolved;
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::soft::{Call, SoftMmu};
 use crate::table::Entry;
-use crate::terms::options::{OnLimit, RegionOptions, Reserve};
+use crate::terms::options::{CopyGrain, OnLimit, RegionOptions, Reserve};
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
 
 pub(super) struct RegionModel {
@@ -69,11 +69,13 @@ impl Shape {
 
 /// The options of regions and forks.
 fn options(with: usize, block: usize) -> RegionOptions {
+    let grain = [CopyGrain::Auto, CopyGrain::Page, CopyGrain::Block][with / 6 % 3];
+    let options = RegionOptions::new().copy_grain(grain);
     match with % 6 {
-        0 => RegionOptions::new().reserve(Reserve::Full),
-        1 => RegionOptions::new().max_cow_bytes(block, OnLimit::Revoke),
-        2 => RegionOptions::new().max_cow_bytes(2 * block, OnLimit::Fail),
-        _ => RegionOptions::new(),
+        0 => options.reserve(Reserve::Full),
+        1 => options.max_cow_bytes(block, OnLimit::Revoke),
+        2 => options.max_cow_bytes(2 * block, OnLimit::Fail),
+        _ => options,
     }
 }
 
@@ -86,7 +88,7 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(shape: Shape) -> World {
-        let mmu = SoftMmu::new(shape.block * shape.blocks, shape.merging, shape.mappings);
+        let mmu = SoftMmu::new(shape.block * shape.blocks, shape.merging, shape.mappings).with_overlays();
         let size = BlockSize::new(shape.block).unwrap();
         let kernels = Kernels::default_for_this_cpu();
         let core = PoolCore::new(mmu, "model".to_owned(), size, shape.blocks, kernels, Stock::default());

@@ -10,6 +10,7 @@ use super::frames::{Content, Frames, Taken, Wanted};
 use super::holders::Holders;
 use super::homes::Homes;
 use super::stock::Stock;
+use super::tending::Tending;
 use super::trials::{Lap, Trials};
 use crate::own::Counted;
 use crate::stats::counters::Registry;
@@ -35,6 +36,7 @@ pub(crate) struct PoolCore<S: Sys> {
     /// Numbers the calls of `lazy_free`, so that what was freed first is dropped first.
     pub(crate) marks: AtomicU32,
     pub(crate) homes: Counted<Homes>,
+    pub(crate) tending: Tending,
 }
 
 impl<S: Sys> PoolCore<S> {
@@ -61,6 +63,7 @@ impl<S: Sys> PoolCore<S> {
             holders: Holders::default(),
             marks: AtomicU32::new(0),
             homes: Counted::new(Homes::new(blocks)),
+            tending: Tending::default(),
         }
     }
 

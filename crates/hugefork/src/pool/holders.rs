@@ -29,6 +29,11 @@ pub(crate) trait Holder: Sync {
         None
     }
 
+    /// Its overlays, if it can have some.
+    fn overlaid(&self) -> Option<&dyn OverlayHolder> {
+        None
+    }
+
     /// Whether it holds `block` at `index`, as far as that can be seen without a lock.
     fn holds(&self, index: EntryIndex, block: BlockId) -> bool;
 
@@ -84,6 +89,16 @@ pub(crate) trait LazyHolder {
     /// Puts blocks that could not be dropped back in line, if `changes` says that this may be different now. True if
     /// there are any.
     fn recall_lazy(&self, changes: u64) -> bool;
+}
+
+/// What a region is asked that may have overlays.
+pub(crate) trait OverlayHolder {
+    /// Whether it has any.
+    fn has_overlays(&self) -> bool;
+
+    /// Folds or promotes some of them, from the entry `from` on. Returns where to go on, if that is not all. It takes
+    /// no block and allocates nothing.
+    fn tend(&self, from: usize) -> Option<usize>;
 }
 
 /// What may be dropped.

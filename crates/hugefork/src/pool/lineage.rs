@@ -30,7 +30,7 @@ pub(crate) struct CowAccount {
 }
 
 /// Tells regions apart; no value is given twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RegionId(u64);
 
 impl Default for CowAccount {
@@ -69,6 +69,13 @@ impl CowAccount {
         self.blocks.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts blocks that their last holder has given up.
+    pub(crate) fn freed(&self, count: usize) {
+        if count > 0 {
+            self.ease(|blocks| blocks.saturating_sub(count));
+        }
+    }
+
     /// Waits until the count goes down, but only for a moment.
     pub(crate) fn wait_a_moment(&self) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -105,9 +112,7 @@ impl Derived {
 
     /// Counts blocks that their last holder has given up.
     pub(crate) fn freed(&self, count: usize) {
-        if count > 0 {
-            self.account.ease(|blocks| blocks.saturating_sub(count));
-        }
+        self.account.freed(count);
     }
 
     /// Counts a block that only a fork or snapshot holds now.

@@ -14,6 +14,7 @@
 //! | `reservation` | blocks that only certain entries may take |
 //! | `shortage` | reclaim, and memory that goes back to the system |
 //! | `stock`, `zeroing` | how many blocks are kept zero, and the thread that clears them |
+//! | `tending` | the thread that folds and promotes overlays |
 //! | `trials` | which kernel is best for blocks that are written as a whole, learnt from streams |
 //! | `worker` | the threads of a pool |
 
@@ -30,6 +31,7 @@ pub(crate) mod reservation;
 pub(crate) mod shortage;
 pub(crate) mod stock;
 pub(crate) mod supply;
+pub(crate) mod tending;
 pub(crate) mod trials;
 pub(crate) mod worker;
 pub(crate) mod zeroing;

@@ -88,6 +88,15 @@ impl Nap {
         }
     }
 
+    /// Sleeps for `time`, or until it is woken or told to end.
+    pub(crate) fn rest(&self, time: Duration) {
+        self.asleep.store(1, Ordering::SeqCst);
+        if !self.is_over() {
+            sync::wait_at_most(&self.asleep, 1, time);
+        }
+        self.asleep.store(0, Ordering::SeqCst);
+    }
+
     /// Sleeps for `time`, or until it is told to end.
     pub(crate) fn pause(&self, time: Duration) {
         sync::wait_at_most(&self.stop, 0, time);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::own::Counted;
 use crate::pool::lineage::{CowAccount, CowLimit, Derived};
-use crate::terms::options::{RegionOptions, Reserve};
+use crate::terms::options::{CopyGrain, RegionOptions, Reserve};
 use crate::units::BlockSize;
 
 /// The counts of one region.
@@ -20,6 +20,14 @@ pub(crate) struct Books {
     pub(crate) lazy_pages: AtomicUsize,
     /// The number of `Revoked` entries.
     pub(crate) revoked: AtomicUsize,
+    /// The number of `Overlaid` and `Sealed` entries.
+    pub(crate) overlays: AtomicUsize,
+    /// The number of `Overlaid` entries over blocks of the region's own, each of which counts as a block that its
+    /// forks and snapshots cost.
+    pub(crate) charged: AtomicUsize,
+    pub(crate) grain: CopyGrain,
+    /// How often overlays with private pages were sealed outside of snapshots.
+    pub(crate) sealed: AtomicUsize,
 }
 
 impl Books {
@@ -33,7 +41,21 @@ impl Books {
             lazy_blocks: AtomicUsize::new(0),
             lazy_pages: AtomicUsize::new(0),
             revoked: AtomicUsize::new(0),
+            overlays: AtomicUsize::new(0),
+            charged: AtomicUsize::new(0),
+            grain: options.grain,
+            sealed: AtomicUsize::new(0),
         }
+    }
+
+    /// Blocks that forks and snapshots cost the region, or may come to cost it without a fault.
+    pub(crate) fn cost(&self) -> usize {
+        self.cow.blocks() + self.charged.load(Ordering::Relaxed)
+    }
+
+    /// Whether anything is shown through private mappings.
+    pub(crate) fn has_overlays(&self) -> bool {
+        self.overlays.load(Ordering::Relaxed) > 0
     }
 
     /// Whether anything is lazily freed.

@@ -9,9 +9,11 @@
 //! exception: after a failed write-protection, a `Shared` entry that this region holds alone may still be writable.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use super::books::Books;
+use super::density::Density;
 use super::history::Habits;
 use super::home::Settled;
 use crate::mapping::addresses::Addresses;
@@ -22,7 +24,7 @@ use crate::own::fixed::{Fixed, Known};
 use crate::pool::core::PoolCore;
 use crate::pool::lineage::Derived;
 use crate::stats::counters::Counters;
-use crate::sync::RegionLock;
+use crate::sync::{RegionLock, WordLock};
 use crate::sys::Sys;
 use crate::table::pins::Pins;
 use crate::table::transition::{Held, OnDrop, on_drop};
@@ -37,9 +39,12 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(crate) addresses: Addresses<S>,
     pub(crate) table: Table,
     pub(crate) lock: RegionLock,
+    /// Held while a fork or snapshot is taken, so that two of them do not undo each other's folds.
+    pub(super) freezing: WordLock,
     pub(crate) books: Books,
     pub(crate) pins: Pins,
     pub(crate) habits: Habits,
+    pub(crate) density: Density,
     pub(crate) counters: Counted<Counters>,
     pub(crate) observer: OnceLock<Arc<dyn Observer>>,
     pub(super) home: Settled,
@@ -67,9 +72,11 @@ impl<S: Sys> RegionCore<S> {
             addresses,
             table: Table::new(count, pool.block_size),
             lock: RegionLock::default(),
+            freezing: WordLock::default(),
             books: Books::new(options, parent, pool.block_size),
             pins: Pins::default(),
             habits: Habits::default(),
+            density: Density::new(count, pool.block_size),
             counters: pool.registry.register(),
             observer: OnceLock::new(),
             home: Settled::new(&pool, count),
@@ -129,8 +136,17 @@ impl<S: Sys> RegionCore<S> {
     pub(crate) fn held(&self, entry: Entry) -> Held {
         match entry {
             Entry::Private(_) => Held::Alone,
-            Entry::Shared(block) | Entry::Borrowed(block) | Entry::Lazy(block) | Entry::Split(block) => {
-                if self.is_alone_with(block) { Held::Alone } else { Held::ByOthersToo }
+            Entry::Shared(block)
+            | Entry::Borrowed(block)
+            | Entry::Lazy(block)
+            | Entry::Split(block)
+            | Entry::Overlaid(block, _)
+            | Entry::Sealed(block, _) => {
+                if self.is_alone_with(block) {
+                    Held::Alone
+                } else {
+                    Held::ByOthersToo
+                }
             }
             Entry::Zero | Entry::Revoked => Held::ByOthersToo,
         }
@@ -164,7 +180,7 @@ impl<S: Sys> RegionCore<S> {
         if !may_reuse {
             pool.leak(1);
         }
-        may_reuse && pool.release(block) && matches!(entry, Entry::Borrowed(_))
+        may_reuse && pool.release(block) && !entry.is_owner()
     }
 }
 
@@ -186,6 +202,8 @@ impl<S: Sys> Drop for RegionCore<S> {
             // The blocks may still be mapped, so nobody may get them again.
             pool.leak(entries.filter(|&index| self.table.get(index).block().is_some()).count());
         }
+        pool.tending.count(-self.books.overlays.load(Ordering::Relaxed).cast_signed());
+        pool.tending.nudge();
         pool.registry.retire(&self.counters);
     }
 }

@@ -53,7 +53,7 @@ impl<S: Sys> RegionCore<S> {
     fn zero_part(&self, index: usize, bytes: Range<usize>) -> Result<(), RegionError> {
         let index = EntryIndex(index);
         while self.table.get(index) != Entry::Zero {
-            self.make_writable_patiently(index)?;
+            self.make_own(index)?;
             let _signals = SignalsBlocked::new();
             let _window = self.table.lock(index);
             let _publishing = self.lock.shared();

@@ -14,6 +14,7 @@
 //! bounded stack.
 
 use core::ops::Range;
+use core::sync::atomic::Ordering;
 
 use hugefork_kernels::{Target, Use, Work};
 
@@ -28,7 +29,7 @@ use crate::pool::trials::Lap;
 use crate::stats::counters::count;
 use crate::sync::SharedGuard;
 use crate::sys::{Access, Shows, Sys};
-use crate::table::transition::{Event, OnWrite, on_protect_failed, on_write};
+use crate::table::transition::{Event, Grain, OnWrite, on_protect_failed, on_write};
 use crate::table::{Entry, Locked, Reserved, State, WindowsGuard};
 use crate::terms::options::OnLimit;
 use crate::units::{BASE_PAGE, EntryIndex};
@@ -39,7 +40,20 @@ pub(crate) enum Resolution {
     DemandZero,
     Copied,
     Reused,
+    /// The kernel copies the pages that are written.
+    Overlaid,
     Raced,
+}
+
+/// What a block is to become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Become {
+    /// Writable, in one way or the other.
+    Writable,
+    /// Writable, by page if that can be: the pool is full.
+    WritableByPage,
+    /// A block of the region's own, with all that it sees.
+    Own,
 }
 
 /// What comes after a try to make a block writable.
@@ -53,10 +67,10 @@ enum Next {
 /// A write to one block, under the lock of its window.
 pub(super) struct Fault<'a, S: Sys> {
     pub(super) region: &'a RegionCore<S>,
-    window: WindowsGuard<'a>,
+    pub(super) window: WindowsGuard<'a>,
     pub(super) index: EntryIndex,
     /// The byte of the block that the program touches next, if that is known.
-    target: Option<usize>,
+    pub(super) target: Option<usize>,
     pub(super) outlook: Outlook,
     /// The blocks that were taken for the run, and the entry that the first of them is for.
     taken: Taken,
@@ -68,7 +82,7 @@ impl<S: Sys> RegionCore<S> {
     /// and signals are delivered in between.
     pub(crate) fn resolve(&self, offset: usize) -> Result<Resolution, Unresolved> {
         let size = self.pool().block_size;
-        match self.make_writable(EntryIndex(size.count(offset)), Some(size.within(offset))) {
+        match self.make(Become::Writable, EntryIndex(size.count(offset)), Some(size.within(offset))) {
             Err(Unresolved::CowLimit(OnLimit::Stall)) => self.books.cow.wait_a_moment(),
             Err(Unresolved::NotYet) => {}
             resolved => return resolved,
@@ -76,11 +90,22 @@ impl<S: Sys> RegionCore<S> {
         Ok(Resolution::Raced)
     }
 
-    /// Makes the block at `index` writable; `target` is the byte in it that the program touches next, if that is known.
-    pub(crate) fn make_writable(&self, index: EntryIndex, target: Option<usize>) -> Result<Resolution, Unresolved> {
-        let mut limit = self.books.limit;
+    /// Makes the block at `index` writable, or the region's own; `target` is the byte in it that the program touches
+    /// next, if that is known.
+    pub(super) fn make(
+        &self,
+        what: Become,
+        index: EntryIndex,
+        target: Option<usize>,
+    ) -> Result<Resolution, Unresolved> {
+        let (mut what, mut limit) = (what, self.books.limit);
         loop {
-            let resolved = self.try_to_make_writable(index, target, limit);
+            let resolved = self.try_to_make(what, index, target, limit);
+            if what == Become::Writable && resolved == Err(Unresolved::PoolFull) && self.may_overlay() {
+                // That takes no block, and nobody has to give one up.
+                what = Become::WritableByPage;
+                continue;
+            }
             match self.after(index, &resolved, &mut limit) {
                 Next::Again => {}
                 Next::Done => return resolved,
@@ -100,12 +125,14 @@ impl<S: Sys> RegionCore<S> {
             Ok(Resolution::DemandZero) => &self.counters.demand_zero,
             Ok(Resolution::Copied) => &self.counters.copied,
             Ok(Resolution::Reused) => &self.counters.reused,
+            Ok(Resolution::Overlaid) => &self.counters.overlaid,
             Ok(Resolution::Raced) => &self.counters.raced,
             Err(Unresolved::PoolFull) => match self.make_room(index) {
                 Found::Some => return Next::Again,
                 Found::None => &self.counters.failed,
                 Found::LookAgain => return Next::ComeBack,
             },
+            Err(Unresolved::CowLimit(_)) if self.fold_a_charged_one() => return Next::Again,
             Err(Unresolved::CowLimit(OnLimit::Revoke)) => {
                 if !self.revoke_from_others(index) {
                     *limit = None;
@@ -126,10 +153,11 @@ impl<S: Sys> RegionCore<S> {
         Next::Done
     }
 
-    /// As [`RegionCore::make_writable`], without making room.
+    /// As [`RegionCore::make`], without making room.
     #[inline(never)] // What it needs is off the stack when room is made.
-    fn try_to_make_writable(
+    fn try_to_make(
         &self,
+        what: Become,
         index: EntryIndex,
         target: Option<usize>,
         limit: Option<CowLimit>,
@@ -137,15 +165,18 @@ impl<S: Sys> RegionCore<S> {
         let window = self.table.lock(index);
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        let needed = on_write(entry.state(), self.held(entry)).1;
-        match needed {
+        let mut needed = self.needed(entry, Grain::Block);
+        if needed == OnWrite::Nothing {
             // Another thread was faster.
-            OnWrite::Nothing => return Ok(Resolution::Raced),
-            OnWrite::Refuse => return Err(Unresolved::Revoked),
-            OnWrite::GiveZeroed | OnWrite::AllowWrites | OnWrite::AllowPage | OnWrite::Copy => {}
+            return Ok(Resolution::Raced);
         }
         let mut fault = Fault::new(self, window, index, target);
-        match needed {
+        if needed == OnWrite::Copy && what != Become::Own {
+            needed = self.needed(entry, if what == Become::Writable { fault.grain(entry) } else { Grain::Page });
+        }
+        // An overlay that is folded was counted when it became one.
+        let limit = if what == Become::Own && entry.is_overlay() { None } else { limit };
+        let resolved = match needed {
             OnWrite::GiveZeroed => {
                 drop(publishing);
                 fault.give_zeroed()
@@ -153,8 +184,35 @@ impl<S: Sys> RegionCore<S> {
             OnWrite::AllowWrites => fault.reuse(&publishing, entry),
             OnWrite::AllowPage => fault.write_page(&publishing),
             OnWrite::Copy => fault.copy(publishing, limit),
-            OnWrite::Nothing | OnWrite::Refuse => Ok(Resolution::Raced),
+            OnWrite::Overlay => fault.overlay(&publishing, entry, limit),
+            OnWrite::Unseal => fault.unseal(&publishing, entry, limit),
+            OnWrite::Fold => fault.fold(publishing),
+            OnWrite::Nothing => Ok(Resolution::Raced),
+            OnWrite::Refuse => Err(Unresolved::Revoked),
+        };
+        if resolved.is_err() && needed == OnWrite::Copy {
+            fault.open_again();
         }
+        if matches!(resolved, Err(Unresolved::Unmappable(_))) && what == Become::Writable && fault.goes_on_by_page() {
+            return Ok(Resolution::Overlaid);
+        }
+        resolved
+    }
+
+    /// Folds an overlay that costs the region nothing any more, because others have let go of its block. True if there
+    /// was one.
+    #[inline(never)] // Not on the stack below a copy.
+    fn fold_a_charged_one(&self) -> bool {
+        let is_free =
+            |index: usize| self.table.get(EntryIndex(index)).is_charged() && self.is_alone_with_overlay(index);
+        let mut indices = 0..if self.books.charged.load(Ordering::Relaxed) > 0 { self.table.len() } else { 0 };
+        let Some(index) = indices.find(|&index| is_free(index)) else { return false };
+        self.try_to_make(Become::Own, EntryIndex(index), None, None).is_ok()
+    }
+
+    #[inline(never)] // What it needs is off the stack when the block is copied.
+    fn needed(&self, entry: Entry, grain: Grain) -> OnWrite {
+        on_write(entry.state(), self.held(entry), grain).1
     }
 
     /// Copies the block at `index`, which others hold, into the block that is reserved for it.
@@ -165,7 +223,11 @@ impl<S: Sys> RegionCore<S> {
         publishing: SharedGuard<'_>,
     ) -> bool {
         let mut fault = Fault::new(self, window, index, None);
-        fault.copy_run(publishing, index.0..index.0 + 1).is_ok()
+        let is_copied = fault.copy_run(publishing, index.0..index.0 + 1).is_ok();
+        if !is_copied {
+            fault.open_again();
+        }
+        is_copied
     }
 }
 
@@ -222,9 +284,13 @@ impl<'a, S: Sys> Fault<'a, S> {
 
     /// A write to a block that others hold: makes a copy for this region alone.
     fn copy(&mut self, publishing: SharedGuard<'_>, limit: Option<CowLimit>) -> Result<Resolution, Unresolved> {
-        self.check_limit(limit)?;
-        let (_ahead, run) = self.held_by_others();
-        self.copy_run(publishing, run)
+        match self.check_limit(limit) {
+            Ok(()) => {
+                let (_ahead, run) = self.held_by_others();
+                self.copy_run(publishing, run)
+            }
+            Err(reason) => Err(reason),
+        }
     }
 
     /// Copies blocks that others hold.
@@ -233,7 +299,10 @@ impl<'a, S: Sys> Fault<'a, S> {
     /// write. Until every processor knows of that, other threads still write to the block. But under the region lock no
     /// snapshot is half done: what others hold is write-protected then, and stays so under our window locks.
     fn copy_run(&mut self, publishing: SharedGuard<'_>, run: Range<usize>) -> Result<Resolution, Unresolved> {
-        drop(publishing);
+        match self.seal(&publishing) {
+            Ok(()) => drop(publishing),
+            Err(reason) => return Err(reason),
+        }
         match self.take_copies(&run) {
             Ok(()) => self.map(Resolution::Copied),
             Err(reason) => Err(reason),
@@ -244,10 +313,10 @@ impl<'a, S: Sys> Fault<'a, S> {
     // optimisation every local of a function stays there (tests/handler_stack.rs).
 
     /// Checks that the forks and snapshots of this region may cost it one more copy.
-    fn check_limit(&self, limit: Option<CowLimit>) -> Result<(), Unresolved> {
-        let (table, cow) = (&self.region.table, &self.region.books.cow);
+    pub(super) fn check_limit(&self, limit: Option<CowLimit>) -> Result<(), Unresolved> {
+        let table = &self.region.table;
         match limit {
-            Some(limit) if table.get(self.index).is_owner() && cow.blocks() >= limit.blocks => {
+            Some(limit) if table.get(self.index).is_owner() && self.region.books.cost() >= limit.blocks => {
                 Err(Unresolved::CowLimit(limit.on_limit))
             }
             Some(_) | None => Ok(()),
@@ -268,7 +337,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         self.obtain_fresh()?;
         self.copy_blocks();
         self.count_copied();
-        Ok(())
+        self.patch()
     }
 
     /// Takes blocks, whatever is in them.
@@ -347,16 +416,40 @@ impl<'a, S: Sys> Fault<'a, S> {
         }
     }
 
+    /// Adds the private pages of the overlay, if it is one, to its copy.
+    #[inline(never)] // What it needs is off the stack when the copy is mapped.
+    fn patch(&self) -> Result<(), Unresolved> {
+        let region = self.region;
+        if !region.table.get(self.index).is_overlay() {
+            return Ok(());
+        }
+        let new = region.pool().direct(self.taken.wanted);
+        // SAFETY: `new` is ours alone. The overlay is sealed, and our window lock keeps it so.
+        match unsafe { region.copy_private(&(self.index.0..self.index.0 + 1), new) } {
+            Ok(()) => count(&region.counters.blocks_folded, 1),
+            Err(error) => return Err(self.returned(Unresolved::Unmappable(error))),
+        }
+        Ok(())
+    }
+
     /// Maps the taken blocks, writable, and lets go of the old ones. The write is resolved then.
-    fn map(&self, resolved: Resolution) -> Result<Resolution, Unresolved> {
+    pub(super) fn map(&self, resolved: Resolution) -> Result<Resolution, Unresolved> {
         let publishing = self.region.lock.shared();
         let locked = Locked::windows(&self.window, &publishing);
         match self.show(locked) {
             Ok(remapped) => remapped.published(self.store(locked)),
-            Err(refused) => return Err(self.returned(refused.into())),
+            Err(refused) => return Err(self.refused(refused)),
         }
-        self.region.habits.follow(self.outlook, self.start, self.taken.count);
+        self.follow();
         Ok(resolved)
+    }
+
+    fn follow(&self) {
+        self.region.habits.follow(self.outlook, self.start, self.taken.count);
+    }
+
+    fn refused(&self, refused: Refused) -> Unresolved {
+        self.returned(refused.into())
     }
 
     fn entries(&self) -> Range<usize> {

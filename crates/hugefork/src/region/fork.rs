@@ -9,7 +9,7 @@ use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::table::{Entry, Locked};
 use crate::terms::error::RegionError;
-use crate::terms::options::RegionOptions;
+use crate::terms::options::{CopyGrain, RegionOptions};
 use crate::units::EntryIndex;
 
 impl<S: Sys> RegionCore<S> {
@@ -42,6 +42,9 @@ impl<S: Sys> RegionCore<S> {
         frozen.forget_all(Locked::alone(&alone));
         // If this fails, the new region goes, with its blocks and with whatever was mapped.
         let shown = region.addresses.show_frozen(&region.table);
+        if shown.is_ok() && region.books.grain == CopyGrain::Page && region.may_overlay() {
+            region.overlay_each(Locked::alone(&unmapped), 0..region.table.len());
+        }
         drop(unmapped);
         drop(alone);
         drop(signals);

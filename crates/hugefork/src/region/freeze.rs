@@ -9,6 +9,9 @@
 //!
 //! The cut is consistent. A write that lands before its page is protected is in the blocks that the snapshot keeps. A
 //! thread that writes later waits in its fault until the lock is free, so none of its later writes is in them.
+//!
+//! A snapshot holds blocks, not private pages. So overlays are folded first, while others go on writing (overlay.rs).
+//! What has become private since then is folded after the write-protection, and few pages have.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -20,26 +23,41 @@ use crate::own::fixed::Fixed;
 use crate::pool::lineage::Derived;
 use crate::pool::shortage::Found;
 use crate::snapshot::core::SnapshotCore;
-use crate::sync::SignalsBlocked;
+use crate::sync::{ExclusiveGuard, SignalsBlocked};
 use crate::sys::{Access, Sys};
 use crate::table::split::SplitPage;
 use crate::table::transition::{OnShare, on_share};
-use crate::table::{Entry, Locked, Reserved};
+use crate::table::{Entry, Locked, Reserved, WindowsGuard};
 use crate::terms::error::RegionError;
+use crate::terms::options::CopyGrain;
 use crate::units::EntryIndex;
+
+/// So often a snapshot is tried that finds the pool full while others write by page.
+const TRIES: usize = 16;
 
 impl<S: Sys> RegionCore<S> {
     /// Makes a snapshot of the region as it is now.
     pub(crate) fn freeze(&self) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
+        if self.books.revoked.load(Ordering::Relaxed) > 0 {
+            return Err(RegionError::Revoked);
+        }
+        let _one_at_a_time = self.freezing.lock();
+        self.density.forget_some();
+        let mut tries = 0;
         loop {
+            // What the pool's thread seals after this is looked for in the pause.
+            let sealed = self.books.sealed.load(Ordering::Relaxed);
+            self.fold_ahead()?;
             let frozen = SnapshotCore::empty(self.pool(), self.table.len(), Derived::of(&self.books.cow));
-            match self.fill(&frozen) {
+            match self.fill(&frozen, sealed) {
                 Ok(()) => {
                     frozen.keep_home(self.home.move_on(self.pool(), self.table.len()));
                     return Ok(frozen);
                 }
                 // Pinned blocks are copied, and the copies take blocks.
                 Err(RegionError::PoolFull { .. }) if self.drops_some_lazy() => {}
+                // So are blocks that have got private pages since they were folded. To fold those ahead makes room.
+                Err(RegionError::PoolFull { .. }) if self.books.has_overlays() && tries < TRIES => tries += 1,
                 Err(error) => return Err(error),
             }
         }
@@ -50,21 +68,22 @@ impl<S: Sys> RegionCore<S> {
         self.pool().drop_some_lazy() != Found::None
     }
 
-    pub(crate) fn fill(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
+    pub(crate) fn fill(&self, frozen: &SnapshotCore<S>, sealed: usize) -> Result<(), RegionError> {
         let pool = self.pool();
         let _signals = SignalsBlocked::new();
         // Whoever wants a block of the snapshot back waits until it holds all of its blocks.
         let filling = frozen.lock.exclusive();
         let started = pool.sys.now();
-        let alone = self.lock.exclusive();
-        let filled = self.fill_locked(Locked::alone(&alone), frozen);
+        let (windows, alone) = self.hold_all();
+        let filled = self.fill_locked(Locked::alone(&alone), frozen, sealed);
         if filled.is_err() {
             // This happens under the region lock: other faults take a block with two holders for write-protected, and
             // copy it.
             frozen.let_go_of_all(Locked::alone(&filling));
+            self.open_again(Locked::alone(&alone), 0..self.table.len());
         }
         self.addresses.recount(self.addresses.mappings(), 1 + self.shown().edges(0..self.table.len()));
-        drop(alone);
+        drop((windows, alone));
         if let Err(reason) = filled {
             // The lock is released first, since the error's text allocates.
             drop(filling);
@@ -77,11 +96,62 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    fn fill_locked(&self, locked: Locked<'_>, frozen: &SnapshotCore<S>) -> Result<(), Unresolved> {
+    /// Folds what is private now, before the pause. Unless the kernel is to copy from the snapshot on, all overlays are
+    /// sealed first: those that nobody writes to meanwhile need no look in the pause.
+    fn fold_ahead(&self) -> Result<(), RegionError> {
+        if !self.books.has_overlays() {
+            return Ok(());
+        }
+        if self.books.grain != CopyGrain::Page {
+            self.seal_all().map_err(|reason| self.error(reason))?;
+        }
+        let patched = self.patched(0..self.table.len()).map_err(RegionError::System)?;
+        for patched in &patched {
+            self.density.note(patched.index, patched.pages, self.pool().block_size);
+        }
+        self.fold_each(&patched)
+    }
+
+    fn seal_all(&self) -> Result<(), Unresolved> {
+        let mut rest = 0..self.table.len();
+        while let Some(run) = self.next_overlays(rest.clone()) {
+            let (first, last) = (EntryIndex(run.start), EntryIndex(run.end - 1));
+            let windows = self.table.window(first)..self.table.window(last) + 1;
+            let windows = windows.start..windows.end.min(windows.start + self.most_held());
+            rest.start = run.end.min(self.table.entries_of(windows.clone()).end);
+            let _signals = SignalsBlocked::new();
+            let windows = self.table.lock_windows(windows);
+            let publishing = self.lock.shared();
+            let mut within = run.start..rest.start;
+            // Others may have changed it since.
+            while let Some(run) = self.next_overlays(within.clone()) {
+                within.start = run.end;
+                self.seal(Locked::windows(&windows, &publishing), run)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps all others out: with the locks of all windows if there are overlays, so that none is just being folded.
+    fn hold_all(&self) -> (WindowsGuard<'_>, ExclusiveGuard<'_>) {
+        let mut windows = WindowsGuard::default();
+        loop {
+            let holds_windows = self.books.has_overlays();
+            if holds_windows {
+                windows = self.table.lock_windows(0..self.table.windows());
+            }
+            let alone = self.lock.exclusive();
+            if holds_windows || !self.books.has_overlays() {
+                return (windows, alone);
+            }
+        }
+    }
+
+    fn fill_locked(&self, locked: Locked<'_>, frozen: &SnapshotCore<S>, sealed: usize) -> Result<(), Unresolved> {
         if self.books.revoked.load(Ordering::Relaxed) > 0 {
             return Err(Unresolved::Revoked);
         }
-        let (mut first, mut last) = (usize::MAX, 0);
+        let (mut first, mut last, mut open) = (usize::MAX, 0, 0..0);
         for index in (0..self.table.len()).map(EntryIndex) {
             let entry = self.table.get(index);
             let (next, needed) = on_share(entry.state(), self.pins.of(index));
@@ -99,6 +169,12 @@ impl<S: Sys> RegionCore<S> {
                     self.pool().frames.add_reference(block);
                     frozen.entries.set(index, Entry::Borrowed(block));
                     self.table.set(index, after);
+                    if matches!(entry, Entry::Overlaid(..)) {
+                        open = if open.is_empty() { index.0 } else { open.start }..index.0 + 1;
+                    }
+                    if entry.is_charged() {
+                        self.books.charged.fetch_sub(1, Ordering::Relaxed);
+                    }
                 }
             }
         }
@@ -109,7 +185,44 @@ impl<S: Sys> RegionCore<S> {
         // reference and make their blocks writable again, whatever the kernel has left protected. For the same reason a
         // `Shared` entry is protected once more: where nothing changes, that costs nothing.
         self.pins.runs_between(first..last + 1).try_for_each(|run| self.protect(locked, run))?;
-        self.copy_pinned(frozen, first..last + 1)
+        let is_as_before = self.books.sealed.load(Ordering::Relaxed) == sealed;
+        self.fold_rest(locked, frozen, if is_as_before { open } else { first..last + 1 })?;
+        self.copy_pinned(frozen, first..last + 1)?;
+        self.overlay_all(locked, first..last + 1);
+        Ok(())
+    }
+
+    /// Folds what has become private since [`RegionCore::fold_ahead`], among entries that include all that were
+    /// writable since. Everything is write-protected.
+    fn fold_rest(&self, locked: Locked<'_>, frozen: &SnapshotCore<S>, entries: Range<usize>) -> Result<(), Unresolved> {
+        if !self.books.has_overlays() {
+            return Ok(());
+        }
+        let mut rest = entries;
+        while let Some(index) = self.next_patched(&mut rest).map_err(Unresolved::Unmappable)? {
+            let Some(block) = self.table.get(index).block() else { continue };
+            // The snapshot gets the folded block instead.
+            frozen.entries.set(index, Entry::Zero);
+            self.pool().release(block);
+            let reserved = self.table.reservation(index);
+            let own = if self.is_alone_with(block) { block } else { self.pool().copy_of(block, reserved)? };
+            let folded = self.fold_read_only(locked, index, own);
+            if folded.is_err() && own != block {
+                self.pool().release_and(own, reserved);
+            }
+            folded?;
+            self.pool().frames.add_reference(own);
+            frozen.entries.set(index, Entry::Borrowed(own));
+        }
+        Ok(())
+    }
+
+    /// With page grain from the start, the region is shown through private mappings at once: as soon as writers go on,
+    /// the kernel copies for them. What cannot be shown so is left to their faults.
+    fn overlay_all(&self, locked: Locked<'_>, entries: Range<usize>) {
+        if self.books.grain == CopyGrain::Page && self.books.limit.is_none() && self.may_overlay() {
+            self.overlay_each(locked, entries);
+        }
     }
 
     /// Takes away the right to write to `entries`. Their mappings are counted when all runs are done.

@@ -9,7 +9,7 @@
 //!
 //! Whole blocks are marked under the region lock alone, held exclusively, as for a snapshot: one write-protection and
 //! one pass. The call may cover entries that cannot be freed if they have no right to lose; it leaves out pinned and
-//! revoked ones.
+//! revoked ones, and overlays. Those that the region holds alone were folded before.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -73,6 +73,7 @@ impl<S: Sys> RegionCore<S> {
         let pages = whole(&range, BASE_PAGE);
         let size = self.pool().block_size;
         let blocks = whole(&pages, size.bytes());
+        self.fold_what_is_alone(self.touched(&pages))?;
         // The mark 0 means that nothing waits.
         let mark = self.pool().marks.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
         let freed = LazyFreed { unaligned: range.len() - pages.len(), ..LazyFreed::default() };
@@ -171,12 +172,14 @@ impl<S: Sys> Freeing<'_, S> {
     /// Splits `entries` into runs that one write-protection may cover.
     fn runs(&mut self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
         let region = self.region;
-        if region.books.revoked.load(Ordering::Relaxed) == 0 && !region.pins.are_used() {
+        if region.books.revoked.load(Ordering::Relaxed) == 0 && !region.pins.are_used() && !region.books.has_overlays()
+        {
             return self.run(locked, entries);
         }
         let is_left_out = |index: &usize| {
             let index = EntryIndex(*index);
-            region.pins.has(index) || region.table.get(index) == Entry::Revoked
+            let entry = region.table.get(index);
+            region.pins.has(index) || entry == Entry::Revoked || entry.is_overlay()
         };
         let mut next = entries.start;
         while next < entries.end {

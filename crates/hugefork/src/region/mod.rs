@@ -4,13 +4,16 @@
 //! |---|---|
 //! | `books` | what is counted of a region |
 //! | `core` | what a region is made of |
+//! | `density` | which blocks are written to densely |
 //! | `discard` | drops contents at once |
 //! | `fault` | what a write to a block does |
+//! | `fold` | private pages go back into blocks |
 //! | `fork` | makes a region of a snapshot |
 //! | `freeze` | makes a snapshot of a region |
 //! | `history` | what recent faults say about the next ones |
 //! | `home` | where in the pool a region would like its blocks |
 //! | `lazy_free` | permits the engine to drop contents when memory is short, and takes that back |
+//! | `overlay` | page grain: the kernel copies the pages that are written |
 //! | `pins` | blocks that stay where they are |
 //! | `populate` | makes blocks writable before they are written to |
 //! | `reclaim` | drops what was lazily freed |
@@ -18,19 +21,23 @@
 //! | `run` | which neighbours a fault treats together with its block |
 //! | `split` | blocks that are treated page by page |
 //! | `store` | what each change of an entry means for references, reservations and counts |
+//! | `tend` | what the pool's thread does for overlays |
 //! | `unresolved` | why a write could not be resolved |
 
 #![deny(clippy::wildcard_enum_match_arm)] // A new state is to be thought of everywhere.
 
 mod books;
 pub(crate) mod core;
+mod density;
 mod discard;
 pub(crate) mod fault;
+mod fold;
 mod fork;
 mod freeze;
 pub(crate) mod history;
 mod home;
 pub(crate) mod lazy_free;
+mod overlay;
 pub(crate) mod pins;
 mod populate;
 mod reclaim;
@@ -38,4 +45,5 @@ mod revoke;
 mod run;
 mod split;
 mod store;
+mod tend;
 pub(crate) mod unresolved;

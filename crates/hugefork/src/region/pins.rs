@@ -37,7 +37,7 @@ impl<S: Sys> RegionCore<S> {
 
     fn pin_block(&self, index: EntryIndex) -> Result<(), RegionError> {
         loop {
-            self.make_writable_patiently(index)?;
+            self.make_own(index)?;
             let _signals = SignalsBlocked::new();
             let window = self.table.lock(index);
             let publishing = self.lock.shared();

@@ -20,7 +20,7 @@
 use std::sync::atomic::Ordering;
 
 use super::core::RegionCore;
-use crate::pool::holders::{Ask, Family, Holder, LazyHolder, LetGo};
+use crate::pool::holders::{Ask, Family, Holder, LazyHolder, LetGo, OverlayHolder};
 use crate::pool::lineage::{Derived, RegionId};
 use crate::pool::shortage::Found;
 use crate::stats::counters::count;
@@ -150,7 +150,7 @@ impl<S: Sys> RegionCore<S> {
         if entry.block() != Some(block) {
             return OnRevoke::Nothing;
         }
-        on_revoke(entry.state(), self.table.reservation(index), Owner::Region).1
+        on_revoke(entry.state(), entry.origin(), self.table.reservation(index), Owner::Region).1
     }
 
     #[inline(never)] // Not on the stack below a copy.
@@ -172,6 +172,10 @@ impl<S: Sys> Holder for RegionCore<S> {
     }
 
     fn lazy(&self) -> Option<&dyn LazyHolder> {
+        Some(self)
+    }
+
+    fn overlaid(&self) -> Option<&dyn OverlayHolder> {
         Some(self)
     }
 

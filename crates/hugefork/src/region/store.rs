@@ -10,7 +10,7 @@ use crate::mapping::change::Recount;
 use crate::sys::Sys;
 use crate::table::machine::allows;
 use crate::table::transition::Event;
-use crate::table::{Entry, Locked, Reserved};
+use crate::table::{Entry, Locked, Origin, Reserved};
 use crate::terms::options::Reserve;
 use crate::units::{BlockId, EntryIndex};
 
@@ -20,10 +20,31 @@ use crate::units::{BlockId, EntryIndex};
 struct Sums {
     lazy: isize,
     revoked: isize,
+    overlays: isize,
+    charged: isize,
     /// Blocks of the parent that only this region held, and that it has made its own or given up.
     freed: usize,
     /// Reservations that turned out not to be needed.
     unreserved: usize,
+}
+
+impl Sums {
+    /// Counts `count` entries like `new` in place of entries like `old`.
+    #[inline(never)] // What it needs is off the stack when blocks are given back.
+    fn count(&mut self, old: Entry, new: Entry, count: isize) {
+        for (entry, by) in [(old, -count), (new, count)] {
+            match entry {
+                Entry::Lazy(_) => self.lazy += by,
+                Entry::Revoked => self.revoked += by,
+                Entry::Overlaid(_, Origin::Own) => {
+                    self.overlays += by;
+                    self.charged += by;
+                }
+                Entry::Overlaid(_, Origin::Parent) | Entry::Sealed(..) => self.overlays += by,
+                Entry::Zero | Entry::Private(_) | Entry::Shared(_) | Entry::Borrowed(_) | Entry::Split(_) => {}
+            }
+        }
+    }
 }
 
 impl<S: Sys> RegionCore<S> {
@@ -41,16 +62,16 @@ impl<S: Sys> RegionCore<S> {
         mut next: impl FnMut(Range<usize>, Entry) -> Entry,
     ) -> Recount {
         let (shown, mut sums) = (self.shown(), Sums::default());
-        let (mut before, mut index) = (shown.edges_from(entries.start), entries.start);
-        let mut after = before;
+        let mut before = shown.edges_from(entries.start);
+        let (mut after, mut index) = (before, entries.start);
         while index < entries.end {
             let old = self.table.get(EntryIndex(index));
             let count = if matches!(old, Entry::Private(_)) { self.table.alike(index..entries.end) } else { 1 };
-            before.add(shown.face_of(EntryIndex(index), count, old));
+            shown.count(&mut before, EntryIndex(index), count, old);
             let new = next(index..index + count, old);
             debug_assert!(allows(event, old.state(), new.state()), "the table has no such way");
             self.store_alike(index..index + count, old, new, &mut sums);
-            after.add(shown.face_of(EntryIndex(index), count, new));
+            shown.count(&mut after, EntryIndex(index), count, new);
             index += count;
         }
         self.add_up(&sums);
@@ -63,27 +84,37 @@ impl<S: Sys> RegionCore<S> {
             return;
         }
         self.table.set_alike(entries.clone(), new);
-        let count = entries.len().cast_signed();
-        let is_lazy = |entry| isize::from(matches!(entry, Entry::Lazy(_)));
-        let is_revoked = |entry| isize::from(entry == Entry::Revoked);
-        sums.lazy += (is_lazy(new) - is_lazy(old)) * count;
-        sums.revoked += (is_revoked(new) - is_revoked(old)) * count;
+        sums.count(old, new, entries.len().cast_signed());
         let keeps_blocks = old.block() == new.block();
-        if keeps_blocks && matches!(old, Entry::Borrowed(_)) && new.is_owner() {
+        if keeps_blocks && old.block().is_some() && !old.is_owner() && new.is_owner() {
             // Nobody else holds the block: it is this fork's own from now on, and costs the parent nothing.
             sums.freed += 1;
         }
-        if let (false, Some(first)) = (keeps_blocks, old.block()) {
-            for index in entries.clone() {
-                self.leave(EntryIndex(index), old, first.offset(index - entries.start), new == Entry::Zero, sums);
-            }
+        if !keeps_blocks {
+            self.leave_all(entries.clone(), old, new == Entry::Zero, sums);
         }
         if matches!(new, Entry::Private(_)) {
-            for index in entries {
-                // The reservation has been used, or is not needed because a block of the region's own became writable.
-                let was_reserved = self.table.set_reserved(EntryIndex(index), Reserved::No);
-                sums.unreserved += usize::from(was_reserved && keeps_blocks);
-            }
+            self.take_reservations(entries, keeps_blocks, sums);
+        }
+    }
+
+    /// For blocks that became writable, the reservations have been used, or are not needed if they are the region's
+    /// own.
+    #[inline(never)] // What it needs is off the stack when blocks are given back.
+    fn take_reservations(&self, entries: Range<usize>, keeps_blocks: bool, sums: &mut Sums) {
+        for index in entries {
+            let was_reserved = self.table.set_reserved(EntryIndex(index), Reserved::No);
+            sums.unreserved += usize::from(was_reserved && keeps_blocks);
+        }
+    }
+
+    /// Lets go of the blocks of entries alike that began with `old`.
+    fn leave_all(&self, entries: Range<usize>, old: Entry, are_now_zero: bool, sums: &mut Sums) {
+        let Some(first) = old.block() else { return };
+        let mut index = entries.start;
+        while index < entries.end {
+            self.leave(EntryIndex(index), old, first.offset(index - entries.start), are_now_zero, sums);
+            index += 1;
         }
     }
 
@@ -102,18 +133,26 @@ impl<S: Sys> RegionCore<S> {
         }
         if old.is_owner() && !was_last {
             self.books.cow.left();
-        } else if matches!(old, Entry::Borrowed(_)) && was_last {
+        } else if !old.is_owner() && was_last {
             sums.freed += 1;
         }
     }
 
     fn add_up(&self, sums: &Sums) {
         let books = &self.books;
-        for (count, more) in [(&books.lazy_blocks, sums.lazy), (&books.revoked, sums.revoked)] {
+        for (count, more) in [
+            (&books.lazy_blocks, sums.lazy),
+            (&books.revoked, sums.revoked),
+            (&books.overlays, sums.overlays),
+            (&books.charged, sums.charged),
+        ] {
             if more != 0 {
                 // To add a wrapped negative number is to subtract.
                 count.fetch_add(more.cast_unsigned(), Ordering::Relaxed);
             }
+        }
+        if sums.overlays != 0 {
+            self.pool().tending.count(sums.overlays);
         }
         if let Some(parent) = &books.parent {
             parent.freed(sums.freed);

@@ -232,7 +232,7 @@ fn a_snapshot_that_fails_has_let_go_of_everything_when_others_may_look() {
         for call in [Call::Protect, Call::Obtain] {
             let failing = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.books.cow));
             world.pool.sys.fail(Some((call, 0)));
-            region.fill(&failing).unwrap_err();
+            region.fill(&failing, 0).unwrap_err();
             assert!(!world.pool.sys.failure_pending());
             let holders = [0, 1, 2, 3].map(|at| world.pool.frames.references(region.entry(at).block().unwrap()));
             assert_eq!((holders, world.free()), ([2, 1, 2, 1], free), "after a failed {call:?}");

@@ -15,6 +15,7 @@
 mod copy_on_write;
 mod exhaustion;
 mod lazy_free;
+mod overlay;
 mod races;
 #[path = "../../tests/common/wait.rs"]
 #[allow(dead_code)] // The other tests use the rest.
@@ -43,7 +44,7 @@ use crate::sys::{Merging, Sys};
 use crate::table::Entry;
 use crate::terms::backing::{Backing, Fallback};
 use crate::terms::error::RegionError;
-use crate::terms::options::{RegionOptions, Reserve};
+use crate::terms::options::{CopyGrain, RegionOptions, Reserve};
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
 use wait::{PATIENCE, this_thread, until_it_waits};
 
@@ -113,7 +114,7 @@ macro_rules! soft_ground {
             const BLOCK: usize = 64 << 10;
 
             fn pool(blocks: usize) -> Option<Counted<PoolCore<SoftMmu>>> {
-                let mmu = SoftMmu::new(blocks * Self::BLOCK, $merging, 1000);
+                let mmu = SoftMmu::new(blocks * Self::BLOCK, $merging, 1000).with_overlays();
                 let (name, size) = ("rows".to_owned(), BlockSize::new(Self::BLOCK).unwrap());
                 let kernels = Kernels::default_for_this_cpu();
                 Some(Counted::new(PoolCore::new(mmu, name, size, blocks, kernels, Stock::default())))
@@ -235,7 +236,7 @@ impl<G: Ground> World<G> {
     }
 
     fn region_with(&self, blocks: usize, options: RegionOptions) -> Region<G> {
-        Region::new(RegionCore::zeros(&self.pool, blocks * G::BLOCK, options).unwrap())
+        Region::new(RegionCore::zeros(&self.pool, blocks * G::BLOCK, by_block(options)).unwrap())
     }
 
     fn region(&self, blocks: usize) -> Region<G> {
@@ -324,7 +325,7 @@ impl<G: Ground> Region<G> {
     }
 
     fn fork(&self, options: RegionOptions) -> Region<G> {
-        Region::new(RegionCore::of_snapshot(&self.snapshot(), options).unwrap())
+        Region::new(RegionCore::of_snapshot(&self.snapshot(), by_block(options)).unwrap())
     }
 }
 
@@ -368,6 +369,14 @@ fn read_at<S: Sys>(frozen: &SnapshotCore<S>, offset: usize) -> Result<u8, Region
 /// The pages of a snapshot that hold the pattern, as `Snapshot::read_at` reads them.
 fn kept_by<S: Sys>(frozen: &SnapshotCore<S>) -> Vec<Range<usize>> {
     kept(frozen.len(), |offset| read_at(frozen, offset).unwrap())
+}
+
+/// Rows are about blocks, unless they name another grain (overlay.rs).
+fn by_block(options: RegionOptions) -> RegionOptions {
+    match options.grain {
+        CopyGrain::Auto => options.copy_grain(CopyGrain::Block),
+        CopyGrain::Page | CopyGrain::Block => options,
+    }
 }
 
 /// A region or fork with a reservation.

@@ -32,7 +32,12 @@ impl<S: Sys> SnapshotCore<S> {
                         }
                     }
                     Entry::Revoked => return Err(RegionError::Revoked),
-                    Entry::Private(_) | Entry::Shared(_) | Entry::Lazy(_) | Entry::Split(_) => {
+                    Entry::Private(_)
+                    | Entry::Shared(_)
+                    | Entry::Lazy(_)
+                    | Entry::Split(_)
+                    | Entry::Overlaid(..)
+                    | Entry::Sealed(..) => {
                         unreachable!("a snapshot's blocks are borrowed")
                     }
                 }

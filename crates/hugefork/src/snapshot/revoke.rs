@@ -21,7 +21,8 @@ impl<S: Sys> SnapshotCore<S> {
         if !self.holds(index, block) {
             return OnRevoke::Nothing;
         }
-        on_revoke(self.entries.get(index).state(), self.entries.reservation(index), Owner::Snapshot).1
+        let entry = self.entries.get(index);
+        on_revoke(entry.state(), entry.origin(), self.entries.reservation(index), Owner::Snapshot).1
     }
 
     /// Stores another entry and, if the bytes are visible at an address, shows what it says. False if that cannot be

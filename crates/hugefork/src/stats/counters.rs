@@ -18,6 +18,7 @@ pub(crate) struct Counters {
     pub(crate) demand_zero: AtomicU64,
     pub(crate) copied: AtomicU64,
     pub(crate) reused: AtomicU64,
+    pub(crate) overlaid: AtomicU64,
     pub(crate) raced: AtomicU64,
     pub(crate) failed: AtomicU64,
     pub(crate) blocks_zeroed_before: AtomicU64,
@@ -30,6 +31,7 @@ pub(crate) struct Counters {
     pub(crate) paused: AtomicU64,
     pub(crate) pages_folded: AtomicU64,
     pub(crate) blocks_folded: AtomicU64,
+    pub(crate) blocks_promoted: AtomicU64,
     pub(crate) bytes_cancelled: AtomicU64,
     pub(crate) blocks_reclaimed: AtomicU64,
     pub(crate) blocks_revoked: AtomicU64,
@@ -53,6 +55,7 @@ impl Counters {
             demand_zero: get(&self.demand_zero),
             copied: get(&self.copied),
             reused: get(&self.reused),
+            overlaid: get(&self.overlaid),
             raced: get(&self.raced),
             failed: get(&self.failed),
             blocks_zeroed_before: get(&self.blocks_zeroed_before),
@@ -68,6 +71,7 @@ impl Counters {
             paused: Duration::from_nanos(get(&self.paused)),
             pages_folded: get(&self.pages_folded),
             blocks_folded: get(&self.blocks_folded),
+            blocks_promoted: get(&self.blocks_promoted),
             handler: self.handler.read(),
         }
     }
@@ -128,7 +132,8 @@ pub(crate) fn read(counters: &Counters) -> FaultStats {
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
-/// let mut region = pool.region(4 << 20)?;
+/// use hugefork::{CopyGrain, RegionOptions};
+/// let mut region = pool.region_with(4 << 20, RegionOptions::new().copy_grain(CopyGrain::Block))?;
 /// region.as_mut_slice().fill(1);
 /// let saved = region.snapshot()?;
 /// region.as_mut_slice()[0] = 2; // one byte, and a copy of the block
@@ -147,6 +152,9 @@ pub struct FaultStats {
     pub copied: u64,
     /// Writes to a block that nobody else held any more: it was made writable without a copy.
     pub reused: u64,
+    /// Writes to a block that a fork or snapshot held, from which on the kernel copies the pages that are written,
+    /// there and in the neighbours: [`CopyGrain::Page`](crate::CopyGrain).
+    pub overlaid: u64,
     /// Faults whose work another thread had done before their turn came.
     pub raced: u64,
     /// Faults that could not be resolved: the pool, the machine's memory or the mapping budget was used up.
@@ -178,6 +186,8 @@ pub struct FaultStats {
     pub pages_folded: u64,
     /// The blocks that they went into.
     pub blocks_folded: u64,
+    /// Blocks that were copied in the background, because so many of their pages had been.
+    pub blocks_promoted: u64,
     /// Time that each fault spent in the fault handler, including clears and copies.
     pub handler: Histogram,
 }
@@ -185,13 +195,14 @@ pub struct FaultStats {
 impl FaultStats {
     /// Faults of all kinds.
     pub fn faults(&self) -> u64 {
-        self.demand_zero + self.copied + self.reused + self.raced + self.failed
+        self.demand_zero + self.copied + self.reused + self.overlaid + self.raced + self.failed
     }
 
     fn add(&mut self, other: &FaultStats) {
         self.demand_zero += other.demand_zero;
         self.copied += other.copied;
         self.reused += other.reused;
+        self.overlaid += other.overlaid;
         self.raced += other.raced;
         self.failed += other.failed;
         self.blocks_zeroed_before += other.blocks_zeroed_before;
@@ -207,6 +218,7 @@ impl FaultStats {
         self.paused += other.paused;
         self.pages_folded += other.pages_folded;
         self.blocks_folded += other.blocks_folded;
+        self.blocks_promoted += other.blocks_promoted;
         self.handler.add(&other.handler);
     }
 }

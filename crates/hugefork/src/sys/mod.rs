@@ -30,6 +30,9 @@ pub(crate) enum Shows<M> {
     Hidden,
     /// The pool's memory from `start` on.
     Memory { start: M, access: Access },
+    /// The pool's memory from `start` on, through a private mapping: the kernel copies each base page that is written,
+    /// and from then on that copy is shown in its place. The pool's memory stays as it is.
+    Overlay { start: M, access: Access },
 }
 
 impl<M> Shows<M> {
@@ -39,6 +42,7 @@ impl<M> Shows<M> {
             Shows::Zeros => Shows::Zeros,
             Shows::Hidden => Shows::Hidden,
             Shows::Memory { start, access } => Shows::Memory { start: name(start), access },
+            Shows::Overlay { start, access } => Shows::Overlay { start: name(start), access },
         }
     }
 }
@@ -67,6 +71,24 @@ pub(crate) enum Aftermath {
 pub(crate) struct MapFailure {
     pub(crate) error: SystemError,
     pub(crate) aftermath: Aftermath,
+}
+
+/// A run of base pages, in the form in which the kernel reports it (`struct page_region`): addresses.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PageRun {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) categories: u64,
+}
+
+/// What [`Sys::private_pages`] has found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scanned {
+    /// How many runs.
+    pub(crate) runs: usize,
+    /// How many bytes of the range it has looked at.
+    pub(crate) looked_at: usize,
 }
 
 /// One pool's memory, and the addresses where its regions live.
@@ -117,6 +139,23 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// Changes what the program may do where pool memory is shown. When it returns, no processor has the old right
     /// cached. On failure, a first part of the range may have changed.
     fn protect(&self, part: Part<'_>, access: Access) -> Result<(), SystemError>;
+
+    /// Whether [`Shows::Overlay`] can be shown.
+    fn has_overlays(&self) -> bool;
+
+    /// The private pages in a part that shows an overlay, in order, until `runs` is full. It looks at all of the part,
+    /// or at least at one page.
+    fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError>;
+
+    /// Copies what the addresses show.
+    ///
+    /// # Safety
+    /// The addresses can be read, and nobody writes there meanwhile. `to` is valid for writes of as many bytes, and
+    /// nobody else uses them.
+    unsafe fn copy_shown(&self, part: Part<'_>, to: *mut u8);
+
+    /// How many page faults of the process the kernel has resolved without reading from a disk.
+    fn minor_faults(&self) -> u64;
 
     /// Nanoseconds on a clock that only goes forward.
     fn now(&self) -> u64;

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use super::budget::MappingBudget;
-use super::{Access, Aftermath, Extent, MapFailure, Merging, Part, Shows, Sys, SystemError};
+use super::{Access, Aftermath, Extent, MapFailure, Merging, PageRun, Part, Scanned, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// The calls that can fail.
@@ -26,10 +26,12 @@ pub(crate) enum Call {
     Protect,
     Hide,
     Punch,
+    Overlay,
+    Scan,
 }
 
 impl Call {
-    pub(crate) const ALL: [Call; 9] = [
+    pub(crate) const ALL: [Call; 11] = [
         Call::MakeHuge,
         Call::Obtain,
         Call::Claim,
@@ -39,6 +41,8 @@ impl Call {
         Call::Protect,
         Call::Hide,
         Call::Punch,
+        Call::Overlay,
+        Call::Scan,
     ];
 }
 
@@ -52,6 +56,8 @@ pub(crate) struct Fault;
 #[derive(Default)]
 struct State {
     pages: BTreeMap<usize, Page>,
+    /// The private pages, by the number of the page that shows them.
+    private: BTreeMap<usize, Box<[u8; BASE_PAGE]>>,
     obtained: Vec<bool>,
     /// Whether each 2 MiB are one page.
     huge: Vec<bool>,
@@ -70,6 +76,8 @@ pub(crate) struct SoftMmu {
     memory: *mut u8,
     layout: Layout,
     merging: Merging,
+    /// Whether it has page grain, as kernels from Linux 6.7 on.
+    overlays: bool,
     budget: MappingBudget,
     state: Mutex<State>,
 }
@@ -91,7 +99,14 @@ impl SoftMmu {
         let obtained = vec![false; capacity / BASE_PAGE];
         let huge = vec![false; capacity.div_ceil(HUGE_PAGE)];
         let state = State { obtained, huge, next_address: 1 << 40, ..State::default() };
-        SoftMmu { memory, layout, merging, budget: MappingBudget::new(mappings), state: Mutex::new(state) }
+        let overlays = false;
+        SoftMmu { memory, layout, merging, overlays, budget: MappingBudget::new(mappings), state: Mutex::new(state) }
+    }
+
+    /// The same, with page grain.
+    pub(crate) fn with_overlays(mut self) -> SoftMmu {
+        self.overlays = self.merging == Merging::Merge;
+        self
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -133,6 +148,9 @@ impl SoftMmu {
     pub(crate) fn mappings(&self, at: usize, len: usize, block: usize) -> usize {
         let pages: Vec<_> = (at..at + len).step_by(BASE_PAGE).map(|address| (address, self.page(address))).collect();
         let joined = |left: &(usize, Option<Page>), right: &(usize, Option<Page>)| match (left.1, right.1) {
+            (Some(Page::Overlay { start: a, access: x }), Some(Page::Overlay { start: b, access: y })) => {
+                a + BASE_PAGE == b && x == y
+            }
             (Some(Page::Memory { start: a, access: x }), Some(Page::Memory { start: b, access: y })) => {
                 let same_block = !right.0.is_multiple_of(block);
                 a + BASE_PAGE == b && x == y && (same_block || self.merging == Merging::Merge)
@@ -151,13 +169,31 @@ impl SoftMmu {
                 // SAFETY: offsets of mapped pages were checked when they were mapped.
                 Ok(unsafe { self.memory.add(offset + address % BASE_PAGE).read_volatile() })
             }
+            Some(Page::Overlay { start: offset, .. }) => {
+                if let Some(page) = self.state().private.get(&(address / BASE_PAGE)) {
+                    return Ok(page[address % BASE_PAGE]);
+                }
+                self.check_obtained(offset);
+                // SAFETY: as above.
+                Ok(unsafe { self.memory.add(offset + address % BASE_PAGE).read_volatile() })
+            }
         }
     }
 
     pub(crate) fn store(&self, address: usize, value: u8) -> Result<(), Fault> {
         // The lock is held during the store: to take a right away waits for stores under way, as a TLB flush does.
-        let state = self.state();
+        let mut state = self.state();
         match state.pages.get(&(address / BASE_PAGE)) {
+            Some(&Page::Overlay { start: offset, access: Access::ReadWrite }) => {
+                assert!(state.obtained[offset / BASE_PAGE], "copied memory that was never obtained: SIGBUS");
+                let copy = || {
+                    // SAFETY: offsets of mapped pages were checked when they were mapped.
+                    let page = unsafe { self.memory.add(offset).cast::<[u8; BASE_PAGE]>().read_volatile() };
+                    Box::new(page)
+                };
+                state.private.entry(address / BASE_PAGE).or_insert_with(copy)[address % BASE_PAGE] = value;
+                Ok(())
+            }
             Some(Page::Memory { start: offset, access: Access::ReadWrite }) => {
                 assert!(state.obtained[offset / BASE_PAGE], "stored to memory that was never obtained: SIGBUS");
                 // SAFETY: as in `load`.
@@ -200,6 +236,7 @@ impl SoftMmu {
         };
         for (by, number) in pages_of(part.at(), part.len()).enumerate() {
             let there = state.pages.insert(number, page(by * BASE_PAGE));
+            state.private.remove(&number);
             assert!(there.is_some(), "mapped outside of a claimed range");
         }
         result
@@ -295,6 +332,7 @@ impl Sys for SoftMmu {
         let mut state = self.called(Call::Release)?;
         for page in pages_of(extent.base(), extent.len()) {
             assert!(state.pages.remove(&page).is_some(), "released addresses that were not claimed");
+            state.private.remove(&page);
         }
         Ok(())
     }
@@ -306,6 +344,10 @@ impl Sys for SoftMmu {
             Shows::Memory { start, access } => {
                 assert!(start + part.len() <= self.layout.size());
                 self.replace(Call::Map, part, |by| Page::Memory { start: start + by, access })
+            }
+            Shows::Overlay { start, access } => {
+                assert!(start + part.len() <= self.layout.size() && self.merging == Merging::Merge);
+                self.replace(Call::Overlay, part, |by| Page::Overlay { start: start + by, access })
             }
         }
     }
@@ -321,13 +363,52 @@ impl Sys for SoftMmu {
         for page in pages_of(at, len) {
             state.was_protected |= to == Access::Read && state.watched.contains(&page);
             match state.pages.get_mut(&page) {
-                Some(Page::Memory { access, .. }) => *access = to,
+                Some(Page::Memory { access, .. } | Page::Overlay { access, .. }) => *access = to,
                 Some(Page::Zeros) => assert_eq!(to, Access::Read, "zeros made writable"),
                 Some(Page::Hidden) => panic!("protected a hidden page"),
                 None => panic!("protected a page that is not mapped"),
             }
         }
         result
+    }
+
+    fn has_overlays(&self) -> bool {
+        self.overlays
+    }
+
+    fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+        let state = self.called(Call::Scan)?;
+        let mut count = 0;
+        let looked_at = |page: usize| page * BASE_PAGE - part.at();
+        for page in pages_of(part.at(), part.len()) {
+            assert!(matches!(state.pages.get(&page), Some(Page::Overlay { .. })), "looked for private pages elsewhere");
+            if !state.private.contains_key(&page) {
+                continue;
+            }
+            let (start, end) = ((page * BASE_PAGE) as u64, ((page + 1) * BASE_PAGE) as u64);
+            if count > 0 && runs[count - 1].end == start {
+                runs[count - 1].end = end;
+            } else if count == runs.len() {
+                return Ok(Scanned { runs: count, looked_at: looked_at(page) });
+            } else {
+                runs[count] = PageRun { start, end, categories: 0 };
+                count += 1;
+            }
+        }
+        Ok(Scanned { runs: count, looked_at: part.len() })
+    }
+
+    unsafe fn copy_shown(&self, part: Part<'_>, to: *mut u8) {
+        let state = self.state();
+        for (by, number) in pages_of(part.at(), part.len()).enumerate() {
+            let page = state.private.get(&number).expect("only private pages are copied");
+            // SAFETY: by contract.
+            unsafe { to.add(by * BASE_PAGE).copy_from_nonoverlapping(page.as_ptr(), BASE_PAGE) };
+        }
+    }
+
+    fn minor_faults(&self) -> u64 {
+        self.state().private.len() as u64
     }
 
     fn now(&self) -> u64 {

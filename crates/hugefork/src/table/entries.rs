@@ -60,9 +60,12 @@ impl Entries {
         let (step, most) = match Entry::decode(first) {
             Entry::Zero | Entry::Revoked => (0, words.len()),
             // A number beyond the last block that an entry can name would change the state.
-            Entry::Private(block) | Entry::Shared(block) | Entry::Borrowed(block) | Entry::Lazy(block) => {
-                (1, words.len().min(BlockId::LIMIT - block.index()))
-            }
+            Entry::Private(block)
+            | Entry::Shared(block)
+            | Entry::Borrowed(block)
+            | Entry::Lazy(block)
+            | Entry::Overlaid(block, _)
+            | Entry::Sealed(block, _) => (1, words.len().min(BlockId::LIMIT - block.index())),
             Entry::Split(_) => (1, 1),
         };
         let mut count = 1;

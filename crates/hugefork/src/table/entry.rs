@@ -1,7 +1,7 @@
 //! One entry of a table: what is mapped at one block of a region or snapshot.
 //!
 //! ```text
-//!   31         30     28 27                              0
+//!   31         30     27 26                              0
 //!  ┌──────────┬─────────┬─────────────────────────────────┐
 //!  │ reserved │  state  │             block               │
 //!  └──────────┴─────────┴─────────────────────────────────┘
@@ -15,7 +15,13 @@
 //! | `Borrowed` | present, written by the parent | readable | as `Shared` |
 //! | `Lazy` | present, contents may be dropped | readable | as `Shared`; dropped only when there is one |
 //! | `Split` | present, each page as table/split.rs says | by page | as `Shared` |
+//! | `Overlaid` | present, the private pages over it are the region's | readable and writable by page | as `Shared` |
+//! | `Sealed` | as `Overlaid`, and no more pages become private | readable | as `Shared` |
 //! | `Revoked` | none any more | nothing | none |
+//!
+//! An `Overlaid` or `Sealed` entry shows its block through a private mapping: the kernel copies each base page that is
+//! written, and the copy covers the block's. Nobody writes to the block itself. Such an entry also knows who wrote the
+//! block, as `Shared` and `Borrowed` do.
 //!
 //! `reserved`: a block of the pool is reserved for this entry, so the next write finds one.
 //!
@@ -39,8 +45,21 @@ pub(crate) enum Entry {
     Lazy(BlockId),
     /// Lazily freed or dropped in part.
     Split(BlockId),
+    /// Writable page by page, through a private mapping of the block.
+    Overlaid(BlockId, Origin),
+    /// Readable, through a private mapping of the block, which may have private pages.
+    Sealed(BlockId, Origin),
     /// Taken away: any access to it fails.
     Revoked,
+}
+
+/// Who wrote the block of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// This region.
+    Own,
+    /// Its parent.
+    Parent,
 }
 
 /// The state of an entry.
@@ -54,10 +73,14 @@ pub(crate) enum State {
     Lazy = 4,
     Split = 5,
     Revoked = 6,
+    Overlaid = 7,
+    Sealed = 8,
 }
 
-const STATE_SHIFT: u32 = 28;
-const STATE_MASK: u32 = 0b111;
+const STATE_SHIFT: u32 = 27;
+const STATE_MASK: u32 = 0b1111;
+/// What is added to the number of a state whose block the parent wrote.
+const OF_PARENT: u32 = 2;
 const BLOCK_MASK: u32 = (1 << STATE_SHIFT) - 1;
 /// This bit is set if a block is reserved for the entry.
 pub(super) const RESERVED: u32 = 1 << 31;
@@ -72,7 +95,9 @@ impl Entry {
             | Entry::Shared(block)
             | Entry::Borrowed(block)
             | Entry::Lazy(block)
-            | Entry::Split(block) => Some(block),
+            | Entry::Split(block)
+            | Entry::Overlaid(block, _)
+            | Entry::Sealed(block, _) => Some(block),
         }
     }
 
@@ -86,6 +111,8 @@ impl Entry {
             Entry::Borrowed(_) => State::Borrowed,
             Entry::Lazy(_) => State::Lazy,
             Entry::Split(_) => State::Split,
+            Entry::Overlaid(..) => State::Overlaid,
+            Entry::Sealed(..) => State::Sealed,
             Entry::Revoked => State::Revoked,
         }
     }
@@ -101,8 +128,28 @@ impl Entry {
             State::Borrowed => Entry::Borrowed(block),
             State::Lazy => Entry::Lazy(block),
             State::Split => Entry::Split(block),
+            State::Overlaid => Entry::Overlaid(block, self.origin()),
+            State::Sealed => Entry::Sealed(block, self.origin()),
             State::Revoked => Entry::Revoked,
         }
+    }
+
+    /// Who wrote the block. For an entry without a block, nobody asks.
+    #[inline]
+    pub(crate) fn origin(self) -> Origin {
+        match self {
+            Entry::Borrowed(_) => Origin::Parent,
+            Entry::Overlaid(_, origin) | Entry::Sealed(_, origin) => origin,
+            Entry::Zero | Entry::Private(_) | Entry::Shared(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => {
+                Origin::Own
+            }
+        }
+    }
+
+    /// Whether it is shown through a private mapping.
+    #[inline]
+    pub(crate) fn is_overlay(self) -> bool {
+        matches!(self, Entry::Overlaid(..) | Entry::Sealed(..))
     }
 
     /// What its addresses show; `None` if each page shows something of its own.
@@ -115,6 +162,8 @@ impl Entry {
             Entry::Shared(start) | Entry::Borrowed(start) | Entry::Lazy(start) => {
                 Some(Shows::Memory { start, access: Access::Read })
             }
+            Entry::Overlaid(start, _) => Some(Shows::Overlay { start, access: Access::ReadWrite }),
+            Entry::Sealed(start, _) => Some(Shows::Overlay { start, access: Access::Read }),
             Entry::Split(_) => None,
         }
     }
@@ -122,12 +171,30 @@ impl Entry {
     /// Whether this region wrote the block's contents, so that others have them from here.
     #[inline]
     pub(crate) fn is_owner(self) -> bool {
-        matches!(self, Entry::Private(_) | Entry::Shared(_) | Entry::Lazy(_) | Entry::Split(_))
+        self.block().is_some() && self.origin() == Origin::Own
+    }
+
+    /// Whether writes to it may take memory that its forks and snapshots cost the region: up to a block.
+    #[inline]
+    pub(crate) fn is_charged(self) -> bool {
+        matches!(self, Entry::Overlaid(_, Origin::Own))
     }
 
     #[inline]
     pub(super) fn encode(self) -> u32 {
-        (self.state() as u32) << STATE_SHIFT | self.block().map_or(0, |block| block.0)
+        let state = match self {
+            Entry::Overlaid(_, Origin::Parent) | Entry::Sealed(_, Origin::Parent) => self.state() as u32 + OF_PARENT,
+            Entry::Zero
+            | Entry::Private(_)
+            | Entry::Shared(_)
+            | Entry::Borrowed(_)
+            | Entry::Lazy(_)
+            | Entry::Split(_)
+            | Entry::Overlaid(_, Origin::Own)
+            | Entry::Sealed(_, Origin::Own)
+            | Entry::Revoked => self.state() as u32,
+        };
+        state << STATE_SHIFT | self.block().map_or(0, |block| block.0)
     }
 
     #[inline]
@@ -140,8 +207,12 @@ impl Entry {
             3 => Entry::Borrowed(block),
             4 => Entry::Lazy(block),
             5 => Entry::Split(block),
-            // 7 is never stored. If it were, an error would be better than zeros.
-            6.. => Entry::Revoked,
+            7 => Entry::Overlaid(block, Origin::Own),
+            8 => Entry::Sealed(block, Origin::Own),
+            9 => Entry::Overlaid(block, Origin::Parent),
+            10 => Entry::Sealed(block, Origin::Parent),
+            // More is never stored. If it were, an error would be better than zeros.
+            6 | 11.. => Entry::Revoked,
         }
     }
 }
@@ -155,7 +226,10 @@ mod tests {
         for id in [0, 1, 77, BlockId::LIMIT as u32 - 1] {
             let block = BlockId(id);
             let states = [Entry::Private, Entry::Shared, Entry::Borrowed, Entry::Lazy, Entry::Split];
-            for entry in states.map(|state| state(block)).into_iter().chain([Entry::Zero, Entry::Revoked]) {
+            let overlays = [Origin::Own, Origin::Parent]
+                .map(|origin| [Entry::Overlaid(block, origin), Entry::Sealed(block, origin)]);
+            let others = overlays.into_iter().flatten().chain([Entry::Zero, Entry::Revoked]);
+            for entry in states.map(|state| state(block)).into_iter().chain(others) {
                 assert_eq!(Entry::decode(entry.encode()), entry);
                 assert_eq!(Entry::decode(entry.encode() | RESERVED), entry);
                 assert_eq!(entry.encode() & RESERVED, 0);

@@ -3,12 +3,12 @@
 //! and for builds with debug assertions, which check each entry that is stored.
 
 use super::entries::Reserved;
-use super::entry::State;
+use super::entry::{Origin, State};
 use super::pins::Pinned;
 use super::transition::{
-    Event, Held, OnCancel, OnDiscard, OnDrop, OnLazyFree, OnPin, OnReclaim, OnRevoke, OnShare, OnWrite, Owner,
+    Event, Grain, Held, OnCancel, OnDiscard, OnDrop, OnLazyFree, OnPin, OnReclaim, OnRevoke, OnShare, OnWrite, Owner,
     is_readable, on_cancel, on_discard, on_drop, on_lazy_free, on_lazy_free_part, on_pin, on_protect_failed,
-    on_reclaim, on_revoke, on_share, on_write,
+    on_reclaim, on_revoke, on_seal, on_share, on_write,
 };
 use crate::sys::Merging;
 
@@ -22,6 +22,9 @@ pub(crate) struct Facts {
     /// Whether a block can be treated page by page.
     pub(crate) merging: Merging,
     pub(crate) owner: Owner,
+    /// Who wrote the block, where the state does not tell.
+    pub(crate) origin: Origin,
+    pub(crate) grain: Grain,
 }
 
 /// What has to be done at an event.
@@ -45,7 +48,7 @@ pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Wo
     let is_split = matches!(state, State::Split);
     match event {
         Event::Write => {
-            let (next, work) = on_write(state, facts.held);
+            let (next, work) = on_write(state, facts.held, facts.grain);
             (next, Work::Write(work))
         }
         Event::Read => (state, if is_readable(state) { Work::Nothing } else { Work::Refuse }),
@@ -74,7 +77,7 @@ pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Wo
             (next, Work::Reclaim(work))
         }
         Event::Revoke => {
-            let (next, work) = on_revoke(state, facts.reserved, facts.owner);
+            let (next, work) = on_revoke(state, facts.origin, facts.reserved, facts.owner);
             (next, Work::Revoke(work))
         }
         Event::Pin => {
@@ -87,6 +90,7 @@ pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Wo
         Event::PagesLazy => (if is_split { State::Lazy } else { state }, Work::Nothing),
         Event::PagesDropped => (if is_split { State::Zero } else { state }, Work::Nothing),
         Event::ProtectFailed => (on_protect_failed(state), Work::Nothing),
+        Event::Seal => (on_seal(state), Work::Nothing),
     }
 }
 
@@ -99,7 +103,7 @@ pub(crate) const fn allows(event: Event, from: State, to: State) -> bool {
 }
 
 /// A bit for each state that may follow.
-static NEXT: [[u8; STATES.len()]; EVENTS.len()] = {
+static NEXT: [[u16; STATES.len()]; EVENTS.len()] = {
     let mut next = [[0; STATES.len()]; EVENTS.len()];
     let mut at = 0;
     while at < EVENTS.len() * STATES.len() * Facts::COUNT {
@@ -112,11 +116,20 @@ static NEXT: [[u8; STATES.len()]; EVENTS.len()] = {
 };
 
 /// All states, in the order of their numbers.
-pub(crate) const STATES: [State; 7] =
-    [State::Zero, State::Private, State::Shared, State::Borrowed, State::Lazy, State::Split, State::Revoked];
+pub(crate) const STATES: [State; 9] = [
+    State::Zero,
+    State::Private,
+    State::Shared,
+    State::Borrowed,
+    State::Lazy,
+    State::Split,
+    State::Revoked,
+    State::Overlaid,
+    State::Sealed,
+];
 
 /// All events, in order.
-pub(crate) const EVENTS: [Event; 17] = [
+pub(crate) const EVENTS: [Event; 18] = [
     Event::Write,
     Event::Read,
     Event::Snapshot,
@@ -134,11 +147,12 @@ pub(crate) const EVENTS: [Event; 17] = [
     Event::PagesLazy,
     Event::PagesDropped,
     Event::ProtectFailed,
+    Event::Seal,
 ];
 
 impl Facts {
     /// How many combinations there are.
-    pub(crate) const COUNT: usize = 32;
+    pub(crate) const COUNT: usize = 128;
 
     /// One of them: each fact is a bit.
     pub(crate) const fn nth(bits: usize) -> Facts {
@@ -148,6 +162,8 @@ impl Facts {
             pinned: if bits & 4 != 0 { Pinned::Yes } else { Pinned::No },
             merging: if bits & 8 != 0 { Merging::Merge } else { Merging::Separate },
             owner: if bits & 16 != 0 { Owner::Snapshot } else { Owner::Region },
+            origin: if bits & 32 != 0 { Origin::Parent } else { Origin::Own },
+            grain: if bits & 64 != 0 { Grain::Page } else { Grain::Block },
         }
     }
 }

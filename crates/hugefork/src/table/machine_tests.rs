@@ -15,12 +15,14 @@ const BEGIN: &str = "<!-- transitions: begin -->\n";
 const END: &str = "<!-- transitions: end -->";
 
 /// Each fact, in words: when it holds, and when it does not.
-const NAMES: [(&str, &str); 5] = [
+const NAMES: [(&str, &str); 7] = [
     ("held alone", "held by others too"),
     ("reserved", "not reserved"),
     ("pinned", "not pinned"),
     ("divisible", "indivisible"),
     ("a snapshot's", "a region's"),
+    ("the parent's block", "its own block"),
+    ("by page", "by block"),
 ];
 
 /// The conditions that decide, from `fact` on, each with what follows. The tree is as flat as possible.
@@ -67,6 +69,8 @@ fn shown(state: State) -> &'static str {
         Some(Shows::Hidden) => "nothing",
         Some(Shows::Memory { access: Access::Read, .. }) => "block, read-only",
         Some(Shows::Memory { access: Access::ReadWrite, .. }) => "block, writable",
+        Some(Shows::Overlay { access: Access::Read, .. }) => "private pages over the block, read-only",
+        Some(Shows::Overlay { access: Access::ReadWrite, .. }) => "private pages over the block, writable",
         None => "page by page",
     }
 }

@@ -24,7 +24,7 @@ pub(crate) mod transition;
 mod waiting;
 
 pub(crate) use entries::{Entries, Reserved};
-pub(crate) use entry::{Entry, State};
+pub(crate) use entry::{Entry, Origin, State};
 pub(crate) use locked::{Locked, WindowsGuard};
 
 use core::ops::{Deref, Range};

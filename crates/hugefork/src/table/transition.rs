@@ -17,12 +17,18 @@
 //!     └────────────────────────────────────┼───────────────────── Split                 │
 //!                    (made a fork or snapshot's) Borrowed ──────────────────────────────┘
 //!                                              └── revoke ──▶ Revoked
+//!
+//!            write by page, others hold the block           snapshot, promotion
+//!  Shared, Borrowed ────────────────────────────▶ Overlaid ───────────────────▶ Sealed
+//!                                                    │ ▲ ◀── write by page ───────┤
+//!                                                    │ fold                       │ write, fold
+//!                                                    └────────▶ Private ◀─────────┘
 //! ```
 //!
 //! A snapshot is never written to, so its entries are only `Zero`, `Borrowed` and `Revoked`.
 
 use super::entries::Reserved;
-use super::entry::State;
+use super::entry::{Origin, State};
 use super::pins::Pinned;
 use crate::sys::Merging;
 
@@ -40,6 +46,15 @@ pub(crate) enum Owner {
     Snapshot,
 }
 
+/// What is copied at a write to a block that others hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grain {
+    /// By the kernel: each base page that is written.
+    Page,
+    /// The block.
+    Block,
+}
+
 /// What a write needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnWrite {
@@ -51,8 +66,14 @@ pub(crate) enum OnWrite {
     AllowWrites,
     /// To give the right to write to the page, with memory for it if it was dropped.
     AllowPage,
-    /// A copy of the block (copy-on-write).
+    /// A copy of the block (copy-on-write), with the private pages over it.
     Copy,
+    /// To show the block through a private mapping, so that the kernel copies what is written.
+    Overlay,
+    /// To give the right to write to the private mapping that is there.
+    Unseal,
+    /// To copy the private pages into the block, and to show that.
+    Fold,
     /// An error: the block was taken away.
     Refuse,
 }
@@ -164,24 +185,54 @@ pub(crate) enum OnDrop {
     Leak,
 }
 
-/// A write: by a fault, or prepared by a call.
-pub(crate) const fn on_write(state: State, held: Held) -> (State, OnWrite) {
-    match (state, held) {
-        (State::Zero, _) => (State::Private, OnWrite::GiveZeroed),
-        (State::Private, _) => (State::Private, OnWrite::Nothing),
-        (State::Shared | State::Borrowed | State::Lazy, Held::Alone) => (State::Private, OnWrite::AllowWrites),
-        (State::Split, Held::Alone) => (State::Split, OnWrite::AllowPage),
-        (State::Shared | State::Borrowed | State::Lazy | State::Split, Held::ByOthersToo) => {
-            (State::Private, OnWrite::Copy)
-        }
-        (State::Revoked, _) => (State::Revoked, OnWrite::Refuse),
+/// A write: by a fault, or prepared by a call. By block it gives the region a block of its own with all that it sees,
+/// and so ends an overlay, too.
+pub(crate) const fn on_write(state: State, held: Held, grain: Grain) -> (State, OnWrite) {
+    match (state, held, grain) {
+        (State::Zero, _, _) => (State::Private, OnWrite::GiveZeroed),
+        (State::Private, _, _) => (State::Private, OnWrite::Nothing),
+        (State::Shared | State::Borrowed | State::Lazy, Held::Alone, _) => (State::Private, OnWrite::AllowWrites),
+        (State::Split, Held::Alone, _) => (State::Split, OnWrite::AllowPage),
+        (State::Overlaid | State::Sealed, Held::Alone, _) => (State::Private, OnWrite::Fold),
+        (State::Shared | State::Borrowed, Held::ByOthersToo, Grain::Page) => (State::Overlaid, OnWrite::Overlay),
+        // An overlay is writable already if another thread was faster. If a call has failed, some of it may not be.
+        (State::Overlaid | State::Sealed, Held::ByOthersToo, Grain::Page) => (State::Overlaid, OnWrite::Unseal),
+        (State::Lazy | State::Split, Held::ByOthersToo, Grain::Page)
+        | (
+            State::Shared | State::Borrowed | State::Lazy | State::Split | State::Overlaid | State::Sealed,
+            Held::ByOthersToo,
+            Grain::Block,
+        ) => (State::Private, OnWrite::Copy),
+        (State::Revoked, _, _) => (State::Revoked, OnWrite::Refuse),
+    }
+}
+
+/// The pages of an overlay lose the right to be written.
+pub(crate) const fn on_seal(state: State) -> State {
+    match state {
+        State::Overlaid => State::Sealed,
+        State::Zero
+        | State::Private
+        | State::Shared
+        | State::Borrowed
+        | State::Lazy
+        | State::Split
+        | State::Sealed
+        | State::Revoked => state,
     }
 }
 
 /// Whether a read by address works in this state; if not, it is an error.
 pub(crate) const fn is_readable(state: State) -> bool {
     match state {
-        State::Zero | State::Private | State::Shared | State::Borrowed | State::Lazy | State::Split => true,
+        State::Zero
+        | State::Private
+        | State::Shared
+        | State::Borrowed
+        | State::Lazy
+        | State::Split
+        | State::Overlaid
+        | State::Sealed => true,
         State::Revoked => false,
     }
 }
@@ -192,7 +243,8 @@ pub(crate) const fn on_share(state: State, pinned: Pinned) -> (State, OnShare) {
         (State::Zero, _) => (State::Zero, OnShare::Nothing),
         (State::Private, Pinned::Yes) => (State::Private, OnShare::GiveCopy),
         (State::Private, Pinned::No) => (State::Shared, OnShare::Share),
-        (State::Shared | State::Borrowed | State::Lazy, _) => (state, OnShare::Share),
+        (State::Shared | State::Borrowed | State::Lazy | State::Sealed, _) => (state, OnShare::Share),
+        (State::Overlaid, _) => (State::Sealed, OnShare::Share),
         (State::Split, _) => (State::Split, OnShare::FillAndShare),
         (State::Revoked, _) => (State::Revoked, OnShare::Refuse),
     }
@@ -204,13 +256,21 @@ pub(crate) const fn on_discard(state: State, pinned: Pinned) -> (State, OnDiscar
         (State::Zero, _) => (State::Zero, OnDiscard::Nothing),
         (State::Private, Pinned::Yes) => (State::Private, OnDiscard::ZeroInPlace),
         (
-            State::Private | State::Shared | State::Borrowed | State::Lazy | State::Split | State::Revoked,
+            State::Private
+            | State::Shared
+            | State::Borrowed
+            | State::Lazy
+            | State::Split
+            | State::Overlaid
+            | State::Sealed
+            | State::Revoked,
             Pinned::Yes | Pinned::No,
         ) => (State::Zero, OnDiscard::ShowZeros),
     }
 }
 
-/// `lazy_free` of the whole block.
+/// `lazy_free` of the whole block. The caller has folded overlays that the region holds alone; one that it holds alone
+/// since then is skipped.
 pub(crate) const fn on_lazy_free(state: State, held: Held, pinned: Pinned) -> (State, OnLazyFree) {
     match (state, held, pinned) {
         (State::Zero | State::Lazy, _, _) => (state, OnLazyFree::Skip(Skipped::Already)),
@@ -218,9 +278,8 @@ pub(crate) const fn on_lazy_free(state: State, held: Held, pinned: Pinned) -> (S
         (State::Private, _, Pinned::No) => (State::Lazy, OnLazyFree::ForbidWrites),
         (State::Shared | State::Borrowed, Held::Alone, _) => (State::Lazy, OnLazyFree::ForbidWrites),
         (State::Split, Held::Alone, _) => (State::Split, OnLazyFree::ForbidPages),
-        (State::Shared | State::Borrowed | State::Split, Held::ByOthersToo, _) => {
-            (state, OnLazyFree::Skip(Skipped::Shared))
-        }
+        (State::Shared | State::Borrowed | State::Split, Held::ByOthersToo, _)
+        | (State::Overlaid | State::Sealed, _, _) => (state, OnLazyFree::Skip(Skipped::Shared)),
         (State::Revoked, _, _) => (state, OnLazyFree::Skip(Skipped::Revoked)),
     }
 }
@@ -244,7 +303,13 @@ pub(crate) const fn on_cancel(state: State) -> (State, OnCancel) {
     match state {
         State::Lazy => (State::Shared, OnCancel::Keep),
         State::Split => (State::Split, OnCancel::KeepPages),
-        State::Zero | State::Private | State::Shared | State::Borrowed | State::Revoked => (state, OnCancel::Nothing),
+        State::Zero
+        | State::Private
+        | State::Shared
+        | State::Borrowed
+        | State::Overlaid
+        | State::Sealed
+        | State::Revoked => (state, OnCancel::Nothing),
     }
 }
 
@@ -254,19 +319,32 @@ pub(crate) const fn on_reclaim(state: State, held: Held) -> (State, OnReclaim) {
         (State::Lazy, Held::Alone) => (State::Zero, OnReclaim::ShowZeros),
         (State::Split, Held::Alone) => (State::Split, OnReclaim::DropPages),
         (State::Lazy | State::Split, Held::ByOthersToo) => (state, OnReclaim::Wait),
-        (State::Zero | State::Private | State::Shared | State::Borrowed | State::Revoked, _) => {
-            (state, OnReclaim::Nothing)
-        }
+        (
+            State::Zero
+            | State::Private
+            | State::Shared
+            | State::Borrowed
+            | State::Overlaid
+            | State::Sealed
+            | State::Revoked,
+            _,
+        ) => (state, OnReclaim::Nothing),
     }
 }
 
 /// The region that wrote the block asks for it back.
-pub(crate) const fn on_revoke(state: State, reserved: Reserved, owner: Owner) -> (State, OnRevoke) {
-    match (state, reserved, owner) {
-        (State::Borrowed, Reserved::No, _) => (State::Revoked, OnRevoke::Hide),
-        (State::Borrowed, Reserved::Yes, Owner::Snapshot) => (State::Borrowed, OnRevoke::CopyIntoReserved),
-        (State::Borrowed, Reserved::Yes, Owner::Region) => (State::Private, OnRevoke::CopyIntoReserved),
-        (State::Zero | State::Private | State::Shared | State::Lazy | State::Split | State::Revoked, _, _) => {
+pub(crate) const fn on_revoke(state: State, origin: Origin, reserved: Reserved, owner: Owner) -> (State, OnRevoke) {
+    match (state, origin, reserved, owner) {
+        (State::Borrowed, _, Reserved::Yes, Owner::Snapshot) => (State::Borrowed, OnRevoke::CopyIntoReserved),
+        (State::Borrowed, _, Reserved::No, _) | (State::Overlaid | State::Sealed, Origin::Parent, Reserved::No, _) => {
+            (State::Revoked, OnRevoke::Hide)
+        }
+        (State::Borrowed, _, Reserved::Yes, Owner::Region)
+        | (State::Overlaid | State::Sealed, Origin::Parent, Reserved::Yes, _) => {
+            (State::Private, OnRevoke::CopyIntoReserved)
+        }
+        (State::Overlaid | State::Sealed, Origin::Own, _, _)
+        | (State::Zero | State::Private | State::Shared | State::Lazy | State::Split | State::Revoked, _, _, _) => {
             (state, OnRevoke::Nothing)
         }
     }
@@ -276,9 +354,14 @@ pub(crate) const fn on_revoke(state: State, reserved: Reserved, owner: Owner) ->
 pub(crate) const fn on_pin(state: State) -> (State, OnPin) {
     match state {
         State::Private => (State::Private, OnPin::Count),
-        State::Zero | State::Shared | State::Borrowed | State::Lazy | State::Split | State::Revoked => {
-            (state, OnPin::WriteFirst)
-        }
+        State::Zero
+        | State::Shared
+        | State::Borrowed
+        | State::Lazy
+        | State::Split
+        | State::Overlaid
+        | State::Sealed
+        | State::Revoked => (state, OnPin::WriteFirst),
     }
 }
 
@@ -288,16 +371,18 @@ pub(crate) const fn on_drop(state: State, pinned: Pinned) -> OnDrop {
         (State::Zero | State::Revoked, _) => OnDrop::Nothing,
         (State::Private, Pinned::Yes) => OnDrop::Leak,
         (State::Private, Pinned::No) => OnDrop::Release,
-        (State::Shared | State::Borrowed | State::Lazy, _) => OnDrop::Release,
+        (State::Shared | State::Borrowed | State::Lazy | State::Overlaid | State::Sealed, _) => OnDrop::Release,
         (State::Split, _) => OnDrop::ReleasePages,
     }
 }
 
 /// The call to give or take the right to write failed: some pages may be writable and others not, and none may be
-/// dropped. The next write finds that the region holds the block alone, and asks for the right again.
+/// dropped. The next write finds that the region holds the block alone, or shows it through an overlay, and asks for
+/// the right again.
 pub(crate) const fn on_protect_failed(state: State) -> State {
     match state {
         State::Private | State::Shared | State::Lazy | State::Split => State::Shared,
+        State::Overlaid | State::Sealed => State::Overlaid,
         State::Zero | State::Borrowed | State::Revoked => state,
     }
 }
@@ -323,4 +408,6 @@ pub(crate) enum Event {
     PagesLazy,
     PagesDropped,
     ProtectFailed,
+    /// The pages of an overlay lose the right to be written.
+    Seal,
 }

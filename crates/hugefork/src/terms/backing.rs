@@ -23,7 +23,9 @@ pub enum Backing {
     #[default]
     Auto,
     /// Huge pages that the administrator reserved (`vm.nr_hugepages`). They belong to the pool from `build()` on, so a
-    /// fault never finds the machine without memory. A block is at least one such page.
+    /// fault never finds the machine without memory. A block is at least one such page. Writes to what forks and
+    /// snapshots share copy whole blocks, never single pages ([`CopyGrain`](crate::CopyGrain)): the kernel would copy
+    /// whole huge pages.
     Hugetlb,
     /// shmem huge pages: by `shmem_enabled`, or block by block with `MADV_COLLAPSE`, which needs no setting and no
     /// privilege (Linux 6.1).

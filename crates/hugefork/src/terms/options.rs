@@ -62,8 +62,8 @@ pub enum OnLimit {
 /// What a write copies that finds its block held by a fork or snapshot too.
 ///
 /// * A *page*: the kernel copies 4 KiB for each page that is written, in 2 us, without a signal, and system calls that
-///   write work. Best for sparse writes. The range reads and writes a little slower until the pages are folded back into
-///   blocks, which the next fork or snapshot does before it returns.
+///   write work. Best for sparse writes. The range reads and writes a little slower until the pages are folded back
+///   into blocks, which the next fork or snapshot does before it returns.
 /// * A *block*: one copy, 110 us for 2 MiB, after which nothing of the block faults any more. Best for dense writes.
 ///
 /// Pools of hugetlb pages, and kernels before Linux 6.7, only have blocks: see [`Pool::has_page_grain`](crate::Pool).

@@ -67,7 +67,7 @@ pub(crate) extern "C" fn mend_plain(_: c_int) {
 /// A region of two blocks, in a pool with room for a copy of it.
 pub(crate) fn small_region() -> Region {
     let pool = Pool::builder().name("test").capacity(4 * BLOCK).build().unwrap();
-    pool.region(2 * BLOCK).unwrap()
+    pool.region_with(2 * BLOCK, super::by_block()).unwrap()
 }
 
 /// Makes a fault of each kind happen.

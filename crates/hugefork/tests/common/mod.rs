@@ -11,7 +11,7 @@ pub(crate) mod wait;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hugefork::{Backing, BlockSize, Fallback, Pool};
+use hugefork::{Backing, BlockSize, CopyGrain, Fallback, Pool, RegionOptions};
 
 /// All backings.
 pub(crate) const BACKINGS: [Backing; 3] = [Backing::ShmemHuge, Backing::Hugetlb, Backing::ShmemBase];
@@ -29,6 +29,12 @@ pub(crate) fn pool(backing: Backing, capacity: usize, block_size: BlockSize) -> 
             None
         }
     }
+}
+
+/// For regions and forks of tests that are about blocks: how many are copied, what happens if none is free, what the
+/// fault handler does at a write to one that a snapshot holds.
+pub(crate) fn by_block() -> RegionOptions {
+    RegionOptions::new().copy_grain(CopyGrain::Block)
 }
 
 /// Tells other threads that the test is over when it is dropped, even if a check failed: a scope waits for them.

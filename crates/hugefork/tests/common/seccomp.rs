@@ -21,8 +21,7 @@ pub(crate) fn with(call: c_long, nth: u32, value: c_int, errno: c_int) -> Refuse
     Refused { call, argument: Some((nth, value as u32)), errno }
 }
 
-/// Makes the kernel refuse one more kind of call to this thread and to threads that it starts later. No privilege is
-/// needed.
+/// Makes the kernel refuse one more kind of call to all threads of the process. No privilege is needed.
 pub(crate) fn refuse(what: Refused) {
     const NUMBER: u32 = 0;
     const ARGUMENTS: u32 = 16;
@@ -43,8 +42,9 @@ pub(crate) fn refuse(what: Refused) {
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: no memory is involved.
     assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
+    let (set, all_threads) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_TSYNC);
     // SAFETY: the call reads the program.
-    let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) };
+    let set = unsafe { libc::syscall(libc::SYS_seccomp, set, all_threads, &raw const filter) };
     assert_eq!(set, 0, "seccomp: {}", std::io::Error::last_os_error());
 }
 

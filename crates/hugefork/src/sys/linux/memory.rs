@@ -24,11 +24,13 @@ use rustix::mm::{
     mremap_fixed, msync, munmap,
 };
 use rustix::process::{Resource, getrlimit};
+use thiserror::Error;
 
 use super::arena::{self, Arena};
-use super::{named, owner, pagemap, settings};
+use super::overlay::Overlays;
+use super::{named, owner, pagemap, schedule, settings};
 use crate::sys::budget::MappingBudget;
-use crate::sys::{Access, Aftermath, Extent, MapFailure, Merging, Part, Shows, Sys, SystemError};
+use crate::sys::{Access, Aftermath, Extent, MapFailure, Merging, PageRun, Part, Scanned, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// All pools of the process share one limit.
@@ -43,6 +45,26 @@ pub(crate) enum Kind {
     ShmemHuge { collapse: bool },
     /// shmem in base pages.
     ShmemBase,
+}
+
+impl Kind {
+    /// The size of its largest page.
+    fn align(self) -> usize {
+        match self {
+            Kind::Hugetlb { page } => page,
+            Kind::ShmemHuge { .. } => HUGE_PAGE,
+            Kind::ShmemBase => BASE_PAGE,
+        }
+    }
+}
+
+/// Why a write cannot copy single pages.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub(crate) enum NoPageGrain {
+    #[error("the kernel copies whole pages of hugetlb: take Backing::ShmemHuge")]
+    Hugetlb,
+    #[error("{0}: Linux 6.7 and a readable /proc/self/pagemap are needed")]
+    Refused(SystemError),
 }
 
 /// Whether a core dump contains the regions.
@@ -60,6 +82,8 @@ pub(crate) struct Linux {
     kind: Kind,
     dump: Dump,
     arena: &'static Arena,
+    /// What page grain takes, or why there is none.
+    overlays: Result<Overlays, NoPageGrain>,
     /// How many stretches of 2 MiB the kernel refused to make one page of.
     not_collapsed: AtomicU64,
 }
@@ -89,7 +113,13 @@ impl Linux {
         let fd = named("memfd_create", memfd_create("hugefork", flags))?;
         named("ftruncate of the pool's memfd", ftruncate(&fd, capacity as u64))?;
         let direct = map_direct(arena, &fd, capacity, kind)?;
-        let memory = Linux { fd, direct, capacity, kind, dump, arena, not_collapsed: AtomicU64::new(0) };
+        let overlays = match kind {
+            Kind::Hugetlb { .. } => Err(NoPageGrain::Hugetlb),
+            Kind::ShmemHuge { .. } | Kind::ShmemBase => {
+                Overlays::open(arena, &fd, capacity, kind.align(), dump).map_err(NoPageGrain::Refused)
+            }
+        };
+        let memory = Linux { fd, direct, capacity, kind, dump, arena, overlays, not_collapsed: AtomicU64::new(0) };
         for (advice, call) in
             [(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)"), (Advice::LinuxDontDump, "madvise(MADV_DONTDUMP)")]
         {
@@ -101,6 +131,11 @@ impl Linux {
         // SAFETY: nobody else uses the direct map yet.
         named("mprotect", unsafe { mprotect(direct, capacity, protection(Access::ReadWrite)) })?;
         Ok(memory)
+    }
+
+    /// Why a write cannot copy single pages, if it cannot.
+    pub(crate) fn no_page_grain(&self) -> Option<NoPageGrain> {
+        self.overlays.as_ref().err().copied()
     }
 
     /// The address of the direct map, to look it up in `/proc/self/smaps`.
@@ -163,6 +198,18 @@ impl Linux {
         match refused(part, self.duplicate(part, offset)) {
             Ok(()) => self.finish(part, access),
             Err(failure) => Err(failure),
+        }
+    }
+
+    /// Shows pool memory through a private mapping.
+    fn overlay(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
+        let shown = match &self.overlays {
+            Ok(overlays) => overlays.show(part, offset),
+            Err(_) => Err(SystemError::new("a private mapping", Errno::NOTSUP)),
+        };
+        match refused(part, shown) {
+            Ok(()) if access == Access::ReadWrite => torn(self.protect(part, access)),
+            shown => shown,
         }
     }
 
@@ -230,12 +277,7 @@ impl Linux {
 
 /// Maps the whole memfd in the arena, at a multiple of its largest page size.
 fn map_direct(arena: &Arena, fd: &OwnedFd, capacity: usize, kind: Kind) -> Result<*mut c_void, SystemError> {
-    let align = match kind {
-        Kind::Hugetlb { page } => page,
-        Kind::ShmemHuge { .. } => HUGE_PAGE,
-        Kind::ShmemBase => BASE_PAGE,
-    };
-    let at = arena.take(capacity, align)?;
+    let at = arena.take(capacity, kind.align())?;
     // It is inaccessible until it is marked. Otherwise a fork(2) in between would hand a child the whole pool.
     let flags = MapFlags::SHARED | MapFlags::FIXED;
     // SAFETY: the range was just taken, and nobody else uses it.
@@ -247,7 +289,7 @@ fn map_direct(arena: &Arena, fd: &OwnedFd, capacity: usize, kind: Kind) -> Resul
 }
 
 /// Makes a range of the arena inaccessible and gives it back.
-fn give_up(arena: &Arena, at: usize, len: usize) -> Result<(), SystemError> {
+pub(super) fn give_up(arena: &Arena, at: usize, len: usize) -> Result<(), SystemError> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: the caller took the range from the arena, and gives it up.
     named("mmap to unmap a range", unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) })?;
@@ -280,7 +322,7 @@ pub(crate) unsafe fn unmap_anonymous(at: *mut u8, len: usize) -> bool {
     unsafe { munmap(at.cast(), len) }.is_ok()
 }
 
-fn pointer(address: usize) -> *mut c_void {
+pub(super) fn pointer(address: usize) -> *mut c_void {
     ptr::with_exposed_provenance_mut(address)
 }
 
@@ -353,6 +395,7 @@ impl Sys for Linux {
             Shows::Zeros => self.map_zeros(part),
             Shows::Hidden => self.hide(part),
             Shows::Memory { start, access } => self.map(part, start, access),
+            Shows::Overlay { start, access } => self.overlay(part, start, access),
         }
     }
 
@@ -365,6 +408,26 @@ impl Sys for Linux {
     fn protect(&self, part: Part<'_>, access: Access) -> Result<(), SystemError> {
         // SAFETY: the range is the caller's.
         named("mprotect", unsafe { mprotect(pointer(part.at()), part.len(), protection(access)) })
+    }
+
+    fn has_overlays(&self) -> bool {
+        self.overlays.is_ok()
+    }
+
+    fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+        match &self.overlays {
+            Ok(overlays) => overlays.private_pages(part, runs),
+            Err(_) => Ok(Scanned { runs: 0, looked_at: part.len() }),
+        }
+    }
+
+    unsafe fn copy_shown(&self, part: Part<'_>, to: *mut u8) {
+        // SAFETY: by contract.
+        unsafe { ptr::copy_nonoverlapping(pointer(part.at()).cast::<u8>(), to, part.len()) };
+    }
+
+    fn minor_faults(&self) -> u64 {
+        schedule::minor_faults()
     }
 
     fn now(&self) -> u64 {

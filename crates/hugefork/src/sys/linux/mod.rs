@@ -8,10 +8,11 @@
 //! | `handlers` | the chain of fault handlers |
 //! | `mask` | keeps the program's signal handlers away |
 //! | `memory` | one pool's memfd, its direct map, and the mappings made of it |
+//! | `overlay` | private mappings of a pool, in which the kernel copies single pages |
 //! | `owner` | whether this process owns the regions or is a `fork(2)` child of the owner |
 //! | `pagemap` | whether memory is in huge pages or base pages |
 //! | `pressure` | sleeps until tasks wait for memory |
-//! | `schedule` | gives the processor to others |
+//! | `schedule` | gives the processor to others; faults that the kernel counts |
 //! | `settings` | what the machine allows: huge pages, map count, memory |
 //! | `signal` | signal dispositions, and how `SIGBUS` is raised |
 //! | `stderr` | writes one line on standard error |
@@ -22,6 +23,7 @@ pub(crate) mod futex;
 pub(crate) mod handlers;
 pub(crate) mod mask;
 pub(crate) mod memory;
+mod overlay;
 pub(crate) mod owner;
 pub(crate) mod pagemap;
 pub(crate) mod pressure;

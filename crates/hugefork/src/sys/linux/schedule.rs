@@ -1,8 +1,20 @@
-//! Gives the processor to others.
+//! Gives the processor to others, and what the kernel counts of this process.
 
 /// Lets another thread run.
 pub(crate) fn yield_now() {
     rustix::thread::sched_yield();
+}
+
+/// How many page faults of this process the kernel has resolved without reading from a disk. Takes less than a
+/// microsecond.
+pub(crate) fn minor_faults() -> u64 {
+    let mut usage = core::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: there is room for the answer, and all zeroes is one, too: of a call that failed.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    usage.ru_minflt as u64
 }
 
 /// Lets everything else on the machine run before this thread from now on.

@@ -1,0 +1,298 @@
+//! Folding: the private pages of overlays go back into blocks.
+//!
+//! ```text
+//!   seal: no more pages become private ─▶ look which are ─▶ copy them ─▶ show the block itself
+//! ```
+//! They go into the overlay's own block if this region alone holds it, and otherwise into a copy. Which pages are
+//! private only the kernel knows ([`Sys::private_pages`]); it is asked after the seal, so what it finds is all there
+//! is.
+//!
+//! This happens under the locks of the windows. A snapshot of a region with overlays holds the locks of all windows, so
+//! it meets no fold half done.
+
+use std::ops::Range;
+
+use super::core::RegionCore;
+use super::fault::{Fault, Resolution};
+use super::unresolved::Unresolved;
+use crate::mapping::change::Recount;
+use crate::stats::counters::count;
+use crate::sync::{SharedGuard, SignalsBlocked};
+use crate::sys::{Access, PageRun, Shows, Sys, SystemError};
+use crate::table::transition::{Event, Held};
+use crate::table::{Entry, Locked, State, WindowsGuard};
+use crate::terms::error::RegionError;
+use crate::units::{BASE_PAGE, BlockId, EntryIndex};
+
+/// So many runs of pages are asked for at once. They lie on the handler's stack.
+const RUNS: usize = 8;
+
+/// At most so many bytes of blocks are folded at once, and so many pages, so that a writer there waits for a quarter of
+/// a millisecond at most; or else one block.
+const FOLDED_AT_ONCE: usize = 32 << 20;
+const PAGES_AT_ONCE: usize = 256;
+
+/// Private pages over a block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patched {
+    pub(super) index: EntryIndex,
+    pub(super) pages: usize,
+}
+
+/// What was done of a fold.
+struct Copied {
+    looked_at: usize,
+    pages: usize,
+}
+
+impl<S: Sys> RegionCore<S> {
+    /// Copies the private pages over `entries` to their places in memory that begins at `to`.
+    ///
+    /// # Safety
+    /// The entries are sealed, and stay so. `to` is valid for writes of as many bytes, and nobody else uses them.
+    pub(super) unsafe fn copy_private(&self, entries: &Range<usize>, to: *mut u8) -> Result<(), SystemError> {
+        let bytes = self.bytes_of(entries);
+        let (mut at, mut pages) = (bytes.start, 0);
+        while at < bytes.end {
+            // SAFETY: by contract.
+            let copied = unsafe { self.copy_some_private(at..bytes.end, to.add(at - bytes.start)) }?;
+            at += copied.looked_at;
+            pages += copied.pages;
+        }
+        count(&self.counters.pages_folded, pages as u64);
+        Ok(())
+    }
+
+    // Loops in place of iterators: without optimisation each takes its own place on the handler's stack.
+
+    /// Copies some private pages, beginning with those at the start of `bytes`.
+    ///
+    /// # Safety
+    /// As [`RegionCore::copy_private`].
+    unsafe fn copy_some_private(&self, bytes: Range<usize>, to: *mut u8) -> Result<Copied, SystemError> {
+        let (sys, base) = (&self.pool().sys, self.addresses.base());
+        let mut runs = [PageRun::default(); RUNS];
+        let scanned = sys.private_pages(self.addresses.part(&bytes), &mut runs)?;
+        let (mut nth, mut pages) = (0, 0);
+        while nth < scanned.runs {
+            let (start, end) = (runs[nth].start as usize - base, runs[nth].end as usize - base);
+            // SAFETY: sealed pages of these entries can be read and are not written; their places lie behind `to`.
+            unsafe { sys.copy_shown(self.addresses.part(&(start..end)), to.add(start - bytes.start)) };
+            pages += (end - start) / BASE_PAGE;
+            nth += 1;
+        }
+        Ok(Copied { looked_at: scanned.looked_at, pages })
+    }
+
+    /// Where in the region a run of pages lies.
+    fn offsets_of(&self, run: &PageRun) -> Range<usize> {
+        let base = self.addresses.base();
+        run.start as usize - base..run.end as usize - base
+    }
+
+    /// The first entry in a range of bytes over which there are private pages. The range shows overlays.
+    pub(super) fn next_private(&self, mut bytes: Range<usize>) -> Result<Option<usize>, SystemError> {
+        let mut one = [PageRun::default(); 1];
+        while !bytes.is_empty() {
+            let scanned = self.pool().sys.private_pages(self.addresses.part(&bytes), &mut one)?;
+            if scanned.runs > 0 {
+                return Ok(Some(self.pool().block_size.count(self.offsets_of(&one[0]).start)));
+            }
+            bytes.start += scanned.looked_at;
+        }
+        Ok(None)
+    }
+
+    /// The overlays among `entries` with private pages, in order. Others may change them meanwhile. Allocates.
+    pub(super) fn patched(&self, entries: Range<usize>) -> Result<Vec<Patched>, SystemError> {
+        let mut runs = vec![PageRun::default(); 1024];
+        let mut found: Vec<Patched> = Vec::new();
+        let mut rest = entries;
+        while let Some(overlays) = self.next_overlays(rest.clone()) {
+            rest.start = overlays.end;
+            let bytes = self.bytes_of(&overlays);
+            let mut at = bytes.start;
+            while at < bytes.end {
+                let scanned = self.pool().sys.private_pages(self.addresses.part(&(at..bytes.end)), &mut runs)?;
+                runs[..scanned.runs].iter().for_each(|run| self.note_patched(&self.offsets_of(run), &mut found));
+                at += scanned.looked_at;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Notes a run of pages, which may span blocks.
+    fn note_patched(&self, run: &Range<usize>, found: &mut Vec<Patched>) {
+        for index in self.touched(run).map(EntryIndex) {
+            let block = self.bytes_of(&(index.0..index.0 + 1));
+            let pages = (run.end.min(block.end) - run.start.max(block.start)) / BASE_PAGE;
+            match found.last_mut() {
+                Some(last) if last.index == index => last.pages += pages,
+                Some(_) | None => found.push(Patched { index, pages }),
+            }
+        }
+    }
+
+    /// How many pages are private.
+    pub(crate) fn private_page_count(&self) -> Result<usize, SystemError> {
+        Ok(self.patched(0..self.table.len())?.iter().map(|patched| patched.pages).sum())
+    }
+
+    /// The first run of overlays in `entries`.
+    pub(super) fn next_overlays(&self, mut entries: Range<usize>) -> Option<Range<usize>> {
+        let is_overlay = |index: &usize| self.table.get(EntryIndex(*index)).is_overlay();
+        let start = entries.find(is_overlay)?;
+        let end = entries.find(|index| !is_overlay(index)).unwrap_or(entries.end);
+        Some(start..end)
+    }
+
+    pub(super) fn is_alone_with_overlay(&self, index: usize) -> bool {
+        let entry = self.table.get(EntryIndex(index));
+        entry.is_overlay() && self.held(entry) == Held::Alone
+    }
+
+    /// Gives the region blocks of its own in place of all overlays. No new ones may come.
+    pub(crate) fn end_overlays(&self) -> Result<(), RegionError> {
+        let signals = SignalsBlocked::new();
+        // Faults under way may still make some: they hold the lock.
+        drop(self.lock.exclusive());
+        drop(signals);
+        let is_overlay = |index: &EntryIndex| self.table.get(*index).is_overlay();
+        (0..self.table.len()).map(EntryIndex).filter(is_overlay).try_for_each(|index| self.make_own(index))
+    }
+
+    /// Folds the overlays among `entries` that this region alone holds.
+    pub(super) fn fold_what_is_alone(&self, entries: Range<usize>) -> Result<(), RegionError> {
+        if !self.books.has_overlays() {
+            return Ok(());
+        }
+        let mut alone = entries.filter(|&index| self.is_alone_with_overlay(index)).map(EntryIndex);
+        alone.try_for_each(|index| self.make_own(index))
+    }
+
+    /// Folds these, as many at once as may be. Others go on with the rest of the region meanwhile.
+    pub(super) fn fold_each(&self, patched: &[Patched]) -> Result<(), RegionError> {
+        let mut rest = patched;
+        while let Some(first) = rest.first() {
+            let group = self.pool().block_size.count(FOLDED_AT_ONCE).max(1);
+            let end = (first.index.0 / group + 1) * group;
+            let mut pages = 0;
+            let fits = |patched: &&Patched| {
+                pages += patched.pages;
+                patched.index.0 < end && pages <= PAGES_AT_ONCE
+            };
+            let count = rest.iter().take_while(fits).count().max(1);
+            let (now, later) = rest.split_at(count);
+            self.fold_some(now[0].index.0..now[count - 1].index.0 + 1)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Folds overlays among `entries`: runs of those that this region alone holds at once, others one by one.
+    fn fold_some(&self, entries: Range<usize>) -> Result<(), RegionError> {
+        let mut next = entries.start;
+        while next < entries.end {
+            let signals = SignalsBlocked::new();
+            let folded = self.fold_run(next..entries.end);
+            drop(signals);
+            let run = folded.map_err(|reason| self.error(reason))?;
+            if run.is_empty() && self.table.get(EntryIndex(next)).is_overlay() {
+                self.make_own(EntryIndex(next))?;
+            }
+            next = run.end.max(next + 1);
+        }
+        Ok(())
+    }
+
+    /// Folds the first overlays of `entries` that this region alone holds and whose blocks are neighbours. The caller
+    /// has blocked the program's signals. Returns which
+    /// they are.
+    pub(super) fn fold_run(&self, entries: Range<usize>) -> Result<Range<usize>, Unresolved> {
+        let (first, last) = (EntryIndex(entries.start), EntryIndex(entries.end - 1));
+        let windows = self.table.lock_windows(self.table.window(first)..self.table.window(last) + 1);
+        let publishing = self.lock.shared();
+        let mut run = entries.start..entries.start;
+        let block = self.table.get(first).block();
+        let follows = |index: usize| {
+            let by = (index - entries.start).cast_signed();
+            self.table.get(EntryIndex(index)).block().zip(block).is_some_and(|(next, first)| first.is_by(by, next))
+        };
+        while run.end < entries.end && self.is_alone_with_overlay(run.end) && follows(run.end) {
+            run.end += 1;
+        }
+        if let Some(block) = block.filter(|_| !run.is_empty()) {
+            self.fold_in_place(&windows, publishing, run.clone(), block)?;
+        }
+        Ok(run)
+    }
+
+    /// Folds overlays into their own blocks, which this region alone holds and which are neighbours.
+    pub(super) fn fold_in_place(
+        &self,
+        windows: &WindowsGuard<'_>,
+        publishing: SharedGuard<'_>,
+        entries: Range<usize>,
+        first: BlockId,
+    ) -> Result<(), Unresolved> {
+        self.seal(Locked::windows(windows, &publishing), entries.clone())?;
+        drop(publishing);
+        // SAFETY: sealed above, and the window locks keep it so, also from snapshots. Nobody else holds the blocks, and
+        // this region shows them only through the overlay, where the private pages cover what is written.
+        let copied = unsafe { self.copy_private(&entries, self.pool().direct(first)) };
+        let publishing = self.lock.shared();
+        let locked = Locked::windows(windows, &publishing);
+        let shown = copied.map_err(Unresolved::Unmappable).and_then(|()| {
+            let shows = Shows::Memory { start: first, access: Access::ReadWrite };
+            Ok(self.site().remap(locked, &entries, shows)?)
+        });
+        match shown {
+            Ok(remapped) => {
+                count(&self.counters.blocks_folded, entries.len() as u64);
+                remapped.published(self.store(locked, Event::Write, entries, |_, old| old.in_state(State::Private)));
+                Ok(())
+            }
+            Err(reason) => {
+                self.open_again(locked, entries);
+                Err(reason)
+            }
+        }
+    }
+
+    /// Folds a sealed overlay into `own`, which is its own block or a copy of that, and shows it read-only.
+    pub(super) fn fold_read_only(&self, locked: Locked<'_>, index: EntryIndex, own: BlockId) -> Result<(), Unresolved> {
+        let only = index.0..index.0 + 1;
+        // SAFETY: sealed, under a lock that keeps all others out. Nobody else holds the block, which is a new copy or
+        // is covered by the private pages where they are written.
+        unsafe { self.copy_private(&only, self.pool().direct(own)) }.map_err(Unresolved::Unmappable)?;
+        count(&self.counters.blocks_folded, 1);
+        let remapped = self.site().remap(locked, &only, Shows::Memory { start: own, access: Access::Read })?;
+        let Recount { before, .. } = self.store(locked, Event::Write, only.clone(), |_, _| Entry::Private(own));
+        // It is the snapshot's too from now on.
+        let Recount { after, .. } = self.store(locked, Event::Snapshot, only, |_, old| old.in_state(State::Shared));
+        remapped.published(Recount { before, after });
+        Ok(())
+    }
+
+    /// The next overlay in `rest` over which there are private pages; `rest` begins after it then.
+    pub(super) fn next_patched(&self, rest: &mut Range<usize>) -> Result<Option<EntryIndex>, SystemError> {
+        while let Some(run) = self.next_overlays(rest.clone()) {
+            if let Some(index) = self.next_private(self.bytes_of(&run))? {
+                rest.start = index + 1;
+                return Ok(Some(EntryIndex(index)));
+            }
+            rest.start = run.end;
+        }
+        Ok(None)
+    }
+}
+
+impl<S: Sys> Fault<'_, S> {
+    /// Folds the private pages into the block, which this region alone holds.
+    pub(super) fn fold(&mut self, publishing: SharedGuard<'_>) -> Result<Resolution, Unresolved> {
+        let only = self.index.0..self.index.0 + 1;
+        let Some(block) = self.region.table.get(self.index).block() else { return Ok(Resolution::Raced) };
+        self.region.fold_in_place(&self.window, publishing, only, block)?;
+        Ok(Resolution::Reused)
+    }
+}

@@ -1,0 +1,217 @@
+//! Page grain: blocks that are shown through a private mapping, so that the kernel copies the pages that are written.
+//!
+//! ```text
+//!   first write ─▶ overlay: private mapping of 128 MiB ─▶ Overlaid: the kernel copies each page that is written
+//!                                                           │ seal       ▲ unseal: a write, if no page is private
+//!                                                           ▼            │
+//!   block of its own ◀── fold (fold.rs), or a copy with the private pages ── Sealed
+//! ```
+//! A snapshot seals all overlays, after their private pages were folded. A sealed overlay that has private pages is one
+//! that the pool's thread leaves to the writer to copy (tend.rs); or a snapshot is just being taken, or has failed.
+
+use std::ops::Range;
+
+use hugefork_kernels::Use;
+
+use super::core::RegionCore;
+use super::fault::{Fault, Resolution};
+use super::unresolved::Unresolved;
+use crate::mapping::change::{Recount, Right};
+use crate::pool::lineage::CowLimit;
+use crate::sync::SharedGuard;
+use crate::sys::{Access, Shows, Sys};
+use crate::table::transition::{Event, Grain, on_protect_failed, on_seal};
+use crate::table::{Entry, Locked, State};
+use crate::terms::options::CopyGrain;
+use crate::units::{BASE_PAGE, EntryIndex};
+
+impl<S: Sys> RegionCore<S> {
+    /// Whether writes may be by page. An observer has to be told of each change of memory, and the kernel tells nobody.
+    pub(super) fn may_overlay(&self) -> bool {
+        let pool = self.pool();
+        pool.sys.has_overlays()
+            && pool.block_size.bytes() > BASE_PAGE
+            && self.books.grain != CopyGrain::Block
+            && self.observer.get().is_none()
+    }
+}
+
+impl<S: Sys> Fault<'_, S> {
+    /// What is to be copied at a write to `entry`, which others hold too.
+    pub(super) fn grain(&self, entry: Entry) -> Grain {
+        let by_page = self.region.may_overlay() && self.is_sparse();
+        match entry {
+            // Another thread was faster.
+            Entry::Overlaid(..) => Grain::Page,
+            Entry::Shared(_) | Entry::Borrowed(_) | Entry::Sealed(..) if by_page => Grain::Page,
+            Entry::Zero
+            | Entry::Private(_)
+            | Entry::Shared(_)
+            | Entry::Borrowed(_)
+            | Entry::Lazy(_)
+            | Entry::Split(_)
+            | Entry::Sealed(..)
+            | Entry::Revoked => Grain::Block,
+        }
+    }
+
+    fn is_sparse(&self) -> bool {
+        let region = self.region;
+        // A write to the first or last page of a block may be part of a stream.
+        let may_stream = self.outlook.stream.is_some() || self.outlook.manner.used == Use::Whole;
+        let is_guessed = !may_stream && !region.density.is_dense(self.index);
+        region.books.grain == CopyGrain::Page || is_guessed
+    }
+
+    /// How many blocks may become overlays. Where there is a limit, none is charged to it that nobody has written to.
+    fn most_overlaid(&self, entry: Entry, limit: Option<CowLimit>) -> Result<usize, Unresolved> {
+        if entry.is_charged() {
+            // Another thread was faster.
+            return Ok(1);
+        }
+        self.check_limit(limit)?;
+        Ok(if limit.is_some() && entry.is_owner() { 1 } else { usize::MAX })
+    }
+
+    /// Shows the block and its neighbours through a private mapping.
+    pub(super) fn overlay(
+        &self,
+        publishing: &SharedGuard<'_>,
+        entry: Entry,
+        limit: Option<CowLimit>,
+    ) -> Result<Resolution, Unresolved> {
+        let most = self.most_overlaid(entry, limit)?;
+        let (_before, _after, run) = self.by_page(entry, most);
+        self.region.overlay(Locked::windows(&self.window, publishing), run)?;
+        Ok(Resolution::Overlaid)
+    }
+
+    /// Gives the right to write to the overlay and its neighbours.
+    pub(super) fn unseal(
+        &self,
+        publishing: &SharedGuard<'_>,
+        entry: Entry,
+        limit: Option<CowLimit>,
+    ) -> Result<Resolution, Unresolved> {
+        let most = self.most_overlaid(entry, limit)?;
+        let (_before, _after, run) = self.by_page(entry, most);
+        self.region.unseal(Locked::windows(&self.window, publishing), run)?;
+        Ok(Resolution::Overlaid)
+    }
+
+    /// Takes away the right to write to the overlay, if it is one. If it has none by its state, this is done all the
+    /// same: a call that failed may have left some. It costs nothing where nothing changes.
+    pub(super) fn seal(&self, publishing: &SharedGuard<'_>) -> Result<(), Unresolved> {
+        if self.region.table.get(self.index).is_overlay() {
+            self.region.seal(Locked::windows(&self.window, publishing), self.index.0..self.index.0 + 1)?;
+        }
+        Ok(())
+    }
+}
+
+impl<S: Sys> Fault<'_, S> {
+    /// After a copy that failed: the overlay may have private pages, so it is not sealed.
+    #[cold]
+    #[inline(never)] // Not on the stack below a copy.
+    pub(super) fn open_again(&self) {
+        let publishing = self.region.lock.shared();
+        let locked = Locked::windows(&self.window, &publishing);
+        self.region.open_again(locked, self.index.0..self.index.0 + 1);
+    }
+
+    /// After a fold or copy that the kernel refused: an overlay can do without, and takes the write. The next fork or
+    /// snapshot tries again, and says so if it fails too.
+    #[cold]
+    #[inline(never)] // As above.
+    pub(super) fn goes_on_by_page(&self) -> bool {
+        let publishing = self.region.lock.shared();
+        let locked = Locked::windows(&self.window, &publishing);
+        let is_overlay = self.region.table.get(self.index).is_overlay();
+        is_overlay && self.region.unseal(locked, self.index.0..self.index.0 + 1).is_ok()
+    }
+}
+
+impl<S: Sys> RegionCore<S> {
+    /// Shows entries, whose blocks are neighbours, through a private mapping. None of them has private pages.
+    pub(super) fn overlay(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
+        let Some(start) = self.table.get(EntryIndex(entries.start)).block() else { return Ok(()) };
+        let shows = Shows::Overlay { start, access: Access::ReadWrite };
+        let remapped = self.site().remap(locked, &entries, shows)?;
+        remapped.published(self.store(locked, Event::Write, entries, |_, old| old.in_state(State::Overlaid)));
+        Ok(())
+    }
+
+    /// Gives the right to write to sealed overlays.
+    pub(super) fn unseal(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
+        let allowed = self.site().reprotect(locked, self.bytes_of(&entries), Access::ReadWrite)?;
+        let stored = match allowed.right() {
+            Right::Granted => self.store(locked, Event::Write, entries, |_, old| old.in_state(State::Overlaid)),
+            Right::Unknown => self.protect_failed(locked, entries),
+        };
+        Ok(allowed.published(stored)?)
+    }
+
+    /// Takes away the right to write to overlays.
+    pub(super) fn seal(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
+        let sealed = self.site().reprotect(locked, self.bytes_of(&entries), Access::Read)?;
+        let stored = match sealed.right() {
+            Right::Granted => self.store(locked, Event::Seal, entries, |_, old| old.in_state(on_seal(old.state()))),
+            Right::Unknown => self.protect_failed(locked, entries),
+        };
+        Ok(sealed.published(stored)?)
+    }
+
+    /// Shows all blocks among `entries` that others hold too through private mappings, as far as that can be done.
+    pub(super) fn overlay_each(&self, locked: Locked<'_>, entries: Range<usize>) {
+        let mut next = entries.start;
+        while let Some(run) = self.next_in_a_row(next..entries.end) {
+            next = run.end;
+            let is_sealed = |index: &usize| matches!(self.table.get(EntryIndex(*index)), Entry::Sealed(..));
+            // The right to write is a tenth of the cost of a new mapping, if it takes few calls.
+            let pieces = 1 + run.clone().skip(1).filter(|index| is_sealed(index) != is_sealed(&(index - 1))).count();
+            if pieces > 1 + run.len() / 16 {
+                let _ = self.overlay(locked, run);
+                continue;
+            }
+            let mut piece = run.start;
+            while piece < run.end {
+                let is_new = !is_sealed(&piece);
+                let end = (piece..run.end).find(|index| is_sealed(index) == is_new).unwrap_or(run.end);
+                let _ = if is_new { self.overlay(locked, piece..end) } else { self.unseal(locked, piece..end) };
+                piece = end;
+            }
+        }
+    }
+
+    /// The first run of entries that can be shown through one private mapping.
+    fn next_in_a_row(&self, mut entries: Range<usize>) -> Option<Range<usize>> {
+        let block = |index: usize| match self.table.get(EntryIndex(index)) {
+            Entry::Shared(block) | Entry::Borrowed(block) | Entry::Sealed(block, _) => Some(block),
+            Entry::Zero
+            | Entry::Private(_)
+            | Entry::Lazy(_)
+            | Entry::Split(_)
+            | Entry::Overlaid(..)
+            | Entry::Revoked => None,
+        };
+        let start = entries.find(|&index| block(index).is_some())?;
+        let follows = |index: usize| block(index - 1).map(|before| before.offset(1)) == block(index);
+        let end = entries.find(|&index| !follows(index)).unwrap_or(entries.end);
+        Some(start..end)
+    }
+
+    /// After something failed: what was sealed may be writable, or have private pages. It is writable by its state
+    /// again, and the next write there sees to it that it is.
+    pub(super) fn open_again(&self, locked: Locked<'_>, entries: Range<usize>) {
+        let mut rest = entries;
+        while let Some(run) = self.next_overlays(rest.clone()) {
+            rest.start = run.end;
+            let Recount { before, after } = self.protect_failed(locked, run);
+            self.addresses.recount(before, after);
+        }
+    }
+
+    fn protect_failed(&self, locked: Locked<'_>, entries: Range<usize>) -> Recount {
+        self.store(locked, Event::ProtectFailed, entries, |_, old| old.in_state(on_protect_failed(old.state())))
+    }
+}

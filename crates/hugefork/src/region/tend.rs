@@ -1,0 +1,189 @@
+//! What the pool's thread does for the overlays of a region (pool/tending.rs).
+//!
+//! | overlay | what |
+//! |---|---|
+//! | the region alone holds its block | folds it: the kernel gets its pages back, and the block is huge again |
+//! | others hold it, and it has many private pages | promotes it: gives the region a block of its own |
+//! | as before, and it has even more by now | seals it: the next write copies the block |
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::core::RegionCore;
+use super::density::Density;
+use crate::pool::holders::OverlayHolder;
+use crate::stats::counters::count;
+use crate::sys::linux::schedule::yield_now;
+use crate::sys::{Access, PageRun, Shows, Sys, SystemError};
+use crate::table::transition::{Event, Held};
+use crate::table::{Entry, Locked, Origin, Reserved};
+use crate::terms::options::CopyGrain;
+use crate::units::{BASE_PAGE, BlockId, EntryIndex};
+
+/// So many bytes of blocks are looked at in one visit.
+const LOOKED_AT_ONCE: usize = 8 << 20;
+
+/// At most so many pages are folded under one lock.
+const PAGES_AT_ONCE: usize = 256;
+
+// The caller has blocked the program's signals.
+impl<S: Sys> OverlayHolder for RegionCore<S> {
+    fn has_overlays(&self) -> bool {
+        self.books.has_overlays()
+    }
+
+    fn tend(&self, from: usize) -> Option<usize> {
+        let end = self.table.len().min(from + self.pool().block_size.count(LOOKED_AT_ONCE).max(1));
+        let mut next = from;
+        while next < end {
+            // A call that fails leaves everything as it was, and is tried again at the next look.
+            next = self.tend_some(next..end).unwrap_or(next + 1).max(next + 1);
+        }
+        (end < self.table.len()).then_some(end)
+    }
+}
+
+impl<S: Sys> RegionCore<S> {
+    /// Tends the first of `entries`, and those that go along with it. Returns where to go on.
+    fn tend_some(&self, entries: Range<usize>) -> Result<usize, SystemError> {
+        let (first, entry) = (EntryIndex(entries.start), self.table.get(EntryIndex(entries.start)));
+        if !entry.is_overlay() {
+            return Ok(entries.start + 1);
+        }
+        let pages = self.count_private(first)?;
+        if self.held(entry) == Held::ByOthersToo {
+            self.tend_shared(first, entry, pages);
+            return Ok(entries.start + 1);
+        }
+        let (mut end, mut sum) = (entries.start + 1, pages);
+        self.density.note(first, pages, self.pool().block_size);
+        while end < entries.end && self.is_alone_with_overlay(end) {
+            let pages = self.count_private(EntryIndex(end))?;
+            if sum + pages > PAGES_AT_ONCE {
+                break;
+            }
+            self.density.note(EntryIndex(end), pages, self.pool().block_size);
+            (end, sum) = (end + 1, sum + pages);
+        }
+        Ok(self.fold_run(entries.start..end).map_or(end, |run| run.end))
+    }
+
+    /// Looks after an overlay that others hold too.
+    fn tend_shared(&self, index: EntryIndex, entry: Entry, pages: usize) {
+        let size = self.pool().block_size;
+        if !self.may_promote() || pages < Density::soon_enough(size) {
+            return;
+        }
+        if pages >= Density::more_than_enough(size) && matches!(entry, Entry::Overlaid(..)) {
+            self.leave_to_writer(index);
+        } else {
+            self.promote(index);
+        }
+    }
+
+    /// Seals an overlay with many private pages, so that the next write copies the block.
+    fn leave_to_writer(&self, index: EntryIndex) {
+        let Some(window) = self.table.try_lock(index) else { return };
+        let publishing = self.lock.shared();
+        let entry = self.table.get(index);
+        if matches!(entry, Entry::Overlaid(..)) && self.held(entry) == Held::ByOthersToo {
+            self.books.sealed.fetch_add(1, Ordering::Relaxed);
+            self.density.note(index, usize::MAX, self.pool().block_size);
+            // If it fails, it stays as it was.
+            let _ = self.seal(Locked::windows(&window, &publishing), index.0..index.0 + 1);
+        }
+    }
+
+    /// Whether blocks are copied at all. Where the kernel is to copy whatever comes, no write may find an overlay
+    /// sealed.
+    fn may_promote(&self) -> bool {
+        self.books.grain == CopyGrain::Auto
+    }
+
+    /// How many private pages there are over a block. Others may change that meanwhile.
+    fn count_private(&self, index: EntryIndex) -> Result<usize, SystemError> {
+        let mut runs = [PageRun::default(); 64];
+        let bytes = self.bytes_of(&(index.0..index.0 + 1));
+        let (mut at, mut pages) = (bytes.start, 0);
+        while at < bytes.end {
+            let scanned = self.pool().sys.private_pages(self.addresses.part(&(at..bytes.end)), &mut runs)?;
+            pages += runs[..scanned.runs].iter().map(|run| (run.end - run.start) as usize / BASE_PAGE).sum::<usize>();
+            at += scanned.looked_at;
+        }
+        Ok(pages)
+    }
+
+    /// Gives the region a block of its own in place of an overlay with many private pages. The block below is copied
+    /// first, while the program goes on. Then the private pages are, and a writer waits for no more than that. If
+    /// somebody works on it, or no block is to be had, there will be another time.
+    fn promote(&self, index: EntryIndex) {
+        let pool = self.pool();
+        if self.table.is_reserved(index) {
+            // Its own write is to take that block.
+            return;
+        }
+        let Some((below, origin)) = self.hold_below(index) else { return };
+        let own = pool.copy_of(below, Reserved::No);
+        // Whoever holds a lock should not lose the processor meanwhile.
+        yield_now();
+        let promoted = own.is_ok_and(|own| self.exchange(index, below, own) || !pool.release(own));
+        if promoted {
+            self.density.note(index, usize::MAX, pool.block_size);
+        }
+        if pool.release(below) {
+            // All others have let go of it meanwhile, and took us for another holder.
+            match (origin, &self.books.parent) {
+                (Origin::Parent, Some(parent)) => parent.freed(1),
+                (Origin::Own, _) | (Origin::Parent, None) => self.books.cow.freed(1),
+            }
+        }
+    }
+
+    /// The block below an overlay that others hold too, with a reference to it, and who wrote it.
+    fn hold_below(&self, index: EntryIndex) -> Option<(BlockId, Origin)> {
+        let _window = self.table.try_lock(index)?;
+        let _publishing = self.lock.shared();
+        match self.table.get(index) {
+            entry @ (Entry::Overlaid(block, origin) | Entry::Sealed(block, origin))
+                if self.held(entry) == Held::ByOthersToo =>
+            {
+                self.pool().frames.add_reference(block);
+                Some((block, origin))
+            }
+            Entry::Zero
+            | Entry::Private(_)
+            | Entry::Shared(_)
+            | Entry::Borrowed(_)
+            | Entry::Lazy(_)
+            | Entry::Split(_)
+            | Entry::Overlaid(..)
+            | Entry::Sealed(..)
+            | Entry::Revoked => None,
+        }
+    }
+
+    /// Shows `own`, a copy of the block `below` the overlay, in its place, with its private pages. False if the overlay
+    /// is there no more, or it cannot be done.
+    fn exchange(&self, index: EntryIndex, below: BlockId, own: BlockId) -> bool {
+        let only = index.0..index.0 + 1;
+        let Some(window) = self.table.try_lock(index) else { return false };
+        let publishing = self.lock.shared();
+        let entry = self.table.get(index);
+        if !entry.is_overlay() || entry.block() != Some(below) {
+            return false;
+        }
+        let locked = Locked::windows(&window, &publishing);
+        // SAFETY: sealed first, and the window lock keeps it so. `own` is ours alone.
+        let copied = self.seal(locked, only.clone()).is_ok()
+            && unsafe { self.copy_private(&only, self.pool().direct(own)) }.is_ok();
+        let shows = Shows::Memory { start: own, access: Access::ReadWrite };
+        let shown = if copied { self.site().remap(locked, &only, shows).ok() } else { None };
+        let Some(remapped) = shown else {
+            self.open_again(locked, only);
+            return false;
+        };
+        count(&self.counters.blocks_promoted, 1);
+        remapped.published(self.store(locked, Event::Write, only, |_, _| Entry::Private(own)));
+        true
+    }
+}

@@ -1,0 +1,433 @@
+//! What the design says of page grain: of blocks that others hold too, the kernel copies the pages that are written.
+
+use super::*;
+use crate::Observer;
+use crate::region::lazy_free::LazyFreed;
+use crate::region::unresolved::Unresolved;
+use crate::stats::counters;
+use crate::terms::options::OnLimit;
+
+/// Runs a row where single pages can be copied.
+fn run_by_page<G: Ground>(blocks: usize, row: impl FnOnce(&World<G>)) {
+    run::<G>(blocks, |world| {
+        if world.pool.sys.has_overlays() {
+            row(world);
+        } else {
+            println!("skipped: this kernel copies no single pages of a pool (Linux 6.7)");
+        }
+    });
+}
+
+/// Runs a row on every ground where single pages can be copied.
+macro_rules! where_pages_are_copied {
+    ($row:ident, $blocks:expr) => {
+        run_by_page::<Soft>($blocks, $row);
+        run_by_page::<Base>($blocks, $row);
+        run_by_page::<Huge>($blocks, $row);
+    };
+}
+
+fn by_page() -> RegionOptions {
+    RegionOptions::new().copy_grain(CopyGrain::Page)
+}
+
+/// How often pages were put back into blocks, and how many there were.
+fn folded<G: Ground>(region: &Region<G>) -> (u64, u64) {
+    let counters = &region.counters;
+    (counters.blocks_folded.load(Ordering::Relaxed), counters.pages_folded.load(Ordering::Relaxed))
+}
+
+fn copied<G: Ground>(region: &Region<G>) -> u64 {
+    region.counters.blocks_copied.load(Ordering::Relaxed)
+}
+
+/// Whether the kernel copies pages over a block that the region wrote itself.
+fn is_overlaid<G: Ground>(region: &Region<G>, block: usize) -> bool {
+    matches!(region.entry(block), Entry::Overlaid(..)) && region.entry(block).is_owner()
+}
+
+/// Whether the kernel copies pages over a block of the parent.
+fn is_overlaid_and_borrowed<G: Ground>(region: &Region<G>, block: usize) -> bool {
+    matches!(region.entry(block), Entry::Overlaid(..)) && !region.entry(block).is_owner()
+}
+
+#[test]
+fn a_write_by_page_leaves_the_snapshot_as_it_was_and_takes_no_block() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(4, by_page());
+        let (free, before) = (world.free(), [0, 1, 2, 3].map(|at| region.block(at)));
+        let snapshot = region.snapshot();
+        let written = [100, 3 * G::BLOCK + 2 * BASE_PAGE + 100, 4 * G::BLOCK - 100];
+        written.iter().for_each(|&at| region.write(at, 7));
+        assert_eq!((world.free(), copied(&region)), (free, 0));
+        assert_eq!([0, 1, 2, 3].map(|at| region.block(at)), before, "the snapshot's, shown through private pages");
+        assert!(is_overlaid(&region, 0) && is_overlaid(&region, 3));
+        assert_eq!(written.map(|at| region.read(at)), [Some(7); 3]);
+        assert_eq!(written.map(|at| read_at(&snapshot, at).unwrap()), [0; 3]);
+        assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..4 * G::PAGES], vec![0..4 * G::PAGES]));
+    }
+    where_pages_are_copied!(row, 4);
+}
+
+#[test]
+fn blocks_are_shown_by_page_from_the_snapshot_on_and_no_write_faults() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(4, by_page());
+        let snapshot = region.snapshot();
+        let faults = || counters::read(&region.counters).faults();
+        let before = faults();
+        (0..4 * G::PAGES).for_each(|page| region.write(page * BASE_PAGE + 100, 7));
+        assert_eq!((faults(), kept_by(&snapshot)), (before, vec![0..4 * G::PAGES]));
+        assert!((0..4 * G::PAGES).all(|page| region.read(page * BASE_PAGE + 100) == Some(7)));
+    }
+    where_pages_are_copied!(row, 4);
+}
+
+#[test]
+fn a_later_snapshot_has_what_was_written_since_the_earlier() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(3, by_page());
+        let at = G::BLOCK + BASE_PAGE + 100;
+        let snapshots: Vec<_> = (1..=4)
+            .map(|value| {
+                let snapshot = region.snapshot();
+                region.write(at, value);
+                region.write(at + BASE_PAGE, 10 + value);
+                snapshot
+            })
+            .collect();
+        for (value, snapshot) in (0..).zip(&snapshots) {
+            let expected = if value == 0 { (0, 0) } else { (value, 10 + value) };
+            assert_eq!((read_at(snapshot, at), read_at(snapshot, at + BASE_PAGE)), (Ok(expected.0), Ok(expected.1)));
+            assert_eq!(kept_by(snapshot), vec![0..3 * G::PAGES]);
+        }
+        assert_eq!((region.read(at), region.read(at + BASE_PAGE)), (Some(4), Some(14)));
+        assert_eq!(region.kept(), vec![0..3 * G::PAGES]);
+        // The last pages are still private.
+        assert_eq!((folded(&region), world.free()), ((3, 6), 10 - 3 - 3));
+    }
+    where_pages_are_copied!(row, 10);
+}
+
+#[test]
+fn pages_go_back_into_their_block_if_nobody_else_holds_it() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(2, by_page());
+        let snapshot = region.snapshot();
+        let written = [100, 2 * BASE_PAGE + 100, 3 * BASE_PAGE + 100];
+        written.iter().for_each(|&at| region.write(at, 7));
+        let (block, rest) = (region.block(0), world.fill());
+        drop(snapshot);
+        let later = region.snapshot();
+        assert_eq!((region.block(0), world.free(), folded(&region), copied(&region)), (block, 0, (1, 3), 0));
+        assert_eq!(written.map(|at| read_at(&later, at).unwrap()), [7; 3]);
+        region.write(100, 8);
+        assert_eq!((region.read(100), read_at(&later, 100)), (Some(8), Ok(7)));
+        assert_eq!((region.kept(), kept_by(&later)), (vec![0..2 * G::PAGES], vec![0..2 * G::PAGES]));
+        drop(rest);
+    }
+    where_pages_are_copied!(row, 4);
+}
+
+#[test]
+fn pages_go_into_a_copy_of_their_block_if_others_hold_it() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(2, by_page());
+        let snapshot = region.snapshot();
+        region.write(100, 7);
+        let (before, free) = ([region.block(0), region.block(1)], world.free());
+        let later = region.snapshot();
+        assert_ne!(region.block(0), before[0]);
+        assert_eq!((region.block(1), world.free(), folded(&region)), (before[1], free - 1, (1, 1)));
+        assert_eq!((read_at(&snapshot, 100), read_at(&later, 100), region.read(100)), (Ok(0), Ok(7), Some(7)));
+        assert_eq!((kept_by(&snapshot), kept_by(&later)), (vec![0..2 * G::PAGES], vec![0..2 * G::PAGES]));
+        drop(snapshot);
+        assert_eq!(world.free(), free, "the block that only it had");
+    }
+    where_pages_are_copied!(row, 4);
+}
+
+/// If no block is left for the copy, an earlier snapshot loses its own, as at any other write.
+#[test]
+fn a_snapshot_that_finds_no_block_for_pages_takes_the_earlier_ones() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(2, by_page());
+        let snapshot = region.snapshot();
+        region.write(100, 7);
+        let rest = world.fill();
+        let later = region.snapshot();
+        assert_eq!(
+            (read_at(&snapshot, 0), read_at(&snapshot, G::BLOCK)),
+            (Err(RegionError::Revoked), Ok(pattern(G::PAGES)))
+        );
+        assert_eq!(
+            (read_at(&later, 100), kept_by(&later), region.kept()),
+            (Ok(7), vec![0..2 * G::PAGES], vec![0..2 * G::PAGES])
+        );
+        drop(rest);
+    }
+    where_pages_are_copied!(row, 4);
+}
+
+#[test]
+fn a_discard_drops_private_pages_and_shows_zeros() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(3, by_page());
+        let snapshot = region.snapshot();
+        [100, G::BLOCK + 100, G::BLOCK + BASE_PAGE + 100].iter().for_each(|&at| region.write(at, 7));
+        let free = world.free();
+        region.discard(0..G::BLOCK).unwrap();
+        assert_eq!((region.entry(0), region.read(100), world.free()), (Entry::Zero, Some(0), free));
+        region.write(100, 8);
+        assert_eq!((region.read(100), region.kept()), (Some(8), vec![G::PAGES..3 * G::PAGES]), "nothing comes back");
+        // A part of a block: the rest of its private pages stays.
+        region.discard(G::BLOCK..G::BLOCK + BASE_PAGE).unwrap();
+        let seen = [G::BLOCK + 100, G::BLOCK + BASE_PAGE + 100].map(|at| region.read(at));
+        assert_eq!((seen, region.kept()), ([Some(0), Some(7)], vec![G::PAGES + 1..3 * G::PAGES]));
+        assert_eq!((kept_by(&snapshot), read_at(&snapshot, G::BLOCK + 100)), (vec![0..3 * G::PAGES], Ok(0)));
+        drop(snapshot);
+        // The third block is held alone now, and goes back.
+        let free = world.free();
+        region.write(2 * G::BLOCK + 100, 9);
+        region.discard(2 * G::BLOCK..3 * G::BLOCK).unwrap();
+        assert_eq!((world.free(), region.read(2 * G::BLOCK + 100)), (free + 1, Some(0)));
+    }
+    where_pages_are_copied!(row, 8);
+}
+
+#[test]
+fn lazy_free_puts_pages_back_into_blocks_held_alone_and_frees_those() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(3, by_page());
+        let snapshot = region.snapshot();
+        (0..3).for_each(|block| region.write(block * G::BLOCK + 100, 7));
+        drop(snapshot);
+        let rest = world.fill();
+        let freed = |bytes| LazyFreed { freed: bytes, ..LazyFreed::default() };
+        assert_eq!(region.lazy_free(0..2 * G::BLOCK), Ok(freed(2 * G::BLOCK)));
+        assert_eq!(region.lazy_free(2 * G::BLOCK..2 * G::BLOCK + BASE_PAGE), Ok(freed(BASE_PAGE)), "a part");
+        assert_eq!((folded(&region), copied(&region)), ((3, 3), 0));
+        assert_eq!([0, 1, 2].map(|block| region.read(block * G::BLOCK + 100)), [Some(7); 3]);
+        region.write(G::BLOCK + 200, 8);
+        assert_eq!(world.reclaim_all(), Dropped { blocks: 1, bytes: G::BLOCK + BASE_PAGE });
+        let seen = [100, G::BLOCK + 100, G::BLOCK + 200, 2 * G::BLOCK + 100].map(|at| region.read(at));
+        assert_eq!(seen, [Some(0), Some(7), Some(8), Some(0)]);
+        assert_eq!(region.kept(), [G::PAGES..2 * G::PAGES, 2 * G::PAGES + 1..3 * G::PAGES]);
+        drop(rest);
+    }
+    where_pages_are_copied!(row, 5);
+}
+
+#[test]
+fn lazy_free_skips_what_is_shown_by_page_and_held_by_others_as_shared() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(2, by_page());
+        let snapshot = region.snapshot();
+        region.write(100, 7);
+        let shared = |bytes| LazyFreed { shared: bytes, ..LazyFreed::default() };
+        assert_eq!(region.lazy_free(0..2 * G::BLOCK), Ok(shared(2 * G::BLOCK)));
+        assert_eq!(region.lazy_free(0..BASE_PAGE), Ok(shared(BASE_PAGE)));
+        assert_eq!((region.lazy(), world.reclaim_all(), region.read(100)), (0, Dropped::default(), Some(7)));
+        assert_eq!((region.cancel_lazy_free(0..2 * G::BLOCK), folded(&region)), (Ok(0), (0, 0)));
+        region.write(200, 8);
+        assert_eq!((region.read(200), kept_by(&snapshot)), (Some(8), vec![0..2 * G::PAGES]));
+    }
+    where_pages_are_copied!(row, 4);
+}
+
+#[test]
+fn a_pin_puts_pages_back_and_the_block_stays_where_it_is_then() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(2, by_page());
+        let (snapshot, free) = (region.snapshot(), world.free());
+        region.write(100, 7);
+        region.write(G::BLOCK + 100, 8);
+        let before = [region.block(0), region.block(1)];
+        region.pin(0..1).unwrap();
+        let pinned = region.block(0);
+        assert_eq!((pinned == before[0], world.free()), (false, free - 1), "others hold the block itself");
+        drop(snapshot);
+        region.pin(G::BLOCK..G::BLOCK + 1).unwrap();
+        assert_eq!((region.block(1), folded(&region)), (before[1], (2, 2)), "in place");
+        assert!((0..2).all(|block| matches!(region.entry(block), Entry::Private(_))));
+        let later = region.snapshot();
+        assert_eq!([region.block(0), region.block(1)], [pinned, before[1]]);
+        for at in [100, G::BLOCK + 100] {
+            let block = region.entry(at / G::BLOCK).block().unwrap();
+            // SAFETY: it is within the block, which is pinned and which nobody else uses.
+            unsafe { world.pool.direct(block).add(at % G::BLOCK).write_volatile(9) };
+        }
+        assert_eq!(
+            [100, G::BLOCK + 100].map(|at| (region.read(at), read_at(&later, at))),
+            [(Some(9), Ok(7)), (Some(9), Ok(8))]
+        );
+        assert_eq!((region.kept(), kept_by(&later)), (vec![0..2 * G::PAGES], vec![0..2 * G::PAGES]));
+        region.unpin(&(0..2 * G::BLOCK));
+    }
+    where_pages_are_copied!(row, 8);
+}
+
+#[test]
+fn a_prepared_write_puts_pages_back() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(2, by_page());
+        let (snapshot, free) = (region.snapshot(), world.free());
+        region.write(100, 7);
+        region.populate(0..2 * G::BLOCK).unwrap();
+        assert_eq!((folded(&region), world.free()), ((0, 0), free), "there is memory for all of it");
+        region.prepare_write(0..2 * G::BLOCK).unwrap();
+        assert!((0..2).all(|block| matches!(region.entry(block), Entry::Private(_))));
+        assert_eq!((world.free(), region.read(100), read_at(&snapshot, 100)), (free - 2, Some(7), Ok(0)));
+        assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..2 * G::PAGES], vec![0..2 * G::PAGES]));
+    }
+    where_pages_are_copied!(row, 4);
+}
+
+#[test]
+fn a_fork_of_a_fork_is_by_page_too() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, free) = (world.written(2), world.free());
+        let fork = region.fork(by_page());
+        fork.write(100, 7);
+        assert_eq!((is_overlaid_and_borrowed(&fork, 0), world.free()), (true, free));
+        let grandchild = fork.fork(by_page());
+        assert_eq!((world.free(), fork.block(1)), (free - 1, region.block(1)), "a copy for what both have now");
+        grandchild.write(100, 8);
+        fork.write(200, 9);
+        assert!(is_overlaid(&fork, 0) && is_overlaid_and_borrowed(&grandchild, 0));
+        assert_eq!(world.free(), free - 1);
+        let seen = |at| [&region, &fork, &grandchild].map(|space| space.read(at));
+        assert_eq!(seen(100), [Some(0), Some(7), Some(8)]);
+        assert_eq!(seen(200), [Some(0), Some(9), Some(0)]);
+        [&region, &fork, &grandchild].iter().for_each(|space| assert_eq!(space.kept(), vec![0..2 * G::PAGES]));
+        drop((region, fork));
+        assert_eq!((grandchild.read(100), grandchild.kept()), (Some(8), vec![0..2 * G::PAGES]));
+    }
+    where_pages_are_copied!(row, 8);
+}
+
+#[test]
+fn a_block_that_a_fork_shows_by_page_can_be_taken_away() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(2);
+        let fork = region.fork(by_page());
+        fork.write(100, 7);
+        fork.write(G::BLOCK + 100, 8);
+        let rest = world.fill();
+        region.write(200, 9);
+        assert_eq!((fork.entry(0), fork.read(100), fork.read(0)), (Entry::Revoked, None, None));
+        assert_eq!(fork.resolve(100), Err(Unresolved::Revoked));
+        assert_eq!((region.read(200), region.kept()), (Some(9), vec![0..2 * G::PAGES]));
+        fork.write(G::BLOCK + 200, 9);
+        assert_eq!([100, 200].map(|at| fork.read(G::BLOCK + at)), [Some(8), Some(9)], "it has lost nothing else");
+        assert_eq!(fork.freeze().map(drop), Err(RegionError::Revoked));
+        drop(rest);
+        fork.discard(0..G::BLOCK).unwrap();
+        let kept_by_fork = fork.kept();
+        assert_eq!((fork.read(100), kept_by_fork), (Some(0), vec![G::PAGES..2 * G::PAGES]));
+    }
+    where_pages_are_copied!(row, 4);
+}
+
+#[test]
+fn what_is_reserved_for_a_fork_pays_for_the_block_that_it_shows_by_page() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(2);
+        let fork = region.fork(reserved().copy_grain(CopyGrain::Page));
+        fork.write(100, 7);
+        let rest = world.fill();
+        assert_eq!((world.reserved(), is_overlaid_and_borrowed(&fork, 0)), (2, true));
+        region.write(200, 9);
+        assert_eq!((world.reserved(), matches!(fork.entry(0), Entry::Private(_))), (1, true));
+        assert_eq!((fork.read(100), fork.read(200), region.read(100)), (Some(7), Some(0), Some(0)));
+        fork.write(G::BLOCK + 100, 8);
+        assert_eq!(world.reserved(), 1, "private pages take no block");
+        let snapshot = fork.snapshot();
+        assert_eq!((world.reserved(), read_at(&snapshot, G::BLOCK + 100)), (0, Ok(8)));
+        assert_eq!((region.kept(), fork.kept()), (vec![0..2 * G::PAGES], vec![0..2 * G::PAGES]));
+        drop(rest);
+    }
+    where_pages_are_copied!(row, 6);
+}
+
+#[test]
+fn each_block_that_is_shown_by_page_counts_towards_the_limit() {
+    fn row<G: Ground>(world: &World<G>) {
+        let limited = by_page().max_cow_bytes(2 * G::BLOCK, OnLimit::Fail);
+        let region = world.written_with(4, limited);
+        let snapshot = region.snapshot();
+        assert_eq!(region.books.cost(), 0, "nothing before the first write");
+        region.write(100, 7);
+        region.write(G::BLOCK + 100, 7);
+        assert_eq!((region.books.cost(), is_overlaid(&region, 2)), (2, false));
+        assert_eq!(region.resolve(2 * G::BLOCK), Err(Unresolved::CowLimit(OnLimit::Fail)));
+        region.write(200, 8);
+        // What has become a copy costs what it did before.
+        region.prepare_write(0..2 * G::BLOCK).unwrap();
+        assert_eq!((region.books.cost(), region.resolve(2 * G::BLOCK)), (2, Err(Unresolved::CowLimit(OnLimit::Fail))));
+        assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..4 * G::PAGES], vec![0..4 * G::PAGES]));
+        drop(snapshot);
+        assert_eq!(region.books.cost(), 0);
+        let later = region.snapshot();
+        region.write(2 * G::BLOCK + 100, 9);
+        assert_eq!((region.read(2 * G::BLOCK + 100), read_at(&later, 2 * G::BLOCK + 100)), (Some(9), Ok(0)));
+        assert!(region.books.cost() <= 2);
+    }
+    where_pages_are_copied!(row, 10);
+}
+
+/// Is told, and does nothing.
+struct Deaf;
+
+impl Observer for Deaf {
+    fn invalidate_start(&self, _: Range<usize>) {}
+    fn invalidate_end(&self, _: Range<usize>) {}
+}
+
+/// The kernel tells nobody which pages it copies.
+#[test]
+fn a_region_with_an_observer_copies_blocks() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(2, by_page());
+        assert!(region.observer.set(Arc::new(Deaf)).is_ok());
+        let (snapshot, free, before) = (region.snapshot(), world.free(), region.block(0));
+        region.write(100, 7);
+        assert_eq!((region.entry(0) == Entry::Private(region.entry(0).block().unwrap()), copied(&region)), (true, 1));
+        assert_eq!((world.free(), region.block(0) != before), (free - 1, true));
+        assert_eq!((region.read(100), read_at(&snapshot, 100)), (Some(7), Ok(0)));
+        // A fork has no observer.
+        let fork = region.fork(by_page());
+        fork.write(200, 8);
+        assert!(is_overlaid_and_borrowed(&fork, 0));
+    }
+    where_pages_are_copied!(row, 8);
+}
+
+/// Real memory cannot be made to fail here.
+#[test]
+fn pages_that_cannot_be_put_back_stay_private_and_nothing_is_lost() {
+    fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
+        let region = world.written_with(2, by_page());
+        let snapshot = region.snapshot();
+        region.write(100, 7);
+        let free = world.free();
+        // Once with a part of the call carried out, and once with nothing.
+        for call in [Call::Scan, Call::Scan, Call::Protect, Call::Protect] {
+            world.pool.sys.fail(Some((call, 0)));
+            region.freeze().map(drop).unwrap_err();
+            assert!(!world.pool.sys.failure_pending());
+            assert_eq!(
+                (region.read(100), region.kept(), world.free()),
+                (Some(7), vec![0..2 * G::PAGES], free),
+                "{call:?}"
+            );
+        }
+        region.write(200, 8);
+        let later = region.snapshot();
+        assert_eq!(
+            [100, 200].map(|at| (read_at(&snapshot, at), read_at(&later, at))),
+            [(Ok(0), Ok(7)), (Ok(0), Ok(8))]
+        );
+    }
+    run_by_page::<Soft>(6, row);
+}

@@ -1,0 +1,123 @@
+//! Page grain: pool memory through private mappings, of which the kernel copies each base page that is written.
+//!
+//! ```text
+//! memfd       | block 0 | block 1 | block 2 | …
+//! template    | private, read-only, never touched |        in the arena, not in fork(2) children
+//! region      | block 7, private  …                        made of the template by mremap(MREMAP_DONTUNMAP)
+//! ```
+//! As with other mappings, a `fork(2)` child must never get one, not even for a moment: so they are made of a template
+//! that is marked, in one call. The call moves the page tables of the template, of which there are none, and leaves the
+//! template in place (Linux 5.13). The right to write is given afterwards; who writes in between faults and waits.
+//!
+//! The template is read-only so that `mlockall` does not copy the pool for it.
+
+use core::ffi::c_void;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap, mprotect, mremap_fixed, munlock,
+};
+
+use super::arena::Arena;
+use super::memory::{Dump, give_up, pointer};
+use super::{named, owner, pagemap};
+use crate::sys::{PageRun, Part, Scanned, SystemError};
+use crate::units::BASE_PAGE;
+
+/// What private mappings of one pool are made with.
+pub(super) struct Overlays {
+    template: *mut c_void,
+    capacity: usize,
+    pagemap: OwnedFd,
+    arena: &'static Arena,
+}
+
+impl Overlays {
+    /// Sets the template up, and tries all that is needed: the kernel may lack it, or `/proc` may not be there.
+    pub(super) fn open(
+        arena: &'static Arena,
+        fd: &OwnedFd,
+        capacity: usize,
+        align: usize,
+        dump: Dump,
+    ) -> Result<Overlays, SystemError> {
+        let open = |error: io::Error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOENT);
+            SystemError::new("open of /proc/self/pagemap", errno)
+        };
+        let pagemap = File::open("/proc/self/pagemap").map_err(open)?.into();
+        let at = arena.take(capacity, align)?;
+        // From here on its drop gives the addresses back.
+        let overlays = Overlays { template: pointer(at), capacity, pagemap, arena };
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: the range was just taken.
+        let mapped = unsafe { mmap(overlays.template, capacity, ProtFlags::empty(), flags, fd.as_fd(), 0) };
+        named("mmap of the pool, private", mapped)?;
+        // After mlockall(MCL_FUTURE) it would be locked, and so would be all that is made of it.
+        // SAFETY: our own range; this changes no contents.
+        let _ = unsafe { munlock(overlays.template, capacity) };
+        let dumped = if dump == Dump::Included { Advice::LinuxDoDump } else { Advice::LinuxDontDump };
+        for (advice, call) in [(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)"), (dumped, "madvise(MADV_DONTDUMP)")] {
+            // SAFETY: as above.
+            named(call, unsafe { madvise(overlays.template, capacity, advice) })?;
+        }
+        // SAFETY: as above.
+        named("mprotect", unsafe { mprotect(overlays.template, capacity, MprotectFlags::READ) })?;
+        overlays.try_out(align)?;
+        Ok(overlays)
+    }
+
+    /// Shows some of the pool, and looks for private pages there.
+    fn try_out(&self, align: usize) -> Result<(), SystemError> {
+        let len = self.capacity.min(align);
+        let at = self.arena.take(len, align)?;
+        let tried = self.move_to(at, len, 0);
+        let start = at as u64;
+        let runs = &mut [PageRun::default(); 1];
+        let looked = pagemap::private_pages(self.pagemap.as_fd(), start..start + len as u64, runs);
+        give_up(self.arena, at, len)?;
+        tried.and(looked).map(drop)
+    }
+
+    /// Shows the pool's memory from `offset` on, readable.
+    pub(super) fn show(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
+        assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
+        self.move_to(part.at(), part.len(), offset)?;
+        // After mlockall(MCL_CURRENT) the template is locked, and the kernel would copy every page of a part of it as
+        // soon as that is writable. SAFETY: the range is the caller's; this changes no contents.
+        let _ = unsafe { munlock(pointer(part.at()), part.len()) };
+        Ok(())
+    }
+
+    fn move_to(&self, at: usize, len: usize, offset: usize) -> Result<(), SystemError> {
+        let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+        // SAFETY: `offset` lies in the template, which stays as it is, since it has no pages; the new range is the
+        // caller's.
+        let moved = unsafe { mremap_fixed(self.template.byte_add(offset), len, len, flags, pointer(at)) };
+        named("mremap of a private mapping", moved).map(drop)
+    }
+
+    /// As [`Sys::private_pages`](crate::sys::Sys::private_pages).
+    pub(super) fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+        let start = part.at() as u64;
+        let addresses = start..start + part.len() as u64;
+        match pagemap::private_pages(self.pagemap.as_fd(), addresses, runs) {
+            // The last run may go on beyond what was looked at, so it never stands still.
+            Ok((_, end)) if end < start + BASE_PAGE as u64 => Err(SystemError::new("ioctl(PAGEMAP_SCAN)", Errno::IO)),
+            Ok((count, end)) => Ok(Scanned { runs: count, looked_at: (end - start) as usize }),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for Overlays {
+    fn drop(&mut self) {
+        if !owner::is_forked_child() {
+            // If the kernel refuses, the addresses stay taken.
+            let _ = give_up(self.arena, self.template.expose_provenance(), self.capacity);
+        }
+    }
+}
