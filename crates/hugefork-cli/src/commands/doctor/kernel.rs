@@ -3,25 +3,55 @@
 use std::fmt::Display;
 use std::path::PathBuf;
 
-use hugefork::machine::PressureError;
+use hugefork::machine::{PressureError, Survey};
 
-use super::check::{About, Check};
+use super::check::{About, Check, NOT_TRIED};
 use super::root::Root;
 
-/// `pressure`: the file that could be watched, if that was tried.
-pub(super) fn look(root: &Root, pressure: Option<&Result<PathBuf, PressureError>>) -> Vec<Check> {
-    vec![linux(root), watcher(root, pressure), virtual_machine(root)]
+pub(super) fn look(root: &Root, survey: Option<&Survey>) -> Vec<Check> {
+    let pressure: Option<&Result<PathBuf, PressureError>> = survey.map(|survey| &survey.pressure);
+    vec![
+        linux(root),
+        page_grain(root, survey.map(|survey| survey.no_page_grain.as_deref().map_or(Ok(()), Err))),
+        watcher(root, pressure),
+        virtual_machine(root),
+    ]
 }
 
 /// The engine needs 5.14 (`MADV_POPULATE_WRITE`); 6.1 gives huge pages without a setting (`MADV_COLLAPSE`).
 fn linux(root: &Root) -> Check {
     let about = About("linux", "5.14 is needed; 6.1 makes shmem blocks huge without any setting");
-    let Some(release) = root.text("/proc/sys/kernel/osrelease") else { return about.skip("the release is unknown") };
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse::<u32>().unwrap_or(0));
-    match (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) {
+    let Some((release, version)) = release(root) else { return about.skip("the release is unknown") };
+    match version {
         (0..5, _) | (5, 0..14) => about.fail(format!("{release} is too old")),
         (5, _) | (6, 0) => about.warn(format!("{release}: huge pages only if settings allow them")),
         _ => about.pass(release),
+    }
+}
+
+/// The name of the kernel's release, and the numbers that it begins with.
+fn release(root: &Root) -> Option<(String, (u32, u32))> {
+    let release = root.text("/proc/sys/kernel/osrelease")?;
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    Some((release, version))
+}
+
+/// The first kernel that says which pages of a mapping are private (`PAGEMAP_SCAN`).
+const PAGE_GRAIN: (u32, u32) = (6, 7);
+
+/// `tried`: what a small pool of shmem said, if one was built.
+fn page_grain(root: &Root, tried: Option<Result<(), &str>>) -> Check {
+    let about = About("page-grain", "a sparse write to what a snapshot shares copies 4 KiB with it, and 2 MiB without");
+    let lacks = |why: &str| about.warn(format!("writes copy whole blocks: {why}"));
+    match tried {
+        Some(Ok(())) => about.pass("pools of shmem copy single pages; pools of hugetlb copy blocks"),
+        Some(Err(why)) if root.at("/proc/self").exists() => lacks(why),
+        Some(Err(why)) => lacks(why).run(format!("mount -t proc proc {}", root.at("/proc").display())),
+        None => match release(root) {
+            Some((release, version)) if version < PAGE_GRAIN => lacks(&format!("{release} is older than Linux 6.7")),
+            Some(_) | None => about.skip(NOT_TRIED),
+        },
     }
 }
 
@@ -62,6 +92,19 @@ fn virtual_machine(root: &Root) -> Check {
 mod tests {
     use super::super::check::Status;
     use super::*;
+
+    #[test]
+    fn a_lack_of_page_grain_is_told_with_its_reason() {
+        let nowhere = Root("/nonexistent".into());
+        assert_eq!(page_grain(&nowhere, Some(Ok(()))).status, Status::Pass);
+        let why = "open of /proc/self/pagemap failed";
+        let lacks = page_grain(&Root("/".into()), Some(Err(why)));
+        assert_eq!((lacks.status, lacks.mend), (Status::Warn, None));
+        assert!(lacks.found.ends_with(why), "{}", lacks.found);
+        let unmounted = page_grain(&nowhere, Some(Err(why)));
+        assert_eq!(unmounted.mend.unwrap().command, "mount -t proc proc /nonexistent/proc");
+        assert_eq!(page_grain(&nowhere, None).status, Status::Skip);
+    }
 
     #[test]
     fn what_the_watcher_found_counts() {

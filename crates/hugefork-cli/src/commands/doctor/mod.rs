@@ -121,7 +121,7 @@ fn look(root: &Root, survey: Option<&Survey>, hugepages: Option<u64>) -> Vec<Gro
         group("huge pages", huge_pages::look(root, survey, hugepages)),
         group("limits", limits::look(root)),
         group("CPU", cpu::look(root, survey)),
-        group("kernel", kernel::look(root, survey.map(|survey| &survey.pressure))),
+        group("kernel", kernel::look(root, survey)),
         group("container", container::look(root)),
     ]
 }
