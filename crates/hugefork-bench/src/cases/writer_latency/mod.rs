@@ -28,14 +28,14 @@
 //! words are written again before the snapshot, with what they hold already. What another thread would write during the
 //! pause is not measured: some subjects would let it write without copying, and be ahead afterwards.
 //!
-//! For the `amplification`, hugefork counts what it copies ([`hugefork`] says how pages come into it), and so does the
+//! For the `amplification`, hugefork counts what it copies (`hugefork.rs` says how pages come into it), and so does the
 //! thread beside `userfaultfd(2)`; `memcpy` has copied everything. The kernel does not count, but while a child holds
 //! all pages, each fault copies one: so it is the thread's minor faults (`getrusage`) times the page size. With
 //! transparent huge pages a page is 4 KiB, too, since Linux 5.8 and newer split a huge page at the first such write. If
 //! there are fewer faults than pages written, the kernel has copied larger pieces, and the metric is left out. It
 //! includes a fault or two of the thread's own stack.
 //!
-//! `extra` is anonymous memory and hugetlb pages of the process and its child ([`memory`]), less what the process held
+//! `extra` is anonymous memory and hugetlb pages of the process and its child (`memory.rs`), less what the process held
 //! when the area was populated; of hugefork also the blocks that are in use beyond those of the area, whether a
 //! snapshot or the region holds them.
 //!
