@@ -48,10 +48,10 @@ fn paged(backing: Backing, capacity: usize, size: BlockSize) -> Option<Pool> {
     None
 }
 
-/// Pools of `blocks` blocks, of all kinds.
+/// Pools of so many bytes or of one huge page, of all kinds.
 fn pools(len: impl Fn(BlockSize) -> usize) -> impl Iterator<Item = Pool> {
     let kinds = [Backing::ShmemHuge, Backing::ShmemBase].into_iter().flat_map(|it| SIZES.map(|size| (it, size)));
-    kinds.filter_map(move |(backing, size)| paged(backing, len(size), size))
+    kinds.filter_map(move |(backing, size)| paged(backing, len(size).max(2 << 20), size))
 }
 
 /// All blocks of the pool are free again.
