@@ -70,7 +70,7 @@ pub(super) struct Fault<'a, S: Sys> {
     pub(super) window: WindowsGuard<'a>,
     pub(super) index: EntryIndex,
     /// The byte of the block that the program touches next, if that is known.
-    pub(super) target: Option<usize>,
+    target: Option<usize>,
     pub(super) outlook: Outlook,
     /// The blocks that were taken for the run, and the entry that the first of them is for.
     taken: Taken,
@@ -184,8 +184,7 @@ impl<S: Sys> RegionCore<S> {
             OnWrite::AllowWrites => fault.reuse(&publishing, entry),
             OnWrite::AllowPage => fault.write_page(&publishing),
             OnWrite::Copy => fault.copy(publishing, limit),
-            OnWrite::Overlay => fault.overlay(&publishing, entry, limit),
-            OnWrite::Unseal => fault.unseal(&publishing, entry, limit),
+            OnWrite::Overlay | OnWrite::Unseal => fault.by_page(&publishing, entry, limit),
             OnWrite::Fold => fault.fold(publishing),
             OnWrite::Nothing => Ok(Resolution::Raced),
             OnWrite::Refuse => Err(Unresolved::Revoked),
@@ -433,7 +432,7 @@ impl<'a, S: Sys> Fault<'a, S> {
     }
 
     /// Maps the taken blocks, writable, and lets go of the old ones. The write is resolved then.
-    pub(super) fn map(&self, resolved: Resolution) -> Result<Resolution, Unresolved> {
+    fn map(&self, resolved: Resolution) -> Result<Resolution, Unresolved> {
         let publishing = self.region.lock.shared();
         let locked = Locked::windows(&self.window, &publishing);
         match self.show(locked) {

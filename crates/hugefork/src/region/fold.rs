@@ -30,7 +30,7 @@ const RUNS: usize = 8;
 /// At most so many bytes of blocks are folded at once, and so many pages, so that a writer there waits for a quarter of
 /// a millisecond at most; or else one block.
 const FOLDED_AT_ONCE: usize = 32 << 20;
-const PAGES_AT_ONCE: usize = 256;
+pub(super) const PAGES_AT_ONCE: usize = 256;
 
 /// Private pages over a block.
 #[derive(Clone, Copy, Debug)]
@@ -206,8 +206,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Folds the first overlays of `entries` that this region alone holds and whose blocks are neighbours. The caller
-    /// has blocked the program's signals. Returns which
-    /// they are.
+    /// has blocked the program's signals. Returns which they are.
     pub(super) fn fold_run(&self, entries: Range<usize>) -> Result<Range<usize>, Unresolved> {
         let (first, last) = (EntryIndex(entries.start), EntryIndex(entries.end - 1));
         let windows = self.table.lock_windows(self.table.window(first)..self.table.window(last) + 1);

@@ -73,29 +73,21 @@ impl<S: Sys> Fault<'_, S> {
         Ok(if limit.is_some() && entry.is_owner() { 1 } else { usize::MAX })
     }
 
-    /// Shows the block and its neighbours through a private mapping.
-    pub(super) fn overlay(
+    /// Has the kernel copy what is written to the block and its neighbours: they are shown through a private mapping,
+    /// or that is there and gets the right to write.
+    pub(super) fn by_page(
         &self,
         publishing: &SharedGuard<'_>,
         entry: Entry,
         limit: Option<CowLimit>,
     ) -> Result<Resolution, Unresolved> {
         let most = self.most_overlaid(entry, limit)?;
-        let (_before, _after, run) = self.by_page(entry, most);
-        self.region.overlay(Locked::windows(&self.window, publishing), run)?;
-        Ok(Resolution::Overlaid)
-    }
-
-    /// Gives the right to write to the overlay and its neighbours.
-    pub(super) fn unseal(
-        &self,
-        publishing: &SharedGuard<'_>,
-        entry: Entry,
-        limit: Option<CowLimit>,
-    ) -> Result<Resolution, Unresolved> {
-        let most = self.most_overlaid(entry, limit)?;
-        let (_before, _after, run) = self.by_page(entry, most);
-        self.region.unseal(Locked::windows(&self.window, publishing), run)?;
+        let (_before, _after, run) = self.alike_by_page(entry, most);
+        let locked = Locked::windows(&self.window, publishing);
+        match entry.is_overlay() {
+            true => self.region.unseal(locked, run)?,
+            false => self.region.overlay(locked, run)?,
+        }
         Ok(Resolution::Overlaid)
     }
 
@@ -107,9 +99,7 @@ impl<S: Sys> Fault<'_, S> {
         }
         Ok(())
     }
-}
 
-impl<S: Sys> Fault<'_, S> {
     /// After a copy that failed: the overlay may have private pages, so it is not sealed.
     #[cold]
     #[inline(never)] // Not on the stack below a copy.

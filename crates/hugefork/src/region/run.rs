@@ -97,7 +97,11 @@ impl<'a, S: Sys> Fault<'a, S> {
     /// The entries that a write by page treats together with this one, which is `entry`: they are in the same state,
     /// their blocks are neighbours in the pool, and others hold them too. There are at most `most`. The run lies within
     /// [`OVERLAID_AT_ONCE`], and ends where a lock is not free.
-    pub(super) fn by_page(&self, entry: Entry, most: usize) -> (WindowsGuard<'a>, WindowsGuard<'a>, Range<usize>) {
+    pub(super) fn alike_by_page(
+        &self,
+        entry: Entry,
+        most: usize,
+    ) -> (WindowsGuard<'a>, WindowsGuard<'a>, Range<usize>) {
         let (region, index) = (self.region, self.index.0);
         let (table, size) = (&region.table, region.pool().block_size);
         let belongs = |at: usize| {

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 
 use super::core::RegionCore;
 use super::density::Density;
+use super::fold::PAGES_AT_ONCE;
 use crate::pool::holders::OverlayHolder;
 use crate::stats::counters::count;
 use crate::sys::linux::schedule::yield_now;
@@ -22,9 +23,6 @@ use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// So many bytes of blocks are looked at in one visit.
 const LOOKED_AT_ONCE: usize = 8 << 20;
-
-/// At most so many pages are folded under one lock.
-const PAGES_AT_ONCE: usize = 256;
 
 // The caller has blocked the program's signals.
 impl<S: Sys> OverlayHolder for RegionCore<S> {
@@ -143,23 +141,10 @@ impl<S: Sys> RegionCore<S> {
     fn hold_below(&self, index: EntryIndex) -> Option<(BlockId, Origin)> {
         let _window = self.table.try_lock(index)?;
         let _publishing = self.lock.shared();
-        match self.table.get(index) {
-            entry @ (Entry::Overlaid(block, origin) | Entry::Sealed(block, origin))
-                if self.held(entry) == Held::ByOthersToo =>
-            {
-                self.pool().frames.add_reference(block);
-                Some((block, origin))
-            }
-            Entry::Zero
-            | Entry::Private(_)
-            | Entry::Shared(_)
-            | Entry::Borrowed(_)
-            | Entry::Lazy(_)
-            | Entry::Split(_)
-            | Entry::Overlaid(..)
-            | Entry::Sealed(..)
-            | Entry::Revoked => None,
-        }
+        let entry = self.table.get(index);
+        let below = entry.block().filter(|_| entry.is_overlay() && self.held(entry) == Held::ByOthersToo)?;
+        self.pool().frames.add_reference(below);
+        Some((below, entry.origin()))
     }
 
     /// Shows `own`, a copy of the block `below` the overlay, in its place, with its private pages. False if the overlay
@@ -173,9 +158,9 @@ impl<S: Sys> RegionCore<S> {
             return false;
         }
         let locked = Locked::windows(&window, &publishing);
-        // SAFETY: sealed first, and the window lock keeps it so. `own` is ours alone.
-        let copied = self.seal(locked, only.clone()).is_ok()
-            && unsafe { self.copy_private(&only, self.pool().direct(own)) }.is_ok();
+        let is_sealed = self.seal(locked, only.clone()).is_ok();
+        // SAFETY: it is sealed, the window lock keeps it so, and `own` is ours alone.
+        let copied = is_sealed && unsafe { self.copy_private(&only, self.pool().direct(own)) }.is_ok();
         let shows = Shows::Memory { start: own, access: Access::ReadWrite };
         let shown = if copied { self.site().remap(locked, &only, shows).ok() } else { None };
         let Some(remapped) = shown else {
