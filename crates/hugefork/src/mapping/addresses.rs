@@ -17,6 +17,17 @@ pub(crate) struct Addresses<S: Sys> {
     extent: Option<Extent>,
     base: usize,
     mappings: AtomicUsize,
+    /// Where what is held lies.
+    aside: Option<Extent>,
+}
+
+/// Which addresses show a part of a region just now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Its own.
+    Own,
+    /// Those aside, while whoever uses its own waits.
+    Aside,
 }
 
 impl<S: Sys> Addresses<S> {
@@ -39,7 +50,13 @@ impl<S: Sys> Addresses<S> {
         })?;
         budget.replace(0, mappings);
         let base = extent.base();
-        Ok(Addresses { pool: pool.clone(), extent: Some(extent), base, mappings: AtomicUsize::new(mappings) })
+        Ok(Addresses {
+            pool: pool.clone(),
+            extent: Some(extent),
+            base,
+            mappings: AtomicUsize::new(mappings),
+            aside: None,
+        })
     }
 
     /// The first address.
@@ -58,6 +75,29 @@ impl<S: Sys> Addresses<S> {
     /// If the addresses are closed.
     pub(crate) fn part(&self, bytes: &Range<usize>) -> Part<'_> {
         self.extent.as_ref().expect("open").part(bytes.start, bytes.len())
+    }
+
+    /// Sets addresses aside, so that some of the bytes can be held, if the process may do so.
+    pub(crate) fn set_aside(&mut self) {
+        self.aside = self.pool.sys.set_aside(self.len(), self.pool.block_size.bytes()).ok();
+    }
+
+    /// Whether anything can be held.
+    pub(crate) fn can_hold(&self) -> bool {
+        self.aside.is_some()
+    }
+
+    /// The addresses of some of the bytes aside.
+    pub(super) fn aside(&self, bytes: &Range<usize>) -> Option<Part<'_>> {
+        self.aside.as_ref().map(|extent| extent.part(bytes.start, bytes.len()))
+    }
+
+    /// Where some of the bytes are shown.
+    pub(crate) fn part_at(&self, place: Place, bytes: &Range<usize>) -> Part<'_> {
+        match place {
+            Place::Own => self.part(bytes),
+            Place::Aside => self.aside(bytes).expect("set aside"),
+        }
     }
 
     pub(crate) fn mappings(&self) -> usize {
@@ -91,6 +131,10 @@ impl<S: Sys> Addresses<S> {
     /// mapped there.
     pub(crate) fn close(&mut self) -> Result<(), SystemError> {
         let Some(extent) = self.extent.take() else { return Ok(()) };
+        if let Some(aside) = self.aside.take() {
+            // It shows nothing. If the kernel refuses, the addresses stay taken.
+            let _ = self.pool.sys.release(aside);
+        }
         self.pool.sys.budget().replace(self.mappings(), 0);
         self.pool.sys.release(extent)
     }

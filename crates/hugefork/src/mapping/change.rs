@@ -7,14 +7,16 @@
 //! | `reprotect` | the right to write | the entries published are correct with the right and without it |
 //!
 //! All code that changes what is visible calls one of them.
+//!
+//! Meanwhile those who use the addresses can be made to wait, system calls too ([`Site::put_aside`]).
 
 use std::ops::Range;
 
-use super::addresses::Addresses;
+use super::addresses::{Addresses, Place};
 use super::edges::Shown;
 use crate::pool::core::PoolCore;
 use crate::sys::linux::stderr::say;
-use crate::sys::{Access, Aftermath, MapFailure, Shows, Sys, SystemError};
+use crate::sys::{Access, Aftermath, MapFailure, Part, Shows, Sys, SystemError};
 use crate::table::Locked;
 use crate::terms::observer::{Changing, Observer};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
@@ -47,6 +49,8 @@ pub(crate) struct Site<'a, S: Sys> {
     pub(crate) addresses: &'a Addresses<S>,
     pub(crate) shown: Shown<'a>,
     pub(crate) observer: Option<&'a dyn Observer>,
+    /// Where the changes are made.
+    pub(crate) place: Place,
 }
 
 /// Other memory is shown; the caller has yet to publish entries that say so.
@@ -110,7 +114,7 @@ impl<'a, S: Sys> Site<'a, S> {
     }
 
     fn try_to_show(&self, bytes: &Range<usize>, shows: Shows<usize>) -> Result<(), Refused> {
-        match self.pool().sys.show(self.addresses.part(bytes), shows) {
+        match self.pool().sys.show(self.part(bytes), shows) {
             Ok(()) => Ok(()),
             Err(failure) => self.restored(bytes, shows, &failure),
         }
@@ -146,7 +150,7 @@ impl<'a, S: Sys> Site<'a, S> {
     }
 
     fn show_once_more(&self, bytes: &Range<usize>, shows: Shows<usize>) -> Result<(), (usize, SystemError)> {
-        self.pool().sys.show(self.addresses.part(bytes), shows).map_err(|failure| (bytes.start, failure.error))
+        self.pool().sys.show(self.part(bytes), shows).map_err(|failure| (bytes.start, failure.error))
     }
 
     fn show_all_again(&self, bytes: &Range<usize>) -> Result<(), (usize, SystemError)> {
@@ -160,13 +164,17 @@ impl<'a, S: Sys> Site<'a, S> {
     }
 
     fn show_again(&self, index: EntryIndex) -> Result<(), MapFailure> {
-        let (addresses, bytes) = (self.addresses, self.bytes_of(&(index.0..index.0 + 1)));
+        let bytes = self.bytes_of(&(index.0..index.0 + 1));
         match self.shown.whole(index) {
-            Some(shows) => addresses.pool.sys.show(addresses.part(&bytes), shows),
+            Some(shows) => self.pool().sys.show(self.part(&bytes), shows),
             None => self.shown.each_face(index, |face, shows| {
-                addresses.pool.sys.show(addresses.part(&(bytes.start + face.start..bytes.start + face.end)), shows)
+                self.pool().sys.show(self.part(&(bytes.start + face.start..bytes.start + face.end)), shows)
             }),
         }
+    }
+
+    fn part(&self, bytes: &Range<usize>) -> Part<'a> {
+        self.addresses.part_at(self.place, bytes)
     }
 
     fn bytes_of(&self, entries: &Range<usize>) -> Range<usize> {
@@ -191,8 +199,36 @@ impl<'a, S: Sys> Site<'a, S> {
         access: Access,
     ) -> Result<Reprotected<'a, S>, Refused> {
         self.check_budget(self.shown.more_edges_protected(&bytes, access))?;
-        let result = self.pool().sys.protect(self.addresses.part(&bytes), access);
+        let result = self.pool().sys.protect(self.part(&bytes), access);
         Ok(Reprotected { addresses: self.addresses, result })
+    }
+
+    /// Has whoever uses these entries wait, system calls too. What they show, memory in a row or one overlay, lies
+    /// aside from then on. False if that cannot be done, and then nothing has changed. The caller has seen that there
+    /// are mappings enough.
+    #[inline(never)] // Not on the stack where writers are kept off by protection.
+    pub(crate) fn put_aside(&self, _locked: Locked<'_>, entries: &Range<usize>) -> bool {
+        let bytes = self.bytes_of(entries);
+        match self.addresses.aside(&bytes) {
+            Some(aside) => self.pool().sys.hold(self.addresses.part(&bytes), aside).is_ok(),
+            None => false,
+        }
+    }
+
+    /// Shows what lies aside of these entries where it belongs.
+    pub(crate) fn put_back(&self, _locked: Locked<'_>, entries: &Range<usize>) {
+        let bytes = self.bytes_of(entries);
+        if let Some(aside) = self.addresses.aside(&bytes) {
+            self.pool().sys.put_back(self.addresses.part(&bytes), aside);
+        }
+    }
+
+    /// Wakes those who wait for these entries, of which none lies aside any more.
+    pub(crate) fn let_go(&self, entries: &Range<usize>) {
+        let bytes = self.bytes_of(entries);
+        if let Some(aside) = self.addresses.aside(&bytes) {
+            self.pool().sys.let_go(self.addresses.part(&bytes), aside);
+        }
     }
 
     /// The rule of the budget: a change needs as many mappings as it adds edges. A change that adds none works without

@@ -281,7 +281,7 @@ fn every_call_may_fail() {
                     // Blocks of one page do not split, and with few mappings none does.
                     Call::Punch => shape.block == SPLITTING.block,
                     // There is nothing below a page.
-                    Call::Overlay | Call::Scan => shape.block != SMALL.block,
+                    Call::Overlay | Call::Scan | Call::SetAside | Call::Hold => shape.block != SMALL.block,
                     _ => true,
                 };
                 assert!(

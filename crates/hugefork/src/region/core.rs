@@ -16,7 +16,7 @@ use super::books::Books;
 use super::density::Density;
 use super::history::Habits;
 use super::home::Settled;
-use crate::mapping::addresses::Addresses;
+use crate::mapping::addresses::{Addresses, Place};
 use crate::mapping::change::Site;
 use crate::mapping::edges::Shown;
 use crate::own::Counted;
@@ -31,8 +31,8 @@ use crate::table::transition::{Held, OnDrop, on_drop};
 use crate::table::{Entry, Table};
 use crate::terms::error::RegionError;
 use crate::terms::observer::Observer;
-use crate::terms::options::RegionOptions;
-use crate::units::{BlockId, EntryIndex};
+use crate::terms::options::{CopyGrain, RegionOptions};
+use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// A region without its public face. The fault handler and the pool find it by address.
 pub(crate) struct RegionCore<S: Sys> {
@@ -65,9 +65,13 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// A region at these addresses, which nobody else uses yet.
-    pub(super) fn at(addresses: Addresses<S>, options: RegionOptions, parent: Option<Derived>) -> Fixed<Self> {
+    pub(super) fn at(mut addresses: Addresses<S>, options: RegionOptions, parent: Option<Derived>) -> Fixed<Self> {
         let pool = addresses.pool.clone();
         let count = pool.block_size.count(addresses.len());
+        if options.grain == CopyGrain::Page && pool.sys.has_overlays() && pool.block_size.bytes() > BASE_PAGE {
+            // System calls that write are to wait for a fold, not to fail.
+            addresses.set_aside();
+        }
         let region = Fixed::new(RegionCore {
             addresses,
             table: Table::new(count, pool.block_size),
@@ -122,11 +126,13 @@ impl<S: Sys> RegionCore<S> {
 
     /// The addresses and entries where a transaction changes what is visible.
     pub(crate) fn site(&self) -> Site<'_, S> {
-        Site {
-            addresses: &self.addresses,
-            shown: self.shown(),
-            observer: self.observer.get().map(|observer| &**observer),
-        }
+        self.site_at(Place::Own)
+    }
+
+    /// As [`RegionCore::site`], while the changes are made elsewhere.
+    pub(crate) fn site_at(&self, place: Place) -> Site<'_, S> {
+        let observer = self.observer.get().map(|observer| &**observer);
+        Site { addresses: &self.addresses, shown: self.shown(), observer, place }
     }
 
     /// Who else holds the entry's block. While the region lock is held, `Alone` stays true, since only a holder can add

@@ -21,6 +21,7 @@ use hugefork_kernels::{Target, Use, Work};
 use super::core::RegionCore;
 use super::history::Outlook;
 use super::unresolved::Unresolved;
+use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Refused, Remapped, Right};
 use crate::pool::frames::{Content, Taken, Wanted};
 use crate::pool::lineage::CowLimit;
@@ -72,6 +73,8 @@ pub(super) struct Fault<'a, S: Sys> {
     /// The byte of the block that the program touches next, if that is known.
     target: Option<usize>,
     pub(super) outlook: Outlook,
+    /// Where the overlay is while it is copied.
+    pub(super) place: Place,
     /// The blocks that were taken for the run, and the entry that the first of them is for.
     taken: Taken,
     start: EntryIndex,
@@ -238,7 +241,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         target: Option<usize>,
     ) -> Fault<'a, S> {
         let outlook = region.habits.outlook(index, target, region.pool().block_size);
-        Fault { region, window, index, target, outlook, taken: Taken::NONE, start: index }
+        Fault { region, window, index, target, outlook, place: Place::Own, taken: Taken::NONE, start: index }
     }
 
     /// A first write: gives zeroed blocks to the entry and to its neighbours that are zero too.
@@ -336,7 +339,10 @@ impl<'a, S: Sys> Fault<'a, S> {
         self.obtain_fresh()?;
         self.copy_blocks();
         self.count_copied();
-        self.patch()
+        match self.hold() {
+            Ok(()) => self.patch(),
+            Err(reason) => Err(self.returned(reason)),
+        }
     }
 
     /// Takes blocks, whatever is in them.
@@ -415,16 +421,33 @@ impl<'a, S: Sys> Fault<'a, S> {
         }
     }
 
+    /// Keeps writers off the overlay, if it is one that can be held, only now that its block was copied: nobody writes
+    /// to that.
+    #[inline(never)] // As above.
+    fn hold(&mut self) -> Result<(), Unresolved> {
+        let region = self.region;
+        if !region.addresses.can_hold() || !region.table.get(self.index).is_overlay() {
+            return Ok(());
+        }
+        let (only, publishing) = (self.index.0..self.index.0 + 1, region.lock.shared());
+        let locked = Locked::windows(&self.window, &publishing);
+        if region.holds(locked, &only) {
+            self.place = Place::Aside;
+            return Ok(());
+        }
+        region.seal(locked, only)
+    }
+
     /// Adds the private pages of the overlay, if it is one, to its copy.
-    #[inline(never)] // What it needs is off the stack when the copy is mapped.
+    #[inline(never)] // As above.
     fn patch(&self) -> Result<(), Unresolved> {
         let region = self.region;
         if !region.table.get(self.index).is_overlay() {
             return Ok(());
         }
         let new = region.pool().direct(self.taken.wanted);
-        // SAFETY: `new` is ours alone. The overlay is sealed, and our window lock keeps it so.
-        match unsafe { region.copy_private(&(self.index.0..self.index.0 + 1), new) } {
+        // SAFETY: `new` is ours alone. Writers are kept off, and our window lock keeps it so.
+        match unsafe { region.copy_private(&(self.index.0..self.index.0 + 1), self.place, new) } {
             Ok(()) => count(&region.counters.blocks_folded, 1),
             Err(error) => return Err(self.returned(Unresolved::Unmappable(error))),
         }
@@ -439,6 +462,8 @@ impl<'a, S: Sys> Fault<'a, S> {
             Ok(remapped) => remapped.published(self.store(locked)),
             Err(refused) => return Err(self.refused(refused)),
         }
+        drop(publishing);
+        self.region.wake_waiting(&self.entries(), self.place);
         self.follow();
         Ok(resolved)
     }

@@ -1,11 +1,10 @@
 //! Folding: the private pages of overlays go back into blocks.
 //!
 //! ```text
-//!   seal: no more pages become private ─▶ look which are ─▶ copy them ─▶ show the block itself
+//!   keep writers off: no more pages become private ─▶ look which are ─▶ copy them ─▶ show the block itself
 //! ```
 //! They go into the overlay's own block if this region alone holds it, and otherwise into a copy. Which pages are
-//! private only the kernel knows ([`Sys::private_pages`]); it is asked after the seal, so what it finds is all there
-//! is.
+//! private only the kernel knows ([`Sys::private_pages`]); it is asked after that, so what it finds is all there is.
 //!
 //! This happens under the locks of the windows. A snapshot of a region with overlays holds the locks of all windows, so
 //! it meets no fold half done.
@@ -15,17 +14,18 @@ use std::ops::Range;
 use super::core::RegionCore;
 use super::fault::{Fault, Resolution};
 use super::unresolved::Unresolved;
+use crate::mapping::addresses::Place;
 use crate::mapping::change::Recount;
 use crate::stats::counters::count;
 use crate::sync::{SharedGuard, SignalsBlocked};
-use crate::sys::{Access, PageRun, Shows, Sys, SystemError};
+use crate::sys::{Access, PageRun, Part, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Held};
 use crate::table::{Entry, Locked, State, WindowsGuard};
 use crate::terms::error::RegionError;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// So many runs of pages are asked for at once. They lie on the handler's stack.
-const RUNS: usize = 8;
+const RUNS: usize = 6;
 
 /// At most so many bytes of blocks are folded at once, and so many pages, so that a writer there waits for a quarter of
 /// a millisecond at most; or else one block.
@@ -46,16 +46,21 @@ struct Copied {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Copies the private pages over `entries` to their places in memory that begins at `to`.
+    /// Copies the private pages over `entries`, which are in `place`, to theirs in memory that begins at `to`.
     ///
     /// # Safety
-    /// The entries are sealed, and stay so. `to` is valid for writes of as many bytes, and nobody else uses them.
-    pub(super) unsafe fn copy_private(&self, entries: &Range<usize>, to: *mut u8) -> Result<(), SystemError> {
-        let bytes = self.bytes_of(entries);
-        let (mut at, mut pages) = (bytes.start, 0);
-        while at < bytes.end {
+    /// Writers are kept off the entries. `to` is valid for writes of as many bytes, and nobody else uses them.
+    pub(super) unsafe fn copy_private(
+        &self,
+        entries: &Range<usize>,
+        place: Place,
+        to: *mut u8,
+    ) -> Result<(), SystemError> {
+        let part = self.addresses.part_at(place, &self.bytes_of(entries));
+        let (mut at, mut pages) = (0, 0);
+        while at < part.len() {
             // SAFETY: by contract.
-            let copied = unsafe { self.copy_some_private(at..bytes.end, to.add(at - bytes.start)) }?;
+            let copied = unsafe { self.copy_some_private(part.part(at, part.len() - at), to.add(at)) }?;
             at += copied.looked_at;
             pages += copied.pages;
         }
@@ -65,23 +70,27 @@ impl<S: Sys> RegionCore<S> {
 
     // Loops in place of iterators: without optimisation each takes its own place on the handler's stack.
 
-    /// Copies some private pages, beginning with those at the start of `bytes`.
+    /// Copies some private pages, beginning with those at the start of `part`.
     ///
     /// # Safety
     /// As [`RegionCore::copy_private`].
-    unsafe fn copy_some_private(&self, bytes: Range<usize>, to: *mut u8) -> Result<Copied, SystemError> {
-        let (sys, base) = (&self.pool().sys, self.addresses.base());
+    unsafe fn copy_some_private(&self, part: Part<'_>, to: *mut u8) -> Result<Copied, SystemError> {
         let mut runs = [PageRun::default(); RUNS];
-        let scanned = sys.private_pages(self.addresses.part(&bytes), &mut runs)?;
-        let (mut nth, mut pages) = (0, 0);
-        while nth < scanned.runs {
-            let (start, end) = (runs[nth].start as usize - base, runs[nth].end as usize - base);
-            // SAFETY: sealed pages of these entries can be read and are not written; their places lie behind `to`.
-            unsafe { sys.copy_shown(self.addresses.part(&(start..end)), to.add(start - bytes.start)) };
-            pages += (end - start) / BASE_PAGE;
-            nth += 1;
+        match self.pool().sys.private_pages(part, &mut runs) {
+            Ok(scanned) => {
+                let (mut nth, mut pages) = (0, 0);
+                while nth < scanned.runs {
+                    let start = runs[nth].start as usize - part.at();
+                    let len = (runs[nth].end - runs[nth].start) as usize;
+                    // SAFETY: pages of these entries can be read and are not written; their places lie behind `to`.
+                    unsafe { self.pool().sys.copy_shown(part.part(start, len), to.add(start)) };
+                    pages += len / BASE_PAGE;
+                    nth += 1;
+                }
+                Ok(Copied { looked_at: scanned.looked_at, pages })
+            }
+            Err(error) => Err(error),
         }
-        Ok(Copied { looked_at: scanned.looked_at, pages })
     }
 
     /// Where in the region a run of pages lies.
@@ -90,13 +99,15 @@ impl<S: Sys> RegionCore<S> {
         run.start as usize - base..run.end as usize - base
     }
 
-    /// The first entry in a range of bytes over which there are private pages. The range shows overlays.
-    pub(super) fn next_private(&self, mut bytes: Range<usize>) -> Result<Option<usize>, SystemError> {
+    /// The first entry in a range of bytes over which there are private pages. The range shows overlays in `place`.
+    fn next_private(&self, mut bytes: Range<usize>, place: Place) -> Result<Option<usize>, SystemError> {
         let mut one = [PageRun::default(); 1];
         while !bytes.is_empty() {
-            let scanned = self.pool().sys.private_pages(self.addresses.part(&bytes), &mut one)?;
+            let part = self.addresses.part_at(place, &bytes);
+            let scanned = self.pool().sys.private_pages(part, &mut one)?;
             if scanned.runs > 0 {
-                return Ok(Some(self.pool().block_size.count(self.offsets_of(&one[0]).start)));
+                let offset = bytes.start + (one[0].start as usize - part.at());
+                return Ok(Some(self.pool().block_size.count(offset)));
             }
             bytes.start += scanned.looked_at;
         }
@@ -234,11 +245,16 @@ impl<S: Sys> RegionCore<S> {
         entries: Range<usize>,
         first: BlockId,
     ) -> Result<(), Unresolved> {
-        self.seal(Locked::windows(windows, &publishing), entries.clone())?;
+        let locked = Locked::windows(windows, &publishing);
+        let mut place = Place::Aside;
+        if !self.holds(locked, &entries) {
+            self.seal(locked, entries.clone())?;
+            place = Place::Own;
+        }
         drop(publishing);
-        // SAFETY: sealed above, and the window locks keep it so, also from snapshots. Nobody else holds the blocks, and
-        // this region shows them only through the overlay, where the private pages cover what is written.
-        let copied = unsafe { self.copy_private(&entries, self.pool().direct(first)) };
+        // SAFETY: writers are kept off, and the window locks keep it so, also from snapshots. Nobody else holds the
+        // blocks, and this region shows them only through the overlay, where the private pages cover what is written.
+        let copied = unsafe { self.copy_private(&entries, place, self.pool().direct(first)) };
         let publishing = self.lock.shared();
         let locked = Locked::windows(windows, &publishing);
         let shown = copied.map_err(Unresolved::Unmappable).and_then(|()| {
@@ -248,24 +264,35 @@ impl<S: Sys> RegionCore<S> {
         match shown {
             Ok(remapped) => {
                 count(&self.counters.blocks_folded, entries.len() as u64);
+                let run = entries.clone();
                 remapped.published(self.store(locked, Event::Write, entries, |_, old| old.in_state(State::Private)));
+                drop(publishing);
+                self.wake_waiting(&run, place);
                 Ok(())
             }
             Err(reason) => {
-                self.open_again(locked, entries);
+                self.open_again(locked, entries, place);
                 Err(reason)
             }
         }
     }
 
-    /// Folds a sealed overlay into `own`, which is its own block or a copy of that, and shows it read-only.
-    pub(super) fn fold_read_only(&self, locked: Locked<'_>, index: EntryIndex, own: BlockId) -> Result<(), Unresolved> {
+    /// Folds an overlay, off which all writers are kept, into `own`, which is its own block or a copy of that, and
+    /// shows it read-only.
+    pub(super) fn fold_read_only(
+        &self,
+        locked: Locked<'_>,
+        index: EntryIndex,
+        own: BlockId,
+        place: Place,
+    ) -> Result<(), Unresolved> {
         let only = index.0..index.0 + 1;
-        // SAFETY: sealed, under a lock that keeps all others out. Nobody else holds the block, which is a new copy or
-        // is covered by the private pages where they are written.
-        unsafe { self.copy_private(&only, self.pool().direct(own)) }.map_err(Unresolved::Unmappable)?;
+        // SAFETY: a lock keeps all others out, and writers are kept off. Nobody else holds the block, which is a new
+        // copy or is covered by the private pages where they are written.
+        unsafe { self.copy_private(&only, place, self.pool().direct(own)) }.map_err(Unresolved::Unmappable)?;
         count(&self.counters.blocks_folded, 1);
-        let remapped = self.site().remap(locked, &only, Shows::Memory { start: own, access: Access::Read })?;
+        let shows = Shows::Memory { start: own, access: Access::Read };
+        let remapped = self.site_at(place).remap(locked, &only, shows)?;
         let Recount { before, .. } = self.store(locked, Event::Write, only.clone(), |_, _| Entry::Private(own));
         // It is the snapshot's too from now on.
         let Recount { after, .. } = self.store(locked, Event::Snapshot, only, |_, old| old.in_state(State::Shared));
@@ -274,9 +301,13 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// The next overlay in `rest` over which there are private pages; `rest` begins after it then.
-    pub(super) fn next_patched(&self, rest: &mut Range<usize>) -> Result<Option<EntryIndex>, SystemError> {
+    pub(super) fn next_patched(
+        &self,
+        rest: &mut Range<usize>,
+        place: Place,
+    ) -> Result<Option<EntryIndex>, SystemError> {
         while let Some(run) = self.next_overlays(rest.clone()) {
-            if let Some(index) = self.next_private(self.bytes_of(&run))? {
+            if let Some(index) = self.next_private(self.bytes_of(&run), place)? {
                 rest.start = index + 1;
                 return Ok(Some(EntryIndex(index)));
             }

@@ -1,7 +1,7 @@
 //! A fork is a region that starts as a snapshot.
 
 use super::core::RegionCore;
-use crate::mapping::addresses::Addresses;
+use crate::mapping::addresses::{Addresses, Place};
 use crate::mapping::edges::Shown;
 use crate::own::fixed::Fixed;
 use crate::snapshot::core::SnapshotCore;
@@ -43,7 +43,7 @@ impl<S: Sys> RegionCore<S> {
         // If this fails, the new region goes, with its blocks and with whatever was mapped.
         let shown = region.addresses.show_frozen(&region.table);
         if shown.is_ok() && region.books.grain == CopyGrain::Page && region.may_overlay() {
-            region.overlay_each(Locked::alone(&unmapped), 0..region.table.len());
+            region.overlay_each(Locked::alone(&unmapped), 0..region.table.len(), Place::Own);
         }
         drop(unmapped);
         drop(alone);

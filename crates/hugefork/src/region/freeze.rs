@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 
 use super::core::RegionCore;
 use super::unresolved::Unresolved;
+use crate::mapping::addresses::Place;
 use crate::mapping::change::Recount;
 use crate::own::fixed::Fixed;
 use crate::pool::lineage::Derived;
@@ -80,7 +81,7 @@ impl<S: Sys> RegionCore<S> {
             // This happens under the region lock: other faults take a block with two holders for write-protected, and
             // copy it.
             frozen.let_go_of_all(Locked::alone(&filling));
-            self.open_again(Locked::alone(&alone), 0..self.table.len());
+            self.open_again(Locked::alone(&alone), 0..self.table.len(), Place::Own);
         }
         self.addresses.recount(self.addresses.mappings(), 1 + self.shown().edges(0..self.table.len()));
         drop((windows, alone));
@@ -181,32 +182,61 @@ impl<S: Sys> RegionCore<S> {
         if first > last {
             return Ok(());
         }
-        // On failure the entries stay `Shared`, and `frozen` gives its references back. The next writes find a single
-        // reference and make their blocks writable again, whatever the kernel has left protected. For the same reason a
-        // `Shared` entry is protected once more: where nothing changes, that costs nothing.
-        self.pins.runs_between(first..last + 1).try_for_each(|run| self.protect(locked, run))?;
+        let entries = first..last + 1;
+        let place = self.keep_all_off(locked, entries.clone())?;
         let is_as_before = self.books.sealed.load(Ordering::Relaxed) == sealed;
-        self.fold_rest(locked, frozen, if is_as_before { open } else { first..last + 1 })?;
-        self.copy_pinned(frozen, first..last + 1)?;
-        self.overlay_all(locked, first..last + 1);
-        Ok(())
+        let folded = self.fold_rest(locked, frozen, if is_as_before { open } else { entries.clone() }, place);
+        let filled = folded.and_then(|()| self.copy_pinned(frozen, entries.clone()));
+        if filled.is_ok() {
+            self.overlay_all(locked, entries.clone(), place);
+        }
+        if place == Place::Aside {
+            self.let_all_go(locked, entries);
+        }
+        filled
+    }
+
+    /// Keeps all writers off: they wait, system calls too, where the kernel is to copy from the snapshot on, or else
+    /// fault.
+    ///
+    /// On failure the entries stay `Shared`, and the snapshot gives its references back. The next writes find a single
+    /// reference and make their blocks writable again, whatever the kernel has left protected. For the same reason a
+    /// `Shared` entry is protected once more: where nothing changes, that costs nothing.
+    fn keep_all_off(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<Place, Unresolved> {
+        if self.shows_by_page() && self.put_all_aside(locked, entries.clone()) {
+            let is_split = |index: &usize| matches!(self.table.get(EntryIndex(*index)), Entry::Split(_));
+            let mut split = entries.clone().filter(|index| self.table.has_splits() && is_split(index));
+            let protected = split.try_for_each(|index| self.protect(locked, index..index + 1));
+            if protected.is_err() {
+                self.let_all_go(locked, entries);
+            }
+            return protected.map(|()| Place::Aside);
+        }
+        self.pins.runs_between(entries).try_for_each(|run| self.protect(locked, run))?;
+        Ok(Place::Own)
     }
 
     /// Folds what has become private since [`RegionCore::fold_ahead`], among entries that include all that were
-    /// writable since. Everything is write-protected.
-    fn fold_rest(&self, locked: Locked<'_>, frozen: &SnapshotCore<S>, entries: Range<usize>) -> Result<(), Unresolved> {
+    /// writable since. All writers are kept off.
+    fn fold_rest(
+        &self,
+        locked: Locked<'_>,
+        frozen: &SnapshotCore<S>,
+        entries: Range<usize>,
+        place: Place,
+    ) -> Result<(), Unresolved> {
         if !self.books.has_overlays() {
             return Ok(());
         }
         let mut rest = entries;
-        while let Some(index) = self.next_patched(&mut rest).map_err(Unresolved::Unmappable)? {
+        while let Some(index) = self.next_patched(&mut rest, place).map_err(Unresolved::Unmappable)? {
             let Some(block) = self.table.get(index).block() else { continue };
             // The snapshot gets the folded block instead.
             frozen.entries.set(index, Entry::Zero);
             self.pool().release(block);
             let reserved = self.table.reservation(index);
             let own = if self.is_alone_with(block) { block } else { self.pool().copy_of(block, reserved)? };
-            let folded = self.fold_read_only(locked, index, own);
+            let folded = self.fold_read_only(locked, index, own, place);
             if folded.is_err() && own != block {
                 self.pool().release_and(own, reserved);
             }
@@ -219,10 +249,15 @@ impl<S: Sys> RegionCore<S> {
 
     /// With page grain from the start, the region is shown through private mappings at once: as soon as writers go on,
     /// the kernel copies for them. What cannot be shown so is left to their faults.
-    fn overlay_all(&self, locked: Locked<'_>, entries: Range<usize>) {
-        if self.books.grain == CopyGrain::Page && self.books.limit.is_none() && self.may_overlay() {
-            self.overlay_each(locked, entries);
+    fn overlay_all(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) {
+        if self.shows_by_page() {
+            self.overlay_each(locked, entries, place);
         }
+    }
+
+    /// Whether the kernel is to copy from the fork or snapshot on.
+    fn shows_by_page(&self) -> bool {
+        self.books.grain == CopyGrain::Page && self.books.limit.is_none() && self.may_overlay()
     }
 
     /// Takes away the right to write to `entries`. Their mappings are counted when all runs are done.

@@ -16,6 +16,7 @@ use hugefork_kernels::Use;
 use super::core::RegionCore;
 use super::fault::{Fault, Resolution};
 use super::unresolved::Unresolved;
+use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Right};
 use crate::pool::lineage::CowLimit;
 use crate::sync::SharedGuard;
@@ -23,7 +24,7 @@ use crate::sys::{Access, Shows, Sys};
 use crate::table::transition::{Event, Grain, on_protect_failed, on_seal};
 use crate::table::{Entry, Locked, State};
 use crate::terms::options::CopyGrain;
-use crate::units::{BASE_PAGE, EntryIndex};
+use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 impl<S: Sys> RegionCore<S> {
     /// Whether writes may be by page. An observer has to be told of each change of memory, and the kernel tells nobody.
@@ -85,16 +86,15 @@ impl<S: Sys> Fault<'_, S> {
         let (_before, _after, run) = self.alike_by_page(entry, most);
         let locked = Locked::windows(&self.window, publishing);
         match entry.is_overlay() {
-            true => self.region.unseal(locked, run)?,
-            false => self.region.overlay(locked, run)?,
+            true => self.region.unseal(locked, run, Place::Own)?,
+            false => self.region.overlay(locked, run, Place::Own)?,
         }
         Ok(Resolution::Overlaid)
     }
 
-    /// Takes away the right to write to the overlay, if it is one. If it has none by its state, this is done all the
-    /// same: a call that failed may have left some. It costs nothing where nothing changes.
+    /// Takes away the right to write to the overlay, if it is one and cannot be held when its block was copied.
     pub(super) fn seal(&self, publishing: &SharedGuard<'_>) -> Result<(), Unresolved> {
-        if self.region.table.get(self.index).is_overlay() {
+        if self.region.table.get(self.index).is_overlay() && !self.region.addresses.can_hold() {
             self.region.seal(Locked::windows(&self.window, publishing), self.index.0..self.index.0 + 1)?;
         }
         Ok(())
@@ -103,10 +103,10 @@ impl<S: Sys> Fault<'_, S> {
     /// After a copy that failed: the overlay may have private pages, so it is not sealed.
     #[cold]
     #[inline(never)] // Not on the stack below a copy.
-    pub(super) fn open_again(&self) {
+    pub(super) fn open_again(&mut self) {
         let publishing = self.region.lock.shared();
         let locked = Locked::windows(&self.window, &publishing);
-        self.region.open_again(locked, self.index.0..self.index.0 + 1);
+        self.region.open_again(locked, self.index.0..self.index.0 + 1, self.place);
     }
 
     /// After a fold or copy that the kernel refused: an overlay can do without, and takes the write. The next fork or
@@ -117,23 +117,23 @@ impl<S: Sys> Fault<'_, S> {
         let publishing = self.region.lock.shared();
         let locked = Locked::windows(&self.window, &publishing);
         let is_overlay = self.region.table.get(self.index).is_overlay();
-        is_overlay && self.region.unseal(locked, self.index.0..self.index.0 + 1).is_ok()
+        is_overlay && self.region.unseal(locked, self.index.0..self.index.0 + 1, Place::Own).is_ok()
     }
 }
 
 impl<S: Sys> RegionCore<S> {
     /// Shows entries, whose blocks are neighbours, through a private mapping. None of them has private pages.
-    pub(super) fn overlay(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
+    pub(super) fn overlay(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
         let Some(start) = self.table.get(EntryIndex(entries.start)).block() else { return Ok(()) };
         let shows = Shows::Overlay { start, access: Access::ReadWrite };
-        let remapped = self.site().remap(locked, &entries, shows)?;
+        let remapped = self.site_at(place).remap(locked, &entries, shows)?;
         remapped.published(self.store(locked, Event::Write, entries, |_, old| old.in_state(State::Overlaid)));
         Ok(())
     }
 
     /// Gives the right to write to sealed overlays.
-    pub(super) fn unseal(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
-        let allowed = self.site().reprotect(locked, self.bytes_of(&entries), Access::ReadWrite)?;
+    pub(super) fn unseal(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
+        let allowed = self.site_at(place).reprotect(locked, self.bytes_of(&entries), Access::ReadWrite)?;
         let stored = match allowed.right() {
             Right::Granted => self.store(locked, Event::Write, entries, |_, old| old.in_state(State::Overlaid)),
             Right::Unknown => self.protect_failed(locked, entries),
@@ -141,7 +141,22 @@ impl<S: Sys> RegionCore<S> {
         Ok(allowed.published(stored)?)
     }
 
-    /// Takes away the right to write to overlays.
+    /// Keeps writers off overlays by having them wait, system calls too. The pages are aside meanwhile. False if that
+    /// cannot be done: then they are to be sealed.
+    pub(super) fn holds(&self, locked: Locked<'_>, entries: &Range<usize>) -> bool {
+        // Two mappings more here, and two aside.
+        self.addresses.can_hold() && self.pool().sys.budget().fits(4) && self.site().put_aside(locked, entries)
+    }
+
+    /// Lets those who waited go, after something else was shown at `entries`, whose pages were in `place`.
+    pub(super) fn wake_waiting(&self, entries: &Range<usize>, place: Place) {
+        if place == Place::Aside {
+            self.site().let_go(entries);
+        }
+    }
+
+    /// Takes away the right to write to overlays. If they have none by their state, this is done all the same: a call
+    /// that failed may have left some. It costs nothing where nothing changes.
     pub(super) fn seal(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
         let sealed = self.site().reprotect(locked, self.bytes_of(&entries), Access::Read)?;
         let stored = match sealed.right() {
@@ -152,7 +167,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Shows all blocks among `entries` that others hold too through private mappings, as far as that can be done.
-    pub(super) fn overlay_each(&self, locked: Locked<'_>, entries: Range<usize>) {
+    pub(super) fn overlay_each(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) {
         let mut next = entries.start;
         while let Some(run) = self.next_in_a_row(next..entries.end) {
             next = run.end;
@@ -160,39 +175,98 @@ impl<S: Sys> RegionCore<S> {
             // The right to write is a tenth of the cost of a new mapping, if it takes few calls.
             let pieces = 1 + run.clone().skip(1).filter(|index| is_sealed(index) != is_sealed(&(index - 1))).count();
             if pieces > 1 + run.len() / 16 {
-                let _ = self.overlay(locked, run);
+                let _ = self.overlay(locked, run, place);
                 continue;
             }
             let mut piece = run.start;
             while piece < run.end {
                 let is_new = !is_sealed(&piece);
                 let end = (piece..run.end).find(|index| is_sealed(index) == is_new).unwrap_or(run.end);
-                let _ = if is_new { self.overlay(locked, piece..end) } else { self.unseal(locked, piece..end) };
+                let _ = match is_new {
+                    true => self.overlay(locked, piece..end, place),
+                    false => self.unseal(locked, piece..end, place),
+                };
                 piece = end;
             }
         }
     }
 
     /// The first run of entries that can be shown through one private mapping.
-    fn next_in_a_row(&self, mut entries: Range<usize>) -> Option<Range<usize>> {
-        let block = |index: usize| match self.table.get(EntryIndex(index)) {
-            Entry::Shared(block) | Entry::Borrowed(block) | Entry::Sealed(block, _) => Some(block),
+    fn next_in_a_row(&self, entries: Range<usize>) -> Option<Range<usize>> {
+        self.next_row(entries, |entry| match entry {
+            Entry::Shared(block) | Entry::Borrowed(block) | Entry::Sealed(block, _) => Some((block, false)),
             Entry::Zero
             | Entry::Private(_)
             | Entry::Lazy(_)
             | Entry::Split(_)
             | Entry::Overlaid(..)
             | Entry::Revoked => None,
-        };
-        let start = entries.find(|&index| block(index).is_some())?;
-        let follows = |index: usize| block(index - 1).map(|before| before.offset(1)) == block(index);
+        })
+    }
+
+    /// The first run of entries, of those that others hold too or that are overlays, which is one mapping, as far as
+    /// that can be known.
+    fn next_mapping(&self, entries: Range<usize>) -> Option<Range<usize>> {
+        self.next_row(entries, |entry| match entry {
+            Entry::Shared(block) | Entry::Borrowed(block) => Some((block, false)),
+            Entry::Sealed(block, _) | Entry::Overlaid(block, _) => Some((block, true)),
+            Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => None,
+        })
+    }
+
+    /// The first run of entries with blocks in a row, of one kind. `kind` says which block and which kind.
+    fn next_row(
+        &self,
+        mut entries: Range<usize>,
+        kind: impl Fn(Entry) -> Option<(BlockId, bool)>,
+    ) -> Option<Range<usize>> {
+        let at = |index: usize| kind(self.table.get(EntryIndex(index)));
+        let start = entries.find(|&index| at(index).is_some())?;
+        let follows = |index: usize| at(index - 1).map(|(before, kind)| (before.offset(1), kind)) == at(index);
         let end = entries.find(|&index| !follows(index)).unwrap_or(entries.end);
         Some(start..end)
     }
 
-    /// After something failed: what was sealed may be writable, or have private pages. It is writable by its state
-    /// again, and the next write there sees to it that it is.
-    pub(super) fn open_again(&self, locked: Locked<'_>, entries: Range<usize>) {
+    /// Has whoever uses blocks that others hold too, or overlays, among `entries` wait, system calls too. They lie
+    /// aside from then on. False if that cannot be done, and then nothing has changed.
+    pub(super) fn put_all_aside(&self, locked: Locked<'_>, entries: Range<usize>) -> bool {
+        let (site, mut mappings, mut rest) = (self.site(), 0, entries.clone());
+        while let Some(one) = self.next_mapping(rest.clone()) {
+            (mappings, rest.start) = (mappings + 1, one.end);
+        }
+        // As many aside, and one at each edge.
+        if !self.addresses.can_hold() || !self.pool().sys.budget().fits(2 * mappings + 4) {
+            return false;
+        }
+        rest = entries.clone();
+        while let Some(one) = self.next_mapping(rest.clone()) {
+            if !site.put_aside(locked, &one) {
+                self.let_all_go(locked, entries.start..one.start);
+                return false;
+            }
+            rest.start = one.end;
+        }
+        true
+    }
+
+    /// Shows what lies aside where it belongs, and lets all go who wait for it.
+    pub(super) fn let_all_go(&self, locked: Locked<'_>, entries: Range<usize>) {
+        let (site, mut rest) = (self.site(), entries.clone());
+        while let Some(one) = self.next_mapping(rest.clone()) {
+            site.put_back(locked, &one);
+            rest.start = one.end;
+        }
+        if !entries.is_empty() {
+            site.let_go(&entries);
+        }
+    }
+
+    /// After something failed: what lay aside is there again. What was sealed may be writable, or have private pages.
+    /// It is writable by its state again, and the next write there sees to it that it is.
+    pub(super) fn open_again(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) {
+        if place == Place::Aside {
+            self.let_all_go(locked, entries.clone());
+        }
         let mut rest = entries;
         while let Some(run) = self.next_overlays(rest.clone()) {
             rest.start = run.end;

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use super::core::RegionCore;
 use super::density::Density;
 use super::fold::PAGES_AT_ONCE;
+use crate::mapping::addresses::Place;
 use crate::pool::holders::OverlayHolder;
 use crate::stats::counters::count;
 use crate::sys::linux::schedule::yield_now;
@@ -160,11 +161,11 @@ impl<S: Sys> RegionCore<S> {
         let locked = Locked::windows(&window, &publishing);
         let is_sealed = self.seal(locked, only.clone()).is_ok();
         // SAFETY: it is sealed, the window lock keeps it so, and `own` is ours alone.
-        let copied = is_sealed && unsafe { self.copy_private(&only, self.pool().direct(own)) }.is_ok();
+        let copied = is_sealed && unsafe { self.copy_private(&only, Place::Own, self.pool().direct(own)) }.is_ok();
         let shows = Shows::Memory { start: own, access: Access::ReadWrite };
         let shown = if copied { self.site().remap(locked, &only, shows).ok() } else { None };
         let Some(remapped) = shown else {
-            self.open_again(locked, only);
+            self.open_again(locked, only, Place::Own);
             return false;
         };
         count(&self.counters.blocks_promoted, 1);

@@ -406,13 +406,14 @@ fn a_region_with_an_observer_copies_blocks() {
 /// Real memory cannot be made to fail here.
 #[test]
 fn pages_that_cannot_be_put_back_stay_private_and_nothing_is_lost() {
-    fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
+    fn row<G: Ground<S = SoftMmu>>(world: &World<G>, refused: Option<Call>, failing: [Call; 2]) {
+        world.pool.sys.fail(refused.map(|call| (call, 0)));
         let region = world.written_with(2, by_page());
         let snapshot = region.snapshot();
         region.write(100, 7);
         let free = world.free();
         // Once with a part of the call carried out, and once with nothing.
-        for call in [Call::Scan, Call::Scan, Call::Protect, Call::Protect] {
+        for call in failing.into_iter().flat_map(|call| [call, call]) {
             world.pool.sys.fail(Some((call, 0)));
             region.freeze().map(drop).unwrap_err();
             assert!(!world.pool.sys.failure_pending());
@@ -429,5 +430,31 @@ fn pages_that_cannot_be_put_back_stay_private_and_nothing_is_lost() {
             [(Ok(0), Ok(7)), (Ok(0), Ok(8))]
         );
     }
-    run_by_page::<Soft>(6, row);
+    run_by_page::<Soft>(6, |world| row(world, None, [Call::Scan, Call::Scan]));
+    run_by_page::<Soft>(6, |world| row(world, Some(Call::SetAside), [Call::Scan, Call::Protect]));
+}
+
+#[test]
+fn where_nobody_can_be_held_writers_are_kept_off_by_protection() {
+    fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
+        let sys = &world.pool.sys;
+        let region = world.written_with(2, by_page());
+        let snapshots: Vec<_> = (1..6)
+            .map(|round| {
+                region.write(100, round);
+                // At the fold, which is ahead of the snapshot, and in the pause.
+                sys.fail((round > 2).then_some((Call::Hold, round as usize % 2)));
+                let protected = sys.calls(Call::Protect);
+                let snapshot = region.snapshot();
+                assert!(!sys.failure_pending());
+                assert!(round < 3 || sys.calls(Call::Protect) > protected);
+                snapshot
+            })
+            .collect();
+        for (round, snapshot) in (1..6).zip(&snapshots) {
+            assert_eq!(read_at(snapshot, 100), Ok(round));
+        }
+        assert!(!sys.holds_anything());
+    }
+    run_by_page::<Soft>(12, row);
 }

@@ -6,6 +6,7 @@
 use std::sync::atomic::{Ordering, fence};
 
 use super::core::SnapshotCore;
+use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Site};
 use crate::mapping::edges::Shown;
 use crate::pool::holders::{Ask, Holder, LetGo};
@@ -44,7 +45,7 @@ impl<S: Sys> SnapshotCore<S> {
             Some(start) => Shows::Memory { start, access: Access::Read },
             None => Shows::Hidden,
         };
-        let site = Site { addresses, shown, observer: None };
+        let site = Site { addresses, shown, observer: None, place: Place::Own };
         let Ok(remapped) = site.remap(locked, &only, shows) else { return false };
         let before = shown.edges(only.clone());
         store();

@@ -45,7 +45,16 @@ impl Extent {
     }
 }
 
-impl Part<'_> {
+impl<'a> Part<'a> {
+    /// `len` of its bytes from byte `offset` on.
+    ///
+    /// # Panics
+    /// If they do not lie inside it.
+    pub(crate) fn part(self, offset: usize, len: usize) -> Part<'a> {
+        assert!(offset <= self.len && len <= self.len - offset, "a part of a part lies inside it");
+        Part { at: self.at + offset, len, extent: PhantomData }
+    }
+
     /// The first address.
     pub(crate) fn at(self) -> usize {
         self.at

@@ -94,8 +94,8 @@ pub(crate) struct Scanned {
 /// One pool's memory, and the addresses where its regions live.
 ///
 /// All offsets, lengths and addresses are multiples of the block size, or of a base page where a block is split.
-/// Offsets lie inside the pool. The fault handler calls all methods except `refresh_budget`, `claim` and `release`, so
-/// they do not allocate, do not panic, and take only the kernel's locks.
+/// Offsets lie inside the pool. The fault handler calls all methods except `refresh_budget`, `claim`, `set_aside` and
+/// `release`, so they do not allocate, do not panic, and take only the kernel's locks.
 pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// The first byte of the direct map: the whole pool, readable and writable, in the pool's order.
     fn direct(&self) -> *mut u8;
@@ -142,6 +142,23 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
 
     /// Whether [`Shows::Overlay`] can be shown.
     fn has_overlays(&self) -> bool;
+
+    /// Sets `len` bytes of addresses aside, aligned to `align`, that show nothing: what is held lies there. An error if
+    /// nothing can be held.
+    fn set_aside(&self, len: usize, align: usize) -> Result<Extent, SystemError>;
+
+    /// Takes what `part` shows to `aside`, with its private pages. The part shows pool memory in a row, or one overlay.
+    /// From then on whoever uses the part waits, reads and system calls too, until [`Sys::let_go`]. After a failure it
+    /// shows what it showed, and nobody waits.
+    fn hold(&self, part: Part<'_>, aside: Part<'_>) -> Result<(), SystemError>;
+
+    /// Shows at `part`, which is held, what `aside` shows, with the right to write if it has that: nobody finds it
+    /// there without. If the kernel refuses, the process aborts with a line.
+    fn put_back(&self, part: Part<'_>, aside: Part<'_>);
+
+    /// Wakes those who wait for `part`, after something was shown at all of it. `aside` shows nothing again. If the
+    /// kernel refuses, the process aborts with a line.
+    fn let_go(&self, part: Part<'_>, aside: Part<'_>);
 
     /// The private pages in a part that shows an overlay, in order, until `runs` is full. It looks at all of the part,
     /// or at least at one page.

@@ -5,8 +5,9 @@
 //! mapped memory that was never obtained is a bug of the engine (`SIGBUS` on real memory), so it panics.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -28,10 +29,12 @@ pub(crate) enum Call {
     Punch,
     Overlay,
     Scan,
+    SetAside,
+    Hold,
 }
 
 impl Call {
-    pub(crate) const ALL: [Call; 11] = [
+    pub(crate) const ALL: [Call; 13] = [
         Call::MakeHuge,
         Call::Obtain,
         Call::Claim,
@@ -43,6 +46,8 @@ impl Call {
         Call::Punch,
         Call::Overlay,
         Call::Scan,
+        Call::SetAside,
+        Call::Hold,
     ];
 }
 
@@ -58,6 +63,8 @@ struct State {
     pages: BTreeMap<usize, Page>,
     /// The private pages, by the number of the page that shows them.
     private: BTreeMap<usize, Box<[u8; BASE_PAGE]>>,
+    /// Whoever uses one of these pages waits.
+    held: BTreeSet<usize>,
     obtained: Vec<bool>,
     /// Whether each 2 MiB are one page.
     huge: Vec<bool>,
@@ -72,14 +79,32 @@ struct State {
     failures: usize,
 }
 
+impl State {
+    /// Shows at `to` what `from` shows, with its private pages. `from` shows nothing then.
+    fn take(&mut self, from: Part<'_>, to: Part<'_>) {
+        for (from, to) in pages_of(from.at(), from.len()).zip(pages_of(to.at(), to.len())) {
+            let page = self.pages.insert(from, Page::Hidden).expect("mapped");
+            assert!(matches!(page, Page::Memory { .. } | Page::Overlay { .. }), "only pool memory is held");
+            assert!(self.pages.insert(to, page).is_some(), "mapped outside of a claimed range");
+            self.private.remove(&to);
+            if let Some(page) = self.private.remove(&from) {
+                self.private.insert(to, page);
+            }
+        }
+    }
+}
+
 pub(crate) struct SoftMmu {
     memory: *mut u8,
     layout: Layout,
     merging: Merging,
     /// Whether it has page grain, as kernels from Linux 6.7 on.
     overlays: bool,
+    /// Addresses are set aside for each so-many-th who asks.
+    asides: usize,
     budget: MappingBudget,
     state: Mutex<State>,
+    let_go: Condvar,
 }
 
 // SAFETY: the memory belongs to this value; tests share it between threads under the engine's own rules.
@@ -100,12 +125,19 @@ impl SoftMmu {
         let huge = vec![false; capacity.div_ceil(HUGE_PAGE)];
         let state = State { obtained, huge, next_address: 1 << 40, ..State::default() };
         let overlays = false;
-        SoftMmu { memory, layout, merging, overlays, budget: MappingBudget::new(mappings), state: Mutex::new(state) }
+        let (budget, state, let_go) = (MappingBudget::new(mappings), Mutex::new(state), Condvar::new());
+        SoftMmu { memory, layout, merging, overlays, asides: 1, budget, state, let_go }
     }
 
     /// The same, with page grain.
     pub(crate) fn with_overlays(mut self) -> SoftMmu {
         self.overlays = self.merging == Merging::Merge;
+        self
+    }
+
+    /// The same, but only every other region can hold those who use it.
+    pub(crate) fn with_few_asides(mut self) -> SoftMmu {
+        self.asides = 2;
         self
     }
 
@@ -160,8 +192,24 @@ impl SoftMmu {
         1 + pages.windows(2).filter(|pair| !joined(&pair[0], &pair[1])).count()
     }
 
+    /// Waits until the page at `address` is not held.
+    fn state_at(&self, address: usize) -> MutexGuard<'_, State> {
+        const PATIENCE: Duration = Duration::from_secs(60);
+        let is_held = |state: &mut State| state.held.contains(&(address / BASE_PAGE));
+        let waited = self.let_go.wait_timeout_while(self.state(), PATIENCE, is_held);
+        let (state, waited) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
+        assert!(!waited.timed_out(), "held for ever");
+        state
+    }
+
+    /// Whether anything is held.
+    pub(crate) fn holds_anything(&self) -> bool {
+        !self.state().held.is_empty()
+    }
+
     pub(crate) fn load(&self, address: usize) -> Result<u8, Fault> {
-        match self.page(address) {
+        let page = self.state_at(address).pages.get(&(address / BASE_PAGE)).copied();
+        match page {
             None | Some(Page::Hidden) => Err(Fault),
             Some(Page::Zeros) => Ok(0),
             Some(Page::Memory { start: offset, .. }) => {
@@ -182,7 +230,7 @@ impl SoftMmu {
 
     pub(crate) fn store(&self, address: usize, value: u8) -> Result<(), Fault> {
         // The lock is held during the store: to take a right away waits for stores under way, as a TLB flush does.
-        let mut state = self.state();
+        let mut state = self.state_at(address);
         match state.pages.get(&(address / BASE_PAGE)) {
             Some(&Page::Overlay { start: offset, access: Access::ReadWrite }) => {
                 assert!(state.obtained[offset / BASE_PAGE], "copied memory that was never obtained: SIGBUS");
@@ -237,6 +285,7 @@ impl SoftMmu {
         for (by, number) in pages_of(part.at(), part.len()).enumerate() {
             let there = state.pages.insert(number, page(by * BASE_PAGE));
             state.private.remove(&number);
+            state.held.remove(&number);
             assert!(there.is_some(), "mapped outside of a claimed range");
         }
         result
@@ -374,6 +423,41 @@ impl Sys for SoftMmu {
 
     fn has_overlays(&self) -> bool {
         self.overlays
+    }
+
+    fn set_aside(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
+        let mut state = self.called(Call::SetAside)?;
+        if !self.overlays || state.calls[&Call::SetAside] % self.asides != 0 {
+            return Err(SystemError::new("userfaultfd", Errno::NOTSUP));
+        }
+        let at = state.next_address.next_multiple_of(align);
+        state.next_address = at + len + align;
+        state.pages.extend(pages_of(at, len).map(|page| (page, Page::Hidden)));
+        // SAFETY: no range is handed out twice.
+        Ok(unsafe { Extent::new(at, len) })
+    }
+
+    fn hold(&self, part: Part<'_>, aside: Part<'_>) -> Result<(), SystemError> {
+        let mut state = self.called(Call::Hold)?;
+        state.take(part, aside);
+        state.held.extend(pages_of(part.at(), part.len()));
+        Ok(())
+    }
+
+    fn put_back(&self, part: Part<'_>, aside: Part<'_>) {
+        let mut state = self.state();
+        pages_of(part.at(), part.len()).for_each(|page| assert!(state.held.remove(&page), "it was not held"));
+        state.take(aside, part);
+    }
+
+    fn let_go(&self, part: Part<'_>, aside: Part<'_>) {
+        let mut state = self.state();
+        assert!(pages_of(part.at(), part.len()).all(|page| !state.held.contains(&page)), "they would wait again");
+        for page in pages_of(aside.at(), aside.len()) {
+            state.pages.insert(page, Page::Hidden);
+            state.private.remove(&page);
+        }
+        self.let_go.notify_all();
     }
 
     fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {

@@ -27,6 +27,7 @@ use rustix::process::{Resource, getrlimit};
 use thiserror::Error;
 
 use super::arena::{self, Arena};
+use super::hold::{self, Holder};
 use super::overlay::Overlays;
 use super::{named, owner, pagemap, schedule, settings};
 use crate::sys::budget::MappingBudget;
@@ -210,6 +211,14 @@ impl Linux {
         match refused(part, shown) {
             Ok(()) if access == Access::ReadWrite => torn(self.protect(part, access)),
             shown => shown,
+        }
+    }
+
+    /// What holds faults, if the process may.
+    fn holder(&self) -> Option<&Holder> {
+        match &self.overlays {
+            Ok(overlays) => overlays.holder(),
+            Err(_) => None,
         }
     }
 
@@ -412,6 +421,37 @@ impl Sys for Linux {
 
     fn has_overlays(&self) -> bool {
         self.overlays.is_ok()
+    }
+
+    fn set_aside(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
+        match &self.overlays {
+            Ok(overlays) => overlays.set_aside(len, align),
+            Err(_) => named("userfaultfd", Err(Errno::NOTSUP)),
+        }
+    }
+
+    fn hold(&self, part: Part<'_>, aside: Part<'_>) -> Result<(), SystemError> {
+        let Some(holder) = self.holder() else { return Err(SystemError::new("userfaultfd", Errno::NOTSUP)) };
+        match holder.hold(part, aside) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                // Nothing is left there. If the kernel refuses that too, the next hold replaces it.
+                let _ = self.hide(aside);
+                Err(error)
+            }
+        }
+    }
+
+    fn put_back(&self, part: Part<'_>, aside: Part<'_>) {
+        hold::put_back(part, aside);
+    }
+
+    fn let_go(&self, part: Part<'_>, aside: Part<'_>) {
+        if let Some(holder) = self.holder() {
+            holder.wake(part);
+        }
+        // As in `hold`. What was there was copied, or is where it belongs.
+        let _ = self.hide(aside);
     }
 
     fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {

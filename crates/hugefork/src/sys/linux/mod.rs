@@ -6,6 +6,7 @@
 //! | `descriptor` | reads and writes files, pipes and sockets by address |
 //! | `futex` | sleeps on a word |
 //! | `handlers` | the chain of fault handlers |
+//! | `hold` | holds whoever uses some addresses, system calls too |
 //! | `mask` | keeps the program's signal handlers away |
 //! | `memory` | one pool's memfd, its direct map, and the mappings made of it |
 //! | `overlay` | private mappings of a pool, in which the kernel copies single pages |
@@ -21,6 +22,7 @@ pub(crate) mod arena;
 pub(crate) mod descriptor;
 pub(crate) mod futex;
 pub(crate) mod handlers;
+mod hold;
 pub(crate) mod mask;
 pub(crate) mod memory;
 mod overlay;

@@ -15,6 +15,7 @@ use core::ffi::c_void;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
 use rustix::mm::{
@@ -22,9 +23,10 @@ use rustix::mm::{
 };
 
 use super::arena::Arena;
+use super::hold::Holder;
 use super::memory::{Dump, give_up, pointer};
 use super::{named, owner, pagemap};
-use crate::sys::{PageRun, Part, Scanned, SystemError};
+use crate::sys::{Extent, PageRun, Part, Scanned, SystemError};
 use crate::units::BASE_PAGE;
 
 /// What private mappings of one pool are made with.
@@ -33,6 +35,8 @@ pub(super) struct Overlays {
     capacity: usize,
     pagemap: OwnedFd,
     arena: &'static Arena,
+    /// Opened for the first region that wants it; `None` if the process may not.
+    holder: OnceLock<Option<Holder>>,
 }
 
 impl Overlays {
@@ -51,7 +55,7 @@ impl Overlays {
         let pagemap = File::open("/proc/self/pagemap").map_err(open)?.into();
         let at = arena.take(capacity, align)?;
         // From here on its drop gives the addresses back.
-        let overlays = Overlays { template: pointer(at), capacity, pagemap, arena };
+        let overlays = Overlays { template: pointer(at), capacity, pagemap, arena, holder: OnceLock::new() };
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: the range was just taken.
         let mapped = unsafe { mmap(overlays.template, capacity, ProtFlags::empty(), flags, fd.as_fd(), 0) };
@@ -90,6 +94,24 @@ impl Overlays {
         // soon as that is writable. SAFETY: the range is the caller's; this changes no contents.
         let _ = unsafe { munlock(pointer(part.at()), part.len()) };
         Ok(())
+    }
+
+    /// As [`Sys::set_aside`](crate::sys::Sys::set_aside).
+    pub(super) fn set_aside(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
+        if self.holder.get_or_init(|| Holder::open().ok()).is_none() {
+            return named("userfaultfd", Err(Errno::PERM));
+        }
+        let at = self.arena.take(len, align)?;
+        // SAFETY: the arena sets each range aside for one caller until it is given back.
+        Ok(unsafe { Extent::new(at, len) })
+    }
+
+    /// What holds faults, if the process may.
+    pub(super) fn holder(&self) -> Option<&Holder> {
+        match self.holder.get() {
+            Some(Some(holder)) => Some(holder),
+            Some(None) | None => None,
+        }
     }
 
     fn move_to(&self, at: usize, len: usize, offset: usize) -> Result<(), SystemError> {

@@ -1,0 +1,215 @@
+//! Holds whoever uses some addresses, system calls too, while what they show lies aside.
+//!
+//! ```text
+//!   addresses   | private mapping | ──▶ | the same, without pages | ──▶ | block          |
+//!   aside       | nothing         |     | the pages               |     | nothing        |
+//!                    register, mremap(MREMAP_DONTUNMAP)        show; UFFDIO_WAKE
+//! ```
+//! The range is registered for user faults, and one `mremap` takes its pages to another place. From then on the kernel
+//! finds no page there, and puts whoever needs one to sleep (`UFFDIO_REGISTER_MODE_MINOR`: the file has the page, but
+//! no page table). Nobody reads the descriptor: the sleepers are woken when something else is shown, and look again.
+//! Pages that were swapped out stay swapped out, aside, where nothing else looks like them.
+//!
+//! By write-protection (`UFFDIO_WRITEPROTECT`) readers would not wait. But the kernel splits huge pages for it and puts
+//! a marker into each entry of their page tables, which `PAGEMAP_SCAN` cannot tell from a page that was swapped out
+//! (docs/design.md has what both cost).
+//!
+//! This needs the right to handle the faults of system calls: `CAP_SYS_PTRACE`, `vm.unprivileged_userfaultfd=1`, or
+//! access to `/dev/userfaultfd`.
+
+use core::ptr;
+use std::ffi::{c_int, c_ulong, c_void};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::mm::{
+    MapFlags, MremapFlags, MsyncFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, mremap_fixed, msync, userfaultfd,
+};
+
+use super::stderr::say;
+use super::{last_error, owner};
+use crate::sys::{Part, SystemError};
+use crate::units::BASE_PAGE;
+
+/// `struct uffdio_api`.
+#[repr(C)]
+struct Api {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+/// `struct uffdio_range`.
+#[repr(C)]
+struct Addresses {
+    start: u64,
+    len: u64,
+}
+
+/// `struct uffdio_register`.
+#[repr(C)]
+struct Register {
+    range: Addresses,
+    mode: u64,
+    ioctls: u64,
+}
+
+/// The number of a call on the descriptor that reads or writes an argument (`_IOR`, `_IOWR` of
+/// `<linux/userfaultfd.h>`).
+const fn number<Argument>(direction: c_ulong, nth: c_ulong) -> c_ulong {
+    direction << 30 | (size_of::<Argument>() as c_ulong) << 16 | 0xaa << 8 | nth
+}
+
+const UFFDIO_API: c_ulong = number::<Api>(3, 0x3f);
+const UFFDIO_REGISTER: c_ulong = number::<Register>(3, 0x00);
+const UFFDIO_UNREGISTER: c_ulong = number::<Addresses>(2, 0x01);
+const UFFDIO_WAKE: c_ulong = number::<Addresses>(2, 0x02);
+/// On `/dev/userfaultfd`: a new descriptor.
+const USERFAULTFD_IOC_NEW: c_ulong = 0xaa << 8;
+
+const UFFD_API: u64 = 0xaa;
+const MISSING_SHMEM: u64 = 1 << 5;
+const MINOR_SHMEM: u64 = 1 << 10;
+const MODE_MISSING: u64 = 1 << 0;
+const MODE_MINOR: u64 = 1 << 2;
+
+/// What faults are held with. A `fork(2)` child must not use it, since its calls act on the parent's memory.
+pub(super) struct Holder(OwnedFd);
+
+impl Holder {
+    /// Opens it, if the process may handle the faults of system calls.
+    pub(super) fn open() -> Result<Holder, SystemError> {
+        let holder = Holder(new_descriptor()?);
+        let mut api = Api { api: UFFD_API, features: MISSING_SHMEM | MINOR_SHMEM, ioctls: 0 };
+        holder.call("ioctl(UFFDIO_API)", UFFDIO_API, &mut api)?;
+        Ok(holder)
+    }
+
+    // Plain loops and matches: without optimisation each closure takes its own place on the fault handler's stack.
+
+    fn call<Argument>(&self, name: &'static str, call: c_ulong, argument: &mut Argument) -> Result<(), SystemError> {
+        // SAFETY: the argument is the one of this call, which writes to nothing else, and no bytes of mappings change.
+        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), call as _, ptr::from_mut(argument)) };
+        if result == -1 { Err(SystemError::new(name, last_error())) } else { Ok(()) }
+    }
+
+    /// As [`Sys::hold`](crate::sys::Sys::hold).
+    pub(super) fn hold(&self, part: Part<'_>, aside: Part<'_>) -> Result<(), SystemError> {
+        if owner::is_forked_child() {
+            return Err(SystemError::new("ioctl(UFFDIO_REGISTER)", Errno::PERM));
+        }
+        let mut register = Register { range: addresses(part), mode: MODE_MISSING | MODE_MINOR, ioctls: 0 };
+        match self.call("ioctl(UFFDIO_REGISTER)", UFFDIO_REGISTER, &mut register) {
+            Ok(()) => {}
+            Err(error) => return Err(error),
+        }
+        match move_pages(part, aside, 0, part.len()) {
+            Ok(()) => Ok(()),
+            Err((moved, error)) => {
+                self.put_some_back(part, aside, moved);
+                Err(error)
+            }
+        }
+    }
+
+    /// After a failure: the first `moved` bytes come back, and the rest is there still.
+    #[cold]
+    #[inline(never)] // Not on the stack below a hold that succeeds.
+    fn put_some_back(&self, part: Part<'_>, aside: Part<'_>, moved: usize) {
+        move_surely(aside, part, moved);
+        if self.call("ioctl(UFFDIO_UNREGISTER)", UFFDIO_UNREGISTER, &mut addresses(part)).is_err() {
+            abort(part);
+        }
+        self.wake(part);
+    }
+
+    /// Wakes those who wait for the part. They look again what is there.
+    pub(super) fn wake(&self, part: Part<'_>) {
+        if self.call("ioctl(UFFDIO_WAKE)", UFFDIO_WAKE, &mut addresses(part)).is_err() {
+            // They would sleep for ever.
+            abort(part);
+        }
+    }
+}
+
+/// As [`Sys::put_back`](crate::sys::Sys::put_back).
+pub(super) fn put_back(part: Part<'_>, aside: Part<'_>) {
+    move_surely(aside, part, part.len());
+}
+
+/// Moves the first `len` bytes. Without them the program would not see its memory, so what fails is tried once more,
+/// and then the process says so and aborts.
+fn move_surely(from: Part<'_>, to: Part<'_>, len: usize) {
+    let moved = match move_pages(from, to, 0, len) {
+        Ok(()) => return,
+        Err((moved, _)) => moved,
+    };
+    if move_pages(from, to, moved, len).is_err() {
+        abort(to);
+    }
+}
+
+/// Moves bytes `at..end` of what `from` shows to `to`. A call moves no more than one mapping, and neighbours that could
+/// be one are not always, so what is refused for that is moved in halves. A failure says where.
+fn move_pages(from: Part<'_>, to: Part<'_>, mut at: usize, end: usize) -> Result<(), (usize, SystemError)> {
+    let mut piece = end - at;
+    while at < end {
+        let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+        // SAFETY: both ranges are the caller's.
+        match unsafe { mremap_fixed(pointer(from.at() + at), piece, piece, flags, pointer(to.at() + at)) } {
+            Ok(_) => {
+                at += piece;
+                piece = end - at;
+            }
+            Err(errno) => {
+                if !fill(to.at() + at, piece) || errno != Errno::FAULT || piece <= BASE_PAGE {
+                    return Err((at, SystemError::new("mremap to hold a range", errno)));
+                }
+                piece = (piece / 2).next_multiple_of(BASE_PAGE);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Fills the hole that a refused call may have left: Linux before 6.17 unmaps the target first. False if it cannot.
+#[cold]
+#[inline(never)] // As above.
+fn fill(at: usize, len: usize) -> bool {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: with this flag the call only looks whether all of a range in the arena is mapped.
+    let is_whole = unsafe { msync(pointer(at), len, MsyncFlags::ASYNC) }.is_ok();
+    // SAFETY: with this flag it replaces nothing.
+    is_whole || unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) }.is_ok()
+}
+
+fn pointer(address: usize) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(address)
+}
+
+fn addresses(part: Part<'_>) -> Addresses {
+    Addresses { start: part.at() as u64, len: part.len() as u64 }
+}
+
+#[cold]
+fn abort(part: Part<'_>) -> ! {
+    say(format_args!("the kernel refused to let go of who waits for memory at {:#x}; aborting", part.at()));
+    std::process::abort();
+}
+
+/// A new descriptor, for the faults of threads and of system calls.
+fn new_descriptor() -> Result<OwnedFd, SystemError> {
+    let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
+    // SAFETY: as long as nothing is registered, it does nothing.
+    let refused = match unsafe { userfaultfd(flags) } {
+        Ok(fd) => return Ok(fd),
+        Err(errno) => SystemError::new("userfaultfd", errno),
+    };
+    // Who may open this file may handle the faults of system calls, too.
+    let device = open("/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|_| refused)?;
+    // SAFETY: the call takes flags by value.
+    let fd = unsafe { libc::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW as _, flags.bits() as c_int) };
+    // SAFETY: it is new, and nobody else has it.
+    if fd < 0 { Err(refused) } else { Ok(unsafe { OwnedFd::from_raw_fd(fd) }) }
+}

@@ -1,0 +1,201 @@
+//! System calls that write to a region of [`CopyGrain::Page`] while forks and snapshots are taken of it and dropped:
+//! they wait where the process may hold them, and nothing is lost, neither then nor where it may not.
+
+mod common;
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+
+use common::alone::alone;
+use common::seccomp::{every, refuse, with};
+use common::{Over, pool};
+use hugefork::{Backing, BlockSize, CopyGrain, Pool, Region, RegionOptions};
+
+const PAGE: usize = 4096;
+const THREADS: usize = 3;
+const LEN: usize = 12 << 20;
+const CUTS: usize = 60;
+const KEPT: usize = 2;
+
+/// What a call did that came upon memory which is not writable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Calls {
+    Wait,
+    MayFail,
+}
+
+/// Whether this process may handle the faults of system calls.
+fn may_hold() -> bool {
+    // SAFETY: the descriptor that it returns is closed below, or with the process.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+    if fd >= 0 {
+        // SAFETY: it is ours.
+        assert_eq!(unsafe { libc::close(fd as i32) }, 0);
+    }
+    fd >= 0 || File::open("/dev/userfaultfd").is_ok()
+}
+
+/// It is not random, but in step with nothing.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end as u64) as usize
+    }
+}
+
+/// A file in which byte `at` is `byte(at)`.
+fn source() -> File {
+    let mut file = File::from(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+    file.write_all(&(0..SOURCE).map(byte).collect::<Vec<u8>>()).unwrap();
+    file
+}
+
+const SOURCE: usize = 64 << 10;
+
+fn byte(at: usize) -> u8 {
+    (at ^ at >> 8) as u8 | 1
+}
+
+/// Fills bytes from `at` on from the file, and returns how often a call failed meanwhile.
+fn fill(region: &Region, file: &File, at: usize, len: usize, from: usize) -> usize {
+    assert!(at + len <= region.len() && from + len <= SOURCE);
+    let (mut done, mut failed) = (0, 0);
+    while done < len {
+        // SAFETY: inside the region; each thread has bytes of its own.
+        let count = unsafe {
+            let to = region.as_mut_ptr().add(at + done).cast();
+            libc::pread(file.as_raw_fd(), to, len - done, (from + done) as i64)
+        };
+        match usize::try_from(count) {
+            Ok(count) => done += count,
+            Err(_) => {
+                assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EFAULT));
+                failed += 1;
+            }
+        }
+    }
+    failed
+}
+
+/// Reads into pages of its own, and writes to some of them, until it is over. Returns what they have to be, and how
+/// many calls failed.
+fn read_and_write(region: &Region, thread: usize, rounds: &AtomicU64, over: &AtomicBool) -> (Vec<u8>, usize) {
+    let (file, mut random, mut failed) = (source(), Random(31 + thread as u64), 0);
+    let mut expected = vec![0xff; LEN];
+    while !over.load(Ordering::Relaxed) {
+        let page = random.below(LEN / PAGE / THREADS) * THREADS + thread;
+        let (within, from) = (random.below(PAGE - 1), random.below(SOURCE - PAGE));
+        let len = 1 + random.below(PAGE - within - 1);
+        let at = page * PAGE + within;
+        failed += fill(region, &file, at, len, from);
+        (0..len).for_each(|by| expected[at + by] = byte(from + by));
+        let (at, value) = (page * PAGE + random.below(PAGE), random.below(255) as u8);
+        // SAFETY: as in `fill`.
+        unsafe { region.as_mut_ptr().add(at).write_volatile(value) };
+        expected[at] = value;
+        rounds.fetch_add(1, Ordering::Relaxed);
+    }
+    (expected, failed)
+}
+
+/// How many calls failed while snapshots and forks came and went.
+fn cut_while_they_read(pool: &Pool) -> usize {
+    let mut region = pool.region_with(LEN, RegionOptions::new().copy_grain(CopyGrain::Page)).unwrap();
+    region.as_mut_slice().fill(0xff);
+    let first = region.snapshot().unwrap();
+    let (rounds, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let mut failed = 0;
+    std::thread::scope(|scope| {
+        let (region, rounds, over) = (&region, &rounds, &over);
+        let threads: Vec<_> =
+            (0..THREADS).map(|thread| scope.spawn(move || read_and_write(region, thread, rounds, over))).collect();
+        {
+            let _over = Over(over);
+            let (mut random, mut kept) = (Random(5), Vec::new());
+            for cut in 0..CUTS {
+                let enough = rounds.load(Ordering::Relaxed) + random.below(60) as u64;
+                while rounds.load(Ordering::Relaxed) < enough {
+                    std::thread::yield_now();
+                }
+                let snapshot = region.snapshot().unwrap();
+                let bytes = snapshot.to_vec();
+                match cut % 5 {
+                    0 => {
+                        let fork = region.fork().unwrap();
+                        fork.prepare_write(0..LEN / 2).unwrap();
+                    }
+                    1 => region.prepare_write(random.below(LEN / 2)..LEN / 2).unwrap(),
+                    2 => drop(region.pin(0..PAGE).unwrap()),
+                    _ => {}
+                }
+                assert!(snapshot[..] == bytes[..], "a snapshot has changed");
+                if kept.len() == KEPT {
+                    kept.swap_remove(random.below(KEPT));
+                }
+                kept.push((snapshot, bytes));
+                kept.iter().for_each(|(snapshot, bytes)| assert!(snapshot[..] == bytes[..], "a snapshot has changed"));
+            }
+        }
+        let mut expected = vec![0xff; LEN];
+        for (thread, handle) in threads.into_iter().enumerate() {
+            let (bytes, of_thread) = handle.join().unwrap();
+            failed += of_thread;
+            let pages = (thread..LEN / PAGE).step_by(THREADS).map(|page| page * PAGE..(page + 1) * PAGE);
+            pages.for_each(|page| expected[page.clone()].copy_from_slice(&bytes[page]));
+        }
+        // SAFETY: all of it can be read, and nobody writes any more.
+        let shown = unsafe { std::slice::from_raw_parts(region.as_ptr(), LEN) };
+        let wrong = (0..LEN / PAGE).find(|page| shown[page * PAGE..][..PAGE] != expected[page * PAGE..][..PAGE]);
+        assert_eq!(wrong, None, "this page is not what was read there");
+        assert!(region.snapshot().unwrap()[..] == expected[..] && first[..] == vec![0xff; LEN]);
+    });
+    let faults = region.stats().faults;
+    println!("{} of {}: {failed} calls failed, {faults:?}", pool.backing(), pool.block_size());
+    assert!(faults.pages_folded > 0);
+    drop((region, first));
+    let stats = pool.stats();
+    assert_eq!((stats.blocks_free, stats.blocks_leaked, stats.faults.failed), (stats.blocks, 0, 0));
+    failed
+}
+
+fn check_all(calls: Calls) {
+    for (backing, size) in [
+        (Backing::ShmemHuge, BlockSize::MIB_2),
+        (Backing::ShmemHuge, BlockSize::KIB_64),
+        (Backing::ShmemBase, BlockSize::MIB_2),
+    ] {
+        let Some(pool) = pool(backing, (KEPT + 6) * LEN, size) else { continue };
+        if let Some(why) = pool.no_page_grain() {
+            println!("skipped: {why}");
+            continue;
+        }
+        let failed = cut_while_they_read(&pool);
+        assert!(calls == Calls::MayFail || failed == 0, "{failed} calls failed");
+    }
+}
+
+#[test]
+fn system_calls_wait_while_forks_and_snapshots_are_taken() {
+    if !may_hold() {
+        println!("skipped: this process may not handle the faults of system calls (CAP_SYS_PTRACE)");
+        return;
+    }
+    check_all(Calls::Wait);
+}
+
+#[test]
+fn without_the_right_to_hold_them_system_calls_may_fail_and_nothing_is_lost() {
+    alone(|| {
+        refuse(every(libc::SYS_userfaultfd, libc::EPERM));
+        // The same, by way of /dev/userfaultfd.
+        refuse(with(libc::SYS_ioctl, 1, 0xaa00, libc::EPERM));
+        check_all(Calls::MayFail);
+    })
+    .well();
+}
