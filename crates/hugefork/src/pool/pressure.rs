@@ -41,7 +41,8 @@ use crate::sys::{Merging, Sys};
 /// memory, by default for 150 ms within 2 s. It then gives back a step of memory and looks for 50 ms whether tasks
 /// still wait for as large a part of the time. It goes on until they do not, or until nothing is left. A step takes
 /// free blocks. If they do not suffice, it drops what was [lazily freed](crate::Region::lazy_free), oldest first,
-/// except what is pinned or shared with a fork or snapshot.
+/// except what is pinned or shared with a fork or snapshot. Pages that were copied by page go back into blocks that no
+/// fork or snapshot holds any more, and until memory suffices again, no block is copied because many of its pages are.
 ///
 /// # What it costs
 /// * It costs nothing while nobody waits for memory: there is no timer and no wake-up. With `CAP_SYS_RESOURCE` the
@@ -206,8 +207,9 @@ fn watch_for_pressure<S: Sys>(
     loop {
         let signal = answer(ask);
         match signal {
-            Signal::Short => {}
+            Signal::Short => core.tending.tell_short(true),
             Signal::Enough => {
+                core.tending.tell_short(false);
                 ask = Ask::WhenShort;
                 continue;
             }
@@ -224,6 +226,8 @@ fn watch_for_pressure<S: Sys>(
             count(&counters.events, 1);
         }
         ask = match core.relieve(step, counters) {
+            // As long as memory is short, none is taken for blocks that can be had as pages.
+            Ok(0) if core.tending.overlays() > 0 => Ask::StillShort,
             Ok(0) => Ask::WhenShort,
             Ok(_) => Ask::StillShort,
             Err(error) => {
@@ -233,7 +237,11 @@ fn watch_for_pressure<S: Sys>(
                 Ask::WhenShort
             }
         };
+        if ask == Ask::WhenShort {
+            core.tending.tell_short(false);
+        }
     }
+    core.tending.tell_short(false);
     counters.running.store(false, Ordering::Relaxed);
 }
 
@@ -413,6 +421,33 @@ mod tests {
             let (_, counters) = watch(&pool, BLOCK, &[Short, last], |_| {});
             assert_eq!((counts(&counters), contents(&space)), ([1, BLOCK, BLOCK], vec![0, 1, 1, 1]));
         }
+    }
+
+    #[test]
+    fn while_memory_is_short_pages_go_back_into_their_blocks_and_no_block_is_copied_for_them() {
+        let mmu = SoftMmu::new(8 * BLOCK, Merging::Merge, 1000).with_overlays();
+        let kernels = Kernels::default_for_this_cpu();
+        let core = PoolCore::new(mmu, "test".to_owned(), BlockSize::MIB_2, 8, kernels, Stock::default());
+        let pool = Counted::new(core);
+        let (alone, shared) = (region(&pool, 1, 1), region(&pool, 1, 1));
+        let (dropped, kept) = (alone.freeze().unwrap(), shared.freeze().unwrap());
+        [&alone, &shared].iter().for_each(|space| (1..40).for_each(|page| write(space, page * 8192 + 5, 2)));
+        drop(dropped);
+        let done = || {
+            let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+            (get(&alone.counters.pages_folded), get(&shared.counters.blocks_promoted))
+        };
+        let (asked, _) = watch(&pool, BLOCK, &[Short, Short, Short, Enough, Stop], |step| {
+            // This is what its thread does.
+            if step > 0 && step < 4 {
+                pool.tend_all();
+                assert_eq!(done(), (39, 0));
+            }
+        });
+        assert_eq!(asked, [WhenShort, StillShort, StillShort, StillShort, WhenShort]);
+        pool.tend_all();
+        assert_eq!(done(), (39, 1));
+        drop(kept);
     }
 
     #[test]

@@ -38,8 +38,10 @@ const FEW: u64 = 64;
 pub(crate) struct Tending {
     nap: Nap,
     overlays: AtomicUsize,
-    /// Somebody has let go of blocks.
+    /// Somebody has let go of blocks, or memory is short.
     nudged: AtomicBool,
+    /// Memory is short: an overlay costs less of it than a block.
+    is_short: AtomicBool,
 }
 
 impl Tending {
@@ -62,7 +64,22 @@ impl Tending {
         }
     }
 
-    fn overlays(&self) -> usize {
+    /// Says whether memory is short. While it is, nothing is promoted. When it becomes so, the thread folds what it can
+    /// at once: a page that goes back into its block is free memory.
+    pub(crate) fn tell_short(&self, is_short: bool) {
+        self.is_short.store(is_short, Ordering::SeqCst);
+        if is_short {
+            self.nudge();
+        }
+    }
+
+    /// Whether memory is short.
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::SeqCst)
+    }
+
+    /// How many overlays there are.
+    pub(super) fn overlays(&self) -> usize {
         self.overlays.load(Ordering::SeqCst)
     }
 }

@@ -93,10 +93,10 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Whether blocks are copied at all. Where the kernel is to copy whatever comes, no write may find an overlay
-    /// sealed.
+    /// Whether blocks are to be copied. Where the kernel is to copy whatever comes, no write may find an overlay
+    /// sealed; and where memory is short, a block takes more of it than its pages.
     fn may_promote(&self) -> bool {
-        self.books.grain == CopyGrain::Auto
+        self.books.grain == CopyGrain::Auto && !self.pool().tending.is_short()
     }
 
     /// How many private pages there are over a block. Others may change that meanwhile.

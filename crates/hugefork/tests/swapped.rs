@@ -1,0 +1,150 @@
+//! Private pages that were swapped out are folded like all others, however writers are kept off meanwhile, and nothing
+//! else is taken for one. This takes a swap file for a moment, which needs root.
+
+mod common;
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::PathBuf;
+
+use common::alone::alone;
+use common::pool;
+use common::seccomp::{every, refuse, with};
+use hugefork::{Backing, BlockSize, CopyGrain, Region, RegionOptions};
+
+const PAGE: usize = 4096;
+const LEN: usize = 8 << 20;
+const SWAP: usize = 64 << 20;
+
+/// A swap file, in use until dropped.
+struct Swap(PathBuf, std::ffi::CString);
+
+impl Swap {
+    fn on() -> io::Result<Swap> {
+        let path = std::env::temp_dir().join(format!("hugefork-swap-{}", std::process::id()));
+        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        let swap = Swap(path, name);
+        fs::write(&swap.0, vec![0; SWAP])?;
+        fs::set_permissions(&swap.0, fs::Permissions::from_mode(0o600))?;
+        // What mkswap(8) writes: version 1, the last page, no bad pages; and at the end of the first page the magic.
+        let file = File::options().write(true).open(&swap.0)?;
+        let header = [1, (SWAP / PAGE - 1) as u32, 0].map(u32::to_ne_bytes).concat();
+        file.write_all_at(&header, 1024)?;
+        file.write_all_at(b"SWAPSPACE2", PAGE as u64 - 10)?;
+        file.sync_all()?;
+        // SAFETY: the call reads a path.
+        if unsafe { libc::swapon(swap.1.as_ptr(), 0) } == 0 { Ok(swap) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        // SAFETY: as above. It is refused where the file was never in use.
+        unsafe { libc::swapoff(self.1.as_ptr()) };
+        fs::remove_file(&self.0).unwrap();
+    }
+}
+
+/// How many pages of the region are swapped out.
+fn swapped(region: &Region) -> usize {
+    const IS_SWAPPED: u64 = 1 << 62;
+    let mut entries = vec![0; region.len() / PAGE * 8];
+    let offset = region.as_ptr() as usize / PAGE * 8;
+    File::open("/proc/self/pagemap").unwrap().read_exact_at(&mut entries, offset as u64).unwrap();
+    let entries = entries.chunks_exact(8).map(|entry| u64::from_ne_bytes(entry.try_into().unwrap()));
+    entries.filter(|entry| entry & IS_SWAPPED != 0).count()
+}
+
+/// Has the kernel swap out what it can of the region.
+fn swap_out(region: &Region) -> usize {
+    // SAFETY: the range is the region's; this changes no contents.
+    let done = unsafe { libc::madvise(region.as_mut_ptr().cast(), region.len(), libc::MADV_PAGEOUT) };
+    assert_eq!(done, 0, "{}", io::Error::last_os_error());
+    swapped(region)
+}
+
+/// Writes to one page in `every`, and reads some of the others, so that there are pages of all kinds. Returns how many
+/// pages were written to.
+fn write(region: &mut Region, expected: &mut [u8], every: usize, value: u8) -> u64 {
+    let mut written = 0;
+    for page in (0..LEN / PAGE).step_by(every) {
+        let at = page * PAGE + page % PAGE;
+        // SAFETY: inside the region, which nobody else uses.
+        unsafe {
+            region.as_mut_ptr().add(at).write_volatile(value);
+            region.as_ptr().add((at + 2 * PAGE) % LEN).read_volatile();
+        }
+        expected[at] = value;
+        written += 1;
+    }
+    written
+}
+
+fn fold_what_is_swapped_out(backing: Backing, size: BlockSize, grain: CopyGrain) {
+    let Some(pool) = pool(backing, 6 * LEN, size) else { return };
+    if let Some(why) = pool.no_page_grain() {
+        println!("skipped: {why}");
+        return;
+    }
+    let mut region = pool.region_with(LEN, RegionOptions::new().copy_grain(grain)).unwrap();
+    region.as_mut_slice().fill(1);
+    let mut expected = vec![1; LEN];
+    let mut kept = vec![(region.snapshot().unwrap(), expected.clone())];
+    for round in 0..6 {
+        let folded = region.stats().faults.pages_folded;
+        let written = write(&mut region, &mut expected, [3, 64, 17][round % 3], 10 + round as u8);
+        let out = swap_out(&region);
+        if round >= 3 {
+            // The region alone holds most blocks now, and the pages go back into those.
+            kept.clear();
+        }
+        let snapshot = region.snapshot().unwrap();
+        let faults = region.stats().faults;
+        println!(
+            "{backing}, {size}, {grain:?}: {written} pages written, {out} swapped out, {} folded",
+            faults.pages_folded - folded
+        );
+        if grain == CopyGrain::Page {
+            assert!(out > 0, "nothing was swapped out");
+            assert_eq!(faults.pages_folded - folded, written, "what was written, and nothing else");
+        }
+        assert!(snapshot[..] == expected[..], "the snapshot of round {round} is not what was written");
+        kept.push((snapshot, expected.clone()));
+        kept.iter().for_each(|(snapshot, expected)| assert!(snapshot[..] == expected[..], "a snapshot has changed"));
+        if kept.len() > 2 {
+            kept.remove(0);
+        }
+    }
+    swap_out(&region);
+    assert!(region.as_mut_slice() == expected);
+}
+
+fn all() {
+    for (backing, size) in [
+        (Backing::ShmemBase, BlockSize::MIB_2),
+        (Backing::ShmemBase, BlockSize::KIB_64),
+        (Backing::ShmemHuge, BlockSize::MIB_2),
+    ] {
+        [CopyGrain::Page, CopyGrain::Auto].iter().for_each(|&grain| fold_what_is_swapped_out(backing, size, grain));
+    }
+}
+
+#[test]
+fn pages_that_are_swapped_out_are_folded_and_nothing_else_is() {
+    // Outside of the process of the test, so that it goes whatever becomes of that.
+    let is_child = std::env::var_os("HUGEFORK_TEST_ALONE").is_some();
+    let swap = if is_child { None } else { Some(Swap::on()) };
+    if let Some(Err(error)) = &swap {
+        println!("skipped: no swap file here: {error}");
+        return;
+    }
+    alone(|| {
+        all();
+        // And where nobody may be held: by mprotect.
+        refuse(every(libc::SYS_userfaultfd, libc::EPERM));
+        refuse(with(libc::SYS_ioctl, 1, 0xaa00, libc::EPERM));
+        all();
+    })
+    .well();
+}
