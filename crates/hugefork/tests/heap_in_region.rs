@@ -11,7 +11,7 @@ use std::alloc::System;
 
 use common::alone::alone;
 use common::{BACKINGS, pool};
-use hugefork::{Backing, BlockSize, Pool, PressureWatch, Region, RegionOptions, Reserve, ZeroedStock};
+use hugefork::{Backing, BlockSize, CopyGrain, Pool, PressureWatch, Region, RegionOptions, Reserve, ZeroedStock};
 
 const BLOCK: usize = 2 << 20;
 
@@ -120,8 +120,8 @@ unsafe impl GlobalAlloc for Heap {
 }
 
 /// The heap's region must not be dropped, but the program does take snapshots of it.
-fn heap_in(pool: &Pool, len: usize) -> &'static Region {
-    let region = pool.region(len).unwrap();
+fn heap_in(pool: &Pool, len: usize, grain: CopyGrain) -> &'static Region {
+    let region = pool.region_with(len, RegionOptions::new().copy_grain(grain)).unwrap();
     // Two handles of one region that are never dropped: one for the heap, one for the test.
     // SAFETY: a bitwise copy of a value that is never dropped; its methods take shared references.
     let heap = unsafe { ptr::read(&raw const region) };
@@ -142,35 +142,43 @@ fn churn(kept: &mut Vec<Vec<u8>>, round: usize) {
     assert!(kept.iter().all(|piece| piece.iter().all(|byte| *byte == piece[0])));
 }
 
+fn cut_the_heap(grain: CopyGrain) {
+    for backing in BACKINGS {
+        let Some(pool) = pool(backing, 256 * BLOCK, BlockSize::MIB_2) else { continue };
+        let heap = heap_in(&pool, 64 * BLOCK, grain);
+        let mut kept = Vec::new();
+        for round in 0..40 {
+            churn(&mut kept, round);
+            let marked = Box::new(round);
+            let offset = (&raw const *marked).addr() - heap.as_ptr().addr();
+            // The boxes lie in the heap as well.
+            let (snapshot, fork) = (Box::new(heap.snapshot().unwrap()), Box::new(heap.fork().unwrap()));
+            let again = snapshot.fork_with(RegionOptions::new().reserve(Reserve::Full)).unwrap();
+            churn(&mut kept, round);
+            let mut seen = [0; 8];
+            snapshot.read_at(offset, &mut seen).unwrap();
+            assert_eq!(usize::from_ne_bytes(seen), round);
+            let mapped = &snapshot[offset..offset + 8];
+            assert_eq!(mapped, seen);
+            drop((fork, again));
+            churn(&mut kept, round);
+        }
+        let faults = heap.stats().faults;
+        assert!(SERVED.load(Ordering::Relaxed) > 300 && faults.copied + faults.pages_folded > 0);
+        // A process has one heap.
+        break;
+    }
+}
+
 #[test]
 fn snapshots_and_forks_of_the_heap_that_the_program_runs_on() {
-    alone(|| {
-        for backing in BACKINGS {
-            let Some(pool) = pool(backing, 256 * BLOCK, BlockSize::MIB_2) else { continue };
-            let heap = heap_in(&pool, 64 * BLOCK);
-            let mut kept = Vec::new();
-            for round in 0..40 {
-                churn(&mut kept, round);
-                let marked = Box::new(round);
-                let offset = (&raw const *marked).addr() - heap.as_ptr().addr();
-                // The boxes lie in the heap as well.
-                let (snapshot, fork) = (Box::new(heap.snapshot().unwrap()), Box::new(heap.fork().unwrap()));
-                let again = snapshot.fork_with(RegionOptions::new().reserve(Reserve::Full)).unwrap();
-                churn(&mut kept, round);
-                let mut seen = [0; 8];
-                snapshot.read_at(offset, &mut seen).unwrap();
-                assert_eq!(usize::from_ne_bytes(seen), round);
-                let mapped = &snapshot[offset..offset + 8];
-                assert_eq!(mapped, seen);
-                drop((fork, again));
-                churn(&mut kept, round);
-            }
-            assert!(SERVED.load(Ordering::Relaxed) > 300 && heap.stats().faults.copied > 0);
-            // A process has one heap.
-            break;
-        }
-    })
-    .well();
+    alone(|| cut_the_heap(CopyGrain::Auto)).well();
+}
+
+/// Whoever reads the heap waits while pages of it are folded; the engine must not be among them.
+#[test]
+fn snapshots_and_forks_of_a_heap_whose_pages_the_kernel_copies() {
+    alone(|| cut_the_heap(CopyGrain::Page)).well();
 }
 
 /// Everything else that the engine does, on pools and regions that are made while the heap lies in a region.
@@ -205,36 +213,42 @@ fn do_all(pool: &Pool, size: BlockSize, round: usize) {
     other.populate().unwrap();
 }
 
-#[test]
-fn threads_do_all_that_the_engine_can_while_the_heap_is_being_snapshotted() {
-    alone(|| {
-        let base =
-            |blocks: usize, size| Pool::builder().capacity(blocks * BLOCK).block_size(size).backing(Backing::ShmemBase);
-        let heap = heap_in(&base(512, BlockSize::KIB_64).build().unwrap(), 128 * BLOCK);
-        std::thread::scope(|scope| {
-            for size in [BlockSize::MIB_2, BlockSize::KIB_64, BlockSize::KIB_4] {
-                scope.spawn(move || {
-                    let stock = ZeroedStock::keep(4 * BLOCK, 8 * BLOCK);
-                    let watch = PressureWatch::new();
-                    let pool = base(64, size).zeroed_stock(stock).reclaim_under_pressure(watch).build().unwrap();
-                    let mut kept = Vec::new();
-                    for round in 0..8 {
-                        do_all(&pool, size, round);
-                        churn(&mut kept, round);
-                    }
-                });
-            }
+fn do_all_while_the_heap_is_cut(grain: CopyGrain) {
+    let base =
+        |blocks: usize, size| Pool::builder().capacity(blocks * BLOCK).block_size(size).backing(Backing::ShmemBase);
+    let heap = heap_in(&base(512, BlockSize::KIB_64).build().unwrap(), 128 * BLOCK, grain);
+    std::thread::scope(|scope| {
+        for size in [BlockSize::MIB_2, BlockSize::KIB_64, BlockSize::KIB_4] {
             scope.spawn(move || {
+                let stock = ZeroedStock::keep(4 * BLOCK, 8 * BLOCK);
+                let watch = PressureWatch::new();
+                let pool = base(64, size).zeroed_stock(stock).reclaim_under_pressure(watch).build().unwrap();
                 let mut kept = Vec::new();
-                for round in 0..40 {
-                    let snapshot = heap.snapshot().unwrap();
+                for round in 0..8 {
+                    do_all(&pool, size, round);
                     churn(&mut kept, round);
-                    drop(snapshot);
                 }
             });
+        }
+        scope.spawn(move || {
+            let mut kept = Vec::new();
+            for round in 0..40 {
+                let snapshot = heap.snapshot().unwrap();
+                churn(&mut kept, round);
+                drop(snapshot);
+            }
         });
-        hugefork::reinstall_fault_handler().unwrap();
-        assert!(SERVED.load(Ordering::Relaxed) > 300);
-    })
-    .well();
+    });
+    hugefork::reinstall_fault_handler().unwrap();
+    assert!(SERVED.load(Ordering::Relaxed) > 300);
+}
+
+#[test]
+fn threads_do_all_that_the_engine_can_while_the_heap_is_being_snapshotted() {
+    alone(|| do_all_while_the_heap_is_cut(CopyGrain::Auto)).well();
+}
+
+#[test]
+fn threads_do_all_that_the_engine_can_while_the_heap_is_snapshotted_by_page() {
+    alone(|| do_all_while_the_heap_is_cut(CopyGrain::Page)).well();
 }
