@@ -87,11 +87,12 @@ pub enum CopyGrain {
     /// What is cheaper, as far as the writes so far tell.
     #[default]
     Auto,
-    /// Pages, from the fork or snapshot on: no write to what is shared raises a signal. If the process may handle the
-    /// faults of system calls (`CAP_SYS_PTRACE`, `vm.unprivileged_userfaultfd=1`, or access to `/dev/userfaultfd`), those
-    /// that write to what was written before never fail with `EFAULT`: whoever uses the range waits while pages are
-    /// folded or a snapshot is taken, for a quarter of a millisecond or so, and readers wait too. Without that right they
-    /// may fail at such a moment.
+    /// Pages, from the fork or snapshot on: no write to what is shared raises a signal.
+    ///
+    /// System calls that write to what was written before never fail with `EFAULT` then, if the process may handle
+    /// their faults (`CAP_SYS_PTRACE`, `vm.unprivileged_userfaultfd=1`, or access to `/dev/userfaultfd`). Whoever uses
+    /// the range, readers too, waits while pages are folded or a snapshot is taken, for a quarter of a millisecond or
+    /// so. Without that right they may fail at such a moment.
     Page,
     /// Blocks.
     Block,
