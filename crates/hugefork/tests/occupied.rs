@@ -9,7 +9,7 @@
 //! page reads as before or as zeros. Everything else must be exact, in the region and in every snapshot and fork of it,
 //! or be an error that says that it was taken away. In the end every block is back.
 //!
-//! It takes 3 s for each block size, and longer with `HUGEFORK_SOAK_SECONDS=60`.
+//! It takes 3 s for each block size and copy grain, and longer with `HUGEFORK_SOAK_SECONDS=60`.
 
 mod common;
 #[path = "occupied/owner.rs"]
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use common::signals::handle;
 use common::wait::PATIENCE;
-use hugefork::{Backing, BlockSize, Pool, Region, RegionOptions, Reserve};
+use hugefork::{Backing, BlockSize, CopyGrain, Pool, Region, RegionOptions, Reserve};
 use owner::Owner;
 
 const PAGE: usize = 4096;
@@ -34,6 +34,8 @@ struct World {
     pool: Pool,
     /// It is as large as the pool, and has no reservation.
     filler: Region,
+    /// Of all regions and forks.
+    grain: CopyGrain,
     started: Instant,
     over: AtomicBool,
     /// Only one fork has a reservation at a time: if two shared a block, neither would use its reservation for an
@@ -68,10 +70,11 @@ struct Counts {
 }
 
 impl World {
-    fn new(pool: Pool) -> World {
+    fn new(pool: Pool, grain: CopyGrain) -> World {
         World {
-            filler: pool.region(pool.capacity()).unwrap(),
+            filler: pool.region_with(pool.capacity(), RegionOptions::new().copy_grain(grain)).unwrap(),
             pool,
+            grain,
             started: Instant::now(),
             over: AtomicBool::new(false),
             reserved_fork: Mutex::new(()),
@@ -128,7 +131,7 @@ fn watch(world: &World) {
 
 /// Runs with a region of `blocks` blocks in a pool of three times as many, all of them in use. `stripe` pages in a row
 /// belong to one owner.
-fn occupy(backing: Backing, block_size: BlockSize, blocks: usize, stripe: usize) {
+fn occupy(backing: Backing, block_size: BlockSize, grain: CopyGrain, blocks: usize, stripe: usize) {
     // One pool at a time, so that its threads meet.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -137,8 +140,9 @@ fn occupy(backing: Backing, block_size: BlockSize, blocks: usize, stripe: usize)
     let seconds = std::env::var("HUGEFORK_SOAK_SECONDS").map_or(3, |seconds| seconds.parse().unwrap());
     let len = blocks * block_size.bytes();
     let pool = Pool::builder().name("occupied").capacity(3 * len).block_size(block_size).backing(backing);
-    let world = World::new(pool.build().unwrap());
-    let region = world.pool.region_with(len, RegionOptions::new().reserve(Reserve::Full)).unwrap();
+    let world = World::new(pool.build().unwrap(), grain);
+    let options = RegionOptions::new().reserve(Reserve::Full).copy_grain(grain);
+    let region = world.pool.region_with(len, options).unwrap();
     // The first half is in stripes, the other block by block.
     let (half, own) = (len / PAGE / 2, len / PAGE / 2 / OWNERS);
     let mut found_full = [0, 0];
@@ -164,21 +168,35 @@ fn occupy(backing: Backing, block_size: BlockSize, blocks: usize, stripe: usize)
     let World { pool, filler, counts, .. } = world;
     drop((region, filler));
     let stats = pool.stats();
-    println!("{}, {block_size}, {seconds} s: full at {found_full:?}, {counts:?}, {:?}", pool.backing(), stats.faults);
+    println!(
+        "{}, {block_size}, {grain:?}, {seconds} s: full at {found_full:?}, {counts:?}, {:?}",
+        pool.backing(),
+        stats.faults
+    );
     assert_eq!((stats.blocks_free, stats.blocks_reserved, stats.blocks_leaked), (stats.blocks, 0, 0));
 }
 
 #[test]
 fn nothing_is_lost_in_an_occupied_pool_of_huge_blocks() {
-    occupy(Backing::Auto, BlockSize::MIB_2, 12, 128);
+    occupy(Backing::Auto, BlockSize::MIB_2, CopyGrain::Auto, 12, 128);
+}
+
+#[test]
+fn nothing_is_lost_in_an_occupied_pool_of_huge_blocks_by_page() {
+    occupy(Backing::Auto, BlockSize::MIB_2, CopyGrain::Page, 12, 128);
 }
 
 #[test]
 fn nothing_is_lost_in_an_occupied_pool_of_64_kib_blocks() {
-    occupy(Backing::ShmemBase, BlockSize::KIB_64, 96, 4);
+    occupy(Backing::ShmemBase, BlockSize::KIB_64, CopyGrain::Auto, 96, 4);
+}
+
+#[test]
+fn nothing_is_lost_in_an_occupied_pool_of_64_kib_blocks_by_page() {
+    occupy(Backing::ShmemBase, BlockSize::KIB_64, CopyGrain::Page, 96, 4);
 }
 
 #[test]
 fn nothing_is_lost_in_an_occupied_pool_of_4_kib_blocks() {
-    occupy(Backing::ShmemBase, BlockSize::KIB_4, 1536, 1);
+    occupy(Backing::ShmemBase, BlockSize::KIB_4, CopyGrain::Auto, 1536, 1);
 }
