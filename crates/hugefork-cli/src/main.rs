@@ -25,9 +25,11 @@ mod settings;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use args::Command;
 use args::bench::BenchCommand;
+use args::{Asked, Command};
 use commands::{bench, bench_compare, doctor, manual, report};
+use failure::Failure;
+use output::stdout::written;
 use settings::guardian;
 use signal_hook::consts::SIGXFSZ;
 
@@ -36,16 +38,23 @@ fn main() -> ExitCode {
     // an ignored signal, a handler is not inherited by other programs.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let done = match args::parse() {
-        Ok(Command::Bench(args)) => match &args.instead {
-            Some(BenchCommand::Compare(args)) => bench_compare::run(args),
-            None => bench::run(&args),
-        },
-        Ok(Command::Report(args)) => report::run(&args),
-        Ok(Command::Doctor(args)) => doctor::run(&args),
-        Ok(Command::Completions(args)) => manual::completions(&args),
-        Ok(Command::Man(args)) => manual::man(&args),
-        Ok(Command::TuneGuardian(args)) => guardian::run(&args),
+        Ok(Asked::Work(command)) => run(command),
+        Ok(Asked::Text(text)) => written(text.print()).map(|()| ExitCode::SUCCESS).map_err(Failure::from),
         Err(failure) => Err(failure),
     };
     done.unwrap_or_else(|failure| failure.report())
+}
+
+fn run(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Bench(args) => match &args.instead {
+            Some(BenchCommand::Compare(args)) => bench_compare::run(args),
+            None => bench::run(&args),
+        },
+        Command::Report(args) => report::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
+        Command::TuneGuardian(args) => guardian::run(&args),
+    }
 }

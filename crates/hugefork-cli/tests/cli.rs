@@ -273,6 +273,21 @@ fn a_limit_on_files_is_an_error_and_leaves_no_half_a_file() {
 }
 
 #[test]
+fn text_that_cannot_be_printed_is_an_error() {
+    for line in ["--help", "--version", "bench --help", "completions bash"] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let command = std::process::Command::new(assert_cmd::cargo::cargo_bin("hugefork"))
+            .args(line.split_whitespace())
+            .stdout(full)
+            .output()
+            .unwrap();
+        let text = String::from_utf8(command.stderr).unwrap();
+        assert!(text.starts_with("error: writing to standard output: "), "{line}: {text}");
+        assert_eq!(command.status.code(), Some(1), "{line}");
+    }
+}
+
+#[test]
 fn a_report_on_no_figures_is_an_error_unless_another_file_has_some() {
     let [empty, other, page] = ["uncounted", "uncounted-too", "uncounted-page"].map(Scratch::new);
     let counted = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/before.json");

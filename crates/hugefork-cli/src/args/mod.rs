@@ -50,14 +50,25 @@ pub(crate) fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Reads the command line. `--help` and `--version` print and end the process.
-pub(crate) fn parse() -> Result<Command, Failure> {
-    Cli::try_parse().map(|cli| cli.command).map_err(|error| match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            error.exit()
-        }
-        _ => Failure::Usage(one_line(&error)),
-    })
+/// What the command line asks for.
+pub(crate) enum Asked {
+    Work(Command),
+    /// `--help` or `--version`, to be printed.
+    Text(clap::Error),
+}
+
+/// Reads the command line.
+pub(crate) fn parse() -> Result<Asked, Failure> {
+    let error = match Cli::try_parse() {
+        Ok(cli) => return Ok(Asked::Work(cli.command)),
+        Err(error) => error,
+    };
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(Asked::Text(error)),
+        // The help goes to standard error then.
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
+        _ => Err(Failure::Usage(one_line(&error))),
+    }
 }
 
 /// clap's message without its usage block: what is wrong, the nearest name where there is one, and where to read on.

@@ -11,8 +11,12 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 
 /// As [`print()`].
 pub(super) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+    written(io::stdout().lock().write_all(bytes))
+}
+
+/// What has become of a write to standard output.
+pub(crate) fn written(result: io::Result<()>) -> anyhow::Result<()> {
+    match result.and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("writing to standard output"),
         _ => Ok(()),
     }
