@@ -9,8 +9,8 @@
 //! in the pool is a number, and a face has two of them: what is shown first, and what would continue the last.
 //!
 //! The kernel may keep two neighbouring overlays apart that are counted as one here: if both had private pages before
-//! they became neighbours. There is at most one such place for each run that became an overlay at once (128 MiB), and
-//! the budget has a margin.
+//! they became neighbours. There is at most one such place for each run that became an overlay at once (1 GiB), and the
+//! budget has a margin.
 
 use std::ops::Range;
 

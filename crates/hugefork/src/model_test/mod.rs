@@ -253,6 +253,18 @@ fn every_call_may_fail() {
                         Op::Reclaim { blocks: 8 },
                         Op::Write { region: 1, offset: 0, value: 3 },
                         Op::DropRegion { region: 1 },
+                        // By page where the engine chooses.
+                        Op::Create { blocks: 3, with: 5 },
+                        Op::Write { region: 1, offset: 3, value: 4 },
+                        Op::Fork { region: 1, with: 5 },
+                        Op::Write { region: 1, offset: 3, value: 5 },
+                        Op::DropRegion { region: 2 },
+                        Op::Fork { region: 1, with: 5 },
+                        Op::Write { region: 1, offset: 3, value: 6 },
+                        Op::DropRegion { region: 2 },
+                        Op::Fork { region: 1, with: 5 },
+                        Op::DropRegion { region: 2 },
+                        Op::DropRegion { region: 1 },
                         // By page.
                         Op::Create { blocks: 3, with: 11 },
                         Op::Write { region: 1, offset: 0, value: 4 },
@@ -263,6 +275,13 @@ fn every_call_may_fail() {
                         Op::Write { region: 1, offset: 3, value: 6 },
                         Op::Write { region: 1, offset: 12, value: 6 },
                         Op::DropSnapshot { snapshot: 1 },
+                        Op::DropSnapshot { snapshot: 0 },
+                        Op::Write { region: 1, offset: 3, value: 7 },
+                        Op::Snapshot { region: 1, with: 1 },
+                        Op::Write { region: 1, offset: 12, value: 7 },
+                        Op::DropSnapshot { snapshot: 0 },
+                        Op::Write { region: 1, offset: 3, value: 8 },
+                        Op::Snapshot { region: 1, with: 1 },
                         Op::PrepareWrite { region: 1, start: 0, len: shape.block * 3 },
                         Op::DropRegion { region: 1 },
                         Op::DropSnapshot { snapshot: 1 },
@@ -282,6 +301,8 @@ fn every_call_may_fail() {
                     Call::Punch => shape.block == SPLITTING.block,
                     // There is nothing below a page.
                     Call::Overlay | Call::Scan | Call::SetAside | Call::Hold => shape.block != SMALL.block,
+                    // A write to the first page of a block may begin a stream, and in 16 KiB it is always the first.
+                    Call::DropPrivate => shape.block == SPLITTING.block,
                     _ => true,
                 };
                 assert!(

@@ -176,7 +176,12 @@ impl<S: Sys> PoolCore<S> {
     /// any. Others may write to `block` meanwhile only if it is pinned; which of their writes are in the copy is then
     /// open.
     pub(crate) fn copy_of(&self, block: BlockId, reserved: Reserved) -> Result<BlockId, Shortage> {
-        let taken = self.frames.take(block, 0, 0, Wanted::Any, reserved).ok_or(Shortage::Blocks)?;
+        self.copy_near(block, block, reserved)
+    }
+
+    /// As [`PoolCore::copy_of`], in the block `wish` if that is free.
+    pub(crate) fn copy_near(&self, wish: BlockId, block: BlockId, reserved: Reserved) -> Result<BlockId, Shortage> {
+        let taken = self.frames.take(wish, 0, 0, Wanted::Any, reserved).ok_or(Shortage::Blocks)?;
         self.note_taken(taken);
         let (new, len) = (taken.first, self.block_size.bytes());
         if self.frames.content(new) == Content::Fresh

@@ -96,6 +96,10 @@ pub(crate) trait OverlayHolder {
     /// Whether it has any.
     fn has_overlays(&self) -> bool;
 
+    /// Looks at some of them, and whether they are alike: then nobody has to look at all when there were `mean` faults
+    /// for each. If they have many private pages, it leaves them to writers to copy.
+    fn are_alike(&self, mean: usize) -> bool;
+
     /// Folds or promotes some of them, from the entry `from` on. Returns where to go on, if that is not all. It takes
     /// no block and allocates nothing.
     fn tend(&self, from: usize) -> Option<usize>;

@@ -3,8 +3,9 @@
 //!
 //! The kernel tells nobody which pages it has copied. But while the count of the process's minor faults stands still,
 //! there are none. So the thread looks at pages only after the count has grown by several for each overlay, or after
-//! somebody has let go of blocks. It sleeps without a timer while there are no overlays, and looks four times a second
-//! while nothing happens to them.
+//! somebody has let go of blocks. Even then it looks at some overlays first: if these have as many pages as there were
+//! faults for each, so have the others. It sleeps without a timer while there are no overlays, and looks four times a
+//! second while nothing happens to them.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,8 +28,9 @@ const LATE: Duration = Duration::from_millis(250);
 /// After so many looks without a change it becomes late.
 const QUIET: u32 = 16;
 
-/// So many faults for each overlay are worth a look at its pages: it takes about 2 us, and a fault as much.
-const FAULTS: u64 = 4;
+/// So many faults for each overlay are worth a look at some of them; at all it takes about 2 us for each, and a fault
+/// as much.
+const FAULTS: u64 = 2;
 
 /// Fewer faults are worth none.
 const FEW: u64 = 64;
@@ -98,26 +100,45 @@ impl<S: Sys> PoolCore<S> {
     fn tend(&self) {
         let tending = &self.tending;
         let (mut seen, mut last, mut quiet) = (self.sys.minor_faults(), 0, 0);
+        let mut looked = seen;
         while !tending.nap.is_over() {
             if tending.overlays() == 0 {
                 tending.nap.sleep_unless(|| tending.overlays() > 0);
                 (seen, quiet) = (self.sys.minor_faults(), 0);
+                looked = seen;
             } else if quiet > QUIET {
                 tending.nap.rest(LATE);
             } else {
                 tending.nap.pause(SOON);
             }
+            self.sys.tidy();
             let faults = self.sys.minor_faults();
             let enough = FEW.max(FAULTS * tending.overlays() as u64);
-            let is_due = tending.nudged.swap(false, Ordering::SeqCst) || faults.wrapping_sub(seen) >= enough;
+            let is_nudged = tending.nudged.swap(false, Ordering::SeqCst);
+            let is_due = is_nudged || faults.wrapping_sub(seen) >= enough;
             quiet = if faults == last { quiet + 1 } else { 0 };
             if is_due {
-                self.tend_all();
+                let mean = faults.wrapping_sub(looked) as usize / tending.overlays().max(1);
+                let is_new = is_nudged || !self.are_alike(mean);
+                if is_new {
+                    self.tend_all();
+                }
                 // Faults of this thread are not the program's.
                 seen = self.sys.minor_faults();
+                looked = if is_new { seen } else { looked };
             }
             last = self.sys.minor_faults();
         }
+    }
+
+    /// Whether the overlays of each region are alike, and not dense.
+    fn are_alike(&self, mean: usize) -> bool {
+        let (mut region, mut are_alike) = (self.next_overlaid(None), true);
+        while let Some(id) = region {
+            are_alike &= self.visit_overlaid(id, |region| region.are_alike(mean)).unwrap_or(true);
+            region = self.next_overlaid(Some(id));
+        }
+        are_alike
     }
 
     /// Looks once at each overlay of the pool.
@@ -135,10 +156,15 @@ impl<S: Sys> PoolCore<S> {
     /// Looks at some overlays of a region, if it still lives. One visit for each part: whoever comes or goes waits for
     /// it.
     fn tend_part(&self, id: RegionId, from: usize) -> Option<usize> {
+        self.visit_overlaid(id, |region| region.tend(from))?
+    }
+
+    /// Visits a region, if it still lives.
+    fn visit_overlaid<T>(&self, id: RegionId, visit: impl FnOnce(&dyn OverlayHolder) -> T) -> Option<T> {
         let _signals = SignalsBlocked::new();
-        let visit = self.holders.visit();
-        let region = visit.family.members().find(|holder| holder.id() == Some(id))?;
-        region.overlaid()?.tend(from)
+        let held = self.holders.visit();
+        let region = held.family.members().find(|holder| holder.id() == Some(id))?;
+        region.overlaid().map(visit)
     }
 
     /// The region with overlays that comes next after this one.

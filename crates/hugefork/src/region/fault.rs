@@ -158,7 +158,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// As [`RegionCore::make`], without making room.
     #[inline(never)] // What it needs is off the stack when room is made.
-    fn try_to_make(
+    pub(super) fn try_to_make(
         &self,
         what: Become,
         index: EntryIndex,

@@ -22,14 +22,15 @@ use crate::sys::{Access, PageRun, Part, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Held};
 use crate::table::{Entry, Locked, State, WindowsGuard};
 use crate::terms::error::RegionError;
+use crate::terms::options::CopyGrain;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// So many runs of pages are asked for at once. They lie on the handler's stack.
-const RUNS: usize = 6;
+const RUNS: usize = 4;
 
 /// At most so many bytes of blocks are folded at once, and so many pages, so that a writer there waits for a quarter of
 /// a millisecond at most; or else one block.
-const FOLDED_AT_ONCE: usize = 32 << 20;
+const FOLDED_AT_ONCE: usize = 128 << 20;
 pub(super) const PAGES_AT_ONCE: usize = 256;
 
 /// Private pages over a block.
@@ -37,6 +38,15 @@ pub(super) const PAGES_AT_ONCE: usize = 256;
 pub(super) struct Patched {
     pub(super) index: EntryIndex,
     pub(super) pages: usize,
+}
+
+/// What overlays become whose private pages were folded into their own blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Folded {
+    /// The region shows the blocks themselves.
+    Blocks,
+    /// They stay, without private pages and sealed, because a snapshot is about to share the blocks again.
+    Overlays,
 }
 
 /// What was done of a fold.
@@ -56,11 +66,27 @@ impl<S: Sys> RegionCore<S> {
         place: Place,
         to: *mut u8,
     ) -> Result<(), SystemError> {
+        // SAFETY: by contract.
+        unsafe { self.copy_private_by(&mut [PageRun::default(); RUNS], entries, place, to) }
+    }
+
+    /// As [`RegionCore::copy_private`], asking for as many runs at once as there is room for.
+    ///
+    /// # Safety
+    /// As [`RegionCore::copy_private`].
+    #[inline(always)] // A frame of its own would be one more on the handler's stack.
+    pub(super) unsafe fn copy_private_by(
+        &self,
+        runs: &mut [PageRun],
+        entries: &Range<usize>,
+        place: Place,
+        to: *mut u8,
+    ) -> Result<(), SystemError> {
         let part = self.addresses.part_at(place, &self.bytes_of(entries));
         let (mut at, mut pages) = (0, 0);
         while at < part.len() {
             // SAFETY: by contract.
-            let copied = unsafe { self.copy_some_private(part.part(at, part.len() - at), to.add(at)) }?;
+            let copied = unsafe { self.copy_some_private(runs, part.part(at, part.len() - at), to.add(at)) }?;
             at += copied.looked_at;
             pages += copied.pages;
         }
@@ -74,9 +100,13 @@ impl<S: Sys> RegionCore<S> {
     ///
     /// # Safety
     /// As [`RegionCore::copy_private`].
-    unsafe fn copy_some_private(&self, part: Part<'_>, to: *mut u8) -> Result<Copied, SystemError> {
-        let mut runs = [PageRun::default(); RUNS];
-        match self.pool().sys.private_pages(part, &mut runs) {
+    unsafe fn copy_some_private(
+        &self,
+        runs: &mut [PageRun],
+        part: Part<'_>,
+        to: *mut u8,
+    ) -> Result<Copied, SystemError> {
+        match self.pool().sys.private_pages(part, runs) {
             Ok(scanned) => {
                 let (mut nth, mut pages) = (0, 0);
                 while nth < scanned.runs {
@@ -205,7 +235,7 @@ impl<S: Sys> RegionCore<S> {
         let mut next = entries.start;
         while next < entries.end {
             let signals = SignalsBlocked::new();
-            let folded = self.fold_run(next..entries.end);
+            let folded = self.fold_run(next..entries.end, Folded::Overlays);
             drop(signals);
             let run = folded.map_err(|reason| self.error(reason))?;
             if run.is_empty() && self.table.get(EntryIndex(next)).is_overlay() {
@@ -218,7 +248,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Folds the first overlays of `entries` that this region alone holds and whose blocks are neighbours. The caller
     /// has blocked the program's signals. Returns which they are.
-    pub(super) fn fold_run(&self, entries: Range<usize>) -> Result<Range<usize>, Unresolved> {
+    pub(super) fn fold_run(&self, entries: Range<usize>, what: Folded) -> Result<Range<usize>, Unresolved> {
         let (first, last) = (EntryIndex(entries.start), EntryIndex(entries.end - 1));
         let windows = self.table.lock_windows(self.table.window(first)..self.table.window(last) + 1);
         let publishing = self.lock.shared();
@@ -232,9 +262,37 @@ impl<S: Sys> RegionCore<S> {
             run.end += 1;
         }
         if let Some(block) = block.filter(|_| !run.is_empty()) {
-            self.fold_in_place(&windows, publishing, run.clone(), block)?;
+            let are_own = run.clone().all(|index| self.table.get(EntryIndex(index)).is_owner());
+            // System calls that write would fail from now on.
+            let may_seal = self.books.grain != CopyGrain::Page;
+            match what {
+                // What is the parent's becomes this region's own: the accounts are to tell.
+                Folded::Overlays if are_own && may_seal => self.fold_below(&windows, publishing, &run, block)?,
+                Folded::Overlays | Folded::Blocks => self.fold_in_place(&windows, publishing, run.clone(), block)?,
+            }
         }
         Ok(run)
+    }
+
+    /// Folds overlays into their own blocks, which this region alone holds and which are neighbours, and keeps the
+    /// overlays, sealed.
+    fn fold_below(
+        &self,
+        windows: &WindowsGuard<'_>,
+        publishing: SharedGuard<'_>,
+        entries: &Range<usize>,
+        first: BlockId,
+    ) -> Result<(), Unresolved> {
+        self.seal(Locked::windows(windows, &publishing), entries.clone())?;
+        drop(publishing);
+        let mut runs = [PageRun::default(); PAGES_AT_ONCE];
+        // SAFETY: as in `fold_in_place`.
+        let copied = unsafe { self.copy_private_by(&mut runs, entries, Place::Own, self.pool().direct(first)) };
+        copied.map_err(Unresolved::Unmappable)?;
+        // Pages that stay are what the block has now, too.
+        let _ = self.pool().sys.drop_private(self.addresses.part(&self.bytes_of(entries)));
+        count(&self.counters.blocks_folded, entries.len() as u64);
+        Ok(())
     }
 
     /// Folds overlays into their own blocks, which this region alone holds and which are neighbours.

@@ -31,7 +31,10 @@ use crate::table::transition::{OnShare, on_share};
 use crate::table::{Entry, Locked, Reserved, WindowsGuard};
 use crate::terms::error::RegionError;
 use crate::terms::options::CopyGrain;
-use crate::units::EntryIndex;
+use crate::units::{EntryIndex, HUGE_PAGE};
+
+/// So many bytes of overlays are sealed at once: the kernel looks at each page, which takes 2 ms for 1 GiB.
+const SEALED_AT_ONCE: usize = 64 << 20;
 
 /// So often a snapshot is tried that finds the pool full while others write by page.
 const TRIES: usize = 16;
@@ -104,7 +107,10 @@ impl<S: Sys> RegionCore<S> {
             return Ok(());
         }
         if self.books.grain != CopyGrain::Page {
-            self.seal_all().map_err(|reason| self.error(reason))?;
+            let signals = SignalsBlocked::new();
+            let sealed = self.seal_all();
+            drop(signals);
+            sealed.map_err(|reason| self.error(reason))?;
         }
         let patched = self.patched(0..self.table.len()).map_err(RegionError::System)?;
         for patched in &patched {
@@ -113,14 +119,15 @@ impl<S: Sys> RegionCore<S> {
         self.fold_each(&patched)
     }
 
-    fn seal_all(&self) -> Result<(), Unresolved> {
+    /// Seals all overlays, some at a time. The caller has blocked the program's signals.
+    pub(super) fn seal_all(&self) -> Result<(), Unresolved> {
         let mut rest = 0..self.table.len();
         while let Some(run) = self.next_overlays(rest.clone()) {
             let (first, last) = (EntryIndex(run.start), EntryIndex(run.end - 1));
             let windows = self.table.window(first)..self.table.window(last) + 1;
-            let windows = windows.start..windows.end.min(windows.start + self.most_held());
+            let at_once = SEALED_AT_ONCE / self.pool().block_size.bytes().max(HUGE_PAGE);
+            let windows = windows.start..windows.end.min(windows.start + at_once.max(1));
             rest.start = run.end.min(self.table.entries_of(windows.clone()).end);
-            let _signals = SignalsBlocked::new();
             let windows = self.table.lock_windows(windows);
             let publishing = self.lock.shared();
             let mut within = run.start..rest.start;

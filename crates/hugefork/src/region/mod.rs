@@ -28,7 +28,7 @@
 
 mod books;
 pub(crate) mod core;
-mod density;
+pub(crate) mod density;
 mod discard;
 pub(crate) mod fault;
 mod fold;

@@ -1,7 +1,7 @@
 //! Page grain: blocks that are shown through a private mapping, so that the kernel copies the pages that are written.
 //!
 //! ```text
-//!   first write ─▶ overlay: private mapping of 128 MiB ─▶ Overlaid: the kernel copies each page that is written
+//!   first write ─▶ overlay: private mapping of a GiB ───▶ Overlaid: the kernel copies each page that is written
 //!                                                           │ seal       ▲ unseal: a write, if no page is private
 //!                                                           ▼            │
 //!   block of its own ◀── fold (fold.rs), or a copy with the private pages ── Sealed

@@ -24,9 +24,9 @@ const MOST_REUSED: usize = 512;
 /// counts.
 const SCARCE: usize = 8;
 
-/// A write by page turns so many bytes over at once: with 32 MiB, 1 000 writes to 1 GiB took 3.8 ms and with 128 MiB
-/// 3.2 (docs/design.md).
-const OVERLAID_AT_ONCE: usize = 128 << 20;
+/// A write by page turns so many bytes over at once. It is what the kernel can move as one entry (sys/linux/attic.rs):
+/// with 128 MiB, 100 writes to 1 GiB took 1.2 ms and with this 0.8 (docs/design.md).
+const OVERLAID_AT_ONCE: usize = 1 << 30;
 
 /// The entries that one fault treats, and the locks of those besides the one that faulted.
 type Run<'a> = (WindowsGuard<'a>, Range<usize>);

@@ -5,13 +5,15 @@
 //! | the region alone holds its block | folds it: the kernel gets its pages back, and the block is huge again |
 //! | others hold it, and it has many private pages | promotes it: gives the region a block of its own |
 //! | as before, and it has even more by now | seals it: the next write copies the block |
+//! | others hold it, and so it is with most overlays of the region | seals all, and copies blocks beside the writer |
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::core::RegionCore;
 use super::density::Density;
-use super::fold::PAGES_AT_ONCE;
+use super::fault::{Become, Resolution};
+use super::fold::{Folded, PAGES_AT_ONCE};
 use crate::mapping::addresses::Place;
 use crate::pool::holders::OverlayHolder;
 use crate::stats::counters::count;
@@ -25,6 +27,9 @@ use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 /// So many bytes of blocks are looked at in one visit.
 const LOOKED_AT_ONCE: usize = 8 << 20;
 
+/// So many overlays tell what all are like.
+const SAMPLES: usize = 16;
+
 // The caller has blocked the program's signals.
 impl<S: Sys> OverlayHolder for RegionCore<S> {
     fn has_overlays(&self) -> bool {
@@ -32,6 +37,8 @@ impl<S: Sys> OverlayHolder for RegionCore<S> {
     }
 
     fn tend(&self, from: usize) -> Option<usize> {
+        // Whoever takes a snapshot folds, and holds the lock.
+        self.freezing.try_lock()?;
         let end = self.table.len().min(from + self.pool().block_size.count(LOOKED_AT_ONCE).max(1));
         let mut next = from;
         while next < end {
@@ -40,6 +47,15 @@ impl<S: Sys> OverlayHolder for RegionCore<S> {
         }
         (end < self.table.len()).then_some(end)
     }
+
+    fn are_alike(&self, mean: usize) -> bool {
+        let Some(usual) = self.usual_pages() else { return false };
+        if self.may_promote() && self.books.limit.is_none() && usual >= Density::everywhere(self.pool().block_size) {
+            self.leave_all_to_writers();
+            return false;
+        }
+        2 * usual >= mean
+    }
 }
 
 impl<S: Sys> RegionCore<S> {
@@ -47,6 +63,10 @@ impl<S: Sys> RegionCore<S> {
     fn tend_some(&self, entries: Range<usize>) -> Result<usize, SystemError> {
         let (first, entry) = (EntryIndex(entries.start), self.table.get(EntryIndex(entries.start)));
         if !entry.is_overlay() {
+            return Ok(entries.start + 1);
+        }
+        if self.held(entry) == Held::ByOthersToo && matches!(entry, Entry::Sealed(..)) && self.density.is_dense(first) {
+            self.copy_beside(first);
             return Ok(entries.start + 1);
         }
         let pages = self.count_private(first)?;
@@ -64,7 +84,7 @@ impl<S: Sys> RegionCore<S> {
             self.density.note(EntryIndex(end), pages, self.pool().block_size);
             (end, sum) = (end + 1, sum + pages);
         }
-        Ok(self.fold_run(entries.start..end).map_or(end, |run| run.end))
+        Ok(self.fold_run(entries.start..end, Folded::Blocks).map_or(end, |run| run.end))
     }
 
     /// Looks after an overlay that others hold too.
@@ -80,6 +100,42 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
+    /// How many private pages there are over most blocks that others hold too, as far as some of them tell. None if
+    /// there are so few blocks that all can be looked at.
+    fn usual_pages(&self) -> Option<usize> {
+        let is_shared = |index: &usize| {
+            let entry = self.table.get(EntryIndex(*index));
+            matches!(entry, Entry::Overlaid(..)) && self.held(entry) == Held::ByOthersToo
+        };
+        let count = (0..self.table.len()).filter(is_shared).count();
+        let step = count.div_ceil(SAMPLES);
+        if step < 2 {
+            return None;
+        }
+        let (mut samples, mut taken) = ([0; SAMPLES], 0);
+        for index in (0..self.table.len()).filter(is_shared).skip(step / 2).step_by(step).take(SAMPLES) {
+            samples[taken] = self.count_private(EntryIndex(index)).unwrap_or(0);
+            taken += 1;
+        }
+        let samples = &mut samples[..taken];
+        samples.sort_unstable();
+        samples.get(taken / 2).copied()
+    }
+
+    /// Seals all overlays, so that the next write to each copies the block. Who writes by page all over a region would
+    /// have paid for most copies before they were all looked at.
+    fn leave_all_to_writers(&self) {
+        if self.freezing.try_lock().is_none() {
+            return;
+        }
+        self.books.sealed.fetch_add(1, Ordering::Relaxed);
+        let size = self.pool().block_size;
+        let overlays = (0..self.table.len()).map(EntryIndex).filter(|index| self.table.get(*index).is_overlay());
+        overlays.for_each(|index| self.density.note(index, usize::MAX, size));
+        // What is not sealed is promoted one by one.
+        let _ = self.seal_all();
+    }
+
     /// Seals an overlay with many private pages, so that the next write copies the block.
     fn leave_to_writer(&self, index: EntryIndex) {
         let Some(window) = self.table.try_lock(index) else { return };
@@ -90,6 +146,18 @@ impl<S: Sys> RegionCore<S> {
             self.density.note(index, usize::MAX, self.pool().block_size);
             // If it fails, it stays as it was.
             let _ = self.seal(Locked::windows(&window, &publishing), index.0..index.0 + 1);
+        }
+    }
+
+    /// Copies the block of a sealed overlay, which the writers would have to do, unless one is at it.
+    fn copy_beside(&self, index: EntryIndex) {
+        if self.may_promote() && self.table.try_lock(index).is_some() && !self.table.is_reserved(index) {
+            let copied = self.try_to_make(Become::Own, index, None, None);
+            if copied == Ok(Resolution::Copied) {
+                count(&self.counters.blocks_promoted, 1);
+            }
+            // Whoever holds a lock should not lose the processor meanwhile.
+            yield_now();
         }
     }
 
@@ -122,7 +190,7 @@ impl<S: Sys> RegionCore<S> {
             return;
         }
         let Some((below, origin)) = self.hold_below(index) else { return };
-        let own = pool.copy_of(below, Reserved::No);
+        let own = pool.copy_near(self.home.wish(index, pool.frames.len()), below, Reserved::No);
         // Whoever holds a lock should not lose the processor meanwhile.
         yield_now();
         let promoted = own.is_ok_and(|own| self.exchange(index, below, own) || !pool.release(own));
@@ -160,8 +228,10 @@ impl<S: Sys> RegionCore<S> {
         }
         let locked = Locked::windows(&window, &publishing);
         let is_sealed = self.seal(locked, only.clone()).is_ok();
+        let mut runs = [PageRun::default(); 64];
+        let to = self.pool().direct(own);
         // SAFETY: it is sealed, the window lock keeps it so, and `own` is ours alone.
-        let copied = is_sealed && unsafe { self.copy_private(&only, Place::Own, self.pool().direct(own)) }.is_ok();
+        let copied = is_sealed && unsafe { self.copy_private_by(&mut runs, &only, Place::Own, to) }.is_ok();
         let shows = Shows::Memory { start: own, access: Access::ReadWrite };
         let shown = if copied { self.site().remap(locked, &only, shows).ok() } else { None };
         let Some(remapped) = shown else {

@@ -249,8 +249,11 @@ impl<G: Ground> World<G> {
     }
 
     fn written_with(&self, blocks: usize, options: RegionOptions) -> Region<G> {
-        let region = self.region_with(blocks, options);
-        for page in 0..blocks * G::PAGES {
+        self.with_pattern(self.region_with(blocks, options))
+    }
+
+    fn with_pattern(&self, region: Region<G>) -> Region<G> {
+        for page in 0..region.len() / BASE_PAGE {
             region.write(page * BASE_PAGE, pattern(page));
             region.write((page + 1) * BASE_PAGE - 1, pattern(page));
         }

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::Observer;
+use crate::pool::holders::OverlayHolder;
+use crate::region::density::Density;
 use crate::region::lazy_free::LazyFreed;
 use crate::region::unresolved::Unresolved;
 use crate::stats::counters;
@@ -29,6 +31,12 @@ macro_rules! where_pages_are_copied {
 
 fn by_page() -> RegionOptions {
     RegionOptions::new().copy_grain(CopyGrain::Page)
+}
+
+/// A region that chooses by what it sees, with the pattern in all pages.
+fn written_by_choice<G: Ground>(world: &World<G>, blocks: usize) -> Region<G> {
+    let region = RegionCore::zeros(&world.pool, blocks * G::BLOCK, RegionOptions::new()).unwrap();
+    world.with_pattern(Region::new(region))
 }
 
 /// How often pages were put back into blocks, and how many there were.
@@ -127,6 +135,58 @@ fn pages_go_back_into_their_block_if_nobody_else_holds_it() {
         drop(rest);
     }
     where_pages_are_copied!(row, 4);
+}
+
+/// So that the next write finds the whole region in one state, and gets it back at once.
+#[test]
+fn overlays_stay_where_their_pages_went_into_blocks_for_a_snapshot() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = written_by_choice(world, 4);
+        let snapshot = region.snapshot();
+        let written = [G::BLOCK + BASE_PAGE + 100, 3 * G::BLOCK + 2 * BASE_PAGE + 100];
+        written.iter().for_each(|&at| region.write(at, 7));
+        drop(snapshot);
+        let later = region.snapshot();
+        assert!((0..4).all(|block| matches!(region.entry(block), Entry::Sealed(..))));
+        assert_eq!((folded(&region).1, region.private_page_count()), (2, Ok(0)));
+        region.write(written[0], 8);
+        assert!((0..4).all(|block| is_overlaid(&region, block)), "with one fault");
+        assert_eq!(written.map(|at| (region.read(at), read_at(&later, at))), [(Some(8), Ok(7)), (Some(7), Ok(7))]);
+        assert_eq!((region.kept(), kept_by(&later)), (vec![0..4 * G::PAGES], vec![0..4 * G::PAGES]));
+    }
+    where_pages_are_copied!(row, 8);
+}
+
+#[test]
+fn overlays_that_are_dense_all_over_are_left_to_writers_and_copied_beside_them() {
+    const BLOCKS: usize = 36;
+    fn row<G: Ground>(world: &World<G>) {
+        let region = written_by_choice(world, BLOCKS);
+        let snapshot = region.snapshot();
+        let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
+        let pages = 1..1 + Density::everywhere(world.pool.block_size);
+        region.write(at(0, 1), 7);
+        assert!(region.are_alike(0) && is_overlaid(&region, BLOCKS - 1), "sparse");
+        assert!(!region.are_alike(1), "more faults than the pages of most: somebody has to look");
+        (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
+        assert!(!region.are_alike(0));
+        assert!((0..BLOCKS).all(|block| matches!(region.entry(block), Entry::Sealed(..))));
+        region.write(at(5, 1), 8);
+        assert_eq!((copied(&region), matches!(region.entry(5), Entry::Private(_))), (1, true));
+        let mut from = Some(0);
+        while let Some(start) = from {
+            from = region.tend(start);
+        }
+        assert_eq!((0..BLOCKS).find(|&block| !matches!(region.entry(block), Entry::Private(_))), None);
+        assert_eq!(copied(&region), BLOCKS as u64);
+        let seen = |block: usize| pages.clone().map(move |page| (block, page));
+        assert!((0..BLOCKS).flat_map(seen).all(|(block, page)| {
+            let now = if (block, page) == (5, 1) { 8 } else { 7 };
+            (region.read(at(block, page)), read_at(&snapshot, at(block, page))) == (Some(now), Ok(0))
+        }));
+        assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..BLOCKS * G::PAGES], vec![0..BLOCKS * G::PAGES]));
+    }
+    where_pages_are_copied!(row, 2 * BLOCKS + 16);
 }
 
 #[test]

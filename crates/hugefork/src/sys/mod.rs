@@ -94,8 +94,8 @@ pub(crate) struct Scanned {
 /// One pool's memory, and the addresses where its regions live.
 ///
 /// All offsets, lengths and addresses are multiples of the block size, or of a base page where a block is split.
-/// Offsets lie inside the pool. The fault handler calls all methods except `refresh_budget`, `claim`, `set_aside` and
-/// `release`, so they do not allocate, do not panic, and take only the kernel's locks.
+/// Offsets lie inside the pool. The fault handler calls all methods except `refresh_budget`, `claim`, `set_aside`,
+/// `release` and `tidy`, so they do not allocate, do not panic, and take only the kernel's locks.
 pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// The first byte of the direct map: the whole pool, readable and writable, in the pool's order.
     fn direct(&self) -> *mut u8;
@@ -163,6 +163,12 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// The private pages in a part that shows an overlay, in order, until `runs` is full. It looks at all of the part,
     /// or at least at one page.
     fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError>;
+
+    /// Drops the private pages of a part that shows an overlay, which then shows what is below. A failure leaves some.
+    fn drop_private(&self, part: Part<'_>) -> Result<(), SystemError>;
+
+    /// Does what [`Sys::show`] has left for later. Not for faults.
+    fn tidy(&self);
 
     /// Copies what the addresses show.
     ///

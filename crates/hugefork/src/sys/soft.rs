@@ -31,10 +31,11 @@ pub(crate) enum Call {
     Scan,
     SetAside,
     Hold,
+    DropPrivate,
 }
 
 impl Call {
-    pub(crate) const ALL: [Call; 13] = [
+    pub(crate) const ALL: [Call; 14] = [
         Call::MakeHuge,
         Call::Obtain,
         Call::Claim,
@@ -48,6 +49,7 @@ impl Call {
         Call::Scan,
         Call::SetAside,
         Call::Hold,
+        Call::DropPrivate,
     ];
 }
 
@@ -490,6 +492,17 @@ impl Sys for SoftMmu {
             unsafe { to.add(by * BASE_PAGE).copy_from_nonoverlapping(page.as_ptr(), BASE_PAGE) };
         }
     }
+
+    fn drop_private(&self, part: Part<'_>) -> Result<(), SystemError> {
+        let mut state = self.called(Call::DropPrivate)?;
+        for page in pages_of(part.at(), part.len()) {
+            assert!(matches!(state.pages.get(&page), Some(Page::Overlay { .. })), "dropped private pages elsewhere");
+            state.private.remove(&page);
+        }
+        Ok(())
+    }
+
+    fn tidy(&self) {}
 
     fn minor_faults(&self) -> u64 {
         self.state().private.len() as u64

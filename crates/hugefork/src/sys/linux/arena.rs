@@ -106,6 +106,16 @@ impl Arena {
         Ok(self.base + range.start * SLOT)
     }
 
+    /// As [`Arena::take`]; a range of a GiB or more begins at a multiple of that, if there is such a range. The kernel
+    /// moves the page tables of a whole GiB as one entry (attic.rs).
+    pub(crate) fn take_in_whole_gib(&self, len: usize, align: usize) -> Result<usize, SystemError> {
+        const GIB: usize = 1 << 30;
+        match len {
+            GIB.. => self.take(len, align.max(GIB)).or_else(|_| self.take(len, align)),
+            _ => self.take(len, align),
+        }
+    }
+
     /// Makes a range read as zeros that was just taken and that nobody else uses yet. It is never in a `fork(2)` child,
     /// where zeros would look like lost data.
     pub(crate) fn show_zeros(&self, at: usize, len: usize) -> Result<(), SystemError> {

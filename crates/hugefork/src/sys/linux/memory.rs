@@ -382,7 +382,7 @@ impl Sys for Linux {
     }
 
     fn claim(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
-        let at = self.arena.take(len, align)?;
+        let at = self.arena.take_in_whole_gib(len, align)?;
         // SAFETY: the arena sets each range aside for one caller until it is given back.
         let extent = unsafe { Extent::new(at, len) };
         match self.arena.show_zeros(at, len) {
@@ -458,6 +458,17 @@ impl Sys for Linux {
         match &self.overlays {
             Ok(overlays) => overlays.private_pages(part, runs),
             Err(_) => Ok(Scanned { runs: 0, looked_at: part.len() }),
+        }
+    }
+
+    fn drop_private(&self, part: Part<'_>) -> Result<(), SystemError> {
+        // SAFETY: the range is the caller's, who has no use for the pages. What is below is a file, which stays.
+        named("madvise(MADV_DONTNEED)", unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDontNeed) })
+    }
+
+    fn tidy(&self) {
+        if let Ok(overlays) = &self.overlays {
+            overlays.tidy();
         }
     }
 

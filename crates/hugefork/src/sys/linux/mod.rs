@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `arena` | the range of addresses where all regions live |
+//! | `attic` | where page tables go that an overlay takes the place of |
 //! | `descriptor` | reads and writes files, pipes and sockets by address |
 //! | `futex` | sleeps on a word |
 //! | `handlers` | the chain of fault handlers |
@@ -19,6 +20,7 @@
 //! | `stderr` | writes one line on standard error |
 
 pub(crate) mod arena;
+mod attic;
 pub(crate) mod descriptor;
 pub(crate) mod futex;
 pub(crate) mod handlers;

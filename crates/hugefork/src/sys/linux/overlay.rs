@@ -23,6 +23,7 @@ use rustix::mm::{
 };
 
 use super::arena::Arena;
+use super::attic::Attic;
 use super::hold::Holder;
 use super::memory::{Dump, give_up, pointer};
 use super::{named, owner, pagemap};
@@ -34,6 +35,8 @@ pub(super) struct Overlays {
     template: *mut c_void,
     capacity: usize,
     pagemap: OwnedFd,
+    /// For what regions have shown before, if there are addresses for it.
+    attic: Option<Attic>,
     arena: &'static Arena,
     /// Opened for the first region that wants it; `None` if the process may not.
     holder: OnceLock<Option<Holder>>,
@@ -53,9 +56,10 @@ impl Overlays {
             SystemError::new("open of /proc/self/pagemap", errno)
         };
         let pagemap = File::open("/proc/self/pagemap").map_err(open)?.into();
-        let at = arena.take(capacity, align)?;
+        let at = arena.take_in_whole_gib(capacity, align)?;
         // From here on its drop gives the addresses back.
-        let overlays = Overlays { template: pointer(at), capacity, pagemap, arena, holder: OnceLock::new() };
+        let attic = Attic::open(arena, capacity);
+        let overlays = Overlays { template: pointer(at), capacity, pagemap, attic, arena, holder: OnceLock::new() };
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: the range was just taken.
         let mapped = unsafe { mmap(overlays.template, capacity, ProtFlags::empty(), flags, fd.as_fd(), 0) };
@@ -89,6 +93,9 @@ impl Overlays {
     /// Shows the pool's memory from `offset` on, readable.
     pub(super) fn show(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
+        if let Some(attic) = &self.attic {
+            attic.take(part);
+        }
         self.move_to(part.at(), part.len(), offset)?;
         // After mlockall(MCL_CURRENT) the template is locked, and the kernel would copy every page of a part of it as
         // soon as that is writable. SAFETY: the range is the caller's; this changes no contents.
@@ -111,6 +118,13 @@ impl Overlays {
         match self.holder.get() {
             Some(Some(holder)) => Some(holder),
             Some(None) | None => None,
+        }
+    }
+
+    /// As [`Sys::tidy`](crate::sys::Sys::tidy).
+    pub(super) fn tidy(&self) {
+        if let Some(attic) = &self.attic {
+            attic.empty();
         }
     }
 
@@ -140,6 +154,9 @@ impl Drop for Overlays {
         if !owner::is_forked_child() {
             // If the kernel refuses, the addresses stay taken.
             let _ = give_up(self.arena, self.template.expose_provenance(), self.capacity);
+            if let Some(addresses) = self.attic.as_ref().map(Attic::addresses) {
+                let _ = give_up(self.arena, addresses.start, addresses.len());
+            }
         }
     }
 }
