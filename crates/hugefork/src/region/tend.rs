@@ -37,8 +37,8 @@ impl<S: Sys> OverlayHolder for RegionCore<S> {
     }
 
     fn tend(&self, from: usize) -> Option<usize> {
-        // Whoever takes a snapshot folds, and holds the lock.
-        self.freezing.try_lock()?;
+        // Whoever takes a snapshot folds, and holds the lock. This only looks: a fold needs no more than its windows.
+        drop(self.freezing.try_lock()?);
         let end = self.table.len().min(from + self.pool().block_size.count(LOOKED_AT_ONCE).max(1));
         let mut next = from;
         while next < end {
@@ -125,9 +125,8 @@ impl<S: Sys> RegionCore<S> {
     /// Seals all overlays, so that the next write to each copies the block. Who writes by page all over a region would
     /// have paid for most copies before they were all looked at.
     fn leave_all_to_writers(&self) {
-        if self.freezing.try_lock().is_none() {
-            return;
-        }
+        // No snapshot may begin until all is sealed: one that did would not look at what is sealed after its own look.
+        let Some(_no_snapshot) = self.freezing.try_lock() else { return };
         self.books.sealed.fetch_add(1, Ordering::Relaxed);
         let size = self.pool().block_size;
         let overlays = (0..self.table.len()).map(EntryIndex).filter(|index| self.table.get(*index).is_overlay());
