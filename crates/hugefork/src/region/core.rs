@@ -40,7 +40,7 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(crate) table: Table,
     pub(crate) lock: RegionLock,
     /// Held while a fork or snapshot is taken, so that two of them do not undo each other's folds.
-    pub(super) freezing: WordLock,
+    pub(crate) freezing: WordLock,
     pub(crate) books: Books,
     pub(crate) pins: Pins,
     pub(crate) habits: Habits,

@@ -1,5 +1,7 @@
 //! What the design says of page grain: of blocks that others hold too, the kernel copies the pages that are written.
 
+use std::sync::mpsc::channel;
+
 use super::*;
 use crate::Observer;
 use crate::pool::holders::OverlayHolder;
@@ -185,6 +187,34 @@ fn overlays_that_are_dense_all_over_are_left_to_writers_and_copied_beside_them()
             (region.read(at(block, page)), read_at(&snapshot, at(block, page))) == (Some(now), Ok(0))
         }));
         assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..BLOCKS * G::PAGES], vec![0..BLOCKS * G::PAGES]));
+    }
+    where_pages_are_copied!(row, 2 * BLOCKS + 16);
+}
+
+/// It would not look at what is sealed after its own look, and would miss what was written there since.
+#[test]
+fn no_snapshot_begins_while_all_overlays_are_left_to_writers() {
+    const BLOCKS: usize = 36;
+    fn row<G: Ground>(world: &World<G>) {
+        let region = &written_by_choice(world, BLOCKS);
+        let snapshot = region.snapshot();
+        let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
+        let pages = 1..1 + Density::everywhere(world.pool.block_size);
+        (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
+        let last = region.table.lock(EntryIndex(BLOCKS - 1));
+        let (tell, told) = channel();
+        let later = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                tell.send(this_thread()).unwrap();
+                assert!(!region.are_alike(0));
+            });
+            until_it_waits(told.recv().unwrap());
+            assert!(region.freezing.try_lock().is_none(), "a snapshot may begin");
+            region.write(at(BLOCKS - 1, 0), 8);
+            drop(last);
+            region.snapshot()
+        });
+        assert_eq!((read_at(&later, at(BLOCKS - 1, 0)), read_at(&snapshot, at(BLOCKS - 1, 0))), (Ok(8), Ok(0)));
     }
     where_pages_are_copied!(row, 2 * BLOCKS + 16);
 }
