@@ -28,6 +28,9 @@ use crate::sys::SystemError;
 /// So many installations are told apart.
 const LEVELS: usize = 64;
 
+/// What is in the way when `sigaction(2)` succeeds and the handler is not there.
+const KEPT: &str = "installing a handler of SIGSEGV, which something keeps for itself (AddressSanitizer: set handle_segv=1),";
+
 /// What each installation replaced. Null means the default: the handler was installed for one fault only, and has had
 /// it. The pages are never unmapped, because a handler may read them at any time.
 static EARLIER: [AtomicPtr<signal::Action>; LEVELS] = [const { AtomicPtr::new(ptr::null_mut()) }; LEVELS];
@@ -142,6 +145,10 @@ fn install(installed: &mut Installed) -> Result<(), SystemError> {
     // The entry must know where to send faults that are not ours before the first one arrives.
     EARLIER[level].store(kept, Ordering::Release);
     signal::install(libc::SIGSEGV, ENTRIES[level])?;
+    // A sanitizer that keeps the signal for itself takes the call for done, and does nothing.
+    if signal::current(libc::SIGSEGV)?.sa_sigaction != ENTRIES[level] as *const () as usize {
+        return Err(SystemError::new(KEPT, Errno::BUSY));
+    }
     installed.below[level] = installed.top;
     installed.top = level;
     installed.levels += 1;
