@@ -4,9 +4,10 @@ use std::path::Path;
 use std::process::Command;
 
 /// Packages, with the examples that each must have.
-const PACKAGES: [(&str, &[&str]); 5] = [
+const PACKAGES: [(&str, &[&str]); 6] = [
     ("hugefork", &["offsets.rs", "save_while_writing.rs"]),
     ("hugefork-bench", &["own_table.rs"]),
+    ("hugefork-capi", &[]),
     ("hugefork-cli", &["before_and_after.sh"]),
     ("hugefork-kernels", &["around_the_target.rs"]),
     ("hugefork-report", &["page_of_results.rs"]),

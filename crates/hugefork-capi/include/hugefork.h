@@ -1,0 +1,916 @@
+/*
+ * hugefork: memory regions of gigabytes on huge pages, which fork and snapshot
+ * within a fraction of a millisecond while all threads go on writing.
+ *
+ * Linux 5.14 or newer (6.1 for huge pages without any setting, 6.7 for copies of
+ * single pages) on x86-64. C99 or newer, C++11 or newer.
+ *
+ *     hf_pool_options options = HF_POOL_OPTIONS_INIT;
+ *     hf_pool *pool;
+ *     hf_region *live;
+ *     hf_snapshot *saved;
+ *     options.capacity = (size_t)256 << 20;
+ *     if (hf_pool_create(&options, &pool) != 0 ||
+ *         hf_region_create(pool, (size_t)64 << 20, NULL, &live) != 0 ||
+ *         hf_region_snapshot(live, NULL, &saved) != 0) {
+ *         fprintf(stderr, "%s\n", hf_last_error());
+ *         exit(1);
+ *     }
+ *     memcpy(hf_region_address(live), "hello", 5);
+ *
+ * The snapshot took microseconds, and still has the zeros that the region began with.
+ *
+ * These rules hold for every function; what is special stands at the function.
+ *
+ * UNITS. Sizes, lengths and offsets are bytes. A range is an offset and a length,
+ * and has to lie inside of its region or snapshot. Lengths of regions and pools are
+ * multiples of the pool's block size (by default 2 MiB), to which regions and
+ * snapshots are aligned, too. Ranges need no alignment. Times are nanoseconds.
+ *
+ * RESULTS. A function that returns `int` returns 0 for success, or a negative code
+ * HF_E_... for failure; those that answer a question return the answer, which is not
+ * negative. Functions that return an address or a size return NULL or 0 for failure.
+ * After a failure hf_last_error() says what happened and what to do about it.
+ * Nothing has changed then, except where the function says so. A parameter `out`
+ * gets NULL if the call fails. What may be NULL says so; anything else that is NULL
+ * is HF_E_NULL, or HF_E_BAD_HANDLE if it is a handle.
+ *
+ * HANDLES are opaque. Each is the program's until it closes it, once; to close NULL
+ * does nothing. They may be closed in any order, since each keeps alive what it
+ * needs: a region its pool, a pin the memory of its region, a snapshot and a fork
+ * the blocks that they share. To use a handle that is closed, or to close one while
+ * another thread uses it, is undefined, as with free(3). HF_E_BAD_HANDLE is what
+ * that mostly comes to, and what a handle of another type always comes to.
+ *
+ * STRUCTS begin with their size, so that they can grow in later releases: set
+ * `size` to sizeof, and use the macro HF_..._INIT where there is one. Programs that
+ * were built against an older header go on working. Options of a newer header that
+ * the library does not know are HF_E_BAD_STRUCT, unless they are zero.
+ *
+ * STRINGS that functions return belong to the library. Strings and structs that a
+ * program hands in are copied and may go away after the call.
+ *
+ * THREADS. Any function may be called from any thread, and several threads may use
+ * one handle at once. As with any memory, the program sees to it that no two
+ * threads write to the same bytes at once.
+ *
+ * SIGNALS. A signal handler may call hf_errno and hf_error_name, and nothing else
+ * of hugefork. It may read regions, and write to what is pinned. It must not write
+ * elsewhere in a region: it may have interrupted a thread inside of hugefork. A
+ * thread that blocks SIGSEGV dies of its first write to a block. The first pool
+ * installs a SIGSEGV handler, which passes on to the one before it what is not
+ * hugefork's; hf_reinstall_handler is for the other order. Alternate signal stacks
+ * have to have room for the handler: 5 KiB besides what the kernel puts there.
+ *
+ * FORK(2). Regions and snapshots stay with their process: in a child of fork(2)
+ * nothing is at their addresses, functions return HF_E_FORKED_CHILD, and closing a
+ * handle does nothing to the parent. A child that calls exec is like any other.
+ *
+ * SYSTEM CALLS that read from a region always work. One that writes to a block
+ * which is not writable yet fails with EFAULT: use hf_region_read_from, pin the
+ * range, or, while nobody forks or snapshots the region, call
+ * hf_region_prepare_write. HF_COPY_GRAIN_PAGE says where it does not fail. Where
+ * something writes past the page table (O_DIRECT, io_uring with registered buffers,
+ * RDMA), nothing may fail, and what it writes to a range that forks and snapshots
+ * share can be lost: pin the range.
+ *
+ * A WRITE THAT CANNOT BE GIVEN MEMORY (the pool is full, the machine's memory is
+ * used up) gets SIGBUS at its address, after one line on standard error that says
+ * why. When a SIGBUS handler returns, the write is tried again; another thread may
+ * have made room by then.
+ *
+ * MALLOC. The library keeps handles and texts in memory of malloc(3), and what the
+ * fault handler uses in memory of its own. So the program's heap may lie in a
+ * region.
+ *
+ * C++. Functions of the program that the library calls must not throw, and no such
+ * function may leave by longjmp.
+ */
+#ifndef HUGEFORK_H
+#define HUGEFORK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The version of this header. hf_version() is that of the library. */
+#define HF_VERSION "0.1.0"
+#define HF_VERSION_MAJOR 0
+#define HF_VERSION_MINOR 1
+#define HF_VERSION_PATCH 0
+
+/* A size that says "none", or in statistics "the kernel does not tell". */
+#define HF_NONE SIZE_MAX
+
+/* Memory in blocks of one size, of which regions are made. */
+typedef struct hf_pool hf_pool;
+/* Memory that is zero at first, and whose write faults hugefork resolves. */
+typedef struct hf_region hf_region;
+/* A region as it was at one moment, which nobody can write to. */
+typedef struct hf_snapshot hf_snapshot;
+/* A range of a region that stays where it is. */
+typedef struct hf_pin hf_pin;
+
+/* ------------------------------------------------------------------- Errors */
+
+/*
+ * What went wrong. Numbers and names never change. The hundreds are 0 for what was
+ * asked, 1 for what is used up, 2 for the state of a region, 3 for the machine;
+ * -2001 and below are for what only goes wrong in C.
+ */
+enum hf_error {
+    HF_E_NOT_A_BLOCK_SIZE = -1001,    /* no power of two from 4 KiB to 1 GiB */
+    HF_E_ZERO_SIZE = -1002,           /* a size of zero bytes */
+    HF_E_NOT_A_MULTIPLE = -1003,      /* no whole number of blocks */
+    HF_E_UNREADABLE_SIZE = -1004,     /* text that is no size */
+    HF_E_UNKNOWN_BACKING = -1005,     /* text that names no backing */
+    HF_E_TOO_MANY_BLOCKS = -1006,     /* more blocks than a pool can have */
+    HF_E_LARGER_THAN_POOL = -1007,    /* a region that is larger than its pool */
+    HF_E_OUT_OF_RANGE = -1008,        /* a range that does not lie inside */
+    HF_E_NOT_A_VIEW = -1009,          /* not used in C */
+    HF_E_LIMIT_ON_SNAPSHOT = -1010,   /* a limit on copies for a snapshot, which has none */
+    HF_E_BAD_SETTING = -1011,         /* an environment variable with an impossible value */
+    HF_E_BAD_KERNEL = -1012,          /* HUGEFORK_KERNEL names what this machine lacks */
+    HF_E_BEYOND_THE_MACHINE = -1101,  /* more memory than the machine or container has */
+    HF_E_OUT_OF_MEMORY = -1102,       /* the machine has no memory left */
+    HF_E_OUT_OF_ADDRESSES = -1103,    /* no addresses are left */
+    HF_E_TOO_MANY_MAPPINGS = -1104,   /* more mappings than vm.max_map_count allows */
+    HF_E_POOL_FULL = -1105,           /* the pool has no free block */
+    HF_E_NOT_RESERVABLE = -1106,      /* the pool has too few blocks to reserve */
+    HF_E_COW_LIMIT = -1107,           /* forks and snapshots hold as much as is allowed */
+    HF_E_TOO_MANY_PINS = -1108,       /* a block has 255 pins already */
+    HF_E_REVOKED = -1201,             /* part of a fork or snapshot was taken away */
+    HF_E_ALREADY_OBSERVED = -1202,    /* the region has an observer */
+    HF_E_FORKED_CHILD = -1203,        /* a fork(2) child, which has no regions */
+    HF_E_BACKING_UNAVAILABLE = -1301, /* the machine lacks the backing asked for */
+    HF_E_PRESSURE_UNWATCHED = -1302,  /* memory pressure cannot be watched */
+    HF_E_SYSTEM = -1303,              /* the kernel refused a call: hf_last_errno() */
+    HF_E_BAD_HANDLE = -2001,          /* NULL, closed, or of another type */
+    HF_E_NULL = -2002,                /* a null pointer where there has to be something */
+    HF_E_BAD_STRUCT = -2003,          /* a size that cannot be, or options not known */
+    HF_E_BAD_VALUE = -2004,           /* a number that is no constant, options that disagree */
+    HF_E_PANIC = -2005                /* a defect of hugefork: report the text and stderr */
+};
+
+/*
+ * What the last failure on this thread was, and what to do about it: one line, no
+ * newline; "" before the first. A success leaves it as it is. Never NULL. The text
+ * stays until the next failure on this thread, or the end of the thread.
+ */
+const char *hf_last_error(void);
+
+/*
+ * The errno of the last failure on this thread. For HF_E_SYSTEM it is the kernel's
+ * own answer, such as EAGAIN, EBADF or ENOSPC; for others it is hf_errno of the
+ * code. 0 before the first failure.
+ */
+int hf_last_errno(void);
+
+/*
+ * The name of a code, such as "pool_full"; "ok" for 0, "unknown" for what is no
+ * code. Static. May be called from signal handlers and children of fork(2).
+ */
+const char *hf_error_name(int code);
+
+/*
+ * The errno that comes closest to a code; 0 for 0, EIO for what is no code. May be
+ * called from signal handlers and children of fork(2).
+ */
+int hf_errno(int code);
+
+/* The version of the library: "0.1.0". Static. */
+const char *hf_version(void);
+
+/*
+ * Puts hugefork's SIGSEGV handler on top again. Call it after something has
+ * installed one that does not pass on faults that it does not know. That handler
+ * still gets the faults that are not hugefork's. Does nothing if hugefork's is on
+ * top already, or in a child of fork(2).
+ *
+ * HF_E_SYSTEM: the answer of sigaction(2), or ENOSPC if other handlers have come on
+ * top more than sixty times.
+ */
+int hf_reinstall_handler(void);
+
+/* -------------------------------------------------------------------- Pools */
+
+/* What a pool's memory should be made of. */
+enum hf_backing {
+    HF_BACKING_AUTO = 0,       /* the best that the machine allows now */
+    HF_BACKING_HUGETLB = 1,    /* pages reserved by the administrator (vm.nr_hugepages) */
+    HF_BACKING_SHMEM_HUGE = 2, /* shmem huge pages, by setting or by MADV_COLLAPSE */
+    HF_BACKING_SHMEM_BASE = 3  /* shmem pages of 4 KiB */
+};
+
+/* What a pool's memory is made of. */
+enum hf_granted {
+    HF_GRANTED_HUGETLB = 1,         /* reserved huge pages */
+    HF_GRANTED_SHMEM_HUGE = 2,      /* huge pages that the kernel makes at first touch */
+    HF_GRANTED_SHMEM_COLLAPSED = 3, /* huge pages by MADV_COLLAPSE, 0.2 ms each */
+    HF_GRANTED_SHMEM_BASE = 4       /* pages of 4 KiB */
+};
+
+/* Whether a pool may be built of something else than was asked for. */
+enum hf_fallback {
+    HF_FALLBACK_ALLOWED = 0, /* take the next best; hf_pool_fallback_reason says why */
+    HF_FALLBACK_REFUSED = 1  /* fail with HF_E_BACKING_UNAVAILABLE */
+};
+
+/* When a pool gets its memory from the system. */
+enum hf_commit {
+    HF_COMMIT_ON_DEMAND = 0, /* when a block is first used, or shortly before */
+    HF_COMMIT_UPFRONT = 1    /* all of it at once, some 50 ms a GiB */
+};
+
+/* Whether a core dump has the contents of regions. */
+enum hf_core_dump {
+    HF_CORE_DUMP_LEFT_OUT = 0,
+    HF_CORE_DUMP_INCLUDED = 1 /* 1 us more for each fault */
+};
+
+/* What a pool is to be. Zero is the default of every field but `capacity`. */
+typedef struct hf_pool_options {
+    /* sizeof(hf_pool_options). */
+    size_t size;
+    /* The name in messages; control characters become `?`. NULL: "unnamed". */
+    const char *name;
+    /* The most bytes that the pool may have: a multiple of the block size. */
+    size_t capacity;
+    /* The unit in which memory is given, cleared and copied: a power of two from
+     * 4 KiB to 1 GiB. 0: 2 MiB. */
+    size_t block_size;
+    /* HF_BACKING_... */
+    int backing;
+    /* HF_FALLBACK_... */
+    int fallback;
+    /* HF_COMMIT_... */
+    int commit;
+    /* HF_CORE_DUMP_... */
+    int core_dump;
+    /* How many bytes of free blocks at most get their memory before they are used,
+     * by a thread of the pool. 0: 1 GiB, and none in pools below 128 MiB. HF_NONE:
+     * none. Without effect with HF_COMMIT_UPFRONT. */
+    size_t obtain_ahead;
+    /* A thread clears used blocks in the background when less than `zeroed_low`
+     * bytes of free blocks are zero, until `zeroed_high` bytes are, with at most so
+     * many per cent of one CPU (1 to 100; 0: 25). All three 0: no such thread. */
+    size_t zeroed_low;
+    size_t zeroed_high;
+    int zeroed_cpu_percent;
+    /* 1: memory goes back to the system when the system is short of it, first that
+     * of free blocks, then what was lazily freed. Pages that writes copied go back
+     * into blocks that nobody else holds any more, and no block is copied because
+     * many of its pages are. 0: it does not, and the four fields below have to be 0.
+     * Where pressure cannot be watched, and for hugetlb, the pool says so on standard
+     * error and works without. */
+    int reclaim_under_pressure;
+    /* The PSI file to watch. NULL: that of the process's control group or, if that
+     * is not possible, /proc/pressure/memory. */
+    const char *pressure_file;
+    /* Memory is short if a task waited for it for so many microseconds within so
+     * many. Both 0: 150 000 within 2 000 000. The kernel takes windows of 0.5 to
+     * 10 s, but only 2, 4, 6, 8 and 10 s without CAP_SYS_RESOURCE. */
+    uint64_t pressure_stall_us;
+    uint64_t pressure_window_us;
+    /* How many bytes go back before it looks again. 0: 64 MiB. */
+    size_t pressure_step;
+} hf_pool_options;
+
+#define HF_POOL_OPTIONS_INIT \
+    { sizeof(hf_pool_options), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0 }
+
+/*
+ * Builds a pool. The first one of a process also installs the SIGSEGV handler, and
+ * measures for some 7 ms how blocks are cleared and copied fastest. Takes 50 ms for
+ * each GiB with HF_COMMIT_UPFRONT.
+ *
+ * HF_E_ZERO_SIZE, HF_E_NOT_A_MULTIPLE, HF_E_NOT_A_BLOCK_SIZE, HF_E_TOO_MANY_BLOCKS:
+ * the sizes cannot be. HF_E_BEYOND_THE_MACHINE: the machine or container has less.
+ * HF_E_BACKING_UNAVAILABLE: with HF_FALLBACK_REFUSED, or if nothing is to be had.
+ * HF_E_OUT_OF_ADDRESSES: RLIMIT_AS is too low. HF_E_OUT_OF_MEMORY: with
+ * HF_COMMIT_UPFRONT. HF_E_BAD_SETTING: of HUGEFORK_KERNEL or HUGEFORK_WINDOW.
+ * HF_E_SYSTEM. HF_E_FORKED_CHILD: the process is a child of one that has pools.
+ * HF_E_NULL, HF_E_BAD_STRUCT, HF_E_BAD_VALUE: the options.
+ */
+int hf_pool_create(const hf_pool_options *options, hf_pool **out);
+
+/*
+ * Closes a handle; NULL is allowed. The pool's memory goes back to the system when
+ * its last handle, region, snapshot and pin is closed; that waits for its threads.
+ */
+void hf_pool_close(hf_pool *pool);
+
+/* The name in messages. Stays until the handle is closed. */
+const char *hf_pool_name(const hf_pool *pool);
+
+/* The size of its blocks. */
+size_t hf_pool_block_size(const hf_pool *pool);
+
+/* The bytes of all of its blocks together. */
+size_t hf_pool_capacity(const hf_pool *pool);
+
+/*
+ * What the machine granted: HF_GRANTED_... It was verified in /proc/self/smaps when
+ * the pool was built.
+ */
+int hf_pool_backing(const hf_pool *pool);
+
+/* HF_GRANTED_... in words, such as "shmem-thp"; "unknown" for anything else. Static. */
+const char *hf_granted_name(int granted);
+
+/*
+ * Why the machine refused a better backing, and what would change that; NULL if it
+ * did not. Stays until the handle is closed.
+ */
+const char *hf_pool_fallback_reason(const hf_pool *pool);
+
+/*
+ * 1 if writes to what forks and snapshots share can copy single pages, 0 if they
+ * copy blocks: in pools of hugetlb pages, before Linux 6.7, or if /proc/self/pagemap
+ * cannot be read.
+ */
+int hf_pool_has_page_grain(const hf_pool *pool);
+
+/*
+ * Why writes cannot copy single pages; NULL if they can. Stays until the handle is
+ * closed.
+ */
+const char *hf_pool_no_page_grain(const hf_pool *pool);
+
+/* How the pool clears a block, for people. Stays until the handle is closed. */
+const char *hf_pool_clear_kernel(const hf_pool *pool);
+
+/* How the pool copies a block, for people. Stays until the handle is closed. */
+const char *hf_pool_copy_kernel(const hf_pool *pool);
+
+/*
+ * Drops what was lazily freed, oldest first, until it has dropped `bytes` or nothing
+ * is left. What is pinned or shared stays. The blocks are free then, and still have
+ * their memory, which hf_pool_trim gives back. Takes time in proportion to what it
+ * drops. `reclaimed` gets the bytes that were dropped; it may be NULL.
+ *
+ * HF_E_FORKED_CHILD.
+ */
+int hf_pool_reclaim(hf_pool *pool, size_t bytes, size_t *reclaimed);
+
+/*
+ * Gives the memory of free blocks back to the system. A pool of huge pages gives
+ * back whole ones only; hugetlb pages stay. `trimmed` gets the bytes; it may be NULL.
+ *
+ * HF_E_SYSTEM: some memory may have been given back by then. HF_E_FORKED_CHILD.
+ */
+int hf_pool_trim(hf_pool *pool, size_t *trimmed);
+
+/* What a pool has, and what its threads did. New fields come at the end. */
+typedef struct hf_pool_stats {
+    /* Set it to sizeof(hf_pool_stats) before the call. */
+    size_t size;
+    /* Blocks of the pool. */
+    size_t blocks;
+    /* Blocks that nobody holds and that are set aside for nobody. */
+    size_t blocks_free;
+    /* Blocks that nobody holds and that are set aside (HF_RESERVE_FULL). */
+    size_t blocks_reserved;
+    /* Free blocks that are zero and have memory. */
+    size_t blocks_zeroed_free;
+    /* Bytes of memory in huge pages now. HF_NONE before Linux 6.7. */
+    size_t bytes_huge;
+    /* All other bytes of memory, in pages of 4 KiB. HF_NONE before Linux 6.7. */
+    size_t bytes_base;
+    /* 2 MiB that the kernel refused to make one page of (HF_GRANTED_SHMEM_COLLAPSED). */
+    uint64_t not_collapsed;
+    /* The thread that gets memory ahead: whether it runs (1 or 0), blocks that it got
+     * memory for, its CPU time, blocks that got theirs only when they were used, and
+     * how often it stopped for want of memory. */
+    size_t supply_running;
+    uint64_t supply_blocks_ahead;
+    uint64_t supply_time_ns;
+    uint64_t supply_blocks_late;
+    uint64_t supply_stopped;
+    /* The thread that clears used blocks: whether it runs, blocks that it cleared, its
+     * CPU time. */
+    size_t stock_running;
+    uint64_t stock_blocks;
+    uint64_t stock_time_ns;
+    /* The thread that watches for memory pressure: whether it runs, how often memory
+     * was short, bytes of lazily freed contents that it dropped, bytes that it gave
+     * back to the system. */
+    size_t pressure_running;
+    uint64_t pressure_events;
+    uint64_t pressure_bytes_reclaimed;
+    uint64_t pressure_bytes_trimmed;
+    /* Blocks whose release the kernel refused: out of use until the process ends. */
+    size_t blocks_leaked;
+    /* Regions that live, those that only a pin keeps among them. */
+    size_t regions;
+    /* Bytes of metadata for the pool's blocks. */
+    size_t metadata_bytes;
+    /* Mappings that the regions of all pools take, and how many the process may have. */
+    size_t mappings;
+    size_t mappings_limit;
+} hf_pool_stats;
+
+/*
+ * What the faults of a region, or of all regions of a pool, have done. Counts only
+ * grow. They are read one after another while faults go on. New fields come at the
+ * end.
+ */
+typedef struct hf_fault_stats {
+    /* Set it to sizeof(hf_fault_stats) before the call. */
+    size_t size;
+    /* First writes: the block was given, zeroed. */
+    uint64_t demand_zero;
+    /* Writes to a shared block: it was copied. */
+    uint64_t copied;
+    /* Writes to a block that nobody else held any more: no copy. */
+    uint64_t reused;
+    /* Writes to a shared block from which on the kernel copies single pages. */
+    uint64_t overlaid;
+    /* Faults whose work another thread had done. */
+    uint64_t raced;
+    /* Faults that could not be resolved. */
+    uint64_t failed;
+    /* Blocks that were zero already when they were given. */
+    uint64_t blocks_zeroed_before;
+    /* Blocks and bytes that hugefork cleared and copied. */
+    uint64_t blocks_cleared;
+    uint64_t blocks_copied;
+    uint64_t bytes_cleared;
+    uint64_t bytes_copied;
+    /* Forks and snapshots taken. */
+    uint64_t snapshots;
+    /* Bytes that were lazily freed and then written to or kept. */
+    uint64_t bytes_cancelled;
+    /* Lazily freed blocks that were dropped. */
+    uint64_t blocks_reclaimed;
+    /* Blocks taken away from forks and snapshots. */
+    uint64_t blocks_revoked;
+    /* The longest time, and all time, for which forks and snapshots kept writers
+     * waiting. */
+    uint64_t longest_pause_ns;
+    uint64_t paused_ns;
+    /* Pages that the kernel had copied at writes and that went back into blocks, without
+     * those that a discard or the end of the region dropped; the blocks that they went
+     * into; blocks that were copied in the background because so many of their pages had
+     * been. */
+    uint64_t pages_folded;
+    uint64_t blocks_folded;
+    uint64_t blocks_promoted;
+    /* The time that faults spent in the handler: how many, and what 50, 90, 99, 99.9 and
+     * 100 per cent of them do not exceed (at most 25 % too high). */
+    uint64_t handler_count;
+    uint64_t handler_p50_ns;
+    uint64_t handler_p90_ns;
+    uint64_t handler_p99_ns;
+    uint64_t handler_p99_9_ns;
+    uint64_t handler_p100_ns;
+} hf_fault_stats;
+
+/*
+ * Fills in what the pool has and what happened so far. The kernel counts `bytes_huge`
+ * for it: 0.04 ms for each GiB in huge pages, 1.6 ms in pages of 4 KiB, and no mapping
+ * changes meanwhile.
+ *
+ * HF_E_BAD_STRUCT: `size` was not set.
+ */
+int hf_pool_get_stats(const hf_pool *pool, hf_pool_stats *stats);
+
+/*
+ * Fills in the faults of all regions that the pool ever had. Takes as long as
+ * hf_pool_get_stats.
+ *
+ * HF_E_BAD_STRUCT: `size` was not set.
+ */
+int hf_pool_get_fault_stats(const hf_pool *pool, hf_fault_stats *stats);
+
+/* ------------------------------------------------------------------ Regions */
+
+/* Whether blocks are set aside, so that writes cannot find the pool full. */
+enum hf_reserve {
+    HF_RESERVE_NONE = 0, /* none */
+    HF_RESERVE_FULL = 1  /* one for each block; of a fork or snapshot nothing is revoked */
+};
+
+/* What a write does that would make forks and snapshots hold more than is allowed. */
+enum hf_on_limit {
+    HF_ON_LIMIT_NO_LIMIT = 0, /* there is no limit */
+    HF_ON_LIMIT_REVOKE = 1,   /* takes the block away from those without a reservation */
+    HF_ON_LIMIT_STALL = 2,    /* waits until a fork or snapshot is closed */
+    HF_ON_LIMIT_FAIL = 3      /* fails as if the pool were full: one line, and SIGBUS */
+};
+
+/*
+ * What a write copies that finds its block held by a fork or snapshot too.
+ *
+ * With HF_COPY_GRAIN_PAGE no write to what is shared raises a signal, and system calls
+ * that write to what was written before do not fail with EFAULT, if the process may
+ * handle their faults: CAP_SYS_PTRACE, vm.unprivileged_userfaultfd=1, or access to
+ * /dev/userfaultfd. While pages go back into blocks and while a snapshot is taken,
+ * whoever uses the range, readers too, waits for some 0.25 ms. Without that right such a
+ * call may fail at such a moment. A write to what was never written, was discarded or
+ * lazily freed is EFAULT as ever. In a region with `max_cow_bytes` or an observer, and
+ * where hf_pool_has_page_grain is 0, the first write to what is shared is a fault, too.
+ */
+enum hf_copy_grain {
+    HF_COPY_GRAIN_AUTO = 0, /* what is cheaper, as far as the writes so far tell */
+    HF_COPY_GRAIN_PAGE = 1, /* 4 KiB, by the kernel, without a signal: for sparse writes */
+    HF_COPY_GRAIN_BLOCK = 2 /* the block: for dense writes */
+};
+
+/* How the program will use each block after its first write. */
+enum hf_advice {
+    HF_ADVICE_UNKNOWN = 0, /* hugefork judges by the recent faults of the region */
+    HF_ADVICE_NEAR = 1,    /* what lies near the byte that was written */
+    HF_ADVICE_WHOLE = 2    /* all of the block, soon */
+};
+
+/* What a region, fork or snapshot is promised and may cost. Zero is the default. */
+typedef struct hf_region_options {
+    /* sizeof(hf_region_options). */
+    size_t size;
+    /* HF_RESERVE_... */
+    int reserve;
+    /* HF_COPY_GRAIN_...; means nothing to a snapshot. */
+    int copy_grain;
+    /* HF_ON_LIMIT_...; HF_ON_LIMIT_NO_LIMIT: `max_cow_bytes` has to be 0. */
+    int on_limit;
+    /* 0. */
+    int reserved;
+    /* The most bytes that forks and snapshots of the region may hold beside it, rounded
+     * up to blocks. */
+    size_t max_cow_bytes;
+} hf_region_options;
+
+#define HF_REGION_OPTIONS_INIT { sizeof(hf_region_options), 0, 0, 0, 0, 0 }
+
+/*
+ * Makes a region of `len` bytes, a multiple of the block size, which reads as zeros.
+ * It takes a block from the pool when that is first written to. Regions may together
+ * be larger than the pool. `options` may be NULL.
+ *
+ * HF_E_ZERO_SIZE, HF_E_NOT_A_MULTIPLE, HF_E_LARGER_THAN_POOL: the length.
+ * HF_E_NOT_RESERVABLE: with HF_RESERVE_FULL. HF_E_TOO_MANY_MAPPINGS,
+ * HF_E_OUT_OF_ADDRESSES: a limit of the process. HF_E_SYSTEM, HF_E_FORKED_CHILD,
+ * HF_E_BAD_STRUCT, HF_E_BAD_VALUE.
+ */
+int hf_region_create(hf_pool *pool, size_t len, const hf_region_options *options, hf_region **out);
+
+/*
+ * Closes a region; NULL is allowed. Its memory goes back to the pool, unless pins
+ * keep it: then when the last of them is closed. Forks and snapshots keep theirs.
+ * Nobody may use its addresses any more, nor be told by its observer.
+ */
+void hf_region_close(hf_region *region);
+
+/*
+ * The first byte, aligned to the block size. Good for reads and writes of
+ * hf_region_len bytes until the region is closed, in this process only.
+ */
+void *hf_region_address(const hf_region *region);
+
+/* Its length. */
+size_t hf_region_len(const hf_region *region);
+
+/* Gives a new handle of its pool, which the program closes. */
+int hf_region_pool(const hf_region *region, hf_pool **out);
+
+/*
+ * Gives every block its memory now, so that no first write faults later. A block that
+ * has none takes as long as its first write would.
+ *
+ * HF_E_POOL_FULL, HF_E_OUT_OF_MEMORY, HF_E_TOO_MANY_MAPPINGS, HF_E_SYSTEM; HF_E_REVOKED
+ * if a block of this fork was taken away. What has been done by then stays.
+ * HF_E_FORKED_CHILD.
+ */
+int hf_region_populate(hf_region *region);
+
+/*
+ * As hf_region_populate, on `threads` threads, at least one. After each 64 MiB, or each
+ * block if blocks are larger, one of them calls `progress` with the bytes that are done
+ * and with `user`; several may call at once. `progress` may be NULL.
+ *
+ * As hf_region_populate; the first error ends the work of all threads.
+ */
+int hf_region_populate_with(hf_region *region, size_t threads,
+                            void (*progress)(size_t done, void *user), void *user);
+
+/*
+ * Makes all blocks that the range touches writable now, so that a system call can
+ * write there. Until the next fork or snapshot of the region no write there faults.
+ *
+ * HF_E_OUT_OF_RANGE, and those of hf_region_populate.
+ */
+int hf_region_prepare_write(hf_region *region, size_t offset, size_t len);
+
+/*
+ * Drops the contents of a range, which reads as zeros from then on. Blocks that lie
+ * wholly inside go back to the pool, unless they are pinned. Forks and snapshots keep
+ * what they have. Nobody else may use the range meanwhile. One system call for each
+ * 2 GiB.
+ *
+ * HF_E_OUT_OF_RANGE. Where a block that lies partly inside is shared, it is copied
+ * first, with the errors of hf_region_populate; some of the range may be zero by then.
+ * HF_E_NOT_RESERVABLE: the range is zero, but blocks could not be set aside again.
+ */
+int hf_region_discard(hf_region *region, size_t offset, size_t len);
+
+/* What hf_region_lazy_free did. The fields add up to the range. */
+typedef struct hf_lazy_freed {
+    /* Set it to sizeof(hf_lazy_freed) before the call. */
+    size_t size;
+    /* Bytes that were lazily freed now. */
+    size_t freed;
+    /* Nothing to do: never written, dropped, or lazily freed already. */
+    size_t already;
+    /* Skipped: a fork or snapshot holds the block too. */
+    size_t shared;
+    /* Skipped: pinned. */
+    size_t pinned;
+    /* Skipped: part of a block on hugetlb, which cannot be split. */
+    size_t indivisible;
+    /* Skipped: taken away from this fork. */
+    size_t revoked;
+    /* Skipped: the ends of the range that do not fill a page of 4 KiB. */
+    size_t unaligned;
+} hf_lazy_freed;
+
+/*
+ * Allows hugefork to drop the contents of a range when memory is short. Until then it
+ * reads as before. A write to a block takes the permission back for that block, or for
+ * that page of a block that was freed in part, and keeps its contents. What was dropped
+ * reads as zeros. Others may use the range meanwhile. Some nanoseconds a block, and
+ * one system call for each 2 GiB. `freed` may be NULL.
+ *
+ * HF_E_OUT_OF_RANGE, HF_E_TOO_MANY_MAPPINGS, HF_E_SYSTEM, HF_E_FORKED_CHILD: some of the
+ * range may have been lazily freed by then; nothing is lost. HF_E_BAD_STRUCT: `size` of
+ * `freed` was not set; nothing was freed.
+ */
+int hf_region_lazy_free(hf_region *region, size_t offset, size_t len, hf_lazy_freed *freed);
+
+/*
+ * Takes back what hf_region_lazy_free allowed for what is not dropped yet, as a write
+ * would. `cancelled` gets the bytes; it may be NULL.
+ *
+ * HF_E_OUT_OF_RANGE, HF_E_FORKED_CHILD.
+ */
+int hf_region_cancel_lazy_free(hf_region *region, size_t offset, size_t len, size_t *cancelled);
+
+/*
+ * Makes the blocks that the range touches writable and keeps them where they are until
+ * the pin is closed: for DMA, for io_uring's fixed buffers, for system calls that write.
+ * A fork or snapshot copies a pinned block at once, 0.1 ms for each 2 MiB. A pin keeps
+ * the memory of its region, even if the region is closed before.
+ *
+ * HF_E_OUT_OF_RANGE, HF_E_TOO_MANY_PINS, and those of hf_region_prepare_write. Nothing
+ * is pinned then.
+ */
+int hf_region_pin(hf_region *region, size_t offset, size_t len, hf_pin **out);
+
+/*
+ * Tells how the program will use each block after its first write: HF_ADVICE_... Takes
+ * effect at the next fault, in all threads.
+ *
+ * HF_E_BAD_VALUE.
+ */
+int hf_region_advise(hf_region *region, int advice);
+
+/*
+ * Who is told around every change of the memory behind a region: first write, copy,
+ * discard, reclaim, revocation. For programs that hand physical memory to others and
+ * must withdraw it before it changes. Any function may be NULL.
+ */
+typedef struct hf_observer {
+    /* sizeof(hf_observer). */
+    size_t size;
+    /* What the functions are called with. Any thread may call them. */
+    void *user;
+    /* The memory behind this range is about to change: stop using it. */
+    void (*invalidate_start)(size_t offset, size_t len, void *user);
+    /* It has changed, or not. Follows every start, on the same thread. */
+    void (*invalidate_end)(size_t offset, size_t len, void *user);
+    /* The region is gone; nobody is told any more. Called once, on the thread that
+     * closed the region or the last pin of it; not in a child of fork(2). */
+    void (*release)(void *user);
+} hf_observer;
+
+#define HF_OBSERVER_INIT { sizeof(hf_observer), NULL, NULL, NULL, NULL }
+
+/*
+ * Has an observer told. A region has one, for good; its forks have none.
+ *
+ * `invalidate_start` and `invalidate_end` run mostly INSIDE THE SIGSEGV HANDLER, and
+ * under locks of hugefork. They may use atomics and write to an eventfd. They must not
+ * allocate, lock, call hugefork, or touch a region in a way that faults.
+ *
+ * HF_E_ALREADY_OBSERVED, HF_E_FORKED_CHILD, HF_E_NULL, HF_E_BAD_STRUCT: the observer was
+ * not taken, and is not released. Those of hf_region_prepare_write: what forks and
+ * snapshots share by page could not be copied as blocks; the region has its observer all
+ * the same, and should be closed.
+ */
+int hf_region_observe(hf_region *region, const hf_observer *observer);
+
+/*
+ * 1 if the parent of this fork has taken a part of it away, 0 if not. That happens when
+ * the pool is empty and the parent writes to what both share, unless the fork was made
+ * with HF_RESERVE_FULL. Any access to that part is SIGBUS, never zeros.
+ * hf_region_discard makes it new memory.
+ */
+int hf_region_is_revoked(const hf_region *region);
+
+/*
+ * Makes a copy of the region as it is now, which can be written to. Both share each
+ * block until one of them writes to it. Threads that write meanwhile wait: some
+ * nanoseconds for each block and one system call. If a write is in the copy, so is every
+ * write that happened before it. `options` may be NULL.
+ *
+ * The call itself takes longer where pages were copied since the last one: 2 us a page, or
+ * 150 us a block that other forks or snapshots still hold, while others go on writing.
+ *
+ * HF_E_TOO_MANY_MAPPINGS, HF_E_OUT_OF_ADDRESSES. HF_E_REVOKED: this region is a fork that
+ * has lost a part. HF_E_POOL_FULL, HF_E_OUT_OF_MEMORY: for pinned blocks, or pages to be
+ * put back into blocks. HF_E_NOT_RESERVABLE: with HF_RESERVE_FULL. HF_E_SYSTEM,
+ * HF_E_FORKED_CHILD, HF_E_BAD_STRUCT, HF_E_BAD_VALUE.
+ */
+int hf_region_fork(hf_region *region, const hf_region_options *options, hf_region **out);
+
+/*
+ * Makes a copy of the region as it is now, which nobody can write to. Like
+ * hf_region_fork, but takes no mappings until hf_snapshot_map. `options` may be NULL.
+ *
+ * Those of hf_region_fork. HF_E_LIMIT_ON_SNAPSHOT: the options have a limit on copies.
+ */
+int hf_region_snapshot(hf_region *region, const hf_region_options *options, hf_snapshot **out);
+
+/* What a region has. New fields come at the end. */
+typedef struct hf_region_stats {
+    /* Set it to sizeof(hf_region_stats) before the call. */
+    size_t size;
+    /* Blocks that the region spans. */
+    size_t blocks;
+    /* Blocks that it holds, alone or with others. */
+    size_t blocks_present;
+    /* Of those, blocks that a fork or snapshot may hold too. */
+    size_t blocks_shared;
+    /* Of those present, blocks that were lazily freed as a whole. */
+    size_t blocks_lazy;
+    /* Blocks that were lazily freed in part. */
+    size_t blocks_split;
+    /* Blocks of which the kernel copies the pages that are written. */
+    size_t blocks_overlaid;
+    /* Pages that the kernel has copied so and that are not back in blocks, of 4 KiB each:
+     * memory of the process, not of the pool. 0 if the kernel does not tell. */
+    size_t pages_private;
+    /* Blocks that are set aside for it. */
+    size_t blocks_reserved;
+    /* Blocks that were taken away from it. */
+    size_t blocks_revoked;
+    /* Bytes that were lazily freed and not dropped yet. */
+    size_t bytes_lazy;
+    /* Bytes that its forks and snapshots alone hold: what `max_cow_bytes` limits. */
+    size_t cow_bytes;
+    /* Mappings that it takes. */
+    size_t mappings;
+    /* Bytes of its page table. */
+    size_t metadata_bytes;
+} hf_region_stats;
+
+/*
+ * Fills in what the region has. Some nanoseconds a block.
+ *
+ * HF_E_BAD_STRUCT: `size` was not set.
+ */
+int hf_region_get_stats(const hf_region *region, hf_region_stats *stats);
+
+/*
+ * Fills in the region's faults.
+ *
+ * HF_E_BAD_STRUCT: `size` was not set.
+ */
+int hf_region_get_fault_stats(const hf_region *region, hf_fault_stats *stats);
+
+/*
+ * Reads from a descriptor into a range until it is full or the file ends. Other threads
+ * may fork and snapshot the region meanwhile: unlike read(2) into a region, this neither
+ * fails nor returns early because of it. A call that a signal interrupts is made again.
+ * `done` gets the bytes that were read, also if the call fails; it may be NULL. Not for
+ * descriptors that deliver messages (datagram sockets, eventfd, ...), which lose what
+ * could not be copied.
+ *
+ * HF_E_SYSTEM: hf_last_errno() is the answer of read(2), such as EAGAIN. HF_E_BAD_VALUE:
+ * a negative descriptor. HF_E_OUT_OF_RANGE, and those of hf_region_prepare_write.
+ */
+int hf_region_read_from(hf_region *region, int fd, size_t offset, size_t len, size_t *done);
+
+/*
+ * As hf_region_read_from, from byte `file_offset` of a file on, whose position stays
+ * where it is (pread(2)).
+ */
+int hf_region_read_from_at(hf_region *region, int fd, size_t offset, size_t len,
+                           uint64_t file_offset, size_t *done);
+
+/*
+ * Writes all of a range to a descriptor, without a copy. For the bytes of one moment
+ * write a snapshot. `done` gets the bytes that were written, also if the call fails; it
+ * may be NULL.
+ *
+ * HF_E_SYSTEM: hf_last_errno() is the answer of write(2), such as ENOSPC. HF_E_REVOKED:
+ * a part that was taken away from this fork is among them. HF_E_BAD_VALUE: a negative
+ * descriptor. HF_E_OUT_OF_RANGE; with O_DIRECT those of hf_region_pin.
+ */
+int hf_region_write_to(hf_region *region, int fd, size_t offset, size_t len, size_t *done);
+
+/*
+ * As hf_region_write_to, to byte `file_offset` of a file on, whose position stays where
+ * it is (pwrite(2)).
+ */
+int hf_region_write_to_at(hf_region *region, int fd, size_t offset, size_t len,
+                          uint64_t file_offset, size_t *done);
+
+/* --------------------------------------------------------------------- Pins */
+
+/*
+ * Takes the pin off; NULL is allowed. The last pin of a region that is closed gives its
+ * memory back. Not in a signal handler.
+ */
+void hf_pin_close(hf_pin *pin);
+
+/*
+ * The first pinned byte. Good for reads, writes, system calls and devices until the pin
+ * is closed, also while a fork or snapshot is taken.
+ */
+void *hf_pin_address(const hf_pin *pin);
+
+/* The offset of the first pinned byte in its region. */
+size_t hf_pin_offset(const hf_pin *pin);
+
+/* How many bytes are pinned. The blocks that they touch are pinned as a whole. */
+size_t hf_pin_len(const hf_pin *pin);
+
+/* ---------------------------------------------------------------- Snapshots */
+
+/*
+ * Closes a snapshot; NULL is allowed. Nobody may use its addresses any more. Blocks that
+ * it held alone go back to the pool.
+ */
+void hf_snapshot_close(hf_snapshot *snapshot);
+
+/* Its length, that of the region that it was made of. */
+size_t hf_snapshot_len(const hf_snapshot *snapshot);
+
+/* Gives a new handle of its pool, which the program closes. */
+int hf_snapshot_pool(const hf_snapshot *snapshot, hf_pool **out);
+
+/*
+ * Gives the address of its bytes, aligned to the block size and good for reads until the
+ * snapshot is closed; a write is a fault. The first call maps them, with one system call
+ * for each run of neighbouring blocks; later ones give the same address.
+ *
+ * HF_E_TOO_MANY_MAPPINGS, HF_E_OUT_OF_ADDRESSES. HF_E_REVOKED: a part was taken away
+ * before the first call. HF_E_SYSTEM, HF_E_FORKED_CHILD.
+ */
+int hf_snapshot_map(const hf_snapshot *snapshot, const void **out);
+
+/*
+ * Copies `len` bytes from `offset` on to `to`, and maps nothing.
+ *
+ * HF_E_OUT_OF_RANGE. HF_E_REVOKED: a part of that was taken away; `to` holds nothing of
+ * use. HF_E_FORKED_CHILD.
+ */
+int hf_snapshot_read_at(const hf_snapshot *snapshot, size_t offset, void *to, size_t len);
+
+/*
+ * Writes a range to a descriptor, in pieces of up to 1 MiB that it copies out first; maps
+ * nothing. A call that a signal interrupts is made again. `done` gets the bytes that were
+ * written, also if the call fails; it may be NULL.
+ *
+ * HF_E_SYSTEM: hf_last_errno() is the answer of write(2). HF_E_BAD_VALUE: a negative
+ * descriptor. HF_E_OUT_OF_RANGE, HF_E_REVOKED, HF_E_FORKED_CHILD.
+ */
+int hf_snapshot_write_to(const hf_snapshot *snapshot, int fd, size_t offset, size_t len,
+                         size_t *done);
+
+/*
+ * 1 if the parent has taken a part of it away, 0 if not. That happens when the pool is
+ * empty and the parent writes to what both share, unless the snapshot was made with
+ * HF_RESERVE_FULL. A read of that part by address is SIGBUS, never zeros;
+ * hf_snapshot_read_at returns HF_E_REVOKED. A program whose pool may run out asks this
+ * AFTER it has used what it read by address.
+ */
+int hf_snapshot_is_revoked(const hf_snapshot *snapshot);
+
+/*
+ * Makes a region that starts as this snapshot. `options` may be NULL.
+ *
+ * Those of hf_region_fork.
+ */
+int hf_snapshot_fork(const hf_snapshot *snapshot, const hf_region_options *options,
+                     hf_region **out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,68 @@
+//! Where C calls Rust: errors become codes, and no panic goes further.
+
+use std::any::Any;
+use std::ffi::c_int;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::failure::{self, Failure};
+
+/// Runs the body of a function. Returns 0 or the code of its error, which is the thread's last error then.
+pub(crate) fn run(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    match caught(body) {
+        Ok(()) => 0,
+        Err(failure) => failure::keep(failure),
+    }
+}
+
+/// Runs the body of a function that returns something else than a code; `instead`, if it fails.
+pub(crate) fn ask<T>(instead: T, body: impl FnOnce() -> Result<T, Failure>) -> T {
+    caught(body).unwrap_or_else(|failure| {
+        failure::keep(failure);
+        instead
+    })
+}
+
+/// Runs the body of a function that returns a number of its own, or the code of its error.
+pub(crate) fn number(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
+    caught(body).unwrap_or_else(failure::keep)
+}
+
+/// The range of the Rust API. One that would go past the end of all numbers ends there, outside of any region.
+pub(crate) fn range(offset: usize, len: usize) -> Range<usize> {
+    offset..offset.saturating_add(len)
+}
+
+fn caught<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    // What a panic has left half done is the engine's, whose types are as they were for any other thread.
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(Failure::panic(words(&*panic))))
+}
+
+fn words(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::{HF_E_NULL, HF_E_PANIC, last_text};
+
+    #[test]
+    fn a_panic_is_an_error() {
+        let number = String::from("7");
+        assert_eq!(run(|| panic!("number {number}")), HF_E_PANIC);
+        assert!(last_text().starts_with("hugefork panicked: number 7"), "{}", last_text());
+        assert_eq!(ask(3, || panic!("plain")), 3);
+        assert!(last_text().starts_with("hugefork panicked: plain"));
+        assert_eq!(super::number(|| std::panic::panic_any(1)), HF_E_PANIC);
+        assert!(last_text().starts_with("hugefork panicked: no words"));
+    }
+
+    #[test]
+    fn an_error_gives_its_code_and_success_keeps_the_last() {
+        assert_eq!(run(|| Err(Failure::null("to"))), HF_E_NULL);
+        assert_eq!((run(|| Ok(())), ask(1, || Ok(2)), super::number(|| Ok(3))), (0, 2, 3));
+        assert!(last_text().starts_with("`to` is a null pointer"));
+    }
+}

@@ -1,0 +1,62 @@
+//! The kinds of handles, with the names that they have in C.
+
+#![allow(non_camel_case_types)]
+
+use std::ffi::CString;
+
+use hugefork::{OwnedPin, Pool, Region, Snapshot};
+
+use crate::handle::{Handle, Held};
+
+pub(crate) type hf_pool = Handle<PoolHandle>;
+pub(crate) type hf_region = Handle<Region>;
+pub(crate) type hf_snapshot = Handle<Snapshot>;
+pub(crate) type hf_pin = Handle<OwnedPin>;
+
+/// A pool, with what it says of itself as C wants it.
+pub(crate) struct PoolHandle {
+    pub(crate) pool: Pool,
+    pub(crate) name: CString,
+    pub(crate) fallback_reason: Option<CString>,
+    pub(crate) no_page_grain: Option<CString>,
+    pub(crate) clear_kernel: CString,
+    pub(crate) copy_kernel: CString,
+}
+
+/// Text for C, in which a zero byte is the end.
+fn text(text: &str) -> CString {
+    CString::new(text.replace('\0', "?")).unwrap_or_default()
+}
+
+impl PoolHandle {
+    pub(crate) fn new(pool: Pool) -> PoolHandle {
+        PoolHandle {
+            name: text(pool.name()),
+            fallback_reason: pool.fallback_reason().map(text),
+            no_page_grain: pool.no_page_grain().as_deref().map(text),
+            clear_kernel: text(&pool.clear_kernel().to_string()),
+            copy_kernel: text(&pool.copy_kernel().to_string()),
+            pool,
+        }
+    }
+}
+
+impl Held for PoolHandle {
+    const MARK: u64 = u64::from_ne_bytes(*b"hf__pool");
+    const TYPE: &'static str = "hf_pool";
+}
+
+impl Held for Region {
+    const MARK: u64 = u64::from_ne_bytes(*b"hfregion");
+    const TYPE: &'static str = "hf_region";
+}
+
+impl Held for Snapshot {
+    const MARK: u64 = u64::from_ne_bytes(*b"hfsnapsh");
+    const TYPE: &'static str = "hf_snapshot";
+}
+
+impl Held for OwnedPin {
+    const MARK: u64 = u64::from_ne_bytes(*b"hf___pin");
+    const TYPE: &'static str = "hf_pin";
+}

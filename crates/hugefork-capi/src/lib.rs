@@ -1,0 +1,34 @@
+//! hugefork for C: what `include/hugefork.h` declares.
+//!
+//! The header is written by hand and has the documentation; `tests/header.rs` compares it with this, item by item. A
+//! handle is a box with a value of the Rust API in it, and such a value keeps alive what it needs: a region its pool, a
+//! pin its region. What is done here is
+//!
+//! | file | does |
+//! |---|---|
+//! | `boundary` | turns errors and panics into codes, and pairs of numbers into ranges |
+//! | `failure` | codes, and the text and `errno` of the last error of a thread |
+//! | `handle`, `kinds` | give handles out, find what is in them, close them |
+//! | `versioned` | structs that begin with their size, so that they can grow |
+//! | `choices` | the constants, and what they choose |
+//! | `pool_options`, `pool`, `region`, `pin`, `observer`, `transfer`, `snapshot`, `stats` | functions |
+//!
+//! A function for something new of the engine stands in the file of the handle that it is called on. `tests/offered.rs`
+//! lists what the engine has, and which function offers it.
+
+mod boundary;
+mod choices;
+mod failure;
+mod handle;
+mod kinds;
+mod library;
+mod observer;
+mod pin;
+mod pool;
+mod pool_options;
+mod region;
+mod region_options;
+mod snapshot;
+mod stats;
+mod transfer;
+mod versioned;

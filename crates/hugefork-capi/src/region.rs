@@ -1,0 +1,163 @@
+//! Regions: `hf_region`.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use crate::boundary::{ask, number, range, run};
+use crate::choices::chosen;
+use crate::handle;
+use crate::kinds::{PoolHandle, hf_pool, hf_region, hf_snapshot};
+use crate::region_options::{self, hf_region_options};
+use crate::stats::{hf_lazy_freed, lazy_freed};
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_create(
+    pool: *mut hf_pool,
+    len: usize,
+    options: *const hf_region_options,
+    out: *mut *mut hf_region,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let make = || unsafe { Ok(handle::get(pool)?.pool.region_with(len, region_options::read(options)?)?) };
+    // SAFETY: the caller's promise.
+    run(|| unsafe { handle::give(out, make) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_close(region: *mut hf_region) {
+    // SAFETY: the caller's promise.
+    unsafe { handle::close(region) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_address(region: *const hf_region) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    ask(ptr::null_mut(), || Ok(unsafe { handle::get(region)? }.as_mut_ptr().cast()))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_len(region: *const hf_region) -> usize {
+    // SAFETY: the caller's promise.
+    ask(0, || Ok(unsafe { handle::get(region)? }.len()))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_pool(region: *const hf_region, out: *mut *mut hf_pool) -> c_int {
+    // SAFETY: the caller's promise.
+    run(|| unsafe { handle::give(out, || Ok(PoolHandle::new(handle::get(region)?.pool().clone()))) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_populate(region: *mut hf_region) -> c_int {
+    // SAFETY: the caller's promise.
+    run(|| Ok(unsafe { handle::get(region)? }.populate()?))
+}
+
+/// Where a program is told how far a long call has come, and the program's own pointer.
+#[derive(Clone, Copy)]
+struct Progress {
+    tell: Option<unsafe extern "C" fn(done: usize, user: *mut c_void)>,
+    user: *mut c_void,
+}
+
+// SAFETY: the header says that it is called on any thread.
+unsafe impl Sync for Progress {}
+
+impl Progress {
+    fn tell(&self, done: usize) {
+        if let Some(tell) = self.tell {
+            // SAFETY: the caller's promise; `user` is the pointer that it belongs to.
+            unsafe { tell(done, self.user) };
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_populate_with(
+    region: *mut hf_region,
+    threads: usize,
+    progress: Option<unsafe extern "C" fn(done: usize, user: *mut c_void)>,
+    user: *mut c_void,
+) -> c_int {
+    let progress = Progress { tell: progress, user };
+    let progress = &progress;
+    // SAFETY: the caller's promise.
+    run(|| Ok(unsafe { handle::get(region)? }.populate_with(threads, |done| progress.tell(done))?))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_prepare_write(region: *mut hf_region, offset: usize, len: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    run(|| Ok(unsafe { handle::get(region)? }.prepare_write(range(offset, len))?))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_discard(region: *mut hf_region, offset: usize, len: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    run(|| Ok(unsafe { handle::get(region)? }.discard(range(offset, len))?))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_lazy_free(
+    region: *mut hf_region,
+    offset: usize,
+    len: usize,
+    freed: *mut hf_lazy_freed,
+) -> c_int {
+    run(|| {
+        // SAFETY: the caller's promise. What cannot be told is found before anything is freed.
+        unsafe { lazy_freed(freed, || Ok(handle::get(region)?.lazy_free(range(offset, len))?)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_cancel_lazy_free(
+    region: *mut hf_region,
+    offset: usize,
+    len: usize,
+    cancelled: *mut usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let call = || Ok(unsafe { handle::get(region)? }.cancel_lazy_free(range(offset, len))?);
+    // SAFETY: the caller's promise.
+    run(|| unsafe { handle::tell(cancelled, call) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_advise(region: *mut hf_region, advice: c_int) -> c_int {
+    run(|| {
+        // SAFETY: the caller's promise.
+        unsafe { handle::get(region)? }.advise(chosen(advice)?);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_is_revoked(region: *const hf_region) -> c_int {
+    // SAFETY: the caller's promise.
+    number(|| Ok(c_int::from(unsafe { handle::get(region)? }.is_revoked())))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_fork(
+    region: *mut hf_region,
+    options: *const hf_region_options,
+    out: *mut *mut hf_region,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let make = || unsafe { Ok(handle::get(region)?.fork_with(region_options::read(options)?)?) };
+    // SAFETY: the caller's promise.
+    run(|| unsafe { handle::give(out, make) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_snapshot(
+    region: *mut hf_region,
+    options: *const hf_region_options,
+    out: *mut *mut hf_snapshot,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let make = || unsafe { Ok(handle::get(region)?.snapshot_with(region_options::read(options)?)?) };
+    // SAFETY: the caller's promise.
+    run(|| unsafe { handle::give(out, make) })
+}

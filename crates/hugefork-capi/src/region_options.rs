@@ -1,0 +1,48 @@
+//! What a region, fork or snapshot is promised and may cost: `hf_region_options`.
+
+use std::ffi::c_int;
+
+use hugefork::RegionOptions;
+
+use crate::choices::chosen;
+use crate::failure::Failure;
+use crate::versioned::{self, Versioned};
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+#[allow(non_camel_case_types)]
+pub(crate) struct hf_region_options {
+    size: usize,
+    reserve: c_int,
+    copy_grain: c_int,
+    on_limit: c_int,
+    reserved: c_int,
+    max_cow_bytes: usize,
+}
+
+// SAFETY: `repr(C)`, begins with its size; pairs of `c_int` leave no padding; numbers.
+unsafe impl Versioned for hf_region_options {
+    const TYPE: &'static str = "hf_region_options";
+    const FIRST: usize = 32;
+}
+
+/// What the program asks for; the defaults for a null pointer.
+///
+/// # Safety
+/// `options` is null or points to as many bytes as its first field says.
+pub(crate) unsafe fn read(options: *const hf_region_options) -> Result<RegionOptions, Failure> {
+    // SAFETY: the caller's promise.
+    let asked = unsafe { versioned::read(options)? };
+    let options = RegionOptions::new().reserve(chosen(asked.reserve)?).copy_grain(chosen(asked.copy_grain)?);
+    if asked.reserved != 0 {
+        return Err(Failure::bad_value(format!("`reserved` is {}: set it to 0", asked.reserved)));
+    }
+    match chosen(asked.on_limit)? {
+        Some(on_limit) => Ok(options.max_cow_bytes(asked.max_cow_bytes, on_limit)),
+        None if asked.max_cow_bytes == 0 => Ok(options),
+        None => {
+            let text = "`max_cow_bytes` without `on_limit`: say what a write does at the limit".to_owned();
+            Err(Failure::bad_value(text))
+        }
+    }
+}

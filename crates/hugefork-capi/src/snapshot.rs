@@ -1,0 +1,83 @@
+//! Snapshots: `hf_snapshot`. What writes them to a descriptor stands with its like in `transfer`.
+
+use std::ffi::{c_int, c_void};
+use std::{ptr, slice};
+
+use crate::boundary::{ask, number, range, run};
+use crate::failure::Failure;
+use crate::handle;
+use crate::kinds::{PoolHandle, hf_pool, hf_region, hf_snapshot};
+use crate::region_options::{self, hf_region_options};
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_snapshot_close(snapshot: *mut hf_snapshot) {
+    // SAFETY: the caller's promise.
+    unsafe { handle::close(snapshot) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_snapshot_len(snapshot: *const hf_snapshot) -> usize {
+    // SAFETY: the caller's promise.
+    ask(0, || Ok(unsafe { handle::get(snapshot)? }.len()))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_snapshot_pool(snapshot: *const hf_snapshot, out: *mut *mut hf_pool) -> c_int {
+    // SAFETY: the caller's promise.
+    run(|| unsafe { handle::give(out, || Ok(PoolHandle::new(handle::get(snapshot)?.pool().clone()))) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_snapshot_map(snapshot: *const hf_snapshot, out: *mut *const c_void) -> c_int {
+    run(|| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { out.as_mut() }.ok_or_else(|| Failure::null("out"))?;
+        *out = ptr::null();
+        // SAFETY: the caller's promise.
+        *out = unsafe { handle::get(snapshot)? }.map()?.as_ptr().cast();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_snapshot_read_at(
+    snapshot: *const hf_snapshot,
+    offset: usize,
+    to: *mut c_void,
+    len: usize,
+) -> c_int {
+    run(|| {
+        // SAFETY: the caller's promise.
+        let snapshot = unsafe { handle::get(snapshot)? };
+        if to.is_null() && len != 0 {
+            return Err(Failure::null("to"));
+        }
+        let asked = range(offset, len);
+        if asked.end > snapshot.len() {
+            return Err(Failure::out_of_range(&asked, snapshot.len()));
+        }
+        let to = if len == 0 { ptr::dangling_mut() } else { to.cast::<u8>() };
+        // SAFETY: the caller's promise: `len` bytes, whichever they are, that nobody else uses. A snapshot is no longer
+        // than a slice may be.
+        let to = unsafe { slice::from_raw_parts_mut(to, len) };
+        Ok(snapshot.read_at(offset, to)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_snapshot_is_revoked(snapshot: *const hf_snapshot) -> c_int {
+    // SAFETY: the caller's promise.
+    number(|| Ok(c_int::from(unsafe { handle::get(snapshot)? }.is_revoked())))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_snapshot_fork(
+    snapshot: *const hf_snapshot,
+    options: *const hf_region_options,
+    out: *mut *mut hf_region,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let make = || unsafe { Ok(handle::get(snapshot)?.fork_with(region_options::read(options)?)?) };
+    // SAFETY: the caller's promise.
+    run(|| unsafe { handle::give(out, make) })
+}

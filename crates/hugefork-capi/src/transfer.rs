@@ -1,0 +1,167 @@
+//! Between descriptors and regions or snapshots.
+
+use std::ffi::c_int;
+use std::fs::File;
+use std::io::{self, Write};
+use std::mem::ManuallyDrop;
+use std::os::fd::{BorrowedFd, FromRawFd};
+
+use hugefork::{Region, RegionError, TransferError};
+
+use crate::boundary::{range, run};
+use crate::failure::Failure;
+use crate::handle;
+use crate::kinds::{hf_region, hf_snapshot};
+
+/// The descriptor `fd`, which stays the program's.
+///
+/// # Safety
+/// It stays open for as long as it is used, if it is open at all.
+unsafe fn borrowed<'fd>(fd: c_int) -> Result<BorrowedFd<'fd>, Failure> {
+    if fd < 0 {
+        return Err(Failure::bad_descriptor(fd));
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// Tells how far a transfer came at `done`, also if it failed.
+///
+/// # Safety
+/// `done` is null or can be written to.
+unsafe fn count_done(
+    done: *mut usize,
+    call: impl FnOnce() -> Result<Result<usize, TransferError>, Failure>,
+) -> Result<(), Failure> {
+    let result = call();
+    // SAFETY: the caller's promise.
+    if let Some(done) = unsafe { done.as_mut() } {
+        *done = match &result {
+            Ok(Ok(count)) => *count,
+            Ok(Err(stopped)) => stopped.done,
+            Err(_) => 0,
+        };
+    }
+    result?.map(|_| ()).map_err(Failure::from)
+}
+
+/// A transfer between `fd` and a region.
+///
+/// # Safety
+/// `region` is good for `handle::get`, `fd` for [`borrowed`], `done` for [`count_done`].
+unsafe fn transfer(
+    region: *mut hf_region,
+    fd: c_int,
+    done: *mut usize,
+    call: impl FnOnce(&Region, BorrowedFd<'_>) -> Result<usize, TransferError>,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    run(|| unsafe { count_done(done, || Ok(call(handle::get(region)?, borrowed(fd)?))) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_read_from(
+    region: *mut hf_region,
+    fd: c_int,
+    offset: usize,
+    len: usize,
+    done: *mut usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { transfer(region, fd, done, |region, fd| region.read_from(fd, range(offset, len))) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_read_from_at(
+    region: *mut hf_region,
+    fd: c_int,
+    offset: usize,
+    len: usize,
+    file_offset: u64,
+    done: *mut usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { transfer(region, fd, done, |region, fd| region.read_from_at(fd, range(offset, len), file_offset)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_write_to(
+    region: *mut hf_region,
+    fd: c_int,
+    offset: usize,
+    len: usize,
+    done: *mut usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { transfer(region, fd, done, |region, fd| region.write_to(fd, range(offset, len)).map(|()| len)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_write_to_at(
+    region: *mut hf_region,
+    fd: c_int,
+    offset: usize,
+    len: usize,
+    file_offset: u64,
+    done: *mut usize,
+) -> c_int {
+    let write =
+        |region: &Region, fd: BorrowedFd<'_>| region.write_to_at(fd, range(offset, len), file_offset).map(|()| len);
+    // SAFETY: the caller's promise.
+    unsafe { transfer(region, fd, done, write) }
+}
+
+/// A file that counts what was written to it.
+struct Counting {
+    file: ManuallyDrop<File>,
+    written: usize,
+}
+
+impl Write for Counting {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.file.write(bytes)?;
+        self.written += count;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_snapshot_write_to(
+    snapshot: *const hf_snapshot,
+    fd: c_int,
+    offset: usize,
+    len: usize,
+    done: *mut usize,
+) -> c_int {
+    run(|| {
+        // SAFETY: the caller's promise.
+        let told = unsafe { done.as_mut() };
+        let mut none = 0;
+        let done = told.unwrap_or(&mut none);
+        *done = 0;
+        // SAFETY: the caller's promise.
+        let snapshot = unsafe { handle::get(snapshot)? };
+        if fd < 0 {
+            return Err(Failure::bad_descriptor(fd));
+        }
+        // SAFETY: the descriptor is the program's; it is never closed here.
+        let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
+        let mut counting = Counting { file, written: 0 };
+        let result = snapshot.write_to(&mut counting, range(offset, len));
+        *done = counting.written;
+        result.map_err(|error| of_write(&error))
+    })
+}
+
+/// The error of the snapshot, or that of the descriptor.
+fn of_write(error: &io::Error) -> Failure {
+    let of_snapshot = error.get_ref().and_then(|inner| inner.downcast_ref::<RegionError>());
+    match of_snapshot {
+        Some(error) => error.clone().into(),
+        None => Failure::system("write", error),
+    }
+}

@@ -1,0 +1,135 @@
+//! What the sources define, in the words of the header, so that they can be compared.
+
+use std::fs;
+
+use crate::common::folder;
+use crate::declarations::{Declarations, squeezed};
+
+impl Declarations {
+    /// What the sources define, written as C would declare it.
+    pub(crate) fn of_sources() -> Declarations {
+        let mut found = Declarations::default();
+        for entry in fs::read_dir(folder().join("src")).unwrap().flatten() {
+            let file = syn::parse_file(&fs::read_to_string(entry.path()).unwrap()).unwrap();
+            file.items.iter().for_each(|item| found.add_item(item));
+        }
+        found
+    }
+
+    fn add_item(&mut self, item: &syn::Item) {
+        match item {
+            syn::Item::Fn(function) if is_exported(&function.attrs) => {
+                assert!(function.sig.abi.is_some(), "{} is not extern \"C\"", function.sig.ident);
+                let name = function.sig.ident.to_string();
+                self.functions.insert(name, squeezed(&declaration(&function.sig)));
+            }
+            syn::Item::Struct(item) if item.ident.to_string().starts_with("hf_") => {
+                assert!(is_repr_c(&item.attrs), "{} is not repr(C)", item.ident);
+                let field = |field: &syn::Field| declared(&field.ty, &field.ident.as_ref().unwrap().to_string()) + ";";
+                let fields: String = item.fields.iter().map(field).collect();
+                self.structs.insert(item.ident.to_string(), squeezed(&fields));
+            }
+            syn::Item::Type(item) if item.ident.to_string().starts_with("hf_") => {
+                self.structs.insert(item.ident.to_string(), "opaque".to_owned());
+            }
+            syn::Item::Const(item) if item.ident.to_string().starts_with("HF_") => {
+                if let Some(number) = number(&item.expr) {
+                    self.constants.insert(item.ident.to_string(), number);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn is_exported(attributes: &[syn::Attribute]) -> bool {
+    let says_so = |attribute: &syn::Attribute| {
+        attribute.meta.require_list().is_ok_and(|list| list.tokens.to_string() == "no_mangle")
+    };
+    attributes.iter().any(|attribute| attribute.path().is_ident("unsafe") && says_so(attribute))
+}
+
+fn is_repr_c(attributes: &[syn::Attribute]) -> bool {
+    let is_c =
+        |attribute: &syn::Attribute| attribute.meta.require_list().is_ok_and(|list| list.tokens.to_string() == "C");
+    attributes.iter().any(|attribute| attribute.path().is_ident("repr") && is_c(attribute))
+}
+
+/// A whole number, with its sign. Other constants are no constants of an enum.
+fn number(value: &syn::Expr) -> Option<i64> {
+    match value {
+        syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Int(number), .. }) => number.base10_parse().ok(),
+        syn::Expr::Unary(syn::ExprUnary { op: syn::UnOp::Neg(_), expr, .. }) => number(expr).map(|number| -number),
+        _ => None,
+    }
+}
+
+/// A function as C declares it.
+fn declaration(signature: &syn::Signature) -> String {
+    let parameter = |input: &syn::FnArg| match input {
+        syn::FnArg::Typed(typed) => match &*typed.pat {
+            syn::Pat::Ident(name) => declared(&typed.ty, &name.ident.to_string()),
+            _ => panic!("a parameter of {} has no name", signature.ident),
+        },
+        syn::FnArg::Receiver(_) => panic!("{} is a method", signature.ident),
+    };
+    let parameters = if signature.inputs.is_empty() {
+        "void".to_owned()
+    } else {
+        signature.inputs.iter().map(parameter).collect::<Vec<_>>().join(", ")
+    };
+    let function = format!("{}({parameters})", signature.ident);
+    match &signature.output {
+        syn::ReturnType::Default => format!("void {function}"),
+        syn::ReturnType::Type(_, of) => declared(of, &function),
+    }
+}
+
+/// `name` of a type, as C declares it.
+fn declared(of: &syn::Type, name: &str) -> String {
+    match of {
+        syn::Type::Ptr(pointer) => {
+            let inner = &*pointer.elem;
+            match (inner, matches!(pointer.mutability, syn::PointerMutability::Const(_))) {
+                // `const` belongs to what is pointed to, which here is itself a pointer or not.
+                (syn::Type::Ptr(_), true) => panic!("a pointer to a constant pointer: say how C writes it"),
+                (_, true) => format!("const {}", declared(inner, &format!("*{name}"))),
+                (_, false) => declared(inner, &format!("*{name}")),
+            }
+        }
+        syn::Type::Path(path) => {
+            let last = path.path.segments.last().unwrap();
+            if last.ident == "Option" {
+                let syn::PathArguments::AngleBracketed(of) = &last.arguments else { panic!("Option of nothing") };
+                let Some(syn::GenericArgument::Type(syn::Type::FnPtr(function))) = of.args.first() else {
+                    panic!("an Option of C is a function");
+                };
+                return pointer_to(function, name);
+            }
+            format!("{} {name}", in_c(&last.ident.to_string()))
+        }
+        _ => panic!("{name} is of a type that C has not"),
+    }
+}
+
+fn pointer_to(function: &syn::TypeFnPtr, name: &str) -> String {
+    assert!(function.abi.is_some() && matches!(function.output, syn::ReturnType::Default), "{name}");
+    let parameter = |input: &syn::NamedArg| {
+        let (name, _) = input.name.as_ref().expect("parameters of functions have names");
+        declared(&input.ty, &name.to_string())
+    };
+    let parameters: Vec<String> = function.inputs.iter().map(parameter).collect();
+    format!("void (*{name})({})", parameters.join(", "))
+}
+
+fn in_c(name: &str) -> &str {
+    match name {
+        "c_int" => "int",
+        "c_char" => "char",
+        "c_void" => "void",
+        "usize" => "size_t",
+        "u64" => "uint64_t",
+        name if name.starts_with("hf_") => name,
+        name => panic!("C has no {name}"),
+    }
+}

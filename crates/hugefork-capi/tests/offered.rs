@@ -1,0 +1,250 @@
+//! What the engine offers, C offers too: each method, figure and option has its function, field or constant, or there
+//! is a reason here why not.
+
+mod common;
+#[path = "common/declarations.rs"]
+mod declarations;
+#[path = "../../hugefork/tests/common/sources.rs"]
+mod sources;
+
+use std::collections::BTreeSet;
+
+use declarations::Declarations;
+use sources::is_for_tests;
+use syn::visit::{self, Visit};
+
+/// Methods, and what offers them in C: a function, a field, or words that say why nothing does.
+const METHODS: &[(&str, &str)] = &[
+    ("Pool::builder", "hf_pool_create"),
+    ("Pool::name", "hf_pool_name"),
+    ("Pool::has_page_grain", "hf_pool_has_page_grain"),
+    ("Pool::no_page_grain", "hf_pool_no_page_grain"),
+    ("Pool::block_size", "hf_pool_block_size"),
+    ("Pool::capacity", "hf_pool_capacity"),
+    ("Pool::backing", "hf_pool_backing"),
+    ("Pool::fallback_reason", "hf_pool_fallback_reason"),
+    ("Pool::clear_kernel", "hf_pool_clear_kernel"),
+    ("Pool::copy_kernel", "hf_pool_copy_kernel"),
+    ("Pool::reclaim", "hf_pool_reclaim"),
+    ("Pool::trim", "hf_pool_trim"),
+    ("Pool::stats", "hf_pool_get_stats"),
+    ("Pool::region", "hf_region_create"),
+    ("Pool::region_with", "hf_region_create"),
+    ("PoolBuilder::name", "name"),
+    ("PoolBuilder::capacity", "capacity"),
+    ("PoolBuilder::block_size", "block_size"),
+    ("PoolBuilder::backing", "backing"),
+    ("PoolBuilder::fallback", "fallback"),
+    ("PoolBuilder::commit", "commit"),
+    ("PoolBuilder::core_dump", "core_dump"),
+    ("PoolBuilder::obtain_ahead", "obtain_ahead"),
+    ("PoolBuilder::zeroed_stock", "zeroed_high"),
+    ("PoolBuilder::reclaim_under_pressure", "reclaim_under_pressure"),
+    ("PoolBuilder::build", "hf_pool_create"),
+    ("ZeroedStock::keep", "zeroed_low"),
+    ("ZeroedStock::cpu_percent", "zeroed_cpu_percent"),
+    ("PressureWatch::new", "reclaim_under_pressure"),
+    ("PressureWatch::file", "pressure_file"),
+    ("PressureWatch::stall", "pressure_stall_us"),
+    ("PressureWatch::step", "pressure_step"),
+    ("RegionOptions::new", "hf_region_create"),
+    ("RegionOptions::reserve", "reserve"),
+    ("RegionOptions::copy_grain", "copy_grain"),
+    ("RegionOptions::max_cow_bytes", "max_cow_bytes"),
+    ("Region::len", "hf_region_len"),
+    ("Region::pool", "hf_region_pool"),
+    ("Region::as_ptr", "hf_region_address"),
+    ("Region::as_mut_ptr", "hf_region_address"),
+    ("Region::as_mut_slice", "C has addresses"),
+    ("Region::as_atomic_u64s", "C has addresses"),
+    ("Region::writers", "C has addresses"),
+    ("Region::writers_and_snapshots", "C has addresses"),
+    ("Region::slice_of_mut", "C has addresses"),
+    ("Region::populate", "hf_region_populate"),
+    ("Region::populate_with", "hf_region_populate_with"),
+    ("Region::prepare_write", "hf_region_prepare_write"),
+    ("Region::discard", "hf_region_discard"),
+    ("Region::lazy_free", "hf_region_lazy_free"),
+    ("Region::cancel_lazy_free", "hf_region_cancel_lazy_free"),
+    ("Region::pin", "a pin of C borrows nothing"),
+    ("Region::pin_owned", "hf_region_pin"),
+    ("Region::observe", "hf_region_observe"),
+    ("Region::is_revoked", "hf_region_is_revoked"),
+    ("Region::fork", "hf_region_fork"),
+    ("Region::fork_with", "hf_region_fork"),
+    ("Region::snapshot", "hf_region_snapshot"),
+    ("Region::snapshot_with", "hf_region_snapshot"),
+    ("Region::advise", "hf_region_advise"),
+    ("Region::stats", "hf_region_get_stats"),
+    ("Region::read_from", "hf_region_read_from"),
+    ("Region::read_from_at", "hf_region_read_from_at"),
+    ("Region::write_to", "hf_region_write_to"),
+    ("Region::write_to_at", "hf_region_write_to_at"),
+    ("Snapshot::len", "hf_snapshot_len"),
+    ("Snapshot::pool", "hf_snapshot_pool"),
+    ("Snapshot::is_revoked", "hf_snapshot_is_revoked"),
+    ("Snapshot::map", "hf_snapshot_map"),
+    ("Snapshot::read_at", "hf_snapshot_read_at"),
+    ("Snapshot::fork", "hf_snapshot_fork"),
+    ("Snapshot::fork_with", "hf_snapshot_fork"),
+    ("Snapshot::write_to", "hf_snapshot_write_to"),
+    ("Snapshot::slice_of", "C has addresses"),
+    ("OwnedPin::range", "hf_pin_offset"),
+    ("OwnedPin::as_non_null", "hf_pin_address"),
+];
+
+/// The types whose methods are offered.
+fn types() -> BTreeSet<&'static str> {
+    METHODS.iter().map(|(method, _)| method.split_once("::").unwrap().0).collect()
+}
+
+/// Figures of the engine that have no field of their own name in C, and what tells them.
+const FIGURES: &[(&str, &str)] = &[
+    ("PoolStats::supply", "supply_running"),
+    ("PoolStats::stock", "stock_running"),
+    ("PoolStats::pressure", "pressure_running"),
+    ("PoolStats::faults", "hf_pool_get_fault_stats"),
+    ("RegionStats::faults", "hf_region_get_fault_stats"),
+    ("FaultStats::handler", "handler_count"),
+];
+
+/// The structs of figures, the struct of C that has their fields, and what stands before these there.
+const STRUCTS: [(&str, &str, &str); 7] = [
+    ("PoolStats", "hf_pool_stats", ""),
+    ("SupplyStats", "hf_pool_stats", "supply_"),
+    ("StockStats", "hf_pool_stats", "stock_"),
+    ("PressureStats", "hf_pool_stats", "pressure_"),
+    ("RegionStats", "hf_region_stats", ""),
+    ("FaultStats", "hf_fault_stats", ""),
+    ("LazyFreed", "hf_lazy_freed", ""),
+];
+
+/// What is chosen from, and how its constants begin.
+const CHOICES: [(&str, &str); 9] = [
+    ("Backing", "HF_BACKING"),
+    ("Granted", "HF_GRANTED"),
+    ("Fallback", "HF_FALLBACK"),
+    ("Commit", "HF_COMMIT"),
+    ("CoreDump", "HF_CORE_DUMP"),
+    ("Reserve", "HF_RESERVE"),
+    ("OnLimit", "HF_ON_LIMIT"),
+    ("CopyGrain", "HF_COPY_GRAIN"),
+    ("Advice", "HF_ADVICE"),
+];
+
+/// What the engine has of the types above.
+#[derive(Default)]
+struct Engine {
+    methods: BTreeSet<String>,
+    fields: BTreeSet<(String, String)>,
+    variants: BTreeSet<(String, String)>,
+}
+
+fn is_public(visibility: &syn::Visibility) -> bool {
+    matches!(visibility, syn::Visibility::Public(_))
+}
+
+impl<'ast> Visit<'ast> for Engine {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_for_tests(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        let syn::Type::Path(of) = &*item.self_ty else { return };
+        let name = of.path.segments.last().unwrap().ident.to_string();
+        if item.trait_.is_some() || !types().contains(name.as_str()) {
+            return;
+        }
+        let methods = item.items.iter().filter_map(|item| match item {
+            syn::ImplItem::Fn(method) if is_public(&method.vis) => Some(format!("{name}::{}", method.sig.ident)),
+            _ => None,
+        });
+        self.methods.extend(methods);
+    }
+
+    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
+        for field in item.fields.iter().filter(|field| is_public(&field.vis)) {
+            let name = field.ident.as_ref().map_or_else(String::new, ToString::to_string);
+            self.fields.insert((item.ident.to_string(), name));
+        }
+    }
+
+    fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
+        if is_public(&item.vis) {
+            let variants = item.variants.iter().map(|variant| (item.ident.to_string(), variant.ident.to_string()));
+            self.variants.extend(variants);
+        }
+    }
+}
+
+fn engine() -> Engine {
+    let mut found = Engine::default();
+    sources::engine().files.values().for_each(|file| found.visit_file(file));
+    found
+}
+
+/// Whether a word is a function or a field of the header.
+fn is_declared(declared: &Declarations, name: &str) -> bool {
+    let is_field = |fields: &String| fields.split([';', '*', ' ', '(', ')']).any(|word| word == name);
+    declared.functions.contains_key(name) || declared.structs.values().any(is_field)
+}
+
+#[test]
+fn every_method_is_offered() {
+    let (engine, declared) = (engine(), Declarations::of_header());
+    let listed: BTreeSet<String> = METHODS.iter().map(|(method, _)| (*method).to_owned()).collect();
+    let missing: Vec<_> = engine.methods.difference(&listed).collect();
+    assert!(missing.is_empty(), "offer these in C, or say in METHODS why not: {missing:?}");
+    let gone: Vec<_> = listed.difference(&engine.methods).collect();
+    assert!(gone.is_empty(), "the engine has these no more: {gone:?}");
+    for (method, offered) in METHODS.iter().filter(|(_, offered)| !offered.contains(' ')) {
+        assert!(is_declared(&declared, offered), "{method} is to be offered by {offered}, which is not there");
+    }
+}
+
+#[test]
+fn every_figure_is_offered() {
+    let (engine, declared) = (engine(), Declarations::of_header());
+    let mut found = 0;
+    for (of, field) in &engine.fields {
+        let Some((_, name, before)) = STRUCTS.iter().find(|(known, ..)| known == of) else { continue };
+        found += 1;
+        let other = FIGURES.iter().find(|(figure, _)| *figure == format!("{of}::{field}"));
+        let is_there = match other {
+            Some((_, other)) => is_declared(&declared, other),
+            None => {
+                let fields = &declared.structs[*name];
+                let is = |wanted: &str| fields.contains(&format!(" {before}{wanted};"));
+                is(field) || is(&format!("{field}_ns"))
+            }
+        };
+        assert!(is_there, "{of}::{field} is not in {name}");
+    }
+    assert!(found > 50, "{found}: does this look at figures at all?");
+}
+
+#[test]
+fn every_choice_has_its_constant() {
+    let (engine, declared) = (engine(), Declarations::of_header());
+    for (name, before) in CHOICES {
+        let variants = engine.variants.iter().filter(|(of, _)| of == name).map(|(_, variant)| variant);
+        let mut found = 0;
+        for variant in variants {
+            found += 1;
+            let constant = format!("{before}_{}", in_capitals(variant));
+            assert!(declared.constants.contains_key(&constant), "{name}::{variant} has no constant {constant}");
+        }
+        assert!(found > 1, "{name} is not there");
+    }
+}
+
+/// `ShmemBase` as `SHMEM_BASE`.
+fn in_capitals(name: &str) -> String {
+    let letter = |(nth, letter): (usize, char)| {
+        let before = if nth > 0 && letter.is_uppercase() { "_" } else { "" };
+        format!("{before}{}", letter.to_ascii_uppercase())
+    };
+    name.chars().enumerate().map(letter).collect()
+}
