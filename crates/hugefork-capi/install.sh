@@ -1,0 +1,57 @@
+#!/bin/sh
+# Builds hugefork for C and installs it: libraries, header and pkg-config file.
+#
+#     install.sh [PREFIX]               installs below PREFIX, by default /usr/local
+#     install.sh --uninstall [PREFIX]   removes what that has installed
+#
+# DESTDIR is put before every path, for packagers; LIBDIR is where libraries go, by default PREFIX/lib. With LIBRARIES=folder it
+# takes libhugefork_capi.so and libhugefork_capi.a from there and builds nothing.
+set -eu
+
+crate=$(cd "$(dirname "$0")" && pwd)
+fail() { echo "install.sh: $*" >&2; exit 1; }
+
+action=install
+[ "${1-}" = --uninstall ] && { action=uninstall; shift; }
+case "${1-}" in -*) sed -n '2,8s/^# \{0,1\}//p' "$0"; [ "$1" = --help ] && exit 0; exit 2 ;; esac
+[ $# -le 1 ] || fail "one PREFIX, please"
+prefix=${1-/usr/local}
+case $prefix in /*) ;; *) fail "$prefix is not an absolute path: give one" ;; esac
+libdir=${LIBDIR-$prefix/lib}
+lib=${DESTDIR-}$libdir
+include=${DESTDIR-}$prefix/include
+
+version=$(sed -n 's/^#define HF_VERSION "\(.*\)"$/\1/p' "$crate/include/hugefork.h")
+shared=libhugefork.so.$version
+# Must be that of build.rs.
+soname=libhugefork.so.0
+
+if [ $action = uninstall ]; then
+    rm -f "$lib/$shared" "$lib/$soname" "$lib/libhugefork.so" "$lib/libhugefork.a" "$lib/pkgconfig/hugefork.pc" \
+        "$include/hugefork.h"
+    exit
+fi
+
+if [ -z "${LIBRARIES-}" ]; then
+    command -v cargo >/dev/null || fail "cargo is missing: install Rust 1.95 or newer with rustup, or set LIBRARIES"
+    cargo build --release --locked --manifest-path "$crate/Cargo.toml"
+    LIBRARIES=${CARGO_TARGET_DIR-$crate/../../target}/release
+fi
+for library in libhugefork_capi.so libhugefork_capi.a; do
+    [ -f "$LIBRARIES/$library" ] || fail "$LIBRARIES has no $library"
+done
+
+mkdir -p "$lib/pkgconfig" "$include"
+install -m 755 "$LIBRARIES/libhugefork_capi.so" "$lib/$shared"
+install -m 644 "$LIBRARIES/libhugefork_capi.a" "$lib/libhugefork.a"
+ln -sf "$shared" "$lib/$soname"
+ln -sf "$soname" "$lib/libhugefork.so"
+install -m 644 "$crate/include/hugefork.h" "$include/hugefork.h"
+sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" "$crate/hugefork.pc.in" \
+    >"$lib/pkgconfig/hugefork.pc"
+chmod 644 "$lib/pkgconfig/hugefork.pc"
+echo "hugefork $version is installed below ${DESTDIR-}$prefix"
+case :$(ldconfig -v 2>/dev/null | sed -n 's|^\(/[^:]*\):.*|\1|p' | tr '\n' ':') in
+*:"$libdir":*) [ -n "${DESTDIR-}" ] || [ "$(id -u)" != 0 ] || ldconfig ;;
+*) echo "programs look for libraries elsewhere: link with -Wl,-rpath,$libdir, or set LD_LIBRARY_PATH=$libdir" ;;
+esac

@@ -1,0 +1,119 @@
+//! `install.sh`, and what it installs: names, symbols, pkg-config.
+
+mod common;
+#[path = "common/declarations.rs"]
+mod declarations;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::{built, folder, scratch, words};
+use declarations::Declarations;
+
+fn install(arguments: &[&str], to: &Path) -> Output {
+    let mut script = Command::new(folder().join("install.sh"));
+    script.args(arguments).env("LIBRARIES", built()).env("DESTDIR", to).env_remove("LIBDIR");
+    script.output().unwrap()
+}
+
+#[track_caller]
+fn said(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", words(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The files below a folder.
+fn files(folder: &Path) -> BTreeSet<String> {
+    let found = said(Command::new("find").args([".", "!", "-type", "d"]).current_dir(folder));
+    found.lines().map(|path| path.trim_start_matches("./").to_owned()).collect()
+}
+
+fn version() -> String {
+    env!("CARGO_PKG_VERSION").to_owned()
+}
+
+#[test]
+fn one_command_installs_and_one_uninstalls() {
+    let to = scratch("install");
+    let output = install(&["/opt/hugefork"], &to);
+    assert!(output.status.success() && words(&output).contains("is installed below"), "{}", words(&output));
+    let wanted = [
+        "include/hugefork.h".to_owned(),
+        "lib/libhugefork.a".to_owned(),
+        "lib/libhugefork.so".to_owned(),
+        "lib/libhugefork.so.0".to_owned(),
+        format!("lib/libhugefork.so.{}", version()),
+        "lib/pkgconfig/hugefork.pc".to_owned(),
+    ];
+    assert_eq!(files(&to.join("opt/hugefork")), BTreeSet::from(wanted));
+    fs::write(to.join("opt/hugefork/lib/other.so"), "").unwrap();
+    assert!(install(&["--uninstall", "/opt/hugefork"], &to).status.success());
+    assert_eq!(files(&to), BTreeSet::from(["opt/hugefork/lib/other.so".to_owned()]));
+}
+
+#[test]
+fn what_cannot_be_installed_is_said() {
+    let to = scratch("install-errors");
+    for (arguments, why) in
+        [(vec!["relative"], "not an absolute path"), (vec!["/a", "/b"], "one PREFIX"), (vec!["--what"], "PREFIX")]
+    {
+        let output = install(&arguments, &to);
+        assert!(!output.status.success() && words(&output).contains(why), "{arguments:?}: {}", words(&output));
+    }
+    let mut script = Command::new(folder().join("install.sh"));
+    let output = script.arg("/opt").env("LIBRARIES", &to).env("DESTDIR", &to).output().unwrap();
+    assert!(!output.status.success() && words(&output).contains("has no libhugefork_capi.so"), "{}", words(&output));
+    assert_eq!(files(&to), BTreeSet::new());
+}
+
+#[test]
+fn pkg_config_leads_to_both_libraries() {
+    if Command::new("pkg-config").arg("--version").output().is_err() {
+        println!("skipped: pkg-config is not installed");
+        return;
+    }
+    let to = scratch("pkg-config");
+    // Not below a DESTDIR: programs are built against it where it is.
+    let mut script = Command::new(folder().join("install.sh"));
+    said(script.arg(&to).env("LIBRARIES", built()).env_remove("DESTDIR").env_remove("LIBDIR"));
+    let flags = |more: &str| {
+        let mut command = Command::new("pkg-config");
+        command.args(["--cflags", "--libs", more, "hugefork"]).env("PKG_CONFIG_PATH", to.join("lib/pkgconfig"));
+        said(&mut command).split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let source = folder().join("tests/c/pins.c");
+    for (name, flags) in [("shared", flags("--print-errors")), ("static", flags("--static"))] {
+        let program = to.join(name);
+        let mut compiler = Command::new("cc");
+        compiler.arg("-D_GNU_SOURCE").arg(&source).arg("-o").arg(&program);
+        let is_static = name == "static";
+        if is_static {
+            // The linker takes the shared library where it has both.
+            fs::remove_file(to.join("lib/libhugefork.so")).unwrap();
+            compiler.arg("-Wl,--strip-debug");
+        }
+        said(compiler.args(flags));
+        let needs = said(Command::new("readelf").arg("-d").arg(&program)).contains("libhugefork.so.0");
+        assert_ne!(needs, is_static, "{name}");
+        said(Command::new(&program).env("LD_LIBRARY_PATH", to.join("lib")));
+    }
+    let mut asked = Command::new("pkg-config");
+    asked.args(["--modversion", "hugefork"]).env("PKG_CONFIG_PATH", to.join("lib/pkgconfig"));
+    assert_eq!(said(&mut asked).trim(), version());
+}
+
+#[test]
+fn the_shared_library_shows_the_functions_of_the_header_and_nothing_else() {
+    let library = built().join("libhugefork_capi.so");
+    let symbols = said(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(&library));
+    let shown: BTreeSet<&str> = symbols.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    let declared = Declarations::of_header();
+    assert_eq!(shown, declared.functions.keys().map(String::as_str).collect::<BTreeSet<_>>());
+    let dynamic = said(Command::new("readelf").arg("-d").arg(&library));
+    assert!(dynamic.contains("Library soname: [libhugefork.so.0]"), "{dynamic}");
+    // The fault handler lies in it.
+    assert!(dynamic.contains("NODELETE"), "{dynamic}");
+}
