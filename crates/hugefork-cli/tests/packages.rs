@@ -7,7 +7,7 @@ use std::process::Command;
 const PACKAGES: [(&str, &[&str]); 6] = [
     ("hugefork", &["offsets.rs", "save_while_writing.rs"]),
     ("hugefork-bench", &["own_table.rs"]),
-    ("hugefork-capi", &[]),
+    ("hugefork-capi", &["jemalloc_arena.c", "mimalloc_heap.c", "snapshot_while_writing.c"]),
     ("hugefork-cli", &["before_and_after.sh"]),
     ("hugefork-kernels", &["around_the_target.rs"]),
     ("hugefork-report", &["page_of_results.rs"]),

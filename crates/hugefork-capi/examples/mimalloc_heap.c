@@ -1,0 +1,103 @@
+/*
+ * A mimalloc heap in a region: a whole heap, with all that is allocated in it, is
+ * snapshotted, while the program goes on allocating and freeing.
+ *
+ * mimalloc 2.0.9 or newer can be given memory to manage. It wants it aligned to
+ * 32 MiB, and told that it can neither be protected nor given back (`is_large`):
+ * the pages of a region are hugefork's affair. Its own data about threads and heaps
+ * lies elsewhere, so a snapshot is for reading: a heap cannot be rolled back.
+ *
+ *     cc -O2 mimalloc_heap.c $(pkg-config --cflags --libs hugefork) -lmimalloc
+ */
+#include <hugefork.h>
+#include <mimalloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ALIGNED ((size_t)32 << 20)
+#define MANAGED (4 * ALIGNED)
+#define WORDS 200000
+
+static void or_end(int code)
+{
+    if (code != 0) {
+        fprintf(stderr, "%s: %s\n", hf_error_name(code), hf_last_error());
+        exit(1);
+    }
+}
+
+struct word {
+    struct word *next;
+    char *text;
+};
+
+/* A pointer of the live heap, as an address in the snapshot. */
+static const void *in_snapshot(const void *live, const hf_region *region, const char *snapshot)
+{
+    return live == NULL ? NULL : snapshot + ((const char *)live - (const char *)hf_region_address(region));
+}
+
+int main(void)
+{
+    hf_pool_options options = HF_POOL_OPTIONS_INIT;
+    hf_pool *pool;
+    hf_region *region;
+    hf_snapshot *saved;
+    hf_region_stats stats;
+    mi_arena_id_t arena;
+    mi_heap_t *heap;
+    struct word *first = NULL;
+    const struct word *word;
+    const void *mapped;
+    size_t start, nth, count = 0;
+    options.name = "mimalloc";
+    options.capacity = 2 * (MANAGED + ALIGNED);
+    or_end(hf_pool_create(&options, &pool));
+    or_end(hf_region_create(pool, MANAGED + ALIGNED, NULL, &region));
+    start = ((size_t)hf_region_address(region) + ALIGNED - 1) / ALIGNED * ALIGNED;
+    if (!mi_manage_os_memory_ex((void *)start, MANAGED, true, true, true, -1, true, &arena) ||
+        (heap = mi_heap_new_in_arena(arena)) == NULL) {
+        fprintf(stderr, "mimalloc does not take the memory\n");
+        return 1;
+    }
+    for (nth = 0; nth < WORDS; nth++) {
+        struct word *next = mi_heap_malloc(heap, sizeof *next);
+        char text[32];
+        if (next == NULL)
+            return 1;
+        snprintf(text, sizeof text, "word %zu", nth);
+        next->text = mi_heap_strdup(heap, text);
+        next->next = first;
+        first = next;
+    }
+
+    or_end(hf_region_snapshot(region, NULL, &saved));
+    /* The live heap changes: every other text is freed, all others are overwritten. */
+    for (nth = WORDS, word = first; nth-- > 0; word = word->next) {
+        if (nth % 2 == 0)
+            mi_free(word->text);
+        else
+            strcpy(word->text, "gone");
+    }
+
+    or_end(hf_snapshot_map(saved, &mapped));
+    for (word = in_snapshot(first, region, mapped); word != NULL; word = in_snapshot(word->next, region, mapped)) {
+        char text[32];
+        count++;
+        snprintf(text, sizeof text, "word %d", WORDS - (int)count);
+        if (strcmp(in_snapshot(word->text, region, mapped), text) != 0) {
+            fprintf(stderr, "the snapshot has lost \"%s\"\n", text);
+            return 1;
+        }
+    }
+    stats.size = sizeof stats;
+    or_end(hf_region_get_stats(region, &stats));
+    printf("%zu words in %zu blocks of a mimalloc heap were snapshotted\n", count, stats.blocks_present);
+    if (count != WORDS)
+        return 1;
+    hf_snapshot_close(saved);
+    /* The region stays: mimalloc does not give memory back that it was given. */
+    hf_pool_close(pool);
+    return 0;
+}

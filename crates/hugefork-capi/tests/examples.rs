@@ -1,0 +1,71 @@
+//! The examples, compiled and run.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use common::{Library, Program, folder, scratch, words};
+
+struct Example {
+    file: &'static str,
+    /// A library that it is about.
+    library: Option<&'static str>,
+    /// A part of what it prints.
+    prints: &'static str,
+}
+
+const EXAMPLES: [Example; 3] = [
+    Example { file: "snapshot_while_writing.c", library: None, prints: "8 MiB saved during" },
+    Example { file: "jemalloc_arena.c", library: Some("jemalloc"), prints: "100000 nodes in" },
+    Example { file: "mimalloc_heap.c", library: Some("mimalloc"), prints: "200000 words in" },
+];
+
+/// Whether the C compiler finds a library and its header.
+fn is_installed(library: &str) -> bool {
+    let header = match library {
+        "jemalloc" => "/usr/include/jemalloc/jemalloc.h".to_owned(),
+        other => format!("/usr/include/{other}.h"),
+    };
+    let found = Command::new("cc").arg(format!("-print-file-name=lib{library}.so")).output().unwrap();
+    // A library that it does not find has no folder.
+    Path::new(&header).exists() && words(&found).contains('/')
+}
+
+#[test]
+fn every_example_does_what_it_says() {
+    for Example { file, library, prints } in EXAMPLES {
+        if let Some(library) = library.filter(|library| !is_installed(library)) {
+            let required = std::env::var("HUGEFORK_REQUIRE").unwrap_or_default();
+            assert!(!required.split(',').any(|name| name == library), "{library} is required, and not installed");
+            println!("skipped: {file} needs {library}: apt-get install lib{library}-dev");
+            continue;
+        }
+        let program = Program::of(&format!("examples/{file}"), Library::Shared, file);
+        let link = library.map(|library| format!("-l{library}"));
+        let output = program.with(&link.iter().map(String::as_str).collect::<Vec<_>>()).build().output().unwrap();
+        let said = words(&output);
+        assert!(output.status.success() && said.contains(prints), "{file}: {}\n{said}", output.status);
+    }
+}
+
+#[test]
+fn the_code_in_the_readme_does_what_it_says() {
+    let readme = fs::read_to_string(folder().join("README.md")).unwrap();
+    let code = readme.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).expect("the README has code");
+    let source = scratch("readme-source").join("readme.c");
+    fs::write(&source, code).unwrap();
+    let output = Program::of(source.to_str().unwrap(), Library::Shared, "readme").build().output().unwrap();
+    assert_eq!(words(&output), "hello\n");
+}
+
+#[test]
+fn every_example_is_run() {
+    let found = fs::read_dir(folder().join("examples")).unwrap().flatten();
+    let mut found: Vec<String> = found.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    let mut run: Vec<&str> = EXAMPLES.iter().map(|example| example.file).collect();
+    found.sort();
+    run.sort_unstable();
+    assert_eq!(found, run);
+}
