@@ -10,6 +10,7 @@ const PACKAGES: [(&str, &[&str]); 6] = [
     ("hugefork-capi", &["jemalloc_arena.c", "mimalloc_heap.c", "snapshot_while_writing.c"]),
     ("hugefork-cli", &["before_and_after.sh"]),
     ("hugefork-kernels", &["around_the_target.rs"]),
+    ("hugefork-preload", &["stats_of.rs"]),
     ("hugefork-report", &["page_of_results.rs"]),
 ];
 

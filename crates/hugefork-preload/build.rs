@@ -1,0 +1,9 @@
+//! Tells the build script of `hugefork-cli` where this package lies, so that it can build the library from it.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    // Set only where the library is built: see src/entry.rs.
+    println!("cargo::rustc-check-cfg=cfg(hugefork_interposed)");
+    let package = std::env::var("CARGO_MANIFEST_DIR").expect("cargo says where the package is");
+    println!("cargo::metadata=package={package}");
+}

@@ -1,0 +1,156 @@
+//! What the library was asked for: read from the environment once, by the constructor, and kept in atomics that every
+//! entry point may look at.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+
+use crate::environment::{self, Mode};
+
+/// What one process was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    pub(crate) mode: Mode,
+    pub(crate) min_size: usize,
+    pub(crate) at_exit: bool,
+    pub(crate) signal: Option<i32>,
+}
+
+/// Before the constructor, and where nothing was asked for.
+const NO_MODE: u8 = 0;
+
+static MODE: AtomicU8 = AtomicU8::new(NO_MODE);
+static MIN_SIZE: AtomicUsize = AtomicUsize::new(usize::MAX);
+static AT_EXIT: AtomicBool = AtomicBool::new(false);
+
+impl Config {
+    /// Reads variables, of which `value` gives one by its name. None if nothing is asked for.
+    ///
+    /// # Errors
+    /// The variable that nobody can read.
+    pub(crate) fn from<'a>(value: impl Fn(&str) -> Option<&'a [u8]>) -> Result<Option<Config>, &'static str> {
+        let Some(mode) = value(environment::MODE) else { return Ok(None) };
+        let known = |name: &[u8]| Mode::ALL.into_iter().find(|mode| mode.name().as_bytes() == name);
+        let mode = known(mode).ok_or(environment::MODE)?;
+        let min_size = match value(environment::MIN_SIZE) {
+            Some(text) => number(text).ok_or(environment::MIN_SIZE)?,
+            None => environment::USUAL_MIN_SIZE,
+        };
+        let at_exit = match value(environment::STATS) {
+            Some(text) if text == environment::AT_EXIT.as_bytes() => true,
+            Some(_) => return Err(environment::STATS),
+            None => false,
+        };
+        let signal = match value(environment::STATS_SIGNAL) {
+            Some(text) => Some(number(text).ok_or(environment::STATS_SIGNAL)?),
+            None => None,
+        };
+        Ok(Some(Config { mode, min_size, at_exit, signal }))
+    }
+
+    /// Reads the environment of this process.
+    ///
+    /// # Errors
+    /// As [`Config::from`].
+    pub(crate) fn of_this_process() -> Result<Option<Config>, &'static str> {
+        Config::from(variable)
+    }
+
+    /// From now on, this is what is asked for.
+    pub(crate) fn set(&self) {
+        MIN_SIZE.store(self.min_size, Ordering::Relaxed);
+        AT_EXIT.store(self.at_exit, Ordering::Relaxed);
+        // Last: who sees the mode sees the rest.
+        MODE.store(code(self.mode), Ordering::Release);
+    }
+}
+
+fn code(mode: Mode) -> u8 {
+    match mode {
+        Mode::Collapse => 1,
+    }
+}
+
+/// What is done in this process; none if nothing is.
+pub(crate) fn mode() -> Option<Mode> {
+    let set = MODE.load(Ordering::Acquire);
+    Mode::ALL.into_iter().find(|mode| code(*mode) == set)
+}
+
+/// Bytes from which on a mapping is looked after.
+pub(crate) fn min_size() -> usize {
+    MIN_SIZE.load(Ordering::Relaxed)
+}
+
+/// Whether a line is wanted at the end.
+pub(crate) fn at_exit() -> bool {
+    AT_EXIT.load(Ordering::Relaxed)
+}
+
+/// A variable of this process's environment. Called by the constructor only, before the program can change it.
+pub(crate) fn variable(name: &str) -> Option<&'static [u8]> {
+    // The names are short, and the stack holds them.
+    let mut bytes = [0; 32];
+    bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+    let name = CStr::from_bytes_until_nul(&bytes).ok()?;
+    // SAFETY: a string that ends, and nobody changes the environment before `main`.
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    // SAFETY: the environment of the start lies in the process's first stack, and stays there.
+    (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_bytes())
+}
+
+/// A number in digits.
+fn number<N: std::str::FromStr>(text: &[u8]) -> Option<N> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::Settings;
+
+    fn read(settings: &Settings) -> Config {
+        let variables = settings.variables();
+        let value = |name: &str| {
+            let (_, value) = variables.iter().find(|(known, _)| *known == name)?;
+            Some(value.as_encoded_bytes())
+        };
+        Config::from(value).unwrap().unwrap()
+    }
+
+    #[test]
+    fn what_the_command_says_the_library_reads() {
+        let plain = Settings { mode: Mode::Collapse, min_size: 1 << 20, only: None, at_exit: false, signal: None };
+        let wanted = Config { mode: Mode::Collapse, min_size: 1 << 20, at_exit: false, signal: None };
+        assert_eq!(read(&plain), wanted);
+        let all = Settings { min_size: 4096, at_exit: true, signal: Some(12), ..plain };
+        assert_eq!(read(&all), Config { min_size: 4096, at_exit: true, signal: Some(12), ..wanted });
+    }
+
+    #[test]
+    fn what_nobody_can_read_is_named_and_nothing_asked_is_nothing() {
+        assert_eq!(Config::from(|_| None), Ok(None));
+        let with = |name: &'static str, text: &'static [u8]| {
+            Config::from(move |asked| match asked {
+                _ if asked == name => Some(text),
+                environment::MODE => Some(b"collapse"),
+                _ => None,
+            })
+        };
+        for (name, text) in [
+            (environment::MODE, &b"fold"[..]),
+            (environment::MIN_SIZE, b"-1"),
+            (environment::MIN_SIZE, b""),
+            (environment::STATS, b"yes"),
+            (environment::STATS_SIGNAL, b"USR2"),
+        ] {
+            assert_eq!(with(name, text), Err(name));
+        }
+    }
+
+    #[test]
+    fn names_fit_the_stack() {
+        for name in [environment::MODE, environment::MIN_SIZE, environment::STATS, environment::STATS_SIGNAL] {
+            assert!(name.len() < 32, "{name}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What the command asks of the library, in environment variables.
+//!
+//! Programs that the program starts inherit them, as they inherit `LD_PRELOAD`: a service is often started by a script.
+//! [`ONLY`] limits the library to one program.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::str::FromStr;
+
+/// What the library does. Without it, it does nothing.
+pub const MODE: &str = "HUGEFORK_MODE";
+
+/// Bytes from which on a mapping is looked after.
+pub const MIN_SIZE: &str = "HUGEFORK_MIN_SIZE";
+
+/// The file name of the only program in which the library does anything.
+pub const ONLY: &str = "HUGEFORK_ONLY";
+
+/// `exit`: print a line of statistics when the program ends.
+pub const STATS: &str = "HUGEFORK_STATS";
+
+/// The value of [`STATS`].
+pub(crate) const AT_EXIT: &str = "exit";
+
+/// The number of the signal that prints that line.
+pub const STATS_SIGNAL: &str = "HUGEFORK_STATS_SIGNAL";
+
+/// Bytes from which on a mapping is looked after, if nobody asks for others.
+pub const USUAL_MIN_SIZE: usize = 1 << 20;
+
+/// What the library does about the program's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// Plain anonymous memory in transparent huge pages, which are put together again after each `fork(2)`.
+    Collapse,
+}
+
+impl Mode {
+    /// Every mode, the usual one first.
+    pub const ALL: [Mode; 1] = [Mode::Collapse];
+
+    /// The name in options and variables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Collapse => "collapse",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = || Mode::ALL.map(Mode::name).join(", ");
+        Mode::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| format!("not a mode: take {}", names()))
+    }
+}
+
+/// What the library is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// What it does.
+    pub mode: Mode,
+    /// Bytes from which on a mapping is looked after.
+    pub min_size: usize,
+    /// The file name of the only program in which it does anything.
+    pub only: Option<OsString>,
+    /// Whether a line of statistics is printed when the program ends.
+    pub at_exit: bool,
+    /// The signal that prints that line.
+    pub signal: Option<i32>,
+}
+
+impl Settings {
+    /// The variables that say so.
+    pub fn variables(&self) -> Vec<(&'static str, OsString)> {
+        let mut variables = vec![(MODE, self.mode.name().into()), (MIN_SIZE, self.min_size.to_string().into())];
+        variables.extend(self.only.clone().map(|name| (ONLY, name)));
+        variables.extend(self.at_exit.then(|| (STATS, AT_EXIT.into())));
+        variables.extend(self.signal.map(|signal| (STATS_SIGNAL, signal.to_string().into())));
+        variables
+    }
+}

@@ -1,0 +1,157 @@
+//! What happens around a fork: in the handlers that libc calls (`pthread_atfork`), and after them.
+//!
+//! ```text
+//! prepare  take the lock ── worth following? ── a token ─┐
+//!                                                     fork(2)
+//! parent   hold the token ── count ── give the lock back ┤
+//! child    inherit the token ── forget what is the parent's, lock and worker included
+//!
+//! afterwards   outside of the handlers, in the parent: the page of statistics, the worker
+//! ```
+//!
+//! Handlers of others, such as an allocator's, may hold their locks around ours: so nothing is allocated in ours, and
+//! nothing is started. `vfork`, `posix_spawn` and `system` call no handlers, since they copy nothing. A fork within libc
+//! (`daemon`, `forkpty`) calls the handlers, but not [`afterwards`]: the next one makes good for it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::process::getppid;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::liveness::{Outstanding, Token};
+use crate::lock::{Guarded, Taken};
+use crate::stats::own as stats;
+use crate::{config, modes, worker};
+
+/// What is known of forks.
+pub(crate) struct State {
+    /// Forks of which something may still live.
+    pub(crate) outstanding: Outstanding,
+    /// Whether the worker has been started and has not left.
+    pub(crate) has_worker: bool,
+    /// The process that this one was forked from; none if it is a program that was started.
+    forked_from: Option<rustix::process::Pid>,
+    /// Of the fork that is under way.
+    token: Option<Token>,
+    is_followed: bool,
+    began: u64,
+}
+
+/// Locked by [`prepare`], and given back by [`parent`] and [`child`].
+pub(crate) static STATE: Guarded<State> = Guarded::new(State {
+    outstanding: Outstanding::none(),
+    has_worker: false,
+    forked_from: None,
+    token: None,
+    is_followed: false,
+    began: 0,
+});
+
+/// Forks within a fork of the same thread, by a signal handler. They are not followed.
+static NESTED: AtomicU32 = AtomicU32::new(0);
+
+impl State {
+    /// Whether the process that this one was forked from is there, and shares memory with it.
+    pub(crate) fn has_parent(&self) -> bool {
+        self.forked_from.is_some() && getppid() == self.forked_from
+    }
+}
+
+/// Microseconds of a clock that goes on steadily.
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
+}
+
+/// Before the fork.
+pub(crate) extern "C" fn prepare() {
+    if STATE.take() == Taken::Before {
+        NESTED.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
+    // SAFETY: taken just now.
+    let state = unsafe { STATE.held() };
+    state.began = now();
+    state.is_followed = modes::prepare();
+    // Without one, the descendants of this fork count as gone.
+    state.token = if state.is_followed { Token::make().ok() } else { None };
+}
+
+fn is_nested() -> bool {
+    // Others wait in `prepare`, so this thread alone looks at it.
+    let nested = NESTED.load(Ordering::Relaxed);
+    NESTED.store(nested.saturating_sub(1), Ordering::Relaxed);
+    nested > 0
+}
+
+/// After the fork, in the process that forked. Also if it failed: then the token is over at once.
+pub(crate) extern "C" fn parent() {
+    if is_nested() {
+        return;
+    }
+    // SAFETY: `prepare` has taken it, in this thread.
+    let state = unsafe { STATE.held() };
+    if let Some(token) = state.token.take() {
+        token.hold(&mut state.outstanding);
+    }
+    if state.is_followed {
+        modes::parent();
+        stats::forked(now().saturating_sub(state.began));
+    }
+    STATE.give_back();
+}
+
+/// After the fork, in the new process, which has this thread alone.
+pub(crate) extern "C" fn child() {
+    if is_nested() {
+        return;
+    }
+    // SAFETY: `prepare` has taken it, in the thread whose copy this is.
+    let state = unsafe { STATE.held() };
+    if let Some(token) = state.token.take() {
+        token.inherit();
+    }
+    state.outstanding.forget();
+    state.has_worker = false;
+    state.forked_from = getppid();
+    worker::in_child();
+    stats::in_child();
+    if state.is_followed {
+        modes::child();
+    }
+    STATE.reset();
+}
+
+/// After a fork, in the parent, when all handlers are through. In the middle of another call of this thread, which a
+/// signal interrupted, nothing is done.
+pub(crate) fn afterwards() {
+    if config::mode().is_none() {
+        return;
+    }
+    let wants_worker = STATE.with(|state| {
+        let wants = state.is_followed && !state.has_worker && !state.outstanding.is_empty();
+        state.has_worker |= wants;
+        (wants, state.is_followed)
+    });
+    let Some((wants_worker, is_followed)) = wants_worker else { return };
+    if is_followed {
+        stats::publish();
+    }
+    if wants_worker && !worker::start() {
+        STATE.with(|state| state.has_worker = false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fork_within_a_fork_is_let_through() {
+        prepare();
+        prepare();
+        parent();
+        parent();
+        assert_eq!(STATE.with(|state| state.outstanding.reap()), Some(0));
+    }
+}

@@ -1,0 +1,51 @@
+//! The library that `hugefork run` puts into unmodified programs, and what both say to each other.
+//!
+//! ```text
+//! environment   what the command asks of the library        stats/page, stats/read   what the library counted
+//! ───────────── the crate, for the command ── above ──────── in the program ── below ───────────────────────────
+//! start         constructor, and the line at the end
+//! entry         the functions of libc that it stands in for
+//! fork          prepare, parent, child                      liveness   who of the descendants still lives
+//! modes/        what is done about memory: collapse          worker     the thread that does what takes time
+//! mappings      the program's memory, from /proc/self/maps  pages      which of it is in base pages
+//! lock, descriptor, line                                     what stands below all of these
+//! ```
+//!
+//! The same sources are two things. As a crate, they are linked into the command and export nothing. Built by the
+//! command's build script with `--cfg hugefork_interposed`, they are a shared library whose [`entry`] points carry the
+//! names of libc's functions.
+//!
+//! # Inside a strange program
+//! * Nothing is allocated, at any time: the program may be in the middle of its own `malloc`.
+//! * Nothing happens until the program has something big: no thread, no descriptor, no page. A program that does
+//!   nothing but start and end pays for reading a few variables.
+//! * `errno` stays as it was. System calls are made by `rustix`, which does not touch it, but for those that stand in
+//!   for libc's own.
+//! * A panic ends in an abort, at the latest at an entry point.
+
+pub mod environment;
+pub mod stats;
+
+mod config;
+mod descriptor;
+pub mod entry;
+mod fork;
+mod line;
+mod liveness;
+mod lock;
+mod mappings;
+mod modes;
+mod pages;
+mod start;
+mod worker;
+
+pub use environment::{Mode, Settings};
+
+/// The library's file name begins with this, and goes on with a number that tells its contents.
+pub const LIBRARY: &str = "libhugefork-run-";
+
+/// A huge page of the machines that hugefork runs on.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// The pages that huge pages are made of.
+const BASE_PAGE: usize = 4096;

@@ -1,0 +1,198 @@
+//! The program's memory, as the kernel tells it in `/proc/self/maps`: what libc's own `malloc` maps is there too, and
+//! nothing that was unmapped.
+//!
+//! The file is read piece by piece into the stack. Programs map and unmap meanwhile, so a range may be gone, or be
+//! something else, when it is used: only what is harmless then may be done with it.
+
+use std::ffi::CStr;
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, IntoRawFd};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+
+/// Bytes that are read at once. Longer lines, of files with long names, are not whole; what is wanted of a line is at
+/// its beginning.
+const PIECE: usize = 4096;
+
+/// Calls `each` with every private anonymous mapping of at least `least` bytes that the program can write to, until
+/// that says false.
+///
+/// # Errors
+/// The file cannot be read.
+pub(crate) fn big(least: usize, mut each: impl FnMut(Range<usize>) -> bool) -> Result<(), Errno> {
+    lines(c"/proc/self/maps", |line| match parse(line) {
+        Some(range) if range.len() >= least => each(range),
+        _ => true,
+    })
+}
+
+/// Bytes that `/proc/self/smaps_rollup` counts under `field`, such as `AnonHugePages:`.
+pub(crate) fn counted(field: &str) -> Option<u64> {
+    let mut found = None;
+    let done = lines(c"/proc/self/smaps_rollup", |line| {
+        let number = line.strip_prefix(field.as_bytes()).and_then(kib);
+        found = found.or(number);
+        found.is_none()
+    });
+    done.ok().and(found)
+}
+
+/// `  123 kB` in bytes.
+fn kib(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// Calls `each` with every line of a file, until that says false.
+fn lines(path: &CStr, each: impl FnMut(&[u8]) -> bool) -> Result<(), Errno> {
+    let number = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?.into_raw_fd();
+    // SAFETY: opened above. Not owned, since an owned one is closed by libc, which may touch `errno`.
+    let file = unsafe { BorrowedFd::borrow_raw(number) };
+    let read = lines_of(|piece| rustix::io::read(file, piece), each);
+    // SAFETY: opened above, and not used again.
+    unsafe { rustix::io::close(number) };
+    read
+}
+
+/// As [`lines`], of what `read` gives piece by piece. A line that is longer than a piece is cut into several.
+fn lines_of(
+    mut read: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
+    mut each: impl FnMut(&[u8]) -> bool,
+) -> Result<(), Errno> {
+    let mut bytes = [0; PIECE];
+    let mut filled = 0;
+    loop {
+        let got = match read(&mut bytes[filled..]) {
+            Err(Errno::INTR) => continue,
+            other => other?,
+        };
+        filled += got;
+        let mut begin = 0;
+        while let Some(len) = bytes[begin..filled].iter().position(|byte| *byte == b'\n') {
+            if !each(&bytes[begin..begin + len]) {
+                return Ok(());
+            }
+            begin += len + 1;
+        }
+        if got == 0 {
+            return Ok(());
+        }
+        if begin == 0 && filled == PIECE {
+            // Too long for its end to matter.
+            if !each(&bytes) {
+                return Ok(());
+            }
+            begin = filled;
+        }
+        bytes.copy_within(begin..filled, 0);
+        filled -= begin;
+    }
+}
+
+/// The range of a line, if it is private anonymous memory that the program can write to.
+///
+/// `7f0a1c000000-7f0a5c000000 rw-p 00000000 00:00 0                          [heap]`
+fn parse(line: &[u8]) -> Option<Range<usize>> {
+    // Names come last, and need not be text.
+    let text = line.iter().position(|byte| !byte.is_ascii()).map_or(line, |end| &line[..end]);
+    let mut words = std::str::from_utf8(text).ok()?.split_ascii_whitespace();
+    let (from, to) = words.next()?.split_once('-')?;
+    let range = usize::from_str_radix(from, 16).ok()?..usize::from_str_radix(to, 16).ok()?;
+    let rights = words.next()?;
+    let (_offset, _device, inode) = (words.next()?, words.next()?, words.next()?);
+    let is_memory = match words.next() {
+        None | Some("[heap]") => true,
+        // Named by `prctl(PR_SET_VMA_ANON_NAME)`.
+        Some(name) => name.starts_with("[anon:"),
+    };
+    (rights == "rw-p" && inode == "0" && is_memory).then_some(range)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+    #[test]
+    fn memory_is_told_from_files_stacks_and_guards() {
+        let parsed = |line: &str| parse(line.as_bytes());
+        assert_eq!(parsed("1000-3000 rw-p 00000000 00:00 0 "), Some(0x1000..0x3000));
+        assert_eq!(parsed("1000-3000 rw-p 00000000 00:00 0      [heap]"), Some(0x1000..0x3000));
+        assert_eq!(parsed("1000-3000 rw-p 00000000 00:00 0      [anon:jemalloc]"), Some(0x1000..0x3000));
+        for other in [
+            "1000-3000 ---p 00000000 00:00 0 ",
+            "1000-3000 r--p 00000000 00:00 0 ",
+            "1000-3000 rwxp 00000000 00:00 0 ",
+            "1000-3000 rw-s 00000000 00:01 77      /dev/zero (deleted)",
+            "1000-3000 rw-p 00001000 fe:00 99      /usr/lib/x.so",
+            "1000-3000 rw-p 00000000 00:00 0      [stack]",
+            "1000-3000",
+            "",
+        ] {
+            assert_eq!(parsed(other), None, "{other}");
+        }
+        assert_eq!(parse(b"1000-3000 rw-p 00001000 fe:00 99   /tmp/\xff"), None);
+    }
+
+    #[test]
+    fn lines_come_whole_however_they_are_read() {
+        let text: String = (0..2000).map(|number| format!("line {number}\n")).collect();
+        for step in [1, 7, 4096, 100_000] {
+            let mut rest = text.as_bytes();
+            let mut seen = String::new();
+            let read = |piece: &mut [u8]| {
+                let got = rest.len().min(piece.len()).min(step);
+                piece[..got].copy_from_slice(&rest[..got]);
+                rest = &rest[got..];
+                Ok(got)
+            };
+            let each = |line: &[u8]| {
+                seen += std::str::from_utf8(line).unwrap();
+                seen.push('\n');
+                true
+            };
+            lines_of(read, each).unwrap();
+            assert!(seen == text, "{step} at a time");
+        }
+    }
+
+    #[test]
+    fn a_long_line_does_not_hide_the_next() {
+        let text = format!("{}\nlast\n", "x".repeat(3 * PIECE));
+        let mut rest = text.as_bytes();
+        let mut last = Vec::new();
+        let read = |piece: &mut [u8]| {
+            let got = rest.len().min(piece.len());
+            piece[..got].copy_from_slice(&rest[..got]);
+            rest = &rest[got..];
+            Ok(got)
+        };
+        lines_of(read, |line| {
+            last = line.to_vec();
+            true
+        })
+        .unwrap();
+        assert_eq!(last, b"last");
+    }
+
+    #[test]
+    fn own_mappings_are_found_and_counted() {
+        const LEN: usize = 77 << 20;
+        // SAFETY: a new mapping where the kernel likes.
+        let start =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), LEN, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
+        let start = start.unwrap();
+        let from = start as usize;
+        let mut found = false;
+        big(LEN, |range| {
+            found |= range.start <= from && range.end >= from + LEN;
+            true
+        })
+        .unwrap();
+        // SAFETY: our own mapping.
+        unsafe { munmap(start, LEN) }.unwrap();
+        assert!(found);
+        assert!(counted("Rss:").unwrap() > 0);
+        assert_eq!(counted("Nonsense:"), None);
+    }
+}

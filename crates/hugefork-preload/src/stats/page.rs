@@ -1,0 +1,182 @@
+//! The page: words, of which each has its place for ever, and what they say.
+//!
+//! Only 64-bit words, so that a reader of another moment sees each as it was at some time. They need not agree with
+//! each other.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::BASE_PAGE;
+
+/// The name of the file that the page is, as `/proc/PID/maps` shows it.
+pub(crate) const NAME: &str = "/memfd:hugefork-stats";
+
+/// Buckets of the histogram of pauses: bucket `n` counts those below 2ⁿ us that no bucket before it counts. The last
+/// counts all that are longer.
+pub const BUCKETS: usize = 32;
+
+/// What the first word says: `hugefork` in letters.
+const MAGIC: u64 = u64::from_le_bytes(*b"hugefork");
+/// The second: which words follow.
+const LAYOUT: u64 = 1;
+
+const WORDS: usize = BASE_PAGE / 8;
+const HISTOGRAM: usize = 64;
+
+/// The place of a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Word {
+    Magic,
+    Layout,
+    /// The process whose page it is, by the number that it has for itself.
+    Process,
+    /// The mode, by its place in `Mode::ALL`.
+    Mode,
+    Mappings,
+    MappedBytes,
+    Forks,
+    PauseLast,
+    PauseMax,
+    PauseSum,
+    Outstanding,
+    Passes,
+    Collapsed,
+    NotCollapsed,
+    ThpDisablesKept,
+}
+
+/// The page.
+#[repr(C, align(4096))]
+pub(crate) struct Page {
+    words: [AtomicU64; WORDS],
+}
+
+impl Page {
+    pub(crate) const fn new() -> Page {
+        Page { words: [const { AtomicU64::new(0) }; WORDS] }
+    }
+
+    pub(crate) fn word(&self, word: Word) -> &AtomicU64 {
+        &self.words[word as usize]
+    }
+
+    /// The bucket of a pause.
+    pub(crate) fn bucket(&self, us: u64) -> &AtomicU64 {
+        let bits = (u64::BITS - us.leading_zeros()) as usize;
+        &self.words[HISTOGRAM + bits.min(BUCKETS - 1)]
+    }
+
+    /// Says whose page it is, and that it is one.
+    pub(crate) fn begin(&self, process: u32, mode: usize) {
+        self.word(Word::Process).store(process.into(), Ordering::Relaxed);
+        self.word(Word::Mode).store(mode as u64, Ordering::Relaxed);
+        self.word(Word::Layout).store(LAYOUT, Ordering::Relaxed);
+        self.word(Word::Magic).store(MAGIC, Ordering::Release);
+    }
+
+    /// Takes over what another counted.
+    pub(crate) fn copy_from(&self, other: &Page) {
+        for (to, from) in self.words.iter().zip(&other.words) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// Counts from nothing.
+    pub(crate) fn clear(&self) {
+        self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+}
+
+/// What a page said at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// The process whose page it is, by the number that it has for itself.
+    pub process: u32,
+    /// The mode.
+    pub mode: &'static str,
+    /// Mappings for which huge pages were asked; those of libc's own `malloc` are not among them.
+    pub mappings: u64,
+    /// Their bytes.
+    pub mapped_bytes: u64,
+    /// Forks with big memory, named as in Redis's INFO.
+    pub total_forks: u64,
+    /// What the last one kept the forking thread, in microseconds, named as in Redis's INFO.
+    pub latest_fork_usec: u64,
+    /// The longest.
+    pub longest_fork_usec: u64,
+    /// All together.
+    pub all_forks_usec: u64,
+    /// The number of forks that took less than 1, 2, 4, 8… us, and not less than the one before.
+    pub fork_usec_histogram: Vec<u64>,
+    /// Forks of which something still lives, as far as is known.
+    pub forks_alive: u64,
+    /// How often blocks were looked for that can be collapsed.
+    pub passes: u64,
+    /// Blocks of 2 MiB that were put together again.
+    pub blocks_collapsed: u64,
+    /// Blocks for which the kernel had no huge page.
+    pub blocks_not_collapsed: u64,
+    /// How often the program was kept from switching its huge pages off.
+    pub thp_disables_kept: u64,
+}
+
+impl Counters {
+    /// Reads bytes of a page; none if it is not one that this version knows.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Counters> {
+        let word = |place: usize| bytes.get(place * 8..place * 8 + 8)?.try_into().ok().map(u64::from_le_bytes);
+        (bytes.len() >= BASE_PAGE).then_some(())?;
+        Counters::from(|place| word(place).unwrap_or(0))
+    }
+
+    fn from(word: impl Fn(usize) -> u64) -> Option<Counters> {
+        let of = |place: Word| word(place as usize);
+        if (of(Word::Magic), of(Word::Layout)) != (MAGIC, LAYOUT) {
+            return None;
+        }
+        let mode = crate::Mode::ALL.get(of(Word::Mode) as usize)?;
+        Some(Counters {
+            process: of(Word::Process) as u32,
+            mode: mode.name(),
+            mappings: of(Word::Mappings),
+            mapped_bytes: of(Word::MappedBytes),
+            total_forks: of(Word::Forks),
+            latest_fork_usec: of(Word::PauseLast),
+            longest_fork_usec: of(Word::PauseMax),
+            all_forks_usec: of(Word::PauseSum),
+            fork_usec_histogram: (0..BUCKETS).map(|bucket| word(HISTOGRAM + bucket)).collect(),
+            forks_alive: of(Word::Outstanding),
+            passes: of(Word::Passes),
+            blocks_collapsed: of(Word::Collapsed),
+            blocks_not_collapsed: of(Word::NotCollapsed),
+            thp_disables_kept: of(Word::ThpDisablesKept),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_counted_is_read() {
+        let page = Page::new();
+        page.begin(7, 0);
+        page.word(Word::Forks).store(3, Ordering::Relaxed);
+        for us in [0, 1, 3, 1000, u64::MAX] {
+            page.bucket(us).fetch_add(1, Ordering::Relaxed);
+        }
+        // SAFETY: words of the page, which nobody writes to here.
+        let bytes = unsafe { std::slice::from_raw_parts((&raw const page).cast::<u8>(), BASE_PAGE) };
+        let read = Counters::from_bytes(bytes).unwrap();
+        assert_eq!((read.process, read.mode, read.total_forks), (7, "collapse", 3));
+        let counted: Vec<usize> = (0..BUCKETS).filter(|bucket| read.fork_usec_histogram[*bucket] == 1).collect();
+        assert_eq!(counted, [0, 1, 2, 10, BUCKETS - 1]);
+    }
+
+    #[test]
+    fn other_bytes_are_no_page() {
+        assert_eq!(Counters::from_bytes(&[0; BASE_PAGE]), None);
+        assert_eq!(Counters::from_bytes(&[0; 8]), None);
+    }
+}

@@ -1,0 +1,112 @@
+//! The thread that does what takes time, while the program goes on: it waits until no descendant shares the program's
+//! memory any more, lets the mode do its pass, and leaves. No fork, no thread.
+//!
+//! It is not one of libc's threads but made by `clone(2)`. `pthread_create` allocates, which a fork in a signal handler
+//! must not do; it makes libc take locks that a program with one thread does without; and a program whose main thread
+//! ends by `pthread_exit` would wait for it for ever. The price: it shares the thread-local data of the thread that made
+//! it, `errno` included. So it makes system calls by `rustix` alone, and never panics on purpose.
+//!
+//! All signals are blocked in it, so that the program's handlers run in the program's threads.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::thread::{nanosleep, set_name};
+use rustix::time::Timespec;
+
+use crate::fork::STATE;
+use crate::modes;
+use crate::stats::own as stats;
+use crate::stats::own::Word;
+
+/// The stack holds two pieces of files, and little else.
+const STACK: usize = 128 << 10;
+
+/// How long it sleeps before it looks for descendants again: first after this, then twice as long, up to the longest.
+const SHORTEST_NS: i64 = 5_000_000;
+const LONGEST_NS: i64 = 160_000_000;
+
+/// A place for a thread. There are two, since one that is leaving still stands on its stack.
+struct Place {
+    /// The thread; the kernel writes 0 when it is gone.
+    thread: AtomicU32,
+    /// The address of its stack; 0 before the first.
+    stack: AtomicUsize,
+}
+
+static PLACES: [Place; 2] = [const { Place { thread: AtomicU32::new(0), stack: AtomicUsize::new(0) } }; 2];
+
+/// Starts the thread. False if there can be none now.
+pub(crate) fn start() -> bool {
+    let Some(place) = PLACES.iter().find(|place| place.thread.load(Ordering::Acquire) == 0) else { return false };
+    let Some(stack) = stack(place) else { return false };
+    let flags = libc::CLONE_VM
+        | libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD
+        | libc::CLONE_SYSVSEM
+        | libc::CLONE_PARENT_SETTID
+        | libc::CLONE_CHILD_CLEARTID;
+    let thread = place.thread.as_ptr();
+    let none = ptr::null_mut::<c_void>();
+    let all_signals = u64::MAX;
+    let mut before = 0_u64;
+    // The thread begins with the mask of the one that makes it. libc's own call would leave libc's signals open.
+    // SAFETY: masks of the size that is named; `run` stands on a stack of its own, that nobody else stands on while
+    // `thread` is not 0.
+    let made = unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all_signals, &raw mut before, 8);
+        let made = libc::clone(run, (stack + STACK) as *mut c_void, flags, none, thread, none, thread);
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, none, 8);
+        made
+    };
+    made > 0
+}
+
+fn stack(place: &Place) -> Option<usize> {
+    let known = place.stack.load(Ordering::Relaxed);
+    if known != 0 {
+        return Some(known);
+    }
+    let rights = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping where the kernel likes.
+    let new = unsafe { mmap_anonymous(ptr::null_mut(), STACK, rights, MapFlags::PRIVATE) }.ok()? as usize;
+    place.stack.store(new, Ordering::Relaxed);
+    Some(new)
+}
+
+/// In the child of a fork, which has no such thread; the stacks were copied.
+pub(crate) fn in_child() {
+    PLACES.iter().for_each(|place| place.thread.store(0, Ordering::Relaxed));
+}
+
+/// The thread.
+extern "C" fn run(_: *mut c_void) -> c_int {
+    let _ = set_name(c"hugefork-run");
+    let mut pause = SHORTEST_NS;
+    loop {
+        let alive = STATE.with(|state| state.outstanding.reap()).unwrap_or(0);
+        stats::set(Word::Outstanding, alive as u64);
+        if alive > 0 {
+            let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: pause });
+            pause = (2 * pause).min(LONGEST_NS);
+            continue;
+        }
+        pause = SHORTEST_NS;
+        // What a child collapsed that it shares with its parent would be copied.
+        let has_parent = STATE.with(|state| state.has_parent()).unwrap_or(true);
+        let mut is_shared = || STATE.with(|state| !state.outstanding.is_empty()).unwrap_or(true);
+        let is_through = has_parent || modes::pass(&mut is_shared);
+        let leaves = STATE.with(|state| {
+            let leaves = is_through && state.outstanding.is_empty();
+            state.has_worker &= !leaves;
+            leaves
+        });
+        if leaves == Some(true) {
+            return 0;
+        }
+    }
+}
