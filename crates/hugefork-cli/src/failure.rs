@@ -8,6 +8,8 @@ use std::process::ExitCode;
 pub(crate) enum Failure {
     /// It was called wrongly: status 2.
     Usage(String),
+    /// It could not run a program: a status that tells why.
+    Status(u8, String),
     /// It failed: status 1.
     Failed(anyhow::Error),
 }
@@ -23,6 +25,7 @@ impl Failure {
         eprintln!("error: {self}");
         match self {
             Failure::Usage(_) => ExitCode::from(2),
+            Failure::Status(status, _) => ExitCode::from(*status),
             Failure::Failed(_) => ExitCode::FAILURE,
         }
     }
@@ -31,7 +34,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Usage(line) => f.write_str(line),
+            Failure::Usage(line) | Failure::Status(_, line) => f.write_str(line),
             // With its causes, in one line.
             Failure::Failed(error) => write!(f, "{error:#}"),
         }

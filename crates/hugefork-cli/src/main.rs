@@ -4,6 +4,8 @@
 //! |---|---|---|
 //! | `bench` | measures hugefork beside the kernel | [`commands::bench`] |
 //! | `bench compare` | puts two results side by side | [`commands::bench_compare`] |
+//! | `run` | becomes a program that has hugefork's library in it | [`commands::run`] |
+//! | `stats` | says what that library has counted | [`commands::stats`] |
 //! | `report` | draws results as a page or pictures | [`commands::report`] |
 //! | `doctor` | says what this machine offers hugefork | [`commands::doctor`] |
 //! | `completions`, `man` | print completions and man pages | [`commands::manual`] |
@@ -14,7 +16,7 @@
 //! these.
 //!
 //! Exit status: 0 done, 1 something failed, 2 it was called wrongly, 3 or 4 `doctor --strict` found something, 128 + n
-//! it was stopped by signal n (130: Ctrl-C). An error is one line on standard error, `error: …`.
+//! it was stopped by signal n (130: Ctrl-C). `run` has the program's, or 125, 126 and 127 as `env(1)` has them. An error is one line on standard error, `error: …`.
 
 mod args;
 mod commands;
@@ -27,7 +29,7 @@ use std::sync::Arc;
 
 use args::bench::BenchCommand;
 use args::{Asked, Command};
-use commands::{bench, bench_compare, doctor, manual, report};
+use commands::{bench, bench_compare, doctor, manual, report, stats};
 use failure::Failure;
 use output::stdout::written;
 use settings::guardian;
@@ -51,6 +53,8 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             Some(BenchCommand::Compare(args)) => bench_compare::run(args),
             None => bench::run(&args),
         },
+        Command::Run(args) => commands::run::run(&args),
+        Command::Stats(args) => stats::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => manual::completions(&args),

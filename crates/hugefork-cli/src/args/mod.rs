@@ -7,6 +7,8 @@ pub(crate) mod guardian;
 pub(crate) mod manual;
 mod number;
 pub(crate) mod report;
+pub(crate) mod run;
+pub(crate) mod stats;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -17,6 +19,8 @@ use self::doctor::DoctorArgs;
 use self::guardian::GuardianArgs;
 use self::manual::{CompletionsArgs, ManArgs};
 use self::report::ReportArgs;
+use self::run::RunArgs;
+use self::stats::StatsArgs;
 use crate::failure::Failure;
 
 /// Huge-page memory whose faults are resolved in user space: measure it, and see what this machine offers it.
@@ -32,6 +36,10 @@ struct Cli {
 pub(crate) enum Command {
     /// Measure hugefork beside the kernel: the same work, interleaved, all samples kept
     Bench(Box<BenchArgs>),
+    /// Run a program as it is, with huge pages that stay huge across fork(2)
+    Run(RunArgs),
+    /// Say what has become of a program that `run` started, while it runs
+    Stats(StatsArgs),
     /// Draw results of `bench --json` as one page that needs no network, or as pictures
     Report(ReportArgs),
     /// Say what this machine offers hugefork, and which command mends what it lacks

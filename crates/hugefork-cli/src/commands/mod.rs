@@ -5,3 +5,5 @@ pub(crate) mod bench_compare;
 pub(crate) mod doctor;
 pub(crate) mod manual;
 pub(crate) mod report;
+pub(crate) mod run;
+pub(crate) mod stats;

@@ -1,0 +1,99 @@
+//! `hugefork run`: puts the library into a program, and becomes that program.
+//!
+//! ```text
+//! program      which file is run, and which image runs in the end (scripts)
+//! image        what its ELF says: libc, needs, allocator
+//! refusal      why the library cannot be put into it
+//! library      the library itself, in a file that all programs of this user may load
+//! environment  what the program finds in its environment, and how it is printed
+//! become       execve(2)
+//! ```
+
+pub(crate) mod become_it;
+mod environment;
+mod image;
+mod library;
+mod program;
+mod refusal;
+
+use std::process::ExitCode;
+
+use hugefork_preload::Settings;
+use signal_hook::consts::{SIGUSR1, SIGUSR2};
+
+use self::environment::Environment;
+use self::image::Image;
+use self::program::Program;
+use crate::args::run::{RunArgs, StatsSignal};
+use crate::failure::Failure;
+use crate::output::stdout::print;
+
+/// The status of a command that runs another and cannot do its own part.
+const OWN_PART: u8 = 125;
+
+/// Becomes the program, or prints what would make it so. Comes back only from the latter.
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let program = args.command.first().map(|name| Program::find(name)).transpose()?;
+    let image = program.as_ref().and_then(|program| Image::read(&program.image));
+    let refused = program.as_ref().zip(image.as_ref()).and_then(|(program, image)| refusal::of(program, image));
+    let name = program.as_ref().map_or(String::new(), |program| program.name());
+    if let Some(why) = &refused
+        && (!args.or_plain || args.print_env.is_some())
+    {
+        let advice = "run it without hugefork, or with --or-plain";
+        return Err(Failure::Status(OWN_PART, format!("{name}: {why}; {advice}")));
+    }
+    let environment = match &refused {
+        Some(_) => Environment::of_this_process(),
+        None => {
+            let library = library::put_in_place().map_err(|why| Failure::Status(OWN_PART, why))?;
+            Environment::of_this_process().with(&settings(args), &library)
+        }
+    };
+    if let Some(format) = args.print_env {
+        print(&environment.printed(format)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let program = program.expect("the command line has one, unless the environment is printed");
+    if !args.quiet {
+        match &refused {
+            Some(why) => eprintln!("hugefork: {name} runs as it is: {why}"),
+            None => eprintln!("hugefork: {name} runs {}", done(args, image.as_ref())),
+        }
+    }
+    if refused.is_none() {
+        allow_huge_pages();
+    }
+    Err(become_it::execute(&program, &args.command[1..], environment))
+}
+
+fn settings(args: &RunArgs) -> Settings {
+    Settings {
+        mode: args.mode,
+        min_size: args.min_size.0,
+        only: args.only.clone(),
+        at_exit: args.stats,
+        signal: args.stats_signal.map(|signal| match signal {
+            StatsSignal::Usr1 => SIGUSR1,
+            StatsSignal::Usr2 => SIGUSR2,
+        }),
+    }
+}
+
+/// What was done, in words.
+fn done(args: &RunArgs, image: Option<&Image>) -> String {
+    let allocator = image.map_or("libc's malloc", |image| image.allocator().in_words());
+    let mut text = format!("in mode {}, from {} on, with {allocator}", args.mode, args.min_size);
+    let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    if enabled.contains("[never]") {
+        text += "; transparent huge pages are `never` here, so its memory is huge only after its first fork \
+                 (`hugefork doctor` says how to change that)";
+    }
+    text
+}
+
+/// Takes back what may have been inherited: a process for which transparent huge pages are disabled.
+fn allow_huge_pages() {
+    // SAFETY: a number and zeros; no memory is named. It fails only on kernels that cannot disable them either.
+    unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 0, 0, 0, 0) };
+}

@@ -1,0 +1,86 @@
+//! `hugefork stats`: what the library has counted in a running program.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use hugefork_preload::stats::{self, BUCKETS, Report};
+use serde_json::json;
+
+use crate::args::stats::StatsArgs;
+use crate::failure::Failure;
+use crate::output::stdout::print;
+use crate::output::terminal::fitted;
+
+/// Prints what is known of the process.
+pub(crate) fn run(args: &StatsArgs) -> Result<ExitCode, Failure> {
+    let report = stats::of(args.pid).map_err(anyhow::Error::new)?;
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&json(args.pid, &report)).context("writing JSON")? + "\n",
+        false => fitted(table(args.pid, &report)),
+    };
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn json(pid: u32, report: &Report) -> serde_json::Value {
+    let counted = &report.counters;
+    json!({
+        "schema": 1,
+        "pid": pid,
+        "mode": counted.mode,
+        "mappings": counted.mappings,
+        "mapped_bytes": counted.mapped_bytes,
+        "total_forks": counted.total_forks,
+        "latest_fork_usec": counted.latest_fork_usec,
+        "longest_fork_usec": counted.longest_fork_usec,
+        "all_forks_usec": counted.all_forks_usec,
+        "fork_usec_histogram": counted.fork_usec_histogram,
+        "forks_alive": counted.forks_alive,
+        "passes": counted.passes,
+        "blocks_collapsed": counted.blocks_collapsed,
+        "blocks_not_collapsed": counted.blocks_not_collapsed,
+        "thp_disables_kept": counted.thp_disables_kept,
+        "resident_bytes": report.resident_bytes,
+        "peak_bytes": report.peak_bytes,
+        "anonymous_bytes": report.anonymous_bytes,
+        "huge_bytes": report.huge_bytes,
+    })
+}
+
+fn table(pid: u32, report: &Report) -> String {
+    let counted = &report.counters;
+    let ms = |us: u64| us as f64 / 1e3;
+    let mib = |bytes: u64| bytes >> 20;
+    let mut text = format!("process {pid}, mode {}\n", counted.mode);
+    let mut line = |name: &str, value: String| text += &format!("  {name:<16} {value}\n");
+    line(
+        "forks",
+        match counted.total_forks {
+            0 => "none with big memory".to_owned(),
+            forks => format!(
+                "{forks}: the last {:.3} ms, the longest {:.3} ms, {:.3} ms each",
+                ms(counted.latest_fork_usec),
+                ms(counted.longest_fork_usec),
+                ms(counted.all_forks_usec / forks),
+            ),
+        },
+    );
+    for bucket in 0..BUCKETS {
+        let forks = counted.fork_usec_histogram.get(bucket).copied().unwrap_or(0);
+        if forks > 0 {
+            line("", format!("below {} ms: {forks}", (1_u64 << bucket) as f64 / 1e3));
+        }
+    }
+    line("still alive", format!("descendants of {} forks", counted.forks_alive));
+    line("collapsed again", format!("{} blocks of 2 MiB in {} passes", counted.blocks_collapsed, counted.passes));
+    if counted.blocks_not_collapsed > 0 {
+        line("", format!("{} blocks for which the kernel had no huge page", counted.blocks_not_collapsed));
+    }
+    line("mapped", format!("{} mappings, {} MiB in all", counted.mappings, mib(counted.mapped_bytes)));
+    line("memory", format!("{} MiB, at its peak {} MiB", mib(report.resident_bytes), mib(report.peak_bytes)));
+    line("huge", format!("{} of {} MiB that is no file's", mib(report.huge_bytes), mib(report.anonymous_bytes)));
+    if counted.thp_disables_kept > 0 {
+        line("kept", format!("from switching its huge pages off, {} times", counted.thp_disables_kept));
+    }
+    text
+}

@@ -1,0 +1,155 @@
+//! Programs under `hugefork run`, each test with a cache of its own.
+
+#![allow(dead_code)] // Each test binary uses its part of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// What does not happen for so long does not happen, however slow the machine is.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The command under test.
+pub(crate) const HUGEFORK: &str = env!("CARGO_BIN_EXE_hugefork");
+
+/// A directory of one test, empty at its beginning and gone at its end.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(name: &str) -> Scratch {
+        // Not below the checkout, which other users may not be able to enter.
+        let path = std::env::temp_dir().join(format!("hugefork-run-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn file(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, contents).unwrap();
+        path
+    }
+
+    /// `hugefork run OPTIONS --`, to which the program is added.
+    pub(crate) fn run(&self, options: &str) -> Command {
+        let mut command = self.hugefork(&format!("run {options}"));
+        command.arg("--");
+        command
+    }
+
+    /// `hugefork LINE`.
+    pub(crate) fn hugefork(&self, line: &str) -> Command {
+        let mut command = Command::new(HUGEFORK);
+        command.args(line.split_whitespace()).env("XDG_CACHE_HOME", &self.0).current_dir(&self.0);
+        for name in ["LD_PRELOAD", "GLIBC_TUNABLES"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// What `hugefork stats --json` says of a process; none if it says nothing.
+    pub(crate) fn stats(&self, pid: u32) -> Option<Value> {
+        let output = self.hugefork(&format!("stats --json {pid}")).output().unwrap();
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+    }
+
+    /// What the library writes is kept here.
+    pub(crate) fn libraries(&self) -> Vec<PathBuf> {
+        let found = fs::read_dir(self.0.join("hugefork")).into_iter().flatten().flatten();
+        found.map(|entry| entry.path()).collect()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A child of the test, which does not outlive it.
+pub(crate) struct Running(Child);
+
+impl Running {
+    /// Starts a command whose input and output the test has.
+    pub(crate) fn start(command: &mut Command) -> Running {
+        Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub(crate) fn child(&mut self) -> &mut Child {
+        &mut self.0
+    }
+
+    /// Ends it by closing its input, and gives what it has printed.
+    pub(crate) fn end(mut self) -> (std::process::ExitStatus, String) {
+        drop(self.0.stdin.take());
+        let mut text = String::new();
+        let mut stdout = self.0.stdout.take().unwrap();
+        std::io::Read::read_to_string(&mut stdout, &mut text).unwrap();
+        (self.0.wait().unwrap(), text)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits until `what` gives something.
+pub(crate) fn wait_for<T>(name: &str, mut what: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = what() {
+            return found;
+        }
+        assert!(begin.elapsed() < PATIENCE, "waited in vain for {name}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether the machine has these programs. If not, says so; and fails if it was set up to have them.
+pub(crate) fn has(programs: &[&str]) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    for program in programs {
+        if !std::env::split_paths(&path).any(|directory| directory.join(program).exists()) {
+            let required = std::env::var("HUGEFORK_REQUIRE").unwrap_or_default();
+            assert!(!required.split(',').any(|name| name == *program), "HUGEFORK_REQUIRE names {program}");
+            println!("skipped: {program} is not installed");
+            return false;
+        }
+    }
+    true
+}
+
+/// Whether the kernel makes huge pages of memory that is there (Linux 6.1).
+pub(crate) fn collapses() -> bool {
+    let release = rustix::system::uname();
+    let release = release.release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version < (6, 1) {
+        println!("skipped: Linux {release} cannot collapse memory; 6.1 can");
+    }
+    version >= (6, 1)
+}
+
+/// Standard output of a command that succeeds and says nothing else.
+pub(crate) fn output_of(command: &mut Command) -> String {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&stderr);
+    assert!(status.success(), "{command:?}: {status}: {stderr}");
+    String::from_utf8(stdout).unwrap()
+}
