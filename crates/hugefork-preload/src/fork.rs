@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Handlers of others, such as an allocator's, may hold their locks around ours: so nothing is allocated in ours, and
-//! nothing is started. `vfork`, `posix_spawn` and `system` call no handlers, since they copy nothing. A fork within libc
-//! (`daemon`, `forkpty`) calls the handlers, but not [`afterwards`]: the next one makes good for it.
+//! nothing is started. `vfork`, `posix_spawn` and `system` call no handlers, since they copy nothing. A fork within
+//! libc (`daemon`, `forkpty`) calls the handlers, but not [`afterwards`]: the next one makes good for it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,7 +21,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::liveness::{Outstanding, Token};
 use crate::lock::{Guarded, Taken};
 use crate::stats::own as stats;
-use crate::{config, modes, worker};
+use crate::{config, copies, modes, worker};
 
 /// What is known of forks.
 pub(crate) struct State {
@@ -51,6 +51,21 @@ pub(crate) static STATE: Guarded<State> = Guarded::new(State {
 static NESTED: AtomicU32 = AtomicU32::new(0);
 
 impl State {
+    /// In a new process: what is known is its parent's.
+    fn begin_anew(&mut self) {
+        if let Some(token) = self.token.take() {
+            token.inherit();
+        }
+        self.outstanding.forget();
+        self.has_worker = false;
+        self.forked_from = getppid();
+        worker::in_child();
+        stats::in_child();
+        if self.is_followed {
+            copies::watch();
+        }
+    }
+
     /// Whether the process that this one was forked from is there, and shares memory with it.
     pub(crate) fn has_parent(&self) -> bool {
         self.forked_from.is_some() && getppid() == self.forked_from
@@ -65,6 +80,15 @@ fn now() -> u64 {
 
 /// Before the fork.
 pub(crate) extern "C" fn prepare() {
+    if copies::is_unnoticed() {
+        // Whoever had the lock is not in this process.
+        STATE.reset();
+        NESTED.store(0, Ordering::Relaxed);
+        STATE.with(|state| {
+            state.is_followed = true;
+            state.begin_anew();
+        });
+    }
     if STATE.take() == Taken::Before {
         NESTED.fetch_add(1, Ordering::Relaxed);
         return;
@@ -73,6 +97,9 @@ pub(crate) extern "C" fn prepare() {
     let state = unsafe { STATE.held() };
     state.began = now();
     state.is_followed = modes::prepare();
+    if state.is_followed {
+        copies::watch();
+    }
     // Without one, the descendants of this fork count as gone.
     state.token = if state.is_followed { Token::make().ok() } else { None };
 }
@@ -108,15 +135,9 @@ pub(crate) extern "C" fn child() {
     }
     // SAFETY: `prepare` has taken it, in the thread whose copy this is.
     let state = unsafe { STATE.held() };
-    if let Some(token) = state.token.take() {
-        token.inherit();
-    }
-    state.outstanding.forget();
-    state.has_worker = false;
-    state.forked_from = getppid();
-    worker::in_child();
-    stats::in_child();
-    if state.is_followed {
+    let is_followed = state.is_followed;
+    state.begin_anew();
+    if is_followed {
         modes::child();
     }
     STATE.reset();

@@ -8,7 +8,7 @@
 //! fork          prepare, parent, child                      liveness   who of the descendants still lives
 //! modes/        what is done about memory: collapse          worker     the thread that does what takes time
 //! mappings      the program's memory, from /proc/self/maps  pages      which of it is in base pages
-//! lock, descriptor, line                                     what stands below all of these
+//! lock, copies, descriptor, line                             what stands below all of these
 //! ```
 //!
 //! The same sources are two things. As a crate, they are linked into the command and export nothing. Built by the
@@ -27,6 +27,7 @@ pub mod environment;
 pub mod stats;
 
 mod config;
+mod copies;
 mod descriptor;
 pub mod entry;
 mod fork;

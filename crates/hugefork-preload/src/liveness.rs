@@ -1,9 +1,9 @@
 //! Who of the program's descendants still lives, without knowing their numbers and without `SIGCHLD`, which are the
 //! program's.
 //!
-//! Each fork makes a token, a file of memory that the child maps shared. `fcntl(F_ADD_SEALS, F_SEAL_WRITE)` fails for as
-//! long as anybody maps it: the child, and all that the child has forked since, however deep. It succeeds once all of
-//! them have ended, were killed, or have become another program.
+//! Each fork makes a token, a file of memory that the child maps shared. `fcntl(F_ADD_SEALS, F_SEAL_WRITE)` fails for
+//! as long as anybody maps it: the child, and all that the child has forked since, however deep. It succeeds once all
+//! of them have ended, were killed, or have become another program.
 //!
 //! ```text
 //! prepare                 Token::make        mapped here
