@@ -1,5 +1,7 @@
 //! What the plan asks of a case: how much it does, and what each subject stands on.
 
+use std::path::PathBuf;
+
 use hugefork::{Backing, BlockSize, CopyGrain, Fallback};
 
 use crate::folios::Settings;
@@ -33,6 +35,8 @@ pub struct Job {
     pub writes: Option<Writes>,
     /// Bytes that reference operations rotate over.
     pub rotation: usize,
+    /// The command `hugefork`, if this bench is a part of it.
+    pub command: Option<PathBuf>,
     /// Whether samples may change kernel settings.
     pub settings: Settings,
 }

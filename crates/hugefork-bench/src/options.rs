@@ -1,6 +1,7 @@
 //! What was asked for, and whether it is possible.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use hugefork::{Backing, BlockSize, ByteSize};
@@ -33,7 +34,7 @@ pub struct Options {
     pub block_sizes: Option<Vec<BlockSize>>,
     /// The backings of hugefork's pools; each is a subject of its own.
     pub backings: Vec<Backing>,
-    /// How `writer-latency` writes.
+    /// How `writer-latency` and `fork` write.
     pub writes: AskedWrites,
     /// Counted rounds.
     pub runs: usize,
@@ -41,6 +42,8 @@ pub struct Options {
     pub time_budget: Option<Duration>,
     /// Only these subjects.
     pub subjects: Option<Vec<Subject>>,
+    /// The command `hugefork`, which has the program that the case `fork` starts.
+    pub command: Option<PathBuf>,
 }
 
 impl Options {
@@ -57,6 +60,7 @@ impl Options {
             runs: 5,
             time_budget: None,
             subjects: None,
+            command: None,
         }
     }
 
@@ -97,9 +101,9 @@ impl Options {
 fn check_writes(options: &Options) -> Result<(), UsageError> {
     let writes = |case: &&dyn Case| !case.usual_writes(options.scope).is_empty();
     match options.writes.option() {
-        Some(option) if !options.cases.iter().any(writes) => {
-            Err(UsageError(format!("{option}: is for writer-latency; name that case, or leave the option out")))
-        }
+        Some(option) if !options.cases.iter().any(writes) => Err(UsageError(format!(
+            "{option}: is for writer-latency and fork; name one of them, or leave the option out"
+        ))),
         _ => Ok(()),
     }
 }

@@ -168,6 +168,7 @@ fn plan_case(
         tasks,
         block_size,
         writes,
+        command: options.command.clone(),
         // A reference that rotates over more than the area would be colder, and look slow.
         rotation: rotation.min(size),
         settings: Settings::Fixed,

@@ -48,6 +48,7 @@ fn options(cases: &[&'static dyn Case]) -> Options {
         runs: 5,
         time_budget: None,
         subjects: None,
+        command: None,
     }
 }
 

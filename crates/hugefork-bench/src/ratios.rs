@@ -97,9 +97,9 @@ fn beside(case: &dyn Case, ours: &CaseResult, other: &CaseResult) -> Option<Besi
     })
 }
 
-/// Whether a subject is hugefork, with a stock of zeroed blocks or without.
+/// Whether a subject is hugefork, in whatever way.
 fn is_ours(subject: &str) -> bool {
-    subject.parse().is_ok_and(|subject: Subject| subject.stock().is_some())
+    subject.parse().is_ok_and(|subject: Subject| subject.is_ours())
 }
 
 /// How many times better `ours` is than `theirs`.
@@ -113,7 +113,7 @@ pub fn ratio(metric: Metric, ours: f64, theirs: f64) -> f64 {
 fn rank(case: &dyn Case, subject: &str) -> Option<Rank> {
     let subject: Subject = subject.parse().ok()?;
     match &subject {
-        ours if ours.stock().is_some() => None,
+        ours if ours.is_ours() => None,
         // Single kernels belong to the full list, except for the one that Linux uses.
         Subject::Kernel(kernel) if *kernel != linux_order() => None,
         Subject::Reversed => None,

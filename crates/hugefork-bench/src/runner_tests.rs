@@ -98,6 +98,7 @@ fn plan(size: Option<usize>, runs: usize) -> Plan {
         runs,
         time_budget: None,
         subjects: None,
+        command: None,
     };
     let host = Host { cpus: 1, memory_bytes: 64 << 30, available_bytes: 64 << 30, ..Host::default() };
     Plan::new(&options, &host).unwrap()

@@ -39,6 +39,8 @@ pub enum Subject {
     ForkHugetlb,
     /// `fork(2)` over 4 KiB pages.
     Fork4k,
+    /// An unmodified program under `hugefork run --mode collapse`.
+    RunCollapse,
     /// Write-protection by `userfaultfd(2)`, and a thread that copies 4 KiB at each fault.
     UffdWp4k,
     /// The same with 2 MiB at each fault.
@@ -73,7 +75,7 @@ pub enum Stock {
 
 impl Subject {
     /// Every subject that has a fixed name.
-    pub const NAMED: [Subject; 20] = [
+    pub const NAMED: [Subject; 21] = [
         Subject::Hugefork,
         Subject::HugeforkDefault,
         Subject::HugeforkZeroed,
@@ -87,6 +89,7 @@ impl Subject {
         Subject::ForkThp,
         Subject::ForkHugetlb,
         Subject::Fork4k,
+        Subject::RunCollapse,
         Subject::UffdWp4k,
         Subject::UffdWp2m,
         Subject::MemfdPrivate,
@@ -112,6 +115,7 @@ impl Subject {
             Subject::ForkThp => "fork-thp",
             Subject::ForkHugetlb => "fork-hugetlb",
             Subject::Fork4k => "fork-4k",
+            Subject::RunCollapse => "run-collapse",
             Subject::UffdWp4k => "uffd-wp-4k",
             Subject::UffdWp2m => "uffd-wp-2m",
             Subject::MemfdPrivate => "memfd-private",
@@ -134,6 +138,11 @@ impl Subject {
         }
     }
 
+    /// Whether it is hugefork: a pool, or a program under `hugefork run`.
+    pub fn is_ours(&self) -> bool {
+        self.stock().is_some() || matches!(self, Subject::RunCollapse)
+    }
+
     /// What a write to a shared block of hugefork's pool copies.
     pub fn grain(&self) -> CopyGrain {
         match self {
@@ -146,7 +155,7 @@ impl Subject {
     /// The pages of anonymous memory that a subject stands on; none for the others.
     pub fn pages(&self) -> Option<PageKind> {
         match self {
-            Subject::KernelThp | Subject::ForkThp | Subject::Limit => Some(PageKind::Thp),
+            Subject::KernelThp | Subject::ForkThp | Subject::RunCollapse | Subject::Limit => Some(PageKind::Thp),
             Subject::KernelHugetlb | Subject::ForkHugetlb => Some(PageKind::Hugetlb),
             Subject::Kernel4k | Subject::Fork4k => Some(PageKind::Base),
             _ => None,

@@ -9,6 +9,7 @@
 //! | `report` | draws results as a page or pictures | [`commands::report`] |
 //! | `doctor` | says what this machine offers hugefork | [`commands::doctor`] |
 //! | `completions`, `man` | print completions and man pages | [`commands::manual`] |
+//! | `fork-program` | hidden; forks, for the case `fork` of `bench` | [`commands::bench`] |
 //! | `tune-guardian` | hidden; puts settings back when `bench --tune` is gone | [`settings::guardian`] |
 //!
 //! Commands stand on three things that none of them owns: [`args`], what can be asked for; [`output`], where text and
@@ -16,7 +17,8 @@
 //! these.
 //!
 //! Exit status: 0 done, 1 something failed, 2 it was called wrongly, 3 or 4 `doctor --strict` found something, 128 + n
-//! it was stopped by signal n (130: Ctrl-C). `run` has the program's, or 125, 126 and 127 as `env(1)` has them. An error is one line on standard error, `error: …`.
+//! it was stopped by signal n (130: Ctrl-C). `run` has the program's, or 125, 126 and 127 as `env(1)` has them. An
+//! error is one line on standard error, `error: …`.
 
 mod args;
 mod commands;
@@ -59,6 +61,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
+        Command::ForkProgram { words } => bench::fork_program(&words),
         Command::TuneGuardian(args) => guardian::run(&args),
     }
 }

@@ -115,6 +115,8 @@ fn every_case_runs_small() {
             json["results"].as_array().unwrap().iter().filter(|r| r["case"] == case && r["subject"] == "hugefork");
         assert!(ours.count() > 0, "{case} has no hugefork in {json:#}");
     }
+    let told = |list: &str| json[list].as_array().unwrap().iter().any(|r| r["subject"] == "run-collapse");
+    assert!(told("results") || told("not_run"), "{json:#}");
 }
 
 #[test]

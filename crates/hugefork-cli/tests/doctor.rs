@@ -313,7 +313,8 @@ fn promised(command: &str) -> (Vec<String>, Vec<String>) {
     let is_long = |word: &&str| word.starts_with("--");
     let longs = options
         .filter(|line| line.trim_start().starts_with('-'))
-        .filter_map(|line| Some(line.split_whitespace().take(2).find(is_long)?.trim_end_matches(',').to_owned()));
+        .filter_map(|line| line.split_whitespace().take(2).find(is_long)?.split([',', '[']).next())
+        .map(str::to_owned);
     (names.collect(), longs.collect())
 }
 

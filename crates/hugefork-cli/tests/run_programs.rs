@@ -135,6 +135,36 @@ sys.stdin.readline()
     assert!(python.running.child().wait().unwrap().success());
 }
 
+/// libc's handlers hear nothing of such a child, and its parent's worker may hold a lock at that moment.
+#[test]
+fn a_copy_that_no_handler_was_told_of_forks_too() {
+    if !has(&["python3"]) {
+        return;
+    }
+    let scratch = Scratch::new("raw");
+    let program = r#"
+wakes, wake = os.pipe()
+held = os.fork()
+if held == 0:
+    os.close(wake)
+    os.read(wakes, 1)
+    os._exit(0)
+libc = ctypes.CDLL(None)
+for copy in range(50):
+    child = libc._Fork()
+    if child == 0:
+        inner = os.fork()
+        if inner == 0: os._exit(5)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1]))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+os.close(wake)
+os.waitpid(held, 0)
+say("done")
+"#;
+    let mut python = Python::start(&scratch, "-q", program);
+    assert_eq!(python.line(), "done");
+}
+
 /// A grandchild holds the memory when its parent has long gone.
 #[test]
 fn descendants_count_however_deep() {

@@ -19,7 +19,8 @@ pub(crate) fn chart_title(case: &str, metric: &str) -> String {
         ("copy", "total") => "Copy a block and use it",
         ("zero-fault", "latency") => "First write, and use of what lies around it",
         ("writer-latency", "taken") => "What a snapshot takes from the program",
-        ("writer-latency", "total") => "All writes together",
+        ("fork", "taken") => "What a fork takes from the program",
+        ("writer-latency" | "fork", "total") => "All writes together",
         ("writer-latency", "latency") => "How long single writes take",
         ("writer-latency", "cost") => "What a write costs, by time",
         (_, "pause") => "How long the program stands still",
@@ -49,8 +50,8 @@ pub(crate) fn metric_name(case: &str, metric: &str) -> String {
     let known = match (case, metric) {
         ("clear", "total") => "clear and use",
         ("copy", "total") => "copy and use",
-        ("writer-latency", "taken") => "pause and writes",
-        ("writer-latency", "total") => "all writes together",
+        ("writer-latency" | "fork", "taken") => "pause and writes",
+        ("writer-latency" | "fork", "total") => "all writes together",
         ("writer-latency", "extra") => "memory beyond the area",
         (_, "victim_slowdown") => "slowdown of another CPU",
         (_, "latency") => "write and use",
@@ -90,9 +91,9 @@ pub(crate) fn percentile(metric: &str) -> Option<f64> {
     (0.0..100.0).contains(&percent).then_some(percent / 100.0)
 }
 
-/// Whether a subject is hugefork.
+/// Whether a subject is hugefork: a pool, or a program under `hugefork run`.
 pub(crate) fn is_ours(subject: &str) -> bool {
-    subject == "hugefork" || subject.starts_with("hugefork-")
+    subject == "hugefork" || subject.starts_with("hugefork-") || subject.starts_with("run-")
 }
 
 /// What Linux up to 6.19 does.

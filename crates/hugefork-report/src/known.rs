@@ -20,7 +20,7 @@ pub(crate) struct Known {
 const LIMIT: (&str, &str) = ("limit", "has nothing to clear, copy or map: the best that is possible");
 
 /// In the order in which readers ask for them.
-const KNOWN: [Known; 10] = [
+const KNOWN: [Known; 11] = [
     Known {
         name: "snapshot",
         title: "Taking a snapshot",
@@ -37,6 +37,14 @@ const KNOWN: [Known; 10] = [
         leads: &["taken", "total"],
         explains: &["call", "all"],
         aside: &[("memcpy", "copies everything in its pause, and needs memory for all of it")],
+    },
+    Known {
+        name: "fork",
+        title: "Forking a program as it is",
+        description: "fork(2) of a program, and its writes of 8 bytes while the child lives.",
+        leads: &["pause"],
+        explains: &[],
+        aside: &[],
     },
     Known {
         name: "anon-cow-seq",

@@ -25,6 +25,7 @@ Cases:
   snapshot        pause to take a fork or snapshot of a populated area
   writer-latency  8-byte writes to a populated area, while a fork or snapshot of it is held
   lazy-free       lazily free a populated area; then write to it again, or reclaim it
+  fork            fork(2) in a program as it is, and its 8-byte writes while the child lives
 
 Subjects:
   hugefork                                   a pool of used blocks, which are cleared at the fault
@@ -35,6 +36,7 @@ Subjects:
   kernel-thp, kernel-hugetlb, kernel-4k      fresh anonymous memory
   kernel                                     anonymous memory in folios of --block-size
   fork-thp, fork-hugetlb, fork-4k            fork(2) over anonymous memory
+  run-collapse                               the program under `hugefork run --mode collapse`
   uffd-wp-4k, uffd-wp-2m                     userfaultfd(2), and a thread that copies at each fault
   memfd-private                              a memfd that is mapped privately at the snapshot
   memset, memcpy                             those of the C library
@@ -90,15 +92,15 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "BACKING", value_delimiter = ',', default_value = "auto")]
     pub(crate) backing: Vec<Backing>,
 
-    /// Numbers of writes to 1GiB after a snapshot in writer-latency; sparse is 5000, dense 500000
+    /// Numbers of writes to 1GiB after a snapshot in writer-latency and fork; sparse is 5000, dense 500000
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub(crate) densities: Vec<Density>,
 
-    /// Where writer-latency writes: random, or clustered in one of every 16 blocks of 2MiB [default: random]
+    /// Where writer-latency and fork write: random, or clustered in one of every 16 blocks of 2MiB [default: random]
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     pub(crate) patterns: Vec<Pattern>,
 
-    /// Snapshots after which writer-latency measures: 1, the first, or 3, the steady state [default: 1]
+    /// Snapshots after which writer-latency and fork measure: 1, the first, or 3, the steady state [default: 1]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub(crate) epochs: Vec<Epoch>,
 

@@ -48,6 +48,12 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     /// Print the man page, or write one for each command
     Man(ManArgs),
+    /// Fork, as the case `fork` wants it (started by `bench`)
+    #[command(hide = true)]
+    ForkProgram {
+        /// What it is to do
+        words: Vec<String>,
+    },
     /// Restore settings once standard input ends (started by `bench --tune`)
     #[command(hide = true)]
     TuneGuardian(GuardianArgs),

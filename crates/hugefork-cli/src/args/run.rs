@@ -8,23 +8,25 @@ use hugefork_preload::Mode;
 use hugefork_preload::environment::USUAL_MIN_SIZE;
 
 const RUN_HELP: &str = "\
-Mode collapse asks for transparent huge pages for the program's own memory, and after each fork(2), once
-no child shares that memory any more, puts together again what the kernel has split meanwhile. So every
-fork copies few page tables, and not only the first. The program needs no change; it must be linked
-dynamically against glibc.
+Mode collapse asks for transparent huge pages for the program's own memory. After each fork(2),
+once no child shares it any more, what the kernel has split meanwhile is put together again. So
+every fork copies few page tables, and not only the first. The program needs no change; it must
+be linked dynamically against glibc.
 
-What the program starts inherits all of it: --only limits it to one program, such as the server that a
-script starts. Programs that have nothing big are left alone, whatever is inherited.
+What the program starts inherits all of it: --only limits it to one program, such as the server
+that a script starts. Programs that have nothing big are left alone, whatever they inherit.
+
+--print-env prints lines for a shell (export NAME='VALUE'), with =systemd for a unit
+(Environment=\"NAME=VALUE\"), with =file for `docker run --env-file` (NAME=VALUE).
 
 Examples:
   hugefork run -- redis-server redis.conf
   hugefork run --stats -- python3 train.py       a line at the end: forks, pauses, huge memory
   hugefork run --only redis-server -- ./start.sh
-  hugefork run --print-env=systemd               for a unit, see docs/run.md
   hugefork stats \"$(pidof redis-server)\"         from another terminal, while it runs
 
-Exit status: that of the program; 125 hugefork cannot be put into it (nothing was run), 126 it cannot be
-run, 127 it is not found, 2 called wrongly.";
+Exit status: that of the program; 125 hugefork cannot be put into it (nothing was run), 126 it
+cannot be run, 127 it is not found, 2 called wrongly.";
 
 /// Options of `run`.
 #[derive(Args, Debug)]
@@ -58,7 +60,7 @@ pub(crate) struct RunArgs {
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
-    /// Print the environment that does the same, for shells, systemd units or env files, and run nothing
+    /// Print the environment that does the same, and run nothing
     #[arg(long, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "shell")]
     pub(crate) print_env: Option<EnvFormat>,
 
@@ -84,10 +86,7 @@ pub(crate) enum StatsSignal {
 /// Who reads the environment that is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EnvFormat {
-    /// `export NAME='VALUE'`
     Shell,
-    /// `Environment="NAME=VALUE"`
     Systemd,
-    /// `NAME=VALUE`, as for `docker run --env-file`
     File,
 }

@@ -318,6 +318,7 @@ mod tests {
             size: 2 << 20,
             tasks: 1,
             block_size: BlockSize::MIB_2,
+            command: None,
             writes: None,
             rotation: 2 << 20,
             settings: Settings::Fixed,

@@ -69,7 +69,7 @@ use self::memcpy::Memcpy;
 use self::memfd::MemfdPrivate;
 use self::rival::{Ground, Measured};
 use self::uffd::UffdWp;
-use self::writer::TAKEN;
+pub(super) use self::writer::TAKEN;
 use crate::case::Case;
 use crate::host::Host;
 use crate::job::{Job, Scope, SubjectPlan};

@@ -30,7 +30,7 @@ const WRITES: Metric = Metric::new("total", "ms");
 const CALL: Metric = Metric::new("call", "ms");
 
 /// What the snapshot takes from the program: the pause, and all writes.
-pub(super) const TAKEN: Metric = Metric::new("taken", "ms");
+pub(in crate::cases) const TAKEN: Metric = Metric::new("taken", "ms");
 
 /// The call, and all writes.
 const ALL: Metric = Metric::new("all", "ms");

@@ -9,6 +9,7 @@ use std::process::{self, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::anyhow;
+use hugefork_bench::cases::fork::run_program;
 use hugefork_bench::result::Absent;
 use hugefork_bench::runner::{self, Kept};
 use hugefork_bench::writes::AskedWrites;
@@ -19,6 +20,7 @@ use self::signals::Signals;
 use crate::args::bench::BenchArgs;
 use crate::failure::Failure;
 use crate::output::sink::{Sink, is_same};
+use crate::output::stdout::print;
 use crate::settings::tune::Tuning;
 
 /// Runs the bench that was asked for.
@@ -88,6 +90,13 @@ fn stop(kept: &Mutex<Kept>, telling: &Telling, status: i32) {
     process::exit(status)
 }
 
+/// The program of the case `fork`.
+pub(crate) fn fork_program(words: &[String]) -> Result<ExitCode, Failure> {
+    let line = run_program(words).map_err(|error| anyhow!(error))?;
+    print(&format!("{line}\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
 fn options(args: &BenchArgs) -> Result<Options, Failure> {
     let sweeps = args.cases.iter().any(|case| case.sweeps());
     if args.sweep && !sweeps {
@@ -113,6 +122,7 @@ fn options(args: &BenchArgs) -> Result<Options, Failure> {
         runs: args.runs,
         time_budget: args.time_budget,
         subjects: args.subjects.clone(),
+        command: std::env::current_exe().ok(),
     })
 }
 

@@ -39,8 +39,8 @@ pub(super) fn put_in_place() -> Result<PathBuf, String> {
     put_into_one_of(&places(named("XDG_CACHE_HOME"), named("HOME"), geteuid().as_raw()))
 }
 
-/// The places in the order of preference. What root puts somewhere is for services with users of their own, which cannot
-/// look into root's home.
+/// The places in the order of preference. What root puts somewhere is for services with users of their own, which
+/// cannot look into root's home.
 fn places(cache: Option<PathBuf>, home: Option<PathBuf>, user: u32) -> Vec<Place> {
     let absolute = |path: Option<PathBuf>| path.filter(|path| path.is_absolute());
     let open = |path: PathBuf| Place { path: path.join("hugefork"), mode: 0o755 };

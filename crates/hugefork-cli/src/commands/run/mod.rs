@@ -89,6 +89,10 @@ fn done(args: &RunArgs, image: Option<&Image>) -> String {
         text += "; transparent huge pages are `never` here, so its memory is huge only after its first fork \
                  (`hugefork doctor` says how to change that)";
     }
+    // SAFETY: of no bytes at all; the kernel only says whether it knows the advice.
+    if unsafe { libc::madvise(std::ptr::null_mut(), 0, libc::MADV_COLLAPSE) } != 0 {
+        text += "; this kernel cannot collapse memory (Linux 6.1 can), so only its first forks are short";
+    }
     text
 }
 
