@@ -15,7 +15,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::process::getppid;
+use rustix::process::{Pid, getpid, getppid};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::liveness::{Outstanding, Token};
@@ -30,8 +30,9 @@ pub(crate) struct State {
     /// Whether the worker has been started and has not left.
     pub(crate) has_worker: bool,
     /// The process that this one was forked from; none if it is a program that was started.
-    forked_from: Option<rustix::process::Pid>,
-    /// Of the fork that is under way.
+    forked_from: Option<Pid>,
+    /// Of the fork that is under way: the process that is copied, and its token.
+    copied: Option<Pid>,
     token: Option<Token>,
     is_followed: bool,
     began: u64,
@@ -42,6 +43,7 @@ pub(crate) static STATE: Guarded<State> = Guarded::new(State {
     outstanding: Outstanding::none(),
     has_worker: false,
     forked_from: None,
+    copied: None,
     token: None,
     is_followed: false,
     began: 0,
@@ -58,7 +60,8 @@ impl State {
         }
         self.outstanding.forget();
         self.has_worker = false;
-        self.forked_from = getppid();
+        // Of a copy that no handler was told of, only its present parent is known.
+        self.forked_from = self.copied.take().or_else(getppid);
         worker::in_child();
         stats::in_child();
         if self.is_followed {
@@ -96,6 +99,7 @@ pub(crate) extern "C" fn prepare() {
     // SAFETY: taken just now.
     let state = unsafe { STATE.held() };
     state.began = now();
+    state.copied = Some(getpid());
     state.is_followed = modes::prepare();
     if state.is_followed {
         copies::watch();
@@ -118,6 +122,7 @@ pub(crate) extern "C" fn parent() {
     }
     // SAFETY: `prepare` has taken it, in this thread.
     let state = unsafe { STATE.held() };
+    state.copied = None;
     if let Some(token) = state.token.take() {
         token.hold(&mut state.outstanding);
     }
