@@ -6,7 +6,7 @@
 //! this build has just used.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,24 +16,29 @@ fn main() {
     let variable = |name: &str| env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}"));
     let package = PathBuf::from(variable("DEP_HUGEFORK_PRELOAD_PACKAGE"));
     let out = PathBuf::from(variable("OUT_DIR"));
-    let root = package.ancestors().nth(2).filter(|root| is_workspace(root));
     for part in ["src", "Cargo.toml"] {
         println!("cargo::rerun-if-changed={}", package.join(part).display());
     }
-    let (source, lock) = match root {
-        Some(root) => {
-            println!("cargo::rerun-if-changed={}", root.join("Cargo.lock").display());
-            (package, Some("--locked"))
-        }
-        None => (copy(&package, &out.join("source")), None),
+    if let Some(root) = workspace(&package) {
+        println!("cargo::rerun-if-changed={}", root.join("Cargo.lock").display());
+    }
+    let bytes = library(&package, &out, &variable("CARGO"), &variable("TARGET"));
+    fs::write(out.join("library.so"), &bytes).expect("the directory is cargo's, and ours");
+    println!("cargo::rustc-env=HUGEFORK_LIBRARY_NUMBER={:016x}", number(&bytes));
+}
+
+/// Builds the library from the sources in `package`, in the directory `out`.
+pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr) -> Vec<u8> {
+    let (source, lock) = match workspace(package) {
+        Some(_) => (package.to_owned(), Some("--locked")),
+        None => (copy(package, &out.join("source")), None),
     };
-    let target = variable("TARGET");
     let built = out.join("library");
-    let mut cargo = Command::new(variable("CARGO"));
+    let mut cargo = Command::new(cargo);
     // The working directory stays, so that cargo finds the configuration that it has found for this build.
     cargo.args(["rustc", "--lib", "--crate-type", "cdylib", "--release", "--offline"]).args(lock);
     cargo.arg("--manifest-path").arg(source.join("Cargo.toml"));
-    cargo.arg("--target").arg(&target).arg("--target-dir").arg(&built);
+    cargo.arg("--target").arg(target).arg("--target-dir").arg(&built);
     cargo.args(["--", "--cfg", "hugefork_interposed"]);
     // What belongs to the build around this one: a linter in place of the compiler, flags for the command.
     for inherited in ["RUSTC_WORKSPACE_WRAPPER", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_TARGET_DIR"] {
@@ -46,34 +51,35 @@ fn main() {
     assert!(ended.status.success(), "{cargo:?}:\n{}", String::from_utf8_lossy(&ended.stderr));
 
     let library = built.join(target).join("release/libhugefork_preload.so");
-    let bytes = fs::read(&library).unwrap_or_else(|error| panic!("{}: {error}", library.display()));
-    fs::write(out.join("library.so"), &bytes).expect("the directory is cargo's, and ours");
-    println!("cargo::rustc-env=HUGEFORK_LIBRARY_NUMBER={:016x}", number(&bytes));
+    fs::read(&library).unwrap_or_else(|error| panic!("{}: {error}", library.display()))
 }
 
-/// Whether a lock file there is that of the workspace which the package belongs to.
-fn is_workspace(root: &Path) -> bool {
-    let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap_or_default();
-    manifest.contains("[workspace]") && root.join("Cargo.lock").exists()
+/// The workspace that the package is a member of, where this is a checkout of it.
+fn workspace(package: &Path) -> Option<&Path> {
+    let root = package.ancestors().nth(2).filter(|_| package.ends_with("crates/hugefork-preload"))?;
+    root.join("Cargo.lock").exists().then_some(root)
 }
 
-/// Copies a package without its lock file, which names versions that may not be there.
+/// Copies a package without its lock file, which names versions that may not be there. The copy is a workspace of its
+/// own, whatever the directories above it are.
 fn copy(package: &Path, to: &Path) -> PathBuf {
     let _ = fs::remove_dir_all(to);
-    let is_lock = |name: &OsString| name == "Cargo.lock";
-    copy_folder(package, to, &is_lock);
+    copy_folder(package, to);
+    let manifest = to.join("Cargo.toml");
+    let text = fs::read_to_string(&manifest).unwrap_or_else(|error| panic!("{}: {error}", manifest.display()));
+    fs::write(&manifest, text + "\n[workspace]\n").expect("the directory is cargo's, and ours");
     to.to_owned()
 }
 
-fn copy_folder(from: &Path, to: &Path, is_left_out: &dyn Fn(&OsString) -> bool) {
+fn copy_folder(from: &Path, to: &Path) {
     let failed = |error| panic!("copying {}: {error}", from.display());
     fs::create_dir_all(to).unwrap_or_else(failed);
     for entry in fs::read_dir(from).unwrap_or_else(|error| panic!("reading {}: {error}", from.display())).flatten() {
         let name = entry.file_name();
         let (from, to) = (entry.path(), to.join(&name));
         if entry.path().is_dir() {
-            copy_folder(&from, &to, is_left_out);
-        } else if !is_left_out(&name) {
+            copy_folder(&from, &to);
+        } else if name != "Cargo.lock" {
             fs::copy(&from, &to).unwrap_or_else(|error| panic!("copying {}: {error}", from.display()));
         }
     }

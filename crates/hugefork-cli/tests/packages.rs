@@ -1,5 +1,10 @@
 //! What each package of the workspace contains when it is published.
 
+#[path = "../build.rs"]
+#[allow(dead_code)]
+mod build;
+
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
@@ -63,4 +68,26 @@ fn the_licence_of_every_package_is_that_of_the_project() {
             assert_eq!(std::fs::read(crates.join(name).join(licence)).unwrap(), ours, "{name}/{licence}");
         }
     }
+}
+
+/// Where nothing of the workspace is beside it but directories that happen to be a workspace's.
+#[test]
+fn the_library_is_built_from_its_package_alone() {
+    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR")).join("package");
+    let _ = std::fs::remove_dir_all(&scratch);
+    std::fs::create_dir_all(&scratch).unwrap();
+    let directory = scratch.to_str().unwrap();
+    let name = "hugefork-preload";
+    cargo(&["package", "--no-verify", "--allow-dirty", "--offline", "--package", name, "--target-dir", directory]);
+    let version = env!("CARGO_PKG_VERSION");
+    let archive = scratch.join(format!("package/{name}-{version}.crate"));
+    let unpacked = Command::new("tar").arg("xf").arg(archive).arg("-C").arg(&scratch).status().unwrap();
+    assert!(unpacked.success());
+    let compiler = Command::new("rustc").arg("-vV").output().unwrap();
+    let told = String::from_utf8(compiler.stdout).unwrap();
+    let target = told.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
+    let package = scratch.join(format!("{name}-{version}"));
+    let library = build::library(&package, &scratch.join("out"), OsStr::new(env!("CARGO")), OsStr::new(target));
+    assert!(library.starts_with(b"\x7fELF"));
+    std::fs::remove_dir_all(&scratch).unwrap();
 }

@@ -135,6 +135,52 @@ sys.stdin.readline()
     assert!(python.running.child().wait().unwrap().success());
 }
 
+/// A child that shares memory with its parent collapses none of it; one whose parent has gone does.
+#[test]
+fn a_daemon_looks_after_its_memory_and_a_child_does_not() {
+    if !has(&["python3"]) || !collapses() {
+        return;
+    }
+    let scratch = Scratch::new("daemon");
+    let program = r#"
+import time
+stays = sys.stdin.readline().strip() == "stays"
+first = os.getpid()
+if os.fork() != 0:
+    if stays: os.wait()
+    os._exit(0)
+while not stays and os.getppid() == first: time.sleep(0.005)
+wakes, wake = os.pipe()
+child = os.fork()
+if child == 0:
+    os.close(wake)
+    os.read(wakes, 1)
+    os._exit(0)
+for at in range(0, size, 4096): state[at] = 3
+os.close(wake)
+os.waitpid(child, 0)
+say(os.getpid())
+sys.stdin.readline()
+"#;
+    for stays in [false, true] {
+        let mut python = Python::start(&scratch, "-q", program);
+        let word = if stays { "stays\n" } else { "goes\n" };
+        python.running.child().stdin.as_mut().unwrap().write_all(word.as_bytes()).unwrap();
+        let pid = python.line().parse().unwrap();
+        let over = |known: &serde_json::Value| known["forks_alive"] == 0 && known["total_forks"] == 1;
+        wait_for("its child to be known as gone", || scratch.stats(pid).filter(over));
+        if stays {
+            let threads = || fs::read_dir(format!("/proc/{pid}/task")).unwrap().count();
+            wait_for("the worker to leave", || (threads() == 1).then_some(()));
+            assert_eq!(scratch.stats(pid).unwrap()["passes"], 0);
+        } else {
+            let blocks = |known: &serde_json::Value| known["blocks_collapsed"].as_u64() > Some(20);
+            wait_for("blocks to be collapsed", || scratch.stats(pid).filter(blocks));
+        }
+        python.go_on();
+    }
+}
+
 /// libc's handlers hear nothing of such a child, and its parent's worker may hold a lock at that moment.
 #[test]
 fn a_copy_that_no_handler_was_told_of_forks_too() {
