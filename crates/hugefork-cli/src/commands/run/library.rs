@@ -22,13 +22,8 @@ fn name() -> String {
     format!("{}{}.so", hugefork_preload::LIBRARY, env!("HUGEFORK_LIBRARY_NUMBER"))
 }
 
-/// A directory that may keep the library.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
-    path: PathBuf,
-    /// Whether others may enter it: programs that change their user need that.
-    mode: u32,
-}
+/// Of the directory and the file: others may enter and read, since programs that change their user need that.
+const MODE: u32 = 0o755;
 
 /// Puts the library in place, if it is not there, and says where.
 ///
@@ -41,24 +36,24 @@ pub(super) fn put_in_place() -> Result<PathBuf, String> {
 
 /// The places in the order of preference. What root puts somewhere is for services with users of their own, which
 /// cannot look into root's home.
-fn places(cache: Option<PathBuf>, home: Option<PathBuf>, user: u32) -> Vec<Place> {
+fn places(cache: Option<PathBuf>, home: Option<PathBuf>, user: u32) -> Vec<PathBuf> {
     let absolute = |path: Option<PathBuf>| path.filter(|path| path.is_absolute());
-    let open = |path: PathBuf| Place { path: path.join("hugefork"), mode: 0o755 };
+    let below = |path: PathBuf| path.join("hugefork");
     let mut places = Vec::new();
-    places.extend(absolute(cache).map(open));
-    places.extend((user == 0).then(|| open("/var/cache".into())));
-    places.extend(absolute(home).map(|home| open(home.join(".cache"))));
+    places.extend(absolute(cache).map(below));
+    places.extend((user == 0).then(|| below("/var/cache".into())));
+    places.extend(absolute(home).map(|home| below(home.join(".cache"))));
     // Everybody writes there, so it is looked at all the more closely.
-    places.push(Place { path: format!("/tmp/hugefork-{user}").into(), mode: 0o755 });
+    places.push(format!("/tmp/hugefork-{user}").into());
     places
 }
 
-fn put_into_one_of(places: &[Place]) -> Result<PathBuf, String> {
+fn put_into_one_of(places: &[PathBuf]) -> Result<PathBuf, String> {
     let mut wrong = Vec::new();
     for place in places {
         match put_into(place) {
             Ok(path) => return Ok(path),
-            Err(why) => wrong.push(format!("{}: {why}", place.path.display())),
+            Err(why) => wrong.push(format!("{}: {why}", place.display())),
         }
     }
     Err(format!(
@@ -67,21 +62,35 @@ fn put_into_one_of(places: &[Place]) -> Result<PathBuf, String> {
     ))
 }
 
-fn put_into(place: &Place) -> Result<PathBuf, String> {
-    let path = place.path.join(name());
+fn put_into(place: &Path) -> Result<PathBuf, String> {
+    let path = place.join(name());
     // The loader takes these to be between two names.
     if path.to_str().is_none_or(|path| path.contains([':', ' ', '$'])) {
         return Err("the loader does not take such a name".to_owned());
     }
-    DirBuilder::new().recursive(true).mode(place.mode).create(&place.path).map_err(|error| error.to_string())?;
-    is_ours(&fs::symlink_metadata(&place.path).map_err(|error| error.to_string())?)?;
-    if statvfs(&place.path).is_ok_and(|file_system| file_system.f_flag.contains(StatVfsMountFlags::NOEXEC)) {
+    let failed = |error: io::Error| error.to_string();
+    let above = place.parent().unwrap_or(Path::new("/"));
+    DirBuilder::new().recursive(true).mode(MODE).create(above).map_err(failed)?;
+    keeps_names(&fs::metadata(above).map_err(failed)?)?;
+    match DirBuilder::new().mode(MODE).create(place) {
+        // Whatever the mask of this process is.
+        Ok(()) => directory(place).and_then(|new| new.set_permissions(Permissions::from_mode(MODE))).map_err(failed)?,
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(failed(error)),
+    }
+    is_ours(&fs::symlink_metadata(place).map_err(failed)?)?;
+    if statvfs(place).is_ok_and(|file_system| file_system.f_flag.contains(StatVfsMountFlags::NOEXEC)) {
         return Err("is mounted noexec".to_owned());
     }
     if !is_there(&path) {
-        write(&path).map_err(|error| error.to_string())?;
+        write(&path).map_err(failed)?;
     }
     Ok(path)
+}
+
+/// Opens a directory, and nothing that a link leads to.
+fn directory(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(path)
 }
 
 /// Whether a directory is safe.
@@ -98,13 +107,19 @@ fn is_ours(there: &fs::Metadata) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether nobody else can put another directory in the place of one in here.
+fn keeps_names(above: &fs::Metadata) -> Result<(), String> {
+    let is_open = above.mode() & 0o002 != 0 && above.mode() & libc::S_ISVTX == 0;
+    if is_open { Err("others can replace it".to_owned()) } else { Ok(()) }
+}
+
 /// Whether the library is there, whole, and nobody else's.
 fn is_there(path: &Path) -> bool {
     let open = || -> io::Result<bool> {
         let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
         let there = file.metadata()?;
         let user = geteuid().as_raw();
-        if !there.is_file() || there.uid() != user || there.mode() & 0o7777 != 0o755 {
+        if !there.is_file() || there.uid() != user || there.mode() & 0o7777 != MODE {
             return Ok(false);
         }
         if there.len() != CONTENTS.len() as u64 {
@@ -132,7 +147,7 @@ fn write(path: &Path) -> io::Result<()> {
     }?;
     let filled = |mut file: File| {
         file.write_all(CONTENTS)?;
-        file.set_permissions(Permissions::from_mode(0o755))?;
+        file.set_permissions(Permissions::from_mode(MODE))?;
         fs::rename(&beside, path)
     };
     filled(file).inspect_err(|_| drop(fs::remove_file(&beside)))
@@ -153,8 +168,8 @@ mod tests {
             Scratch(path)
         }
 
-        fn place(&self) -> Place {
-            Place { path: self.0.clone(), mode: 0o755 }
+        fn place(&self) -> &Path {
+            &self.0
         }
     }
 
@@ -167,7 +182,7 @@ mod tests {
     #[test]
     fn many_at_once_end_with_one_whole_file() {
         let scratch = Scratch::new("many");
-        let put = || put_into(&scratch.place()).unwrap();
+        let put = || put_into(scratch.place()).unwrap();
         // The threads of one process would share its number, and so the name that is written beside.
         let put_apart = || {
             let path = scratch.0.join(name());
@@ -191,7 +206,7 @@ mod tests {
     #[test]
     fn what_is_not_ours_whole_is_written_again() {
         let scratch = Scratch::new("again");
-        let path = put_into(&scratch.place()).unwrap();
+        let path = put_into(scratch.place()).unwrap();
         for spoil in [
             |path: &Path| fs::write(path, b"half").unwrap(),
             |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap(),
@@ -207,7 +222,7 @@ mod tests {
         ] {
             spoil(&path);
             assert!(!is_there(&path));
-            assert_eq!(put_into(&scratch.place()).unwrap(), path);
+            assert_eq!(put_into(scratch.place()).unwrap(), path);
             assert!(is_there(&path));
             assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o755);
         }
@@ -217,13 +232,15 @@ mod tests {
     fn directories_that_others_may_write_to_are_not_taken() {
         let scratch = Scratch::new("open");
         fs::set_permissions(&scratch.0, Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(put_into(&scratch.place()), Err("others can write to it".to_owned()));
+        assert_eq!(put_into(scratch.place()), Err("others can write to it".to_owned()));
+        assert_eq!(put_into(&scratch.0.join("inside")), Err("others can replace it".to_owned()));
+        fs::set_permissions(&scratch.0, Permissions::from_mode(0o755)).unwrap();
         let link = scratch.0.join("link");
         std::os::unix::fs::symlink("/var", &link).unwrap();
-        assert_eq!(put_into(&Place { path: link, mode: 0o755 }), Err("is not a directory".to_owned()));
-        let named = Place { path: scratch.0.join("a b"), mode: 0o755 };
+        assert_eq!(put_into(&link), Err("is not a directory".to_owned()));
+        let named = scratch.0.join("a b");
         assert!(put_into(&named).unwrap_err().contains("loader"));
-        let nowhere = put_into_one_of(&[named, Place { path: "/proc/hugefork".into(), mode: 0o755 }]).unwrap_err();
+        let nowhere = put_into_one_of(&[named, "/proc/hugefork".into()]).unwrap_err();
         assert!(nowhere.contains("a b: ") && nowhere.contains("/proc/hugefork: "), "{nowhere}");
     }
 
@@ -232,7 +249,7 @@ mod tests {
         let paths = |cache: &str, home: &str, user| {
             let some = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
             let places = places(some(cache), some(home), user);
-            places.iter().map(|place| place.path.display().to_string()).collect::<Vec<_>>()
+            places.iter().map(|place| place.display().to_string()).collect::<Vec<_>>()
         };
         assert_eq!(paths("", "", 7), ["/tmp/hugefork-7"]);
         assert_eq!(paths("/c", "/h", 7), ["/c/hugefork", "/h/.cache/hugefork", "/tmp/hugefork-7"]);
