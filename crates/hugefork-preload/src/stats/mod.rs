@@ -1,6 +1,6 @@
 //! What the library counts: a page of words that the program's process writes and others may read while it runs.
 //!
-//! [`page`] is the page and its words, [`own`] that of this process, [`read`](mod@read) reads that of another.
+//! `page` is the page and its words, `own` that of this process, `read` reads that of another.
 
 pub(crate) mod own;
 mod page;
