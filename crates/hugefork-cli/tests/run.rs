@@ -5,7 +5,7 @@ mod programs;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -46,7 +46,16 @@ fn signals_are_as_the_command_found_them() {
 fn an_interrupt_reaches_the_program() {
     let scratch = Scratch::new("interrupt");
     let script = "trap 'echo caught; exit 3' INT; echo ready; while :; do read line; done";
-    let mut running = Running::start(scratch.run("-q").args(["bash", "-c", script]));
+    let mut run = scratch.run("-q");
+    // The tests themselves may run where it is ignored, and a shell does not trap what was ignored at its start.
+    // SAFETY: the call sets a default action, and touches nothing else.
+    unsafe {
+        run.pre_exec(|| {
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            Ok(())
+        });
+    }
+    let mut running = Running::start(run.args(["bash", "-c", script]));
     let mut stdout = std::io::BufReader::new(running.child().stdout.take().unwrap());
     let mut line = String::new();
     std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
