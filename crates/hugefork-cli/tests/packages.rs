@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Packages, with the examples that each must have.
-const PACKAGES: [(&str, &[&str]); 6] = [
+const PACKAGES: [(&str, &[&str]); 7] = [
     ("hugefork", &["offsets.rs", "save_while_writing.rs"]),
     ("hugefork-bench", &["own_table.rs"]),
     ("hugefork-capi", &["jemalloc_arena.c", "mimalloc_heap.c", "snapshot_while_writing.c"]),
