@@ -78,6 +78,9 @@ mod terms;
 mod units;
 
 pub use api::builder::PoolBuilder;
+pub use api::changes::{Changed, Changes};
+pub use api::export::Export;
+pub use api::import::Imported;
 pub use api::machine;
 pub use api::pinned::{OwnedPin, Pinned};
 pub use api::pool::Pool;
@@ -107,9 +110,11 @@ pub use sys::SystemError;
 pub use terms::advice::Advice;
 pub use terms::backing::{Backing, Commit, CoreDump, Fallback, Granted};
 pub use terms::code::ErrorCode;
-pub use terms::error::{BuildError, RegionError, TransferError};
+pub use terms::error::{BuildError, ImportError, RegionError, TransferError};
+pub use terms::extents::{Extent, Extents};
 pub use terms::observer::Observer;
 pub use terms::options::{CopyGrain, OnLimit, RegionOptions, Reserve};
+pub use terms::snapshot_id::SnapshotId;
 pub use units::{BlockSize, ByteSize, SizeError};
 
 /// The code in the README is tested.

@@ -1,8 +1,14 @@
 //! The examples do what they say: each checks itself.
 
+#[path = "../examples/child_reads_snapshot.rs"]
+#[allow(dead_code)] // It looks at its arguments.
+mod child_reads_snapshot;
 #[path = "../examples/full_pool.rs"]
 #[allow(dead_code)] // It asks for sizes.
 mod full_pool;
+#[path = "../examples/incremental_checkpoint.rs"]
+#[allow(dead_code)] // It asks for the name of a folder.
+mod incremental_checkpoint;
 #[path = "../examples/offsets.rs"]
 mod offsets;
 #[path = "../examples/save_while_writing.rs"]
@@ -23,4 +29,22 @@ fn a_region_is_saved_while_it_is_written_to() {
 #[test]
 fn a_write_that_finds_nothing_to_drop_is_refused_and_goes_through_afterwards() {
     full_pool::measure(&[hugefork::ByteSize(32 << 20)]).unwrap();
+}
+
+#[test]
+fn a_child_reads_a_snapshot_of_its_parent() {
+    // The child is this program, running this test; the text of the extents comes last.
+    if let Some(extents) = std::env::args().next_back().filter(|last| last.starts_with("hugefork-extents")) {
+        return child_reads_snapshot::child(&extents).unwrap();
+    }
+    let arguments = ["a_child_reads_a_snapshot_of_its_parent", "--exact", "--nocapture"].map(Into::into);
+    child_reads_snapshot::parent(&arguments).unwrap();
+}
+
+#[test]
+fn checkpoints_of_what_has_changed_restore_it_all() {
+    let folder = std::env::temp_dir().join(format!("hugefork-checkpoints-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    incremental_checkpoint::run(&folder).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
 }

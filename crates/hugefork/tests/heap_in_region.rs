@@ -11,7 +11,9 @@ use std::alloc::System;
 
 use common::alone::alone;
 use common::{BACKINGS, pool};
-use hugefork::{Backing, BlockSize, CopyGrain, Pool, PressureWatch, Region, RegionOptions, Reserve, ZeroedStock};
+use hugefork::{
+    Backing, BlockSize, CopyGrain, Extents, Imported, Pool, PressureWatch, Region, RegionOptions, Reserve, ZeroedStock,
+};
 
 const BLOCK: usize = 2 << 20;
 
@@ -190,7 +192,18 @@ fn do_all(pool: &Pool, size: BlockSize, round: usize) {
     let pin = region.pin(BLOCK..BLOCK + 1).unwrap();
     let fork = region.fork().unwrap();
     drop(pin);
+    let export = Box::new(snapshot.export().unwrap());
+    assert_eq!(region.changed_since(&snapshot).unwrap().pages().count(), 1);
+    assert_eq!(fork.snapshot().unwrap().changed_since(&snapshot).unwrap().pages().count(), 1);
+    for export in [&*export, &snapshot.export_copy().unwrap()] {
+        let extents: Box<Extents> = Box::new(export.extents().to_string().parse().unwrap());
+        let imported = Box::new(Imported::map(export, &extents).unwrap());
+        let mut some = vec![0; 8];
+        imported.read_at(BLOCK, &mut some).unwrap();
+        assert_eq!(some, [1; 8]);
+    }
     drop(snapshot);
+    drop(export);
     region.lazy_free(0..BLOCK).unwrap();
     if size.bytes() > 4096 && pool.backing() != hugefork::Granted::Hugetlb {
         region.lazy_free(2 * BLOCK + 4096..2 * BLOCK + 8192).unwrap();
@@ -235,6 +248,10 @@ fn do_all_while_the_heap_is_cut(grain: CopyGrain) {
             for round in 0..40 {
                 let snapshot = heap.snapshot().unwrap();
                 churn(&mut kept, round);
+                let mut changed = Box::new(heap.changed_since(&snapshot).unwrap().pages());
+                assert!(changed.all(|range| range.is_ok()));
+                drop(changed);
+                drop((snapshot.export_copy().unwrap(), snapshot.export().unwrap()));
                 drop(snapshot);
             }
         });

@@ -3,7 +3,10 @@
 //! | file | what |
 //! |---|---|
 //! | `builder` | what pools are made of |
+//! | `changes` | what differs between two snapshots, or a region and a snapshot |
+//! | `export` | a snapshot for other processes |
 //! | `grant` | which backing the machine grants |
+//! | `import` | what another process has exported |
 //! | `machine` | what this machine offers |
 //! | `pinned` | ranges that stay where they are |
 //! | `pool` | physical memory in blocks |
@@ -15,7 +18,10 @@
 //! | `views` | atomic words, values, parts for several writers |
 
 pub(crate) mod builder;
+pub(crate) mod changes;
+pub(crate) mod export;
 mod grant;
+pub(crate) mod import;
 pub mod machine;
 pub(crate) mod pinned;
 pub(crate) mod pool;

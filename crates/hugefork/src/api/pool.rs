@@ -175,6 +175,16 @@ impl fmt::Debug for Pool {
     }
 }
 
+impl Pool {
+    /// An error if something of this pool cannot go together with something of `other`.
+    pub(super) fn check_same(&self, other: &Pool) -> Result<(), RegionError> {
+        if self.core.is(&other.core) {
+            return Ok(());
+        }
+        Err(RegionError::AnotherPool { pool: self.name().to_owned(), other: other.name().to_owned() })
+    }
+}
+
 /// Regions stay with the process that made them.
 pub(crate) fn check_owner() -> Result<(), RegionError> {
     if owner::is_forked_child() { Err(RegionError::ForkedChild) } else { Ok(()) }

@@ -21,6 +21,7 @@ use crate::terms::advice::Advice;
 use crate::terms::error::RegionError;
 use crate::terms::observer::Observer;
 use crate::terms::options::{RegionOptions, Reserve};
+use crate::terms::snapshot_id::SnapshotId;
 
 /// A range of memory that is zero at first. [`Region::fork`] and [`Region::snapshot`] copy it in microseconds.
 ///
@@ -302,7 +303,8 @@ impl Region {
     /// Those of [`Region::fork`], and [`RegionError::NotReservable`].
     pub fn fork_with(&self, options: RegionOptions) -> Result<Region, RegionError> {
         check_owner()?;
-        let core = before_any_is_lost(|| self.core().freeze(), |frozen| RegionCore::of_snapshot(&frozen, options))?;
+        let core =
+            before_any_is_lost(|| self.core().freeze_for_fork(), |frozen| RegionCore::of_snapshot(&frozen, options))?;
         Ok(Region::new(self.pool().clone(), core))
     }
 
@@ -326,10 +328,23 @@ impl Region {
             return Err(RegionError::LimitOnSnapshot);
         }
         let reserved = |frozen: Fixed<SnapshotCore<Linux>>| match options.reserve {
-            Reserve::Full => frozen.reserve().map(|()| frozen),
+            Reserve::Full => match frozen.reserve() {
+                Ok(()) => Ok(frozen),
+                Err(error) => {
+                    self.core().forget(&frozen);
+                    Err(error)
+                }
+            },
             Reserve::None => Ok(frozen),
         };
         Ok(Snapshot::new(self.pool().clone(), before_any_is_lost(|| self.core().freeze(), reserved)?))
+    }
+
+    /// The snapshot that the region is at: the last that was taken of it, or the one that it was forked from or set to,
+    /// whichever came last. `None` for a region that began as zeros and has had no snapshot yet. A region that was
+    /// forked from another region is where that was. What was written since makes no difference.
+    pub fn origin(&self) -> Option<SnapshotId> {
+        self.core().books.origin.get()
     }
 
     /// Tells hugefork how the program will use each block after its first write. That decides what stays in the cache,

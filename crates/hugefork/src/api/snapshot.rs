@@ -12,6 +12,7 @@ use crate::sync::SignalsBlocked;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 use crate::terms::error::RegionError;
+use crate::terms::snapshot_id::SnapshotId;
 
 /// What `make` makes of a new snapshot. A write that finds the pool full may take a block away from the snapshot before
 /// that is done; then this begins anew, with another. If something of the origin itself was taken away, `take` says so.
@@ -65,6 +66,18 @@ impl Snapshot {
     #[allow(clippy::len_without_is_empty)] // A region is never empty.
     pub fn len(&self) -> usize {
         self.core().len()
+    }
+
+    /// Which snapshot it is. Ids tell the order of snapshots, see [`SnapshotId`].
+    pub fn id(&self) -> SnapshotId {
+        self.core().id.expect("only the beginning of a fork has none, and is not handed out")
+    }
+
+    /// The snapshot that its region was at when this one was taken ([`Region::origin`](crate::Region::origin)), which
+    /// need not be there any more: the one taken before it or, for the first of a fork, the one that the fork was made
+    /// of. `None` for the first of a region that began as zeros.
+    pub fn parent(&self) -> Option<SnapshotId> {
+        self.core().from.get()
     }
 
     /// The pool that its blocks belong to.

@@ -7,6 +7,7 @@ use super::is_interesting;
 use super::world::World;
 use crate::pool::frames::Content;
 use crate::region::core::RegionCore;
+use crate::snapshot::core::Keeping;
 use crate::sys::Access;
 use crate::sys::soft::{Page, SoftMmu};
 use crate::table::Entry;
@@ -48,6 +49,7 @@ impl World {
             reserved += (0..entries.len()).filter(|&index| entries.is_reserved(EntryIndex(index))).count();
             let is_there = |offset: usize| entries.get(EntryIndex(offset / self.shape.block)) != Entry::Revoked;
             assert!(model.reserve == Reserve::None || !model.frozen.is_revoked(), "revoked in spite of a reservation");
+            assert!(model.frozen.keeping == Keeping::Lent || !model.frozen.is_revoked(), "revoked, and kept for good");
             self.check_bytes(&model.bytes, is_there, |offset| {
                 let mut byte = [0];
                 model.frozen.read(offset, &mut byte).unwrap();

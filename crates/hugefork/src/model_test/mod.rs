@@ -6,8 +6,10 @@
 //! | file | what |
 //! |---|---|
 //! | `world` | a pool, its regions and snapshots beside their models, and what each operation does to both |
+//! | `changes` | what differs, as the engine tells it and as the vectors do |
 //! | `check` | everything that is checked after each operation |
 
+mod changes;
 mod check;
 mod world;
 
@@ -87,6 +89,15 @@ enum Op {
         start: usize,
         len: usize,
     },
+    /// Keeps the blocks of a snapshot for other processes.
+    Keep {
+        snapshot: usize,
+    },
+    /// Compares a region or snapshot with a snapshot of its length.
+    Compare {
+        newer: usize,
+        older: usize,
+    },
     DropRegion {
         region: usize,
     },
@@ -159,6 +170,8 @@ fn op() -> impl Strategy<Value = Op> {
         3 => part.clone().prop_map(|(region, start, len)| Op::Discard { region, start, len }),
         1 => index.clone().prop_map(|region| Op::Populate { region }),
         1 => part.prop_map(|(region, start, len)| Op::PrepareWrite { region, start, len }),
+        1 => index.clone().prop_map(|snapshot| Op::Keep { snapshot }),
+        5 => (0..10usize, index.clone()).prop_map(|(newer, older)| Op::Compare { newer, older }),
         1 => index.clone().prop_map(|region| Op::DropRegion { region }),
         1 => index.prop_map(|snapshot| Op::DropSnapshot { snapshot }),
         1 => (0..Call::ALL.len(), 0..3usize).prop_map(|(call, after)| Op::FailNext { call, after }),
@@ -274,6 +287,9 @@ fn every_call_may_fail() {
                         Op::Snapshot { region: 1, with: 1 },
                         Op::Write { region: 1, offset: 3, value: 6 },
                         Op::Write { region: 1, offset: 12, value: 6 },
+                        Op::Compare { newer: 1, older: 0 },
+                        Op::Compare { newer: 7, older: 0 },
+                        Op::Compare { newer: 1, older: 1 },
                         Op::DropSnapshot { snapshot: 1 },
                         Op::DropSnapshot { snapshot: 0 },
                         Op::Write { region: 1, offset: 3, value: 7 },

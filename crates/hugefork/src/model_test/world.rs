@@ -337,6 +337,20 @@ impl World {
                     }
                 }
             }
+            Op::Keep { snapshot: at } => {
+                if let Some(at) = snapshot(at)
+                    && self.snapshots.len() < 5
+                    && let Ok(frozen) = self.snapshots[at].frozen.keep()
+                {
+                    let bytes = self.snapshots[at].bytes.clone();
+                    self.snapshots.push(SnapshotModel { frozen, bytes, reserve: Reserve::None });
+                }
+            }
+            Op::Compare { newer, older } => {
+                if let Some(older) = snapshot(older) {
+                    self.compare(*newer, older);
+                }
+            }
             Op::DropRegion { region: at } => {
                 if let Some(at) = region(at) {
                     self.regions.swap_remove(at);

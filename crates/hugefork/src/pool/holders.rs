@@ -37,6 +37,11 @@ pub(crate) trait Holder: Sync {
     /// Whether it holds `block` at `index`, as far as that can be seen without a lock.
     fn holds(&self, index: EntryIndex, block: BlockId) -> bool;
 
+    /// Whether it holds `block` at `index` and never lets go of it.
+    fn keeps(&self, _index: EntryIndex, _block: BlockId) -> bool {
+        false
+    }
+
     /// Lets go of `block` at `index`, which it has borrowed. An access there is an error from then on. If a block is
     /// reserved for a copy and `ask` allows one, it makes the copy instead.
     fn let_go(&self, index: EntryIndex, block: BlockId, ask: Ask) -> LetGo;
@@ -215,6 +220,11 @@ impl<'a> Family<'a> {
     pub(crate) fn is_all_of(self, id: RegionId, index: EntryIndex, block: BlockId) -> bool {
         let mut others = self.members().filter(|holder| holder.id() != Some(id) && holder.holds(index, block));
         others.all(|holder| self.comes_from(holder, id))
+    }
+
+    /// Whether anybody holds `block` at `index` for good, so that nobody need be asked for it.
+    pub(crate) fn keeps(self, index: EntryIndex, block: BlockId) -> bool {
+        self.members().any(|holder| holder.keeps(index, block))
     }
 
     fn comes_from(self, holder: &dyn Holder, id: RegionId) -> bool {

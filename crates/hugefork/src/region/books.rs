@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::own::Counted;
 use crate::pool::lineage::{CowAccount, CowLimit, Derived};
 use crate::terms::options::{CopyGrain, RegionOptions, Reserve};
+use crate::terms::snapshot_id::Place;
 use crate::units::BlockSize;
 
 /// The counts of one region.
@@ -28,6 +29,8 @@ pub(crate) struct Books {
     pub(crate) grain: CopyGrain,
     /// How often overlays with private pages were sealed outside of snapshots.
     pub(crate) sealed: AtomicUsize,
+    /// The snapshot that the region is at: the last that was taken of it, or that it was made of or set to.
+    pub(crate) origin: Place,
 }
 
 impl Books {
@@ -45,6 +48,7 @@ impl Books {
             charged: AtomicUsize::new(0),
             grain: options.grain,
             sealed: AtomicUsize::new(0),
+            origin: Place::default(),
         }
     }
 

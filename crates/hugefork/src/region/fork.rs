@@ -27,6 +27,7 @@ impl<S: Sys> RegionCore<S> {
         if let Some(parent) = &region.books.parent {
             parent.catch_up(&frozen.parent);
         }
+        region.books.origin.set(frozen.id.or(frozen.from.get()));
         reserved.give_to(pool, &region.table, 0..region.table.len(), |_| true);
         let signals = SignalsBlocked::new();
         let alone = frozen.lock.exclusive();

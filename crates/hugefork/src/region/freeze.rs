@@ -31,6 +31,7 @@ use crate::table::transition::{OnShare, on_share};
 use crate::table::{Entry, Locked, Reserved, WindowsGuard};
 use crate::terms::error::RegionError;
 use crate::terms::options::CopyGrain;
+use crate::terms::snapshot_id::SnapshotId;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
 /// So many bytes of overlays are sealed at once: the kernel looks at each page, which takes 2 ms for 1 GiB.
@@ -39,20 +40,43 @@ const SEALED_AT_ONCE: usize = 64 << 20;
 /// So often a snapshot is tried that finds the pool full while others write by page.
 const TRIES: usize = 16;
 
+/// What a snapshot is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// For the program, which may ask for its place in the tree of snapshots.
+    Snapshot,
+    /// To become a fork at once.
+    Fork,
+}
+
 impl<S: Sys> RegionCore<S> {
-    /// Makes a snapshot of the region as it is now.
+    /// Makes a snapshot of the region as it is now. The region is at it afterwards.
     pub(crate) fn freeze(&self) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
+        self.freeze_as(Purpose::Snapshot)
+    }
+
+    /// As [`RegionCore::freeze`], for a fork: the region stays where it is in the tree of snapshots.
+    pub(crate) fn freeze_for_fork(&self) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
+        self.freeze_as(Purpose::Fork)
+    }
+
+    fn freeze_as(&self, purpose: Purpose) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
         if self.books.revoked.load(Ordering::Relaxed) > 0 {
             return Err(RegionError::Revoked);
         }
         let _one_at_a_time = self.freezing.lock();
+        // Under that lock, so that of two snapshots the later has the greater id.
+        let id = match purpose {
+            Purpose::Snapshot => Some(SnapshotId::next()),
+            Purpose::Fork => None,
+        };
         self.density.forget_some();
         let mut tries = 0;
         loop {
             // What the pool's thread seals after this is looked for in the pause.
             let sealed = self.books.sealed.load(Ordering::Relaxed);
             self.fold_ahead()?;
-            let frozen = SnapshotCore::empty(self.pool(), self.table.len(), Derived::of(&self.books.cow));
+            let frozen = SnapshotCore::empty(self.pool(), self.table.len(), Derived::of(&self.books.cow), id);
             match self.fill(&frozen, sealed) {
                 Ok(()) => {
                     frozen.keep_home(self.home.move_on(self.pool(), self.table.len()));
@@ -65,6 +89,19 @@ impl<S: Sys> RegionCore<S> {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Notes the snapshot's place in the tree, and that the region is there now.
+    fn is_now_at(&self, frozen: &SnapshotCore<S>) {
+        frozen.from.set(self.books.origin.get());
+        if frozen.id.is_some() {
+            self.books.origin.set(frozen.id);
+        }
+    }
+
+    /// Takes that back, for a snapshot that the program does not get.
+    pub(crate) fn forget(&self, frozen: &SnapshotCore<S>) {
+        self.books.origin.go_back(frozen.id, frozen.from.get());
     }
 
     fn drops_some_lazy(&self) -> bool {
@@ -80,7 +117,9 @@ impl<S: Sys> RegionCore<S> {
         let started = pool.sys.now();
         let (windows, alone) = self.hold_all();
         let filled = self.fill_locked(Locked::alone(&alone), frozen, sealed);
-        if filled.is_err() {
+        if filled.is_ok() {
+            self.is_now_at(frozen);
+        } else {
             // This happens under the region lock: other faults take a block with two holders for write-protected, and
             // copy it.
             frozen.let_go_of_all(Locked::alone(&filling));

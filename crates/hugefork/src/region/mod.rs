@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `books` | what is counted of a region |
+//! | `changes` | what differs between a region and a snapshot |
 //! | `core` | what a region is made of |
 //! | `density` | which blocks are written to densely |
 //! | `discard` | drops contents at once |
@@ -27,6 +28,7 @@
 #![deny(clippy::wildcard_enum_match_arm)] // A new state is to be thought of everywhere.
 
 mod books;
+mod changes;
 pub(crate) mod core;
 pub(crate) mod density;
 mod discard;

@@ -35,7 +35,7 @@ enum Asked {
     /// Nobody was asked, because there is no need any more: the block is not shared, or a block is reserved for the
     /// write.
     Changed,
-    /// Nobody was asked, because it would not help: somebody has the block from another region.
+    /// Nobody was asked, because it would not help: somebody has the block from another region, or for good.
     Strangers,
     /// All were asked, and `holders` of them have kept it, this region included.
     Kept { block: BlockId, holders: u32 },
@@ -60,7 +60,7 @@ impl<'a, S: Sys> Asking<'a, S> {
             |block| region.table.get(index).is_owner() || family.is_all_of(region.books.cow.id(), index, block);
         let asked = match region.lendable(index) {
             None => Asked::Changed,
-            Some(block) if is_ours(block) => Asked::Kept { block, holders: 0 },
+            Some(block) if !family.keeps(index, block) && is_ours(block) => Asked::Kept { block, holders: 0 },
             Some(_) => Asked::Strangers,
         };
         Asking { region, index, ask, _window: window, asked, revoked: 0, copied: false }

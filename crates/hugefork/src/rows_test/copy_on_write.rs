@@ -230,7 +230,7 @@ fn a_snapshot_that_fails_has_let_go_of_everything_when_others_may_look() {
         region.write(3 * G::BLOCK, 9);
         let free = world.free();
         for call in [Call::Protect, Call::Obtain] {
-            let failing = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.books.cow));
+            let failing = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.books.cow), None);
             world.pool.sys.fail(Some((call, 0)));
             region.fill(&failing, 0).unwrap_err();
             assert!(!world.pool.sys.failure_pending());

@@ -12,6 +12,7 @@
 // These lists of runs of pages may have only one run.
 #![allow(clippy::single_range_in_vec_init)]
 
+mod changes;
 mod copy_on_write;
 mod exhaustion;
 mod lazy_free;
@@ -45,7 +46,7 @@ use crate::table::Entry;
 use crate::terms::backing::{Backing, Fallback};
 use crate::terms::error::RegionError;
 use crate::terms::options::{CopyGrain, RegionOptions, Reserve};
-use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
+use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex};
 use wait::{PATIENCE, this_thread, until_it_waits};
 
 /// Runs a row on every ground.

@@ -18,7 +18,17 @@ use crate::sys::Sys;
 use crate::table::{Entries, Entry, Locked};
 use crate::terms::error::RegionError;
 use crate::terms::options::Reserve;
+use crate::terms::snapshot_id::{Place, SnapshotId};
 use crate::units::EntryIndex;
+
+/// Whether the region that wrote a block may take it away when no other is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keeping {
+    /// It may, as the snapshot's reservation says.
+    Lent,
+    /// Never: other processes read the blocks where they are.
+    ForGood,
+}
 
 /// The blocks of a region at one moment. The pool and the fault handler find it by its address.
 pub(crate) struct SnapshotCore<S: Sys> {
@@ -29,13 +39,34 @@ pub(crate) struct SnapshotCore<S: Sys> {
     /// The addresses where its bytes are visible, claimed on first use.
     pub(super) view: OnceLock<Addresses<S>>,
     pub(crate) parent: Derived,
+    /// Which snapshot it is; none if it is only the beginning of a fork.
+    pub(crate) id: Option<SnapshotId>,
+    /// The snapshot that the region was at when this was taken.
+    pub(crate) from: Place,
+    /// Whether its blocks may be taken away.
+    pub(crate) keeping: Keeping,
     /// Keeps the part of the pool that the blocks lie in set aside, so that the next region settles elsewhere.
     home: OnceLock<Home>,
 }
 
 impl<S: Sys> SnapshotCore<S> {
     /// A snapshot without blocks.
-    pub(crate) fn empty(pool: &Counted<PoolCore<S>>, count: usize, parent: Derived) -> Fixed<SnapshotCore<S>> {
+    pub(crate) fn empty(
+        pool: &Counted<PoolCore<S>>,
+        count: usize,
+        parent: Derived,
+        id: Option<SnapshotId>,
+    ) -> Fixed<SnapshotCore<S>> {
+        SnapshotCore::empty_and(pool, count, parent, id, Keeping::Lent)
+    }
+
+    fn empty_and(
+        pool: &Counted<PoolCore<S>>,
+        count: usize,
+        parent: Derived,
+        id: Option<SnapshotId>,
+        keeping: Keeping,
+    ) -> Fixed<SnapshotCore<S>> {
         let frozen = Fixed::new(SnapshotCore {
             pool: pool.clone(),
             entries: Entries::new(count),
@@ -43,6 +74,9 @@ impl<S: Sys> SnapshotCore<S> {
             revoked: AtomicUsize::new(0),
             view: OnceLock::new(),
             parent,
+            id,
+            from: Place::default(),
+            keeping,
             home: OnceLock::new(),
         });
         // SAFETY: it stays in place until it has been withdrawn, which removes it from the list.
@@ -112,7 +146,17 @@ impl<S: Sys> SnapshotCore<S> {
 
     /// A second snapshot of the same blocks.
     pub(crate) fn duplicate(&self) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
-        let copy = SnapshotCore::empty(&self.pool, self.entries.len(), self.parent.clone());
+        self.duplicate_and(Keeping::Lent)
+    }
+
+    /// A second snapshot of the same blocks, none of which is ever taken away.
+    pub(crate) fn keep(&self) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
+        self.duplicate_and(Keeping::ForGood)
+    }
+
+    fn duplicate_and(&self, keeping: Keeping) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
+        let copy = SnapshotCore::empty_and(&self.pool, self.entries.len(), self.parent.clone(), self.id, keeping);
+        copy.from.set(self.from.get());
         copy.parent.catch_up(&self.parent);
         let _signals = SignalsBlocked::new();
         let filling = copy.lock.exclusive();

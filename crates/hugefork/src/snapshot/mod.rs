@@ -2,14 +2,20 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `changes` | what differs between a snapshot and something newer |
 //! | `core` | which blocks it holds |
+//! | `export` | where its bytes lie in the pool's memory, and copies of them |
+//! | `hold` | keeps single blocks as they are while somebody reads them |
 //! | `read` | reading it without a mapping |
 //! | `revoke` | giving a block back to the region that needs it |
 //! | `view` | its bytes at an address |
 
 #![deny(clippy::wildcard_enum_match_arm)] // A new state is to be thought of everywhere.
 
+pub(crate) mod changes;
 pub(crate) mod core;
+mod export;
+pub(crate) mod hold;
 mod read;
 mod revoke;
 mod view;

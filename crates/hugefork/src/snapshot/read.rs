@@ -1,9 +1,10 @@
 //! Reads a snapshot without a mapping: block by block through the direct map.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 use super::core::SnapshotCore;
 use crate::sys::Sys;
+use crate::sys::racing::copy_out;
 use crate::table::Entry;
 use crate::terms::error::RegionError;
 use crate::units::EntryIndex;
@@ -47,29 +48,4 @@ impl<S: Sys> SnapshotCore<S> {
         }
         Ok(())
     }
-}
-
-/// Copies bytes that may change meanwhile: the caller finds that out afterwards and forgets the copy.
-///
-/// # Safety
-/// `from` is valid for reads of `to.len()` bytes.
-unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
-    const WORD: usize = size_of::<u64>();
-    // Atomic loads, so that a race is no undefined behaviour: words where both ends allow, bytes elsewhere.
-    let lead = from.align_offset(WORD).min(to.len());
-    let (head, rest) = to.split_at_mut(lead);
-    let byte = |at: usize| {
-        // SAFETY: within `to.len()` bytes of `from`; an atomic byte needs no alignment.
-        unsafe { AtomicU8::from_ptr(from.add(at).cast_mut()) }.load(Ordering::Relaxed)
-    };
-    head.iter_mut().enumerate().for_each(|(at, to)| *to = byte(at));
-    let mut words = rest.chunks_exact_mut(WORD);
-    let mut at = lead;
-    for to in &mut words {
-        // SAFETY: as above, and aligned by `lead`.
-        let word = unsafe { AtomicU64::from_ptr(from.add(at).cast_mut().cast()) };
-        to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-        at += WORD;
-    }
-    words.into_remainder().iter_mut().enumerate().for_each(|(by, to)| *to = byte(at + by));
 }

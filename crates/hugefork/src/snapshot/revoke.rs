@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use super::core::SnapshotCore;
+use super::core::{Keeping, SnapshotCore};
 use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Site};
 use crate::mapping::edges::Shown;
@@ -20,6 +20,9 @@ impl<S: Sys> SnapshotCore<S> {
     /// What has to be done to let go of `block` at `index`.
     fn on_revoke(&self, index: EntryIndex, block: BlockId) -> OnRevoke {
         if !self.holds(index, block) {
+            return OnRevoke::Nothing;
+        }
+        if self.keeping == Keeping::ForGood {
             return OnRevoke::Nothing;
         }
         let entry = self.entries.get(index);
@@ -76,6 +79,10 @@ impl<S: Sys> Holder for SnapshotCore<S> {
 
     fn holds(&self, index: EntryIndex, block: BlockId) -> bool {
         index.0 < self.entries.len() && self.entries.get(index).block() == Some(block)
+    }
+
+    fn keeps(&self, index: EntryIndex, block: BlockId) -> bool {
+        self.keeping == Keeping::ForGood && self.holds(index, block)
     }
 
     fn let_go(&self, index: EntryIndex, block: BlockId, ask: Ask) -> LetGo {

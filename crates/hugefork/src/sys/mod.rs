@@ -5,6 +5,7 @@ pub(crate) mod budget;
 mod error;
 mod extent;
 pub(crate) mod linux;
+pub(crate) mod racing;
 #[cfg(test)]
 pub(crate) mod soft;
 
@@ -13,6 +14,7 @@ pub(crate) use error::answer;
 pub(crate) use extent::{Extent, Part};
 
 use budget::MappingBudget;
+use racing::PageBytes;
 
 /// What the program may do where pool memory is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,6 +178,12 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// The addresses can be read, and nobody writes there meanwhile. `to` is valid for writes of as many bytes, and
     /// nobody else uses them.
     unsafe fn copy_shown(&self, part: Part<'_>, to: *mut u8);
+
+    /// Copies one base page of what the addresses show, which others may write to meanwhile. Not for faults.
+    ///
+    /// # Safety
+    /// The addresses can be read, and nothing else is shown there until this returns.
+    unsafe fn read_shown(&self, part: Part<'_>, to: &mut PageBytes);
 
     /// How many page faults of the process the kernel has resolved without reading from a disk.
     fn minor_faults(&self) -> u64;

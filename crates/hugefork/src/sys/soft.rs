@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::budget::MappingBudget;
+use super::racing::{PageBytes, copy_out};
 use super::{Access, Aftermath, Extent, MapFailure, Merging, PageRun, Part, Scanned, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
@@ -490,6 +491,25 @@ impl Sys for SoftMmu {
             let page = state.private.get(&number).expect("only private pages are copied");
             // SAFETY: by contract.
             unsafe { to.add(by * BASE_PAGE).copy_from_nonoverlapping(page.as_ptr(), BASE_PAGE) };
+        }
+    }
+
+    unsafe fn read_shown(&self, part: Part<'_>, to: &mut PageBytes) {
+        assert!(part.len() == BASE_PAGE, "one page is read");
+        let state = self.state();
+        let number = part.at() / BASE_PAGE;
+        let start = match state.pages.get(&number) {
+            Some(Page::Zeros) => return to.fill(0),
+            Some(&Page::Memory { start, .. } | &Page::Overlay { start, .. }) => start,
+            Some(Page::Hidden) | None => panic!("read what cannot be read"),
+        };
+        match state.private.get(&number) {
+            Some(page) => to.copy_from_slice(&page[..]),
+            None => {
+                assert!(state.obtained[start / BASE_PAGE], "looked at memory that was never obtained: SIGBUS");
+                // SAFETY: offsets of mapped pages were checked when they were mapped.
+                unsafe { copy_out(self.memory.add(start), to) };
+            }
         }
     }
 

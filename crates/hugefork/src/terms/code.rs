@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind};
 
 use hugefork_kernels::KernelError;
 
-use super::error::{BuildError, RegionError, TransferError};
+use super::error::{BuildError, ImportError, RegionError, TransferError};
 use crate::sys::linux::pressure::PressureError;
 use crate::sys::{SystemError, answer};
 use crate::units::SizeError;
@@ -34,6 +34,10 @@ use crate::units::SizeError;
 /// | 1010 | `limit_on_snapshot` | `EINVAL` | A limit on copies for a snapshot, which has none. |
 /// | 1011 | `bad_setting` | `EINVAL` | An environment variable with an impossible value. |
 /// | 1012 | `bad_kernel` | `EINVAL` | A kernel that this machine lacks, or text that names none. |
+/// | 1013 | `another_pool` | `EINVAL` | A snapshot of another pool. |
+/// | 1014 | `another_length` | `EINVAL` | A snapshot of another length. |
+/// | 1015 | `bad_extents` | `EINVAL` | Text that lists no extents of a snapshot. |
+/// | 1016 | `not_an_export` | `EINVAL` | A descriptor that is not of an export, or of another. |
 /// | 1101 | `beyond_the_machine` | `ENOMEM` | More memory than the machine or container has. |
 /// | 1102 | `out_of_memory` | `ENOMEM` | The machine has no memory left. |
 /// | 1103 | `out_of_addresses` | `ENOMEM` | No addresses are left. |
@@ -48,6 +52,7 @@ use crate::units::SizeError;
 /// | 1301 | `backing_unavailable` | `EOPNOTSUPP` | The machine lacks the backing that was asked for. |
 /// | 1302 | `pressure_unwatched` | `EOPNOTSUPP` | Memory pressure cannot be watched. |
 /// | 1303 | `system` | `EIO` | The kernel refused a call, see [`SystemError::raw_os_error`]. |
+/// | 1304 | `not_exportable` | `EOPNOTSUPP` | The pool's memory cannot be opened for reading only. |
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -87,6 +92,14 @@ pub enum ErrorCode {
     BadSetting = 1011,
     /// A kernel that this machine lacks, or text that names none.
     BadKernel = 1012,
+    /// A snapshot of another pool.
+    AnotherPool = 1013,
+    /// A snapshot of another length.
+    AnotherLength = 1014,
+    /// Text that lists no extents of a snapshot.
+    BadExtents = 1015,
+    /// A descriptor that is not of an export, or of another.
+    NotAnExport = 1016,
     /// More memory than the machine or container has.
     BeyondTheMachine = 1101,
     /// The machine has no memory left.
@@ -115,11 +128,13 @@ pub enum ErrorCode {
     PressureUnwatched = 1302,
     /// The kernel refused a call, see [`SystemError::raw_os_error`].
     System = 1303,
+    /// The pool's memory cannot be opened for reading only.
+    NotExportable = 1304,
 }
 
 impl ErrorCode {
     /// All codes, in the order of their numbers.
-    pub const ALL: [ErrorCode; 26] = [
+    pub const ALL: [ErrorCode; 31] = [
         ErrorCode::NotABlockSize,
         ErrorCode::ZeroSize,
         ErrorCode::NotAMultiple,
@@ -132,6 +147,10 @@ impl ErrorCode {
         ErrorCode::LimitOnSnapshot,
         ErrorCode::BadSetting,
         ErrorCode::BadKernel,
+        ErrorCode::AnotherPool,
+        ErrorCode::AnotherLength,
+        ErrorCode::BadExtents,
+        ErrorCode::NotAnExport,
         ErrorCode::BeyondTheMachine,
         ErrorCode::OutOfMemory,
         ErrorCode::OutOfAddresses,
@@ -146,6 +165,7 @@ impl ErrorCode {
         ErrorCode::BackingUnavailable,
         ErrorCode::PressureUnwatched,
         ErrorCode::System,
+        ErrorCode::NotExportable,
     ];
 
     /// The number, above 1000.
@@ -168,6 +188,10 @@ impl ErrorCode {
             ErrorCode::LimitOnSnapshot => "limit_on_snapshot",
             ErrorCode::BadSetting => "bad_setting",
             ErrorCode::BadKernel => "bad_kernel",
+            ErrorCode::AnotherPool => "another_pool",
+            ErrorCode::AnotherLength => "another_length",
+            ErrorCode::BadExtents => "bad_extents",
+            ErrorCode::NotAnExport => "not_an_export",
             ErrorCode::BeyondTheMachine => "beyond_the_machine",
             ErrorCode::OutOfMemory => "out_of_memory",
             ErrorCode::OutOfAddresses => "out_of_addresses",
@@ -182,6 +206,7 @@ impl ErrorCode {
             ErrorCode::BackingUnavailable => "backing_unavailable",
             ErrorCode::PressureUnwatched => "pressure_unwatched",
             ErrorCode::System => "system",
+            ErrorCode::NotExportable => "not_exportable",
         }
     }
 
@@ -201,7 +226,11 @@ impl ErrorCode {
             | ErrorCode::NotAView
             | ErrorCode::LimitOnSnapshot
             | ErrorCode::BadSetting
-            | ErrorCode::BadKernel => answer::INVALID,
+            | ErrorCode::BadKernel
+            | ErrorCode::AnotherPool
+            | ErrorCode::AnotherLength
+            | ErrorCode::BadExtents
+            | ErrorCode::NotAnExport => answer::INVALID,
             ErrorCode::BeyondTheMachine
             | ErrorCode::OutOfMemory
             | ErrorCode::OutOfAddresses
@@ -212,9 +241,10 @@ impl ErrorCode {
             ErrorCode::TooManyPins => answer::BUSY,
             ErrorCode::Revoked | ErrorCode::System => answer::LOST,
             ErrorCode::AlreadyObserved => answer::EXISTS,
-            ErrorCode::ForkedChild | ErrorCode::BackingUnavailable | ErrorCode::PressureUnwatched => {
-                answer::UNSUPPORTED
-            }
+            ErrorCode::ForkedChild
+            | ErrorCode::BackingUnavailable
+            | ErrorCode::PressureUnwatched
+            | ErrorCode::NotExportable => answer::UNSUPPORTED,
         }
     }
 
@@ -244,11 +274,19 @@ impl ErrorCode {
         let region = || error.downcast_ref().map(RegionError::code);
         let build = || error.downcast_ref().map(BuildError::code);
         let transfer = || error.downcast_ref().map(TransferError::code);
+        let import = || error.downcast_ref().map(ImportError::code);
         let size = || error.downcast_ref().map(SizeError::code);
         let pressure = || error.downcast_ref().map(PressureError::code);
         let system = || error.downcast_ref().map(SystemError::code);
         let kernel = || error.downcast_ref().map(|_: &KernelError| ErrorCode::BadKernel);
-        region().or_else(build).or_else(transfer).or_else(size).or_else(pressure).or_else(system).or_else(kernel)
+        region()
+            .or_else(build)
+            .or_else(transfer)
+            .or_else(import)
+            .or_else(size)
+            .or_else(pressure)
+            .or_else(system)
+            .or_else(kernel)
     }
 
     /// The kind of [`io::Error`] that an error with this code becomes.
@@ -305,6 +343,8 @@ impl RegionError {
             RegionError::LargerThanPool { .. } => ErrorCode::LargerThanPool,
             RegionError::OutOfRange { .. } => ErrorCode::OutOfRange,
             RegionError::NotAView { .. } => ErrorCode::NotAView,
+            RegionError::AnotherPool { .. } => ErrorCode::AnotherPool,
+            RegionError::AnotherLength { .. } => ErrorCode::AnotherLength,
             RegionError::PoolFull { .. } => ErrorCode::PoolFull,
             RegionError::NotReservable { .. } => ErrorCode::NotReservable,
             RegionError::CowLimit { .. } => ErrorCode::CowLimit,
@@ -315,6 +355,7 @@ impl RegionError {
             RegionError::OutOfMemory { .. } => ErrorCode::OutOfMemory,
             RegionError::TooManyMappings { .. } => ErrorCode::TooManyMappings,
             RegionError::OutOfAddresses { .. } => ErrorCode::OutOfAddresses,
+            RegionError::NotExportable { .. } => ErrorCode::NotExportable,
             RegionError::ForkedChild => ErrorCode::ForkedChild,
             RegionError::System(refused) => refused.code(),
         }
@@ -325,6 +366,19 @@ impl TransferError {
     /// That of its reason.
     pub const fn code(&self) -> ErrorCode {
         self.reason.code()
+    }
+}
+
+impl ImportError {
+    /// What it is, in a number and a name that stay.
+    pub const fn code(&self) -> ErrorCode {
+        match self {
+            ImportError::Unreadable { .. } => ErrorCode::BadExtents,
+            ImportError::NotAnExport | ImportError::TooShort { .. } => ErrorCode::NotAnExport,
+            ImportError::TooManyMappings { .. } => ErrorCode::TooManyMappings,
+            ImportError::OutOfRange { .. } => ErrorCode::OutOfRange,
+            ImportError::System(refused) => refused.code(),
+        }
     }
 }
 

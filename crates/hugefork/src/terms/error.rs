@@ -6,6 +6,7 @@
 //! | [`BuildError`] | [`PoolBuilder::build`](crate::PoolBuilder::build) |
 //! | [`RegionError`] | everything asked of a pool, region or snapshot afterwards |
 //! | [`TransferError`] | reading and writing files: how far it came, and a [`RegionError`] |
+//! | [`ImportError`] | what another process has exported |
 //!
 //! Each has a code that stays (terms/code.rs), and becomes a [`std::io::Error`] by `?`: of the kind that fits, with the
 //! error itself inside ([`io::Error::get_ref`]).
@@ -174,6 +175,26 @@ pub enum RegionError {
         /// Its alignment.
         align: usize,
     },
+    /// A snapshot of another pool.
+    #[error(
+        "a snapshot of pool `{other}` does not go together with what is of pool `{pool}`: take one of the same pool"
+    )]
+    #[non_exhaustive]
+    AnotherPool {
+        /// The pool's name.
+        pool: String,
+        /// The name of the snapshot's pool.
+        other: String,
+    },
+    /// A snapshot of another length.
+    #[error("a snapshot of {other} bytes does not go together with what has {len}: take one of the same length")]
+    #[non_exhaustive]
+    AnotherLength {
+        /// Length in bytes.
+        len: usize,
+        /// That of the snapshot.
+        other: usize,
+    },
     /// No block is free.
     #[error(
         "pool `{pool}` is full: all {capacity_blocks} blocks of {block_size} are in use; drop a fork or snapshot, \
@@ -267,6 +288,15 @@ pub enum RegionError {
         /// Bytes wanted.
         len: usize,
     },
+    /// The pool's memory cannot be opened for reading only.
+    #[error(
+        "the pool's memory cannot be opened for reading only: {source}; mount /proc, or take export_copy, which needs none"
+    )]
+    #[non_exhaustive]
+    NotExportable {
+        /// The call that failed.
+        source: SystemError,
+    },
     /// This process is a `fork(2)` child; regions stay with the parent.
     #[error("regions and snapshots do not cross fork(2): this process is a child of the one that made them")]
     ForkedChild,
@@ -297,6 +327,66 @@ pub struct TransferError {
     /// Why not more.
     #[source]
     pub reason: RegionError,
+}
+
+/// Why what another process has exported could not be read, or mapped. The message says what to do.
+///
+/// ```
+/// use hugefork::{Extents, ImportError};
+/// let error = "extents\n".parse::<Extents>().unwrap_err();
+/// assert!(matches!(error, ImportError::Unreadable { line: 1, .. }), "{error}");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// Text that lists no extents.
+    #[error("line {line} of the extents: {reason}; take the text as `Extents` prints it")]
+    #[non_exhaustive]
+    Unreadable {
+        /// The number of the line, from 1 on.
+        line: usize,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A descriptor that may become shorter, so that a read of it may kill the process.
+    #[error("the descriptor is not of an export: it has no F_SEAL_SHRINK; take the one that `Export` gives")]
+    NotAnExport,
+    /// A descriptor of a file that ends before the extents do.
+    #[error(
+        "the file has {len} bytes, and the extents reach to {needed}: take the extents and the descriptor of one export"
+    )]
+    #[non_exhaustive]
+    TooShort {
+        /// Bytes that there should be at least.
+        needed: usize,
+        /// Bytes that there are.
+        len: u64,
+    },
+    /// Extents and holes between them are more mappings than the process may have.
+    #[error(
+        "{extents} extents could not be mapped: {source}; raise vm.max_map_count, RLIMIT_AS, or take an `export_copy`"
+    )]
+    #[non_exhaustive]
+    TooManyMappings {
+        /// How many extents there are.
+        extents: usize,
+        /// The call that failed.
+        source: SystemError,
+    },
+    /// A range that is not inside.
+    #[error("range {start}..{end} is not inside 0..{len}: take one that is")]
+    #[non_exhaustive]
+    OutOfRange {
+        /// First byte.
+        start: usize,
+        /// One past the last byte.
+        end: usize,
+        /// Length in bytes.
+        len: usize,
+    },
+    /// The kernel refused something that has no better name.
+    #[error(transparent)]
+    System(#[from] SystemError),
 }
 
 /// What to do about the answers that say the least.
@@ -333,6 +423,18 @@ impl From<PressureError> for io::Error {
 impl From<RegionError> for io::Error {
     fn from(error: RegionError) -> io::Error {
         io::Error::new(error.kind(), error)
+    }
+}
+
+impl From<ImportError> for io::Error {
+    fn from(error: ImportError) -> io::Error {
+        io::Error::new(error.kind(), error)
+    }
+}
+
+impl ImportError {
+    fn kind(&self) -> ErrorKind {
+        if let ImportError::System(refused) = self { refused.kind() } else { self.code().kind() }
     }
 }
 

@@ -29,8 +29,9 @@ use thiserror::Error;
 use super::arena::{self, Arena};
 use super::hold::{self, Holder};
 use super::overlay::Overlays;
-use super::{named, owner, pagemap, schedule, settings};
+use super::{named, owner, pagemap, schedule, settings, share};
 use crate::sys::budget::MappingBudget;
+use crate::sys::racing::{PageBytes, copy_out};
 use crate::sys::{Access, Aftermath, Extent, MapFailure, Merging, PageRun, Part, Scanned, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
@@ -105,6 +106,7 @@ impl Linux {
         }
         refresh_budget();
         let flags = MemfdFlags::CLOEXEC
+            | MemfdFlags::ALLOW_SEALING
             | match kind {
                 Kind::Hugetlb { page } => {
                     MemfdFlags::HUGETLB | MemfdFlags::from_bits_retain(page.trailing_zeros() << libc::MFD_HUGE_SHIFT)
@@ -113,6 +115,8 @@ impl Linux {
             };
         let fd = named("memfd_create", memfd_create("hugefork", flags))?;
         named("ftruncate of the pool's memfd", ftruncate(&fd, capacity as u64))?;
+        // If it is refused, an export says so.
+        let _ = share::guard(&fd);
         let direct = map_direct(arena, &fd, capacity, kind)?;
         let overlays = match kind {
             Kind::Hugetlb { .. } => Err(NoPageGrain::Hugetlb),
@@ -137,6 +141,20 @@ impl Linux {
     /// Why a write cannot copy single pages, if it cannot.
     pub(crate) fn no_page_grain(&self) -> Option<NoPageGrain> {
         self.overlays.as_ref().err().copied()
+    }
+
+    /// A descriptor of all of the memory, for reading only.
+    pub(crate) fn open_for_reading(&self) -> Result<OwnedFd, SystemError> {
+        share::guard(&self.fd)?;
+        share::reopen_for_reading(&self.fd)
+    }
+
+    /// What divides the offsets at which it can be mapped.
+    pub(crate) fn page_size(&self) -> usize {
+        match self.kind {
+            Kind::Hugetlb { page } => page,
+            Kind::ShmemHuge { .. } | Kind::ShmemBase => BASE_PAGE,
+        }
     }
 
     /// The address of the direct map, to look it up in `/proc/self/smaps`.
@@ -475,6 +493,12 @@ impl Sys for Linux {
     unsafe fn copy_shown(&self, part: Part<'_>, to: *mut u8) {
         // SAFETY: by contract.
         unsafe { ptr::copy_nonoverlapping(pointer(part.at()).cast::<u8>(), to, part.len()) };
+    }
+
+    unsafe fn read_shown(&self, part: Part<'_>, to: &mut PageBytes) {
+        assert!(part.len() == BASE_PAGE, "one page is read");
+        // SAFETY: by contract.
+        unsafe { copy_out(pointer(part.at()).cast_const().cast(), to) };
     }
 
     fn minor_faults(&self) -> u64 {

@@ -16,6 +16,7 @@
 //! | `pressure` | sleeps until tasks wait for memory |
 //! | `schedule` | gives the processor to others; faults that the kernel counts |
 //! | `settings` | what the machine allows: huge pages, map count, memory |
+//! | `share` | descriptors for other processes, and mappings of such |
 //! | `signal` | signal dispositions, and how `SIGBUS` is raised |
 //! | `stderr` | writes one line on standard error |
 
@@ -33,6 +34,7 @@ pub(crate) mod pagemap;
 pub(crate) mod pressure;
 pub(crate) mod schedule;
 pub(crate) mod settings;
+pub(crate) mod share;
 pub(crate) mod signal;
 pub(crate) mod stderr;
 

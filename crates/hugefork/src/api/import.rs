@@ -1,0 +1,138 @@
+//! [`Imported`]: what another process has exported, mapped in this one.
+
+use std::fmt;
+use std::os::fd::AsFd;
+
+use crate::sys::linux::share::{PrivateMemory, promises_of};
+use crate::sys::{SystemError, answer};
+use crate::terms::error::ImportError;
+use crate::terms::extents::Extents;
+
+/// A snapshot of another process: its bytes at an address of this one. What is written there is copied, page by page,
+/// and stays here.
+///
+/// It needs no pool, and works in any process that has the descriptor and the [`Extents`] of an
+/// [`Export`](crate::Export), also in a child of `fork(2)`.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// # let mut state = pool.region(4 << 20)?;
+/// # state.as_mut_slice()[..5].copy_from_slice(b"hello");
+/// # let export = state.snapshot()?.export()?;
+/// # let (descriptor, text) = (&export, export.extents().to_string());
+/// use hugefork::{Extents, Imported};
+/// let extents: Extents = text.parse()?; // from a pipe, a file, the command line
+/// let imported = Imported::map(descriptor, &extents)?; // inherited, or from a socket
+/// let mut found = [0; 5];
+/// imported.read_at(0, &mut found)?;
+/// assert_eq!(&found, b"hello");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # What may change
+/// The exporting process writes to none of it for as long as it has its [`Export`](crate::Export). It can drop that;
+/// then bytes here may change that were not written to here before. So they are given out as `&[u8]` only where nobody
+/// can change them ([`Imported::sealed`]), or to callers who answer for it ([`Imported::bytes`]).
+pub struct Imported {
+    memory: PrivateMemory,
+    is_sealed: bool,
+}
+
+impl Imported {
+    /// Maps what the extents name, with one mapping for each and one for each hole between two of them, and zeros in
+    /// the holes. It takes some microseconds for each, and no memory. The address is a multiple of 2 MiB, or of
+    /// [`Extents::page_size`] if that is larger. The descriptor may be closed afterwards.
+    ///
+    /// A descriptor that could make this process die of a signal, because its file becomes shorter, is refused. Where
+    /// the pool has hugetlb pages, a write takes a whole one of those that the system has set aside, and is a `SIGBUS`
+    /// if there is none left.
+    ///
+    /// # Errors
+    /// [`ImportError::NotAnExport`], [`ImportError::TooShort`], [`ImportError::TooManyMappings`],
+    /// [`ImportError::System`].
+    pub fn map(descriptor: impl AsFd, extents: &Extents) -> Result<Imported, ImportError> {
+        let fd = descriptor.as_fd();
+        let promises = promises_of(fd)?.ok_or(ImportError::NotAnExport)?;
+        if (extents.file_len() as u64) > promises.len {
+            return Err(ImportError::TooShort { needed: extents.file_len(), len: promises.len });
+        }
+        let refused = |source: SystemError| match source.raw_os_error() {
+            answer::OUT_OF_MEMORY => ImportError::TooManyMappings { extents: extents.iter().len(), source },
+            _ => ImportError::System(source),
+        };
+        let mut memory = PrivateMemory::zeros(extents.len(), extents.page_size()).map_err(refused)?;
+        for extent in extents.iter() {
+            memory.show(extent.offset, fd, extent.file_offset, extent.len).map_err(refused)?;
+        }
+        Ok(Imported { memory, is_sealed: promises.is_sealed })
+    }
+
+    /// Length in bytes, that of the snapshot.
+    #[allow(clippy::len_without_is_empty)] // A snapshot is never empty.
+    pub fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// The first byte, for reads.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.as_mut_ptr()
+    }
+
+    /// The first byte. The pointer is good for [`Imported::len`] bytes for as long as this lives.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        self.memory.at()
+    }
+
+    /// Copies the bytes from `offset` on to all of `to`.
+    ///
+    /// # Errors
+    /// [`ImportError::OutOfRange`] unless `offset..offset + to.len()` lies inside.
+    pub fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<(), ImportError> {
+        let end = offset.saturating_add(to.len());
+        if end > self.len() {
+            return Err(ImportError::OutOfRange { start: offset, end, len: self.len() });
+        }
+        self.memory.read(offset, to);
+        Ok(())
+    }
+
+    /// The bytes, if nobody outside can ever change them: those of an export that is a copy
+    /// ([`Snapshot::export_copy`](crate::Snapshot::export_copy)). Inside, it is for those who write by
+    /// [`Imported::as_mut_ptr`] to see to it.
+    pub fn sealed(&self) -> Option<&[u8]> {
+        // SAFETY: all of it can be read, nobody can write to the file, and others here answer for what they write.
+        self.is_sealed.then(|| unsafe { self.bytes() })
+    }
+
+    /// The bytes.
+    ///
+    /// # Safety
+    /// For as long as they are borrowed, the exporting process keeps its [`Export`](crate::Export), if it is no copy,
+    /// and nobody with the right to write to its memory does so ([`Export`](crate::Export) says who has that). Nobody
+    /// here writes by [`Imported::as_mut_ptr`].
+    pub unsafe fn bytes(&self) -> &[u8] {
+        // SAFETY: all of it can be read for as long as this lives; the rest is the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
+    }
+
+    /// The bytes, to be written to. What is written is copied to this process's memory, page by page.
+    ///
+    /// # Safety
+    /// That of [`Imported::bytes`].
+    pub unsafe fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and it is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) }
+    }
+}
+
+impl fmt::Debug for Imported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Imported")
+            .field("at", &self.as_ptr())
+            .field("len", &self.len())
+            .field("is_sealed", &self.is_sealed)
+            .finish_non_exhaustive()
+    }
+}

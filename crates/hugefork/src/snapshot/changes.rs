@@ -1,0 +1,315 @@
+//! What differs between a snapshot and something newer: another snapshot, or a region (region/changes.rs).
+//!
+//! ```text
+//!   entries, 128 MiB at once ─▶ the same block on both sides: the same bytes, without a look at them
+//!                            └▶ another block: a candidate ─▶ by block: reported
+//!                                                          └▶ by page: compared, 2 MiB at once ─▶ pages that differ
+//! ```
+//! Why the same block means the same bytes: nobody writes to a block that a snapshot holds. The older snapshot's entry
+//! is read before and after the newer's. If it names one block both times, it held it all the while: a block that it
+//! gave up does not come back, since it takes a block only once, into what is reserved for that.
+//!
+//! Why no change is missed: what differs has another block, or none on one side; or it is a private page over the same
+//! block, for which a region looks itself.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::core::SnapshotCore;
+use super::hold::HeldBlock;
+use crate::sync::SignalsBlocked;
+use crate::sys::Sys;
+use crate::sys::racing::{PageBytes, ZERO_PAGE};
+use crate::table::Entry;
+use crate::terms::error::RegionError;
+use crate::units::{BASE_PAGE, BlockSize, EntryIndex, HUGE_PAGE};
+
+/// There is no entry of this number.
+const OVER: usize = usize::MAX;
+
+/// So many bytes are compared under one lock, and with signals blocked. Stretches begin at multiples of it.
+const STRETCH: usize = HUGE_PAGE;
+
+/// Base pages in a stretch.
+const PAGES: usize = STRETCH / BASE_PAGE;
+
+/// The entries of so many bytes are looked at together.
+const LOOKED_AT_ONCE: usize = 128 << 20;
+
+/// Pages of a stretch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pages([u64; PAGES / 64]);
+
+impl Pages {
+    pub(crate) fn add(&mut self, page: usize) {
+        self.0[page / 64] |= 1 << (page % 64);
+    }
+
+    /// The first page from `from` on that is among them, or is not.
+    fn next(&self, from: usize, is_in: bool) -> usize {
+        let mut at = from;
+        while at < PAGES {
+            let word = if is_in { self.0[at / 64] } else { !self.0[at / 64] };
+            let rest = word >> (at % 64);
+            if rest != 0 {
+                return at + rest.trailing_zeros() as usize;
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        PAGES
+    }
+
+    /// The runs of them, in bytes of the stretch.
+    fn runs(self) -> impl Iterator<Item = Range<usize>> {
+        let mut end = 0;
+        std::iter::from_fn(move || {
+            let start = self.next(end, true);
+            end = self.next(start, false);
+            (start < PAGES).then_some(start * BASE_PAGE..end * BASE_PAGE)
+        })
+    }
+}
+
+/// The part of one block in a stretch, to be compared.
+pub(crate) struct Piece {
+    pub(crate) index: EntryIndex,
+    /// In bytes of the block.
+    pub(crate) within: Range<usize>,
+    /// The number of its first page in the stretch.
+    first: usize,
+}
+
+impl Piece {
+    /// The pieces of `stretch`.
+    pub(crate) fn each(stretch: &Range<usize>, size: BlockSize) -> impl Iterator<Item = Piece> {
+        let Range { start, end } = *stretch;
+        let step = size.bytes().min(STRETCH);
+        (start / step * step..end).step_by(step).map(move |at| {
+            let (from, to) = (at.max(start), end.min(at + step));
+            let block = size.len_of(size.count(at));
+            Piece {
+                index: EntryIndex(size.count(at)),
+                within: from - block..to - block,
+                first: from % STRETCH / BASE_PAGE,
+            }
+        })
+    }
+
+    /// Its pages: where each begins in the block, and its number in the stretch.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = (usize, usize)> {
+        let first = self.first;
+        self.within.clone().step_by(BASE_PAGE).enumerate().map(move |(nth, at)| (at, first + nth))
+    }
+}
+
+/// The bytes of the page that begins at byte `at` of an older block, or zeros.
+pub(crate) fn page_of<'a, S: Sys>(block: Option<&'a HeldBlock<'_, S>>, at: usize) -> &'a PageBytes {
+    match block {
+        Some(block) => block.bytes()[at..].first_chunk().expect("a page of the block"),
+        None => &ZERO_PAGE,
+    }
+}
+
+/// What an older snapshot is compared with.
+pub(crate) trait Newer<S: Sys> {
+    /// Which of `entries` have another block than `older`, or may have private pages over the same. More may be named
+    /// than differ. In order.
+    fn candidates(&self, older: &SnapshotCore<S>, entries: Range<usize>) -> Result<Vec<usize>, RegionError>;
+
+    /// The pages of a stretch (in bytes) that differ.
+    fn compare(&self, older: &SnapshotCore<S>, stretch: Range<usize>) -> Result<Pages, RegionError>;
+}
+
+impl<S: Sys> SnapshotCore<S> {
+    /// Whether both have the same block at `index`, or none, by what `newer` reads from the newer's entries.
+    pub(crate) fn has_the_same(
+        &self,
+        index: EntryIndex,
+        newer: impl FnOnce() -> Entry,
+    ) -> Result<(bool, Entry), RegionError> {
+        let before = self.entries.get(index);
+        let newer = newer();
+        let is_the_same = before == self.entries.get(index) && before.block() == newer.block();
+        if before == Entry::Revoked || newer == Entry::Revoked {
+            return Err(RegionError::Revoked);
+        }
+        Ok((is_the_same, newer))
+    }
+}
+
+impl<S: Sys> Newer<S> for SnapshotCore<S> {
+    fn candidates(&self, older: &SnapshotCore<S>, entries: Range<usize>) -> Result<Vec<usize>, RegionError> {
+        let mut found = Vec::new();
+        for index in entries {
+            if !older.has_the_same(EntryIndex(index), || self.entries.get(EntryIndex(index)))?.0 {
+                found.push(index);
+            }
+        }
+        Ok(found)
+    }
+
+    fn compare(&self, older: &SnapshotCore<S>, stretch: Range<usize>) -> Result<Pages, RegionError> {
+        let _signals = SignalsBlocked::new();
+        let mut differing = Pages::default();
+        for piece in Piece::each(&stretch, self.pool().block_size) {
+            let (new, old) = (self.hold(piece.index)?, older.hold(piece.index)?);
+            if new.as_ref().map(HeldBlock::id) == old.as_ref().map(HeldBlock::id) {
+                continue;
+            }
+            for (at, page) in piece.pages() {
+                if page_of(new.as_ref(), at) != page_of(old.as_ref(), at) {
+                    differing.add(page);
+                }
+            }
+        }
+        Ok(differing)
+    }
+}
+
+/// How exactly changes are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Precision {
+    /// The blocks that are not the same.
+    Block,
+    /// The pages whose bytes are not the same.
+    Page,
+}
+
+/// The ranges that differ, in order, found as they are asked for.
+pub(crate) struct Found<'a, S: Sys, N: ?Sized> {
+    newer: &'a N,
+    older: &'a SnapshotCore<S>,
+    precision: Precision,
+    /// The first entry that was not looked at yet.
+    next: usize,
+    /// Candidates that were not compared yet, in bytes.
+    candidates: VecDeque<Range<usize>>,
+    /// What was found.
+    found: VecDeque<Range<usize>>,
+    /// What was found last, and may go on.
+    open: Option<Range<usize>>,
+    failed: Option<RegionError>,
+}
+
+impl<'a, S: Sys, N: Newer<S> + ?Sized> Found<'a, S, N> {
+    /// Both are of one pool, and have the same length.
+    pub(crate) fn new(newer: &'a N, older: &'a SnapshotCore<S>, precision: Precision) -> Found<'a, S, N> {
+        Found {
+            newer,
+            older,
+            precision,
+            next: 0,
+            candidates: VecDeque::new(),
+            found: VecDeque::new(),
+            open: None,
+            failed: None,
+        }
+    }
+
+    /// Ends it with an error, unless it is over.
+    pub(crate) fn fail(&mut self, error: RegionError) {
+        if self.next != OVER {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// Finds some more. False if there are none.
+    fn find(&mut self) -> Result<bool, RegionError> {
+        if let Some(candidate) = self.candidates.pop_front() {
+            let start = candidate.start / STRETCH * STRETCH;
+            let stretch = candidate.start..candidate.end.min(start + STRETCH);
+            if stretch.end < candidate.end {
+                self.candidates.push_front(stretch.end..candidate.end);
+            }
+            // By value: nothing of the program's is written to under the locks that this takes.
+            let differing = self.newer.compare(self.older, stretch)?;
+            self.found.extend(differing.runs().map(|run| start + run.start..start + run.end));
+            return Ok(true);
+        }
+        let (size, len) = (self.older.pool().block_size, self.older.entries.len());
+        if self.next >= len {
+            return Ok(false);
+        }
+        let entries = self.next..len.min(self.next + size.count(LOOKED_AT_ONCE).max(1));
+        self.next = entries.end;
+        let candidates = self.newer.candidates(self.older, entries)?;
+        let to = match self.precision {
+            Precision::Block => &mut self.found,
+            Precision::Page => &mut self.candidates,
+        };
+        for index in candidates {
+            let bytes = size.len_of(index)..size.len_of(index + 1);
+            match to.back_mut().filter(|last| last.end == bytes.start) {
+                Some(last) => last.end = bytes.end,
+                None => to.push_back(bytes),
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl<S: Sys, N: Newer<S> + ?Sized> Iterator for Found<'_, S, N> {
+    type Item = Result<Range<usize>, RegionError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            while let Some(found) = self.found.pop_front() {
+                match &mut self.open {
+                    Some(open) if open.end == found.start => open.end = found.end,
+                    open => {
+                        if let Some(whole) = open.replace(found) {
+                            return Some(Ok(whole));
+                        }
+                    }
+                }
+            }
+            let is_over = self.failed.is_some()
+                || !self.find().unwrap_or_else(|error| {
+                    self.failed = Some(error);
+                    true
+                });
+            if is_over || self.failed.is_some() {
+                // Nothing is looked at after an error.
+                self.next = OVER;
+                self.candidates.clear();
+                return self.open.take().map(Ok).or_else(|| self.failed.take().map(Err));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(pages: &[usize]) -> Pages {
+        let mut all = Pages::default();
+        pages.iter().for_each(|&page| all.add(page));
+        all
+    }
+
+    #[test]
+    fn pages_run_together_and_end_with_the_stretch() {
+        let runs = |pages: &[usize]| -> Vec<_> {
+            of(pages).runs().map(|run| (run.start / BASE_PAGE, run.end / BASE_PAGE)).collect()
+        };
+        assert_eq!(runs(&[]), []);
+        assert_eq!(runs(&[0]), [(0, 1)]);
+        assert_eq!(runs(&[63, 64, 65, 127, 130]), [(63, 66), (127, 128), (130, 131)]);
+        assert_eq!(runs(&[510, 511]), [(510, 512)]);
+        assert_eq!(runs(&(0..512).collect::<Vec<_>>()), [(0, 512)]);
+    }
+
+    #[test]
+    fn a_stretch_is_cut_at_blocks() {
+        let pieces = |stretch: Range<usize>, block: usize| -> Vec<_> {
+            let size = BlockSize::new(block).unwrap();
+            let cut = |piece: Piece| (piece.index.0, piece.within.clone(), piece.first);
+            Piece::each(&stretch, size).map(cut).collect()
+        };
+        let (small, huge, gigantic) = (64 << 10, 2 << 20, 1 << 30);
+        assert_eq!(pieces(huge + small..huge + 3 * small, small), [(33, 0..small, 16), (34, 0..small, 32)]);
+        assert_eq!(pieces(2 * huge..3 * huge, huge), [(2, 0..huge, 0)]);
+        assert_eq!(pieces(gigantic + huge..gigantic + 2 * huge, gigantic), [(1, huge..2 * huge, 0)]);
+    }
+}

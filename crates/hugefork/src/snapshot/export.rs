@@ -1,0 +1,77 @@
+//! Where the bytes of a snapshot lie in the pool's memory, and copies of them.
+
+use super::core::SnapshotCore;
+use crate::sync::SignalsBlocked;
+use crate::sys::Sys;
+use crate::sys::racing::ZERO_PAGE;
+use crate::terms::error::RegionError;
+use crate::terms::extents::{Extent, Extents};
+use crate::units::{BASE_PAGE, EntryIndex, HUGE_PAGE};
+
+impl<S: Sys> SnapshotCore<S> {
+    /// Where its bytes lie, in pages of `page` bytes. Nothing may be taken away from it.
+    pub(crate) fn extents(&self, page: usize) -> Extents {
+        let (size, mut extents) = (self.pool().block_size, Extents::new(self.len(), page));
+        for (index, entry) in self.entries.iter().enumerate() {
+            if let Some(block) = entry.block() {
+                extents.push(Extent::new(size.len_of(index), self.pool().offset(block), size.bytes()));
+            }
+        }
+        extents
+    }
+
+    /// Hands runs of pages that are not zeros to `write`, each with its offset, and returns where some are: stretches
+    /// of 2 MiB, or of a block if that is smaller.
+    pub(crate) fn copy_to(
+        &self,
+        mut write: impl FnMut(&[u8], usize) -> Result<(), RegionError>,
+    ) -> Result<Extents, RegionError> {
+        let mut extents = Extents::new(self.len(), BASE_PAGE);
+        let len = self.pool().block_size.bytes().min(HUGE_PAGE);
+        for start in (0..self.len()).step_by(len) {
+            // The list grows when the block is let go of: a heap in a region may need that very block for it.
+            if self.copy_some(start, len, &mut write)? {
+                extents.push(Extent::new(start, start, len));
+            }
+        }
+        Ok(extents)
+    }
+
+    /// As [`SnapshotCore::copy_to`], for `len` bytes of one block. True if there are any but zeros.
+    fn copy_some(
+        &self,
+        start: usize,
+        len: usize,
+        write: &mut impl FnMut(&[u8], usize) -> Result<(), RegionError>,
+    ) -> Result<bool, RegionError> {
+        let size = self.pool().block_size;
+        let _signals = SignalsBlocked::new();
+        match self.hold(EntryIndex(size.count(start)))? {
+            Some(block) => write_some(&block.bytes()[size.within(start)..size.within(start) + len], start, write),
+            None => Ok(false),
+        }
+    }
+}
+
+/// Hands runs of pages that are not zeros to `write`. The first byte lies at `start` of the snapshot. True if there are
+/// any.
+fn write_some(
+    bytes: &[u8],
+    start: usize,
+    write: &mut impl FnMut(&[u8], usize) -> Result<(), RegionError>,
+) -> Result<bool, RegionError> {
+    let (mut run, mut any) = (None, false);
+    // One place behind the end ends the last run.
+    for at in (0..=bytes.len()).step_by(BASE_PAGE) {
+        let is_data = bytes.get(at..at + BASE_PAGE).is_some_and(|page| *page != ZERO_PAGE);
+        match run {
+            None if is_data => run = Some(at),
+            Some(first) if !is_data => {
+                write(&bytes[first..at], start + first)?;
+                (run, any) = (None, true);
+            }
+            None | Some(_) => {}
+        }
+    }
+    Ok(any)
+}

@@ -1,0 +1,63 @@
+//! Keeps single blocks of a snapshot as they are while somebody reads them.
+//!
+//! The region takes a block away from a snapshot only to write to it, and writes to it only if nobody else holds it. So
+//! another reference does: whoever wants the block back waits until it is given up, as for any holder that is just
+//! going.
+
+use super::core::SnapshotCore;
+use crate::sys::Sys;
+use crate::table::Entry;
+use crate::terms::error::RegionError;
+use crate::units::{BlockId, EntryIndex};
+
+/// A block of a snapshot that nobody writes to while this lives. The program's signals are blocked meanwhile: one of
+/// its handlers could wait for the block.
+pub(crate) struct HeldBlock<'a, S: Sys> {
+    frozen: &'a SnapshotCore<S>,
+    block: BlockId,
+}
+
+impl<S: Sys> SnapshotCore<S> {
+    /// Holds the block at `index`; `None` if that is zeros.
+    pub(crate) fn hold(&self, index: EntryIndex) -> Result<Option<HeldBlock<'_, S>>, RegionError> {
+        let _looking = self.lock.shared();
+        match self.entries.get(index) {
+            Entry::Zero => Ok(None),
+            Entry::Borrowed(block) => {
+                self.pool().frames.add_reference(block);
+                Ok(Some(HeldBlock { frozen: self, block }))
+            }
+            Entry::Revoked => Err(RegionError::Revoked),
+            Entry::Private(_)
+            | Entry::Shared(_)
+            | Entry::Lazy(_)
+            | Entry::Split(_)
+            | Entry::Overlaid(..)
+            | Entry::Sealed(..) => unreachable!("a snapshot's blocks are borrowed"),
+        }
+    }
+}
+
+impl<S: Sys> HeldBlock<'_, S> {
+    /// Which block it is.
+    pub(crate) fn id(&self) -> BlockId {
+        self.block
+    }
+
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let pool = self.frozen.pool();
+        // SAFETY: the block lies in the direct map. The snapshot and this hold it, or held it until somebody took it
+        // from the snapshot; nobody writes to a block that two hold, and the one who took it waits.
+        unsafe { std::slice::from_raw_parts(pool.direct(self.block), pool.block_size.bytes()) }
+    }
+}
+
+impl<S: Sys> Drop for HeldBlock<'_, S> {
+    fn drop(&mut self) {
+        if self.frozen.pool().release(self.block) {
+            // All others have let go of it meanwhile, and took us for another holder.
+            self.frozen.parent.freed(1);
+        }
+    }
+}

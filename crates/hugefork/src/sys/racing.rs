@@ -1,0 +1,150 @@
+//! Reads memory that others may write to meanwhile. Each word is read once, by an atomic load, so that a race is no
+//! undefined behaviour: what is read is what was there before the other's write, or after it.
+
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use crate::units::BASE_PAGE;
+
+const WORD: usize = size_of::<u64>();
+
+/// The bytes of one base page.
+pub(crate) type PageBytes = [u8; BASE_PAGE];
+
+/// A page of zeros.
+pub(crate) static ZERO_PAGE: PageBytes = [0; BASE_PAGE];
+
+/// Copies bytes that may change meanwhile.
+///
+/// # Safety
+/// `from` is valid for reads of `to.len()` bytes.
+pub(crate) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
+    // Words where both ends allow, bytes elsewhere.
+    let lead = from.align_offset(WORD).min(to.len());
+    let (head, rest) = to.split_at_mut(lead);
+    let byte = |at: usize| {
+        // SAFETY: within `to.len()` bytes of `from`; an atomic byte needs no alignment.
+        unsafe { AtomicU8::from_ptr(from.add(at).cast_mut()) }.load(Ordering::Relaxed)
+    };
+    head.iter_mut().enumerate().for_each(|(at, to)| *to = byte(at));
+    let mut words = rest.chunks_exact_mut(WORD);
+    let mut at = lead;
+    for to in &mut words {
+        // SAFETY: as above, and aligned by `lead`.
+        let word = unsafe { AtomicU64::from_ptr(from.add(at).cast_mut().cast()) };
+        to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        at += WORD;
+    }
+    words.into_remainder().iter_mut().enumerate().for_each(|(by, to)| *to = byte(at + by));
+}
+
+/// Whether a page that may change meanwhile differs from one that does not.
+///
+/// # Safety
+/// `page` is valid for reads of a base page, and aligned to words.
+pub(crate) unsafe fn differs(page: *const u8, from: &PageBytes) -> bool {
+    let (mut at, mut is_same) = (0, true);
+    while is_same && at < BASE_PAGE {
+        // SAFETY: within the pages.
+        is_same = unsafe { is_same_line(page.add(at), from.as_ptr().add(at)) };
+        at += LINE;
+    }
+    !is_same
+}
+
+/// What is compared in one step: a line of the cache.
+const LINE: usize = 64;
+
+// Word by word it takes 2.5 times as long as `memcmp`. Blocks of a pool lie a power of two apart, and there some
+// processors are slow if reads take turns between them: all of one line is read before the other is. The prefetch,
+// which may well lead to the next page, makes the rest of it up: 1.9 times.
+#[cfg(target_arch = "x86_64")]
+/// Whether two lines are the same. The first may change meanwhile.
+///
+/// # Safety
+/// Both are valid for reads of [`LINE`] bytes.
+unsafe fn is_same_line(line: *const u8, other: *const u8) -> bool {
+    let equal: u32;
+    // SAFETY: reads both lines and nothing else; to prefetch is no access. SSE2 is part of x86-64. A race is none of
+    // the language's, since it cannot see these reads: each byte is what it was before the other's write, or after.
+    unsafe {
+        core::arch::asm!(
+            "prefetcht0 [{line} + 1024]",
+            "prefetcht0 [{other} + 1024]",
+            "movdqu {a}, [{line}]",
+            "movdqu {b}, [{line} + 16]",
+            "movdqu {c}, [{line} + 32]",
+            "movdqu {d}, [{line} + 48]",
+            "movdqu {e}, [{other}]",
+            "pcmpeqd {a}, {e}",
+            "movdqu {e}, [{other} + 16]",
+            "pcmpeqd {b}, {e}",
+            "movdqu {e}, [{other} + 32]",
+            "pcmpeqd {c}, {e}",
+            "movdqu {e}, [{other} + 48]",
+            "pcmpeqd {d}, {e}",
+            "pand {a}, {b}",
+            "pand {c}, {d}",
+            "pand {a}, {c}",
+            "pmovmskb {equal:e}, {a}",
+            line = in(reg) line,
+            other = in(reg) other,
+            equal = out(reg) equal,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            e = out(xmm_reg) _,
+            options(readonly, nostack, preserves_flags),
+        );
+    }
+    equal == 0xffff
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+/// Whether two lines are the same. The first may change meanwhile.
+///
+/// # Safety
+/// Both are valid for reads of [`LINE`] bytes, and aligned to words.
+unsafe fn is_same_line(line: *const u8, other: *const u8) -> bool {
+    let mut difference = 0;
+    for at in (0..LINE).step_by(WORD) {
+        // SAFETY: within the line.
+        let now = unsafe { AtomicU64::from_ptr(line.add(at).cast_mut().cast()) }.load(Ordering::Relaxed);
+        // SAFETY: as above; nobody writes to it.
+        difference |= now ^ unsafe { other.add(at).cast::<u64>().read_unaligned() };
+    }
+    difference == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[repr(align(4096))]
+    struct Aligned(PageBytes);
+
+    #[test]
+    fn a_difference_in_any_byte_is_found() {
+        let (mut one, other) = (Aligned([7; BASE_PAGE]), Aligned([7; BASE_PAGE]));
+        // SAFETY: both are pages.
+        let differ = |one: &Aligned| unsafe { differs(one.0.as_ptr(), &other.0) };
+        assert!(!differ(&one));
+        for at in 0..BASE_PAGE {
+            one.0[at] ^= 1 << (at % 8);
+            assert!(differ(&one), "at {at}");
+            one.0[at] = 7;
+        }
+        assert!(!differ(&one));
+    }
+
+    #[test]
+    fn bytes_are_copied_from_any_place() {
+        let from: Vec<u8> = (0..100).collect();
+        for (start, len) in [(0, 100), (1, 99), (3, 4), (8, 16), (5, 0), (7, 60)] {
+            let mut to = vec![0; len];
+            // SAFETY: within the list.
+            unsafe { copy_out(from.as_ptr().add(start), &mut to) };
+            assert_eq!(to, from[start..start + len]);
+        }
+    }
+}
