@@ -53,6 +53,10 @@ pub enum Subject {
     Memset,
     /// libc's `memcpy`.
     Memcpy,
+    /// libc's `memcmp`.
+    Memcmp,
+    /// The kernel's marks of pages that were written (`/proc/self/clear_refs`).
+    SoftDirty,
     /// Linux's order with the bytes of each subpage cleared from end to begin.
     Reversed,
     /// One kernel of `hugefork_kernels`, by its full name, such as `target-last/rep`.
@@ -75,7 +79,7 @@ pub enum Stock {
 
 impl Subject {
     /// Every subject that has a fixed name.
-    pub const NAMED: [Subject; 21] = [
+    pub const NAMED: [Subject; 23] = [
         Subject::Hugefork,
         Subject::HugeforkDefault,
         Subject::HugeforkZeroed,
@@ -96,6 +100,8 @@ impl Subject {
         Subject::Limit,
         Subject::Memset,
         Subject::Memcpy,
+        Subject::Memcmp,
+        Subject::SoftDirty,
         Subject::Reversed,
     ];
 
@@ -122,6 +128,8 @@ impl Subject {
             Subject::Limit => "limit",
             Subject::Memset => "memset",
             Subject::Memcpy => "memcpy",
+            Subject::Memcmp => "memcmp",
+            Subject::SoftDirty => "soft-dirty",
             Subject::Reversed => "target-last/reversed",
             Subject::Kernel(_) => return None,
         })

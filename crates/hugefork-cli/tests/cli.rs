@@ -108,8 +108,17 @@ fn every_case_runs_small() {
         .clone();
     assert!(output.stderr.is_empty(), "{:?}", String::from_utf8_lossy(&output.stderr));
     let json = file.json();
-    let cases =
-        ["clear", "copy", "zero-fault", "anon-w-seq", "anon-cow-seq", "snapshot", "writer-latency", "lazy-free"];
+    let cases = [
+        "clear",
+        "copy",
+        "zero-fault",
+        "anon-w-seq",
+        "anon-cow-seq",
+        "snapshot",
+        "writer-latency",
+        "lazy-free",
+        "changes",
+    ];
     for case in cases {
         let ours =
             json["results"].as_array().unwrap().iter().filter(|r| r["case"] == case && r["subject"] == "hugefork");

@@ -95,6 +95,14 @@ const KNOWN: [Known; 11] = [
         aside: &[],
     },
     Known {
+        name: "changes",
+        title: "Finding what has changed",
+        description: "Finding the pages of a populated area that were written since a snapshot of it.",
+        leads: &["pages"],
+        explains: &["live", "mark"],
+        aside: &[("soft-dirty", "finds pages that were written, and has nothing of what was there before")],
+    },
+    Known {
         name: "clear",
         title: "Clearing a block",
         description: "One block is cleared around a random target, which is then used.",

@@ -2,6 +2,7 @@
 
 pub mod anon_cow_seq;
 pub mod anon_w_seq;
+pub mod changes;
 pub mod clear_copy;
 pub mod fork;
 pub mod lazy_free;
@@ -27,6 +28,7 @@ pub const ALL: &[&dyn Case] = &[
     &writer_latency::WriterLatency,
     &lazy_free::LazyFree,
     &fork::Fork,
+    &changes::Changes,
 ];
 
 /// The case of this name.

@@ -26,6 +26,7 @@ Cases:
   writer-latency  8-byte writes to a populated area, while a fork or snapshot of it is held
   lazy-free       lazily free a populated area; then write to it again, or reclaim it
   fork            fork(2) in a program as it is, and its 8-byte writes while the child lives
+  changes         find the pages of a populated area that were written since a snapshot
 
 Subjects:
   hugefork                                   a pool of used blocks, which are cleared at the fault
@@ -39,7 +40,8 @@ Subjects:
   run-collapse                               the program under `hugefork run --mode collapse`
   uffd-wp-4k, uffd-wp-2m                     userfaultfd(2), and a thread that copies at each fault
   memfd-private                              a memfd that is mapped privately at the snapshot
-  memset, memcpy                             those of the C library
+  memset, memcpy, memcmp                     those of the C library
+  soft-dirty                                 the kernel's marks of written pages (clear_refs)
   limit                                      nothing to clear, copy or map: the best that is possible
   For clear and copy also any kernel, such as target-last/rep or hybrid/avx512-nt+rep@256KiB.
   target-last/reversed clears as Linux does, but each 4 KiB from its end to its beginning.

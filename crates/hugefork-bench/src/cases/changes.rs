@@ -1,0 +1,378 @@
+//! `changes`: which pages of a populated area were written since it was snapshotted, to save those and no others.
+//!
+//! Between two snapshots one word is written in each of some pages, from 0.01 % of them to all (`changed`): anywhere
+//! (`random`), or in one piece (`piece`). Then they are asked for.
+//!
+//! | metric | |
+//! |---|---|
+//! | `pages` | finding the pages by `Snapshot::changed_since`, `memcmp` of each and its copy, or `/proc/self/pagemap` |
+//! | `blocks` | of hugefork: the blocks alone |
+//! | `live` | of hugefork: the pages before the second snapshot, by `Region::changed_since` |
+//! | `mark` | of `soft-dirty`: writing 4 to `/proc/self/clear_refs`, which comes in place of a snapshot |
+//!
+//! `memcmp` has to keep a copy of everything, and finds what differs; `soft-dirty` finds what was written, has nothing
+//! of what was there before, and slows each first write to a page down. It is 4 KiB pages, since with huge ones the
+//! kernel tells no single pages.
+//!
+//! One thread does everything, and only the calls are timed. In every sample as many pages must be found as were
+//! written. Each sample has new memory for the area, since a huge page that was split does not come back by itself.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::rc::Rc;
+
+use hugefork::{ByteSize, Changed, Pool, RegionError};
+use hugefork_kernels::Kernel;
+
+use crate::affinity::Pinned;
+use crate::case::Case;
+use crate::clock::Stopwatch;
+use crate::engine::{self, Populated};
+use crate::error::BenchError;
+use crate::host::Host;
+use crate::job::{EngineChoice, Job, Scope, SubjectPlan};
+use crate::kernel_memory::{KernelMemory, PageKind};
+use crate::metric::{Measure, Metric};
+use crate::random::Random;
+use crate::result::{Param, Params, params, shown};
+use crate::sample::{self, Entry, Work};
+use crate::subject::Subject;
+
+/// The case.
+#[derive(Debug)]
+pub struct Changes;
+
+/// Finding the pages that have changed.
+const PAGES: Metric = Metric::new("pages", "ms");
+
+/// Finding the blocks.
+const BLOCKS: Metric = Metric::new("blocks", "us");
+
+/// Finding the pages before there is a snapshot.
+const LIVE: Metric = Metric::new("live", "ms");
+
+/// Beginning to follow writes.
+const MARK: Metric = Metric::new("mark", "ms");
+
+const PAGE: usize = 4096;
+
+/// Areas hold `p[i] = i + BIAS`.
+const BIAS: u64 = 1;
+
+/// Where the pages are that are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Where {
+    Random,
+    Piece,
+}
+
+impl Where {
+    fn name(self) -> &'static str {
+        match self {
+            Where::Random => "random",
+            Where::Piece => "piece",
+        }
+    }
+}
+
+/// Which pages are written.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    /// Of ten thousand pages.
+    share: usize,
+    place: Where,
+}
+
+impl Written {
+    /// The works of a run.
+    fn all(scope: Scope) -> Vec<Written> {
+        let of = |place| move |share| Written { share, place };
+        match scope {
+            Scope::Quick => [1, 100, 10_000].map(of(Where::Random)).to_vec(),
+            Scope::Full | Scope::Sweep => {
+                let random = [1, 10, 100, 1_000, 10_000].map(of(Where::Random));
+                random.into_iter().chain([of(Where::Piece)(100)]).collect()
+            }
+        }
+    }
+
+    fn percent(self) -> String {
+        format!("{}%", self.share as f64 / 100.0)
+    }
+
+    /// The numbers of the pages, of an area of `size` bytes.
+    fn pages(self, size: usize, random: &mut Random) -> BTreeSet<usize> {
+        let all = size / PAGE;
+        let count = (all * self.share / 10_000).clamp(1, all);
+        match self.place {
+            Where::Piece => (random.below(all - count + 1)..).take(count).collect(),
+            Where::Random if count == all => (0..all).collect(),
+            Where::Random => {
+                let mut pages = BTreeSet::new();
+                while pages.len() < count {
+                    pages.insert(random.below(all));
+                }
+                pages
+            }
+        }
+    }
+}
+
+impl Case for Changes {
+    fn name(&self) -> &'static str {
+        "changes"
+    }
+
+    fn lead_metric(&self) -> Metric {
+        PAGES
+    }
+
+    fn subjects(&self, scope: Scope) -> Vec<Subject> {
+        let mut subjects = vec![Subject::Hugefork, Subject::Memcmp, Subject::SoftDirty];
+        if scope != Scope::Quick {
+            subjects.extend([Subject::HugeforkBlock, Subject::HugeforkPage]);
+        }
+        subjects
+    }
+
+    fn usual_size(&self, scope: Scope) -> usize {
+        match scope {
+            Scope::Quick => 128 << 20,
+            Scope::Full | Scope::Sweep => 1 << 30,
+        }
+    }
+
+    /// The area, and a copy of all of it.
+    fn memory(&self, job: &Job, subject: &Subject) -> Option<usize> {
+        if *subject == Subject::SoftDirty { Some(job.size) } else { job.size.checked_mul(2) }
+    }
+
+    fn in_words(&self, params: &Params) -> String {
+        let place = if shown(params, "pattern") == Where::Piece.name() { " in one piece" } else { "" };
+        format!("{} of {} changed{place}", shown(params, "changed"), shown(params, "size"))
+    }
+
+    fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
+        let (size, cpu) = (job.size, host.cpu_numbers[0]);
+        // All works of one subject share a pool.
+        let pool = Rc::default();
+        let of = |written: Written| {
+            let params = params([
+                ("size", Param::size(size)),
+                ("changed", Param::text(written.percent())),
+                ("pattern", Param::text(written.place.name())),
+            ]);
+            let ground = Ground { size, cpu, written };
+            sample::entries(subjects, &params, |planned| match (planned.engine, &planned.subject) {
+                (Some(choice), _) => Box::new(Hugefork { ground, choice, shared: Rc::clone(&pool), pool: None }),
+                (None, Subject::SoftDirty) => Box::new(SoftDirty { ground }),
+                (None, _) => Box::new(Memcmp { ground }),
+            })
+        };
+        Written::all(job.scope).into_iter().flat_map(of).collect()
+    }
+
+    fn aside(&self, subject: &Subject) -> Option<&'static str> {
+        match subject {
+            Subject::SoftDirty => Some("finds pages that were written, and has nothing of what was there before"),
+            _ => None,
+        }
+    }
+}
+
+/// What all subjects do.
+#[derive(Clone, Copy)]
+struct Ground {
+    size: usize,
+    cpu: usize,
+    written: Written,
+}
+
+impl Ground {
+    /// Changes a word of each of these pages.
+    ///
+    /// # Safety
+    /// `area` is valid for writes of `size` bytes, and nobody else uses it.
+    unsafe fn write(self, area: *mut u8, pages: &BTreeSet<usize>) {
+        for page in pages {
+            // SAFETY: a page of the area.
+            unsafe { area.add(page * PAGE + 8 * (page % 512)).cast::<u64>().write_volatile(0) };
+        }
+    }
+}
+
+/// Checks that all pages were found, and no others.
+fn check(found: usize, written: &BTreeSet<usize>) -> Result<(), BenchError> {
+    let (bytes, expected) = (ByteSize(found * PAGE), ByteSize(written.len() * PAGE));
+    if bytes == expected { Ok(()) } else { Err(BenchError::NotAll { done: "found", bytes, expected }) }
+}
+
+struct Hugefork {
+    ground: Ground,
+    choice: EngineChoice,
+    shared: Rc<RefCell<Option<Pool>>>,
+    pool: Option<Pool>,
+}
+
+/// How many pages are in these ranges.
+fn count(changed: Changed<'_>) -> Result<usize, RegionError> {
+    changed.map(|range| range.map(|range| range.len() / PAGE)).sum()
+}
+
+impl Work for Hugefork {
+    fn prepare(&mut self) -> Result<(), BenchError> {
+        if self.pool.is_none() {
+            let mut shared = self.shared.borrow_mut();
+            if shared.is_none() {
+                *shared = Some(engine::warm_pool(self.choice, 2 * self.ground.size)?);
+            }
+            self.pool.clone_from(&shared);
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
+        let (Ground { size, cpu, written }, pool) = (self.ground, self.pool.clone());
+        let pool = pool.expect("prepared before sampled");
+        let _pinned = Pinned::to(cpu)?;
+        let pages = written.pages(size, targets);
+        let held = Populated::new(pool, self.choice.grain, size, BIAS)?;
+        let before = held.region.snapshot()?;
+        // SAFETY: our own region.
+        unsafe { self.ground.write(held.region.as_mut_ptr(), &pages) };
+        let mut watch = Stopwatch::default();
+        let (found, live) = watch.time(|| count(held.region.changed_since(&before)?.pages()));
+        check(found?, &pages)?;
+        let after = held.region.snapshot()?;
+        let (blocks, ms) = watch.time(|| count(after.changed_since(&before)?.blocks()));
+        blocks?;
+        let (found, all) = watch.time(|| count(after.changed_since(&before)?.pages()));
+        check(found?, &pages)?;
+        Ok(Measure::sample([(PAGES, all), (BLOCKS, ms * 1e3), (LIVE, live)], watch.cpu()))
+    }
+
+    fn release(&mut self) {
+        self.pool = None;
+        *self.shared.borrow_mut() = None;
+    }
+
+    fn pool(&self) -> Option<(&Pool, Option<Kernel>)> {
+        self.pool.as_ref().map(|pool| (pool, None))
+    }
+}
+
+struct Memcmp {
+    ground: Ground,
+}
+
+impl Work for Memcmp {
+    fn prepare(&mut self) -> Result<(), BenchError> {
+        Ok(())
+    }
+
+    fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
+        let Ground { size, cpu, written } = self.ground;
+        let _pinned = Pinned::to(cpu)?;
+        let pages = written.pages(size, targets);
+        let huge = || KernelMemory::written(PageKind::Thp, size, BIAS);
+        let (area, copy) = (huge()?, huge()?);
+        // SAFETY: our own mapping.
+        unsafe { self.ground.write(area.as_ptr(), &pages) };
+        let mut watch = Stopwatch::default();
+        let (found, all) = watch.time(|| {
+            let differs = |page: &usize| {
+                let at = page * PAGE;
+                // SAFETY: a page of each mapping, both of which are our own.
+                unsafe { libc::memcmp(area.as_ptr().add(at).cast(), copy.as_ptr().add(at).cast(), PAGE) != 0 }
+            };
+            (0..size / PAGE).filter(differs).count()
+        });
+        check(found, &pages)?;
+        Ok(Measure::sample([(PAGES, all)], watch.cpu()))
+    }
+
+    /// It holds nothing between samples.
+    fn release(&mut self) {}
+}
+
+struct SoftDirty {
+    ground: Ground,
+}
+
+/// Bit 55 of an entry of `/proc/self/pagemap`.
+const SOFT_DIRTY: u64 = 1 << 55;
+
+/// Entries of `/proc/self/pagemap` that are read at once.
+const ENTRIES: usize = 1 << 15;
+
+/// How many pages were written since the last mark.
+fn soft_dirty(pagemap: &File, area: &KernelMemory) -> io::Result<usize> {
+    let mut bytes = vec![0; ENTRIES * 8];
+    let (first, count) = (area.as_ptr().addr() / PAGE, area.len() / PAGE);
+    let mut found = 0;
+    for start in (0..count).step_by(ENTRIES) {
+        let some = &mut bytes[..(count - start).min(ENTRIES) * 8];
+        pagemap.read_exact_at(some, ((first + start) * 8) as u64)?;
+        let words = some.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")));
+        found += words.filter(|entry| entry & SOFT_DIRTY != 0).count();
+    }
+    Ok(found)
+}
+
+impl Work for SoftDirty {
+    fn prepare(&mut self) -> Result<(), BenchError> {
+        Ok(())
+    }
+
+    fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
+        let Ground { size, cpu, written } = self.ground;
+        let _pinned = Pinned::to(cpu)?;
+        let pages = written.pages(size, targets);
+        let area = KernelMemory::written(PageKind::Base, size, BIAS)?;
+        let pagemap = File::open("/proc/self/pagemap").map_err(|error| lacks(&error.to_string()))?;
+        let mut watch = Stopwatch::default();
+        let (marked, mark) = watch.time(|| std::fs::write("/proc/self/clear_refs", "4"));
+        marked.map_err(|error| lacks(&error.to_string()))?;
+        // SAFETY: our own mapping.
+        unsafe { self.ground.write(area.as_ptr(), &pages) };
+        let (found, all) = watch.time(|| soft_dirty(&pagemap, &area));
+        let found = found.map_err(|error| BenchError::system("read /proc/self/pagemap", error))?;
+        if found == 0 {
+            return Err(lacks("no page that was written is marked"));
+        }
+        check(found, &pages)?;
+        Ok(Measure::sample([(PAGES, all), (MARK, mark)], watch.cpu()))
+    }
+
+    /// It holds nothing between samples.
+    fn release(&mut self) {}
+}
+
+fn lacks(why: &str) -> BenchError {
+    BenchError::CannotRun(format!("this kernel does not follow writes ({why}): it takes CONFIG_MEM_SOFT_DIRTY"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_pages_are_written_as_the_share_says_and_at_least_one() {
+        let pages = |share, place, size| Written { share, place }.pages(size, &mut Random::new(7));
+        assert_eq!(pages(100, Where::Random, 1 << 30).len(), 2621);
+        assert_eq!(pages(1, Where::Random, 1 << 20).len(), 1);
+        assert_eq!(pages(10_000, Where::Random, 1 << 20), (0..256).collect());
+        let piece = pages(100, Where::Piece, 1 << 30);
+        assert_eq!((piece.len(), piece.last().unwrap() - piece.first().unwrap()), (2621, 2620));
+        assert!(*piece.last().unwrap() < (1 << 30) / PAGE);
+    }
+
+    #[test]
+    fn shares_are_told_in_percent() {
+        let told = Written::all(Scope::Full).into_iter().map(Written::percent);
+        assert_eq!(told.collect::<Vec<_>>(), ["0.01%", "0.1%", "1%", "10%", "100%", "1%"]);
+    }
+}
