@@ -598,19 +598,33 @@ fn a_pool_whose_memory_cannot_be_guarded_is_no_worse_and_cannot_be_exported() {
 fn mappings_that_are_refused_are_an_error_and_leave_none() {
     alone(|| {
         let pool = Pool::builder().capacity(40 * BLOCK).build().unwrap();
-        let export = region(&pool, CopyGrain::Auto).snapshot().unwrap().export().unwrap();
+        let snapshot = region(&pool, CopyGrain::Auto).snapshot().unwrap();
+        let (bytes, export) = (snapshot.to_vec(), snapshot.export().unwrap());
         let maps = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
         drop(Imported::map(&export, export.extents()).unwrap());
         let before = maps();
-        // MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE: of extents alone.
-        let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        refuse(with(libc::SYS_mmap, 3, flags, libc::ENOMEM));
-        let error = Imported::map(&export, export.extents()).unwrap_err();
-        assert!(
-            matches!(error, ImportError::TooManyMappings { extents, .. } if extents == export.extents().iter().len())
-        );
-        assert_eq!((error.code(), maps()), (ErrorCode::TooManyMappings, before));
-        refuse(with(libc::SYS_mmap, 3, flags, libc::EACCES));
+        let check_too_many = || {
+            let error = Imported::map(&export, export.extents()).unwrap_err();
+            let all = export.extents().iter().len();
+            assert!(matches!(error, ImportError::TooManyMappings { extents, .. } if extents == all));
+            assert_eq!((error.code(), maps()), (ErrorCode::TooManyMappings, before));
+        };
+        let refuse_extents = |fixed: i32, errno: i32| {
+            let flags = libc::MAP_PRIVATE | fixed | libc::MAP_NORESERVE;
+            refuse(with(libc::SYS_mmap, 3, flags, errno));
+        };
+        refuse_extents(libc::MAP_FIXED_NOREPLACE, libc::ENOMEM);
+        check_too_many();
+        // As if another thread had got the addresses meanwhile.
+        refuse_extents(libc::MAP_FIXED_NOREPLACE, libc::EEXIST);
+        let imported = Imported::map(&export, export.extents()).unwrap();
+        // SAFETY: the export is kept.
+        assert!(bytes == unsafe { imported.bytes() });
+        drop(imported);
+        assert_eq!(maps(), before);
+        refuse_extents(libc::MAP_FIXED, libc::ENOMEM);
+        check_too_many();
+        refuse_extents(libc::MAP_FIXED, libc::EACCES);
         let error = Imported::map(&export, export.extents()).unwrap_err();
         assert!(error.to_string().contains("mmap of an extent"), "{error}");
         let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };

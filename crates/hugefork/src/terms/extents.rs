@@ -103,7 +103,7 @@ impl Extents {
     }
 
     /// The extents, in the order of their offsets.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = Extent> + '_ {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Extent> + Clone + '_ {
         self.list.iter().copied()
     }
 

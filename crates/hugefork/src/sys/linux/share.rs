@@ -11,7 +11,7 @@
 
 use core::ffi::c_void;
 use core::ptr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
     MemfdFlags, Mode, OFlags, SealFlags, fchmod, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create, open,
@@ -46,6 +46,9 @@ pub(super) fn reopen_for_reading(fd: &OwnedFd) -> Result<OwnedFd, SystemError> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     named("open of /proc/self/fd", open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()))
 }
+
+const MAP_EXTENT: &str = "mmap of an extent";
+const MAP_ZEROS: &str = "mmap of zeros";
 
 /// Memory that is written once and then sealed.
 pub(crate) struct Unsealed(OwnedFd);
@@ -105,7 +108,15 @@ pub(crate) fn promises_of(fd: BorrowedFd<'_>) -> Result<Option<Promises>, System
     Ok(seals.contains(SealFlags::SHRINK).then_some(promises))
 }
 
-/// Private memory of this process that shows zeros, and parts of files.
+/// Some bytes of private memory, which lie behind those before them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    pub(crate) len: usize,
+    /// Where they are in the file, or `None` for zeros.
+    pub(crate) file_offset: Option<usize>,
+}
+
+/// Private memory of this process that shows parts of a file, and zeros.
 pub(crate) struct PrivateMemory {
     at: *mut c_void,
     len: usize,
@@ -116,15 +127,61 @@ unsafe impl Send for PrivateMemory {}
 // SAFETY: as above; it hands out nothing but addresses and copies.
 unsafe impl Sync for PrivateMemory {}
 
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+const UNCHARGED: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
+
 impl PrivateMemory {
+    /// Memory that shows these stretches, at a multiple of `align` and of 2 MiB. What is written there stays in this
+    /// process.
+    pub(crate) fn of(
+        fd: BorrowedFd<'_>,
+        align: usize,
+        stretches: impl Iterator<Item = Stretch> + Clone,
+    ) -> Result<PrivateMemory, SystemError> {
+        let len = stretches.clone().map(|stretch| stretch.len).sum();
+        let free = PrivateMemory::zeros(len, align)?;
+        // To map where nothing is takes 2 us, and 3.2 us in place of something else (docs/design.md).
+        let mut memory = PrivateMemory { at: free.at, len: 0 };
+        drop(free);
+        for stretch in stretches.clone() {
+            match memory.append(fd, stretch) {
+                // Another thread has got these addresses meanwhile.
+                Err(error) if error.raw_os_error() == Errno::EXIST.raw_os_error() => {
+                    return PrivateMemory::over_zeros(fd, len, align, stretches);
+                }
+                appended => appended?,
+            }
+        }
+        Ok(memory)
+    }
+
+    /// As [`PrivateMemory::of`], at addresses that nobody else can get meanwhile.
+    fn over_zeros(
+        fd: BorrowedFd<'_>,
+        len: usize,
+        align: usize,
+        stretches: impl Iterator<Item = Stretch>,
+    ) -> Result<PrivateMemory, SystemError> {
+        let memory = PrivateMemory::zeros(len, align)?;
+        let mut offset = 0;
+        for Stretch { len, file_offset } in stretches {
+            let at = memory.at.wrapping_byte_add(offset);
+            if let Some(file_offset) = file_offset {
+                // SAFETY: a part of this memory, which nobody uses yet.
+                let mapped = unsafe { mmap(at, len, READ_WRITE, UNCHARGED | MapFlags::FIXED, fd, file_offset as u64) };
+                named(MAP_EXTENT, mapped)?;
+            }
+            offset += len;
+        }
+        Ok(memory)
+    }
+
     /// `len` bytes of zeros, at a multiple of `align` and of 2 MiB.
-    pub(crate) fn zeros(len: usize, align: usize) -> Result<PrivateMemory, SystemError> {
-        const CALL: &str = "mmap of zeros";
+    fn zeros(len: usize, align: usize) -> Result<PrivateMemory, SystemError> {
         let align = align.max(HUGE_PAGE);
-        let whole = len.checked_add(align).ok_or(SystemError::new(CALL, Errno::NOMEM))?;
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        let whole = len.checked_add(align).ok_or(SystemError::new(MAP_ZEROS, Errno::NOMEM))?;
         // SAFETY: a new anonymous mapping touches nothing that exists.
-        let start = named(CALL, unsafe { mmap_anonymous(ptr::null_mut(), whole, protection, flags) })?;
+        let start = named(MAP_ZEROS, unsafe { mmap_anonymous(ptr::null_mut(), whole, READ_WRITE, UNCHARGED) })?;
         let before = start.addr().next_multiple_of(align) - start.addr();
         let memory = PrivateMemory { at: start.wrapping_byte_add(before), len };
         for (at, len) in [(start, before), (memory.at.wrapping_byte_add(len), align - before)] {
@@ -136,23 +193,17 @@ impl PrivateMemory {
         Ok(memory)
     }
 
-    /// Shows a part of a file in place of `len` zeros at `offset`. What is written there stays in this process.
-    ///
-    /// # Panics
-    /// If it does not lie inside.
-    pub(crate) fn show(
-        &mut self,
-        offset: usize,
-        fd: BorrowedFd<'_>,
-        file_offset: usize,
-        len: usize,
-    ) -> Result<(), SystemError> {
-        assert!(offset <= self.len && len <= self.len - offset, "it lies inside");
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: a part of this memory, which nobody uses while it is borrowed exclusively.
-        let mapped = unsafe { mmap(self.at.byte_add(offset), len, protection, flags, fd.as_fd(), file_offset as u64) };
-        named("mmap of an extent", mapped).map(drop)
+    /// Makes it longer by a stretch. `EEXIST` if something else is mapped there.
+    fn append(&mut self, fd: BorrowedFd<'_>, Stretch { len, file_offset }: Stretch) -> Result<(), SystemError> {
+        let (at, flags) = (self.at.wrapping_byte_add(self.len), UNCHARGED | MapFlags::FIXED_NOREPLACE);
+        match file_offset {
+            // SAFETY: it replaces nothing.
+            Some(from) => named(MAP_EXTENT, unsafe { mmap(at, len, READ_WRITE, flags, fd, from as u64) })?,
+            // SAFETY: as above.
+            None => named(MAP_ZEROS, unsafe { mmap_anonymous(at, len, READ_WRITE, flags) })?,
+        };
+        self.len += len;
+        Ok(())
     }
 
     /// The first byte.
