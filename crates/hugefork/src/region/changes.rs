@@ -11,27 +11,34 @@
 //! Others may write meanwhile. The window's lock keeps the block where it is, and private pages from being folded;
 //! their bytes are read word by word.
 //!
-//! The kernel is asked for private pages of 128 MiB at once, without a lock. An entry that is an overlay over the
-//! snapshot's block before and after that, without private pages when the kernel looked, was the same as the snapshot
-//! then, or at some time since: if it was anything else in between, it has become an overlay again without private
-//! pages.
+//! Entries of 128 MiB are looked at together. If there are overlays, that is under the locks of their windows, too:
+//! else private pages could be aside when the kernel looks, and be there again afterwards (fold.rs).
 
 use std::ops::Range;
 
 use super::core::RegionCore;
-use crate::snapshot::changes::{Newer, Pages, Piece, page_of};
+use crate::snapshot::changes::{LOOKED_AT_ONCE, Newer, Pages, Piece, page_of};
 use crate::snapshot::core::SnapshotCore;
 use crate::snapshot::hold::HeldBlock;
 use crate::sync::SignalsBlocked;
-use crate::sys::racing::{PageBytes, ZERO_PAGE, differs};
-use crate::sys::{PageRun, Sys};
-use crate::table::Entry;
+use crate::sys::racing::{ZERO_PAGE, differs};
+use crate::sys::{PageRun, Scanned, Sys};
 use crate::table::split::SplitPage;
+use crate::table::{Entry, WindowsGuard};
 use crate::terms::error::RegionError;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// So many runs of private pages are asked for at once.
 const RUNS: usize = 64;
+
+/// So many entries are looked at together, at most.
+const ENTRIES_AT_ONCE: usize = LOOKED_AT_ONCE / BASE_PAGE;
+
+/// Runs that begin at least so far from each other are asked for together.
+const FEW_APART: usize = 256 << 10;
+
+/// It pays to leave out the rest of a block of this size.
+const WORTH_A_CALL: usize = 1 << 20;
 
 /// What a page of a region shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,25 +51,34 @@ enum Showing {
     Private,
 }
 
+/// Some of the entries that are looked at together.
+struct Marks {
+    first: usize,
+    words: [u64; ENTRIES_AT_ONCE / 64],
+}
+
+impl Marks {
+    /// None of the entries from `first` on.
+    fn none(first: usize) -> Marks {
+        Marks { first, words: [0; ENTRIES_AT_ONCE / 64] }
+    }
+
+    fn add(&mut self, index: usize) {
+        let nth = index - self.first;
+        self.words[nth / 64] |= 1 << (nth % 64);
+    }
+
+    fn has(&self, index: usize) -> bool {
+        let nth = index - self.first;
+        self.words[nth / 64] >> (nth % 64) & 1 == 1
+    }
+}
+
 impl<S: Sys> Newer<S> for RegionCore<S> {
     fn candidates(&self, older: &SnapshotCore<S>, entries: Range<usize>) -> Result<Vec<usize>, RegionError> {
-        let before: Vec<Entry> = entries.clone().map(|index| self.table.get(EntryIndex(index))).collect();
-        let has_overlays = before.iter().any(|entry| entry.is_overlay());
-        // If the kernel does not say, each may have some.
-        let patched = if has_overlays { self.patched(entries.clone()).ok() } else { Some(Vec::new()) };
-        let may_be_patched = |index: usize| match &patched {
-            Some(patched) => patched.binary_search_by_key(&index, |patched| patched.index.0).is_ok(),
-            None => true,
-        };
-        let mut found = Vec::new();
-        for (index, before) in entries.zip(before) {
-            let now = || self.table.get(EntryIndex(index));
-            let (is_the_same, now) = older.has_the_same(EntryIndex(index), now)?;
-            if !is_the_same || now.is_overlay() && (now != before || may_be_patched(index)) {
-                found.push(index);
-            }
-        }
-        Ok(found)
+        // By value: the list grows when the locks are free.
+        let marks = self.differing(older, entries.clone())?;
+        Ok(entries.filter(|index| marks.has(*index)).collect())
     }
 
     fn compare(&self, older: &SnapshotCore<S>, stretch: Range<usize>) -> Result<Pages, RegionError> {
@@ -77,6 +93,66 @@ impl<S: Sys> Newer<S> for RegionCore<S> {
             looked.compare(&mut differing)?;
         }
         Ok(differing)
+    }
+}
+
+impl<S: Sys> RegionCore<S> {
+    /// Which of `entries` have another block than `older`, or private pages over the same.
+    fn differing(&self, older: &SnapshotCore<S>, entries: Range<usize>) -> Result<Marks, RegionError> {
+        let mut marks = Marks::none(entries.start);
+        let _signals = SignalsBlocked::new();
+        // While these are locked, private pages lie where they belong, and are not folded.
+        let _windows = match self.books.has_overlays() {
+            true => self.table.lock_windows(self.windows_of(&entries)),
+            false => WindowsGuard::default(),
+        };
+        let mut overlays = 0..0;
+        for index in entries {
+            let (is_the_same, now) = older.has_the_same(EntryIndex(index), || self.table.get(EntryIndex(index)))?;
+            if !is_the_same {
+                marks.add(index);
+            } else if now.is_overlay() {
+                if overlays.end < index {
+                    self.mark_patched(overlays, &mut marks);
+                    overlays = index..index;
+                }
+                overlays.end = index + 1;
+            }
+        }
+        self.mark_patched(overlays, &mut marks);
+        Ok(marks)
+    }
+
+    fn windows_of(&self, entries: &Range<usize>) -> Range<usize> {
+        let (first, last) = (EntryIndex(entries.start), EntryIndex(entries.end - 1));
+        self.table.window(first)..self.table.window(last) + 1
+    }
+
+    /// Marks those of `overlays` that have private pages.
+    fn mark_patched(&self, overlays: Range<usize>, marks: &mut Marks) {
+        let mut runs = [PageRun::default(); RUNS];
+        let mut at_once = RUNS;
+        let mut bytes = self.bytes_of(&overlays);
+        while !bytes.is_empty() {
+            let Ok(scanned) = self.pool().sys.private_pages(self.addresses.part(&bytes), &mut runs[..at_once]) else {
+                // If the kernel does not say, each may have some.
+                return self.touched(&bytes).for_each(|index| marks.add(index));
+            };
+            at_once = self.runs_next(&scanned);
+            bytes.start += scanned.looked_at;
+            for run in &runs[..scanned.runs] {
+                let marked = self.touched(&self.offsets_of(run));
+                bytes.start = bytes.start.max(self.pool().block_size.len_of(marked.end));
+                marked.for_each(|index| marks.add(index));
+            }
+        }
+    }
+
+    /// How many runs to ask for after these. A call takes as long as a look at 300 pages. So where there are many runs,
+    /// one for each block is enough.
+    fn runs_next(&self, scanned: &Scanned) -> usize {
+        let are_dense = scanned.runs * FEW_APART > scanned.looked_at;
+        if are_dense && self.pool().block_size.bytes() >= WORTH_A_CALL { 1 } else { RUNS }
     }
 }
 
@@ -166,11 +242,9 @@ impl<S: Sys> Looked<'_, S> {
             Showing::Block(block) => unsafe { differs(pool.direct(block).add(at), old) },
             Showing::Private => {
                 let start = pool.block_size.len_of(self.piece.index.0) + at;
-                let (part, mut now): (_, PageBytes) =
-                    (self.region.addresses.part(&(start..start + BASE_PAGE)), ZERO_PAGE);
+                let part = self.region.addresses.part(&(start..start + BASE_PAGE));
                 // SAFETY: an overlay can be read, and stays there under the window's lock.
-                unsafe { pool.sys.read_shown(part, &mut now) };
-                now != *old
+                unsafe { pool.sys.shown_differs(part, old) }
             }
         }
     }

@@ -34,7 +34,7 @@ const STRETCH: usize = HUGE_PAGE;
 const PAGES: usize = STRETCH / BASE_PAGE;
 
 /// The entries of so many bytes are looked at together.
-const LOOKED_AT_ONCE: usize = 128 << 20;
+pub(crate) const LOOKED_AT_ONCE: usize = 128 << 20;
 
 /// Pages of a stretch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

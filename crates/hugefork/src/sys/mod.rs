@@ -179,11 +179,12 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// nobody else uses them.
     unsafe fn copy_shown(&self, part: Part<'_>, to: *mut u8);
 
-    /// Copies one base page of what the addresses show, which others may write to meanwhile. Not for faults.
+    /// Whether one base page of what the addresses show, which others may write to meanwhile, differs from this one.
+    /// Not for faults.
     ///
     /// # Safety
     /// The addresses can be read, and nothing else is shown there until this returns.
-    unsafe fn read_shown(&self, part: Part<'_>, to: &mut PageBytes);
+    unsafe fn shown_differs(&self, part: Part<'_>, from: &PageBytes) -> bool;
 
     /// How many page faults of the process the kernel has resolved without reading from a disk.
     fn minor_faults(&self) -> u64;

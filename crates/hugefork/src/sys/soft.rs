@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::budget::MappingBudget;
-use super::racing::{PageBytes, copy_out};
+use super::racing::{PageBytes, ZERO_PAGE, differs};
 use super::{Access, Aftermath, Extent, MapFailure, Merging, PageRun, Part, Scanned, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
@@ -494,21 +494,21 @@ impl Sys for SoftMmu {
         }
     }
 
-    unsafe fn read_shown(&self, part: Part<'_>, to: &mut PageBytes) {
-        assert!(part.len() == BASE_PAGE, "one page is read");
+    unsafe fn shown_differs(&self, part: Part<'_>, from: &PageBytes) -> bool {
+        assert!(part.len() == BASE_PAGE, "one page is compared");
         let state = self.state();
         let number = part.at() / BASE_PAGE;
         let start = match state.pages.get(&number) {
-            Some(Page::Zeros) => return to.fill(0),
+            Some(Page::Zeros) => return *from != ZERO_PAGE,
             Some(&Page::Memory { start, .. } | &Page::Overlay { start, .. }) => start,
             Some(Page::Hidden) | None => panic!("read what cannot be read"),
         };
         match state.private.get(&number) {
-            Some(page) => to.copy_from_slice(&page[..]),
+            Some(page) => **page != *from,
             None => {
                 assert!(state.obtained[start / BASE_PAGE], "looked at memory that was never obtained: SIGBUS");
                 // SAFETY: offsets of mapped pages were checked when they were mapped.
-                unsafe { copy_out(self.memory.add(start), to) };
+                unsafe { differs(self.memory.add(start), from) }
             }
         }
     }

@@ -31,7 +31,7 @@ use super::hold::{self, Holder};
 use super::overlay::Overlays;
 use super::{named, owner, pagemap, schedule, settings, share};
 use crate::sys::budget::MappingBudget;
-use crate::sys::racing::{PageBytes, copy_out};
+use crate::sys::racing::{PageBytes, differs};
 use crate::sys::{Access, Aftermath, Extent, MapFailure, Merging, PageRun, Part, Scanned, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
@@ -495,10 +495,10 @@ impl Sys for Linux {
         unsafe { ptr::copy_nonoverlapping(pointer(part.at()).cast::<u8>(), to, part.len()) };
     }
 
-    unsafe fn read_shown(&self, part: Part<'_>, to: &mut PageBytes) {
-        assert!(part.len() == BASE_PAGE, "one page is read");
+    unsafe fn shown_differs(&self, part: Part<'_>, from: &PageBytes) -> bool {
+        assert!(part.len() == BASE_PAGE, "one page is compared");
         // SAFETY: by contract.
-        unsafe { copy_out(pointer(part.at()).cast_const().cast(), to) };
+        unsafe { differs(pointer(part.at()).cast_const().cast(), from) }
     }
 
     fn minor_faults(&self) -> u64 {
