@@ -20,7 +20,7 @@ pub(crate) struct Known {
 const LIMIT: (&str, &str) = ("limit", "has nothing to clear, copy or map: the best that is possible");
 
 /// In the order in which readers ask for them.
-const KNOWN: [Known; 11] = [
+const KNOWN: [Known; 12] = [
     Known {
         name: "snapshot",
         title: "Taking a snapshot",
