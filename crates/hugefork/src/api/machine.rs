@@ -12,7 +12,7 @@ use crate::pool::kernels;
 use crate::pool::pressure::PressureWatch;
 use crate::sys::linux::memory::Linux;
 pub use crate::sys::linux::pressure::PressureError;
-use crate::sys::linux::{arena, memory, settings};
+use crate::sys::linux::{arena, hold, memory, settings};
 use crate::terms::advice::Advice;
 use crate::terms::backing::{Backing, Commit, Fallback, Granted};
 use crate::terms::error::BuildError;
@@ -65,6 +65,9 @@ pub struct Survey {
     /// Why pools of shmem cannot copy single pages ([`Pool::no_page_grain`]); `None` if they can. Pools of hugetlb
     /// pages copy blocks on any machine.
     pub no_page_grain: Option<String>,
+    /// Why system calls that write to what is copied by page ([`CopyGrain::Page`](crate::CopyGrain)) fail while the
+    /// pages are folded; `None` if they wait, because this process may handle their faults.
+    pub no_waiting: Option<String>,
     /// What the first write to a block costs with [`Backing::Auto`], or why it could not be tried: a [`BuildError`] or
     /// [`RegionError`](crate::RegionError), inside of an [`io::Error`].
     pub first_write: io::Result<FirstWrite>,
@@ -171,6 +174,7 @@ pub fn survey() -> Survey {
             .map(|pool| (pool.backing(), pool.fallback_reason().map(str::to_owned))),
         no_page_grain: try_backing(Backing::ShmemBase, Fallback::Refused)
             .map_or_else(|error| Some(error.to_string()), |pool| pool.no_page_grain()),
+        no_waiting: hold::Holder::open().err().map(|why| why.to_string()),
         first_write: first_write(),
         pressure: PressureWatch::new().try_out(),
         calibration: kernels::calibration().map(|measured| measured.table().collect()).unwrap_or_default(),

@@ -51,7 +51,10 @@ pub enum BuildError {
         limited_by: &'static str,
     },
     /// More blocks than the page table can name.
-    #[error("{blocks} blocks of {block_size}: a pool has at most {} blocks; take larger blocks", crate::units::BlockId::LIMIT)]
+    #[error(
+        "{blocks} blocks of {block_size}: a pool has at most {} blocks; take larger blocks",
+        crate::units::BlockId::LIMIT
+    )]
     #[non_exhaustive]
     TooManyBlocks {
         /// The number of blocks asked for.

@@ -89,7 +89,8 @@ pub enum CopyGrain {
     Auto,
     /// Pages, from the fork or snapshot on: no write to what is shared raises a signal.
     ///
-    /// System calls that write to what was written before never fail with `EFAULT` then, if the process may handle
+    /// System calls that write to what was written before never fail with `EFAULT` then (unless it was discarded or
+    /// lazily freed, or `max_cow_bytes` or an observer has copies made one by one), if the process may handle
     /// their faults (`CAP_SYS_PTRACE`, `vm.unprivileged_userfaultfd=1`, or access to `/dev/userfaultfd`). Whoever uses
     /// the range, readers too, waits while pages are folded or a snapshot is taken, for a quarter of a millisecond or
     /// so. Without that right they may fail at such a moment.

@@ -13,6 +13,7 @@ pub(super) fn look(root: &Root, survey: Option<&Survey>) -> Vec<Check> {
     vec![
         linux(root),
         page_grain(root, survey.map(|survey| survey.no_page_grain.as_deref().map_or(Ok(()), Err))),
+        system_calls(survey),
         watcher(root, pressure),
         virtual_machine(root),
     ]
@@ -52,6 +53,18 @@ fn page_grain(root: &Root, tried: Option<Result<(), &str>>) -> Check {
             Some((release, version)) if version < PAGE_GRAIN => lacks(&format!("{release} is older than Linux 6.7")),
             Some(_) | None => about.skip(NOT_TRIED),
         },
+    }
+}
+
+/// Whether they wait for a fold, like writers.
+fn system_calls(survey: Option<&Survey>) -> Check {
+    let about = About("system-calls", "with CopyGrain::Page, read(2) into a region waits while pages are folded");
+    match survey.map(|survey| &survey.no_waiting) {
+        Some(None) => about.pass("wait for folds: this process may handle their faults"),
+        Some(Some(why)) => about
+            .warn(format!("fail with EFAULT at some moments: {why}; pin what they write to"))
+            .run("sysctl vm.unprivileged_userfaultfd=1"),
+        None => about.skip(NOT_TRIED),
     }
 }
 

@@ -29,7 +29,8 @@ use crate::sys::SystemError;
 const LEVELS: usize = 64;
 
 /// What is in the way when `sigaction(2)` succeeds and the handler is not there.
-const KEPT: &str = "installing a handler of SIGSEGV, which something keeps for itself (AddressSanitizer: set handle_segv=1),";
+const KEPT: &str =
+    "installing a handler of SIGSEGV, which something keeps for itself (AddressSanitizer: set handle_segv=1),";
 
 /// What each installation replaced. Null means the default: the handler was installed for one fault only, and has had
 /// it. The pages are never unmapped, because a handler may read them at any time.

@@ -75,11 +75,11 @@ const MODE_MISSING: u64 = 1 << 0;
 const MODE_MINOR: u64 = 1 << 2;
 
 /// What faults are held with. A `fork(2)` child must not use it, since its calls act on the parent's memory.
-pub(super) struct Holder(OwnedFd);
+pub(crate) struct Holder(OwnedFd);
 
 impl Holder {
     /// Opens it, if the process may handle the faults of system calls.
-    pub(super) fn open() -> Result<Holder, SystemError> {
+    pub(crate) fn open() -> Result<Holder, SystemError> {
         let holder = Holder(new_descriptor()?);
         let mut api = Api { api: UFFD_API, features: MISSING_SHMEM | MINOR_SHMEM, ioctls: 0 };
         holder.call("ioctl(UFFDIO_API)", UFFDIO_API, &mut api)?;

@@ -25,7 +25,7 @@ mod attic;
 pub(crate) mod descriptor;
 pub(crate) mod futex;
 pub(crate) mod handlers;
-mod hold;
+pub(crate) mod hold;
 pub(crate) mod mask;
 pub(crate) mod memory;
 mod overlay;
