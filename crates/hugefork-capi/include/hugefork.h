@@ -35,12 +35,13 @@
  * gets NULL if the call fails. What may be NULL says so; anything else that is NULL
  * is HF_E_NULL, or HF_E_BAD_HANDLE if it is a handle.
  *
- * HANDLES are opaque. Each is the program's until it closes it, once; to close NULL
- * does nothing. They may be closed in any order, since each keeps alive what it
- * needs: a region its pool, a pin the memory of its region, a snapshot and a fork
- * the blocks that they share. To use a handle that is closed, or to close one while
- * another thread uses it, is undefined, as with free(3). HF_E_BAD_HANDLE is what
- * that mostly comes to, and what a handle of another type always comes to.
+ * HANDLES are opaque. Each is the program's until it closes it, once; to close
+ * NULL does nothing. They may be closed in any order, since each keeps alive what
+ * it needs: a region its pool, a pin the memory of its region, changes what they
+ * compare, a snapshot, a fork and an export the blocks that they share. To use a
+ * handle that is closed, or to close one while another thread uses it, is
+ * undefined, as with free(3). HF_E_BAD_HANDLE is what that mostly comes to, and
+ * what a handle of another type always comes to.
  *
  * STRUCTS begin with their size, so that they can grow in later releases: set
  * `size` to sizeof, and use the macro HF_..._INIT where there is one. Programs that
@@ -65,6 +66,8 @@
  * FORK(2). Regions and snapshots stay with their process: in a child of fork(2)
  * nothing is at their addresses, functions return HF_E_FORKED_CHILD, and closing a
  * handle does nothing to the parent. A child that calls exec is like any other.
+ * Exports and imports are for children, too: the descriptor of an export is open
+ * there, and an import is as other memory, of which a child has a copy.
  *
  * SYSTEM CALLS that read from a region always work. One that writes to a block
  * which is not writable yet fails with EFAULT: use hf_region_read_from, pin the
@@ -113,6 +116,12 @@ typedef struct hf_region hf_region;
 typedef struct hf_snapshot hf_snapshot;
 /* A range of a region that stays where it is. */
 typedef struct hf_pin hf_pin;
+/* Ranges in which a region or snapshot differs from an older snapshot. */
+typedef struct hf_changes hf_changes;
+/* A snapshot that other processes can map. */
+typedef struct hf_export hf_export;
+/* Memory of this process that shows what another has exported. */
+typedef struct hf_import hf_import;
 
 /* ------------------------------------------------------------------- Errors */
 
@@ -134,6 +143,10 @@ enum hf_error {
     HF_E_LIMIT_ON_SNAPSHOT = -1010,   /* a limit on copies for a snapshot, which has none */
     HF_E_BAD_SETTING = -1011,         /* an environment variable with an impossible value */
     HF_E_BAD_KERNEL = -1012,          /* HUGEFORK_KERNEL names what this machine lacks */
+    HF_E_ANOTHER_POOL = -1013,        /* a snapshot of another pool */
+    HF_E_ANOTHER_LENGTH = -1014,      /* a snapshot of another length */
+    HF_E_BAD_EXTENTS = -1015,         /* text that lists no extents of a snapshot */
+    HF_E_NOT_AN_EXPORT = -1016,       /* a descriptor that is not of an export, or of another */
     HF_E_BEYOND_THE_MACHINE = -1101,  /* more memory than the machine or container has */
     HF_E_OUT_OF_MEMORY = -1102,       /* the machine has no memory left */
     HF_E_OUT_OF_ADDRESSES = -1103,    /* no addresses are left */
@@ -148,6 +161,7 @@ enum hf_error {
     HF_E_BACKING_UNAVAILABLE = -1301, /* the machine lacks the backing asked for */
     HF_E_PRESSURE_UNWATCHED = -1302,  /* memory pressure cannot be watched */
     HF_E_SYSTEM = -1303,              /* the kernel refused a call: hf_last_errno() */
+    HF_E_NOT_EXPORTABLE = -1304,      /* the pool's memory cannot be opened for reading only */
     HF_E_BAD_HANDLE = -2001,          /* NULL, closed, or of another type */
     HF_E_NULL = -2002,                /* a null pointer where there has to be something */
     HF_E_BAD_STRUCT = -2003,          /* a size that cannot be, or options not known */
@@ -559,8 +573,8 @@ typedef struct hf_region_options {
 int hf_region_create(hf_pool *pool, size_t len, const hf_region_options *options, hf_region **out);
 
 /*
- * Closes a region; NULL is allowed. Its memory goes back to the pool, unless pins
- * keep it: then when the last of them is closed. Forks and snapshots keep theirs.
+ * Closes a region; NULL is allowed. Its memory goes back to the pool, unless pins or
+ * changes keep it: then when the last of them is closed. Forks and snapshots keep theirs.
  * Nobody may use its addresses any more, nor be told by its observer.
  */
 void hf_region_close(hf_region *region);
@@ -692,7 +706,7 @@ typedef struct hf_observer {
     /* It has changed, or not. Follows every start, on the same thread. */
     void (*invalidate_end)(size_t offset, size_t len, void *user);
     /* The region is gone; nobody is told any more. Called once, on the thread that
-     * closed the region or the last pin of it; not in a child of fork(2). */
+     * closed the region or the last that kept it; not in a child of fork(2). */
     void (*release)(void *user);
 } hf_observer;
 
@@ -743,6 +757,14 @@ int hf_region_fork(hf_region *region, const hf_region_options *options, hf_regio
  * Those of hf_region_fork. HF_E_LIMIT_ON_SNAPSHOT: the options have a limit on copies.
  */
 int hf_region_snapshot(hf_region *region, const hf_region_options *options, hf_snapshot **out);
+
+/*
+ * The id of the snapshot that the region is at: the last that was taken of it, or the one
+ * that it was forked from, whichever came last. A region that was forked from another
+ * region is where that was. What was written since makes no difference. 0 for a region
+ * that began as zeros and has had no snapshot yet.
+ */
+uint64_t hf_region_origin(const hf_region *region);
 
 /* What a region has. New fields come at the end. */
 typedef struct hf_region_stats {
@@ -853,12 +875,27 @@ size_t hf_pin_len(const hf_pin *pin);
 
 /*
  * Closes a snapshot; NULL is allowed. Nobody may use its addresses any more. Blocks that
- * it held alone go back to the pool.
+ * it held alone go back to the pool, unless changes keep it: then when the last of them is
+ * closed.
  */
 void hf_snapshot_close(hf_snapshot *snapshot);
 
 /* Its length, that of the region that it was made of. */
 size_t hf_snapshot_len(const hf_snapshot *snapshot);
+
+/*
+ * Tells it from all other snapshots that this process ever takes; never 0. Of two snapshots
+ * of one region the later has the greater id. Of two others too, if one was there before the
+ * other was asked for. Ids mean nothing to other processes.
+ */
+uint64_t hf_snapshot_id(const hf_snapshot *snapshot);
+
+/*
+ * The id of the snapshot that its region was at when this one was taken (hf_region_origin),
+ * which may be closed by now: the one taken before it or, for the first of a fork, the one
+ * that the fork was made of. 0 for the first of a region that began as zeros.
+ */
+uint64_t hf_snapshot_parent(const hf_snapshot *snapshot);
 
 /* Gives a new handle of its pool, which the program closes. */
 int hf_snapshot_pool(const hf_snapshot *snapshot, hf_pool **out);
@@ -908,6 +945,200 @@ int hf_snapshot_is_revoked(const hf_snapshot *snapshot);
  */
 int hf_snapshot_fork(const hf_snapshot *snapshot, const hf_region_options *options,
                      hf_region **out);
+
+/* ------------------------------------------------------------------ Changes */
+
+/* How exactly changes are told. */
+enum hf_changes_by {
+    /* The blocks that are not the same. No byte is looked at: a block that was written to
+     * is among them even if it got the bytes that it had. What is in none of them has not
+     * changed. Some nanoseconds for each block of the region; where pages were copied
+     * singly (HF_COPY_GRAIN_PAGE), 15 us for each 128 MiB and 0.2 us for each such page. */
+    HF_CHANGES_BY_BLOCK = 0,
+    /* The pages of 4 KiB whose bytes differ: all of them, and no others. What
+     * HF_CHANGES_BY_BLOCK takes, and what it finds is compared, as fast as memcmp(3) does:
+     * of a region and its last snapshot single pages where single pages were copied, of
+     * two snapshots blocks. */
+    HF_CHANGES_BY_PAGE = 1
+};
+
+/*
+ * Gives what differs between a region as it is now and an older snapshot of the same pool
+ * and length: mostly its last one, of which single pages are found without a look at
+ * others, but it may be any. hf_changes_next finds the ranges, one by one:
+ *
+ *     hf_changes *changes;
+ *     size_t offset, len;
+ *     int code = hf_region_changed_since(live, saved, HF_CHANGES_BY_PAGE, &changes);
+ *     if (code == 0) {
+ *         while ((code = hf_changes_next(changes, &offset, &len)) > 0)
+ *             printf("%zu bytes from %zu on\n", len, offset);
+ *         hf_changes_close(changes);
+ *     }
+ *     if (code < 0)
+ *         fprintf(stderr, "%s\n", hf_last_error());
+ *
+ * Others may write to the region meanwhile. Each page is compared as it is at some moment
+ * while hf_changes_next is called, not all at the same one. For what had changed at one
+ * moment take a snapshot and compare that. A thread whose write faults in the 2 MiB (or
+ * block, if that is smaller) that are just compared waits for that: 0.5 ms at most. What
+ * was lazily freed counts as what it reads as.
+ *
+ * HF_E_ANOTHER_POOL, HF_E_ANOTHER_LENGTH: they do not go together. HF_E_BAD_VALUE: `by` is
+ * no HF_CHANGES_BY_... HF_E_FORKED_CHILD.
+ */
+int hf_region_changed_since(const hf_region *region, const hf_snapshot *older, int by,
+                            hf_changes **out);
+
+/*
+ * As hf_region_changed_since, between two snapshots of the same pool and length. They are
+ * mostly two of one region, but need not be, and the order makes no difference. A write
+ * that finds the pool full and has to take a block away from one of the two waits until
+ * that is compared: 0.5 ms at most.
+ *
+ * Those of hf_region_changed_since.
+ */
+int hf_snapshot_changed_since(const hf_snapshot *snapshot, const hf_snapshot *older, int by,
+                              hf_changes **out);
+
+/*
+ * Finds the next range that differs. Returns 1 and its offset and length, in bytes; or 0,
+ * and zeros, if there are no more. Ranges come in the order of their offsets, neighbours in
+ * one. Of several threads that call it each gets other ranges.
+ *
+ * HF_E_REVOKED: a part of either was taken away; from there on nothing is told, and further
+ * calls return 0. HF_E_FORKED_CHILD.
+ */
+int hf_changes_next(hf_changes *changes, size_t *offset, size_t *len);
+
+/*
+ * Closes changes, whether all were told or not; NULL is allowed. Until then they keep the
+ * region and the snapshots that they compare, even if those are closed before.
+ */
+void hf_changes_close(hf_changes *changes);
+
+/* -------------------------------------------------------- For other processes */
+
+/*
+ * Has other processes read the snapshot where it is: gives a descriptor, and a list of
+ * extents that tells which bytes of the snapshot lie where in it. Another process gets the
+ * descriptor as it gets any other (inherited, or over a Unix socket) and the list as text.
+ * Then hf_import_map maps it there, or any program does with mmap(2), MAP_PRIVATE and each
+ * extent's offsets. So many processes share the memory of one snapshot, which may be closed.
+ * Nothing is copied: it takes some 80 us, some nanoseconds for each block, and 0.2 us for
+ * each extent.
+ *
+ * The export holds the blocks of the snapshot until it is closed. Then they may be written
+ * to again, and processes that still map them see that; nothing worse happens to them. If
+ * this process ends first, the memory stays as it is for as long as anybody has the
+ * descriptor or maps it. Nothing of an export is ever revoked: a write that finds the pool
+ * full, and would need a block that an export holds, fails. With HF_COPY_GRAIN_AUTO and
+ * single pages it goes through all the same, by page.
+ *
+ * The descriptor is for reading only. Through it nobody can write, map writable and shared,
+ * punch holes, or change the length; and it cannot be opened anew for writing (mode 0444).
+ * But it reaches ALL of the pool: other regions, and what is left in free blocks. So have
+ * one pool for each trust domain, or take hf_snapshot_export_copy. Root, and processes of
+ * the user who built the pool, can change the mode and then write.
+ *
+ * HF_E_NOT_EXPORTABLE: /proc is not mounted, or the process has all the descriptors that it
+ * may have. HF_E_REVOKED: a part was taken away. HF_E_FORKED_CHILD.
+ */
+int hf_snapshot_export(const hf_snapshot *snapshot, hf_export **out);
+
+/*
+ * As hf_snapshot_export, of a copy, which shows others nothing else and which nobody can
+ * ever change, not even root (F_SEAL_WRITE, fcntl(2)). It is memory of its own in pages of
+ * 4 KiB, takes some 1.6 s for each GiB, and holds no block of the pool. Pages of zeros take
+ * none.
+ *
+ * HF_E_REVOKED: a part was taken away. HF_E_SYSTEM: the machine has not that much memory, or
+ * the process may not have it (RLIMIT_FSIZE), or no more descriptors. HF_E_FORKED_CHILD.
+ */
+int hf_snapshot_export_copy(const hf_snapshot *snapshot, hf_export **out);
+
+/*
+ * Closes an export and its descriptor; NULL is allowed. Close it when the other processes
+ * are done, or what they map may change.
+ */
+void hf_export_close(hf_export *exported);
+
+/*
+ * The descriptor. It stays the export's, and is open until that is closed. It is closed by
+ * exec, too (O_CLOEXEC): hand dup2(2) of it to a child that calls exec.
+ */
+int hf_export_fd(const hf_export *exported);
+
+/*
+ * The list of extents as text, for hf_import_map. Stays until the export is closed. Lines
+ * that end in newlines; numbers are decimal, and bytes:
+ *
+ *     hugefork-extents 1
+ *     length 4294967296
+ *     page 4096
+ *     extent 0 10485760 2097152
+ *     extent 4194304 16777216 2147483648
+ *     end 2
+ *
+ * `length` is that of the snapshot, and `page` divides all other numbers. Each `extent` has
+ * an offset in the snapshot, one in the file, and a length. `end` says how many there are.
+ */
+const char *hf_export_extents(const hf_export *exported);
+
+/*
+ * Gives the extent of this number, from 0 on: `len` bytes that begin at `offset` of the
+ * snapshot lie at `file_offset` of the descriptor. Returns 1, or 0 and zeros if there are
+ * not so many. Extents come in the order of their offsets, and what lies in none of them is
+ * zeros.
+ */
+int hf_export_extent(const hf_export *exported, size_t nth, size_t *offset,
+                     size_t *file_offset, size_t *len);
+
+/* The length of the snapshot. */
+size_t hf_export_len(const hf_export *exported);
+
+/*
+ * What divides all numbers of extents, and the addresses that they can be mapped at: 4096,
+ * or the size of a page of hugetlb.
+ */
+size_t hf_export_page_size(const hf_export *exported);
+
+/* Gives a new handle of the snapshot's pool, which the program closes. */
+int hf_export_pool(const hf_export *exported, hf_pool **out);
+
+/*
+ * Maps what another process has exported: `fd` is the export's descriptor, which may be
+ * closed afterwards, and `extents` its list as text. Takes one mapping and some 2 us for
+ * each extent and for each hole between two of them, and no memory. Needs no pool. Works in
+ * children of fork(2).
+ *
+ * HF_E_BAD_EXTENTS: the text is not one of hf_export_extents. HF_E_NOT_AN_EXPORT: the
+ * descriptor is of a file that may become shorter, a read of which could kill the process,
+ * or that has not all that the list names. HF_E_TOO_MANY_MAPPINGS: vm.max_map_count or
+ * RLIMIT_AS. HF_E_BAD_VALUE: a negative descriptor. HF_E_SYSTEM.
+ */
+int hf_import_map(int fd, const char *extents, hf_import **out);
+
+/* Closes an import; NULL is allowed. Nobody may use its addresses any more. */
+void hf_import_close(hf_import *imported);
+
+/*
+ * The first byte, aligned to 2 MiB, or to hf_export_page_size if that is larger. Good for
+ * reads and writes of hf_import_len bytes until the import is closed. What is written is
+ * copied, page by page, and stays with this process.
+ *
+ * The exporting process writes to none of it until it closes its export. From then on bytes
+ * may change that were not written to here before, unless hf_import_is_sealed. Where the
+ * exporter's pool has hugetlb pages, a write takes a whole one of those that the system has
+ * set aside, and is SIGBUS if there is none left.
+ */
+void *hf_import_address(const hf_import *imported);
+
+/* Its length, that of the snapshot. */
+size_t hf_import_len(const hf_import *imported);
+
+/* 1 if no other process can ever change it: it is of hf_snapshot_export_copy. 0 if not. */
+int hf_import_is_sealed(const hf_import *imported);
 
 #ifdef __cplusplus
 }

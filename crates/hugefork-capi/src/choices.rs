@@ -38,6 +38,9 @@ pub(crate) const HF_COPY_GRAIN_AUTO: c_int = 0;
 pub(crate) const HF_COPY_GRAIN_PAGE: c_int = 1;
 pub(crate) const HF_COPY_GRAIN_BLOCK: c_int = 2;
 
+pub(crate) const HF_CHANGES_BY_BLOCK: c_int = 0;
+pub(crate) const HF_CHANGES_BY_PAGE: c_int = 1;
+
 pub(crate) const HF_ADVICE_UNKNOWN: c_int = 0;
 pub(crate) const HF_ADVICE_NEAR: c_int = 1;
 pub(crate) const HF_ADVICE_WHOLE: c_int = 2;

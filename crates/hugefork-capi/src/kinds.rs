@@ -3,15 +3,22 @@
 #![allow(non_camel_case_types)]
 
 use std::ffi::CString;
+use std::sync::Arc;
 
-use hugefork::{OwnedPin, Pool, Region, Snapshot};
+use hugefork::{Imported, OwnedPin, Pool, Region, Snapshot};
 
+use crate::changes::Finding;
+use crate::export::ExportHandle;
 use crate::handle::{Handle, Held};
 
 pub(crate) type hf_pool = Handle<PoolHandle>;
-pub(crate) type hf_region = Handle<Region>;
-pub(crate) type hf_snapshot = Handle<Snapshot>;
+/// An `hf_changes` keeps its region and its snapshots, too.
+pub(crate) type hf_region = Handle<Arc<Region>>;
+pub(crate) type hf_snapshot = Handle<Arc<Snapshot>>;
 pub(crate) type hf_pin = Handle<OwnedPin>;
+pub(crate) type hf_changes = Handle<Finding>;
+pub(crate) type hf_export = Handle<ExportHandle>;
+pub(crate) type hf_import = Handle<Imported>;
 
 /// A pool, with what it says of itself as C wants it.
 pub(crate) struct PoolHandle {
@@ -24,7 +31,7 @@ pub(crate) struct PoolHandle {
 }
 
 /// Text for C, in which a zero byte is the end.
-fn text(text: &str) -> CString {
+pub(crate) fn text(text: &str) -> CString {
     CString::new(text.replace('\0', "?")).unwrap_or_default()
 }
 
@@ -46,12 +53,12 @@ impl Held for PoolHandle {
     const TYPE: &'static str = "hf_pool";
 }
 
-impl Held for Region {
+impl Held for Arc<Region> {
     const MARK: u64 = u64::from_ne_bytes(*b"hfregion");
     const TYPE: &'static str = "hf_region";
 }
 
-impl Held for Snapshot {
+impl Held for Arc<Snapshot> {
     const MARK: u64 = u64::from_ne_bytes(*b"hfsnapsh");
     const TYPE: &'static str = "hf_snapshot";
 }
@@ -59,4 +66,19 @@ impl Held for Snapshot {
 impl Held for OwnedPin {
     const MARK: u64 = u64::from_ne_bytes(*b"hf___pin");
     const TYPE: &'static str = "hf_pin";
+}
+
+impl Held for Finding {
+    const MARK: u64 = u64::from_ne_bytes(*b"hf_chang");
+    const TYPE: &'static str = "hf_changes";
+}
+
+impl Held for ExportHandle {
+    const MARK: u64 = u64::from_ne_bytes(*b"hfexport");
+    const TYPE: &'static str = "hf_export";
+}
+
+impl Held for Imported {
+    const MARK: u64 = u64::from_ne_bytes(*b"hfimport");
+    const TYPE: &'static str = "hf_import";
 }

@@ -2,7 +2,7 @@
 //!
 //! The header is written by hand and has the documentation; `tests/header.rs` compares it with this, item by item. A
 //! handle is a box with a value of the Rust API in it, and such a value keeps alive what it needs: a region its pool, a
-//! pin its region. What is done here is
+//! pin its region, changes what they compare. What is done here is
 //!
 //! | file | does |
 //! |---|---|
@@ -11,15 +11,18 @@
 //! | `handle`, `kinds` | give handles out, find what is in them, close them |
 //! | `versioned` | structs that begin with their size, so that they can grow |
 //! | `choices` | the constants, and what they choose |
-//! | `pool_options`, `pool`, `region`, `pin`, `observer`, `transfer`, `snapshot`, `stats` | functions |
+//! | `pool_options`, `pool`, `region`, `pin`, `observer`, `transfer`, `snapshot`, `changes`, `export`, `import`, `stats` | functions |
 //!
 //! A function for something new of the engine stands in the file of the handle that it is called on. `tests/offered.rs`
 //! lists what the engine has, and which function offers it.
 
 mod boundary;
+mod changes;
 mod choices;
+mod export;
 mod failure;
 mod handle;
+mod import;
 mod kinds;
 mod library;
 mod observer;

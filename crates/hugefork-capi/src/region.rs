@@ -2,6 +2,9 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
+use std::sync::Arc;
+
+use hugefork::SnapshotId;
 
 use crate::boundary::{ask, number, range, run};
 use crate::choices::chosen;
@@ -18,7 +21,7 @@ unsafe extern "C" fn hf_region_create(
     out: *mut *mut hf_region,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    let make = || unsafe { Ok(handle::get(pool)?.pool.region_with(len, region_options::read(options)?)?) };
+    let make = || unsafe { Ok(Arc::new(handle::get(pool)?.pool.region_with(len, region_options::read(options)?)?)) };
     // SAFETY: the caller's promise.
     run(|| unsafe { handle::give(out, make) })
 }
@@ -145,7 +148,7 @@ unsafe extern "C" fn hf_region_fork(
     out: *mut *mut hf_region,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    let make = || unsafe { Ok(handle::get(region)?.fork_with(region_options::read(options)?)?) };
+    let make = || unsafe { Ok(Arc::new(handle::get(region)?.fork_with(region_options::read(options)?)?)) };
     // SAFETY: the caller's promise.
     run(|| unsafe { handle::give(out, make) })
 }
@@ -157,7 +160,13 @@ unsafe extern "C" fn hf_region_snapshot(
     out: *mut *mut hf_snapshot,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    let make = || unsafe { Ok(handle::get(region)?.snapshot_with(region_options::read(options)?)?) };
+    let make = || unsafe { Ok(Arc::new(handle::get(region)?.snapshot_with(region_options::read(options)?)?)) };
     // SAFETY: the caller's promise.
     run(|| unsafe { handle::give(out, make) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_origin(region: *const hf_region) -> u64 {
+    // SAFETY: the caller's promise.
+    ask(0, || Ok(unsafe { handle::get(region)? }.origin().map_or(0, SnapshotId::get)))
 }

@@ -1,7 +1,10 @@
 //! Snapshots: `hf_snapshot`. What writes them to a descriptor stands with its like in `transfer`.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 use std::{ptr, slice};
+
+use hugefork::SnapshotId;
 
 use crate::boundary::{ask, number, range, run};
 use crate::failure::Failure;
@@ -19,6 +22,18 @@ unsafe extern "C" fn hf_snapshot_close(snapshot: *mut hf_snapshot) {
 unsafe extern "C" fn hf_snapshot_len(snapshot: *const hf_snapshot) -> usize {
     // SAFETY: the caller's promise.
     ask(0, || Ok(unsafe { handle::get(snapshot)? }.len()))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_snapshot_id(snapshot: *const hf_snapshot) -> u64 {
+    // SAFETY: the caller's promise.
+    ask(0, || Ok(unsafe { handle::get(snapshot)? }.id().get()))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_snapshot_parent(snapshot: *const hf_snapshot) -> u64 {
+    // SAFETY: the caller's promise.
+    ask(0, || Ok(unsafe { handle::get(snapshot)? }.parent().map_or(0, SnapshotId::get)))
 }
 
 #[unsafe(no_mangle)]
@@ -77,7 +92,7 @@ unsafe extern "C" fn hf_snapshot_fork(
     out: *mut *mut hf_region,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    let make = || unsafe { Ok(handle::get(snapshot)?.fork_with(region_options::read(options)?)?) };
+    let make = || unsafe { Ok(Arc::new(handle::get(snapshot)?.fork_with(region_options::read(options)?)?)) };
     // SAFETY: the caller's promise.
     run(|| unsafe { handle::give(out, make) })
 }

@@ -17,7 +17,7 @@ use crate::kinds::{hf_region, hf_snapshot};
 ///
 /// # Safety
 /// It stays open for as long as it is used, if it is open at all.
-unsafe fn borrowed<'fd>(fd: c_int) -> Result<BorrowedFd<'fd>, Failure> {
+pub(crate) unsafe fn borrowed<'fd>(fd: c_int) -> Result<BorrowedFd<'fd>, Failure> {
     if fd < 0 {
         return Err(Failure::bad_descriptor(fd));
     }

@@ -45,7 +45,7 @@ macro_rules! programs {
     };
 }
 
-programs! { pools regions snapshots pins transfers observers threads forked full_pool mappings }
+programs! { pools regions snapshots pins transfers observers threads forked full_pool mappings changes exports }
 
 #[test]
 fn out_of_addresses() {

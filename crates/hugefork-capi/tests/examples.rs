@@ -16,8 +16,9 @@ struct Example {
     prints: &'static str,
 }
 
-const EXAMPLES: [Example; 3] = [
+const EXAMPLES: [Example; 4] = [
     Example { file: "snapshot_while_writing.c", library: None, prints: "8 MiB saved during" },
+    Example { file: "child_maps_export.c", library: None, prints: "the child has read 64 MiB of its parent" },
     Example { file: "jemalloc_arena.c", library: Some("jemalloc"), prints: "100000 nodes in" },
     Example { file: "mimalloc_heap.c", library: Some("mimalloc"), prints: "200000 words in" },
 ];

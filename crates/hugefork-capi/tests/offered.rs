@@ -13,7 +13,7 @@ use declarations::Declarations;
 use sources::is_for_tests;
 use syn::visit::{self, Visit};
 
-/// Methods, and what offers them in C: a function, a field, or words that say why nothing does.
+/// Methods, and what offers them in C: a function, a field, a constant, or words that say why nothing does.
 const METHODS: &[(&str, &str)] = &[
     ("Pool::builder", "hf_pool_create"),
     ("Pool::name", "hf_pool_name"),
@@ -75,12 +75,16 @@ const METHODS: &[(&str, &str)] = &[
     ("Region::snapshot", "hf_region_snapshot"),
     ("Region::snapshot_with", "hf_region_snapshot"),
     ("Region::advise", "hf_region_advise"),
+    ("Region::origin", "hf_region_origin"),
+    ("Region::changed_since", "hf_region_changed_since"),
     ("Region::stats", "hf_region_get_stats"),
     ("Region::read_from", "hf_region_read_from"),
     ("Region::read_from_at", "hf_region_read_from_at"),
     ("Region::write_to", "hf_region_write_to"),
     ("Region::write_to_at", "hf_region_write_to_at"),
     ("Snapshot::len", "hf_snapshot_len"),
+    ("Snapshot::id", "hf_snapshot_id"),
+    ("Snapshot::parent", "hf_snapshot_parent"),
     ("Snapshot::pool", "hf_snapshot_pool"),
     ("Snapshot::is_revoked", "hf_snapshot_is_revoked"),
     ("Snapshot::map", "hf_snapshot_map"),
@@ -89,6 +93,25 @@ const METHODS: &[(&str, &str)] = &[
     ("Snapshot::fork_with", "hf_snapshot_fork"),
     ("Snapshot::write_to", "hf_snapshot_write_to"),
     ("Snapshot::slice_of", "C has addresses"),
+    ("Snapshot::changed_since", "hf_snapshot_changed_since"),
+    ("Snapshot::export", "hf_snapshot_export"),
+    ("Snapshot::export_copy", "hf_snapshot_export_copy"),
+    ("SnapshotId::get", "hf_snapshot_id"),
+    ("Changes::blocks", "HF_CHANGES_BY_BLOCK"),
+    ("Changes::pages", "HF_CHANGES_BY_PAGE"),
+    ("Export::extents", "hf_export_extents"),
+    ("Export::pool", "hf_export_pool"),
+    ("Extents::len", "hf_export_len"),
+    ("Extents::page_size", "hf_export_page_size"),
+    ("Extents::iter", "hf_export_extent"),
+    ("Imported::map", "hf_import_map"),
+    ("Imported::len", "hf_import_len"),
+    ("Imported::as_ptr", "hf_import_address"),
+    ("Imported::as_mut_ptr", "hf_import_address"),
+    ("Imported::read_at", "C has addresses"),
+    ("Imported::sealed", "hf_import_is_sealed"),
+    ("Imported::bytes", "C has addresses"),
+    ("Imported::bytes_mut", "C has addresses"),
     ("OwnedPin::range", "hf_pin_offset"),
     ("OwnedPin::as_non_null", "hf_pin_address"),
 ];
@@ -185,10 +208,11 @@ fn engine() -> Engine {
     found
 }
 
-/// Whether a word is a function or a field of the header.
+/// Whether a word is a function, a constant or a field of the header.
 fn is_declared(declared: &Declarations, name: &str) -> bool {
     let is_field = |fields: &String| fields.split([';', '*', ' ', '(', ')']).any(|word| word == name);
-    declared.functions.contains_key(name) || declared.structs.values().any(is_field)
+    let is_known = declared.functions.contains_key(name) || declared.constants.contains_key(name);
+    is_known || declared.structs.values().any(is_field)
 }
 
 #[test]

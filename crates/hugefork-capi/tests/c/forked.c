@@ -1,4 +1,5 @@
 /* A child of fork(2): it has no regions, its calls say so, and what it closes stays the parent's. */
+#include <fcntl.h>
 #include <sys/wait.h>
 
 #include "check.h"
@@ -21,17 +22,21 @@ int main(void)
     hf_pool_options options = HF_POOL_OPTIONS_INIT;
     hf_observer observer = HF_OBSERVER_INIT;
     hf_snapshot *saved, *no_snapshot;
+    hf_changes *changes, *no_changes;
+    hf_export *exported, *no_export;
     hf_pin *pin, *no_pin;
     hf_pool *no_pool;
     const void *mapped;
     unsigned char byte;
-    size_t done;
+    size_t done, offset;
     pid_t child;
     int status;
     parent = getpid();
     memset(bytes_of(region), 1, 4 * MIB);
     WELL(hf_region_snapshot(region, NULL, &saved));
     WELL(hf_region_pin(region, 0, 1, &pin));
+    WELL(hf_region_changed_since(region, saved, HF_CHANGES_BY_PAGE, &changes));
+    WELL(hf_snapshot_export(saved, &exported));
     observer.release = release;
     WELL(hf_region_observe(observed, &observer));
     options.capacity = 4 * MIB;
@@ -58,10 +63,18 @@ int main(void)
         FAILS(HF_E_FORKED_CHILD, hf_snapshot_read_at(saved, 0, &byte, 1));
         FAILS(HF_E_FORKED_CHILD, hf_snapshot_write_to(saved, 1, 0, 1, &done));
         FAILS(HF_E_FORKED_CHILD, hf_snapshot_fork(saved, NULL, &none));
+        FAILS(HF_E_FORKED_CHILD, hf_region_changed_since(region, saved, HF_CHANGES_BY_PAGE, &no_changes));
+        FAILS(HF_E_FORKED_CHILD, hf_snapshot_changed_since(saved, saved, HF_CHANGES_BY_PAGE, &no_changes));
+        FAILS(HF_E_FORKED_CHILD, hf_changes_next(changes, &offset, &done));
+        FAILS(HF_E_FORKED_CHILD, hf_snapshot_export(saved, &no_export));
+        FAILS(HF_E_FORKED_CHILD, hf_snapshot_export_copy(saved, &no_export));
         CHECK(hf_last_errno() == EOPNOTSUPP);
         WELL(hf_reinstall_handler());
         /* What only looks works. */
         CHECK(stats_of(pool).blocks == 4 && hf_region_len(region) == 4 * MIB);
+        CHECK(hf_snapshot_id(saved) == hf_region_origin(region) && hf_export_len(exported) == 4 * MIB);
+        hf_changes_close(changes);
+        hf_export_close(exported);
         hf_pin_close(pin);
         hf_region_close(observed);
         hf_region_close(region);
@@ -74,7 +87,10 @@ int main(void)
     /* All is as it was. */
     CHECK(bytes_of(region)[4 * MIB - 1] == 1);
     WELL(hf_snapshot_read_at(saved, 0, &byte, 1));
-    CHECK(byte == 1);
+    CHECK(byte == 1 && hf_changes_next(changes, &offset, &done) == 0);
+    CHECK(fcntl(hf_export_fd(exported), F_GETFD) == FD_CLOEXEC);
+    hf_changes_close(changes);
+    hf_export_close(exported);
     hf_snapshot_close(saved);
     hf_pin_close(pin);
     hf_region_close(region);

@@ -1,0 +1,51 @@
+//! What other processes have exported: `hf_import`.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+
+use hugefork::{Extents, Imported};
+
+use crate::boundary::{ask, number, run};
+use crate::failure::Failure;
+use crate::handle;
+use crate::kinds::hf_import;
+use crate::transfer::borrowed;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_import_map(fd: c_int, extents: *const c_char, out: *mut *mut hf_import) -> c_int {
+    let make = || {
+        if extents.is_null() {
+            return Err(Failure::null("extents"));
+        }
+        // SAFETY: the caller's promise: text that ends with a zero byte.
+        let extents: Extents = unsafe { CStr::from_ptr(extents) }.to_string_lossy().parse()?;
+        // SAFETY: the caller's promise.
+        Ok(Imported::map(unsafe { borrowed(fd)? }, &extents)?)
+    };
+    // SAFETY: the caller's promise.
+    run(|| unsafe { handle::give(out, make) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_import_close(imported: *mut hf_import) {
+    // SAFETY: the caller's promise.
+    unsafe { handle::close(imported) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_import_address(imported: *const hf_import) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    ask(ptr::null_mut(), || Ok(unsafe { handle::get(imported)? }.as_mut_ptr().cast()))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_import_len(imported: *const hf_import) -> usize {
+    // SAFETY: the caller's promise.
+    ask(0, || Ok(unsafe { handle::get(imported)? }.len()))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_import_is_sealed(imported: *const hf_import) -> c_int {
+    // SAFETY: the caller's promise.
+    number(|| Ok(c_int::from(unsafe { handle::get(imported)? }.sealed().is_some())))
+}
