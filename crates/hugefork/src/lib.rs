@@ -110,7 +110,7 @@ pub use sys::SystemError;
 pub use terms::advice::Advice;
 pub use terms::backing::{Backing, Commit, CoreDump, Fallback, Granted};
 pub use terms::code::ErrorCode;
-pub use terms::error::{BuildError, ImportError, RegionError, TransferError};
+pub use terms::error::{BuildError, ImportError, RegionError, ResetError, TransferError};
 pub use terms::extents::{Extent, Extents};
 pub use terms::observer::Observer;
 pub use terms::options::{CopyGrain, OnLimit, RegionOptions, Reserve};

@@ -94,6 +94,7 @@ impl RegionStats {
             metadata_bytes: core.table.bytes()
                 + core.pins.bytes()
                 + core.density.bytes()
+                + core.bytes_for_resets()
                 + size_of::<RegionCore<Linux>>(),
             faults: counters::read(&core.counters),
         }

@@ -140,8 +140,11 @@ impl Region {
         offset: Option<u64>,
         pinned: bool,
     ) -> Result<Result<usize, SystemError>, RegionError> {
-        let _pin =
-            if pinned { Some(self.pin(piece.clone())?) } else { self.prepare_write(piece.clone()).map(|()| None)? };
+        let _pin = if pinned {
+            Some(self.pin(piece.clone())?)
+        } else {
+            self.core().prepare_blocks(piece.clone()).map(|()| None)?
+        };
         let at = self.as_mut_ptr().wrapping_add(piece.start);
         // SAFETY: `piece` lies inside the region; it is not borrowed exclusively while `self` is borrowed.
         Ok(unsafe { descriptor::read(fd, at, piece.len(), offset) })

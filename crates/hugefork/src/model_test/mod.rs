@@ -98,6 +98,19 @@ enum Op {
         newer: usize,
         older: usize,
     },
+    /// Back to a snapshot, perhaps one of another length.
+    Reset {
+        region: usize,
+        snapshot: usize,
+    },
+    /// Back to the snapshot that it was forked from, if that is still there.
+    ResetToOrigin {
+        region: usize,
+    },
+    /// From now on others may write meanwhile, or nobody does.
+    BeAlone(bool),
+    /// The thread that looks after overlays looks once.
+    Tend,
     DropRegion {
         region: usize,
     },
@@ -172,6 +185,10 @@ fn op() -> impl Strategy<Value = Op> {
         1 => part.prop_map(|(region, start, len)| Op::PrepareWrite { region, start, len }),
         1 => index.clone().prop_map(|snapshot| Op::Keep { snapshot }),
         5 => (0..10usize, index.clone()).prop_map(|(newer, older)| Op::Compare { newer, older }),
+        4 => (index.clone(), index.clone()).prop_map(|(region, snapshot)| Op::Reset { region, snapshot }),
+        1 => index.clone().prop_map(|region| Op::ResetToOrigin { region }),
+        1 => (0..2usize).prop_map(|alone| Op::BeAlone(alone == 1)),
+        1 => Just(Op::Tend),
         1 => index.clone().prop_map(|region| Op::DropRegion { region }),
         1 => index.prop_map(|snapshot| Op::DropSnapshot { snapshot }),
         1 => (0..Call::ALL.len(), 0..3usize).prop_map(|(call, after)| Op::FailNext { call, after }),
@@ -299,6 +316,18 @@ fn every_call_may_fail() {
                         Op::Write { region: 1, offset: 3, value: 8 },
                         Op::Snapshot { region: 1, with: 1 },
                         Op::PrepareWrite { region: 1, start: 0, len: shape.block * 3 },
+                        // Back to the snapshot, beside others and alone.
+                        Op::Snapshot { region: 1, with: 1 },
+                        Op::Write { region: 1, offset: 3, value: 7 },
+                        Op::BeAlone(round % 2 == 0),
+                        Op::Reset { region: 1, snapshot: 1 },
+                        Op::Write { region: 1, offset: 4, value: 7 },
+                        Op::Write { region: 1, offset: 12, value: 7 },
+                        Op::Discard { region: 1, start: shape.block * 3, len: shape.block },
+                        Op::Reset { region: 1, snapshot: 1 },
+                        Op::Write { region: 1, offset: 4, value: 8 },
+                        Op::Reset { region: 1, snapshot: 1 },
+                        Op::DropSnapshot { snapshot: 1 },
                         Op::DropRegion { region: 1 },
                         Op::DropSnapshot { snapshot: 1 },
                     ]);
@@ -316,7 +345,9 @@ fn every_call_may_fail() {
                     // Blocks of one page do not split, and with few mappings none does.
                     Call::Punch => shape.block == SPLITTING.block,
                     // There is nothing below a page.
-                    Call::Overlay | Call::Scan | Call::SetAside | Call::Hold => shape.block != SMALL.block,
+                    Call::Overlay | Call::Scan | Call::SetAside | Call::Hold | Call::WriteThrough => {
+                        shape.block != SMALL.block
+                    }
                     // A write to the first page of a block may begin a stream, and in 16 KiB it is always the first.
                     Call::DropPrivate => shape.block == SPLITTING.block,
                     _ => true,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use hugefork_kernels::Kernels;
 
 use super::check::{is_lazy, mmu_fits};
-use super::{Op, Shape, interesting, sub_range};
+use super::{Op, Shape, interesting, is_interesting, sub_range};
 use crate::own::Counted;
 use crate::own::fixed::Fixed;
 use crate::pool::ahead::Ahead;
@@ -19,6 +19,7 @@ use crate::region::unresolved::Unresolved;
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::soft::{Call, SoftMmu};
 use crate::table::Entry;
+use crate::terms::error::{RegionError, ResetError};
 use crate::terms::options::{CopyGrain, OnLimit, RegionOptions, Reserve};
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
 
@@ -137,10 +138,76 @@ impl World {
         panic!("a write does not get through");
     }
 
+    fn reset(&mut self, region: usize, snapshot: usize) {
+        self.reset_with(region, snapshot, RegionCore::reset_to);
+    }
+
+    fn reset_with(
+        &mut self,
+        region: usize,
+        snapshot: usize,
+        reset: impl FnOnce(&RegionCore<SoftMmu>, &SnapshotCore<SoftMmu>) -> Result<(), ResetError>,
+    ) {
+        let (block, model, goal) = (self.shape.block, &self.regions[region], &self.snapshots[snapshot]);
+        let entry = |at: usize| model.space.table.get(EntryIndex(at));
+        let failing = self.pool.sys.failure_pending();
+        let pinned: Vec<_> = self.shape.pinned(model).map(|index| (index.0, entry(index.0))).collect();
+        let before: Vec<_> = (0..model.bytes.len() / block).map(entry).collect();
+        let was_revoked = goal.frozen.is_revoked();
+        let came = reset(&model.space, &goal.frozen);
+        for (index, before) in pinned {
+            assert_eq!(entry(index), before, "a pinned block was moved");
+        }
+        let done = match &came {
+            Ok(()) => model.bytes.len(),
+            Err(error) => {
+                match error.reason {
+                    RegionError::AnotherLength { .. } => assert_ne!(model.bytes.len(), goal.bytes.len()),
+                    RegionError::Revoked => assert!(was_revoked),
+                    // What it has from another region may be taken back from now on.
+                    RegionError::NotReservable { .. } => {}
+                    RegionError::TooManyMappings { .. } => {}
+                    ref other => assert!(failing && !self.pool.sys.failure_pending(), "{other:?}"),
+                }
+                if model.bytes.len() != goal.bytes.len() || was_revoked {
+                    let after: Vec<_> = (0..before.len()).map(entry).collect();
+                    assert_eq!((error.done, after), (0, before), "something has changed");
+                    return;
+                }
+                error.done
+            }
+        };
+        if came.is_err() {
+            self.regions[region].reserve = Reserve::None;
+        }
+        // Each block is as before or as the snapshot.
+        for start in (0..self.regions[region].bytes.len()).step_by(block) {
+            let (model, goal) = (&self.regions[region], &self.snapshots[snapshot]);
+            let now = |offset: usize| self.pool.sys.load(model.space.addresses.base() + offset).ok();
+            let is_as = |bytes: &[u8]| {
+                let mut pages = (start..start + block).step_by(BASE_PAGE).filter(|&page| is_interesting(page, block));
+                pages.all(|page| [0, 1, BASE_PAGE - 1].iter().all(|by| now(page + by) == Some(bytes[page + by])))
+            };
+            if is_as(&goal.bytes) {
+                let bytes = goal.bytes[start..start + block].to_vec();
+                let model = &mut self.regions[region];
+                model.bytes[start..start + block].copy_from_slice(&bytes);
+                if start < done {
+                    model.lazy[start / BASE_PAGE..(start + block) / BASE_PAGE].fill(false);
+                }
+            } else {
+                assert!(start >= done, "byte {start} is not as the snapshot, {done} bytes are done");
+                let is_as_before =
+                    model.is_revoked(start, block) || model.lazy[start / BASE_PAGE] || is_as(&model.bytes);
+                assert!(is_as_before, "neither as before nor as the snapshot");
+            }
+        }
+    }
+
     pub(super) fn apply(&mut self, op: &Op) {
         let pick = |index: usize, len: usize| (len > 0).then(|| index % len.max(1));
         let region = |index: &usize| pick(*index, self.regions.len());
-        let snapshot = |index: &usize| pick(*index, self.snapshots.len());
+        let snapshot_of = |index: &usize| pick(*index, self.snapshots.len());
         match op {
             Op::Create { blocks, with } => {
                 let len = (blocks % self.shape.blocks + 1) * self.shape.block;
@@ -184,7 +251,7 @@ impl World {
                 }
             }
             Op::ForkSnapshot { snapshot: at } => {
-                if let Some(at) = snapshot(at)
+                if let Some(at) = snapshot_of(at)
                     && self.regions.len() < 5
                     && let Ok(space) = self.snapshots[at]
                         .frozen
@@ -196,7 +263,7 @@ impl World {
                 }
             }
             Op::MapSnapshot { snapshot: at } => {
-                if let Some(at) = snapshot(at) {
+                if let Some(at) = snapshot_of(at) {
                     let _ = self.snapshots[at].frozen.map(|_| {});
                 }
             }
@@ -338,7 +405,7 @@ impl World {
                 }
             }
             Op::Keep { snapshot: at } => {
-                if let Some(at) = snapshot(at)
+                if let Some(at) = snapshot_of(at)
                     && self.snapshots.len() < 5
                     && let Ok(frozen) = self.snapshots[at].frozen.keep()
                 {
@@ -347,17 +414,39 @@ impl World {
                 }
             }
             Op::Compare { newer, older } => {
-                if let Some(older) = snapshot(older) {
+                if let Some(older) = snapshot_of(older) {
                     self.compare(*newer, older);
                 }
             }
+            Op::Reset { region: at, snapshot } => {
+                if let (Some(at), Some(to)) = (region(at), snapshot_of(snapshot)) {
+                    self.reset(at, to);
+                }
+            }
+            Op::ResetToOrigin { region: at } => {
+                if let Some(at) = region(at) {
+                    let origin = self.regions[at].space.forked_from;
+                    let is_origin = |model: &SnapshotModel| {
+                        origin.is_some() && model.frozen.id == origin && model.frozen.second_of.is_none()
+                    };
+                    match self.snapshots.iter().position(is_origin) {
+                        Some(to) => self.reset_with(at, to, |space, _| space.reset()),
+                        None => {
+                            let came = self.regions[at].space.reset();
+                            assert_eq!(came, Err(ResetError { done: 0, reason: RegionError::NoOrigin }));
+                        }
+                    }
+                }
+            }
+            Op::BeAlone(alone) => self.mmu().set_alone(*alone),
+            Op::Tend => self.pool.tend_all(),
             Op::DropRegion { region: at } => {
                 if let Some(at) = region(at) {
                     self.regions.swap_remove(at);
                 }
             }
             Op::DropSnapshot { snapshot: at } => {
-                if let Some(at) = snapshot(at) {
+                if let Some(at) = snapshot_of(at) {
                     self.snapshots.swap_remove(at);
                 }
             }

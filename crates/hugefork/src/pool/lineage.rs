@@ -110,6 +110,11 @@ impl Derived {
         Derived { account: account.clone(), parent: AtomicU64::new(parent) }
     }
 
+    /// Whether it is a share in the account of this region.
+    pub(crate) fn is_share_of(&self, region: RegionId) -> bool {
+        self.account.id == region
+    }
+
     /// Counts blocks that their last holder has given up.
     pub(crate) fn freed(&self, count: usize) {
         self.account.freed(count);

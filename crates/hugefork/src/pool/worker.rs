@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::sync::{self, SignalsBlocked};
 use crate::sys::linux::owner;
+use crate::sys::linux::threads::OfEngine;
 
 /// A thread of a pool. Its drop tells the thread to end and waits for it. A `fork(2)` child does not have the thread,
 /// so it only forgets it.
@@ -24,6 +25,10 @@ impl Worker {
     ) -> io::Result<Worker> {
         // The thread inherits the signal mask, so the program's signals are not delivered to it.
         let _signals = SignalsBlocked::new();
+        let work = move || {
+            let _counted = OfEngine::begin();
+            work();
+        };
         let thread = Builder::new().name(name.to_owned()).spawn(work)?;
         Ok(Worker { thread: Some(thread), tell_to_end: Box::new(tell_to_end) })
     }

@@ -1,6 +1,6 @@
 //! What is counted of a region: its reservation, what its forks and snapshots cost, and what is lazily freed.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::own::Counted;
 use crate::pool::lineage::{CowAccount, CowLimit, Derived};
@@ -31,6 +31,8 @@ pub(crate) struct Books {
     pub(crate) sealed: AtomicUsize,
     /// The snapshot that the region is at: the last that was taken of it, or that it was made of or set to.
     pub(crate) origin: Place,
+    /// Whether an entry may be `Overlaid` whose pages cannot be written, because a call has failed.
+    pub(crate) unsure: AtomicBool,
 }
 
 impl Books {
@@ -49,6 +51,7 @@ impl Books {
             grain: options.grain,
             sealed: AtomicUsize::new(0),
             origin: Place::default(),
+            unsure: AtomicBool::new(false),
         }
     }
 

@@ -16,6 +16,8 @@ use super::books::Books;
 use super::density::Density;
 use super::history::Habits;
 use super::home::Settled;
+use super::promises::Promises;
+use super::returns::Returns;
 use crate::mapping::addresses::{Addresses, Place};
 use crate::mapping::change::Site;
 use crate::mapping::edges::Shown;
@@ -32,6 +34,7 @@ use crate::table::{Entry, Table};
 use crate::terms::error::RegionError;
 use crate::terms::observer::Observer;
 use crate::terms::options::{CopyGrain, RegionOptions};
+use crate::terms::snapshot_id::SnapshotId;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// A region without its public face. The fault handler and the pool find it by address.
@@ -39,12 +42,19 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(crate) addresses: Addresses<S>,
     pub(crate) table: Table,
     pub(crate) lock: RegionLock,
-    /// Held while a fork or snapshot is taken, so that two of them do not undo each other's folds.
+    /// Held while a fork or snapshot is taken, or the region is reset, so that two of them do not undo each other's
+    /// folds.
     pub(crate) freezing: WordLock,
+    /// Held while the pool's thread looks after overlays, and by a reset, which may hold no windows.
+    pub(super) tending: WordLock,
     pub(crate) books: Books,
     pub(crate) pins: Pins,
     pub(crate) habits: Habits,
     pub(crate) density: Density,
+    pub(super) promises: Promises,
+    pub(super) returns: Returns,
+    /// The snapshot that it was forked from.
+    pub(crate) forked_from: Option<SnapshotId>,
     pub(crate) counters: Counted<Counters>,
     pub(crate) observer: OnceLock<Arc<dyn Observer>>,
     pub(super) home: Settled,
@@ -59,13 +69,18 @@ impl<S: Sys> RegionCore<S> {
     ) -> Result<Fixed<Self>, RegionError> {
         let addresses = Addresses::claim(pool, len, 1)?;
         let reserved = pool.reserve(options.reserve, pool.block_size.count(len))?;
-        let region = Self::at(addresses, options, None);
+        let region = Self::at(addresses, options, None, None);
         reserved.give_to(pool, &region.table, 0..region.table.len(), |_| true);
         Ok(region)
     }
 
     /// A region at these addresses, which nobody else uses yet.
-    pub(super) fn at(mut addresses: Addresses<S>, options: RegionOptions, parent: Option<Derived>) -> Fixed<Self> {
+    pub(super) fn at(
+        mut addresses: Addresses<S>,
+        options: RegionOptions,
+        parent: Option<Derived>,
+        forked_from: Option<SnapshotId>,
+    ) -> Fixed<Self> {
         let pool = addresses.pool.clone();
         let count = pool.block_size.count(addresses.len());
         if options.grain == CopyGrain::Page && pool.sys.has_overlays() && pool.block_size.bytes() > BASE_PAGE {
@@ -77,10 +92,14 @@ impl<S: Sys> RegionCore<S> {
             table: Table::new(count, pool.block_size),
             lock: RegionLock::default(),
             freezing: WordLock::default(),
+            tending: WordLock::default(),
             books: Books::new(options, parent, pool.block_size),
             pins: Pins::default(),
             habits: Habits::default(),
             density: Density::new(count, pool.block_size),
+            promises: Promises::default(),
+            returns: Returns::default(),
+            forked_from,
             counters: pool.registry.register(),
             observer: OnceLock::new(),
             home: Settled::new(&pool, count),

@@ -4,6 +4,7 @@
 //! when it is folded, or promoted (tend.rs). From then on the first write to it copies it as a whole. Nobody sees how
 //! many pages are written then, so now and then it is tried anew.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crate::own::{self, Boxed};
@@ -12,10 +13,15 @@ use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
 /// A dense block is tried anew after so many snapshots.
 const TRIED_AFTER: u32 = 32;
 
+/// Once a block was dense.
+const DENSE: u8 = 1;
+/// The pages of a block were put back by a reset, and there were few.
+const BY_PAGE: u8 = 2;
+
 /// What is known of the blocks of one region.
 #[derive(Debug)]
 pub(crate) struct Density {
-    /// 1 for each dense block.
+    /// [`DENSE`], [`BY_PAGE`] or 0 for each block.
     dense: Boxed<[AtomicU8]>,
     snapshots: AtomicU32,
 }
@@ -52,13 +58,26 @@ impl Density {
 
     /// Whether the block was dense.
     pub(super) fn is_dense(&self, index: EntryIndex) -> bool {
-        self.dense.get(index.0).is_some_and(|dense| dense.load(Ordering::Relaxed) == 1)
+        self.dense.get(index.0).is_some_and(|dense| dense.load(Ordering::Relaxed) == DENSE)
+    }
+
+    /// Notes that a reset has put back the few pages of a block that were written: they will be written again, which
+    /// costs nothing while they are private.
+    pub(super) fn keep_by_page(&self, index: EntryIndex) {
+        if let Some(dense) = self.dense.get(index.0) {
+            dense.store(BY_PAGE, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a block keeps its private pages, because resets put them back.
+    pub(super) fn is_by_page(&self, index: EntryIndex) -> bool {
+        self.dense.get(index.0).is_some_and(|dense| dense.load(Ordering::Relaxed) == BY_PAGE)
     }
 
     /// Notes how many pages of a block were written to.
     pub(super) fn note(&self, index: EntryIndex, pages: usize, size: BlockSize) {
         if let Some(dense) = self.dense.get(index.0) {
-            dense.store(u8::from(pages >= Density::enough(size)), Ordering::Relaxed);
+            dense.store(if pages >= Density::enough(size) { DENSE } else { 0 }, Ordering::Relaxed);
         }
     }
 
@@ -68,6 +87,12 @@ impl Density {
         self.dense.iter().skip(first as usize).step_by(TRIED_AFTER as usize).for_each(|dense| {
             dense.store(0, Ordering::Relaxed);
         });
+    }
+
+    /// Forgets these blocks.
+    pub(super) fn forget(&self, entries: Range<usize>) {
+        let of = self.dense.get(entries).unwrap_or_default();
+        of.iter().for_each(|dense| dense.store(0, Ordering::Relaxed));
     }
 
     /// Bytes that this takes.

@@ -106,9 +106,11 @@ impl<S: Sys> RegionCore<S> {
         (HELD_AT_ONCE / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1)
     }
 
-    /// Reserves blocks again for zero entries that have lost their reservation because others held the block.
-    fn reserve_again(&self, entries: Range<usize>) -> Result<(), RegionError> {
-        let has_none = |index: EntryIndex| self.table.get(index) == Entry::Zero && !self.table.is_reserved(index);
+    /// Reserves blocks again for entries whose first write takes one, and that have lost their reservation because
+    /// others held the block.
+    pub(super) fn reserve_again(&self, entries: Range<usize>) -> Result<(), RegionError> {
+        let takes_one = |entry: Entry| entry == Entry::Zero || entry.block().is_some() && !entry.is_owner();
+        let has_none = |index: EntryIndex| takes_one(self.table.get(index)) && !self.table.is_reserved(index);
         if self.books.reserve == Reserve::None {
             return Ok(());
         }

@@ -205,8 +205,7 @@ impl<S: Sys> RegionCore<S> {
     /// was one.
     #[inline(never)] // Not on the stack below a copy.
     fn fold_a_charged_one(&self) -> bool {
-        let is_free =
-            |index: usize| self.table.get(EntryIndex(index)).is_charged() && self.is_alone_with_overlay(index);
+        let is_free = |index: usize| self.table.get(EntryIndex(index)).is_charged() && self.may_fold(index);
         let mut indices = 0..if self.books.charged.load(Ordering::Relaxed) > 0 { self.table.len() } else { 0 };
         let Some(index) = indices.find(|&index| is_free(index)) else { return false };
         self.try_to_make(Become::Own, EntryIndex(index), None, None).is_ok()

@@ -192,6 +192,11 @@ impl<S: Sys> RegionCore<S> {
         entry.is_overlay() && self.held(entry) == Held::Alone
     }
 
+    /// Whether an overlay may be sealed for a moment and folded, though nobody has asked for that.
+    pub(super) fn may_fold(&self, index: usize) -> bool {
+        self.is_alone_with_overlay(index) && !self.promises.has(EntryIndex(index))
+    }
+
     /// Gives the region blocks of its own in place of all overlays. No new ones may come.
     pub(crate) fn end_overlays(&self) -> Result<(), RegionError> {
         let signals = SignalsBlocked::new();
@@ -258,7 +263,7 @@ impl<S: Sys> RegionCore<S> {
             let by = (index - entries.start).cast_signed();
             self.table.get(EntryIndex(index)).block().zip(block).is_some_and(|(next, first)| first.is_by(by, next))
         };
-        while run.end < entries.end && self.is_alone_with_overlay(run.end) && follows(run.end) {
+        while run.end < entries.end && self.may_fold(run.end) && follows(run.end) {
             run.end += 1;
         }
         if let Some(block) = block.filter(|_| !run.is_empty()) {

@@ -23,7 +23,7 @@ impl<S: Sys> RegionCore<S> {
         let mappings = Shown::of_snapshot(pool, &frozen.entries).runs().count();
         let addresses = Addresses::claim(pool, frozen.len(), mappings)?;
         let reserved = pool.reserve(options.reserve, frozen.entries.len())?;
-        let region = Self::at(addresses, options, Some(frozen.parent.clone()));
+        let region = Self::at(addresses, options, Some(frozen.parent.clone()), frozen.second_of);
         if let Some(parent) = &region.books.parent {
             parent.catch_up(&frozen.parent);
         }

@@ -71,6 +71,7 @@ impl<S: Sys> RegionCore<S> {
             Purpose::Fork => None,
         };
         self.density.forget_some();
+        self.promises.end();
         let mut tries = 0;
         loop {
             // What the pool's thread seals after this is looked for in the pause.
@@ -116,6 +117,7 @@ impl<S: Sys> RegionCore<S> {
         let filling = frozen.lock.exclusive();
         let started = pool.sys.now();
         let (windows, alone) = self.hold_all();
+        self.promises.end();
         let filled = self.fill_locked(Locked::alone(&alone), frozen, sealed);
         if filled.is_ok() {
             self.is_now_at(frozen);
@@ -215,6 +217,9 @@ impl<S: Sys> RegionCore<S> {
                 if needed != OnShare::GiveCopy {
                     self.pool().frames.add_reference(block);
                     frozen.entries.set(index, Entry::Borrowed(block));
+                    if entry.is_owner() {
+                        frozen.note_own(index);
+                    }
                     self.table.set(index, after);
                     if matches!(entry, Entry::Overlaid(..)) {
                         open = if open.is_empty() { index.0 } else { open.start }..index.0 + 1;
@@ -289,6 +294,7 @@ impl<S: Sys> RegionCore<S> {
             folded?;
             self.pool().frames.add_reference(own);
             frozen.entries.set(index, Entry::Borrowed(own));
+            frozen.note_own(index);
         }
         Ok(())
     }
@@ -307,7 +313,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Takes away the right to write to `entries`. Their mappings are counted when all runs are done.
-    fn protect(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
+    pub(super) fn protect(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
         let bytes = self.bytes_of(&entries);
         let protected = self.site().reprotect(locked, bytes, Access::Read)?;
         for split in entries.filter(|_| self.table.has_splits()).filter_map(|index| self.split(EntryIndex(index))) {
@@ -328,6 +334,7 @@ impl<S: Sys> RegionCore<S> {
             if let Some(block) = self.table.get(index).block() {
                 let copy = self.pool().copy_of(block, Reserved::No)?;
                 frozen.entries.set(index, Entry::Borrowed(copy));
+                frozen.note_own(index);
                 frozen.parent.keeps_alone();
             }
         }

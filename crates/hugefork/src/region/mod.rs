@@ -17,7 +17,10 @@
 //! | `overlay` | page grain: the kernel copies the pages that are written |
 //! | `pins` | blocks that stay where they are |
 //! | `populate` | makes blocks writable before they are written to |
+//! | `promises` | blocks in which no write may fault for now |
 //! | `reclaim` | drops what was lazily freed |
+//! | `reset` | gives a region the bytes of a snapshot again |
+//! | `returns` | what a region knows from its last reset |
 //! | `revoke` | takes a block away from forks and snapshots |
 //! | `run` | which neighbours a fault treats together with its block |
 //! | `split` | blocks that are treated page by page |
@@ -42,7 +45,10 @@ pub(crate) mod lazy_free;
 mod overlay;
 pub(crate) mod pins;
 mod populate;
+mod promises;
 mod reclaim;
+mod reset;
+mod returns;
 mod revoke;
 mod run;
 mod split;

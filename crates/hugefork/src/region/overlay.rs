@@ -10,6 +10,7 @@
 //! that the pool's thread leaves to the writer to copy (tend.rs); or a snapshot is just being taken, or has failed.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use hugefork_kernels::Use;
 
@@ -276,6 +277,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     fn protect_failed(&self, locked: Locked<'_>, entries: Range<usize>) -> Recount {
+        self.books.unsure.store(true, Ordering::Relaxed);
         self.store(locked, Event::ProtectFailed, entries, |_, old| old.in_state(on_protect_failed(old.state())))
     }
 }

@@ -91,7 +91,9 @@ impl<S: Sys> RegionCore<S> {
             sums.freed += 1;
         }
         if !keeps_blocks {
-            self.leave_all(entries.clone(), old, new == Entry::Zero, sums);
+            // To be written to again, these take a block that the region was promised.
+            let takes_one = matches!(new, Entry::Zero | Entry::Borrowed(_));
+            self.leave_all(entries.clone(), old, takes_one, sums);
         }
         if matches!(new, Entry::Private(_)) {
             self.take_reservations(entries, keeps_blocks, sums);
@@ -109,24 +111,24 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Lets go of the blocks of entries alike that began with `old`.
-    fn leave_all(&self, entries: Range<usize>, old: Entry, are_now_zero: bool, sums: &mut Sums) {
+    fn leave_all(&self, entries: Range<usize>, old: Entry, take_one: bool, sums: &mut Sums) {
         let Some(first) = old.block() else { return };
         let mut index = entries.start;
         while index < entries.end {
-            self.leave(EntryIndex(index), old, first.offset(index - entries.start), are_now_zero, sums);
+            self.leave(EntryIndex(index), old, first.offset(index - entries.start), take_one, sums);
             index += 1;
         }
     }
 
-    /// Lets go of the block of an entry like `old`. An entry that was promised a block keeps one reserved when it
-    /// becomes zero: its own block if nobody else holds that, or else another, if there is one.
-    fn leave(&self, index: EntryIndex, old: Entry, block: BlockId, is_now_zero: bool, sums: &mut Sums) {
+    /// Lets go of the block of an entry like `old`. An entry that was promised a block keeps one reserved when its next
+    /// write takes one: its own block if nobody else holds that, or else another, if there is one.
+    fn leave(&self, index: EntryIndex, old: Entry, block: BlockId, takes_one: bool, sums: &mut Sums) {
         let pool = self.pool();
         if matches!(old, Entry::Split(_)) && !self.forget_pages(index, block) {
             pool.leak(1);
             return;
         }
-        let wants_one = is_now_zero && self.books.reserve == Reserve::Full && !self.table.is_reserved(index);
+        let wants_one = takes_one && self.books.reserve == Reserve::Full && !self.table.is_reserved(index);
         let was_last = pool.release_and(block, if wants_one { Reserved::Yes } else { Reserved::No });
         if wants_one && (was_last || pool.frames.reserve(1).is_some()) {
             self.table.set_reserved(index, Reserved::Yes);

@@ -39,6 +39,8 @@ impl<S: Sys> OverlayHolder for RegionCore<S> {
     fn tend(&self, from: usize) -> Option<usize> {
         // Whoever takes a snapshot folds, and holds the lock. This only looks: a fold needs no more than its windows.
         drop(self.freezing.try_lock()?);
+        // A reset must not meet a fold half done.
+        let _not_beside_a_reset = self.tending.lock();
         let end = self.table.len().min(from + self.pool().block_size.count(LOOKED_AT_ONCE).max(1));
         let mut next = from;
         while next < end {
@@ -62,7 +64,7 @@ impl<S: Sys> RegionCore<S> {
     /// Tends the first of `entries`, and those that go along with it. Returns where to go on.
     fn tend_some(&self, entries: Range<usize>) -> Result<usize, SystemError> {
         let (first, entry) = (EntryIndex(entries.start), self.table.get(EntryIndex(entries.start)));
-        if !entry.is_overlay() {
+        if !entry.is_overlay() || self.promises.has(first) {
             return Ok(entries.start + 1);
         }
         if self.held(entry) == Held::ByOthersToo && matches!(entry, Entry::Sealed(..)) && self.density.is_dense(first) {
@@ -76,7 +78,7 @@ impl<S: Sys> RegionCore<S> {
         }
         let (mut end, mut sum) = (entries.start + 1, pages);
         self.density.note(first, pages, self.pool().block_size);
-        while end < entries.end && self.is_alone_with_overlay(end) {
+        while end < entries.end && self.may_fold(end) {
             let pages = self.count_private(EntryIndex(end))?;
             if sum + pages > PAGES_AT_ONCE {
                 break;
@@ -90,7 +92,11 @@ impl<S: Sys> RegionCore<S> {
     /// Looks after an overlay that others hold too.
     fn tend_shared(&self, index: EntryIndex, entry: Entry, pages: usize) {
         let size = self.pool().block_size;
-        if !self.may_promote() || pages < Density::soon_enough(size) {
+        if !self.may_promote()
+            || self.density.is_by_page(index)
+            || self.promises.has(index)
+            || pages < Density::soon_enough(size)
+        {
             return;
         }
         if pages >= Density::more_than_enough(size) && matches!(entry, Entry::Overlaid(..)) {
@@ -140,7 +146,7 @@ impl<S: Sys> RegionCore<S> {
         let Some(window) = self.table.try_lock(index) else { return };
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        if matches!(entry, Entry::Overlaid(..)) && self.held(entry) == Held::ByOthersToo {
+        if matches!(entry, Entry::Overlaid(..)) && self.held(entry) == Held::ByOthersToo && !self.promises.has(index) {
             self.books.sealed.fetch_add(1, Ordering::Relaxed);
             self.density.note(index, usize::MAX, self.pool().block_size);
             // If it fails, it stays as it was.
@@ -222,7 +228,7 @@ impl<S: Sys> RegionCore<S> {
         let Some(window) = self.table.try_lock(index) else { return false };
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        if !entry.is_overlay() || entry.block() != Some(below) {
+        if !entry.is_overlay() || entry.block() != Some(below) || self.promises.has(index) {
             return false;
         }
         let locked = Locked::windows(&window, &publishing);

@@ -18,6 +18,7 @@ mod exhaustion;
 mod lazy_free;
 mod overlay;
 mod races;
+mod reset;
 #[path = "../../tests/common/wait.rs"]
 #[allow(dead_code)] // The other tests use the rest.
 mod wait;

@@ -365,7 +365,7 @@ fn a_prepared_write_puts_pages_back() {
         region.write(100, 7);
         region.populate(0..2 * G::BLOCK).unwrap();
         assert_eq!((folded(&region), world.free()), ((0, 0), free), "there is memory for all of it");
-        region.prepare_write(0..2 * G::BLOCK).unwrap();
+        region.prepare_blocks(0..2 * G::BLOCK).unwrap();
         assert!((0..2).all(|block| matches!(region.entry(block), Entry::Private(_))));
         assert_eq!((world.free(), region.read(100), read_at(&snapshot, 100)), (free - 2, Some(7), Ok(0)));
         assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..2 * G::PAGES], vec![0..2 * G::PAGES]));

@@ -5,17 +5,17 @@
 //! taken the block away, `Revoked`. They change under the snapshot's lock.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::mapping::addresses::Addresses;
-use crate::own::Counted;
 use crate::own::fixed::{Fixed, Known};
+use crate::own::{self, Boxed, Counted};
 use crate::pool::core::PoolCore;
 use crate::pool::homes::Home;
-use crate::pool::lineage::Derived;
+use crate::pool::lineage::{Derived, RegionId};
 use crate::sync::{RegionLock, SignalsBlocked};
 use crate::sys::Sys;
-use crate::table::{Entries, Entry, Locked};
+use crate::table::{Entries, Entry, Locked, Origin, Reserved};
 use crate::terms::error::RegionError;
 use crate::terms::options::Reserve;
 use crate::terms::snapshot_id::{Place, SnapshotId};
@@ -33,9 +33,15 @@ pub(crate) enum Keeping {
 /// The blocks of a region at one moment. The pool and the fault handler find it by its address.
 pub(crate) struct SnapshotCore<S: Sys> {
     pool: Counted<PoolCore<S>>,
+    /// For the beginning of a fork and for what is kept: the snapshot that it is a second of.
+    pub(crate) second_of: Option<SnapshotId>,
     pub(crate) entries: Entries,
+    /// One bit a block: set if its region wrote it, and so counts it while only forks and snapshots hold it.
+    own: Boxed<[AtomicU64]>,
     pub(crate) lock: RegionLock,
     pub(super) revoked: AtomicUsize,
+    /// Whether it was promised that nothing of it is taken away.
+    reserved: AtomicBool,
     /// The addresses where its bytes are visible, claimed on first use.
     pub(super) view: OnceLock<Addresses<S>>,
     pub(crate) parent: Derived,
@@ -57,21 +63,26 @@ impl<S: Sys> SnapshotCore<S> {
         parent: Derived,
         id: Option<SnapshotId>,
     ) -> Fixed<SnapshotCore<S>> {
-        SnapshotCore::empty_and(pool, count, parent, id, Keeping::Lent)
+        SnapshotCore::second(pool, count, parent, id, Keeping::Lent, None)
     }
 
-    fn empty_and(
+    /// As [`SnapshotCore::empty`], for the blocks of another snapshot.
+    fn second(
         pool: &Counted<PoolCore<S>>,
         count: usize,
         parent: Derived,
         id: Option<SnapshotId>,
         keeping: Keeping,
+        second_of: Option<SnapshotId>,
     ) -> Fixed<SnapshotCore<S>> {
         let frozen = Fixed::new(SnapshotCore {
             pool: pool.clone(),
+            second_of,
             entries: Entries::new(count),
+            own: own::zeroed(count.div_ceil(64)),
             lock: RegionLock::default(),
             revoked: AtomicUsize::new(0),
+            reserved: AtomicBool::new(false),
             view: OnceLock::new(),
             parent,
             id,
@@ -116,6 +127,17 @@ impl<S: Sys> SnapshotCore<S> {
         if self.is_revoked() { Err(RegionError::Revoked) } else { Ok(()) }
     }
 
+    /// Notes that the block at `index` was written by the region that this is a snapshot of.
+    pub(crate) fn note_own(&self, index: EntryIndex) {
+        self.own[index.0 / 64].fetch_or(1 << (index.0 % 64), Ordering::Relaxed);
+    }
+
+    /// Who wrote the block at `index`, for the region `id`: that region, or somebody else.
+    pub(crate) fn origin(&self, index: EntryIndex, id: RegionId) -> Origin {
+        let is_own = self.own[index.0 / 64].load(Ordering::Relaxed) >> (index.0 % 64) & 1 == 1;
+        if is_own && self.parent.is_share_of(id) { Origin::Own } else { Origin::Parent }
+    }
+
     /// Gives up all blocks. They must not be mapped yet.
     pub(crate) fn let_go_of_all(&self, locked: Locked<'_>) {
         for block in self.entries.iter().filter_map(Entry::block) {
@@ -141,7 +163,21 @@ impl<S: Sys> SnapshotCore<S> {
         let _signals = SignalsBlocked::new();
         let _alone = self.lock.exclusive();
         reserved.give_to(&self.pool, &self.entries, 0..self.entries.len(), is_present);
+        self.reserved.store(true, Ordering::Relaxed);
         self.check()
+    }
+
+    /// Whether it was promised that nothing of it is taken away.
+    pub(super) fn is_reserved(&self) -> bool {
+        self.reserved.load(Ordering::Relaxed)
+    }
+
+    /// A region has come to hold this block again, which the snapshot may have held alone, as a copy that it had to
+    /// make. Reserves one more, for the next copy. If there is none, the region cannot have the block for itself.
+    pub(crate) fn reserve_again(&self, _locked: Locked<'_>, index: EntryIndex) {
+        if self.is_reserved() && !self.entries.is_reserved(index) && self.pool.frames.reserve(1).is_some() {
+            self.entries.set_reserved(index, Reserved::Yes);
+        }
     }
 
     /// A second snapshot of the same blocks.
@@ -155,7 +191,8 @@ impl<S: Sys> SnapshotCore<S> {
     }
 
     fn duplicate_and(&self, keeping: Keeping) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
-        let copy = SnapshotCore::empty_and(&self.pool, self.entries.len(), self.parent.clone(), self.id, keeping);
+        let (count, parent) = (self.entries.len(), self.parent.clone());
+        let copy = SnapshotCore::second(&self.pool, count, parent, self.id, keeping, self.id);
         copy.from.set(self.from.get());
         copy.parent.catch_up(&self.parent);
         let _signals = SignalsBlocked::new();

@@ -3,6 +3,7 @@
 //! A reader by address has faulted before the region writes again. A reader that copies (read.rs) looks at the entry
 //! afterwards.
 
+use std::any::Any;
 use std::sync::atomic::{Ordering, fence};
 
 use super::core::{Keeping, SnapshotCore};
@@ -25,8 +26,12 @@ impl<S: Sys> SnapshotCore<S> {
         if self.keeping == Keeping::ForGood {
             return OnRevoke::Nothing;
         }
-        let entry = self.entries.get(index);
-        on_revoke(entry.state(), entry.origin(), self.entries.reservation(index), Owner::Snapshot).1
+        let (entry, reserved) = (self.entries.get(index), self.entries.reservation(index));
+        if self.is_reserved() && reserved == Reserved::No {
+            // It has made its copy, which a reset has shared with a region since.
+            return OnRevoke::Nothing;
+        }
+        on_revoke(entry.state(), entry.origin(), reserved, Owner::Snapshot).1
     }
 
     /// Stores another entry and, if the bytes are visible at an address, shows what it says. False if that cannot be
@@ -63,6 +68,7 @@ impl<S: Sys> SnapshotCore<S> {
             return false;
         }
         self.entries.set_reserved(index, Reserved::No);
+        self.note_own(index);
         self.parent.keeps_alone();
         true
     }
@@ -75,6 +81,10 @@ impl<S: Sys> Holder for SnapshotCore<S> {
 
     fn parent(&self) -> Option<&Derived> {
         Some(&self.parent)
+    }
+
+    fn snapshot(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     fn holds(&self, index: EntryIndex, block: BlockId) -> bool {

@@ -32,6 +32,9 @@ pub(crate) struct Counters {
     pub(crate) pages_folded: AtomicU64,
     pub(crate) blocks_folded: AtomicU64,
     pub(crate) blocks_promoted: AtomicU64,
+    pub(crate) resets: AtomicU64,
+    pub(crate) pages_put_back: AtomicU64,
+    pub(crate) blocks_exchanged: AtomicU64,
     pub(crate) bytes_cancelled: AtomicU64,
     pub(crate) blocks_reclaimed: AtomicU64,
     pub(crate) blocks_revoked: AtomicU64,
@@ -72,6 +75,9 @@ impl Counters {
             pages_folded: get(&self.pages_folded),
             blocks_folded: get(&self.blocks_folded),
             blocks_promoted: get(&self.blocks_promoted),
+            resets: get(&self.resets),
+            pages_put_back: get(&self.pages_put_back),
+            blocks_exchanged: get(&self.blocks_exchanged),
             handler: self.handler.read(),
         }
     }
@@ -188,6 +194,13 @@ pub struct FaultStats {
     pub blocks_folded: u64,
     /// Blocks that were copied in the background, because so many of their pages had been.
     pub blocks_promoted: u64,
+    /// How often a region was [reset](crate::Region::reset_to).
+    pub resets: u64,
+    /// Pages of 4 KiB that had been written since the snapshot and that a reset gave their old bytes back, or dropped
+    /// where other threads were held meanwhile.
+    pub pages_put_back: u64,
+    /// Blocks in whose place a reset has shown those of the snapshot.
+    pub blocks_exchanged: u64,
     /// Time that each fault spent in the fault handler, including clears and copies.
     pub handler: Histogram,
 }
@@ -219,6 +232,9 @@ impl FaultStats {
         self.pages_folded += other.pages_folded;
         self.blocks_folded += other.blocks_folded;
         self.blocks_promoted += other.blocks_promoted;
+        self.resets += other.resets;
+        self.pages_put_back += other.pages_put_back;
+        self.blocks_exchanged += other.blocks_exchanged;
         self.handler.add(&other.handler);
     }
 }

@@ -6,13 +6,14 @@
 //! | [`WordLock`] | one window of a table | a fault, also while it clears or copies; `discard`, `populate` |
 //! | [`WordLock`] | windows that wait for reclaim (table/waiting.rs) | whoever looks at some of them, also a fault |
 //! | [`WordLock`] | what streams have cost (pool/trials.rs) | a fault of a stream; who finds it taken goes on without |
+//! | [`WordLock`] | a region's overlays against resets | the pool's thread that looks after them, and a reset |
 //! | [`RegionLock`] | a table against snapshots | shared: faults that publish; alone: `fork`, `snapshot`, `lazy_free` |
 //!
 //! A [`Bell`] sleeps until others have changed something.
 //!
-//! They are taken in this order: the list of holders, the lock of waiting windows, window locks (ascending), the region
-//! lock. Code outside the handler holds [`SignalsBlocked`] around them: otherwise a signal handler of the program that
-//! touches the region would wait for its own thread.
+//! They are taken in this order: the list of holders, the lock of overlays against resets, the lock of waiting windows,
+//! window locks (ascending), the region lock, the lock of a snapshot. Code outside the handler holds [`SignalsBlocked`]
+//! around them: otherwise a signal handler of the program that touches the region would wait for its own thread.
 
 mod bell;
 mod primitive;

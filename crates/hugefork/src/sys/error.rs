@@ -93,6 +93,8 @@ pub(crate) mod answer {
     pub(crate) const BUSY: i32 = libc::EBUSY;
     pub(crate) const LOST: i32 = libc::EIO;
     pub(crate) const EXISTS: i32 = libc::EEXIST;
+    /// What is asked for is not there.
+    pub(crate) const MISSING: i32 = libc::ENOENT;
     pub(crate) const UNSUPPORTED: i32 = libc::EOPNOTSUPP;
 }
 

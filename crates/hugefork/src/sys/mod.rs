@@ -6,6 +6,7 @@ mod error;
 mod extent;
 pub(crate) mod linux;
 pub(crate) mod racing;
+pub(crate) mod restore;
 #[cfg(test)]
 pub(crate) mod soft;
 
@@ -186,7 +187,19 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// The addresses can be read, and nothing else is shown there until this returns.
     unsafe fn shown_differs(&self, part: Part<'_>, from: &PageBytes) -> bool;
 
-    /// How many page faults of the process the kernel has resolved without reading from a disk.
+    /// Copies the bytes at `from` to where the addresses show others. True if any were. If the program may not write
+    /// there, the kernel has to, which may refuse.
+    ///
+    /// # Safety
+    /// The addresses show an overlay with this access, and nobody else writes there meanwhile. `from` is valid for
+    /// reads of as many bytes, which nobody writes.
+    unsafe fn restore(&self, part: Part<'_>, access: Access, from: *const u8) -> Result<bool, SystemError>;
+
+    /// Whether the calling thread is the only one of the process, but for the engine's own. Then it stays so until this
+    /// thread starts another or lets the program's signal handlers run.
+    fn is_alone(&self) -> bool;
+
+    /// How many page faults of the process the kernel has resolved. While it stands still, no page has become private.
     fn minor_faults(&self) -> u64;
 
     /// Nanoseconds on a clock that only goes forward.

@@ -6,6 +6,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -33,10 +34,11 @@ pub(crate) enum Call {
     SetAside,
     Hold,
     DropPrivate,
+    WriteThrough,
 }
 
 impl Call {
-    pub(crate) const ALL: [Call; 14] = [
+    pub(crate) const ALL: [Call; 15] = [
         Call::MakeHuge,
         Call::Obtain,
         Call::Claim,
@@ -51,6 +53,7 @@ impl Call {
         Call::SetAside,
         Call::Hold,
         Call::DropPrivate,
+        Call::WriteThrough,
     ];
 }
 
@@ -68,6 +71,8 @@ struct State {
     private: BTreeMap<usize, Box<[u8; BASE_PAGE]>>,
     /// Whoever uses one of these pages waits.
     held: BTreeSet<usize>,
+    /// How many pages have become private.
+    faults: u64,
     obtained: Vec<bool>,
     /// Whether each 2 MiB are one page.
     huge: Vec<bool>,
@@ -75,6 +80,8 @@ struct State {
     calls: BTreeMap<Call, usize>,
     /// The call that fails, and how many calls of its kind succeed before.
     failure: Option<(Call, usize)>,
+    /// The call that fails after that.
+    next_failure: Option<Call>,
     /// Pages that must stay writable, and whether they ever were not.
     watched: std::ops::Range<usize>,
     was_protected: bool,
@@ -106,6 +113,8 @@ pub(crate) struct SoftMmu {
     /// Addresses are set aside for each so-many-th who asks.
     asides: usize,
     budget: MappingBudget,
+    /// Whether nobody else is said to write.
+    alone: AtomicBool,
     state: Mutex<State>,
     let_go: Condvar,
 }
@@ -128,8 +137,8 @@ impl SoftMmu {
         let huge = vec![false; capacity.div_ceil(HUGE_PAGE)];
         let state = State { obtained, huge, next_address: 1 << 40, ..State::default() };
         let overlays = false;
-        let (budget, state, let_go) = (MappingBudget::new(mappings), Mutex::new(state), Condvar::new());
-        SoftMmu { memory, layout, merging, overlays, asides: 1, budget, state, let_go }
+        let (budget, alone, state) = (MappingBudget::new(mappings), AtomicBool::new(false), Mutex::new(state));
+        SoftMmu { memory, layout, merging, overlays, asides: 1, budget, alone, state, let_go: Condvar::new() }
     }
 
     /// The same, with page grain.
@@ -144,6 +153,11 @@ impl SoftMmu {
         self
     }
 
+    /// Says from now on that nobody else writes, or that somebody may.
+    pub(crate) fn set_alone(&self, alone: bool) {
+        self.alone.store(alone, Ordering::Relaxed);
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -151,6 +165,11 @@ impl SoftMmu {
     /// Makes the `after`-th next call of this kind fail, or no call.
     pub(crate) fn fail(&self, failure: Option<(Call, usize)>) {
         self.state().failure = failure;
+    }
+
+    /// Makes the next call of this kind fail, too, as soon as the first failure has happened.
+    pub(crate) fn fail_next(&self, call: Call) {
+        self.state().next_failure = Some(call);
     }
 
     /// Whether that failure has yet to happen.
@@ -242,7 +261,12 @@ impl SoftMmu {
                     let page = unsafe { self.memory.add(offset).cast::<[u8; BASE_PAGE]>().read_volatile() };
                     Box::new(page)
                 };
-                state.private.entry(address / BASE_PAGE).or_insert_with(copy)[address % BASE_PAGE] = value;
+                let number = address / BASE_PAGE;
+                if !state.private.contains_key(&number) {
+                    state.private.insert(number, copy());
+                    state.faults += 1;
+                }
+                state.private.get_mut(&number).expect("just made")[address % BASE_PAGE] = value;
                 Ok(())
             }
             Some(Page::Memory { start: offset, access: Access::ReadWrite }) => {
@@ -304,7 +328,7 @@ impl SoftMmu {
         *state.calls.entry(call).or_default() += 1;
         match state.failure {
             Some((failing, 0)) if failing == call => {
-                state.failure = None;
+                state.failure = state.next_failure.take().map(|call| (call, 0));
                 state.failures += 1;
                 Err(SystemError::new("a call that the test failed", Errno::NOMEM))
             }
@@ -513,10 +537,32 @@ impl Sys for SoftMmu {
         }
     }
 
+    unsafe fn restore(&self, part: Part<'_>, access: Access, from: *const u8) -> Result<bool, SystemError> {
+        let mut state = if access == Access::Read { self.called(Call::WriteThrough)? } else { self.state() };
+        let mut differed = false;
+        for (by, number) in pages_of(part.at(), part.len()).enumerate() {
+            let Some(&Page::Overlay { start: offset, access: now }) = state.pages.get(&number) else {
+                panic!("put back where there is no overlay");
+            };
+            assert!(access == Access::Read || now == Access::ReadWrite, "SIGSEGV under locks");
+            // SAFETY: by contract.
+            let then = unsafe { from.add(by * BASE_PAGE).cast::<[u8; BASE_PAGE]>().read() };
+            // SAFETY: offsets of mapped pages were checked when they were mapped.
+            let below = unsafe { self.memory.add(offset).cast::<[u8; BASE_PAGE]>().read_volatile() };
+            let is_private = state.private.contains_key(&number);
+            if state.private.get(&number).map_or(below, |page| **page) != then {
+                state.private.insert(number, Box::new(then));
+                state.faults += u64::from(!is_private);
+                differed = true;
+            }
+        }
+        Ok(differed)
+    }
+
     fn drop_private(&self, part: Part<'_>) -> Result<(), SystemError> {
         let mut state = self.called(Call::DropPrivate)?;
         for page in pages_of(part.at(), part.len()) {
-            assert!(matches!(state.pages.get(&page), Some(Page::Overlay { .. })), "dropped private pages elsewhere");
+            assert!(matches!(state.pages.get(&page), Some(Page::Overlay { .. })), "dropped what is not an overlay's");
             state.private.remove(&page);
         }
         Ok(())
@@ -524,8 +570,12 @@ impl Sys for SoftMmu {
 
     fn tidy(&self) {}
 
+    fn is_alone(&self) -> bool {
+        self.alone.load(Ordering::Relaxed)
+    }
+
     fn minor_faults(&self) -> u64 {
-        self.state().private.len() as u64
+        self.state().faults
     }
 
     fn now(&self) -> u64 {

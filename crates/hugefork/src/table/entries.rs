@@ -3,7 +3,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use super::entry::{Entry, RESERVED};
+use super::entry::{Entry, RESERVED, is_plainly};
 use crate::own::{self, Boxed};
 use crate::units::{BlockId, EntryIndex};
 
@@ -50,6 +50,16 @@ impl Entries {
     pub(crate) fn set(&self, index: EntryIndex, entry: Entry) {
         let word = &self.words[index.0];
         word.store(entry.encode() | word.load(Ordering::Relaxed) & RESERVED, Ordering::Release);
+    }
+
+    /// The first of `entries` that does not plainly show what a snapshot has there: zeros, or its block, perhaps with
+    /// private pages over it. The end if there is none.
+    pub(crate) fn first_unlike(&self, snapshot: &Entries, entries: Range<usize>) -> usize {
+        let both = self.words[entries.clone()].iter().zip(&snapshot.words[entries.clone()]);
+        let is_unlike = |(mine, its): (&AtomicU32, &AtomicU32)| {
+            !is_plainly(mine.load(Ordering::Acquire), its.load(Ordering::Acquire))
+        };
+        both.into_iter().position(is_unlike).map_or(entries.end, |by| entries.start + by)
     }
 
     /// How many entries from the first on are alike: in its state, with blocks in a row if they have any, and either

@@ -217,6 +217,22 @@ impl Entry {
     }
 }
 
+/// Whether the entry of a region, as a word, shows what that of a snapshot has: both are zero, or the region shows the
+/// snapshot's block, and that cannot be dropped.
+#[inline]
+pub(super) fn is_plainly(region: u32, snapshot: u32) -> bool {
+    const SHOWS_BLOCK: u32 = 1 << State::Shared as u32
+        | 1 << State::Borrowed as u32
+        | 1 << State::Overlaid as u32
+        | 1 << State::Sealed as u32
+        | 1 << (State::Overlaid as u32 + OF_PARENT)
+        | 1 << (State::Sealed as u32 + OF_PARENT);
+    let state = |word: u32| word >> STATE_SHIFT & STATE_MASK;
+    let shows_its = state(snapshot) == State::Borrowed as u32 && SHOWS_BLOCK >> state(region) & 1 == 1;
+    let are_zero = state(snapshot) | state(region) == State::Zero as u32;
+    (region ^ snapshot) & BLOCK_MASK == 0 && (shows_its || are_zero)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

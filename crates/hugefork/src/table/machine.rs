@@ -6,9 +6,9 @@ use super::entries::Reserved;
 use super::entry::{Origin, State};
 use super::pins::Pinned;
 use super::transition::{
-    Event, Grain, Held, OnCancel, OnDiscard, OnDrop, OnLazyFree, OnPin, OnReclaim, OnRevoke, OnShare, OnWrite, Owner,
-    is_readable, on_cancel, on_discard, on_drop, on_lazy_free, on_lazy_free_part, on_pin, on_protect_failed,
-    on_reclaim, on_revoke, on_seal, on_share, on_write,
+    Event, Goal, Grain, Held, OnCancel, OnDiscard, OnDrop, OnLazyFree, OnPin, OnReclaim, OnReset, OnRevoke, OnShare,
+    OnWrite, Owner, is_readable, on_cancel, on_discard, on_drop, on_lazy_free, on_lazy_free_part, on_pin,
+    on_protect_failed, on_reclaim, on_reset, on_revoke, on_seal, on_share, on_write,
 };
 use crate::sys::Merging;
 
@@ -22,9 +22,10 @@ pub(crate) struct Facts {
     /// Whether a block can be treated page by page.
     pub(crate) merging: Merging,
     pub(crate) owner: Owner,
-    /// Who wrote the block, where the state does not tell.
+    /// Who wrote the block, where the state does not tell: the one that is there, or the one that a reset goes back to.
     pub(crate) origin: Origin,
     pub(crate) grain: Grain,
+    pub(crate) goal: Goal,
 }
 
 /// What has to be done at an event.
@@ -41,6 +42,7 @@ pub(crate) enum Work {
     Revoke(OnRevoke),
     Pin(OnPin),
     Drop(OnDrop),
+    Reset(OnReset),
 }
 
 /// What follows from an event.
@@ -91,6 +93,10 @@ pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Wo
         Event::PagesDropped => (if is_split { State::Zero } else { state }, Work::Nothing),
         Event::ProtectFailed => (on_protect_failed(state), Work::Nothing),
         Event::Seal => (on_seal(state), Work::Nothing),
+        Event::Reset => {
+            let (next, work) = on_reset(state, facts.goal, facts.pinned, facts.origin);
+            (next, Work::Reset(work))
+        }
     }
 }
 
@@ -129,7 +135,7 @@ pub(crate) const STATES: [State; 9] = [
 ];
 
 /// All events, in order.
-pub(crate) const EVENTS: [Event; 18] = [
+pub(crate) const EVENTS: [Event; 19] = [
     Event::Write,
     Event::Read,
     Event::Snapshot,
@@ -148,11 +154,12 @@ pub(crate) const EVENTS: [Event; 18] = [
     Event::PagesDropped,
     Event::ProtectFailed,
     Event::Seal,
+    Event::Reset,
 ];
 
 impl Facts {
     /// How many combinations there are.
-    pub(crate) const COUNT: usize = 128;
+    pub(crate) const COUNT: usize = 256;
 
     /// One of them: each fact is a bit.
     pub(crate) const fn nth(bits: usize) -> Facts {
@@ -164,6 +171,7 @@ impl Facts {
             owner: if bits & 16 != 0 { Owner::Snapshot } else { Owner::Region },
             origin: if bits & 32 != 0 { Origin::Parent } else { Origin::Own },
             grain: if bits & 64 != 0 { Grain::Page } else { Grain::Block },
+            goal: if bits & 128 != 0 { Goal::Same } else { Goal::Other },
         }
     }
 }

@@ -15,7 +15,7 @@ const BEGIN: &str = "<!-- transitions: begin -->\n";
 const END: &str = "<!-- transitions: end -->";
 
 /// Each fact, in words: when it holds, and when it does not.
-const NAMES: [(&str, &str); 7] = [
+const NAMES: [(&str, &str); 8] = [
     ("held alone", "held by others too"),
     ("reserved", "not reserved"),
     ("pinned", "not pinned"),
@@ -23,6 +23,7 @@ const NAMES: [(&str, &str); 7] = [
     ("a snapshot's", "a region's"),
     ("the parent's block", "its own block"),
     ("by page", "by block"),
+    ("the snapshot's block", "another block"),
 ];
 
 /// The conditions that decide, from `fact` on, each with what follows. The tree is as flat as possible.
@@ -143,12 +144,18 @@ fn no_event_shows_what_is_not_there() {
     for event in EVENTS {
         for facts in (0..Facts::COUNT).map(Facts::nth) {
             let (next, _) = step(event, State::Revoked, facts);
-            let is_dropped = event == Event::Discard;
-            assert_eq!(next, if is_dropped { State::Zero } else { State::Revoked }, "{event:?} of what was taken away");
+            let expected = match (event, facts.origin) {
+                (Event::Discard, _) => State::Zero,
+                (Event::Reset, Origin::Own) => State::Shared,
+                (Event::Reset, Origin::Parent) => State::Borrowed,
+                _ => State::Revoked,
+            };
+            assert_eq!(next, expected, "{event:?} of what was taken away");
             for state in STATES {
                 let (next, _) = step(event, state, facts);
                 let has_block = |state| !matches!(state, State::Zero | State::Revoked);
-                let gives_one = event == Event::Write && state == State::Zero;
+                // A reset gives the snapshot's.
+                let gives_one = event == Event::Write && state == State::Zero || event == Event::Reset;
                 assert!(!has_block(next) || has_block(state) || gives_one, "{event:?} of {state:?} finds a block");
                 if state == State::Private && facts.pinned == Pinned::Yes && event != Event::ProtectFailed {
                     assert_eq!(next, State::Private, "{event:?} moves a pinned block");

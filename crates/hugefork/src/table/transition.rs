@@ -24,6 +24,8 @@
 //!                                                    │ fold                       │ write, fold
 //!                                                    └────────▶ Private ◀─────────┘
 //! ```
+//! A reset to a snapshot leads from any state to `Shared` or `Borrowed`, or to `Zero` as a discard does. Entries that
+//! show the snapshot's block stay as they are.
 //!
 //! A snapshot is never written to, so its entries are only `Zero`, `Borrowed` and `Revoked`.
 
@@ -161,6 +163,31 @@ pub(crate) enum OnRevoke {
     Hide,
     /// To copy into the block that is reserved for the entry.
     CopyIntoReserved,
+}
+
+/// The block that a region goes back to, beside the one that it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    Same,
+    Other,
+}
+
+/// What a reset needs, where the snapshot has a block. Where it has none, a reset is a discard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnReset {
+    /// Nothing: it is what it was.
+    Nothing,
+    /// To put back what the private pages cover.
+    PutBack,
+    /// To mark the entry as kept: it may not be dropped any more.
+    Keep,
+    /// To mark the pages as kept.
+    KeepPages,
+    /// To show the snapshot's block in its place. A block that is written to again and again may get the snapshot's
+    /// bytes instead, and stays as it is.
+    Exchange,
+    /// To copy the snapshot's bytes into the block, which stays where it is, because it is pinned.
+    CopyInPlace,
 }
 
 /// What a pin needs.
@@ -350,6 +377,29 @@ pub(crate) const fn on_revoke(state: State, origin: Origin, reserved: Reserved, 
     }
 }
 
+/// The region goes back to a snapshot that has a block here, whose `origin` that block has. The entry has the same
+/// block, or another.
+pub(crate) const fn on_reset(state: State, goal: Goal, pinned: Pinned, origin: Origin) -> (State, OnReset) {
+    let back = match origin {
+        Origin::Own => State::Shared,
+        Origin::Parent => State::Borrowed,
+    };
+    match (state, goal, pinned) {
+        (State::Private, _, Pinned::Yes) => (State::Private, OnReset::CopyInPlace),
+        (State::Shared | State::Borrowed, Goal::Same, _) => (state, OnReset::Nothing),
+        (State::Overlaid | State::Sealed, Goal::Same, _) => (state, OnReset::PutBack),
+        (State::Lazy, Goal::Same, _) => (State::Shared, OnReset::Keep),
+        (State::Split, Goal::Same, _) => (State::Split, OnReset::KeepPages),
+        // A snapshot holds no block that is writable.
+        (State::Zero | State::Private | State::Revoked, _, _)
+        | (
+            State::Shared | State::Borrowed | State::Overlaid | State::Sealed | State::Lazy | State::Split,
+            Goal::Other,
+            _,
+        ) => (back, OnReset::Exchange),
+    }
+}
+
 /// A pin. An unpin only changes the count.
 pub(crate) const fn on_pin(state: State) -> (State, OnPin) {
     match state {
@@ -410,4 +460,6 @@ pub(crate) enum Event {
     ProtectFailed,
     /// The pages of an overlay lose the right to be written.
     Seal,
+    /// The region goes back to a snapshot that has a block here.
+    Reset,
 }

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind};
 
 use hugefork_kernels::KernelError;
 
-use super::error::{BuildError, ImportError, RegionError, TransferError};
+use super::error::{BuildError, ImportError, RegionError, ResetError, TransferError};
 use crate::sys::linux::pressure::PressureError;
 use crate::sys::{SystemError, answer};
 use crate::units::SizeError;
@@ -49,6 +49,7 @@ use crate::units::SizeError;
 /// | 1201 | `revoked` | `EIO` | Part of a fork or snapshot was taken away. |
 /// | 1202 | `already_observed` | `EEXIST` | The region has an observer. |
 /// | 1203 | `forked_child` | `EOPNOTSUPP` | The process is a `fork(2)` child, which has no regions. |
+/// | 1204 | `no_origin` | `ENOENT` | The region was not forked from a snapshot that is still there. |
 /// | 1301 | `backing_unavailable` | `EOPNOTSUPP` | The machine lacks the backing that was asked for. |
 /// | 1302 | `pressure_unwatched` | `EOPNOTSUPP` | Memory pressure cannot be watched. |
 /// | 1303 | `system` | `EIO` | The kernel refused a call, see [`SystemError::raw_os_error`]. |
@@ -122,6 +123,8 @@ pub enum ErrorCode {
     AlreadyObserved = 1202,
     /// The process is a `fork(2)` child, which has no regions.
     ForkedChild = 1203,
+    /// The region was not forked from a snapshot that is still there.
+    NoOrigin = 1204,
     /// The machine lacks the backing that was asked for.
     BackingUnavailable = 1301,
     /// Memory pressure cannot be watched.
@@ -134,7 +137,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// All codes, in the order of their numbers.
-    pub const ALL: [ErrorCode; 31] = [
+    pub const ALL: [ErrorCode; 32] = [
         ErrorCode::NotABlockSize,
         ErrorCode::ZeroSize,
         ErrorCode::NotAMultiple,
@@ -162,6 +165,7 @@ impl ErrorCode {
         ErrorCode::Revoked,
         ErrorCode::AlreadyObserved,
         ErrorCode::ForkedChild,
+        ErrorCode::NoOrigin,
         ErrorCode::BackingUnavailable,
         ErrorCode::PressureUnwatched,
         ErrorCode::System,
@@ -203,6 +207,7 @@ impl ErrorCode {
             ErrorCode::Revoked => "revoked",
             ErrorCode::AlreadyObserved => "already_observed",
             ErrorCode::ForkedChild => "forked_child",
+            ErrorCode::NoOrigin => "no_origin",
             ErrorCode::BackingUnavailable => "backing_unavailable",
             ErrorCode::PressureUnwatched => "pressure_unwatched",
             ErrorCode::System => "system",
@@ -241,6 +246,7 @@ impl ErrorCode {
             ErrorCode::TooManyPins => answer::BUSY,
             ErrorCode::Revoked | ErrorCode::System => answer::LOST,
             ErrorCode::AlreadyObserved => answer::EXISTS,
+            ErrorCode::NoOrigin => answer::MISSING,
             ErrorCode::ForkedChild
             | ErrorCode::BackingUnavailable
             | ErrorCode::PressureUnwatched
@@ -275,6 +281,7 @@ impl ErrorCode {
         let build = || error.downcast_ref().map(BuildError::code);
         let transfer = || error.downcast_ref().map(TransferError::code);
         let import = || error.downcast_ref().map(ImportError::code);
+        let reset = || error.downcast_ref().map(ResetError::code);
         let size = || error.downcast_ref().map(SizeError::code);
         let pressure = || error.downcast_ref().map(PressureError::code);
         let system = || error.downcast_ref().map(SystemError::code);
@@ -283,6 +290,7 @@ impl ErrorCode {
             .or_else(build)
             .or_else(transfer)
             .or_else(import)
+            .or_else(reset)
             .or_else(size)
             .or_else(pressure)
             .or_else(system)
@@ -343,13 +351,14 @@ impl RegionError {
             RegionError::LargerThanPool { .. } => ErrorCode::LargerThanPool,
             RegionError::OutOfRange { .. } => ErrorCode::OutOfRange,
             RegionError::NotAView { .. } => ErrorCode::NotAView,
-            RegionError::AnotherPool { .. } => ErrorCode::AnotherPool,
-            RegionError::AnotherLength { .. } => ErrorCode::AnotherLength,
             RegionError::PoolFull { .. } => ErrorCode::PoolFull,
             RegionError::NotReservable { .. } => ErrorCode::NotReservable,
             RegionError::CowLimit { .. } => ErrorCode::CowLimit,
             RegionError::LimitOnSnapshot => ErrorCode::LimitOnSnapshot,
             RegionError::Revoked => ErrorCode::Revoked,
+            RegionError::AnotherPool { .. } => ErrorCode::AnotherPool,
+            RegionError::AnotherLength { .. } => ErrorCode::AnotherLength,
+            RegionError::NoOrigin => ErrorCode::NoOrigin,
             RegionError::TooManyPins => ErrorCode::TooManyPins,
             RegionError::AlreadyObserved => ErrorCode::AlreadyObserved,
             RegionError::OutOfMemory { .. } => ErrorCode::OutOfMemory,
@@ -379,6 +388,13 @@ impl ImportError {
             ImportError::OutOfRange { .. } => ErrorCode::OutOfRange,
             ImportError::System(refused) => refused.code(),
         }
+    }
+}
+
+impl ResetError {
+    /// That of its reason.
+    pub const fn code(&self) -> ErrorCode {
+        self.reason.code()
     }
 }
 

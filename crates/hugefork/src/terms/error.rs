@@ -253,6 +253,12 @@ pub enum RegionError {
          Reserve::Full, or build the pool with more capacity"
     )]
     Revoked,
+    /// A region was to go back to the snapshot that it was forked from, and there is none.
+    #[error(
+        "this region was not forked from a snapshot that is still there: take one, fork that, and keep it, or name one \
+         (Region::reset_to)"
+    )]
+    NoOrigin,
     /// A block is pinned as often as can be counted.
     #[error("a block is pinned 255 times already: drop a pin of it first")]
     TooManyPins,
@@ -392,6 +398,30 @@ pub enum ImportError {
     System(#[from] SystemError),
 }
 
+/// A reset that ended before all of the region was as the snapshot.
+///
+/// Each block is as before or as the snapshot; none has some of both. To call the method again goes on where it ended.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// let (long, short) = (pool.region(4 << 20)?, pool.region(2 << 20)?);
+/// let error = long.reset_to(&short.snapshot()?).unwrap_err();
+/// assert_eq!((error.done, error.code()), (0, hugefork::ErrorCode::AnotherLength));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("after {done} bytes of the region: {reason}")]
+#[non_exhaustive]
+pub struct ResetError {
+    /// Bytes at the start of the region that are as the snapshot all the same.
+    pub done: usize,
+    /// Why not more.
+    #[source]
+    pub reason: RegionError,
+}
+
 /// What to do about the answers that say the least.
 fn hint(reason: &RegionError) -> &'static str {
     match reason {
@@ -443,6 +473,12 @@ impl ImportError {
 
 impl From<TransferError> for io::Error {
     fn from(error: TransferError) -> io::Error {
+        io::Error::new(error.reason.kind(), error)
+    }
+}
+
+impl From<ResetError> for io::Error {
+    fn from(error: ResetError) -> io::Error {
         io::Error::new(error.reason.kind(), error)
     }
 }

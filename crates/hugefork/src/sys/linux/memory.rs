@@ -3,13 +3,16 @@
 //! ```text
 //! memfd        | block 0 | block 1 | block 2 | …          size = capacity
 //! direct map   | rw                            |           in the arena; not in fork(2) children or core dumps
-//! region       | block 7 rw | block 8 rw | zeros …         made from it by mremap (shmem), or by mmap (hugetlb)
+//! template     | r, never touched              |           the same, for shmem
+//! region       | block 7 rw | block 8 r | zeros …          made from these by mremap (shmem), or by mmap (hugetlb)
 //! ```
 //! A block must be mapped so that `fork(2)` children never get the mapping. With `mmap` and then `MADV_DONTFORK` there
 //! is a gap, in which another thread's `fork` hands a child a writable mapping of our memory. So we use `mremap` of the
 //! direct map with an old size of zero: it duplicates a shared mapping with all its flags, in one call, and takes as
-//! long as the `mmap` alone. hugetlb refuses that (`EINVAL`); there the block is mapped read-only, marked, and then
-//! made writable, which takes about 2 us longer. Zeros are private memory. They are made by an `mremap` of the arena's
+//! long as the `mmap` alone. What is to be read only is duplicated of a mapping that is, since it must not be writable for
+//! a moment either: a writer that just comes by would change what snapshots hold. hugetlb refuses duplicates
+//! (`EINVAL`); there the block is mapped read-only, marked, and then made writable, which takes about 2 us longer. Zeros
+//! are private memory. They are made by an `mremap` of the arena's
 //! own zeros that leaves those where they are (`MREMAP_DONTUNMAP`), also with all flags.
 
 use core::ptr::{self, NonNull};
@@ -29,9 +32,10 @@ use thiserror::Error;
 use super::arena::{self, Arena};
 use super::hold::{self, Holder};
 use super::overlay::Overlays;
-use super::{named, owner, pagemap, schedule, settings, share};
+use super::{named, owner, pagemap, schedule, settings, share, threads};
 use crate::sys::budget::MappingBudget;
-use crate::sys::racing::{PageBytes, differs};
+use crate::sys::racing::{PageBytes, differs as differs_racing};
+use crate::sys::restore::{differs, restore};
 use crate::sys::{Access, Aftermath, Extent, MapFailure, Merging, PageRun, Part, Scanned, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
@@ -80,6 +84,8 @@ pub(crate) enum Dump {
 pub(crate) struct Linux {
     fd: OwnedFd,
     direct: *mut c_void,
+    /// What read-only mappings are duplicates of; none for hugetlb.
+    template: Option<*mut c_void>,
     capacity: usize,
     kind: Kind,
     dump: Dump,
@@ -90,9 +96,9 @@ pub(crate) struct Linux {
     not_collapsed: AtomicU64,
 }
 
-// SAFETY: the pointer is to the direct map, which belongs to this value and may be used from any thread.
+// SAFETY: the pointers are to mappings that belong to this value and may be used from any thread.
 unsafe impl Send for Linux {}
-// SAFETY: as above; each use of the pointer argues its own case.
+// SAFETY: as above; each use of the pointers argues its own case.
 unsafe impl Sync for Linux {}
 
 impl Linux {
@@ -124,17 +130,15 @@ impl Linux {
                 Overlays::open(arena, &fd, capacity, kind.align(), dump).map_err(NoPageGrain::Refused)
             }
         };
-        let memory = Linux { fd, direct, capacity, kind, dump, arena, overlays, not_collapsed: AtomicU64::new(0) };
-        for (advice, call) in
-            [(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)"), (Advice::LinuxDontDump, "madvise(MADV_DONTDUMP)")]
-        {
-            memory.advise(0, capacity, advice, call)?;
+        let not_collapsed = AtomicU64::new(0);
+        let mut memory =
+            Linux { fd, direct, template: None, capacity, kind, dump, arena, overlays, not_collapsed };
+        memory.open_map(direct, Access::ReadWrite)?;
+        if !matches!(kind, Kind::Hugetlb { .. }) {
+            let template = map_direct(arena, &memory.fd, capacity, kind)?;
+            memory.template = Some(template);
+            memory.open_map(template, Access::Read)?;
         }
-        if matches!(kind, Kind::ShmemHuge { .. }) {
-            memory.advise(0, capacity, Advice::LinuxHugepage, "madvise(MADV_HUGEPAGE)")?;
-        }
-        // SAFETY: nobody else uses the direct map yet.
-        named("mprotect", unsafe { mprotect(direct, capacity, protection(Access::ReadWrite)) })?;
         Ok(memory)
     }
 
@@ -160,6 +164,19 @@ impl Linux {
     /// The address of the direct map, to look it up in `/proc/self/smaps`.
     pub(crate) fn direct_address(&self) -> usize {
         self.direct.addr()
+    }
+
+    /// Marks a mapping of the whole pool, which nobody uses yet, and makes it accessible.
+    fn open_map(&self, map: *mut c_void, access: Access) -> Result<(), SystemError> {
+        let (fork, dump, huge) = (Advice::LinuxDontFork, Advice::LinuxDontDump, Advice::LinuxHugepage);
+        let marks = [(fork, "madvise(MADV_DONTFORK)"), (dump, "madvise(MADV_DONTDUMP)"), (huge, "madvise(MADV_HUGEPAGE)")];
+        let count = if matches!(self.kind, Kind::ShmemHuge { .. }) { 3 } else { 2 };
+        for (advice, call) in marks.into_iter().take(count) {
+            // SAFETY: the mapping is ours, and none of the advice drops contents.
+            named(call, unsafe { madvise(map, self.capacity, advice) })?;
+        }
+        // SAFETY: nobody else uses it yet.
+        named("mprotect", unsafe { mprotect(map, self.capacity, protection(access)) })
     }
 
     fn advise(&self, offset: usize, len: usize, advice: Advice, call: &'static str) -> Result<(), SystemError> {
@@ -208,16 +225,23 @@ impl Linux {
 }
 
 impl Linux {
-    /// Shows pool memory with one call that duplicates the direct map.
+    /// Shows pool memory with one call that duplicates a mapping of the pool with this access. It never has another.
     fn map(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
         if let Kind::Hugetlb { .. } = self.kind {
             return self.map_hugetlb(part, offset, access);
         }
-        match refused(part, self.duplicate(part, offset)) {
-            Ok(()) => self.finish(part, access),
-            Err(failure) => Err(failure),
+        let of = match (access, self.template) {
+            (Access::Read, Some(template)) => template,
+            (Access::Read, None) | (Access::ReadWrite, _) => self.direct,
+        };
+        let duplicated = self.duplicate(part, of, offset);
+        if duplicated.is_ok() && self.dump == Dump::Included {
+            // Its failure must not count: at worst the block is missing from a core dump.
+            // SAFETY: the range is the caller's, and shows this; the advice changes no contents.
+            let _ = unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDoDump) };
         }
+        refused(part, duplicated)
     }
 
     /// Shows pool memory through a private mapping.
@@ -240,21 +264,12 @@ impl Linux {
         }
     }
 
-    /// Does what is left to do for a new duplicate, which is writable.
-    fn finish(&self, part: Part<'_>, access: Access) -> Result<(), MapFailure> {
-        if self.dump == Dump::Included {
-            // Its failure must not count: at worst the block is missing from a core dump.
-            // SAFETY: the range is the caller's, and shows this; the advice changes no contents.
-            let _ = unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDoDump) };
-        }
-        if access == Access::Read { torn(self.protect(part, access)) } else { Ok(()) }
-    }
-
-    fn duplicate(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
+    /// Duplicates a part of `of`, a mapping of the pool.
+    fn duplicate(&self, part: Part<'_>, of: *mut c_void, offset: usize) -> Result<(), SystemError> {
         let flags = MremapFlags::MAYMOVE;
-        // SAFETY: `offset` lies in the direct map, which stays as it is with an old size of zero; the new range is the
+        // SAFETY: `offset` lies in the pool, and `of` stays as it is with an old size of zero; the new range is the
         // caller's.
-        let mapped = unsafe { mremap_fixed(self.direct.byte_add(offset), 0, part.len(), flags, pointer(part.at())) };
+        let mapped = unsafe { mremap_fixed(of.byte_add(offset), 0, part.len(), flags, pointer(part.at())) };
         named("mremap of a block", mapped).map(drop)
     }
 
@@ -498,11 +513,28 @@ impl Sys for Linux {
     unsafe fn shown_differs(&self, part: Part<'_>, from: &PageBytes) -> bool {
         assert!(part.len() == BASE_PAGE, "one page is compared");
         // SAFETY: by contract.
-        unsafe { differs(pointer(part.at()).cast_const().cast(), from) }
+        unsafe { differs_racing(pointer(part.at()).cast_const().cast(), from) }
+    }
+
+    unsafe fn restore(&self, part: Part<'_>, access: Access, from: *const u8) -> Result<bool, SystemError> {
+        let (at, len) = (pointer(part.at()).cast::<u8>(), part.len());
+        match (access, &self.overlays) {
+            // SAFETY: by contract. A part of an extent and pool memory do not overlap.
+            (Access::ReadWrite, _) => Ok(unsafe { restore(at, from, len) }),
+            // SAFETY: as above; both can be read.
+            (Access::Read, Ok(_)) if !unsafe { differs(at, from, len) } => Ok(false),
+            // SAFETY: by contract.
+            (Access::Read, Ok(overlays)) => unsafe { overlays.write_through(part, from) }.map(|()| true),
+            (Access::Read, Err(_)) => Err(SystemError::new("a private mapping", Errno::NOTSUP)),
+        }
+    }
+
+    fn is_alone(&self) -> bool {
+        threads::is_only_one()
     }
 
     fn minor_faults(&self) -> u64 {
-        schedule::minor_faults()
+        schedule::page_faults()
     }
 
     fn now(&self) -> u64 {
@@ -552,7 +584,52 @@ impl Drop for Linux {
         if !owner::is_forked_child() {
             // Regions and snapshots keep the pool alive, so none is left. If the kernel refuses, the addresses stay
             // taken.
-            let _ = give_up(self.arena, self.direct.expose_provenance(), self.capacity);
+            for map in self.template.into_iter().chain([self.direct]) {
+                let _ = give_up(self.arena, map.expose_provenance(), self.capacity);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::AtomicBool;
+
+    use rustix::fs::MemfdFlags;
+    use rustix::io::pwrite;
+
+    use super::*;
+    use crate::sys::linux::descriptor;
+
+    /// A system call that writes tells whether it may, without a fault.
+    #[test]
+    fn what_is_shown_read_only_is_never_writable() {
+        const TIMES: usize = 20_000;
+        for kind in [Kind::ShmemBase, Kind::ShmemHuge { collapse: false }] {
+            let memory = Linux::new(kind, HUGE_PAGE, Dump::LeftOut).unwrap();
+            memory.obtain(0, HUGE_PAGE, 0).unwrap();
+            let extent = memory.claim(HUGE_PAGE, HUGE_PAGE).unwrap();
+            let (part, over) = (extent.part(0, HUGE_PAGE), AtomicBool::new(false));
+            let source = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+            assert_eq!(pwrite(&source, &[7], 0), Ok(1));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        let to = pointer(part.at()).cast();
+                        // SAFETY: the range is ours, and nobody reads it.
+                        let written = unsafe { descriptor::read(source.as_fd(), to, 1, Some(0)) };
+                        assert!(written.is_err(), "it was writable");
+                    }
+                });
+                for _ in 0..TIMES {
+                    memory.show(part, Shows::Memory { start: 0, access: Access::Read }).unwrap();
+                    memory.show(part, Shows::Zeros).unwrap();
+                }
+                over.store(true, Ordering::Relaxed);
+            });
+            // SAFETY: within the direct map, and nobody writes there.
+            assert_eq!(unsafe { memory.direct().read_volatile() }, 0);
+            memory.release(extent).unwrap();
         }
     }
 }

@@ -19,6 +19,7 @@
 //! | `share` | descriptors for other processes, and mappings of such |
 //! | `signal` | signal dispositions, and how `SIGBUS` is raised |
 //! | `stderr` | writes one line on standard error |
+//! | `threads` | whether the process has threads beside this one and the engine's own |
 
 pub(crate) mod arena;
 mod attic;
@@ -37,6 +38,7 @@ pub(crate) mod settings;
 pub(crate) mod share;
 pub(crate) mod signal;
 pub(crate) mod stderr;
+pub(crate) mod threads;
 
 use crate::sys::SystemError;
 

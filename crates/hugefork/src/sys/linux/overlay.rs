@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, pwrite};
 use rustix::mm::{
     Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap, mprotect, mremap_fixed, munlock,
 };
@@ -37,6 +37,8 @@ pub(super) struct Overlays {
     pagemap: OwnedFd,
     /// For what regions have shown before, if there are addresses for it.
     attic: Option<Attic>,
+    /// `/proc/self/mem`, if it is there.
+    mem: Option<OwnedFd>,
     arena: &'static Arena,
     /// Opened for the first region that wants it; `None` if the process may not.
     holder: OnceLock<Option<Holder>>,
@@ -59,7 +61,9 @@ impl Overlays {
         let at = arena.take_in_whole_gib(capacity, align)?;
         // From here on its drop gives the addresses back.
         let attic = Attic::open(arena, capacity);
-        let overlays = Overlays { template: pointer(at), capacity, pagemap, attic, arena, holder: OnceLock::new() };
+        let mem = File::options().write(true).open("/proc/self/mem").ok().map(OwnedFd::from);
+        let holder = OnceLock::new();
+        let overlays = Overlays { template: pointer(at), capacity, pagemap, attic, mem, arena, holder };
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: the range was just taken.
         let mapped = unsafe { mmap(overlays.template, capacity, ProtFlags::empty(), flags, fd.as_fd(), 0) };
@@ -134,6 +138,22 @@ impl Overlays {
         // caller's.
         let moved = unsafe { mremap_fixed(self.template.byte_add(offset), len, len, flags, pointer(at)) };
         named("mremap of a private mapping", moved).map(drop)
+    }
+
+    /// Writes to private pages that the program may only read. The kernel does so for debuggers, and copies a page that
+    /// is not private yet. It may be told to refuse (`proc_mem.force_override=never`, Linux 6.12).
+    ///
+    /// # Safety
+    /// The addresses show an overlay, and nobody else uses them meanwhile. `from` is valid for reads of as many bytes.
+    pub(super) unsafe fn write_through(&self, part: Part<'_>, from: *const u8) -> Result<(), SystemError> {
+        const CALL: &str = "pwrite to /proc/self/mem";
+        let Some(mem) = &self.mem else { return Err(SystemError::new(CALL, Errno::NOENT)) };
+        // SAFETY: by contract.
+        let bytes = unsafe { core::slice::from_raw_parts(from, part.len()) };
+        match named(CALL, pwrite(mem, bytes, part.at() as u64))? {
+            count if count == part.len() => Ok(()),
+            _ => Err(SystemError::new(CALL, Errno::IO)),
+        }
     }
 
     /// As [`Sys::private_pages`](crate::sys::Sys::private_pages).

@@ -1,0 +1,396 @@
+//! What the design says of resets: the region has the bytes of the snapshot again, at the cost of what was written
+//! since.
+
+use super::*;
+use crate::pool::holders::OverlayHolder;
+use crate::stats::counters::{self, FaultStats};
+use crate::terms::error::ResetError;
+use crate::terms::options::OnLimit;
+
+/// Runs a row beside others, who have to be held, and alone. Real memory has other threads beside it in a test.
+fn in_both_ways<G: Ground<S = SoftMmu>>(blocks: usize, row: impl Fn(&World<G>)) {
+    for alone in [false, true] {
+        run::<G>(blocks, |world| {
+            world.pool.sys.set_alone(alone);
+            row(world);
+        });
+    }
+}
+
+/// Runs a row on every ground.
+macro_rules! wherever {
+    ($row:ident, $blocks:expr) => {
+        in_both_ways::<Soft>($blocks, $row);
+        in_both_ways::<SoftHugetlb>($blocks, $row);
+        run::<Base>($blocks, $row);
+        run::<Huge>($blocks, $row);
+        run::<Hugetlb>($blocks, $row);
+    };
+}
+
+/// Runs a row on every ground where single pages can be copied.
+macro_rules! where_pages_are_copied {
+    ($row:ident, $blocks:expr) => {
+        in_both_ways::<Soft>($blocks, $row);
+        if Base::pool(1).is_some_and(|pool| pool.sys.has_overlays()) {
+            run::<Base>($blocks, $row);
+            run::<Huge>($blocks, $row);
+        } else {
+            println!("skipped: this kernel copies no single pages of a pool (Linux 6.7)");
+        }
+    };
+}
+
+fn by_page() -> RegionOptions {
+    RegionOptions::new().copy_grain(CopyGrain::Page)
+}
+
+fn tend<G: Ground>(region: &Region<G>) {
+    let _signals = SignalsBlocked::new();
+    assert_eq!(OverlayHolder::tend(&**region, 0), None, "all of it is looked at");
+}
+
+fn stats<G: Ground>(region: &Region<G>) -> FaultStats {
+    counters::read(&region.counters)
+}
+
+#[test]
+fn a_region_has_the_bytes_of_the_snapshot_again_whatever_was_done_to_it() {
+    fn row<G: Ground>(world: &World<G>) {
+        for options in [RegionOptions::new(), by_page()] {
+            let region = world.written_with(5, options);
+            region.discard(4 * G::BLOCK..5 * G::BLOCK).unwrap();
+            let (snapshot, free) = (region.snapshot(), world.free());
+            for _ in 0..4 {
+                // Written, discarded, written in full, and written for the first time.
+                region.write(100, 7);
+                region.discard(G::BLOCK..2 * G::BLOCK).unwrap();
+                (0..G::PAGES).for_each(|page| region.write(2 * G::BLOCK + page * BASE_PAGE, 8));
+                region.write(4 * G::BLOCK + 100, 9);
+                region.reset_to(&snapshot).unwrap();
+                assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..4 * G::PAGES], vec![0..4 * G::PAGES]));
+                assert_eq!([100, 4 * G::BLOCK + 100].map(|at| region.read(at)), [Some(0); 2]);
+                assert_eq!(stats(&region).failed, 0);
+            }
+            // What was written again and again may stay a block of the region's own, but not for ever.
+            (0..6).for_each(|_| region.reset_to(&snapshot).unwrap());
+            assert_eq!((world.free(), region.kept()), (free, vec![0..4 * G::PAGES]));
+            drop(snapshot);
+            region.write(100, 7);
+            assert_eq!((region.read(100), region.kept()), (Some(7), vec![0..4 * G::PAGES]));
+        }
+    }
+    wherever!(row, 14);
+}
+
+#[test]
+fn a_region_goes_to_any_snapshot_of_its_length_and_pool() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(2, by_page());
+        let first = region.snapshot();
+        region.write(100, 1);
+        let second = region.snapshot();
+        region.write(100, 2);
+        region.write(G::BLOCK + 100, 2);
+        let fork = region.fork(by_page());
+        fork.write(100, 3);
+        let third = fork.snapshot();
+        fork.write(100, 4);
+        let of = |it: &Region<G>| [100, G::BLOCK + 100].map(|at| it.read(at).unwrap());
+        for (snapshot, expected) in [(&first, [0, 0]), (&third, [3, 2]), (&second, [1, 0]), (&third, [3, 2])] {
+            for it in [&region, &fork] {
+                it.reset_to(snapshot).unwrap();
+                assert_eq!((of(it), it.kept()), (expected, vec![0..2 * G::PAGES]));
+                it.write(100, 9);
+            }
+        }
+        let other = world.region(1);
+        let refused = other.reset_to(&first).unwrap_err();
+        let lengths = RegionError::AnotherLength { len: G::BLOCK, other: 2 * G::BLOCK };
+        assert_eq!(refused, ResetError { done: 0, reason: lengths });
+        if let Some(pool) = G::pool(2) {
+            let stranger = Region::<G>::new(RegionCore::zeros(&pool, 2 * G::BLOCK, by_page()).unwrap());
+            let refused = stranger.reset_to(&first).unwrap_err();
+            assert!(matches!(refused.reason, RegionError::AnotherPool { .. }), "{refused}");
+        }
+    }
+    wherever!(row, 12);
+}
+
+#[test]
+fn a_fork_goes_back_to_the_snapshot_that_it_was_made_of_while_that_is_there() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(2);
+        let snapshot = region.snapshot();
+        let of = |frozen: &SnapshotCore<G::S>| {
+            Region::<G>::new(RegionCore::of_snapshot(&frozen.duplicate().unwrap(), RegionOptions::new()).unwrap())
+        };
+        let fork = of(&snapshot);
+        for value in 1..4 {
+            fork.write(100, value);
+            region.write(100, 9);
+            fork.reset().unwrap();
+            assert_eq!((fork.read(100), fork.kept()), (Some(0), vec![0..2 * G::PAGES]));
+        }
+        let none = ResetError { done: 0, reason: RegionError::NoOrigin };
+        assert_eq!((region.reset(), region.fork(RegionOptions::new()).reset()), (Err(none.clone()), Err(none.clone())));
+        fork.write(100, 7);
+        drop(snapshot);
+        assert_eq!((fork.reset(), fork.read(100)), (Err(none), Some(7)));
+    }
+    wherever!(row, 8);
+}
+
+/// The second write to a page takes no fault, neither here nor in the kernel.
+#[test]
+fn written_pages_stay_private_and_few_are_looked_at() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(4, by_page());
+        let snapshot = region.snapshot();
+        let written = [100, 3 * BASE_PAGE + 5, G::BLOCK + 100, 3 * G::BLOCK + 7];
+        let round = |value: u8| {
+            written.iter().for_each(|&at| region.write(at, value));
+            region.reset_to(&snapshot).unwrap();
+            assert_eq!(region.kept(), vec![0..4 * G::PAGES]);
+        };
+        round(1);
+        let (before, private) = (stats(&region), region.private_page_count().unwrap());
+        assert_eq!(private, 4);
+        round(2);
+        let scans = G::calls(&world.pool, Call::Scan);
+        round(3);
+        if world.pool.sys.is_alone() {
+            assert_eq!(G::calls(&world.pool, Call::Scan), scans, "no fault has come in between");
+        }
+        let after = stats(&region);
+        assert_eq!(after.faults(), before.faults());
+        assert_eq!((after.resets - before.resets, after.blocks_exchanged), (2, 0));
+        assert_eq!((after.pages_put_back - before.pages_put_back, region.private_page_count()), (8, Ok(4)));
+        // What is not written any more goes back to the kernel.
+        (0..20).for_each(|_| {
+            region.write(100, 9);
+            region.reset_to(&snapshot).unwrap();
+        });
+        assert_eq!((region.private_page_count(), region.kept()), (Ok(1), vec![0..4 * G::PAGES]));
+    }
+    where_pages_are_copied!(row, 6);
+}
+
+#[test]
+fn pages_that_the_kernel_does_not_put_back_are_dropped_and_else_shown_anew() {
+    for calls in [vec![Call::WriteThrough], vec![Call::WriteThrough, Call::DropPrivate]] {
+        run::<Soft>(6, |world| {
+            let region = world.written_with(3, by_page());
+            let snapshot = region.snapshot();
+            [100, BASE_PAGE + 100, G_BLOCK + 100].iter().for_each(|&at| region.write(at, 7));
+            // One failure at a time: the second comes when the first has.
+            world.pool.sys.fail(Some((calls[0], 1)));
+            if calls.len() > 1 {
+                world.pool.sys.fail_next(calls[1]);
+            }
+            region.reset_to(&snapshot).unwrap();
+            assert!(!world.pool.sys.failure_pending());
+            assert_eq!((region.kept(), region.read(100)), (vec![0..3 * Soft::PAGES], Some(0)));
+            region.write(100, 8);
+            assert_eq!((region.read(100), kept_by(&snapshot)), (Some(8), vec![0..3 * Soft::PAGES]));
+        });
+    }
+}
+
+const G_BLOCK: usize = Soft::BLOCK;
+
+#[test]
+fn a_pinned_block_stays_where_it_is_and_gets_the_bytes() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(3);
+        region.discard(2 * G::BLOCK..3 * G::BLOCK).unwrap();
+        let snapshot = region.snapshot();
+        region.pin(0..1).unwrap();
+        region.pin(2 * G::BLOCK..2 * G::BLOCK + 1).unwrap();
+        let before = [region.entry(0), region.entry(2)];
+        [100, G::BLOCK + 100, 2 * G::BLOCK + 100].iter().for_each(|&at| region.write(at, 7));
+        region.reset_to(&snapshot).unwrap();
+        assert_eq!([region.entry(0), region.entry(2)], before);
+        assert_eq!((region.kept(), region.read(2 * G::BLOCK + 100)), (vec![0..2 * G::PAGES], Some(0)));
+        region.write(100, 8);
+        assert_eq!((region.read(100), read_at(&snapshot, 100)), (Some(8), Ok(0)));
+        region.unpin(&(0..1));
+        region.unpin(&(2 * G::BLOCK..2 * G::BLOCK + 1));
+    }
+    wherever!(row, 8);
+}
+
+#[test]
+fn what_was_lazily_freed_is_taken_back() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(3);
+        region.lazy_free(0..G::BLOCK).unwrap();
+        region.lazy_free(G::BLOCK..G::BLOCK + 2 * BASE_PAGE).unwrap();
+        let snapshot = region.snapshot();
+        region.write(2 * G::BLOCK + 100, 7);
+        region.lazy_free(2 * G::BLOCK..3 * G::BLOCK).unwrap();
+        region.reset_to(&snapshot).unwrap();
+        assert_eq!(region.lazy(), 0);
+        drop(snapshot);
+        world.reclaim_all();
+        assert_eq!(region.kept(), vec![0..3 * G::PAGES], "nothing may be dropped");
+    }
+    wherever!(row, 8);
+}
+
+#[test]
+fn a_reset_to_a_snapshot_that_has_lost_a_block_changes_nothing() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(2);
+        let snapshot = region.snapshot();
+        let rest = world.fill();
+        region.write(100, 7);
+        assert!(snapshot.is_revoked());
+        region.write(G::BLOCK + 5, 8);
+        let before = [region.entry(0), region.entry(1)];
+        let refused = region.reset_to(&snapshot).unwrap_err();
+        assert_eq!(refused, ResetError { done: 0, reason: RegionError::Revoked });
+        assert_eq!(([region.entry(0), region.entry(1)], region.read(100)), (before, Some(7)));
+        drop(rest);
+    }
+    wherever!(row, 4);
+}
+
+#[test]
+fn a_fork_that_has_lost_a_block_has_it_again() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(2);
+        let (snapshot, fork) = (region.snapshot(), region.fork(RegionOptions::new()));
+        snapshot.reserve().unwrap();
+        let rest = world.fill();
+        region.write(100, 7);
+        assert_eq!(fork.entry(0), Entry::Revoked);
+        fork.reset_to(&snapshot).unwrap();
+        assert_eq!((fork.kept(), fork.books.revoked.load(Ordering::Relaxed)), (vec![0..2 * G::PAGES], 0));
+        drop(rest);
+        fork.write(100, 8);
+        assert_eq!((fork.read(100), read_at(&snapshot, 100)), (Some(8), Ok(0)));
+    }
+    wherever!(row, 5);
+}
+
+#[test]
+fn a_fork_with_a_reservation_has_it_again() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(2);
+        let snapshot = region.snapshot();
+        let fork = region.fork(reserved());
+        assert_eq!(world.reserved(), 2);
+        for value in 1..8 {
+            let rest = world.fill();
+            (0..2).for_each(|block| fork.write(block * G::BLOCK + 100, value));
+            assert_eq!(world.reserved(), 0, "they are used");
+            fork.reset_to(&snapshot).unwrap();
+            let own = [0, 1].iter().filter(|&&at| matches!(fork.entry(at), Entry::Private(_))).count();
+            let shared = (0..2).filter(|&at| matches!(fork.entry(at), Entry::Borrowed(_))).count();
+            assert_eq!(world.reserved(), shared, "{own} stay its own");
+            assert_eq!(fork.kept(), vec![0..2 * G::PAGES]);
+            drop(rest);
+        }
+        assert!(!fork.is_revoked_at(0) && !snapshot.is_revoked());
+    }
+    wherever!(row, 8);
+}
+
+/// The account goes down with what the region has again.
+#[test]
+fn what_forks_and_snapshots_cost_goes_down_with_a_reset() {
+    fn row<G: Ground>(world: &World<G>) {
+        let limit = RegionOptions::new().max_cow_bytes(2 * G::BLOCK, OnLimit::Fail);
+        let region = world.written_with(3, limit);
+        let snapshot = region.snapshot();
+        for round in 0..12 {
+            // Two of three, others each time.
+            (0..2).for_each(|by| region.write((round + by) % 3 * G::BLOCK + 100, 7));
+            assert!(region.books.cow.blocks() <= 2);
+            region.reset_to(&snapshot).unwrap();
+            // What stays the region's own still costs.
+            let own = (0..3).filter(|&at| region.entry(at).block() != snapshot.entries.get(EntryIndex(at)).block());
+            assert_eq!(region.books.cow.blocks(), own.count());
+            (0..8).for_each(|_| region.reset_to(&snapshot).unwrap());
+            assert_eq!(region.books.cow.blocks(), 0);
+        }
+        drop(snapshot);
+        assert_eq!(region.kept(), vec![0..3 * G::PAGES]);
+    }
+    wherever!(row, 8);
+}
+
+/// A block is as before or as the snapshot, and another call goes on.
+#[test]
+fn a_call_that_fails_leaves_each_block_whole_and_another_reset_goes_on() {
+    let failing = [Call::Map, Call::MapZeros, Call::Protect, Call::Scan, Call::Overlay, Call::DropPrivate];
+    for (call, after) in failing.into_iter().flat_map(|call| (0..4).map(move |after| (call, after))) {
+        in_both_ways::<Soft>(16, |world| {
+            let region = world.written_with(8, by_page());
+            (0..2).for_each(|at| region.discard((2 + 3 * at) * G_BLOCK..(3 + 3 * at) * G_BLOCK).unwrap());
+            let snapshot = region.snapshot();
+            let written = |block: usize| [100, (Soft::PAGES - 1) * BASE_PAGE + 100].map(|at| block * G_BLOCK + at);
+            (0..8).step_by(2).flat_map(written).for_each(|at| region.write(at, 7));
+            (0..2).for_each(|at| region.discard((1 + 6 * at) * G_BLOCK..(2 + 6 * at) * G_BLOCK).unwrap());
+            let before: Vec<_> = (0..8).map(|block| written(block).map(|at| region.read(at))).collect();
+            world.pool.sys.fail(Some((call, after)));
+            let came = region.reset_to(&snapshot);
+            world.pool.sys.fail(None);
+            let done = came.map_or_else(|error| error.done, |()| region.len()) / G_BLOCK;
+            for (block, before) in before.into_iter().enumerate() {
+                let now = written(block).map(|at| region.read(at));
+                assert!(now == [Some(0); 2] || block >= done && now == before, "{call:?} after {after}: block {block}");
+            }
+            region.reset_to(&snapshot).unwrap();
+            assert_eq!(kept_by(&snapshot), region.kept());
+            assert!((0..8).flat_map(written).all(|at| region.read(at) == Some(0)));
+        });
+    }
+}
+
+#[test]
+fn a_prepared_range_is_not_copied_and_takes_writes_until_the_next_snapshot() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(4, by_page());
+        let (snapshot, free) = (region.snapshot(), world.free());
+        region.prepare_write(0..3 * G::BLOCK).unwrap();
+        assert_eq!((world.free(), stats(&region).blocks_copied), (free, 0));
+        let before = stats(&region).faults();
+        (0..3 * G::PAGES).for_each(|page| region.write(page * BASE_PAGE + 100, 7));
+        assert_eq!((stats(&region).faults(), kept_by(&snapshot)), (before, vec![0..4 * G::PAGES]));
+        // The pool's thread neither seals nor folds it.
+        drop(snapshot);
+        tend(&region);
+        assert!((0..3).all(|at| matches!(region.entry(at), Entry::Overlaid(..))));
+        let later = region.snapshot();
+        drop(later);
+        tend(&region);
+        let entries = [0, 1, 2, 3].map(|at| region.entry(at));
+        assert!(entries.iter().all(|entry| !entry.is_overlay()), "the promise is over: {entries:?}");
+        assert_eq!((region.kept(), region.read(100)), (vec![0..4 * G::PAGES], Some(7)));
+    }
+    where_pages_are_copied!(row, 10);
+}
+
+/// A snapshot with a reservation makes its copy when the pool is full. If a region goes back to that, it shares it
+/// again.
+#[test]
+fn a_snapshot_with_a_reservation_loses_nothing_to_a_region_that_has_gone_back_to_it() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(1);
+        let snapshot = region.snapshot();
+        snapshot.reserve().unwrap();
+        let rest = world.fill();
+        for value in 7..10 {
+            region.write(100, value);
+            assert_eq!((read_at(&snapshot, 100), region.read(100)), (Ok(0), Some(value)), "it has made its copy");
+            region.reset_to(&snapshot).unwrap();
+            assert_eq!((region.kept(), region.read(100)), (vec![0..G::PAGES], Some(0)));
+        }
+        assert_eq!((kept_by(&snapshot), snapshot.is_revoked()), (vec![0..G::PAGES], false));
+        drop(rest);
+    }
+    in_both_ways::<Soft>(3, row);
+    run::<Base>(3, row);
+}
