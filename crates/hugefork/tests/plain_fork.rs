@@ -48,9 +48,9 @@ fn a_child_cannot_touch_the_direct_map() {
             let before = region.as_mut_slice().to_vec();
             let is_whole = |map: &&MemoryMap| (map.address.1 - map.address.0) as usize == pool.capacity();
             let maps = pool_mappings();
-            // Where the kernel copies single pages, the whole pool is mapped once more, for private mappings.
+            // The whole pool is mapped once more for read-only mappings, and for private ones where there are any.
             let whole: Vec<_> = maps.iter().filter(is_whole).collect();
-            let is_direct = |map: &&&MemoryMap| map.perms.contains(MMPermissions::SHARED);
+            let is_direct = |map: &&&MemoryMap| map.perms.contains(MMPermissions::SHARED | MMPermissions::WRITE);
             assert_eq!(whole.iter().filter(is_direct).count(), 1, "the direct map");
             for (map, at) in whole.iter().flat_map(|map| (0..pool.capacity()).step_by(BLOCK).map(move |at| (map, at))) {
                 check_fork_dies_of_access_to(std::ptr::with_exposed_provenance_mut(map.address.0 as usize + at));
@@ -85,6 +85,7 @@ fn every_mapping_of_pool_memory_is_kept_from_children_and_the_direct_map_from_co
                 let flags = map.extension.vm_flags;
                 assert!(flags.contains(VmFlags::DC), "{map:?}");
                 let is_whole = (map.address.1 - map.address.0) as usize == capacity;
+                // Or what read-only mappings are made of.
                 let is_direct = is_whole && map.perms.contains(MMPermissions::SHARED);
                 let left_out = is_direct || core_dump == CoreDump::LeftOut;
                 // `/proc/self/coredump_filter` leaves shared hugetlb memory out by default.

@@ -7,13 +7,13 @@
 //! region       | block 7 rw | block 8 r | zeros …          made from these by mremap (shmem), or by mmap (hugetlb)
 //! ```
 //! A block must be mapped so that `fork(2)` children never get the mapping. With `mmap` and then `MADV_DONTFORK` there
-//! is a gap, in which another thread's `fork` hands a child a writable mapping of our memory. So we use `mremap` of the
-//! direct map with an old size of zero: it duplicates a shared mapping with all its flags, in one call, and takes as
-//! long as the `mmap` alone. What is to be read only is duplicated of a mapping that is, since it must not be writable for
-//! a moment either: a writer that just comes by would change what snapshots hold. hugetlb refuses duplicates
-//! (`EINVAL`); there the block is mapped read-only, marked, and then made writable, which takes about 2 us longer. Zeros
-//! are private memory. They are made by an `mremap` of the arena's
-//! own zeros that leaves those where they are (`MREMAP_DONTUNMAP`), also with all flags.
+//! is a gap, in which another thread's `fork` hands a child a writable mapping of our memory. So we use `mremap` of
+//! the direct map with an old size of zero: it duplicates a shared mapping with all its flags, in one call, and takes
+//! as long as the `mmap` alone. What is to be read only is a duplicate of a template that is: it must not be writable
+//! for a moment, since a writer that comes by would change what snapshots hold. hugetlb refuses duplicates (`EINVAL`);
+//! there the block is mapped read-only, marked, and then made writable, which takes about 2 us longer. Zeros are
+//! private memory. They are made by an `mremap` of the arena's own zeros that leaves those where they are
+//! (`MREMAP_DONTUNMAP`), also with all flags.
 
 use core::ptr::{self, NonNull};
 use std::ffi::c_void;
@@ -131,8 +131,7 @@ impl Linux {
             }
         };
         let not_collapsed = AtomicU64::new(0);
-        let mut memory =
-            Linux { fd, direct, template: None, capacity, kind, dump, arena, overlays, not_collapsed };
+        let mut memory = Linux { fd, direct, template: None, capacity, kind, dump, arena, overlays, not_collapsed };
         memory.open_map(direct, Access::ReadWrite)?;
         if !matches!(kind, Kind::Hugetlb { .. }) {
             let template = map_direct(arena, &memory.fd, capacity, kind)?;
@@ -169,7 +168,8 @@ impl Linux {
     /// Marks a mapping of the whole pool, which nobody uses yet, and makes it accessible.
     fn open_map(&self, map: *mut c_void, access: Access) -> Result<(), SystemError> {
         let (fork, dump, huge) = (Advice::LinuxDontFork, Advice::LinuxDontDump, Advice::LinuxHugepage);
-        let marks = [(fork, "madvise(MADV_DONTFORK)"), (dump, "madvise(MADV_DONTDUMP)"), (huge, "madvise(MADV_HUGEPAGE)")];
+        let marks =
+            [(fork, "madvise(MADV_DONTFORK)"), (dump, "madvise(MADV_DONTDUMP)"), (huge, "madvise(MADV_HUGEPAGE)")];
         let count = if matches!(self.kind, Kind::ShmemHuge { .. }) { 3 } else { 2 };
         for (advice, call) in marks.into_iter().take(count) {
             // SAFETY: the mapping is ours, and none of the advice drops contents.
