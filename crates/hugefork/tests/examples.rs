@@ -1,11 +1,16 @@
 //! The examples do what they say: each checks itself.
 
+#[path = "../examples/branch_and_rewind.rs"]
+mod branch_and_rewind;
 #[path = "../examples/child_reads_snapshot.rs"]
 #[allow(dead_code)] // It looks at its arguments.
 mod child_reads_snapshot;
 #[path = "../examples/full_pool.rs"]
 #[allow(dead_code)] // It asks for sizes.
 mod full_pool;
+#[path = "../examples/fuzz_in_process.rs"]
+#[allow(dead_code)] // It takes more state.
+mod fuzz_in_process;
 #[path = "../examples/incremental_checkpoint.rs"]
 #[allow(dead_code)] // It asks for the name of a folder.
 mod incremental_checkpoint;
@@ -47,4 +52,14 @@ fn checkpoints_of_what_has_changed_restore_it_all() {
     std::fs::create_dir_all(&folder).unwrap();
     incremental_checkpoint::run(&folder).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_search_that_goes_back_finds_a_way() {
+    branch_and_rewind::main().unwrap();
+}
+
+#[test]
+fn a_fuzzer_that_puts_its_state_back_finds_the_input() {
+    fuzz_in_process::fuzz(8 << 20, 20_000).unwrap();
 }
