@@ -36,11 +36,12 @@ impl Random {
     }
 }
 
+/// Those of this thread: the pool's may have some.
 fn faults() -> u64 {
     let mut usage = core::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: there is room for the answer, and all zeroes is one, too.
     let usage = unsafe {
-        assert_eq!(libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()), 0);
+        assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()), 0);
         usage.assume_init()
     };
     usage.ru_minflt as u64

@@ -319,7 +319,7 @@ fn every_call_may_fail() {
                         // Back to the snapshot, beside others and alone.
                         Op::Snapshot { region: 1, with: 1 },
                         Op::Write { region: 1, offset: 3, value: 7 },
-                        Op::BeAlone(round % 2 == 0),
+                        Op::BeAlone(round < 2),
                         Op::Reset { region: 1, snapshot: 1 },
                         Op::Write { region: 1, offset: 4, value: 7 },
                         Op::Write { region: 1, offset: 12, value: 7 },

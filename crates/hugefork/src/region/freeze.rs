@@ -308,7 +308,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Whether the kernel is to copy from the fork or snapshot on.
-    fn shows_by_page(&self) -> bool {
+    pub(super) fn shows_by_page(&self) -> bool {
         self.books.grain == CopyGrain::Page && self.books.limit.is_none() && self.may_overlay()
     }
 

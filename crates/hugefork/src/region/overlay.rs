@@ -207,7 +207,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// The first run of entries, of those that others hold too or that are overlays, which is one mapping, as far as
     /// that can be known.
-    fn next_mapping(&self, entries: Range<usize>) -> Option<Range<usize>> {
+    pub(super) fn next_mapping(&self, entries: Range<usize>) -> Option<Range<usize>> {
         self.next_row(entries, |entry| match entry {
             Entry::Shared(block) | Entry::Borrowed(block) => Some((block, false)),
             Entry::Sealed(block, _) | Entry::Overlaid(block, _) => Some((block, true)),

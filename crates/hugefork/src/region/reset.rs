@@ -14,8 +14,9 @@
 //! If no other thread of the program runs, nobody has to be held, and most of the calls are saved. The engine's own
 //! threads change entries only under the region lock, or the lock of their own that a reset takes. Otherwise writers
 //! are held as at a snapshot, and with the locks of all windows: a fault that copies a block must not publish what was
-//! there before. Pages cannot be written to then, but by way of the kernel; where it refuses, they are dropped in place
-//! of being put back.
+//! there before. Where the kernel is to copy whatever comes ([`CopyGrain::Page`]), they wait while all lies aside, and
+//! the pages are put back there. Elsewhere pages cannot be written to then, but by way of the kernel; where it refuses,
+//! they are dropped in place of being put back.
 //!
 //! A page that was not written to for some resets goes back to the kernel, and a block that was not written to is
 //! exchanged after all. So what is not written any more soon costs nothing.
@@ -171,7 +172,8 @@ impl<S: Sys> RegionCore<S> {
         // Whoever wants a block of the snapshot back waits until the region has it, too.
         let frozen_alone = frozen.lock.exclusive();
         let (locked, frozen_locked) = (Locked::alone(&alone), Locked::alone(&frozen_alone));
-        let came = Reset { region: self, frozen, locked, frozen_locked, known, is_held, done: 0 }.run();
+        let place = Place::Own;
+        let came = Reset { region: self, frozen, locked, frozen_locked, known, is_held, place, done: 0 }.run();
         drop((frozen_alone, alone, windows, tending));
         came
     }
@@ -186,6 +188,8 @@ struct Reset<'a, S: Sys> {
     known: &'a mut Known,
     /// Whether others may write, so that they have to be held.
     is_held: bool,
+    /// Where overlays are meanwhile.
+    place: Place,
     /// How far blocks were exchanged, in bytes.
     done: usize,
 }
@@ -231,6 +235,7 @@ impl<S: Sys> Reset<'_, S> {
             Ok(()) => self.go_back(),
             Err(reason) => Err(reason.into()),
         };
+        self.let_back();
         match came {
             Ok(()) => self.let_go_on(),
             Err(_) => region.open_again(self.locked, 0..region.table.len(), Place::Own),
@@ -256,24 +261,71 @@ impl<S: Sys> Reset<'_, S> {
         Ok(())
     }
 
-    /// Takes the right to write away, as a snapshot does. If that fails, the entries are correct with it and without.
+    /// Keeps writers off, as a snapshot does. If that fails, the entries are correct whether they are or not.
     fn hold(&mut self) -> Result<(), Unresolved> {
-        let (region, locked) = (self.region, self.locked);
+        let (region, locked, all) = (self.region, self.locked, 0..self.region.table.len());
+        self.each_visible(|run| {
+            region.store(locked, Event::Snapshot, run, |alike, old| {
+                let (next, on) = on_share(old.state(), region.pins.of(EntryIndex(alike.start)));
+                debug_assert!(!matches!(on, OnShare::GiveCopy | OnShare::Refuse));
+                old.in_state(next)
+            });
+            Ok(())
+        })?;
+        if !region.shows_by_page() || !region.put_all_aside(locked, all.clone()) {
+            return self.each_visible(|run| region.protect(locked, run));
+        }
+        self.place = Place::Aside;
+        for index in all.clone() {
+            self.known.aside[index] = match region.table.get(EntryIndex(index)) {
+                Entry::Shared(_) | Entry::Borrowed(_) | Entry::Overlaid(..) | Entry::Sealed(..) => true,
+                Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => false,
+            };
+        }
+        let is_split = |index: &usize| matches!(region.table.get(EntryIndex(*index)), Entry::Split(_));
+        let mut split = all.clone().filter(|index| region.table.has_splits() && is_split(index));
+        split.try_for_each(|index| region.protect(locked, index..index + 1))?;
+        let mut rest = all;
+        while let Some(run) = region.next_overlays(rest.clone()) {
+            rest.start = run.end;
+            region.unseal(locked, run, self.place)?;
+        }
+        Ok(())
+    }
+
+    /// The entries that writers may write to or read: neither pinned nor taken away.
+    fn each_visible(&self, mut each: impl FnMut(Range<usize>) -> Result<(), Unresolved>) -> Result<(), Unresolved> {
+        let region = self.region;
         let is_hidden = |index: &usize| region.table.get(EntryIndex(*index)) == Entry::Revoked;
         region.pins.runs_between(0..region.table.len()).try_for_each(|between| {
             let mut rest = between;
             while let Some(start) = rest.clone().find(|index| !is_hidden(index)) {
                 let end = (start..rest.end).find(is_hidden).unwrap_or(rest.end);
                 rest.start = end;
-                region.store(locked, Event::Snapshot, start..end, |alike, old| {
-                    let (next, on) = on_share(old.state(), region.pins.of(EntryIndex(alike.start)));
-                    debug_assert!(!matches!(on, OnShare::GiveCopy | OnShare::Refuse));
-                    old.in_state(next)
-                });
-                region.protect(locked, start..end)?;
+                each(start..end)?;
             }
             Ok(())
         })
+    }
+
+    /// Shows what lies aside where it belongs, and lets all go who wait for it.
+    fn let_back(&mut self) {
+        if self.place == Place::Own {
+            return;
+        }
+        let (region, aside, site) = (self.region, &self.known.aside, self.region.site());
+        let mut rest = 0..region.table.len();
+        while let Some(start) = rest.find(|&index| aside[index]) {
+            let mut run = start..(start..rest.end).find(|&index| !aside[index]).unwrap_or(rest.end);
+            rest.start = run.end;
+            while let Some(one) = region.next_mapping(run.clone()) {
+                site.put_back(self.locked, &one);
+                run.start = one.end;
+            }
+        }
+        site.let_go(&(0..region.table.len()));
+        self.known.aside.fill(false);
+        self.place = Place::Own;
     }
 
     /// Gives the right to write to overlays, as far as that can be done. The rest is left to faults.
@@ -321,10 +373,12 @@ impl<S: Sys> Reset<'_, S> {
             let bytes = region.bytes_of(&overlays);
             let mut at = bytes.start;
             while at < bytes.end {
-                let scanned = sys.private_pages(region.addresses.part(&(at..bytes.end)), &mut self.known.runs)?;
+                let part = region.addresses.part_at(self.place, &(at..bytes.end));
+                let scanned = sys.private_pages(part, &mut self.known.runs)?;
                 for nth in 0..scanned.runs {
-                    let found = region.offsets_of(&self.known.runs[nth]);
-                    self.known.find(found.start / BASE_PAGE..found.end / BASE_PAGE, &mut last)?;
+                    let run = self.known.runs[nth];
+                    let offset = |address: u64| at + (address as usize - part.at());
+                    self.known.find(offset(run.start) / BASE_PAGE..offset(run.end) / BASE_PAGE, &mut last)?;
                 }
                 at += scanned.looked_at;
             }
@@ -396,7 +450,7 @@ impl<S: Sys> Reset<'_, S> {
         for (by, nth) in pages.enumerate() {
             let page = self.known.pages[nth];
             let at = page.number() * BASE_PAGE;
-            let part = region.addresses.part(&(at..at + BASE_PAGE));
+            let part = region.addresses.part_at(self.place, &(at..at + BASE_PAGE));
             // SAFETY: the entry is an overlay of this block, with this access. Nobody writes to the block, since the
             // snapshot holds it, and no other thread writes to the region.
             let differed = unsafe { pool.sys.restore(part, access, from.add(at - start)) }?;
@@ -420,7 +474,8 @@ impl<S: Sys> Reset<'_, S> {
             let pages = self.known.pages[nth..].iter().copied().enumerate();
             let count = pages.take_while(|&page| goes_along(page)).count();
             let bytes = first.number() * BASE_PAGE..(first.number() + count) * BASE_PAGE;
-            if self.region.pool().sys.drop_private(self.region.addresses.part(&bytes)).is_err() {
+            let part = self.region.addresses.part_at(self.place, &bytes);
+            if self.region.pool().sys.drop_private(part).is_err() {
                 self.known.pages.copy_within(nth..nth + count, kept);
                 kept += count;
             }
@@ -432,12 +487,13 @@ impl<S: Sys> Reset<'_, S> {
     /// Drops the private pages over one block.
     fn drop_over(&mut self, index: usize, block: BlockId) -> Result<(), Unresolved> {
         let (region, only) = (self.region, index..index + 1);
-        if region.pool().sys.drop_private(region.addresses.part(&region.bytes_of(&only))).is_ok() {
+        let part = region.addresses.part_at(self.place, &region.bytes_of(&only));
+        if region.pool().sys.drop_private(part).is_ok() {
             return Ok(());
         }
         // The kernel does not drop what mlock(2) has locked.
         let shows = Shows::Overlay { start: block, access: Access::Read };
-        let remapped = region.site().remap(self.locked, &only, shows)?;
+        let remapped = region.site_at(self.place).remap(self.locked, &only, shows)?;
         remapped.published(region.store(self.locked, Event::Seal, only, |_, old| old.in_state(State::Sealed)));
         Ok(())
     }
@@ -518,6 +574,7 @@ impl<S: Sys> Reset<'_, S> {
         }
         let mut end = first + 1;
         while end < table.len()
+            && self.known.aside[end] == self.known.aside[first]
             && !self.may_stay(EntryIndex(end))
             && self.step(EntryIndex(end))? == step.along(end - first)
         {
@@ -619,6 +676,7 @@ impl<S: Sys> Reset<'_, S> {
     fn show_zeros(&mut self, run: Range<usize>) -> Result<(), Unresolved> {
         let region = self.region;
         let remapped = region.site().remap(self.locked, &run, Shows::Zeros)?;
+        self.known.aside[run.clone()].fill(false);
         count(&region.counters.blocks_exchanged, run.len() as u64);
         remapped.published(region.store(self.locked, Event::Discard, run, |_, _| Entry::Zero));
         Ok(())
@@ -629,14 +687,17 @@ impl<S: Sys> Reset<'_, S> {
         let (region, locked, pool) = (self.region, self.locked, self.region.pool());
         let blocks = || (0..run.len()).map(|by| first.offset(by));
         blocks().for_each(|block| pool.frames.add_reference(block));
+        let place = if self.known.aside[run.start] { Place::Aside } else { Place::Own };
         // Others are not to write before all is done.
-        let (access, state) =
-            if self.is_held { (Access::Read, State::Sealed) } else { (Access::ReadWrite, State::Overlaid) };
+        let (access, state) = match (self.is_held, place) {
+            (true, Place::Own) => (Access::Read, State::Sealed),
+            (true, Place::Aside) | (false, _) => (Access::ReadWrite, State::Overlaid),
+        };
         let shows = match by_page {
             true => Shows::Overlay { start: first, access },
             false => Shows::Memory { start: first, access: Access::Read },
         };
-        let remapped = match region.site().remap(locked, &run, shows) {
+        let remapped = match region.site_at(place).remap(locked, &run, shows) {
             Ok(remapped) => remapped,
             Err(refused) => {
                 blocks().for_each(|block| _ = pool.release(block));

@@ -2,7 +2,7 @@
 //!
 //! | known | for |
 //! |---|---|
-//! | the private pages of all overlays, and the faults of the process | no look at page tables while those stand still |
+//! | the private pages of all overlays, and the process's faults | no look at page tables while those stand still |
 //! | for how many resets a page was not written to | pages that are not written any more go back to the kernel |
 //! | blocks of the region's own at the last resets | such a block stays, and gets the old bytes |
 
@@ -39,6 +39,8 @@ pub(super) struct Known {
     /// For each block: 0, or one more than the number of resets in a row at which it was the region's own and not
     /// written to.
     pub(super) own: List<u8>,
+    /// For each block: whether it lies aside while writers are held.
+    pub(super) aside: List<bool>,
 }
 
 impl Default for Known {
@@ -49,6 +51,7 @@ impl Default for Known {
             seen_at: None,
             runs: List::new_in(Own),
             own: List::new_in(Own),
+            aside: List::new_in(Own),
         }
     }
 }
@@ -86,6 +89,7 @@ impl Known {
         }
         self.runs.resize(RUNS, PageRun::default());
         self.own.resize(blocks, 0);
+        self.aside.resize(blocks, false);
     }
 
     /// Begins a look: there are no pages, until they are [found](Known::find).
@@ -115,7 +119,10 @@ impl Known {
     /// Bytes that this takes.
     pub(crate) fn bytes(&self) -> usize {
         let pages = self.pages.capacity() + self.before.capacity();
-        pages * size_of::<Page>() + self.runs.capacity() * size_of::<PageRun>() + self.own.capacity()
+        pages * size_of::<Page>()
+            + self.runs.capacity() * size_of::<PageRun>()
+            + self.own.capacity()
+            + self.aside.capacity()
     }
 }
 

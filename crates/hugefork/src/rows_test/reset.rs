@@ -180,7 +180,10 @@ fn written_pages_stay_private_and_few_are_looked_at() {
 fn pages_that_the_kernel_does_not_put_back_are_dropped_and_else_shown_anew() {
     for calls in [vec![Call::WriteThrough], vec![Call::WriteThrough, Call::DropPrivate]] {
         run::<Soft>(6, |world| {
+            // Pages that lie aside can be written to.
+            world.pool.sys.fail(Some((Call::SetAside, 0)));
             let region = world.written_with(3, by_page());
+            assert!(!region.addresses.can_hold());
             let snapshot = region.snapshot();
             [100, BASE_PAGE + 100, G_BLOCK + 100].iter().for_each(|&at| region.write(at, 7));
             // One failure at a time: the second comes when the first has.
