@@ -57,6 +57,8 @@ pub enum Subject {
     Memcmp,
     /// The kernel's marks of pages that were written (`/proc/self/clear_refs`).
     SoftDirty,
+    /// The kernel's marks of written pages (`PAGEMAP_SCAN`), and copies of these.
+    PagemapScan,
     /// Linux's order with the bytes of each subpage cleared from end to begin.
     Reversed,
     /// One kernel of `hugefork_kernels`, by its full name, such as `target-last/rep`.
@@ -79,7 +81,7 @@ pub enum Stock {
 
 impl Subject {
     /// Every subject that has a fixed name.
-    pub const NAMED: [Subject; 23] = [
+    pub const NAMED: [Subject; 24] = [
         Subject::Hugefork,
         Subject::HugeforkDefault,
         Subject::HugeforkZeroed,
@@ -102,6 +104,7 @@ impl Subject {
         Subject::Memcpy,
         Subject::Memcmp,
         Subject::SoftDirty,
+        Subject::PagemapScan,
         Subject::Reversed,
     ];
 
@@ -130,6 +133,7 @@ impl Subject {
             Subject::Memcpy => "memcpy",
             Subject::Memcmp => "memcmp",
             Subject::SoftDirty => "soft-dirty",
+            Subject::PagemapScan => "pagemap-scan",
             Subject::Reversed => "target-last/reversed",
             Subject::Kernel(_) => return None,
         })

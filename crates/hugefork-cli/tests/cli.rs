@@ -118,6 +118,7 @@ fn every_case_runs_small() {
         "writer-latency",
         "lazy-free",
         "changes",
+        "reset",
     ];
     for case in cases {
         let ours =

@@ -20,7 +20,7 @@ pub(crate) struct Known {
 const LIMIT: (&str, &str) = ("limit", "has nothing to clear, copy or map: the best that is possible");
 
 /// In the order in which readers ask for them.
-const KNOWN: [Known; 12] = [
+const KNOWN: [Known; 13] = [
     Known {
         name: "snapshot",
         title: "Taking a snapshot",
@@ -101,6 +101,14 @@ const KNOWN: [Known; 12] = [
         leads: &["pages"],
         explains: &["live", "mark"],
         aside: &[("soft-dirty", "finds pages that were written, and has nothing of what was there before")],
+    },
+    Known {
+        name: "reset",
+        title: "Going back",
+        description: "Putting a populated area back to what it was, after a word was written in some of its pages.",
+        leads: &["reset"],
+        explains: &["p99", "round", "faults"],
+        aside: &[("fork-thp", "the whole round: the child does the writing")],
     },
     Known {
         name: "clear",

@@ -26,7 +26,7 @@ struct Search {
     rewound: usize,
 }
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     // A snapshot holds each block that was written before the next one: with small blocks, eight of them take little.
     let pool = Pool::builder().name("search").capacity(2 * LEN).block_size(BlockSize::KIB_64).build()?;
     let mut board = pool.region(LEN)?;

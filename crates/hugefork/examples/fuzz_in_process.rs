@@ -25,12 +25,12 @@ const WORDS: [&[u8]; 4] = [b"set ", b"add ", b"jump ", b"end"];
 const PATH: usize = 0;
 const CELLS: usize = 1 << 20;
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error>> {
     fuzz(STATE, ROUNDS)
 }
 
 /// Run by the tests, too, with less.
-pub fn fuzz(len: usize, rounds: usize) -> Result<(), Box<dyn Error>> {
+pub(crate) fn fuzz(len: usize, rounds: usize) -> Result<(), Box<dyn Error>> {
     let pool = Pool::builder().name("fuzz").capacity(2 * len).build()?;
     let image = boot(&pool, len)?.snapshot()?;
     let mut instance = image.fork()?;

@@ -16,6 +16,9 @@ mod fuzz_in_process;
 mod incremental_checkpoint;
 #[path = "../examples/offsets.rs"]
 mod offsets;
+#[path = "../examples/reset_cost.rs"]
+#[allow(dead_code)] // It asks for a size.
+mod reset_cost;
 #[path = "../examples/save_while_writing.rs"]
 #[allow(dead_code)] // It asks for the name of a file.
 mod save_while_writing;
@@ -62,4 +65,9 @@ fn a_search_that_goes_back_finds_a_way() {
 #[test]
 fn a_fuzzer_that_puts_its_state_back_finds_the_input() {
     fuzz_in_process::fuzz(8 << 20, 20_000).unwrap();
+}
+
+#[test]
+fn what_resets_cost_is_measured() {
+    reset_cost::measure(8 << 20, &[10, 100], 20).unwrap();
 }

@@ -8,6 +8,7 @@ pub mod fork;
 pub mod lazy_free;
 mod limit;
 mod overhead;
+pub mod reset;
 pub mod snapshot;
 pub mod writer_latency;
 pub mod zero_fault;
@@ -29,6 +30,7 @@ pub const ALL: &[&dyn Case] = &[
     &lazy_free::LazyFree,
     &fork::Fork,
     &changes::Changes,
+    &reset::Reset,
 ];
 
 /// The case of this name.

@@ -27,6 +27,7 @@ Cases:
   lazy-free       lazily free a populated area; then write to it again, or reclaim it
   fork            fork(2) in a program as it is, and its 8-byte writes while the child lives
   changes         find the pages of a populated area that were written since a snapshot
+  reset           put a populated area back after some of its pages were written
 
 Subjects:
   hugefork                                   a pool of used blocks, which are cleared at the fault
@@ -42,6 +43,7 @@ Subjects:
   memfd-private                              a memfd that is mapped privately at the snapshot
   memset, memcpy, memcmp                     those of the C library
   soft-dirty                                 the kernel's marks of written pages (clear_refs)
+  pagemap-scan                               the kernel's marks of written pages (PAGEMAP_SCAN)
   limit                                      nothing to clear, copy or map: the best that is possible
   For clear and copy also any kernel, such as target-last/rep or hybrid/avx512-nt+rep@256KiB.
   target-last/reversed clears as Linux does, but each 4 KiB from its end to its beginning.

@@ -111,7 +111,8 @@ impl<S: Sys> RegionCore<S> {
             let snapshots = visit.family.members().filter_map(Holder::snapshot);
             let mut snapshots = snapshots.filter_map(|snapshot| snapshot.downcast_ref::<SnapshotCore<S>>());
             // Others of this id may be empty: the beginnings of forks.
-            let is_origin = |snapshot: &&SnapshotCore<S>| snapshot.id == self.forked_from && snapshot.second_of.is_none();
+            let is_origin =
+                |snapshot: &&SnapshotCore<S>| snapshot.id == self.forked_from && snapshot.second_of.is_none();
             let origin = snapshots.find(|snapshot| self.forked_from.is_some() && is_origin(snapshot));
             origin.map_or(Err(Stop::NoOrigin), |frozen| self.go_back(frozen, known))
         })
@@ -124,10 +125,7 @@ impl<S: Sys> RegionCore<S> {
 
     fn check_goal(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
         if !self.pool().is(frozen.pool()) {
-            return Err(RegionError::AnotherPool {
-                pool: self.pool().name.clone(),
-                other: frozen.pool().name.clone(),
-            });
+            return Err(RegionError::AnotherPool { pool: self.pool().name.clone(), other: frozen.pool().name.clone() });
         }
         if self.len() != frozen.len() {
             return Err(RegionError::AnotherLength { len: self.len(), other: frozen.len() });

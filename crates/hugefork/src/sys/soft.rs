@@ -262,11 +262,8 @@ impl SoftMmu {
                     Box::new(page)
                 };
                 let number = address / BASE_PAGE;
-                if !state.private.contains_key(&number) {
-                    state.private.insert(number, copy());
-                    state.faults += 1;
-                }
-                state.private.get_mut(&number).expect("just made")[address % BASE_PAGE] = value;
+                state.faults += u64::from(!state.private.contains_key(&number));
+                state.private.entry(number).or_insert_with(copy)[address % BASE_PAGE] = value;
                 Ok(())
             }
             Some(Page::Memory { start: offset, access: Access::ReadWrite }) => {

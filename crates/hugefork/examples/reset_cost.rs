@@ -1,0 +1,115 @@
+//! What `Region::reset_to` and `Region::prepare_write` cost.
+//!
+//! ```text
+//! cargo run --release -p hugefork --example reset_cost                 1 GiB, in a process of one thread
+//! cargo run --release -p hugefork --example reset_cost -- 1024 beside  with another thread, so that writers are held
+//! ```
+//! A word is written in each of some random pages, the same in each round, and the region is put back. A line says, for
+//! so many pages: the median and the 99th percentile of the resets, the median of writing and putting back, and how
+//! many page faults and faults of hugefork's own there were in all rounds. All of the region was read before.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::time::Instant;
+
+use hugefork::{Commit, Pool, Region};
+
+const PAGE: usize = 4096;
+
+/// Rounds that do not count.
+const FIRST: usize = 5;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let size = arguments.first().map_or(Ok(1024), |mib| mib.parse::<usize>())? << 20;
+    if arguments.get(1).is_some_and(|word| word == "beside") {
+        std::thread::spawn(std::thread::park);
+    }
+    measure(size, &[10, 44, 100, 1_000, 10_000, 100_000], 1000)
+}
+
+/// Run by the tests, too, with less.
+pub(crate) fn measure(size: usize, counts: &[usize], rounds: usize) -> Result<(), Box<dyn Error>> {
+    let pool = Pool::builder().name("reset").capacity(2 * size).commit(Commit::Upfront).build()?;
+    for &count in counts {
+        let mut region = pool.region(size)?;
+        region.as_mut_slice().chunks_mut(8).enumerate().for_each(|(nth, word)| word[0] = nth as u8);
+        let snapshot = region.snapshot()?;
+        assert!(region.as_mut_slice() == &snapshot[..], "reads all");
+        // As many rounds as take some seconds.
+        let rounds = rounds.min((20_000_000 / count).max(20));
+        let line = of_pages(&mut region, &snapshot, count, rounds)?;
+        assert!(region.as_mut_slice() == &snapshot[..], "it is as it was");
+        println!("{line}");
+    }
+    let mut region = pool.region(size)?;
+    region.as_mut_slice().chunks_mut(PAGE).for_each(|page| page[0] = 1);
+    let mut prepared: Vec<f64> = Vec::new();
+    for _ in 0..FIRST {
+        let _snapshot = region.snapshot()?;
+        let started = Instant::now();
+        region.prepare_write(0..size)?;
+        prepared.push(started.elapsed().as_secs_f64() * 1e3);
+    }
+    prepared.sort_by(f64::total_cmp);
+    println!("prepare_write of all: {:.3} ms", prepared[FIRST / 2]);
+    Ok(())
+}
+
+fn of_pages(
+    region: &mut Region,
+    snapshot: &hugefork::Snapshot,
+    count: usize,
+    rounds: usize,
+) -> Result<String, Box<dyn Error>> {
+    let (mut random, mut pages) = (Random(count as u64), BTreeSet::new());
+    while pages.len() < count.min(region.len() / PAGE / 2) {
+        pages.insert(random.below(region.len() / PAGE));
+    }
+    let (mut resets, mut both) = (Vec::new(), Vec::new());
+    let mut before = (0, 0);
+    for round in 0..FIRST + rounds {
+        if round == FIRST {
+            before = (minor_faults()?, region.stats().faults.faults());
+        }
+        let started = Instant::now();
+        let bytes = region.as_mut_slice();
+        pages.iter().for_each(|page| bytes[page * PAGE + page % PAGE] ^= 0xff);
+        let written = Instant::now();
+        region.reset_to(snapshot)?;
+        if round >= FIRST {
+            resets.push(written.elapsed().as_secs_f64() * 1e6);
+            both.push(started.elapsed().as_secs_f64() * 1e6);
+        }
+    }
+    let after = (minor_faults()?, region.stats().faults.faults());
+    resets.sort_by(f64::total_cmp);
+    both.sort_by(f64::total_cmp);
+    Ok(format!(
+        "{count:6} pages: reset {:8.1} us, p99 {:8.1}; with the writes {:8.1}; {rounds} rounds, {} page faults, {} faults",
+        resets[rounds / 2],
+        resets[rounds * 99 / 100],
+        both[rounds / 2],
+        after.0 - before.0,
+        after.1 - before.1,
+    ))
+}
+
+/// Page faults of this process so far that the kernel has resolved.
+fn minor_faults() -> Result<u64, Box<dyn Error>> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let (_, after_name) = stat.rsplit_once(')').ok_or("no name in /proc/self/stat")?;
+    Ok(after_name.split_whitespace().nth(7).ok_or("too few fields in /proc/self/stat")?.parse()?)
+}
+
+/// The generator of Marsaglia, "xorshift".
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end as u64) as usize
+    }
+}
