@@ -131,7 +131,7 @@ fn no_code_is_given_by_a_wildcard() {
             }
         }
     }
-    assert_eq!((found, wildcards.0), (9, 0));
+    assert_eq!((found, wildcards.0), (10, 0));
 }
 
 #[track_caller]

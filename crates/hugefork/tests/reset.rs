@@ -204,6 +204,38 @@ fn system_calls_write_to_what_was_prepared() {
     .well();
 }
 
+/// The pages, as ranges.
+fn pages_of(changed: hugefork::Changes<'_>) -> Vec<core::ops::Range<usize>> {
+    changed.pages().collect::<Result<_, _>>().unwrap()
+}
+
+#[test]
+fn what_has_changed_is_exact_after_a_reset() {
+    for pool in pools(64 << 20) {
+        for grain in GRAINS {
+            let len = (6 * pool.block_size().bytes()).max(16 * PAGE);
+            let mut region = pool.region_with(len, grained(grain)).unwrap();
+            region.as_mut_slice().fill(1);
+            let first = region.snapshot().unwrap();
+            region.as_mut_slice()[5 * PAGE] = 2;
+            let second = region.snapshot().unwrap();
+            for round in 3..9 {
+                let (to, other) = if round % 2 == 0 { (&first, &second) } else { (&second, &first) };
+                region.as_mut_slice()[7 * PAGE + 1] = round;
+                region.reset_to(to).unwrap();
+                assert_eq!(region.origin(), Some(to.id()));
+                assert_eq!(pages_of(region.changed_since(to).unwrap()), []);
+                assert_eq!(pages_of(region.changed_since(other).unwrap()), [5 * PAGE..6 * PAGE]);
+                region.as_mut_slice()[9 * PAGE] = round;
+                assert_eq!(pages_of(region.changed_since(to).unwrap()), [9 * PAGE..10 * PAGE]);
+                let third = region.snapshot().unwrap();
+                assert_eq!((third.parent(), region.origin()), (Some(to.id()), Some(third.id())));
+                assert_eq!(pages_of(third.changed_since(to).unwrap()), [9 * PAGE..10 * PAGE]);
+            }
+        }
+    }
+}
+
 const WRITERS: usize = 3;
 
 /// What a reset loses and keeps, as two counters of each writer tell. It writes the first, and then the second, far

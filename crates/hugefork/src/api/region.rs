@@ -380,8 +380,8 @@ impl Region {
     ///
     /// # What it costs
     /// Pages that were written since the snapshot ([`CopyGrain`](crate::CopyGrain)) get their old bytes back, at about
-    /// 0.1 us each while they are few and in the cache, and 0.5 us if not, and stay the process's own memory: the next
-    /// writes to them take no fault. Those that are not written any more go back to the kernel after some resets.
+    /// 0.2 us each while they are in the cache, and 0.8 us if not, and stay the process's own memory: the next writes
+    /// to them take no fault. Those that are not written any more go back to the kernel after some resets.
     /// Blocks that were copied, discarded or written for the first time are exchanged for the snapshot's, at some
     /// microseconds for each run of neighbours; one that is written to again and again keeps its memory and gets the
     /// old bytes back. Besides, a reset takes some nanoseconds for each block of the region. Where pages were copied
@@ -390,8 +390,10 @@ impl Region {
     /// # Threads
     /// Others may write meanwhile. A write either comes before the reset and is gone, or after it and stays. The cut is
     /// consistent, as that of a snapshot: if a write is gone, so is every write that happened before it. To hold them
-    /// takes more than all else: a write-protection of the region. Written pages are dropped then, and the next write
-    /// to each takes a fault. It is left out if the process has no other threads, hugefork's own not counted.
+    /// takes more than all else: some 50 us, and 3 to 4 us for each page, which the kernel writes then. It is left out
+    /// if the process has no other threads, hugefork's own not counted.
+    ///
+    /// With [`CopyGrain::Page`](crate::CopyGrain::Page), reads and system calls wait, too, as at a snapshot.
     ///
     /// What is [pinned](Region::pin) stays where it is and gets the old bytes. As a snapshot does not have what the
     /// user of a pin writes meanwhile, so here it may stay or be gone. What was [lazily freed](Region::lazy_free) is

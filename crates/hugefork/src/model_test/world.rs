@@ -184,9 +184,18 @@ impl World {
         for start in (0..self.regions[region].bytes.len()).step_by(block) {
             let (model, goal) = (&self.regions[region], &self.snapshots[snapshot]);
             let now = |offset: usize| self.pool.sys.load(model.space.addresses.base() + offset).ok();
+            // What tells one from the other, and some of what does not.
+            let telling = |page: usize| {
+                let differ = model.bytes[page..page + BASE_PAGE] != goal.bytes[page..page + BASE_PAGE];
+                let tells = move |&at: &usize| differ && model.bytes[at] != goal.bytes[at];
+                (page..page + BASE_PAGE).filter(tells)
+            };
             let is_as = |bytes: &[u8]| {
-                let mut pages = (start..start + block).step_by(BASE_PAGE).filter(|&page| is_interesting(page, block));
-                pages.all(|page| [0, 1, BASE_PAGE - 1].iter().all(|by| now(page + by) == Some(bytes[page + by])))
+                let is_as = |at: usize| now(at) == Some(bytes[at]);
+                let mut pages = (start..start + block).step_by(BASE_PAGE);
+                let mut interesting = pages.clone().filter(|&page| is_interesting(page, block));
+                pages.all(|page| telling(page).all(is_as))
+                    && interesting.all(|page| [0, 1, BASE_PAGE - 1].iter().all(|by| is_as(page + by)))
             };
             if is_as(&goal.bytes) {
                 let bytes = goal.bytes[start..start + block].to_vec();

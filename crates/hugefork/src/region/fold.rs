@@ -124,7 +124,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Where in the region a run of pages lies.
-    fn offsets_of(&self, run: &PageRun) -> Range<usize> {
+    pub(super) fn offsets_of(&self, run: &PageRun) -> Range<usize> {
         let base = self.addresses.base();
         run.start as usize - base..run.end as usize - base
     }
