@@ -80,7 +80,8 @@ pub fn compare(report: &Report) -> Vec<Comparison> {
 }
 
 /// The parameters that say what the work was; results are compared if these agree.
-const WORK: [&str; 9] = ["size", "area", "use", "stride", "tasks", "density", "pattern", "epoch", "block_size"];
+const WORK: [&str; 10] =
+    ["size", "area", "use", "stride", "tasks", "density", "written", "pattern", "epoch", "block_size"];
 
 fn case_of(result: &CaseResult) -> Option<&'static dyn Case> {
     result.case.parse().ok()

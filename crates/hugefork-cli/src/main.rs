@@ -62,6 +62,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
         Command::ForkProgram { words } => bench::fork_program(&words),
+        Command::ResetProgram { words } => bench::reset_program(&words),
         Command::TuneGuardian(args) => guardian::run(&args),
     }
 }

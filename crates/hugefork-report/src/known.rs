@@ -106,8 +106,8 @@ const KNOWN: [Known; 13] = [
         name: "reset",
         title: "Going back",
         description: "Putting a populated area back to what it was, after a word was written in some of its pages.",
-        leads: &["reset"],
-        explains: &["p99", "round", "faults"],
+        leads: &["round"],
+        explains: &["reset", "p99", "faults"],
         aside: &[("fork-thp", "the whole round: the child does the writing")],
     },
     Known {

@@ -204,9 +204,10 @@ fn system_calls_write_to_what_was_prepared() {
     .well();
 }
 
-/// The pages, as ranges.
-fn pages_of(changed: hugefork::Changes<'_>) -> Vec<core::ops::Range<usize>> {
-    changed.pages().collect::<Result<_, _>>().unwrap()
+/// The numbers of the pages.
+fn pages_of(changed: hugefork::Changes<'_>) -> Vec<usize> {
+    let ranges: Vec<_> = changed.pages().collect::<Result<_, _>>().unwrap();
+    ranges.into_iter().flat_map(|range| range.start / PAGE..range.end / PAGE).collect()
 }
 
 #[test]
@@ -224,13 +225,13 @@ fn what_has_changed_is_exact_after_a_reset() {
                 region.as_mut_slice()[7 * PAGE + 1] = round;
                 region.reset_to(to).unwrap();
                 assert_eq!(region.origin(), Some(to.id()));
-                assert_eq!(pages_of(region.changed_since(to).unwrap()), []);
-                assert_eq!(pages_of(region.changed_since(other).unwrap()), [5 * PAGE..6 * PAGE]);
+                assert_eq!(pages_of(region.changed_since(to).unwrap()), [0; 0]);
+                assert_eq!(pages_of(region.changed_since(other).unwrap()), [5]);
                 region.as_mut_slice()[9 * PAGE] = round;
-                assert_eq!(pages_of(region.changed_since(to).unwrap()), [9 * PAGE..10 * PAGE]);
+                assert_eq!(pages_of(region.changed_since(to).unwrap()), [9]);
                 let third = region.snapshot().unwrap();
                 assert_eq!((third.parent(), region.origin()), (Some(to.id()), Some(third.id())));
-                assert_eq!(pages_of(third.changed_since(to).unwrap()), [9 * PAGE..10 * PAGE]);
+                assert_eq!(pages_of(third.changed_since(to).unwrap()), [9]);
             }
         }
     }

@@ -54,6 +54,12 @@ pub(crate) enum Command {
         /// What it is to do
         words: Vec<String>,
     },
+    /// Write and go back, as the case `reset` wants it (started by `bench`)
+    #[command(hide = true)]
+    ResetProgram {
+        /// What it is to do
+        words: Vec<String>,
+    },
     /// Restore settings once standard input ends (started by `bench --tune`)
     #[command(hide = true)]
     TuneGuardian(GuardianArgs),

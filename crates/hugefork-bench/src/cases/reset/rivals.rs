@@ -6,7 +6,7 @@ use std::ptr;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
-use super::{Area, BIAS, Ground, word_of, write_words};
+use super::rounds::{Area, BIAS, Ground, word_of, write_words};
 use crate::error::BenchError;
 use crate::kernel_memory::{Inherit, KernelMemory, PageKind, Reserve};
 use crate::tasks::{fork_child, wait_for};

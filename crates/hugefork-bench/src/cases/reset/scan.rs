@@ -10,7 +10,7 @@ use std::ptr;
 
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
-use super::{Area, BIAS, Ground, PAGE, word_of, write_words};
+use super::rounds::{Area, BIAS, Ground, PAGE, word_of, write_words};
 use crate::error::BenchError;
 use crate::kernel_memory::{KernelMemory, PageKind};
 

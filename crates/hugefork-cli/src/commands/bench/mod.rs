@@ -9,7 +9,7 @@ use std::process::{self, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::anyhow;
-use hugefork_bench::cases::fork::run_program;
+use hugefork_bench::cases::{fork, reset};
 use hugefork_bench::result::Absent;
 use hugefork_bench::runner::{self, Kept};
 use hugefork_bench::writes::AskedWrites;
@@ -92,7 +92,14 @@ fn stop(kept: &Mutex<Kept>, telling: &Telling, status: i32) {
 
 /// The program of the case `fork`.
 pub(crate) fn fork_program(words: &[String]) -> Result<ExitCode, Failure> {
-    let line = run_program(words).map_err(|error| anyhow!(error))?;
+    let line = fork::run_program(words).map_err(|error| anyhow!(error))?;
+    print(&format!("{line}\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// That of the case `reset`.
+pub(crate) fn reset_program(words: &[String]) -> Result<ExitCode, Failure> {
+    let line = reset::run_program(words).map_err(|error| anyhow!(error))?;
     print(&format!("{line}\n"))?;
     Ok(ExitCode::SUCCESS)
 }
