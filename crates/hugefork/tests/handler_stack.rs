@@ -7,6 +7,7 @@ use std::sync::Mutex;
 
 use common::alone::alone;
 use common::by_block;
+use common::seccomp::{refuse, with};
 use hugefork::{Advice, Backing, BlockSize, CopyGrain, Pool, Region, RegionOptions, Reserve};
 
 const STACK: usize = 256 << 10;
@@ -180,6 +181,45 @@ fn registers() -> usize {
 fn largest_frame() -> usize {
     // SAFETY: the call only looks something up.
     unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) as usize }
+}
+
+/// Lets the write be done: it is repeated, and finds memory that is not the region's.
+extern "C" fn give_other_memory(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    let page = common::signals::address_of(info) / 4096 * 4096;
+    let (access, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
+    // SAFETY: the test does not use the region any more.
+    unsafe { libc::mmap(std::ptr::without_provenance_mut(page), 4096, access, flags, -1, 0) };
+}
+
+/// A write to memory that is replaced and cannot be made writable then, so that all is put back and the write fails.
+fn put_back(backing: Backing) {
+    let Some(pool) = common::pool(backing, 16 << 20, BlockSize::MIB_2) else { return };
+    let mut region = pool.region(8 << 20).unwrap();
+    region.as_mut_slice().fill(1);
+    let snapshot = region.snapshot().unwrap();
+    common::signals::handle(libc::SIGBUS, give_other_memory as *const () as usize, libc::SA_SIGINFO, &[]);
+    let registers = registers();
+    let used = used_by(|| {
+        // No thread can be started after that.
+        refuse(with(libc::SYS_mprotect, 2, libc::PROT_READ | libc::PROT_WRITE, libc::ENOMEM));
+        region.as_mut_slice()[5_000_000] = 2;
+    }) - registers;
+    assert_eq!((region.stats().faults.failed, snapshot[5_000_001]), (1, 1));
+    println!("{backing}: {used} bytes beside {registers} for registers");
+    assert!(used <= NEEDED, "to put back what was shown takes {used} bytes");
+    // It is not the region's any more.
+    std::mem::forget(region);
+}
+
+#[test]
+fn what_is_put_back_after_a_refused_call_fits_too() {
+    alone(|| put_back(Backing::ShmemBase)).well();
+}
+
+#[test]
+fn what_is_put_back_after_a_refused_call_fits_too_where_each_block_is_a_mapping() {
+    alone(|| put_back(Backing::Hugetlb)).well();
 }
 
 #[test]

@@ -105,19 +105,14 @@ impl<'a, S: Sys> Site<'a, S> {
         }
     }
 
+    // The handler's stack has to have room for what is put back below this: no closures, and few steps.
+
     fn show(&self, bytes: &Range<usize>, shows: Shows<usize>) -> Result<Remapped<'a, S>, Refused> {
         let _changing = Changing::start(self.observer, self.blocks(bytes));
-        match self.try_to_show(bytes, shows) {
-            Ok(()) => Ok(Remapped { addresses: self.addresses, _changing }),
-            Err(refused) => Err(refused),
+        if let Err(failure) = self.pool().sys.show(self.part(bytes), shows) {
+            self.restored(bytes, shows, &failure)?;
         }
-    }
-
-    fn try_to_show(&self, bytes: &Range<usize>, shows: Shows<usize>) -> Result<(), Refused> {
-        match self.pool().sys.show(self.part(bytes), shows) {
-            Ok(()) => Ok(()),
-            Err(failure) => self.restored(bytes, shows, &failure),
-        }
+        Ok(Remapped { addresses: self.addresses, _changing })
     }
 
     fn covers_overlay(&self, bytes: &Range<usize>) -> bool {
@@ -137,40 +132,45 @@ impl<'a, S: Sys> Site<'a, S> {
     ///
     /// If that fails too, the program no longer sees its own memory there. So the process says so in a line and aborts.
     #[cold]
+    #[inline(never)] // Not on the stack where nothing fails.
     fn restored(&self, bytes: &Range<usize>, shows: Shows<usize>, failure: &MapFailure) -> Result<(), Refused> {
         if failure.aftermath == Aftermath::Unchanged {
             return Err(Refused::Call(failure.error));
         }
-        let covers_overlay = self.covers_overlay(bytes);
-        let shown = if covers_overlay { self.show_once_more(bytes, shows) } else { self.show_all_again(bytes) };
-        if let Err((offset, error)) = shown {
-            self.abort(offset, error);
+        if self.covers_overlay(bytes) {
+            return self.show_once_more(bytes, shows);
         }
-        if covers_overlay { Ok(()) } else { Err(Refused::Call(failure.error)) }
-    }
-
-    fn show_once_more(&self, bytes: &Range<usize>, shows: Shows<usize>) -> Result<(), (usize, SystemError)> {
-        self.pool().sys.show(self.part(bytes), shows).map_err(|failure| (bytes.start, failure.error))
-    }
-
-    fn show_all_again(&self, bytes: &Range<usize>) -> Result<(), (usize, SystemError)> {
         let (size, blocks) = (self.pool().block_size, self.blocks(bytes));
         let mut at = blocks.start;
         while at < blocks.end {
-            self.show_again(EntryIndex(size.count(at))).map_err(|failure| (at, failure.error))?;
+            let shown = match self.shown.whole(EntryIndex(size.count(at))) {
+                Some(shows) => self.pool().sys.show(self.part(&(at..at + size.bytes())), shows),
+                None => self.show_pages_again(at),
+            };
+            if let Err(again) = shown {
+                self.abort(at, again.error);
+            }
             at += size.bytes();
         }
-        Ok(())
+        Err(Refused::Call(failure.error))
     }
 
-    fn show_again(&self, index: EntryIndex) -> Result<(), MapFailure> {
-        let bytes = self.bytes_of(&(index.0..index.0 + 1));
-        match self.shown.whole(index) {
-            Some(shows) => self.pool().sys.show(self.part(&bytes), shows),
-            None => self.shown.each_face(index, |face, shows| {
-                self.pool().sys.show(self.part(&(bytes.start + face.start..bytes.start + face.end)), shows)
-            }),
+    #[cold]
+    #[inline(never)] // Not on the stack where blocks are shown again.
+    fn show_once_more(&self, bytes: &Range<usize>, shows: Shows<usize>) -> Result<(), Refused> {
+        match self.pool().sys.show(self.part(bytes), shows) {
+            Ok(()) => Ok(()),
+            Err(again) => self.abort(bytes.start, again.error),
         }
+    }
+
+    /// Shows again what the pages of a split block show, which begins at byte `at`.
+    #[cold]
+    #[inline(never)] // As above.
+    fn show_pages_again(&self, at: usize) -> Result<(), MapFailure> {
+        self.shown.each_face(EntryIndex(self.pool().block_size.count(at)), |face, shows| {
+            self.pool().sys.show(self.part(&(at + face.start..at + face.end)), shows)
+        })
     }
 
     fn part(&self, bytes: &Range<usize>) -> Part<'a> {
@@ -182,6 +182,8 @@ impl<'a, S: Sys> Site<'a, S> {
         size.len_of(entries.start)..size.len_of(entries.end)
     }
 
+    #[cold]
+    #[inline(never)] // As above.
     fn abort(&self, offset: usize, error: SystemError) -> ! {
         say(format_args!(
             "pool `{}`: the kernel refused to map a block at {:#x} and to put back what was there: {error}; aborting",

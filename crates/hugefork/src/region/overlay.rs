@@ -75,6 +75,8 @@ impl<S: Sys> Fault<'_, S> {
         Ok(if limit.is_some() && entry.is_owner() { 1 } else { usize::MAX })
     }
 
+    // As in fold.rs: matches in place of `?`, for the handler's stack.
+
     /// Has the kernel copy what is written to the block and its neighbours: they are shown through a private mapping,
     /// or that is there and gets the right to write.
     pub(super) fn by_page(
@@ -83,14 +85,20 @@ impl<S: Sys> Fault<'_, S> {
         entry: Entry,
         limit: Option<CowLimit>,
     ) -> Result<Resolution, Unresolved> {
-        let most = self.most_overlaid(entry, limit)?;
+        let most = match self.most_overlaid(entry, limit) {
+            Ok(most) => most,
+            Err(reason) => return Err(reason),
+        };
         let (_before, _after, run) = self.alike_by_page(entry, most);
         let locked = Locked::windows(&self.window, publishing);
-        match entry.is_overlay() {
-            true => self.region.unseal(locked, run, Place::Own)?,
-            false => self.region.overlay(locked, run, Place::Own)?,
+        let shown = match entry.is_overlay() {
+            true => self.region.unseal(locked, run, Place::Own),
+            false => self.region.overlay(locked, run, Place::Own),
+        };
+        match shown {
+            Ok(()) => Ok(Resolution::Overlaid),
+            Err(reason) => Err(reason),
         }
-        Ok(Resolution::Overlaid)
     }
 
     /// Takes away the right to write to the overlay, if it is one and cannot be held when its block was copied.
@@ -127,8 +135,10 @@ impl<S: Sys> RegionCore<S> {
     pub(super) fn overlay(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
         let Some(start) = self.table.get(EntryIndex(entries.start)).block() else { return Ok(()) };
         let shows = Shows::Overlay { start, access: Access::ReadWrite };
-        let remapped = self.site_at(place).remap(locked, &entries, shows)?;
-        remapped.published(self.store(locked, Event::Write, entries, |_, old| old.in_state(State::Overlaid)));
+        match self.site_at(place).remap(locked, &entries, shows) {
+            Ok(remapped) => remapped.published(self.overlaid(locked, entries)),
+            Err(refused) => return Err(refused.into()),
+        }
         Ok(())
     }
 
@@ -136,7 +146,7 @@ impl<S: Sys> RegionCore<S> {
     pub(super) fn unseal(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
         let allowed = self.site_at(place).reprotect(locked, self.bytes_of(&entries), Access::ReadWrite)?;
         let stored = match allowed.right() {
-            Right::Granted => self.store(locked, Event::Write, entries, |_, old| old.in_state(State::Overlaid)),
+            Right::Granted => self.overlaid(locked, entries),
             Right::Unknown => self.protect_failed(locked, entries),
         };
         Ok(allowed.published(stored)?)
@@ -274,6 +284,11 @@ impl<S: Sys> RegionCore<S> {
             let Recount { before, after } = self.protect_failed(locked, run);
             self.addresses.recount(before, after);
         }
+    }
+
+    #[inline(never)] // Not on the stack where something is put back.
+    fn overlaid(&self, locked: Locked<'_>, entries: Range<usize>) -> Recount {
+        self.store(locked, Event::Write, entries, |_, old| old.in_state(State::Overlaid))
     }
 
     fn protect_failed(&self, locked: Locked<'_>, entries: Range<usize>) -> Recount {
