@@ -44,7 +44,8 @@ impl<S: Sys> RegionCore<S> {
         // If this fails, the new region goes, with its blocks and with whatever was mapped.
         let shown = region.addresses.show_frozen(&region.table);
         if shown.is_ok() && region.books.grain == CopyGrain::Page && region.may_overlay() {
-            region.overlay_each(Locked::alone(&unmapped), 0..region.table.len(), Place::Own);
+            // What cannot be shown so is read-only, and left to the faults.
+            let _ = region.overlay_each(Locked::alone(&unmapped), 0..region.table.len(), Place::Own);
         }
         drop(unmapped);
         drop(alone);

@@ -237,10 +237,8 @@ impl<S: Sys> RegionCore<S> {
         let place = self.keep_all_off(locked, entries.clone())?;
         let is_as_before = self.books.sealed.load(Ordering::Relaxed) == sealed;
         let folded = self.fold_rest(locked, frozen, if is_as_before { open } else { entries.clone() }, place);
-        let filled = folded.and_then(|()| self.copy_pinned(frozen, entries.clone()));
-        if filled.is_ok() {
-            self.overlay_all(locked, entries.clone(), place);
-        }
+        let copied = folded.and_then(|()| self.copy_pinned(frozen, entries.clone()));
+        let filled = copied.and_then(|()| self.overlay_all(locked, entries.clone(), place));
         if place == Place::Aside {
             self.let_all_go(locked, entries);
         }
@@ -301,10 +299,8 @@ impl<S: Sys> RegionCore<S> {
 
     /// With page grain from the start, the region is shown through private mappings at once: as soon as writers go on,
     /// the kernel copies for them. What cannot be shown so is left to their faults.
-    fn overlay_all(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) {
-        if self.shows_by_page() {
-            self.overlay_each(locked, entries, place);
-        }
+    fn overlay_all(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
+        if self.shows_by_page() { self.overlay_each(locked, entries, place) } else { Ok(()) }
     }
 
     /// Whether the kernel is to copy from the fork or snapshot on.

@@ -177,8 +177,14 @@ impl<S: Sys> RegionCore<S> {
         Ok(sealed.published(stored)?)
     }
 
-    /// Shows all blocks among `entries` that others hold too through private mappings, as far as that can be done.
-    pub(super) fn overlay_each(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) {
+    /// Shows all blocks among `entries` that others hold too through private mappings, as far as that can be done. On
+    /// failure some of them may still be writable.
+    pub(super) fn overlay_each(
+        &self,
+        locked: Locked<'_>,
+        entries: Range<usize>,
+        place: Place,
+    ) -> Result<(), Unresolved> {
         let mut next = entries.start;
         while let Some(run) = self.next_in_a_row(next..entries.end) {
             next = run.end;
@@ -186,20 +192,32 @@ impl<S: Sys> RegionCore<S> {
             // The right to write is a tenth of the cost of a new mapping, if it takes few calls.
             let pieces = 1 + run.clone().skip(1).filter(|index| is_sealed(index) != is_sealed(&(index - 1))).count();
             if pieces > 1 + run.len() / 16 {
-                let _ = self.overlay(locked, run, place);
+                self.overlay_or_protect(locked, run, place)?;
                 continue;
             }
             let mut piece = run.start;
             while piece < run.end {
                 let is_new = !is_sealed(&piece);
                 let end = (piece..run.end).find(|index| is_sealed(index) == is_new).unwrap_or(run.end);
-                let _ = match is_new {
-                    true => self.overlay(locked, piece..end, place),
-                    false => self.unseal(locked, piece..end, place),
-                };
+                match is_new {
+                    true => self.overlay_or_protect(locked, piece..end, place)?,
+                    // What stays sealed is left to the fault of the next write.
+                    false => drop(self.unseal(locked, piece..end, place)),
+                }
                 piece = end;
             }
         }
+        Ok(())
+    }
+
+    /// Shows entries through one private mapping. If that cannot be done it takes away the right to write: what lies
+    /// aside has it still, and comes back with it.
+    fn overlay_or_protect(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
+        if self.overlay(locked, entries.clone(), place).is_ok() || place == Place::Own {
+            return Ok(());
+        }
+        let protected = self.site_at(place).reprotect(locked, self.bytes_of(&entries), Access::Read)?;
+        Ok(protected.published(Recount::default())?)
     }
 
     /// The first run of entries that can be shown through one private mapping.

@@ -548,3 +548,23 @@ fn where_nobody_can_be_held_writers_are_kept_off_by_protection() {
     }
     run_by_page::<Soft>(12, row);
 }
+
+/// What lies aside has the right to write that it had before.
+#[test]
+fn what_cannot_be_shown_by_page_in_the_pause_cannot_be_written_either() {
+    fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
+        let sys = &world.pool.sys;
+        let region = world.written_with(2, by_page());
+        // Once with a call that was carried out all the same, and once with one that did nothing.
+        for round in 1..5 {
+            region.prepare_write(0..2 * G::BLOCK).unwrap();
+            sys.fail(Some((Call::Overlay, 0)));
+            let snapshot = region.snapshot();
+            assert!(!sys.failure_pending());
+            region.write(100, round);
+            assert_eq!((region.read(100), read_at(&snapshot, 100)), (Some(round), Ok(round - 1)), "the cut has changed");
+        }
+        assert!(!sys.holds_anything());
+    }
+    run_by_page::<Soft>(6, row);
+}
