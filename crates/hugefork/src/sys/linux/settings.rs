@@ -1,12 +1,12 @@
 //! What the machine allows, according to `/proc` and `/sys`. It is read when pools are built and by `machine::survey`,
 //! never in a fault.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use procfs::Current;
-use procfs::process::{MMapExtension, Process};
 
 use crate::units::HUGE_PAGE;
 
@@ -148,15 +148,34 @@ fn number(path: impl AsRef<Path>) -> Option<usize> {
 
 /// How many bytes of the mapping at `address` are mapped by huge entries of 2 MiB.
 pub(crate) fn mapped_huge(address: usize) -> Option<usize> {
-    let maps = Process::myself().ok()?.smaps().ok()?;
-    let found = maps.into_iter().find(|map| (map.address.0..map.address.1).contains(&(address as u64)))?;
-    Some(huge_bytes(&found.extension))
+    // A process may have tens of thousands of mappings, so it is read only as far as to this one.
+    huge_bytes_at(address, BufReader::new(File::open("/proc/self/smaps").ok()?))
 }
 
-fn huge_bytes(extension: &MMapExtension) -> usize {
-    let fields = ["ShmemPmdMapped", "FilePmdMapped", "Shared_Hugetlb", "Private_Hugetlb"];
-    let sum: u64 = fields.iter().filter_map(|field| extension.map.get(*field)).sum();
-    sum as usize / HUGE_PAGE * HUGE_PAGE
+/// As [`mapped_huge`], out of what smaps says.
+fn huge_bytes_at(address: usize, mut smaps: impl BufRead) -> Option<usize> {
+    const FIELDS: [&str; 4] = ["ShmemPmdMapped", "FilePmdMapped", "Shared_Hugetlb", "Private_Hugetlb"];
+    let (mut line, mut found) = (String::new(), None);
+    while smaps.read_line(&mut line).ok()? > 0 {
+        if let Some(mapping) = mapping_of(&line) {
+            if found.is_some() {
+                break;
+            }
+            found = mapping.contains(&address).then_some(0);
+        } else if let Some(bytes) = &mut found {
+            let field = line.split_once(':').filter(|(name, _)| FIELDS.contains(name));
+            *bytes += field.and_then(|(_, kib)| kib.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or(0) * 1024;
+        }
+        line.clear();
+    }
+    found.map(|bytes| bytes / HUGE_PAGE * HUGE_PAGE)
+}
+
+/// The addresses of a mapping, if this is the line that begins what smaps says of it.
+fn mapping_of(line: &str) -> Option<Range<usize>> {
+    let (start, rest) = line.split_once('-')?;
+    let (end, _) = rest.split_once(' ')?;
+    Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
 }
 
 #[cfg(test)]
@@ -176,5 +195,18 @@ mod tests {
         assert!(map_count().unwrap() > 3);
         assert!(memory_total().bytes > 1 << 26);
         assert!(memory_available().bytes <= memory_total().bytes);
+    }
+
+    #[test]
+    fn huge_bytes_are_those_of_the_mapping_alone() {
+        let smaps = "00200000-00400000 rw-s 00000000 00:01 5   /memfd:one-two (deleted)\nSize:  2048 kB\n\
+            FilePmdMapped:  2048 kB\nVmFlags: rd wr\n00400000-00a00000 rw-s 00000000 00:01 6\n\
+            ShmemPmdMapped:     4096 kB\nShared_Hugetlb:       4 kB\nPrivate_Hugetlb: 0 kB\nVmFlags: rd\n\
+            00a00000-00b00000 rw-p 00000000 00:00 0 [heap]\nFilePmdMapped: 9 kB\n";
+        let at = |address| huge_bytes_at(address, smaps.as_bytes());
+        assert_eq!(at(0x3f_ffff), Some(2 << 20));
+        assert_eq!(at(0x40_0000), Some(4 << 20));
+        assert_eq!(at(0xa0_0000), Some(0));
+        assert_eq!((at(0x1f_ffff), at(0xb0_0000)), (None, None));
     }
 }
