@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `builder` | what pools are made of |
 //! | `changes` | what differs between two snapshots, or a region and a snapshot |
+//! | `cut` | snapshots of several regions at one moment |
 //! | `export` | a snapshot for other processes |
 //! | `grant` | which backing the machine grants |
 //! | `import` | what another process has exported |
@@ -19,6 +20,7 @@
 
 pub(crate) mod builder;
 pub(crate) mod changes;
+pub(crate) mod cut;
 pub(crate) mod export;
 mod grant;
 pub(crate) mod import;

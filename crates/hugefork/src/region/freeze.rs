@@ -1,4 +1,4 @@
-//! Freezing makes a snapshot: it is the pause of a fork or snapshot.
+//! Freezing makes a snapshot: it is the pause of a fork or snapshot. These are its steps, cut.rs takes them.
 //!
 //! ```text
 //!                freeze                     of_snapshot
@@ -20,9 +20,6 @@ use super::core::RegionCore;
 use super::unresolved::Unresolved;
 use crate::mapping::addresses::Place;
 use crate::mapping::change::Recount;
-use crate::own::fixed::Fixed;
-use crate::pool::lineage::Derived;
-use crate::pool::shortage::Found;
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::{ExclusiveGuard, SignalsBlocked};
 use crate::sys::{Access, Sys};
@@ -31,119 +28,21 @@ use crate::table::transition::{OnShare, on_share};
 use crate::table::{Entry, Locked, Reserved, WindowsGuard};
 use crate::terms::error::RegionError;
 use crate::terms::options::CopyGrain;
-use crate::terms::snapshot_id::SnapshotId;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
 /// So many bytes of overlays are sealed at once: the kernel looks at each page, which takes 2 ms for 1 GiB.
 const SEALED_AT_ONCE: usize = 64 << 20;
 
-/// So often a snapshot is tried that finds the pool full while others write by page.
-const TRIES: usize = 16;
-
-/// What a snapshot is taken for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
-    /// For the program, which may ask for its place in the tree of snapshots.
-    Snapshot,
-    /// To become a fork at once.
-    Fork,
+/// The entries that writers are kept off, and where these lie meanwhile.
+pub(super) struct KeptOff {
+    entries: Range<usize>,
+    place: Place,
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Makes a snapshot of the region as it is now. The region is at it afterwards.
-    pub(crate) fn freeze(&self) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
-        self.freeze_as(Purpose::Snapshot)
-    }
-
-    /// As [`RegionCore::freeze`], for a fork: the region stays where it is in the tree of snapshots.
-    pub(crate) fn freeze_for_fork(&self) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
-        self.freeze_as(Purpose::Fork)
-    }
-
-    fn freeze_as(&self, purpose: Purpose) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
-        if self.books.revoked.load(Ordering::Relaxed) > 0 {
-            return Err(RegionError::Revoked);
-        }
-        let _one_at_a_time = self.freezing.lock();
-        // Under that lock, so that of two snapshots the later has the greater id.
-        let id = match purpose {
-            Purpose::Snapshot => Some(SnapshotId::next()),
-            Purpose::Fork => None,
-        };
-        self.density.forget_some();
-        self.promises.end();
-        let mut tries = 0;
-        loop {
-            // What the pool's thread seals after this is looked for in the pause.
-            let sealed = self.books.sealed.load(Ordering::Relaxed);
-            self.fold_ahead()?;
-            let frozen = SnapshotCore::empty(self.pool(), self.table.len(), Derived::of(&self.books.cow), id);
-            match self.fill(&frozen, sealed) {
-                Ok(()) => {
-                    frozen.keep_home(self.home.move_on(self.pool(), self.table.len()));
-                    return Ok(frozen);
-                }
-                // Pinned blocks are copied, and the copies take blocks.
-                Err(RegionError::PoolFull { .. }) if self.drops_some_lazy() => {}
-                // So are blocks that have got private pages since they were folded. To fold those ahead makes room.
-                Err(RegionError::PoolFull { .. }) if self.books.has_overlays() && tries < TRIES => tries += 1,
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Notes the snapshot's place in the tree, and that the region is there now.
-    fn is_now_at(&self, frozen: &SnapshotCore<S>) {
-        frozen.from.set(self.books.origin.get());
-        if frozen.id.is_some() {
-            self.books.origin.set(frozen.id);
-        }
-    }
-
-    /// Takes that back, for a snapshot that the program does not get.
-    pub(crate) fn forget(&self, frozen: &SnapshotCore<S>) {
-        self.books.origin.go_back(frozen.id, frozen.from.get());
-    }
-
-    fn drops_some_lazy(&self) -> bool {
-        let _signals = SignalsBlocked::new();
-        self.pool().drop_some_lazy() != Found::None
-    }
-
-    pub(crate) fn fill(&self, frozen: &SnapshotCore<S>, sealed: usize) -> Result<(), RegionError> {
-        let pool = self.pool();
-        let _signals = SignalsBlocked::new();
-        // Whoever wants a block of the snapshot back waits until it holds all of its blocks.
-        let filling = frozen.lock.exclusive();
-        let started = pool.sys.now();
-        let (windows, alone) = self.hold_all();
-        self.promises.end();
-        let filled = self.fill_locked(Locked::alone(&alone), frozen, sealed);
-        if filled.is_ok() {
-            self.is_now_at(frozen);
-        } else {
-            // This happens under the region lock: other faults take a block with two holders for write-protected, and
-            // copy it.
-            frozen.let_go_of_all(Locked::alone(&filling));
-            self.open_again(Locked::alone(&alone), 0..self.table.len(), Place::Own);
-        }
-        self.addresses.recount(self.addresses.mappings(), 1 + self.shown().edges(0..self.table.len()));
-        drop((windows, alone));
-        if let Err(reason) = filled {
-            // The lock is released first, since the error's text allocates.
-            drop(filling);
-            return Err(self.error(reason));
-        }
-        let pause = pool.sys.now().saturating_sub(started);
-        self.counters.snapshots.fetch_add(1, Ordering::Relaxed);
-        self.counters.longest_pause.fetch_max(pause, Ordering::Relaxed);
-        self.counters.paused.fetch_add(pause, Ordering::Relaxed);
-        Ok(())
-    }
-
     /// Folds what is private now, before the pause. Unless the kernel is to copy from the snapshot on, all overlays are
     /// sealed first: those that nobody writes to meanwhile need no look in the pause.
-    fn fold_ahead(&self) -> Result<(), RegionError> {
+    pub(super) fn fold_ahead(&self) -> Result<(), RegionError> {
         if !self.books.has_overlays() {
             return Ok(());
         }
@@ -182,7 +81,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Keeps all others out: with the locks of all windows if there are overlays, so that none is just being folded.
-    fn hold_all(&self) -> (WindowsGuard<'_>, ExclusiveGuard<'_>) {
+    pub(super) fn hold_all(&self) -> (WindowsGuard<'_>, ExclusiveGuard<'_>) {
         let mut windows = WindowsGuard::default();
         loop {
             let holds_windows = self.books.has_overlays();
@@ -196,7 +95,14 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    fn fill_locked(&self, locked: Locked<'_>, frozen: &SnapshotCore<S>, sealed: usize) -> Result<(), Unresolved> {
+    /// Shares all blocks with `frozen`, and keeps all writers off, until [`RegionCore::let_writers_go`]. If it fails,
+    /// they are let go, and what is shared stays shared.
+    pub(super) fn share_all(
+        &self,
+        locked: Locked<'_>,
+        frozen: &SnapshotCore<S>,
+        sealed: usize,
+    ) -> Result<Option<KeptOff>, Unresolved> {
         if self.books.revoked.load(Ordering::Relaxed) > 0 {
             return Err(Unresolved::Revoked);
         }
@@ -231,18 +137,34 @@ impl<S: Sys> RegionCore<S> {
             }
         }
         if first > last {
-            return Ok(());
+            return Ok(None);
         }
         let entries = first..last + 1;
         let place = self.keep_all_off(locked, entries.clone())?;
         let is_as_before = self.books.sealed.load(Ordering::Relaxed) == sealed;
         let folded = self.fold_rest(locked, frozen, if is_as_before { open } else { entries.clone() }, place);
-        let copied = folded.and_then(|()| self.copy_pinned(frozen, entries.clone()));
-        let filled = copied.and_then(|()| self.overlay_all(locked, entries.clone(), place));
-        if place == Place::Aside {
-            self.let_all_go(locked, entries);
+        match folded.and_then(|()| self.copy_pinned(frozen, entries.clone())) {
+            Ok(()) => Ok(Some(KeptOff { entries, place })),
+            Err(reason) => {
+                self.let_writers_back(locked, KeptOff { entries, place });
+                Err(reason)
+            }
         }
-        filled
+    }
+
+    /// Ends what [`RegionCore::share_all`] began, once all of the cut is made: from now on writes are copied.
+    /// Fails if they could write to what is shared.
+    pub(super) fn let_writers_go(&self, locked: Locked<'_>, kept_off: KeptOff) -> Result<(), Unresolved> {
+        let shown = self.overlay_all(locked, kept_off.entries.clone(), kept_off.place);
+        self.let_writers_back(locked, kept_off);
+        shown
+    }
+
+    /// As [`RegionCore::let_writers_go`], where there is no cut.
+    pub(super) fn let_writers_back(&self, locked: Locked<'_>, kept_off: KeptOff) {
+        if kept_off.place == Place::Aside {
+            self.let_all_go(locked, kept_off.entries);
+        }
     }
 
     /// Keeps all writers off: they wait, system calls too, where the kernel is to copy from the snapshot on, or else

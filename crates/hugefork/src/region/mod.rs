@@ -5,12 +5,13 @@
 //! | `books` | what is counted of a region |
 //! | `changes` | what differs between a region and a snapshot |
 //! | `core` | what a region is made of |
+//! | `cut` | makes snapshots of one region or several at one moment |
 //! | `density` | which blocks are written to densely |
 //! | `discard` | drops contents at once |
 //! | `fault` | what a write to a block does |
 //! | `fold` | private pages go back into blocks |
 //! | `fork` | makes a region of a snapshot |
-//! | `freeze` | makes a snapshot of a region |
+//! | `freeze` | shares all blocks of a region with a snapshot |
 //! | `history` | what recent faults say about the next ones |
 //! | `home` | where in the pool a region would like its blocks |
 //! | `lazy_free` | permits the engine to drop contents when memory is short, and takes that back |
@@ -33,6 +34,7 @@
 mod books;
 mod changes;
 pub(crate) mod core;
+pub(crate) mod cut;
 pub(crate) mod density;
 mod discard;
 pub(crate) mod fault;

@@ -7,6 +7,7 @@ use std::sync::mpsc::channel;
 use super::*;
 use crate::Observer;
 use crate::pool::lineage::Derived;
+use crate::region::cut::{Part, fill, freeze_all};
 use crate::table::Reserved;
 use crate::units::BlockId;
 
@@ -219,6 +220,34 @@ fn a_pinned_block_is_neither_moved_nor_dropped_when_the_pool_is_empty() {
     everywhere!(row, 2);
 }
 
+/// A cut is of all regions or of none: what was shared before one of them failed is as before.
+#[test]
+fn a_cut_through_several_regions_is_of_all_or_of_none() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (first, pinned, last) = (world.written(2), world.written(2), world.written(2));
+        pinned.pin(0..2 * G::BLOCK).unwrap();
+        let regions = [&*last, &*pinned, &*first];
+        assert_eq!(world.free(), 1);
+        assert!(matches!(freeze_all(&regions), Err(RegionError::PoolFull { .. })), "two blocks are pinned");
+        assert_eq!(world.free(), 1);
+        for region in [&first, &pinned, &last] {
+            let holders = [0, 1].map(|at| world.pool.frames.references(region.entry(at).block().unwrap()));
+            assert_eq!((holders, region.kept()), ([1, 1], vec![0..2 * G::PAGES]));
+        }
+        let copied = first.counters.blocks_copied.load(Ordering::Relaxed);
+        first.write(0, 7);
+        assert_eq!(first.counters.blocks_copied.load(Ordering::Relaxed), copied, "nobody else holds it");
+        pinned.unpin(&(0..2 * G::BLOCK));
+        let made = freeze_all(&regions).unwrap();
+        assert_eq!(made.iter().map(|frozen| frozen.len()).collect::<Vec<_>>(), [2 * G::BLOCK; 3]);
+        assert!(made[2].id < made[1].id && made[1].id < made[0].id, "ids are given by age");
+        let mut byte = [0];
+        made[2].read(0, &mut byte).unwrap();
+        assert_eq!(byte, [7], "it is that of the first region");
+    }
+    everywhere!(row, 7);
+}
+
 /// Others may look at the region as soon as a snapshot has failed, and before it is dropped. They would take blocks
 /// that it left shared for write-protected, and copy them while somebody writes to them.
 #[test]
@@ -230,9 +259,11 @@ fn a_snapshot_that_fails_has_let_go_of_everything_when_others_may_look() {
         region.write(3 * G::BLOCK, 9);
         let free = world.free();
         for call in [Call::Protect, Call::Obtain] {
-            let failing = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.books.cow), None);
+            let frozen = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.books.cow), None);
+            let parts = [Part { region: &region, frozen, sealed: 0 }];
             world.pool.sys.fail(Some((call, 0)));
-            region.fill(&failing, 0).unwrap_err();
+            fill(&parts).unwrap_err();
+            let failing = &parts[0].frozen;
             assert!(!world.pool.sys.failure_pending());
             let holders = [0, 1, 2, 3].map(|at| world.pool.frames.references(region.entry(at).block().unwrap()));
             assert_eq!((holders, world.free()), ([2, 1, 2, 1], free), "after a failed {call:?}");

@@ -562,7 +562,11 @@ fn what_cannot_be_shown_by_page_in_the_pause_cannot_be_written_either() {
             let snapshot = region.snapshot();
             assert!(!sys.failure_pending());
             region.write(100, round);
-            assert_eq!((region.read(100), read_at(&snapshot, 100)), (Some(round), Ok(round - 1)), "the cut has changed");
+            assert_eq!(
+                (region.read(100), read_at(&snapshot, 100)),
+                (Some(round), Ok(round - 1)),
+                "the cut has changed"
+            );
         }
         assert!(!sys.holds_anything());
     }
