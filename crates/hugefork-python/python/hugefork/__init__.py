@@ -1,0 +1,44 @@
+"""numpy arrays on huge pages, with fork and snapshot in microseconds.
+
+>>> import hugefork as hf
+>>> pool = hf.Pool("64 MiB")
+>>> a = pool.zeros((1000, 64), "float32")      # an ordinary numpy array
+>>> with hf.snapshot(a) as s:                   # as it is now; nothing is copied
+...     a += 1                                  # goes on meanwhile
+...     float(s[a].sum()), float(a.sum())
+(0.0, 64000.0)
+>>> branch = hf.fork(a)                         # a copy that can be written to
+
+Functions take arrays of a pool, or views of them. Sizes are bytes, or text such as ``"8 GiB"``. Threads may use all of it
+at once; whatever takes long lets other threads of Python run. A child of ``os.fork()`` has no pools: its calls raise
+`ForkedChildError`, and a touch of an array ends it with a line that says why.
+"""
+
+from __future__ import annotations
+
+from . import _faulthandler
+from ._errors import *  # noqa: F403
+from ._errors import __all__ as _error_names
+from ._memory import *  # noqa: F403
+from ._memory import __all__ as _memory_names
+from ._native import Pin, Region, reinstall_fault_handler
+from ._pool import Pool
+from ._snapshot import Snapshot, fork, snapshot
+from ._stats import LazyFreed, PoolStats, RegionStats
+
+__all__ = [
+    "LazyFreed",
+    "Pin",
+    "Pool",
+    "PoolStats",
+    "Region",
+    "RegionStats",
+    "Snapshot",
+    "fork",
+    "reinstall_fault_handler",
+    "snapshot",
+    *_error_names,
+    *_memory_names,
+]
+
+_faulthandler.follow()

@@ -1,0 +1,100 @@
+"""Where arrays lie: which region or snapshot an array is a view of, and which bytes of it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from . import _native
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Holder = TypeVar("Holder", _native.Region, _native.RegionSnapshot)
+
+
+class Place(NamedTuple):
+    """Where an array lies: its holder, and how it is laid out there."""
+
+    holder: _native.Region | _native.RegionSnapshot
+    start: int
+    """Bytes from the start of the holder to the lowest byte of the array."""
+    stop: int
+    """The same, to the end of its highest element."""
+    offset: int
+    """The same, to its first element."""
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def on(self, holder: _native.Region | _native.RegionSnapshot) -> Array:
+        """The same place of another holder: a fork, or a snapshot."""
+        return np.ndarray(self.shape, self.dtype, bytes_of(holder), self.offset, self.strides)
+
+
+def bytes_of(holder: _native.Region | _native.RegionSnapshot) -> Array:
+    """All bytes of a holder, as an array that holds a view of it. Only `frombuffer` does: an array of
+    ``np.ndarray(buffer=memoryview(holder))`` lets go of the view at once."""
+    return np.frombuffer(holder, np.uint8)
+
+
+def holder_of(array: Any) -> _native.Region | _native.RegionSnapshot | None:
+    """The region or snapshot that `array` is a view of, if it is one of any."""
+    at = array
+    while isinstance(at, np.ndarray):
+        at = at.base
+    if isinstance(at, memoryview):
+        at = at.obj
+    return at if isinstance(at, (_native.Region, _native.RegionSnapshot)) else None
+
+
+def place_of(array: Any) -> Place:
+    """Where `array` lies.
+
+    Raises TypeError if it is no array, ValueError if it is no view of a region or snapshot.
+    """
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{type(array).__name__} is no numpy array: give arrays of a pool, or views of them")
+    holder = holder_of(array)
+    if holder is None:
+        raise ValueError("this array lies in no pool: make it with pool.empty, pool.zeros or pool.array")
+    offset = int(array.__array_interface__["data"][0]) - holder.address
+    low, high = offset, offset
+    if array.size:
+        for length, stride in zip(array.shape, array.strides):
+            low += min(0, (length - 1) * stride)
+            high += max(0, (length - 1) * stride)
+        high += array.itemsize
+    return Place(holder, low, high, offset, array.shape, array.strides, array.dtype)
+
+
+def region_place(array: Any) -> tuple[_native.Region, Place]:
+    """Where an array lies that can be written to."""
+    place = place_of(array)
+    if not isinstance(place.holder, _native.Region):
+        raise ValueError("this array is one of a snapshot, which nobody can write to: fork it with hugefork.fork")
+    return place.holder, place
+
+
+def range_of(array: Any) -> tuple[_native.Region, int, int]:
+    """The bytes of an array without gaps."""
+    region, place = region_place(array)
+    if place.stop - place.start != array.nbytes:
+        raise ValueError("this view has gaps, whose bytes are not its own: give one without (a[i:j], not a[:, i])")
+    return region, place.start, place.stop
+
+
+def checked_dtype(dtype: Any) -> np.dtype[Any]:
+    """A type of elements that memory of a pool can have."""
+    made = np.dtype(dtype)
+    if made.hasobject:
+        raise TypeError(f"dtype {made} has references to Python objects, which a snapshot cannot copy: take numbers")
+    return made
+
+
+def checked_shape(shape: Any) -> tuple[int, ...]:
+    """A shape as a tuple."""
+    lengths = (shape,) if hasattr(shape, "__index__") else tuple(shape)
+    made = tuple(int(length.__index__()) for length in lengths)
+    if any(length < 0 for length in made):
+        raise ValueError(f"shape {made} has a negative length")
+    return made

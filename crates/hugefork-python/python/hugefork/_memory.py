@@ -1,0 +1,183 @@
+"""What can be done with the memory of an array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+from . import _native
+from ._arrays import Array, range_of, region_place
+from ._snapshot import Snapshot
+from ._stats import LazyFreed, RegionStats
+
+__all__ = [
+    "advise",
+    "cancel_lazy_free",
+    "changed_since",
+    "discard",
+    "is_revoked",
+    "lazy_free",
+    "pin",
+    "populate",
+    "prepare_write",
+    "read_into",
+    "region_of",
+    "stats",
+]
+
+
+class HasDescriptor(Protocol):
+    """A file, pipe or socket."""
+
+    def fileno(self) -> int: ...
+
+
+def region_of(array: Array) -> _native.Region:
+    """The region that an array lies in. ``region_of(a).close()`` gives its memory back, once no array is left."""
+    return region_place(array)[0]
+
+
+def stats(array: Array) -> RegionStats:
+    """What the region of an array has, and what happened to it. Takes some nanoseconds a block."""
+    return RegionStats(**region_place(array)[0].stats())
+
+
+def populate(array: Array, *, threads: int = 1, progress: Callable[[int], Any] | None = None) -> None:
+    """Gives all of the array's region its memory now, so that no first write faults later.
+
+    Parameters
+    ----------
+    threads
+        How many threads do it.
+    progress
+        Called with the bytes that are done, after each 64 MiB, from any of them.
+
+    Raises
+    ------
+    PoolFullError, OutOfMemoryError, TooManyMappingsError, RevokedError; and what `progress` raises, at the end.
+    """
+    if threads < 1:
+        raise ValueError(f"threads={threads}: give at least one")
+    region_place(array)[0].populate(threads, progress)
+
+
+def prepare_write(array: Array) -> None:
+    """Makes an array without gaps writable now, so that system calls can write there (``file.readinto(a)``,
+    ``socket.recv_into(a)``) until the next fork or snapshot of it. Raises what `populate` raises."""
+    region, start, stop = range_of(array)
+    region.prepare_write(start, stop)
+
+
+def pin(array: Array) -> _native.Pin:
+    """Keeps an array without gaps writable and where it is: for system calls that write, also while others take
+    snapshots, and for devices. Ends with ``with hugefork.pin(a):``, `Pin.release`, or when it is collected.
+
+    Raises TooManyPinsError, and what `populate` raises.
+    """
+    region, start, stop = range_of(array)
+    return region.pin(start, stop)
+
+
+def read_into(array: Array, file: HasDescriptor | int, *, offset: int | None = None) -> int:
+    """Reads from a file, pipe or stream socket into an array without gaps, whatever is shared or was never written.
+    Returns the bytes that were read: fewer than asked for at the end of the file only.
+
+    Parameters
+    ----------
+    file
+        An object with ``fileno()``, or a descriptor. What a file object has buffered is not seen: open files with
+        ``buffering=0``, or give `offset`.
+    offset
+        Where in the file to begin; its position stays where it is then.
+
+    Raises
+    ------
+    SystemCallError, and what `populate` raises.
+    """
+    region, start, stop = range_of(array)
+    return region.read_from(file if isinstance(file, int) else file.fileno(), start, stop, offset)
+
+
+def lazy_free(array: Array) -> LazyFreed:
+    """Allows hugefork to drop the contents of an array without gaps when memory is short. Until then it reads as
+    before; what was dropped reads as zeros. A write to a block takes the permission back and keeps its contents. What
+    forks or snapshots hold, and what is pinned, is skipped.
+
+    Raises TooManyMappingsError, SystemCallError; nothing is lost then.
+    """
+    region, start, stop = range_of(array)
+    return LazyFreed(**region.lazy_free(start, stop))
+
+
+def cancel_lazy_free(array: Array) -> int:
+    """Takes `lazy_free` back for what is not dropped yet. Returns how many bytes that were."""
+    region, start, stop = range_of(array)
+    return region.cancel_lazy_free(start, stop)
+
+
+def discard(array: Array) -> None:
+    """Sets an array without gaps to zeros and gives its whole blocks back to the pool. Forks and snapshots keep what
+    they have. Nobody else may use the array meanwhile.
+
+    Raises what `populate` raises.
+    """
+    region, start, stop = range_of(array)
+    region.discard(start, stop)
+
+
+def advise(array: Array, use: Literal["unknown", "near", "whole"]) -> None:
+    """Tells how the program uses a block after its first write: what lies near (``"near"``), all of it
+    (``"whole"``), or nobody knows."""
+    region_place(array)[0].advise(use)
+
+
+def is_revoked(array: Array) -> bool:
+    """Whether a part of this fork was taken away, because the pool was full. A read there is a `SIGBUS`."""
+    return region_place(array)[0].is_revoked()
+
+
+def changed_since(
+    array: Array, older: Snapshot, newer: Snapshot | None = None, *, by: Literal["page", "block"] = "page"
+) -> list[slice]:
+    """What of an array differs from what it was in a snapshot: slices of its elements in the order of memory, so of
+    ``array.reshape(-1)`` for an array in C order.
+
+    Parameters
+    ----------
+    array
+        An array without gaps.
+    older
+        A snapshot that it is in.
+    newer
+        A later snapshot, to be compared instead of the array as it is now.
+    by
+        ``"page"``: all pages of 4 KiB whose bytes differ, and no others. ``"block"``: all blocks that were written to,
+        without a look at bytes.
+
+    Raises
+    ------
+    KeyError
+        The array is not in a snapshot.
+    RevokedError
+        A part of it was taken away.
+
+    Examples
+    --------
+    >>> import hugefork as hf
+    >>> a = hf.Pool("64 MiB").zeros(1 << 20)
+    >>> s = hf.snapshot(a)
+    >>> a[600] = 1
+    >>> hf.changed_since(a, s)
+    [slice(512, 1024, None)]
+    """
+    if by not in ("page", "block"):
+        raise ValueError(f"by={by!r}: take one of page, block")
+    region, start, stop = range_of(array)
+    side = region if newer is None else newer._part(region)
+    size = max(1, array.itemsize)
+    slices = []
+    for low, high in side.changed_since(older._part(region), by == "page"):
+        first, last = max(low, start) - start, min(high, stop) - start
+        if first < last:
+            slices.append(slice(first // size, -(-last // size)))
+    return slices

@@ -1,0 +1,259 @@
+"""Pools: physical memory in blocks, of which arrays are made."""
+
+from __future__ import annotations
+
+import math
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+
+from . import _faulthandler, _native
+from ._arrays import Array, bytes_of, checked_dtype, checked_shape
+from ._stats import PoolStats
+
+__all__ = ["CopyGrain", "OnLimit", "Pool", "Size"]
+
+Size = int | str
+"""A number of bytes, or words for one: ``"512 MiB"``, ``"8GiB"``, ``"64k"``. Units are powers of two."""
+
+OnLimit = Literal["revoke", "fail"]
+CopyGrain = Literal["auto", "page", "block"]
+
+
+def nbytes_of(size: Size) -> int:
+    """Bytes of a size."""
+    if isinstance(size, str):
+        return _native.parse_size(size)
+    if not hasattr(size, "__index__"):
+        raise TypeError(f"{size!r} is no size: give bytes, or text such as '512 MiB'")
+    nbytes = int(size.__index__())
+    if nbytes < 0:
+        raise ValueError(f"a size of {nbytes} bytes: give a positive one")
+    return nbytes
+
+
+def in_words(nbytes: int) -> str:
+    """A number of bytes for people."""
+    size, unit = float(nbytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if size == int(size) else f"{size:.3g} {unit}"
+
+
+class Pool:
+    """Physical memory in blocks of one size, on the best huge pages that the machine grants.
+
+    A pool is a handle. Its memory goes back to the system when the handle and all of its arrays and snapshots are gone.
+
+    Parameters
+    ----------
+    capacity
+        The most bytes that it may have, a multiple of the block size: a number, or ``"8 GiB"``.
+    name
+        What messages call it.
+    block_size
+        The unit in which memory is given: a power of two from 4 KiB to 1 GiB. Each array takes whole blocks.
+    backing
+        ``"auto"``, ``"hugetlb"``, ``"shmem-thp"`` or ``"shmem-base"``. `Pool.backing` tells what it became.
+    strict
+        Fail rather than take another backing than the one that was asked for.
+    commit
+        ``"on_demand"``: memory comes as it is used. ``"upfront"``: all of it now, some 50 ms for each GiB.
+    obtain_ahead
+        Bytes of free blocks that a thread gets memory for before they are used; by default 1 GiB, and none in pools of
+        less than 128 MiB.
+    zeroed_stock
+        ``(low, high)`` in blocks: a thread clears used blocks in the background whenever fewer than `low` are
+        clear, until `high` are.
+    zeroed_cpu_percent
+        The most CPU time that this thread may take, in percent of one CPU.
+    core_dump
+        Whether core dumps have the contents.
+    reclaim_under_pressure
+        Give memory back when the machine is short of it.
+
+    Raises
+    ------
+    SizeError, BeyondTheMachineError, BackingUnavailableError, OutOfMemoryError, UnknownBackingError, ForkedChildError
+        The message says what to change.
+
+    Examples
+    --------
+    >>> import hugefork as hf
+    >>> pool = hf.Pool("64 MiB", name="state")
+    >>> a = pool.zeros((1000, 64), "float32")
+    >>> a.shape, a.flags.writeable
+    ((1000, 64), True)
+    """
+
+    def __init__(
+        self,
+        capacity: Size,
+        *,
+        name: str = "unnamed",
+        block_size: Size = "2 MiB",
+        backing: Literal["auto", "hugetlb", "shmem-thp", "shmem-base"] = "auto",
+        strict: bool = False,
+        commit: Literal["on_demand", "upfront"] = "on_demand",
+        obtain_ahead: Size | None = None,
+        zeroed_stock: tuple[int, int] | None = None,
+        zeroed_cpu_percent: int | None = None,
+        core_dump: bool = False,
+        reclaim_under_pressure: bool = False,
+    ) -> None:
+        self._native = _native.Pool(
+            nbytes_of(capacity),
+            name=name,
+            block_size=nbytes_of(block_size),
+            backing=backing,
+            strict=strict,
+            commit=commit,
+            obtain_ahead=None if obtain_ahead is None else nbytes_of(obtain_ahead),
+            zeroed_stock=zeroed_stock,
+            zeroed_cpu_percent=zeroed_cpu_percent,
+            core_dump=core_dump,
+            reclaim_under_pressure=reclaim_under_pressure,
+        )
+        _faulthandler.has_pool = True
+
+    def empty(
+        self,
+        shape: int | tuple[int, ...],
+        dtype: Any = np.float64,
+        *,
+        order: Literal["C", "F"] = "C",
+        reserve: bool = False,
+        max_cow_bytes: Size | None = None,
+        on_limit: OnLimit = "revoke",
+        copy_grain: CopyGrain = "auto",
+    ) -> Array:
+        """A new array in a region of its own. It reads as zeros, and takes memory as it is written to.
+
+        Parameters
+        ----------
+        shape, dtype, order
+            As those of `numpy.empty`; a dtype with Python objects is refused.
+        reserve
+            Set blocks aside, so that no first write finds the pool full.
+        max_cow_bytes, on_limit
+            The most bytes that forks and snapshots of it may hold beside it, and what a write does that would exceed
+            that: ``"revoke"`` takes its block away from them, ``"fail"`` fails with `SIGBUS`.
+        copy_grain
+            What a write copies that finds its block shared with a fork or snapshot: pages of 4 KiB, blocks, or what is
+            cheaper.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A dtype or shape that cannot be.
+        LargerThanPoolError, NotReservableError, TooManyMappingsError, OutOfAddressesError, ForkedChildError, ClosedError
+        """
+        elements, lengths = checked_dtype(dtype), checked_shape(shape)
+        nbytes = math.prod(lengths) * elements.itemsize
+        block = self._native.block_size
+        region = self._native.region(
+            max(1, -(-nbytes // block)) * block,
+            reserve=reserve,
+            max_cow_bytes=None if max_cow_bytes is None else nbytes_of(max_cow_bytes),
+            on_limit=on_limit,
+            copy_grain=copy_grain,
+        )
+        return np.ndarray(lengths, elements, bytes_of(region), order=order)
+
+    zeros = empty
+
+    def array(self, values: Any, dtype: Any = None, *, order: Literal["C", "F"] = "C", **options: Any) -> Array:
+        """A new array with a copy of `values`, which is anything that `numpy.asarray` takes. `options` are those of
+        `empty`.
+
+        Raises
+        ------
+        PoolFullError, and those of `empty`
+        """
+        source = np.asarray(values, dtype)
+        made = self.empty(source.shape, source.dtype, order=order, **options)
+        region = made.base if not isinstance(made.base, np.ndarray) else made.base.base
+        # A write that found the pool full would be a SIGBUS.
+        region.obj.prepare_write(0, made.nbytes)
+        made[...] = source
+        return made
+
+    def region(self, size: Size, *, reserve: bool = False, copy_grain: CopyGrain = "auto") -> _native.Region:
+        """Plain memory, a multiple of the block size, with the buffer protocol: for `memoryview`, `struct`, and arrays
+        that lie side by side (``np.frombuffer(region, dtype, count, offset)``)."""
+        return self._native.region(
+            nbytes_of(size), reserve=reserve, max_cow_bytes=None, on_limit="revoke", copy_grain=copy_grain
+        )
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self._native.name
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of all of its blocks."""
+        return self._native.capacity
+
+    @property
+    def block_size(self) -> int:
+        """Bytes of a block."""
+        return self._native.block_size
+
+    @property
+    def backing(self) -> str:
+        """What its memory is made of, as the kernel granted it."""
+        return self._native.backing
+
+    @property
+    def fallback_reason(self) -> str | None:
+        """Why the machine refused a better backing, if it did."""
+        return self._native.fallback_reason
+
+    @property
+    def no_page_grain(self) -> str | None:
+        """Why writes to what is shared cannot copy single pages; None if they can."""
+        return self._native.no_page_grain
+
+    def stats(self) -> PoolStats:
+        """What it has, and what happened in it. Takes up to 1.6 ms for each GiB."""
+        native = self._native
+        return PoolStats(name=native.name, block_size=native.block_size, **native.stats())
+
+    def reclaim(self, size: Size) -> int:
+        """Drops what was lazily freed, oldest first, until so many bytes are dropped. Returns how many were."""
+        return self._native.reclaim(nbytes_of(size))
+
+    def trim(self) -> int:
+        """Gives the memory of free blocks back to the system. Returns how many bytes that were."""
+        return self._native.trim()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the handle was closed."""
+        return self._native.closed
+
+    def close(self) -> None:
+        """Gives the handle up: no new arrays. Those that are there stay, and keep the memory."""
+        self._native.close()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<hugefork.Pool, closed>"
+        figures = self._native.stats()
+        used = (figures["blocks"] - figures["blocks_free"] - figures["blocks_reserved"]) * self.block_size
+        return (
+            f"<hugefork.Pool {self.name!r}: {in_words(used)} of {in_words(self.capacity)} in use by "
+            f"{figures['regions']} region(s); blocks of {in_words(self.block_size)} on {self.backing}>"
+        )

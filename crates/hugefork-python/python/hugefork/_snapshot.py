@@ -1,0 +1,218 @@
+"""Snapshots and forks of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, overload
+
+import numpy as np
+
+from . import _native
+from ._arrays import Array, Place, place_of, region_place
+from ._errors import ClosedError
+from ._pool import CopyGrain, OnLimit, Size, in_words, nbytes_of
+
+__all__ = ["Snapshot", "fork", "snapshot"]
+
+
+class Snapshot:
+    """Arrays as they were at one moment. `snapshot` takes them.
+
+    ``s[a]`` is a read-only array with the shape and type of `a` and the values that it had then; it costs nothing until
+    it is read. So is ``s[view]`` for any other view of the same memory. In the order in which they were given, the
+    arrays are ``list(s)``.
+
+    Leaving a ``with`` block gives the handle up. Arrays that were taken from it stay good, for a thread that still
+    writes them to a file, say; the memory is given back when the last of them is gone.
+    """
+
+    def __init__(self, parts: dict[int, tuple[_native.Region, _native.RegionSnapshot]], places: list[Place]) -> None:
+        self._parts: dict[int, tuple[_native.Region, _native.RegionSnapshot]] | None = parts
+        self._places = places
+
+    def _open(self) -> dict[int, tuple[_native.Region, _native.RegionSnapshot]]:
+        if self._parts is None:
+            raise ClosedError("this snapshot is closed: take its arrays before the `with` block ends")
+        return self._parts
+
+    def _part(self, region: object) -> _native.RegionSnapshot:
+        found = self._open().get(id(region))
+        if found is None:
+            raise KeyError("this array is not in the snapshot: name it when the snapshot is taken")
+        return found[1]
+
+    def __getitem__(self, array: Array) -> Array:
+        """The array as it was. Raises KeyError for one that is not in the snapshot, RevokedError if a part of it was
+        taken away before it was first looked at."""
+        region, place = region_place(array)
+        return place.on(self._part(region))
+
+    def __iter__(self) -> Iterator[Array]:
+        for place in self._places:
+            yield place.on(self._part(place.holder))
+
+    def __len__(self) -> int:
+        """The number of arrays."""
+        return len(self._places)
+
+    def __contains__(self, array: Any) -> bool:
+        return id(region_place(array)[0]) in self._open()
+
+    def copy(self, array: Array) -> Array:
+        """A copy of an array as it was, in ordinary memory. It needs no mappings, and where a part was taken away it
+        raises RevokedError where a read of ``s[a]`` would be a `SIGBUS`."""
+        region, place = region_place(array)
+        buffer = np.empty(place.stop - place.start, np.uint8)
+        self._part(region).read_at(place.start, buffer)
+        return np.ndarray(place.shape, place.dtype, buffer, place.offset - place.start, place.strides)
+
+    @property
+    def id(self) -> int:
+        """Tells it from all other snapshots of this process. Of two, the later has the greater."""
+        return max((part.id for _, part in self._open().values()), default=0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays' regions together."""
+        return sum(part.nbytes for _, part in self._open().values())
+
+    @property
+    def is_revoked(self) -> bool:
+        """Whether a part was taken away, because the pool was full. Ask this *after* the arrays were used."""
+        return any(part.is_revoked() for _, part in self._open().values())
+
+    @property
+    def closed(self) -> bool:
+        """Whether the handle was given up."""
+        return self._parts is None
+
+    def close(self) -> None:
+        """Gives the memory back now.
+
+        Raises BufferError while arrays of it live. A second call does nothing.
+        """
+        if self._parts is None:
+            return
+        live = sum(part.exports for _, part in self._parts.values())
+        if live:
+            raise BufferError(f"{live} array(s) of this snapshot live: delete them before it is closed, or only delete it")
+        for _, part in self._parts.values():
+            part.close()
+        self._parts = None
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._parts = None
+
+    def __repr__(self) -> str:
+        if self._parts is None:
+            return "<hugefork.Snapshot, closed>"
+        lost = ", parts of which were taken away" if self.is_revoked else ""
+        return f"<hugefork.Snapshot {self.id} of {len(self)} array(s), {in_words(self.nbytes)}{lost}>"
+
+
+def snapshot(*arrays: Array, reserve: bool = False) -> Snapshot:
+    """One consistent cut over several arrays, in microseconds: if a write is in it, so is every write that happened
+    before it, in whichever thread and array. Copies nothing; what is written to from now on is copied then.
+
+    Parameters
+    ----------
+    arrays
+        Arrays of pools, or views of them: all memory of the array is in the cut, whatever the view shows of it.
+    reserve
+        Set blocks aside, so that no part is ever taken away when the pool is full.
+
+    Raises
+    ------
+    TypeError, ValueError
+        What is no array of a pool.
+    PoolFullError, NotReservableError, TooManyMappingsError, RevokedError, ForkedChildError
+
+    Examples
+    --------
+    >>> import hugefork as hf
+    >>> pool = hf.Pool("64 MiB")
+    >>> a, b = pool.zeros(3), pool.zeros(2, "int32")
+    >>> with hf.snapshot(a, b) as s:
+    ...     a[:] = 7
+    ...     print(s[a], s[b], a)
+    [0. 0. 0.] [0 0] [7. 7. 7.]
+    """
+    if not arrays:
+        raise TypeError("snapshot() needs at least one array")
+    found = [region_place(array) for array in arrays]
+    regions = {id(region): region for region, _ in found}
+    parts = _native.snapshot_all(list(regions.values()), reserve)
+    return Snapshot(dict(zip(regions, zip(regions.values(), parts))), [place for _, place in found])
+
+
+@overload
+def fork(
+    array: Array,
+    /,
+    *,
+    reserve: bool = ...,
+    max_cow_bytes: Size | None = ...,
+    on_limit: OnLimit = ...,
+    copy_grain: CopyGrain = ...,
+) -> Array: ...
+@overload
+def fork(
+    array: Array,
+    second: Array,
+    /,
+    *more: Array,
+    reserve: bool = ...,
+    max_cow_bytes: Size | None = ...,
+    on_limit: OnLimit = ...,
+    copy_grain: CopyGrain = ...,
+) -> tuple[Array, ...]: ...
+def fork(
+    *arrays: Array,
+    reserve: bool = False,
+    max_cow_bytes: Size | None = None,
+    on_limit: OnLimit = "revoke",
+    copy_grain: CopyGrain = "auto",
+) -> Array | tuple[Array, ...]:
+    """A copy of an array, in microseconds: either can be written to without the other changing, and what neither has
+    written to is there once. Of several arrays, a tuple of copies as they are at one moment.
+
+    Parameters
+    ----------
+    arrays
+        Arrays of pools, views of them, or arrays of snapshots. The copies have the same shapes, types and strides.
+    reserve, max_cow_bytes, on_limit, copy_grain
+        As those of `Pool.empty`, for the copies.
+
+    Raises
+    ------
+    Those of `snapshot`.
+
+    Examples
+    --------
+    >>> import hugefork as hf
+    >>> a = hf.Pool("64 MiB").zeros(3)
+    >>> b = hf.fork(a)
+    >>> b[0] = 1
+    >>> a, b
+    (array([0., 0., 0.]), array([1., 0., 0.]))
+    """
+    if not arrays:
+        raise TypeError("fork() needs at least one array")
+    places = [place_of(array) for array in arrays]
+    holders = {id(place.holder): place.holder for place in places}
+    forks = _native.fork_all(
+        list(holders.values()),
+        reserve=reserve,
+        max_cow_bytes=None if max_cow_bytes is None else nbytes_of(max_cow_bytes),
+        on_limit=on_limit,
+        copy_grain=copy_grain,
+    )
+    of = dict(zip(holders, forks))
+    copies = tuple(place.on(of[id(place.holder)]) for place in places)
+    return copies[0] if len(copies) == 1 else copies

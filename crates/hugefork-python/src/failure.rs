@@ -1,0 +1,89 @@
+//! Errors of the engine as exceptions: `hugefork._errors` has a class for each code.
+
+use hugefork::{BuildError, ErrorCode, ImportError, RegionError, SizeError, SystemError, TransferError};
+use pyo3::exceptions::PyImportError;
+use pyo3::prelude::*;
+
+/// Why a call failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Engine { code: ErrorCode, errno: i32, text: String },
+    Python(PyErr),
+}
+
+impl Failure {
+    fn engine(error: &(dyn std::error::Error + 'static), code: ErrorCode) -> Failure {
+        let errno = refused(error).map_or(code.errno(), SystemError::raw_os_error);
+        Failure::Engine { code, errno, text: error.to_string() }
+    }
+}
+
+/// The call that the kernel refused, if that is the reason. An error that shows another as itself does not tell it as
+/// its source.
+fn refused<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a SystemError> {
+    if let Some(RegionError::System(refused)) = error.downcast_ref() {
+        return Some(refused);
+    }
+    if let Some(BuildError::System(refused)) = error.downcast_ref() {
+        return Some(refused);
+    }
+    if let Some(ImportError::System(refused)) = error.downcast_ref() {
+        return Some(refused);
+    }
+    error.downcast_ref().or_else(|| error.source().and_then(refused))
+}
+
+impl From<PyErr> for Failure {
+    fn from(error: PyErr) -> Failure {
+        Failure::Python(error)
+    }
+}
+
+macro_rules! from_engine {
+    ($($error:ty),*) => {$(
+        impl From<$error> for Failure {
+            fn from(error: $error) -> Failure {
+                Failure::engine(&error, error.code())
+            }
+        }
+    )*};
+}
+
+from_engine!(SizeError, BuildError, RegionError, TransferError, ImportError, SystemError);
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        match ErrorCode::of(&error) {
+            Some(code) => Failure::engine(&error, code),
+            None => Failure::Python(error.into()),
+        }
+    }
+}
+
+impl From<Failure> for PyErr {
+    fn from(failure: Failure) -> PyErr {
+        let (code, errno, text) = match failure {
+            Failure::Python(error) => return error,
+            Failure::Engine { code, errno, text } => (code, errno, text),
+        };
+        Python::attach(|py| {
+            let made = py.import("hugefork._errors").and_then(|errors| {
+                errors.getattr("_make")?.call1((code.as_str(), code.number(), errno, text.as_str()))
+            });
+            match made {
+                Ok(error) => PyErr::from_value(error),
+                Err(error) => {
+                    let failed = PyImportError::new_err(text);
+                    failed.set_cause(py, Some(error));
+                    failed
+                }
+            }
+        })
+    }
+}
+
+/// Names, numbers and `errno` of all errors of the engine.
+#[pyfunction]
+pub(crate) fn error_codes() -> Vec<(&'static str, i32, i32)> {
+    ErrorCode::ALL.iter().map(|code| (code.as_str(), code.number(), code.errno())).collect()
+}

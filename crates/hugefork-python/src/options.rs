@@ -1,0 +1,36 @@
+//! What Python chooses in words.
+
+use hugefork::{Advice, CopyGrain, OnLimit, RegionOptions, Reserve};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// The value that `word` names, or an error that lists the words.
+pub(crate) fn choose<T: Copy>(what: &str, word: &str, from: &[(&str, T)]) -> PyResult<T> {
+    let found = from.iter().find(|(name, _)| *name == word);
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let words: Vec<&str> = from.iter().map(|(name, _)| *name).collect();
+        PyValueError::new_err(format!("{what}={word:?}: take one of {}", words.join(", ")))
+    })
+}
+
+/// What a region, fork or snapshot is promised and may cost. A write that waits until a snapshot is dropped
+/// (`OnLimit::Stall`) is not offered: it would hold the interpreter's lock, so no other thread could drop one.
+pub(crate) fn region_options(
+    reserve: bool,
+    max_cow_bytes: Option<usize>,
+    on_limit: &str,
+    copy_grain: &str,
+) -> PyResult<RegionOptions> {
+    let on_limit = choose("on_limit", on_limit, &[("revoke", OnLimit::Revoke), ("fail", OnLimit::Fail)])?;
+    let grains = [("auto", CopyGrain::Auto), ("page", CopyGrain::Page), ("block", CopyGrain::Block)];
+    let options = RegionOptions::new().reserve(if reserve { Reserve::Full } else { Reserve::None }).copy_grain(choose(
+        "copy_grain",
+        copy_grain,
+        &grains,
+    )?);
+    Ok(max_cow_bytes.map_or(options, |bytes| options.max_cow_bytes(bytes, on_limit)))
+}
+
+pub(crate) fn advice(word: &str) -> PyResult<Advice> {
+    choose("advice", word, &[("unknown", Advice::Unknown), ("near", Advice::Near), ("whole", Advice::Whole)])
+}

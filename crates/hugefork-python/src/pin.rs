@@ -1,0 +1,56 @@
+//! Pins: ranges of a region that stay writable and where they are.
+
+use std::sync::{Mutex, PoisonError};
+
+use hugefork::OwnedPin;
+use pyo3::prelude::*;
+
+/// Keeps a range of a region writable and where it is, until it is released or collected.
+#[pyclass(frozen, module = "hugefork")]
+pub(crate) struct Pin {
+    pin: Mutex<Option<OwnedPin>>,
+    start: usize,
+    stop: usize,
+}
+
+impl Pin {
+    pub(crate) fn new(pin: OwnedPin) -> Pin {
+        let range = pin.range();
+        Pin { pin: Mutex::new(Some(pin)), start: range.start, stop: range.end }
+    }
+}
+
+#[pymethods]
+impl Pin {
+    /// The pinned bytes of the region, as (start, stop).
+    #[getter]
+    fn range(&self) -> (usize, usize) {
+        (self.start, self.stop)
+    }
+
+    /// Whether it was released.
+    #[getter]
+    fn released(&self) -> bool {
+        self.pin.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Ends it. A second call does nothing.
+    fn release(&self, py: Python<'_>) {
+        let pin = self.pin.lock().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| drop(pin));
+    }
+
+    fn __enter__(slf: Py<Pin>) -> Py<Pin> {
+        slf
+    }
+
+    #[pyo3(signature = (*_how))]
+    fn __exit__(&self, py: Python<'_>, _how: &Bound<'_, pyo3::types::PyTuple>) {
+        self.release(py);
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.released() { ", released" } else { "" };
+        format!("<hugefork.Pin of bytes {}..{}{state}>", self.start, self.stop)
+    }
+}

@@ -1,0 +1,139 @@
+//! Pools: physical memory in blocks.
+
+use hugefork::{Backing, BlockSize, ByteSize, Commit, CoreDump, Fallback, PressureWatch, ZeroedStock};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::failure::Failure;
+use crate::options::{choose, region_options};
+use crate::region::Region;
+use crate::shared::Shared;
+use crate::stats;
+
+/// A pool of the engine.
+#[pyclass(frozen, module = "hugefork._native")]
+pub(crate) struct Pool {
+    pub(crate) pool: Shared<hugefork::Pool>,
+}
+
+/// Bytes of a size in words, such as `512 MiB`.
+#[pyfunction]
+pub(crate) fn parse_size(text: &str) -> Result<usize, Failure> {
+    Ok(text.trim().parse::<ByteSize>()?.0)
+}
+
+#[pymethods]
+impl Pool {
+    #[new]
+    #[pyo3(signature = (capacity, *, name, block_size, backing, strict, commit, obtain_ahead, zeroed_stock, zeroed_cpu_percent, core_dump, reclaim_under_pressure))]
+    #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "keywords of Python")]
+    fn new(
+        py: Python<'_>,
+        capacity: usize,
+        name: &str,
+        block_size: usize,
+        backing: &str,
+        strict: bool,
+        commit: &str,
+        obtain_ahead: Option<usize>,
+        zeroed_stock: Option<(usize, usize)>,
+        zeroed_cpu_percent: Option<u32>,
+        core_dump: bool,
+        reclaim_under_pressure: bool,
+    ) -> Result<Pool, Failure> {
+        let commits = [("on_demand", Commit::OnDemand), ("upfront", Commit::Upfront)];
+        let mut builder = hugefork::Pool::builder()
+            .name(name)
+            .capacity(capacity)
+            .block_size(BlockSize::new(block_size)?)
+            .backing(backing.parse::<Backing>()?)
+            .fallback(if strict { Fallback::Refused } else { Fallback::Allowed })
+            .commit(choose("commit", commit, &commits)?)
+            .core_dump(if core_dump { CoreDump::Included } else { CoreDump::LeftOut });
+        if let Some(bytes) = obtain_ahead {
+            builder = builder.obtain_ahead(bytes);
+        }
+        if let Some((low, high)) = zeroed_stock {
+            let stock = ZeroedStock::keep(low, high);
+            builder = builder.zeroed_stock(match zeroed_cpu_percent {
+                Some(percent) => stock.cpu_percent(percent),
+                None => stock,
+            });
+        }
+        if reclaim_under_pressure {
+            builder = builder.reclaim_under_pressure(PressureWatch::new());
+        }
+        let pool = py.detach(|| builder.build())?;
+        Ok(Pool { pool: Shared::new("pool", pool) })
+    }
+
+    #[pyo3(signature = (nbytes, *, reserve, max_cow_bytes, on_limit, copy_grain))]
+    fn region(
+        &self,
+        py: Python<'_>,
+        nbytes: usize,
+        reserve: bool,
+        max_cow_bytes: Option<usize>,
+        on_limit: &str,
+        copy_grain: &str,
+    ) -> Result<Region, Failure> {
+        let options = region_options(reserve, max_cow_bytes, on_limit, copy_grain)?;
+        let pool = self.pool.get()?;
+        Ok(Region::new(py.detach(|| pool.region_with(nbytes, options))?))
+    }
+
+    #[getter]
+    fn name(&self) -> Result<String, Failure> {
+        Ok(self.pool.get()?.name().to_owned())
+    }
+
+    #[getter]
+    fn capacity(&self) -> Result<usize, Failure> {
+        Ok(self.pool.get()?.capacity())
+    }
+
+    #[getter]
+    fn block_size(&self) -> Result<usize, Failure> {
+        Ok(self.pool.get()?.block_size().bytes())
+    }
+
+    #[getter]
+    fn backing(&self) -> Result<String, Failure> {
+        Ok(self.pool.get()?.backing().to_string())
+    }
+
+    #[getter]
+    fn fallback_reason(&self) -> Result<Option<String>, Failure> {
+        Ok(self.pool.get()?.fallback_reason().map(str::to_owned))
+    }
+
+    #[getter]
+    fn no_page_grain(&self) -> Result<Option<String>, Failure> {
+        Ok(self.pool.get()?.no_page_grain())
+    }
+
+    fn reclaim(&self, py: Python<'_>, nbytes: usize) -> Result<usize, Failure> {
+        let pool = self.pool.get()?;
+        Ok(py.detach(|| pool.reclaim(nbytes))?)
+    }
+
+    fn trim(&self, py: Python<'_>) -> Result<usize, Failure> {
+        let pool = self.pool.get()?;
+        Ok(py.detach(|| pool.trim())?)
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
+        let pool = self.pool.get()?;
+        let stats = py.detach(|| pool.stats());
+        Ok(stats::of_pool(py, &stats)?)
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.pool.is_closed()
+    }
+
+    fn close(&self, py: Python<'_>) -> Result<(), Failure> {
+        self.pool.close(py)
+    }
+}

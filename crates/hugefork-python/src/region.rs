@@ -1,0 +1,284 @@
+//! Regions: memory that arrays lie in.
+
+use std::ffi::c_int;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use hugefork::RegionError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::failure::Failure;
+use crate::options::{advice, region_options};
+use crate::pin::Pin;
+use crate::shared::{Memory, Shared};
+use crate::snapshot::RegionSnapshot;
+use crate::stats;
+
+/// Memory of a pool: zeros at first, taken block by block as it is written to. It has the buffer protocol, writable.
+///
+/// Arrays of `Pool.empty` lie in one each. It lives for as long as anybody has a view of it. `close()` gives it up
+/// before that, and refuses (BufferError) while there are views.
+#[pyclass(frozen, weakref, module = "hugefork")]
+pub(crate) struct Region {
+    region: Shared<hugefork::Region>,
+    nbytes: usize,
+    address: usize,
+}
+
+impl Region {
+    pub(crate) fn new(region: hugefork::Region) -> Region {
+        let (nbytes, address) = (region.len(), region.as_ptr().addr());
+        Region { region: Shared::new("region", region), nbytes, address }
+    }
+
+    pub(crate) fn get(&self) -> Result<Arc<hugefork::Region>, Failure> {
+        self.region.get()
+    }
+
+    /// A call on a range, without the interpreter's lock.
+    fn on_range<T: Send, E: Send>(
+        &self,
+        py: Python<'_>,
+        range: Range<usize>,
+        call: impl FnOnce(&hugefork::Region, Range<usize>) -> Result<T, E> + Send,
+    ) -> Result<T, Failure>
+    where
+        Failure: From<E>,
+    {
+        let region = self.get()?;
+        Ok(py.detach(|| call(&region, range))?)
+    }
+}
+
+#[pymethods]
+impl Region {
+    /// Its length in bytes, a multiple of the block size.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.nbytes
+    }
+
+    /// Where it begins.
+    #[getter]
+    fn address(&self) -> usize {
+        self.address
+    }
+
+    /// Views of it that live: arrays and memoryviews, but not views of these.
+    #[getter]
+    fn exports(&self) -> usize {
+        self.region.exports()
+    }
+
+    /// Whether it was closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.region.is_closed()
+    }
+
+    /// Gives its memory back to the pool.
+    ///
+    /// Raises BufferError while arrays or memoryviews of it live. A second call does nothing.
+    fn close(&self, py: Python<'_>) -> Result<(), Failure> {
+        self.region.close(py)
+    }
+
+    fn __enter__(slf: Py<Region>) -> Py<Region> {
+        slf
+    }
+
+    #[pyo3(signature = (*_how))]
+    fn __exit__(&self, py: Python<'_>, _how: &Bound<'_, pyo3::types::PyTuple>) -> Result<(), Failure> {
+        self.close(py)
+    }
+
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> Result<(), Failure> {
+        let memory = |region: &hugefork::Region| {
+            Ok(Memory { address: region.as_mut_ptr().cast(), len: region.len(), is_read_only: false })
+        };
+        // SAFETY: Python gives a view to fill; the region's addresses stay while it lives.
+        unsafe { slf.get().region.export(slf.clone().into_any(), view, flags, memory) }
+    }
+
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.region.release();
+    }
+
+    fn pool_name(&self) -> Result<String, Failure> {
+        Ok(self.get()?.pool().name().to_owned())
+    }
+
+    #[pyo3(signature = (threads, progress))]
+    fn populate(&self, py: Python<'_>, threads: usize, progress: Option<Py<PyAny>>) -> Result<(), Failure> {
+        let region = self.get()?;
+        // An exception in the middle ends the calls, and is raised when the work is done.
+        let failed = std::sync::OnceLock::new();
+        let tell = |done: usize| {
+            if let (Some(progress), None) = (&progress, failed.get()) {
+                let answer = Python::attach(|py| progress.call1(py, (done,)).map(drop));
+                let _ = answer.map_err(|error| failed.set(error));
+            }
+        };
+        py.detach(|| region.populate_with(threads, tell))?;
+        failed.into_inner().map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    fn prepare_write(&self, py: Python<'_>, start: usize, stop: usize) -> Result<(), Failure> {
+        self.on_range(py, start..stop, |region, range| region.prepare_write(range))
+    }
+
+    fn discard(&self, py: Python<'_>, start: usize, stop: usize) -> Result<(), Failure> {
+        self.on_range(py, start..stop, |region, range| region.discard(range))
+    }
+
+    fn lazy_free<'py>(&self, py: Python<'py>, start: usize, stop: usize) -> Result<Bound<'py, PyDict>, Failure> {
+        let came = self.on_range(py, start..stop, |region, range| region.lazy_free(range))?;
+        Ok(stats::of_lazy_free(py, &came)?)
+    }
+
+    fn cancel_lazy_free(&self, py: Python<'_>, start: usize, stop: usize) -> Result<usize, Failure> {
+        self.on_range(py, start..stop, |region, range| region.cancel_lazy_free(range))
+    }
+
+    fn pin(&self, py: Python<'_>, start: usize, stop: usize) -> Result<Pin, Failure> {
+        self.on_range(py, start..stop, |region, range| region.pin_owned(range)).map(Pin::new)
+    }
+
+    fn advise(&self, word: &str) -> Result<(), Failure> {
+        self.get()?.advise(advice(word)?);
+        Ok(())
+    }
+
+    fn is_revoked(&self) -> Result<bool, Failure> {
+        Ok(self.get()?.is_revoked())
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
+        let region = self.get()?;
+        let stats = py.detach(|| region.stats());
+        Ok(stats::of_region(py, &stats)?)
+    }
+
+    /// Reads from a descriptor into the range, from its position on, or from `offset` of a file on.
+    fn read_from(
+        &self,
+        py: Python<'_>,
+        fd: c_int,
+        start: usize,
+        stop: usize,
+        offset: Option<u64>,
+    ) -> Result<usize, Failure> {
+        let fd = borrowed(fd)?;
+        self.on_range(py, start..stop, |region, range| match offset {
+            Some(offset) => region.read_from_at(fd, range, offset),
+            None => region.read_from(fd, range),
+        })
+    }
+
+    /// Byte ranges that differ from the snapshot.
+    fn changed_since(
+        &self,
+        py: Python<'_>,
+        older: PyRef<'_, RegionSnapshot>,
+        by_page: bool,
+    ) -> Result<Vec<(usize, usize)>, Failure> {
+        let (region, older) = (self.get()?, older.get()?);
+        py.detach(|| {
+            let changes = region.changed_since(&older)?;
+            crate::snapshot::listed(if by_page { changes.pages() } else { changes.blocks() })
+        })
+    }
+}
+
+fn borrowed(fd: c_int) -> Result<BorrowedFd<'static>, Failure> {
+    if fd < 0 {
+        return Err(PyValueError::new_err(format!("{fd} is no descriptor: give one that is open")).into());
+    }
+    // SAFETY: it is no -1. Whether it is open is for the kernel to say, at each call.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// Snapshots of several regions, none of them twice, at one moment.
+#[pyfunction]
+pub(crate) fn snapshot_all(
+    py: Python<'_>,
+    regions: Vec<PyRef<'_, Region>>,
+    reserve: bool,
+) -> Result<Vec<RegionSnapshot>, Failure> {
+    let regions = regions.iter().map(|region| region.get()).collect::<Result<Vec<_>, _>>()?;
+    let options = region_options(reserve, None, "revoke", "auto")?;
+    let made = py.detach(|| {
+        let regions: Vec<&hugefork::Region> = regions.iter().map(|region| &**region).collect();
+        hugefork::Region::snapshot_all_with(&regions, options)
+    })?;
+    Ok(made.into_iter().map(RegionSnapshot::new).collect())
+}
+
+/// What can be forked.
+enum Source {
+    Region(Arc<hugefork::Region>),
+    Snapshot(Arc<hugefork::Snapshot>),
+}
+
+/// Forks of several regions and snapshots. The regions, none of them twice, are forked as they are at one moment.
+#[pyfunction]
+#[pyo3(signature = (sources, *, reserve, max_cow_bytes, on_limit, copy_grain))]
+pub(crate) fn fork_all(
+    py: Python<'_>,
+    sources: Vec<Bound<'_, PyAny>>,
+    reserve: bool,
+    max_cow_bytes: Option<usize>,
+    on_limit: &str,
+    copy_grain: &str,
+) -> Result<Vec<Region>, Failure> {
+    let options = region_options(reserve, max_cow_bytes, on_limit, copy_grain)?;
+    let sources = sources.iter().map(source).collect::<Result<Vec<_>, _>>()?;
+    let forks = py.detach(|| -> Result<Vec<_>, RegionError> {
+        let regions: Vec<&hugefork::Region> = sources.iter().filter_map(region).collect();
+        if let ([one], 1) = (&regions[..], sources.len()) {
+            return Ok(vec![one.fork_with(options)?]);
+        }
+        loop {
+            let mut cut = hugefork::Region::snapshot_all(&regions)?.into_iter();
+            let forks = sources.iter().map(|source| match source {
+                Source::Region(_) => cut.next().expect("each region is in the cut").fork_with(options),
+                Source::Snapshot(snapshot) => snapshot.fork_with(options),
+            });
+            match forks.collect() {
+                // The cut lost a part before it was forked: the pool is full. The next one is of what is there now.
+                Err(RegionError::Revoked) if !sources.iter().any(is_revoked) => {}
+                forks => return forks,
+            }
+        }
+    })?;
+    Ok(forks.into_iter().map(Region::new).collect())
+}
+
+fn source(any: &Bound<'_, PyAny>) -> Result<Source, Failure> {
+    if let Ok(region) = any.cast::<Region>() {
+        return Ok(Source::Region(region.get().get()?));
+    }
+    let snapshot = any.cast::<RegionSnapshot>().map_err(|_| PyTypeError::new_err("only regions and snapshots fork"))?;
+    Ok(Source::Snapshot(snapshot.get().get()?))
+}
+
+fn region(source: &Source) -> Option<&hugefork::Region> {
+    if let Source::Region(region) = source { Some(region) } else { None }
+}
+
+fn is_revoked(source: &Source) -> bool {
+    match source {
+        Source::Region(region) => region.is_revoked(),
+        Source::Snapshot(snapshot) => snapshot.is_revoked(),
+    }
+}
+
+/// Puts the engine's fault handler on top again. Does nothing before the first pool.
+#[pyfunction]
+pub(crate) fn reinstall_fault_handler() -> Result<(), Failure> {
+    Ok(hugefork::reinstall_fault_handler()?)
+}

@@ -1,0 +1,126 @@
+//! What a Python object holds of the engine, until it is closed.
+//!
+//! ```text
+//!   open ── export ──▶ open, n exports ── release ──▶ open ── close ──▶ closed
+//!                        └─ close: BufferError
+//! ```
+//! Invariant: while there are exports, the value is there. So the memory that a view shows stays.
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::failure::Failure;
+
+/// A value of the engine. Calls that are under way when it is closed finish their work.
+pub(crate) struct Shared<T: Send + Sync> {
+    state: Mutex<State<T>>,
+    /// What it is called in messages.
+    noun: &'static str,
+}
+
+struct State<T> {
+    value: Option<Arc<T>>,
+    exports: usize,
+}
+
+impl<T: Send + Sync> Shared<T> {
+    pub(crate) fn new(noun: &'static str, value: T) -> Shared<T> {
+        Shared { state: Mutex::new(State { value: Some(Arc::new(value)), exports: 0 }), noun }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn get(&self) -> Result<Arc<T>, Failure> {
+        self.state().value.clone().ok_or_else(|| self.is_closed_error().into())
+    }
+
+    fn is_closed_error(&self) -> PyErr {
+        let text = format!("this {} is closed: make a new one", self.noun);
+        Python::attach(|py| {
+            let class = py.import("hugefork._errors").and_then(|errors| errors.getattr("ClosedError"));
+            class.and_then(|class| class.call1((text,))).map_or_else(|error| error, PyErr::from_value)
+        })
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state().value.is_none()
+    }
+
+    /// Views of its memory that live.
+    pub(crate) fn exports(&self) -> usize {
+        self.state().exports
+    }
+
+    /// Gives the value up. What that takes, it takes without the interpreter's lock.
+    pub(crate) fn close(&self, py: Python<'_>) -> Result<(), Failure> {
+        let mut state = self.state();
+        if state.exports > 0 {
+            let text = format!(
+                "this {} has {} live view(s) (arrays, memoryviews): delete them before it is closed, or only delete it",
+                self.noun, state.exports
+            );
+            return Err(PyBufferError::new_err(text).into());
+        }
+        let value = state.value.take();
+        drop(state);
+        py.detach(|| drop(value));
+        Ok(())
+    }
+
+    /// Shows `len` bytes from `address` on, which stay while the value does, in `view`.
+    ///
+    /// # Safety
+    /// `view` is what Python has given for this request, and `address` is good for that.
+    pub(crate) unsafe fn export(
+        &self,
+        owner: Bound<'_, PyAny>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+        memory: impl FnOnce(&T) -> Result<Memory, Failure>,
+    ) -> Result<(), Failure> {
+        let py = owner.py();
+        let value = self.get()?;
+        let memory = memory(&value)?;
+        let mut state = self.state();
+        if state.value.is_none() {
+            return Err(self.is_closed_error().into());
+        }
+        let (len, readonly) = (memory.len as isize, c_int::from(memory.is_read_only));
+        // SAFETY: the caller's promise. It takes a reference to the owner.
+        let answer = unsafe { ffi::PyBuffer_FillInfo(view, owner.as_ptr(), memory.address, len, readonly, flags) };
+        if answer != 0 {
+            return Err(PyErr::fetch(py).into());
+        }
+        state.exports += 1;
+        Ok(())
+    }
+
+    /// A view that [`Shared::export`] has shown is gone.
+    pub(crate) fn release(&self) {
+        self.state().exports -= 1;
+    }
+}
+
+/// The memory of a value.
+pub(crate) struct Memory {
+    pub(crate) address: *mut c_void,
+    pub(crate) len: usize,
+    pub(crate) is_read_only: bool,
+}
+
+impl<T: Send + Sync> Drop for Shared<T> {
+    /// Nobody uses it any more, and no view is left, since each holds a reference. What unmapping takes, it takes
+    /// without the interpreter's lock.
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(value) = state.value.take() {
+            Python::attach(|py| py.detach(move || drop(value)));
+        }
+    }
+}

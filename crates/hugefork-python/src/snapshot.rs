@@ -1,0 +1,157 @@
+//! Snapshots of one region each.
+
+use std::ffi::c_int;
+use std::ops::Range;
+use std::sync::Arc;
+
+use hugefork::RegionError;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::failure::Failure;
+use crate::shared::{Memory, Shared};
+
+/// So many bytes are copied from a snapshot at once, to be checked and written: they stay in the cache.
+const AT_ONCE: usize = 1 << 20;
+
+/// A region as it was at one moment. It has the buffer protocol, read-only.
+#[pyclass(frozen, weakref, module = "hugefork._native")]
+pub(crate) struct RegionSnapshot {
+    snapshot: Shared<hugefork::Snapshot>,
+    nbytes: usize,
+    id: u64,
+}
+
+impl RegionSnapshot {
+    pub(crate) fn new(snapshot: hugefork::Snapshot) -> RegionSnapshot {
+        let (nbytes, id) = (snapshot.len(), snapshot.id().get());
+        RegionSnapshot { snapshot: Shared::new("snapshot", snapshot), nbytes, id }
+    }
+
+    pub(crate) fn get(&self) -> Result<Arc<hugefork::Snapshot>, Failure> {
+        self.snapshot.get()
+    }
+}
+
+#[pymethods]
+impl RegionSnapshot {
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.nbytes
+    }
+
+    /// Tells it from all other snapshots of this process; of two of one region, the later has the greater.
+    #[getter]
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Where it is mapped, which it is now if it was not yet.
+    #[getter]
+    fn address(&self, py: Python<'_>) -> Result<usize, Failure> {
+        let snapshot = self.get()?;
+        Ok(py.detach(|| snapshot.map().map(|bytes| bytes.as_ptr().addr()))?)
+    }
+
+    #[getter]
+    fn exports(&self) -> usize {
+        self.snapshot.exports()
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.snapshot.is_closed()
+    }
+
+    fn close(&self, py: Python<'_>) -> Result<(), Failure> {
+        self.snapshot.close(py)
+    }
+
+    fn is_revoked(&self) -> Result<bool, Failure> {
+        Ok(self.get()?.is_revoked())
+    }
+
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> Result<(), Failure> {
+        if flags & ffi::PyBUF_WRITABLE != 0 {
+            return Err(PyBufferError::new_err("a snapshot cannot be written to: fork it").into());
+        }
+        let py = slf.py();
+        let memory = |snapshot: &hugefork::Snapshot| {
+            let bytes = py.detach(|| snapshot.map().map(|bytes| bytes.as_ptr().addr()))?;
+            let address = std::ptr::with_exposed_provenance_mut(bytes);
+            Ok(Memory { address, len: snapshot.len(), is_read_only: true })
+        };
+        // SAFETY: Python gives a view to fill; the snapshot stays mapped while it lives.
+        unsafe { slf.get().snapshot.export(slf.clone().into_any(), view, flags, memory) }
+    }
+
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.snapshot.release();
+    }
+
+    /// Copies the bytes from `offset` on to all of `to`, a writable contiguous buffer of bytes. What was taken away is
+    /// an error.
+    fn read_at(&self, py: Python<'_>, offset: usize, to: PyBuffer<u8>) -> Result<(), Failure> {
+        if to.readonly() || !to.is_c_contiguous() {
+            return Err(PyBufferError::new_err("give a writable contiguous buffer of bytes").into());
+        }
+        let snapshot = self.get()?;
+        let (address, len) = (to.buf_ptr().addr(), to.len_bytes());
+        py.detach(|| {
+            let to = std::ptr::with_exposed_provenance_mut(address);
+            // SAFETY: the buffer stays while it is held, is writable, and its owner sees to it that nobody uses it
+            // meanwhile, as with any call that fills a buffer.
+            snapshot.read_at(offset, unsafe { std::slice::from_raw_parts_mut(to, len) })
+        })?;
+        Ok(())
+    }
+
+    /// Writes a range to a descriptor. Returns the CRC-32 of zlib, begun with `crc`. What was taken away is an error.
+    fn write_to(&self, py: Python<'_>, fd: c_int, start: usize, stop: usize, crc: u32) -> Result<u32, Failure> {
+        use std::io::Write;
+        use std::mem::ManuallyDrop;
+        use std::os::fd::FromRawFd;
+        let snapshot = self.get()?;
+        if fd < 0 {
+            return Err(pyo3::exceptions::PyValueError::new_err("give a descriptor that is open").into());
+        }
+        py.detach(|| -> Result<u32, Failure> {
+            // SAFETY: the caller's descriptor, which is not closed here.
+            let mut file = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(fd) });
+            let mut hasher = crc32fast::Hasher::new_with_initial(crc);
+            let mut bytes = vec![0; AT_ONCE.min(stop.saturating_sub(start))];
+            let mut at = start;
+            while at < stop {
+                let part = &mut bytes[..AT_ONCE.min(stop - at)];
+                snapshot.read_at(at, part)?;
+                hasher.update(part);
+                file.write_all(part)?;
+                at += part.len();
+            }
+            Ok(hasher.finalize())
+        })
+    }
+
+    /// Byte ranges that differ from an older snapshot.
+    fn changed_since(
+        &self,
+        py: Python<'_>,
+        older: PyRef<'_, RegionSnapshot>,
+        by_page: bool,
+    ) -> Result<Vec<(usize, usize)>, Failure> {
+        let (newer, older) = (self.get()?, older.get()?);
+        py.detach(|| {
+            let changes = newer.changed_since(&older)?;
+            listed(if by_page { changes.pages() } else { changes.blocks() })
+        })
+    }
+}
+
+/// Ranges as pairs.
+pub(crate) fn listed(
+    ranges: impl Iterator<Item = Result<Range<usize>, RegionError>>,
+) -> Result<Vec<(usize, usize)>, Failure> {
+    ranges.map(|range| range.map(|range| (range.start, range.end)).map_err(Failure::from)).collect()
+}

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Builds the package, installs it into a virtual environment below target/, and runs its tests there. Ends with a line
+# such as cargo's, "test result: ok. 90 passed; 0 failed; …".
+#
+#   ./test.sh [OPTIONS OF PYTEST]       PYTHON=python3.12 ./test.sh
+set -euo pipefail
+cd "$(dirname "$0")"
+python=${PYTHON:-python3}
+target=${CARGO_TARGET_DIR:-../../target}
+environment=$target/python-$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+
+[ -x "$environment/bin/python" ] || "$python" -m venv "$environment"
+missing() { ! "$environment/bin/python" -c "$1" 2>/dev/null; }
+if missing "import numpy, pytest, hypothesis, mypy, maturin"; then
+    "$environment/bin/python" -m pip install --quiet --disable-pip-version-check \
+        'maturin>=1.16,<2' 'numpy>=1.26' 'pytest>=8' 'hypothesis>=6' 'mypy>=1.10'
+fi
+# From a wheel, as users have it: the sources are not on the path of the tests.
+rm -rf "$target/wheels-for-tests"
+"$environment/bin/maturin" build --quiet --profile dev --interpreter "$environment/bin/python" --out "$target/wheels-for-tests"
+"$environment/bin/python" -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
+    "$target"/wheels-for-tests/hugefork-*.whl
+
+report=$target/python-tests.xml
+status=0
+"$environment/bin/python" -m pytest --quiet --junitxml "$report" "$@" || status=$?
+"$environment/bin/python" - "$report" <<'PYTHON'
+import sys
+from xml.etree import ElementTree
+
+suite = ElementTree.parse(sys.argv[1]).getroot().find("testsuite")
+count = {name: int(suite.get(name)) for name in ("tests", "failures", "errors", "skipped")}
+failed = count["failures"] + count["errors"]
+passed = count["tests"] - failed - count["skipped"]
+word = "FAILED" if failed else "ok"
+print(f"\ntest result: {word}. {passed} passed; {failed} failed; {count['skipped']} ignored; 0 measured; 0 filtered out")
+PYTHON
+exit "$status"

@@ -1,0 +1,3 @@
+//! Runs the tests in Python.
+
+fn main() {}

@@ -1,0 +1,234 @@
+"""Pools and arrays: what they are, what is refused, and how long they last."""
+
+import dataclasses
+import gc
+import math
+import socket
+import weakref
+
+import numpy as np
+import pytest
+
+import hugefork as hf
+
+
+@pytest.mark.parametrize("make", ["empty", "zeros"])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [(7, "int8"), ((3, 0), "float64"), ((), "float32"), ((1000, 64), "complex128"), (5, [("x", "i4"), ("y", "f8")])],
+)
+def test_an_array_is_an_ordinary_one_of_zeros(pool, make, shape, dtype):
+    array = getattr(pool, make)(shape, dtype)
+    expected = np.zeros(shape, dtype)
+    assert type(array) is np.ndarray
+    assert (array.shape, array.dtype) == (expected.shape, expected.dtype)
+    assert array.strides == expected.strides or not array.size
+    assert array.flags.writeable and array.flags.c_contiguous and array.flags.aligned
+    assert np.array_equal(array, expected)
+    assert array.__array_interface__["data"][0] % pool.block_size == 0
+
+
+def test_order_is_that_of_numpy(pool):
+    assert pool.empty((3, 4), order="F").flags.f_contiguous
+    with pytest.raises((ValueError, TypeError)):
+        pool.empty(3, order="X")
+
+
+def test_an_array_is_made_of_values(pool):
+    values = np.arange(12, dtype="i2").reshape(3, 4)
+    array = pool.array(values)
+    assert np.array_equal(array, values) and array.dtype == values.dtype
+    assert np.array_equal(pool.array([1, 2], "f4"), [1, 2])
+    full = pool.empty(62 << 20, "u1", reserve=True)
+    with pytest.raises(hf.PoolFullError):
+        pool.array(np.ones(10))
+    del full
+
+
+@pytest.mark.parametrize("shape", [-1, (3, -2), (1 << 62, 4), 64 << 20])
+def test_shapes_that_cannot_be_are_refused(pool, shape):
+    with pytest.raises((ValueError, OverflowError)):
+        pool.empty(shape)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [(3, object), (3, "no type"), (3, [("x", object)]), ("3", "f4"), (1.5, "f4")])
+def test_types_that_cannot_be_are_refused(pool, shape, dtype):
+    with pytest.raises((TypeError, AttributeError)):
+        pool.empty(shape, dtype)
+
+
+@pytest.mark.parametrize("size", [0, 1, "3 MiB", "", "ten", "1.5 GiB", -5, "1 EiB"])
+def test_sizes_that_cannot_be_are_refused_with_a_word_on_what_to_do(size):
+    with pytest.raises(ValueError, match="take|write|give|next multiple"):
+        hf.Pool(size)
+
+
+def test_sizes_and_words_of_other_types_are_refused():
+    with pytest.raises(TypeError):
+        hf.Pool(1.5)
+    with pytest.raises(ValueError, match="on_demand"):
+        hf.Pool("8 MiB", commit="never")
+    with pytest.raises(hf.UnknownBackingError):
+        hf.Pool("8 MiB", backing="tape")
+    with pytest.raises(hf.BeyondTheMachineError):
+        hf.Pool("100 TiB")
+    with pytest.raises(hf.NotABlockSizeError):
+        hf.Pool("8 MiB", block_size=3000)
+    with pytest.raises(ValueError, match="revoke, fail"):
+        hf.Pool("8 MiB").empty(1, on_limit="stall")
+
+
+def test_every_error_of_the_engine_has_its_class():
+    from hugefork import _errors, _native
+
+    codes = _native.error_codes()
+    assert set(_errors._CLASSES) == {name for name, _, _ in codes}
+    for name, number, errno in codes:
+        error = _errors._make(name, number, errno, "text")
+        assert type(error).__name__.lower() in (name.replace("_", "") + "error", "systemcallerror")
+        assert (error.code, error.number, error.errno, str(error)) == (name, number, errno, "text")
+        assert isinstance(error, hf.HugeforkError) and type(error).__doc__
+
+
+def test_a_region_with_live_arrays_cannot_be_closed(pool):
+    array = pool.zeros(10)
+    region = hf.region_of(array)
+    view = array[3:]
+    for _ in range(2):
+        with pytest.raises(BufferError, match="1 live view"):
+            region.close()
+    del array
+    view[0] = 5
+    assert not region.closed and view[0] == 5
+    del view
+    region.close()
+    region.close()
+    assert region.closed
+    for use in (lambda: memoryview(region), region.stats, lambda: region.prepare_write(0, 1)):
+        with pytest.raises(hf.ClosedError, match="closed"):
+            use()
+
+
+def test_memory_goes_with_the_last_view(pool):
+    array = pool.zeros(1 << 20, "u1")
+    array[:] = 1
+    region, part = weakref.ref(hf.region_of(array)), array[5:10].reshape(5, 1)
+    assert pool.stats().regions == 1
+    del array
+    gc.collect()
+    assert region() is not None and part.sum() == 5
+    del part
+    gc.collect()
+    assert region() is None and pool.stats().regions == 0
+
+
+def test_a_closed_pool_keeps_the_memory_of_its_arrays():
+    with hf.Pool("8 MiB") as pool:
+        array = pool.zeros(10)
+    array[:] = 3
+    assert array.sum() == 30
+    for use in (lambda: pool.zeros(1), pool.stats, lambda: pool.name, pool.trim):
+        with pytest.raises(hf.ClosedError):
+            use()
+    assert repr(pool) == "<hugefork.Pool, closed>"
+
+
+def test_a_pool_tells_what_it_is(pool):
+    assert (pool.name, pool.capacity, pool.block_size) == ("test", 64 << 20, 2 << 20)
+    assert pool.backing
+    array = pool.array(np.ones(1 << 20))
+    assert repr(pool).startswith("<hugefork.Pool 'test': 8 MiB of 64 MiB in use by 1 region(s); blocks of 2 MiB on ")
+    figures = pool.stats()
+    assert dataclasses.is_dataclass(figures) and figures.blocks - figures.blocks_free == 4
+    assert dataclasses.asdict(figures)["name"] == "test"
+    del array
+
+
+def test_figures_of_an_array(pool):
+    array = pool.zeros((3 << 20) // 8)
+    assert (hf.stats(array).blocks, hf.stats(array).blocks_present) == (2, 0)
+    array[0] = 1
+    hf.populate(array)
+    assert hf.stats(array).blocks_present == 2
+    seen = []
+    other = pool.zeros(16 << 20, "u1")
+    hf.populate(other, threads=2, progress=seen.append)
+    assert max(seen) == 16 << 20
+    with pytest.raises(ValueError):
+        hf.populate(other, threads=0)
+
+    def fails(done):
+        raise KeyError(done)
+
+    with pytest.raises(KeyError):
+        hf.populate(other, progress=fails)
+
+
+def test_what_is_no_array_of_a_pool_is_refused(pool):
+    for call in (hf.snapshot, hf.fork, hf.stats, hf.pin, hf.lazy_free, hf.region_of):
+        with pytest.raises(ValueError, match="lies in no pool"):
+            call(np.zeros(3))
+        with pytest.raises(TypeError):
+            call([1, 2])
+    for call in (hf.snapshot, hf.fork):
+        with pytest.raises(TypeError):
+            call()
+    array = pool.zeros((10, 10))
+    for call in (hf.pin, hf.lazy_free, hf.discard, hf.prepare_write):
+        with pytest.raises(ValueError, match="gaps"):
+            call(array[:, 2])
+
+
+def test_lazily_freed_memory_is_dropped_and_discarded_memory_is_zero(pool):
+    array = pool.array(np.full(1 << 20, 7.0))
+    assert hf.lazy_free(array).freed == array.nbytes
+    assert hf.cancel_lazy_free(array[: 1 << 18]) == 2 << 20
+    assert pool.reclaim("64 MiB") == 6 << 20
+    assert (array[: 1 << 18] == 7).all() and not array[1 << 18 :].any()
+    hf.discard(array[:10])
+    assert not array[:10].any() and array[10] == 7
+    hf.advise(array, "whole")
+    with pytest.raises(ValueError, match="near"):
+        hf.advise(array, "never")
+
+
+def test_files_and_sockets_fill_arrays(pool, tmp_path):
+    path, values = tmp_path / "values", np.arange(1 << 18, dtype="f8")
+    values.tofile(path)
+    array = pool.empty(values.shape)
+    with open(path, "rb", buffering=0) as file:
+        assert hf.read_into(array, file) == values.nbytes
+        assert np.array_equal(array, values)
+        assert hf.read_into(array[:2], file, offset=16) == 16
+        assert array[:3].tolist() == [2, 3, 2]
+        assert hf.read_into(array, file) == 0
+        other = pool.empty(values.shape)
+        file.seek(0)
+        with hf.pin(other) as pin:
+            assert not pin.released and math.prod(other.shape) * 8 == file.readinto(other)
+        assert pin.released and np.array_equal(other, values)
+        file.seek(0)
+        third = pool.empty(values.shape)
+        hf.prepare_write(third)
+        assert file.readinto(third) == values.nbytes
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(bytes(range(100)))
+        got = pool.empty(100, "u1")
+        assert hf.read_into(got, here) > 0 and got[99] == 99
+    with pytest.raises(hf.SystemCallError) as error:
+        hf.read_into(array, 999)
+    assert error.value.errno == 9
+    with pytest.raises(ValueError):
+        hf.read_into(array, -1)
+
+
+def test_regions_have_the_buffer_protocol(pool):
+    with pool.region("4 MiB") as region:
+        with memoryview(region) as view:
+            view[5] = 9
+            assert (view.nbytes, view.readonly, region.exports) == (4 << 20, False, 1)
+        side_by_side = np.frombuffer(region, "f4", 100, 4096)
+        assert hf.region_of(side_by_side) is region
+        del side_by_side
+    assert region.closed

@@ -1,0 +1,120 @@
+"""Faults that are not hugefork's, `faulthandler`, and other processes."""
+
+import multiprocessing
+import os
+import signal
+
+import numpy as np
+import pytest
+
+import hugefork as hf
+
+WORKS = """
+a = hf.Pool("16 MiB").zeros(1 << 20, "u1")
+a[:] = 1
+s = hf.snapshot(a)
+a[:] = 2
+print(int(s[a].sum()), int(a.sum()))
+"""
+
+SEGFAULT = """
+import ctypes
+ctypes.string_at(8)
+"""
+
+ENABLED = "import faulthandler; faulthandler.enable()\n"
+DISABLED = "import faulthandler; faulthandler.disable()\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "options"),
+    [
+        ("", ENABLED, ()),
+        ("", ENABLED + DISABLED, ()),
+        (ENABLED, "", ()),
+        (ENABLED, DISABLED, ()),
+        (ENABLED + DISABLED, ENABLED, ()),
+        ("", "", ("-X", "faulthandler")),
+        ("", DISABLED + ENABLED, ("-X", "faulthandler")),
+    ],
+)
+def test_memory_works_whenever_faulthandler_is_enabled_or_disabled(run, before, after, options):
+    done = run(before + "pool = hf.Pool('16 MiB')\n" + after + WORKS, *options)
+    assert (done.returncode, done.stdout) == (0, f"{1 << 20} {2 << 20}\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "is_told"),
+    [
+        (WORKS + SEGFAULT, False),
+        (ENABLED + WORKS + SEGFAULT, True),
+        (WORKS + ENABLED + SEGFAULT, True),
+        (ENABLED + WORKS + ENABLED + SEGFAULT, True),
+        (ENABLED + WORKS + DISABLED + SEGFAULT, False),
+        (WORKS + ENABLED + DISABLED + SEGFAULT, False),
+    ],
+)
+def test_a_segmentation_fault_of_the_program_is_reported_as_usual(run, program, is_told):
+    done = run(program)
+    assert done.returncode == -signal.SIGSEGV, done.stderr
+    assert ("Fatal Python error: Segmentation fault" in done.stderr) == is_told
+    assert done.stderr.count("Fatal Python error") == int(is_told)
+
+
+def test_a_write_that_finds_the_pool_full_says_why(run):
+    done = run("pool = hf.Pool('4 MiB', name='small')\na, b = pool.zeros(4 << 20, 'u1'), pool.zeros(1)\na[:] = 1\nb[0] = 1")
+    assert done.returncode == -signal.SIGBUS
+    assert "pool `small`" in done.stderr
+
+
+def test_a_forked_child_is_told(pool):
+    array = pool.zeros(10)
+    array[0] = 1
+    snapshot = hf.snapshot(array)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            calls = [
+                lambda: pool.zeros(1),
+                lambda: hf.snapshot(array),
+                lambda: hf.fork(array),
+                lambda: snapshot.copy(array),
+                lambda: hf.Pool("4 MiB"),
+                lambda: hf.populate(array),
+            ]
+            for call in calls:
+                with pytest.raises(hf.ForkedChildError):
+                    call()
+            del snapshot, array
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert array[0] == 1
+
+
+def test_a_forked_child_that_touches_an_array_dies_with_a_line(run):
+    done = run("""
+import os
+a = hf.Pool("4 MiB").zeros(10)
+a[0] = 1
+child = os.fork()
+if child == 0:
+    a[0]
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), a[0])
+""")
+    assert done.stdout == f"{-signal.SIGSEGV} 1.0\n"
+    assert "fork" in done.stderr
+
+
+def add_up(array):
+    return float(array.sum())
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_arrays_go_to_other_processes_as_copies(pool, method):
+    array = pool.array(np.arange(1000.0))
+    with multiprocessing.get_context(method).Pool(1) as workers:
+        assert workers.map(add_up, [array, array[:10]]) == [499500.0, 45.0]

@@ -1,0 +1,175 @@
+"""Snapshots and forks of arrays."""
+
+import gc
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import hugefork as hf
+
+
+def test_a_snapshot_is_read_only_and_stays(pool):
+    a, b = pool.zeros((100, 3)), pool.array(np.arange(5, dtype="u1"))
+    with hf.snapshot(a, b) as s:
+        a[:], b[:] = 1, 0
+        old_a, old_b = s[a], s[b]
+        assert not old_a.any() and old_b.tolist() == [0, 1, 2, 3, 4]
+        assert (old_a.shape, old_a.dtype, old_a.strides) == (a.shape, a.dtype, a.strides)
+        assert np.array_equal(s.copy(b), old_b) and s.copy(b).flags.writeable
+        assert [each.shape for each in s] == [(100, 3), (5,)] and len(s) == 2 and a in s
+        assert s.nbytes == 4 << 20 and not s.is_revoked and s.id > 0
+        assert repr(s) == f"<hugefork.Snapshot {s.id} of 2 array(s), 4 MiB>"
+    with pytest.raises(ValueError):
+        old_a[0] = 1
+    with pytest.raises(ValueError):
+        old_a.flags.writeable = True
+    with pytest.raises(hf.ClosedError):
+        s[a]
+    assert s.closed and repr(s) == "<hugefork.Snapshot, closed>" and not old_a.any()
+
+
+def test_views_are_found_in_a_snapshot(pool):
+    a = pool.array(np.arange(24.0).reshape(4, 6))
+    views = [a[1:3], a[::-1], a[:, 1::2], a.T, a[2, 3:], a.reshape(3, 8)[::2, ::-3], a.view("u8"), a[1:1]]
+    with hf.snapshot(a[1]) as s:
+        before = [view.copy() for view in views]
+        a[:] = -1
+        for view, expected in zip(views, before):
+            assert np.array_equal(s[view], expected) and s[view].strides == view.strides
+            assert np.array_equal(s.copy(view), expected)
+        with pytest.raises(KeyError, match="not in the snapshot"):
+            s[pool.zeros(1)]
+        with pytest.raises(ValueError, match="nobody can write to"):
+            s[s[a]]
+
+
+def test_a_snapshot_with_live_arrays_cannot_be_closed(pool):
+    a = pool.zeros(10)
+    s = hf.snapshot(a)
+    old = s[a]
+    with pytest.raises(BufferError, match="1 array"):
+        s.close()
+    assert old.sum() == 0
+    del old
+    s.close()
+    s.close()
+
+
+def test_snapshots_are_handed_on_by_dlpack_with_their_flag(pool):
+    a = pool.array(np.arange(4.0))
+    with hf.snapshot(a) as s:
+        handed = np.from_dlpack(s[a])
+        assert not handed.flags.writeable and np.shares_memory(handed, s[a])
+    assert np.from_dlpack(a).flags.writeable
+
+
+def test_forks_go_their_own_way(pool):
+    a, b = pool.array(np.arange(6.0).reshape(2, 3)), pool.zeros(4, "i4")
+    branch = hf.fork(a)
+    branch[0, 0] = 9
+    a[1, 2] = 8
+    assert a.tolist() == [[0, 1, 2], [3, 4, 8]] and branch.tolist() == [[9, 1, 2], [3, 4, 5]]
+    both = hf.fork(a[:, ::2], b)
+    assert isinstance(both, tuple) and both[0].tolist() == [[0, 2], [3, 8]] and both[0].strides == a[:, ::2].strides
+    s = hf.snapshot(a)
+    again = hf.fork(s[a])
+    again += 1
+    assert again[0, 0] == 1 and s[a][0, 0] == 0
+    mixed = hf.fork(s[a], b, a)
+    assert [part.shape for part in mixed] == [(2, 3), (4,), (2, 3)]
+    assert hf.fork(branch, reserve=True, copy_grain="page", max_cow_bytes="4 MiB", on_limit="fail")[0, 0] == 9
+
+
+def test_the_same_array_twice_is_one_region(pool):
+    a = pool.zeros(4)
+    with hf.snapshot(a, a[2:]) as s:
+        assert s.nbytes == 2 << 20 and len(s) == 2
+    one, two = hf.fork(a, a)
+    assert np.shares_memory(one, two) and not np.shares_memory(one, a)
+
+
+def test_a_cut_over_several_arrays_is_consistent(pool):
+    """Writers hand a number on: whoever has it writes it to an array of its own. The numbers in a cut are successive."""
+    arrays = [pool.zeros(1 << 20, "u1").view("u8") for _ in range(3)]
+    token, over = [0], threading.Event()
+
+    def relay(own, mine):
+        while not over.is_set():
+            if token[0] % 3 == own:
+                mine[700] = token[0]
+                token[0] += 1
+            time.sleep(0)
+
+    threads = [threading.Thread(target=relay, args=each) for each in enumerate(arrays)]
+    for thread in threads:
+        thread.start()
+    while token[0] < 3:
+        time.sleep(0)
+    for _ in range(40):
+        with hf.snapshot(*arrays) as s:
+            seen = sorted(int(s.copy(array)[700]) for array in arrays)
+        assert [seen[0] + 1, seen[0] + 2] == seen[1:]
+    over.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_a_snapshot_of_a_full_pool_loses_its_blocks_loudly(pool):
+    a = pool.array(np.ones(40 << 20, "u1"), copy_grain="block")
+    s, kept = hf.snapshot(a), None
+    a[:] = 2
+    assert s.is_revoked and "taken away" in repr(s)
+    with pytest.raises(hf.RevokedError, match="taken away"):
+        s.copy(a)
+    with pytest.raises(hf.RevokedError):
+        s[a]
+    with pytest.raises(hf.NotReservableError) as error:
+        kept = hf.snapshot(a, reserve=True)
+    assert (error.value.code, isinstance(error.value, MemoryError)) == ("not_reservable", True)
+    assert kept is None
+
+
+def test_what_has_changed(pool):
+    a, b = pool.zeros((1 << 20, 2), "f4"), pool.zeros(10)
+    s = hf.snapshot(a, b)
+    assert hf.changed_since(a, s) == []
+    a[700, 1] = 1
+    a[700_000, 0] = 1
+    expected = [slice(1024, 2048), slice(1399808, 1400832)]
+    assert hf.changed_since(a, s) == expected
+    flat, old = a.reshape(-1), s[a].reshape(-1)
+    for part in expected:
+        assert not np.array_equal(flat[part], old[part])
+    assert hf.changed_since(a[:1000], s) == [slice(1024, 2000)]
+    assert hf.changed_since(a, s, by="block") == [slice(0, 1 << 19), slice(1 << 20, 3 << 19)]
+    newer = hf.snapshot(a)
+    a[0] = 5
+    assert hf.changed_since(a, s, newer) == expected
+    with pytest.raises(KeyError):
+        hf.changed_since(b, newer)
+    with pytest.raises(ValueError, match="page, block"):
+        hf.changed_since(a, s, by="bit")
+
+
+def test_long_calls_let_other_threads_run(pool):
+    """A thread counts while another is in calls that take long."""
+    big = pool.zeros(32 << 20, "u1")
+    over, counted = threading.Event(), [0]
+
+    def count():
+        while not over.is_set():
+            counted[0] += 1
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    before = counted[0]
+    for _ in range(3):
+        hf.populate(big)
+        hf.discard(big)
+    over.set()
+    thread.join()
+    assert counted[0] > before
+    del big
+    gc.collect()
