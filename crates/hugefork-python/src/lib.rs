@@ -15,6 +15,7 @@
 //!
 //! Whatever may take long lets go of the interpreter's lock meanwhile.
 
+mod allocator;
 mod failure;
 mod options;
 mod pin;
@@ -27,6 +28,8 @@ mod stats;
 /// The engine. Use the package `hugefork`.
 #[pyo3::pymodule(name = "_native", gil_used = false)]
 mod native {
+    #[pymodule_export]
+    use super::allocator::NumpyAllocator;
     #[pymodule_export]
     use super::failure::error_codes;
     #[pymodule_export]

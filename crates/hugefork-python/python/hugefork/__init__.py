@@ -17,6 +17,7 @@ at once; whatever takes long lets other threads of Python run. A child of ``os.f
 from __future__ import annotations
 
 from . import _faulthandler
+from ._allocator import AllocatorStats, numpy_allocator
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _error_names
 from ._memory import *  # noqa: F403
@@ -27,6 +28,7 @@ from ._snapshot import Snapshot, fork, snapshot
 from ._stats import LazyFreed, PoolStats, RegionStats
 
 __all__ = [
+    "AllocatorStats",
     "LazyFreed",
     "Pin",
     "Pool",
@@ -35,6 +37,7 @@ __all__ = [
     "RegionStats",
     "Snapshot",
     "fork",
+    "numpy_allocator",
     "reinstall_fault_handler",
     "snapshot",
     *_error_names,

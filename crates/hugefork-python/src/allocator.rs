@@ -1,0 +1,399 @@
+//! numpy's memory from a pool (NEP 49).
+//!
+//! ```text
+//!   malloc ─▶ small, or in a child of fork(2) ───────────────────────────────▶ the handler before
+//!          └▶ a kept region of about that size ─▶ else a new one ─▶ else ────▶ the handler before
+//!   calloc ─▶ the same, with a kept region's contents discarded: its blocks come from the zeroed stock
+//!   free ───▶ keep the region, or give it back if enough are kept
+//! ```
+//! Each block of numpy is a region, and all of it is writable when it is handed out: numpy has system calls fill
+//! memory, and the kernel delivers no fault for those.
+//!
+//! numpy calls these functions from any thread, mostly with the interpreter's lock. They take a lock of their own, under
+//! which nothing calls Python and no memory of a region is touched.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pyo3::exceptions::PyImportError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::failure::Failure;
+use crate::pool::Pool;
+
+/// Where the C API of numpy has `PyDataMem_SetHandler`. Its places never change.
+const SET_HANDLER: usize = 304;
+/// Where it has `PyDataMem_GetHandler`.
+const GET_HANDLER: usize = 305;
+
+/// What numpy calls the capsules of handlers.
+const CAPSULE: &CStr = c"mem_handler";
+
+/// `PyDataMemAllocator`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Functions {
+    context: *mut c_void,
+    malloc: unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void,
+    calloc: unsafe extern "C" fn(*mut c_void, usize, usize) -> *mut c_void,
+    realloc: unsafe extern "C" fn(*mut c_void, *mut c_void, usize) -> *mut c_void,
+    free: unsafe extern "C" fn(*mut c_void, *mut c_void, usize),
+}
+
+// SAFETY: numpy demands that any thread may call the functions of a handler.
+unsafe impl Send for Functions {}
+// SAFETY: as above.
+unsafe impl Sync for Functions {}
+
+/// `PyDataMem_Handler`.
+#[repr(C)]
+struct Handler {
+    name: [c_char; 127],
+    version: u8,
+    functions: Functions,
+}
+
+/// A handler and what it works on, in the box that its capsule owns.
+#[repr(C)]
+struct Owned {
+    handler: Handler,
+    blocks: Blocks,
+}
+
+/// The regions that are numpy's blocks.
+struct Blocks {
+    pool: hugefork::Pool,
+    /// Smaller blocks are not ours.
+    least: usize,
+    /// So many bytes of regions are kept for the next block.
+    keep: usize,
+    state: Mutex<State>,
+    /// All regions lie between these addresses, and no other block of numpy does.
+    low: AtomicUsize,
+    high: AtomicUsize,
+    /// The process that the regions belong to.
+    process: u32,
+    counts: Counts,
+    before: Functions,
+    /// Keeps `before` good.
+    _before: Py<PyAny>,
+}
+
+#[derive(Default)]
+struct State {
+    live: HashMap<usize, hugefork::Region>,
+    kept: Vec<hugefork::Region>,
+    kept_bytes: usize,
+}
+
+#[derive(Default)]
+struct Counts {
+    recycled: AtomicU64,
+    made: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What a block must hold when it is handed out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Contents {
+    Any,
+    Zeros,
+}
+
+impl Blocks {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this is a child of `fork(2)`, which has none of the regions, and where another thread may have held the
+    /// lock for ever.
+    fn is_in_child(&self) -> bool {
+        std::process::id() != self.process
+    }
+
+    /// Whether a block may be one of ours.
+    fn may_be_ours(&self, block: *mut c_void) -> bool {
+        (self.low.load(Ordering::Relaxed)..self.high.load(Ordering::Relaxed)).contains(&block.addr())
+    }
+
+    /// A block of `size` bytes, or none: then the handler before is to give one.
+    fn give(&self, size: usize, contents: Contents) -> Option<NonNull<c_void>> {
+        if size < self.least || self.is_in_child() {
+            return None;
+        }
+        let len = size.checked_next_multiple_of(self.pool.block_size().bytes())?;
+        let region = self.recycle(len, contents).or_else(|| self.make(len));
+        let Some(region) = region else {
+            self.counts.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        let address = region.as_mut_ptr();
+        self.low.fetch_min(address.addr(), Ordering::Relaxed);
+        self.high.fetch_max(address.addr() + region.len(), Ordering::Relaxed);
+        self.state().live.insert(address.addr(), region);
+        NonNull::new(address.cast())
+    }
+
+    /// The kept region that fits best, if none of it is wasted but a quarter.
+    fn recycle(&self, len: usize, contents: Contents) -> Option<hugefork::Region> {
+        let region = {
+            let mut state = self.state();
+            let fits = |region: &hugefork::Region| (len..=len + len / 4).contains(&region.len());
+            let kept = state.kept.iter().enumerate().rev().filter(|(_, region)| fits(region));
+            let (nth, _) = kept.min_by_key(|(_, region)| region.len())?;
+            let region = state.kept.remove(nth);
+            state.kept_bytes -= region.len();
+            region
+        };
+        if contents == Contents::Zeros {
+            region.discard(0..region.len()).ok()?;
+            region.populate().ok()?;
+        }
+        self.counts.recycled.fetch_add(1, Ordering::Relaxed);
+        Some(region)
+    }
+
+    /// A new region, for which kept ones make room.
+    fn make(&self, len: usize) -> Option<hugefork::Region> {
+        let make = || self.pool.region(len).and_then(|region| region.populate().map(|()| region)).ok();
+        let region = make().or_else(|| (self.give_back() > 0).then(make).flatten())?;
+        self.counts.made.fetch_add(1, Ordering::Relaxed);
+        Some(region)
+    }
+
+    /// Gives all kept regions back to the pool. Returns their bytes.
+    fn give_back(&self) -> usize {
+        let (kept, bytes) = {
+            let mut state = self.state();
+            (std::mem::take(&mut state.kept), std::mem::take(&mut state.kept_bytes))
+        };
+        drop(kept);
+        bytes
+    }
+
+    /// Takes a block of ours back; false if it is none.
+    fn take_back(&self, block: *mut c_void) -> bool {
+        if !self.may_be_ours(block) {
+            return false;
+        }
+        if self.is_in_child() {
+            return true;
+        }
+        let mut state = self.state();
+        let Some(region) = state.live.remove(&block.addr()) else { return false };
+        if state.kept_bytes + region.len() <= self.keep {
+            state.kept_bytes += region.len();
+            state.kept.push(region);
+        } else {
+            drop(state);
+            drop(region);
+        }
+        true
+    }
+
+    /// The length of a block of ours.
+    fn len_of(&self, block: *mut c_void) -> Option<usize> {
+        if !self.may_be_ours(block) {
+            return None;
+        }
+        self.state().live.get(&block.addr()).map(hugefork::Region::len)
+    }
+}
+
+/// # Safety
+/// As of all four: `context` is that of the handler, which lives; `block` is one that it gave out.
+unsafe extern "C" fn malloc(context: *mut c_void, size: usize) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let blocks = unsafe { &*context.cast::<Blocks>() };
+    match blocks.give(size, Contents::Any) {
+        Some(block) => block.as_ptr(),
+        // SAFETY: the handler before lives, too.
+        None => unsafe { (blocks.before.malloc)(blocks.before.context, size) },
+    }
+}
+
+unsafe extern "C" fn calloc(context: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let blocks = unsafe { &*context.cast::<Blocks>() };
+    match count.checked_mul(size).and_then(|size| blocks.give(size, Contents::Zeros)) {
+        Some(block) => block.as_ptr(),
+        // SAFETY: the handler before lives, too.
+        None => unsafe { (blocks.before.calloc)(blocks.before.context, count, size) },
+    }
+}
+
+unsafe extern "C" fn realloc(context: *mut c_void, block: *mut c_void, size: usize) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let blocks = unsafe { &*context.cast::<Blocks>() };
+    if blocks.may_be_ours(block) && blocks.is_in_child() {
+        // Its contents are not there.
+        return ptr::null_mut();
+    }
+    let Some(len) = blocks.len_of(block) else {
+        // SAFETY: it is a block of the handler before, which lives.
+        return unsafe { (blocks.before.realloc)(blocks.before.context, block, size) };
+    };
+    if size <= len {
+        return block;
+    }
+    // SAFETY: as for the call itself.
+    let moved = unsafe { malloc(context, size) };
+    if !moved.is_null() {
+        // SAFETY: both are blocks of at least so many bytes, and nobody else uses them.
+        unsafe { ptr::copy_nonoverlapping(block.cast::<u8>(), moved.cast::<u8>(), len) };
+        blocks.take_back(block);
+    }
+    moved
+}
+
+unsafe extern "C" fn free(context: *mut c_void, block: *mut c_void, size: usize) {
+    // SAFETY: the caller's promise.
+    let blocks = unsafe { &*context.cast::<Blocks>() };
+    if !blocks.take_back(block) {
+        // SAFETY: it is a block of the handler before, which lives.
+        unsafe { (blocks.before.free)(blocks.before.context, block, size) }
+    }
+}
+
+/// The capsule is gone, and with it all arrays that have blocks of it.
+unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
+    // SAFETY: Python calls it once, for a capsule that `NumpyAllocator::new` made of a box.
+    unsafe {
+        let owned = ffi::PyCapsule_GetPointer(capsule, CAPSULE.as_ptr());
+        if !owned.is_null() {
+            drop(Box::from_raw(owned.cast::<Owned>()));
+        }
+    }
+}
+
+/// A function of numpy's C API.
+fn numpy_function(py: Python<'_>, place: usize) -> Result<*const c_void, Failure> {
+    let module = py.import("numpy._core._multiarray_umath").or_else(|_| py.import("numpy.core._multiarray_umath"))?;
+    let table = module.getattr("_ARRAY_API")?;
+    // SAFETY: the capsule is numpy's, and has no name; the table has more places than that since numpy 1.22.
+    let function = unsafe {
+        let table = ffi::PyCapsule_GetPointer(table.as_ptr(), ptr::null()).cast::<*const c_void>();
+        if table.is_null() { ptr::null() } else { *table.add(place) }
+    };
+    if function.is_null() {
+        return Err(PyImportError::new_err("this numpy has no memory handlers: take 1.26 or newer").into());
+    }
+    Ok(function)
+}
+
+/// The handler that is in force in this context.
+fn current(py: Python<'_>) -> Result<Py<PyAny>, Failure> {
+    // SAFETY: this is the type of `PyDataMem_GetHandler`.
+    let get: unsafe extern "C" fn() -> *mut ffi::PyObject =
+        unsafe { std::mem::transmute(numpy_function(py, GET_HANDLER)?) };
+    // SAFETY: it returns a new reference, or null with an exception.
+    Ok(unsafe { Bound::from_owned_ptr_or_err(py, get()) }?.unbind())
+}
+
+/// A handler for numpy's memory.
+#[pyclass(frozen, module = "hugefork._native")]
+pub(crate) struct NumpyAllocator {
+    capsule: Py<PyAny>,
+    blocks: NonNull<Blocks>,
+}
+
+// SAFETY: the capsule keeps the blocks, which any thread may use.
+unsafe impl Send for NumpyAllocator {}
+// SAFETY: as above.
+unsafe impl Sync for NumpyAllocator {}
+
+impl NumpyAllocator {
+    fn blocks(&self) -> &Blocks {
+        // SAFETY: the capsule keeps them, and they are only changed through their locks.
+        unsafe { self.blocks.as_ref() }
+    }
+}
+
+#[pymethods]
+impl NumpyAllocator {
+    #[new]
+    fn new(py: Python<'_>, pool: PyRef<'_, Pool>, least: usize, keep: usize) -> Result<NumpyAllocator, Failure> {
+        let before_capsule = current(py)?;
+        // SAFETY: it is a capsule of numpy's, of that name, and points to a handler.
+        let before = unsafe {
+            let handler = ffi::PyCapsule_GetPointer(before_capsule.as_ptr(), CAPSULE.as_ptr()).cast::<Handler>();
+            handler.as_ref().ok_or_else(|| PyErr::fetch(py))?.functions
+        };
+        let blocks = Blocks {
+            pool: (*pool.pool.get()?).clone(),
+            least: least.max(1),
+            keep,
+            state: Mutex::default(),
+            low: AtomicUsize::new(usize::MAX),
+            high: AtomicUsize::new(0),
+            process: std::process::id(),
+            counts: Counts::default(),
+            before,
+            _before: before_capsule,
+        };
+        let mut name = [0; 127];
+        name.iter_mut().zip(b"hugefork").for_each(|(to, byte)| *to = *byte as c_char);
+        let functions = Functions { context: ptr::null_mut(), malloc, calloc, realloc, free };
+        let owned = Box::into_raw(Box::new(Owned { handler: Handler { name, version: 1, functions }, blocks }));
+        // SAFETY: the box was just made, and nobody else knows it.
+        let blocks = unsafe {
+            let blocks = NonNull::from(&mut (*owned).blocks);
+            (*owned).handler.functions.context = blocks.as_ptr().cast();
+            blocks
+        };
+        // SAFETY: the box goes to the capsule, or back if there is none.
+        let capsule = unsafe {
+            let made = ffi::PyCapsule_New(owned.cast(), CAPSULE.as_ptr(), Some(destroy));
+            Bound::from_owned_ptr_or_err(py, made).inspect_err(|_| drop(Box::from_raw(owned)))?
+        };
+        Ok(NumpyAllocator { capsule: capsule.unbind(), blocks })
+    }
+
+    /// Has numpy take its memory from here, in this context. Returns the handler that was in force.
+    fn install(&self, py: Python<'_>) -> Result<Py<PyAny>, Failure> {
+        set(py, &self.capsule)
+    }
+
+    /// Puts back what `install` returned.
+    #[staticmethod]
+    fn restore(py: Python<'_>, before: Py<PyAny>) -> Result<(), Failure> {
+        set(py, &before).map(drop)
+    }
+
+    /// Gives all kept regions back to the pool. Returns their bytes.
+    fn trim(&self, py: Python<'_>) -> usize {
+        let blocks = self.blocks();
+        py.detach(|| blocks.give_back())
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
+        let blocks = self.blocks();
+        let state = blocks.state();
+        let live: usize = state.live.values().map(hugefork::Region::len).sum();
+        let figures = [
+            ("live", state.live.len() as u64),
+            ("live_bytes", live as u64),
+            ("kept_bytes", state.kept_bytes as u64),
+            ("recycled", blocks.counts.recycled.load(Ordering::Relaxed)),
+            ("made", blocks.counts.made.load(Ordering::Relaxed)),
+            ("refused", blocks.counts.refused.load(Ordering::Relaxed)),
+        ];
+        drop(state);
+        let dict = PyDict::new(py);
+        figures.iter().try_for_each(|(name, figure)| dict.set_item(*name, *figure))?;
+        Ok(dict)
+    }
+}
+
+fn set(py: Python<'_>, capsule: &Py<PyAny>) -> Result<Py<PyAny>, Failure> {
+    // SAFETY: this is the type of `PyDataMem_SetHandler`.
+    let set: unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject =
+        unsafe { std::mem::transmute(numpy_function(py, SET_HANDLER)?) };
+    // SAFETY: it takes a capsule of a handler and returns a new reference, or null with an exception.
+    Ok(unsafe { Bound::from_owned_ptr_or_err(py, set(capsule.as_ptr())) }?.unbind())
+}

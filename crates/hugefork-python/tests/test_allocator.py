@@ -1,0 +1,173 @@
+"""numpy's memory from a pool."""
+
+import asyncio
+import concurrent.futures
+import contextvars
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+import hugefork as hf
+
+BIG = 4 << 20
+
+
+def handler(array):
+    return np._core.multiarray.get_handler_name(array)
+
+
+@pytest.fixture
+def allocator(pool):
+    made = hf.numpy_allocator(pool)
+    yield made
+    gc.collect()
+    assert made.stats().live == 0
+    made.trim()
+
+
+def test_big_arrays_come_from_the_pool_and_go_back(pool, allocator):
+    with allocator:
+        assert np._core.multiarray.get_handler_name() == "hugefork"
+        a = np.ones(BIG, "u1")
+        small = np.ones(1000)
+        b = (a + 1) * 2
+    assert np._core.multiarray.get_handler_name() == "default_allocator"
+    assert b.sum(dtype="u8") == 4 * BIG and handler(b) == "hugefork" and small.sum() == 1000
+    figures = allocator.stats()
+    assert (figures.live, figures.live_bytes, figures.refused) == (2, 2 * BIG, 0)
+    del a, b
+    assert allocator.stats().kept_bytes == 3 * BIG
+    assert allocator.trim() == 3 * BIG
+    assert pool.stats().regions == 0
+
+
+def test_memory_is_recycled_and_zeros_are_zeros(allocator):
+    with allocator:
+        for value in range(5):
+            a = np.empty(BIG, "u1")
+            a[:] = 255
+            del a
+            assert not np.zeros(BIG - value, "u1").any()
+    figures = allocator.stats()
+    assert (figures.made, figures.recycled) == (1, 9)
+
+
+def test_arrays_grow_and_shrink(allocator):
+    with allocator:
+        a = np.arange(1 << 19, dtype="u4")
+        for length in (1 << 20, 3 << 20, 1000, 1 << 19):
+            before = a[: min(len(a), length)].copy()
+            a.resize(length, refcheck=False)
+            assert np.array_equal(a[: len(before)], before)
+        b = np.arange(10.0)
+        b.resize(1 << 20, refcheck=False)
+        assert b[9] == 9 and not b[10:].any()
+        del a, b, before
+
+
+def test_what_the_pool_has_not_is_ordinary_memory(allocator):
+    with allocator:
+        many = [np.ones(20 << 20, "u1") for _ in range(5)]
+    assert allocator.stats().refused == 2
+    assert sum(int(each.sum(dtype="u8")) for each in many) == 100 << 20
+    del many
+
+
+def test_kept_memory_makes_room(allocator):
+    with allocator:
+        for mib in (20, 30, 40, 50, 60):
+            np.ones(mib << 20, "u1")
+    assert allocator.stats().refused == 0
+
+
+def test_system_calls_fill_arrays(allocator, tmp_path):
+    values = np.arange(BIG, dtype="u1")
+    values.tofile(tmp_path / "values")
+    with allocator, open(tmp_path / "values", "rb", buffering=0) as file:
+        assert np.array_equal(np.fromfile(tmp_path / "values", "u1"), values)
+        for make in (np.empty, np.zeros):
+            a = make(BIG, "u1")
+            file.seek(0)
+            assert file.readinto(a) == BIG and np.array_equal(a, values)
+        del a
+
+
+def test_blocks_nest(pool, allocator):
+    inner = hf.numpy_allocator(pool, least="1 MiB", keep=0)
+    with allocator:
+        with inner, inner:
+            a = np.ones(1 << 20, "u1")
+        b = np.ones(BIG, "u1")
+    assert (inner.stats().live, allocator.stats().live) == (1, 1)
+    del a, b
+    assert inner.stats().kept_bytes == 0
+
+
+def test_an_array_outlives_its_allocator(pool):
+    with hf.numpy_allocator(pool):
+        a = np.ones(BIG, "u1")
+    gc.collect()
+    assert a.sum(dtype="u8") == BIG
+    del a
+
+
+def test_the_allocator_is_that_of_its_context(allocator):
+    seen = {}
+
+    def note(name):
+        seen[name] = np._core.multiarray.get_handler_name()
+
+    async def task():
+        note("task")
+
+    with allocator:
+        thread = threading.Thread(target=note, args=("thread",))
+        along = threading.Thread(target=contextvars.copy_context().run, args=(note, "along"))
+        for each in (thread, along):
+            each.start()
+            each.join()
+        asyncio.run(task())
+    assert seen == {"thread": "default_allocator", "along": "hugefork", "task": "hugefork"}
+
+
+def test_many_threads_use_one_allocator(allocator):
+    kept = {}
+
+    def work(seed):
+        random = np.random.default_rng(seed)
+        assert np._core.multiarray.get_handler_name() == "hugefork"
+        for _ in range(30):
+            length = int(random.integers(2 << 20, 4 << 20))
+            a = np.full(length, seed, "u1")
+            b = a + np.zeros(length, "u1")
+            assert (b == seed).all()
+            # What this replaces may be of another thread, and is freed here.
+            kept[int(random.integers(4))] = b
+        return seed
+
+    with allocator:
+        contexts = [contextvars.copy_context() for _ in range(4)]
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        work_done = [threads.submit(context.run, work, seed) for seed, context in enumerate(contexts)]
+        assert [each.result() for each in work_done] == [0, 1, 2, 3]
+    kept.clear()
+
+
+def test_a_forked_child_goes_on_with_ordinary_memory(run):
+    done = run("""
+import os
+allocator = hf.numpy_allocator(hf.Pool("64 MiB"))
+allocator.__enter__()
+a = np.ones(4 << 20, "u1")
+b = np.ones(4 << 20, "u1")
+del b
+child = os.fork()
+if child == 0:
+    del a
+    status = int(not (np.ones(4 << 20, "u1") + np.zeros(4 << 20, "u1")).all())
+    os._exit(status)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), a.sum(dtype="u8"))
+""")
+    assert done.stdout == f"0 {4 << 20}\n", done.stderr
