@@ -1,7 +1,7 @@
 //! Errors of the engine as exceptions: `hugefork._errors` has a class for each code.
 
 use hugefork::{BuildError, ErrorCode, ImportError, RegionError, SizeError, SystemError, TransferError};
-use pyo3::exceptions::PyImportError;
+use pyo3::exceptions::{PyImportError, PyOSError};
 use pyo3::prelude::*;
 
 /// Why a call failed.
@@ -55,7 +55,11 @@ impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Failure {
         match ErrorCode::of(&error) {
             Some(code) => Failure::engine(&error, code),
-            None => Failure::Python(error.into()),
+            None => Failure::Python(match error.raw_os_error() {
+                // With a number, Python finds the class that fits.
+                Some(number) => PyOSError::new_err((number, error.to_string())),
+                None => error.into(),
+            }),
         }
     }
 }

@@ -16,7 +16,7 @@ at once; whatever takes long lets other threads of Python run. A child of ``os.f
 
 from __future__ import annotations
 
-from . import _faulthandler
+from . import _faulthandler, checkpoint
 from ._allocator import AllocatorStats, numpy_allocator
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _error_names
@@ -36,6 +36,7 @@ __all__ = [
     "Region",
     "RegionStats",
     "Snapshot",
+    "checkpoint",
     "fork",
     "numpy_allocator",
     "reinstall_fault_handler",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from . import _native
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Holder = TypeVar("Holder", _native.Region, _native.RegionSnapshot)
 
 
 class Place(NamedTuple):
@@ -34,7 +33,8 @@ class Place(NamedTuple):
 def bytes_of(holder: _native.Region | _native.RegionSnapshot) -> Array:
     """All bytes of a holder, as an array that holds a view of it. Only `frombuffer` does: an array of
     ``np.ndarray(buffer=memoryview(holder))`` lets go of the view at once."""
-    return np.frombuffer(holder, np.uint8)
+    # Its types do not know that the holder is a buffer before Python 3.12.
+    return np.frombuffer(cast(memoryview, holder), np.uint8)
 
 
 def holder_of(array: Any) -> _native.Region | _native.RegionSnapshot | None:
@@ -85,7 +85,7 @@ def range_of(array: Any) -> tuple[_native.Region, int, int]:
 
 def checked_dtype(dtype: Any) -> np.dtype[Any]:
     """A type of elements that memory of a pool can have."""
-    made = np.dtype(dtype)
+    made: np.dtype[Any] = np.dtype(dtype)
     if made.hasobject:
         raise TypeError(f"dtype {made} has references to Python objects, which a snapshot cannot copy: take numbers")
     return made

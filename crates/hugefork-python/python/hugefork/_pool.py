@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from . import _faulthandler, _native
-from ._arrays import Array, bytes_of, checked_dtype, checked_shape
+from ._arrays import Array, bytes_of, checked_dtype, checked_shape, region_place
 from ._stats import PoolStats
 
 __all__ = ["CopyGrain", "OnLimit", "Pool", "Size"]
@@ -175,9 +175,8 @@ class Pool:
         """
         source = np.asarray(values, dtype)
         made = self.empty(source.shape, source.dtype, order=order, **options)
-        region = made.base if not isinstance(made.base, np.ndarray) else made.base.base
         # A write that found the pool full would be a SIGBUS.
-        region.obj.prepare_write(0, made.nbytes)
+        region_place(made)[0].prepare_write(0, made.nbytes)
         made[...] = source
         return made
 

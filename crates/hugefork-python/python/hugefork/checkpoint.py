@@ -1,0 +1,499 @@
+"""Checkpoints that are written while the program goes on.
+
+>>> import hugefork as hf, tempfile
+>>> pool = hf.Pool("64 MiB")
+>>> w = pool.array([1.0, 2.0, 3.0])
+>>> path = tempfile.mkdtemp()
+>>> save = hf.checkpoint.save(path, {"w": w})   # returns after some microseconds
+>>> w += 1                                       # the file gets what was there before
+>>> _ = save.result()                            # waits, and raises what went wrong
+>>> hf.checkpoint.load(path)["w"]
+array([1., 2., 3.])
+
+A checkpoint is a directory::
+
+    manifest.json              which files it is made of; replaced as the last step of a save, at once
+    data/w.3.npy               an array as save 3 found it
+    data/w.4.ranges.npy        what save 4 found changed: bytes start..stop of the array in memory, int64, shape (n, 2)
+    data/w.4.bytes.npy         these bytes, one range after another, uint8
+
+Each is an ordinary file of numpy. ``manifest.json`` is::
+
+    {"format": "hugefork-checkpoint", "version": 1, "save": 4, "meta": {…},
+     "arrays": {"w": [{"file": "w.3.npy", "nbytes": 80000128, "crc32": 123},
+                      {"ranges": {"file": "w.4.ranges.npy", …}, "bytes": {"file": "w.4.bytes.npy", …}}]},
+     "crc32": 456}
+
+``nbytes`` and ``crc32`` (`zlib.crc32`) are those of a whole file; the last ``crc32`` is that of the rest of the manifest, as
+``json.dumps(rest, sort_keys=True)``. Without hugefork, with numpy alone, an array is::
+
+    first, *changes = manifest["arrays"]["w"]
+    w = numpy.load(f"{path}/data/{first['file']}")
+    flat = w.ravel("K").view("u1")                     # its bytes as they lie in memory
+    for change in changes:
+        new, at = numpy.load(f"{path}/data/{change['bytes']['file']}"), 0
+        for start, stop in numpy.load(f"{path}/data/{change['ranges']['file']}"):
+            flat[start:stop] = new[at : at + stop - start]
+            at += stop - start
+
+A save that fails or is killed leaves the checkpoint before as it was. One process at a time writes to a directory; the
+others wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import json
+import os
+import threading
+import time
+import urllib.parse
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import _native
+from ._arrays import Array, Place, holder_of, region_place
+from ._errors import CheckpointError
+from ._pool import Pool
+from ._snapshot import Snapshot, snapshot
+
+__all__ = ["Save", "load", "meta", "save", "verify"]
+
+_FORMAT = "hugefork-checkpoint"
+_VERSION = 1
+
+_MOST_CHANGES = 16
+"""So many changes are kept on top of a whole array: each is applied when it is loaded."""
+
+_SMALL = 1 << 16
+"""Smaller files are read, not mapped."""
+
+Entry = dict[str, Any]
+
+
+class Save:
+    """A checkpoint that is being written. `save` begins one.
+
+    It keeps its snapshot, and with it the memory of what was written to since, until it is deleted, `release` is
+    called, or a later save that was given it as `since` is done.
+    """
+
+    def __init__(self, path: Path, arrays: Mapping[str, Array], since: Save | None, meta: Any) -> None:
+        self.path = path
+        """The directory."""
+        in_pools = {name: array for name, array in arrays.items() if holder_of(array) is not None}
+        self._places: dict[str, Place] = {name: region_place(array)[1] for name, array in in_pools.items()}
+        started = time.perf_counter()
+        self._snapshot: Snapshot | None = snapshot(*in_pools.values()) if in_pools else None
+        self._copies = {name: np.array(array, order="K") for name, array in arrays.items() if name not in in_pools}
+        self.pause = time.perf_counter() - started
+        """Seconds that the program waited for the cut."""
+        self.total = sum(array.nbytes for array in arrays.values())
+        """Bytes of all arrays."""
+        self.written = 0
+        """Bytes that are written so far; in the end, how many it took."""
+        self._names = list(arrays)
+        self._heads = {name: _head(array) for name, array in in_pools.items()}
+        self._meta = meta
+        self._since = since
+        self._manifest: Entry | None = None
+        self._error: BaseException | None = None
+        self._is_told = False
+        # Python waits for it at the end of the program.
+        self._thread = threading.Thread(target=self._run, name="hugefork-checkpoint")
+        self._thread.start()
+
+    def done(self) -> bool:
+        """Whether it is written, or has failed."""
+        return not self._thread.is_alive()
+
+    def result(self, timeout: float | None = None) -> Path:
+        """Waits until the checkpoint is written and safe on the disk, and returns its directory.
+
+        Raises
+        ------
+        TimeoutError
+            It is not done after `timeout` seconds. It goes on.
+        OSError
+            It could not be written, because the disk is full, say. The checkpoint before is as it was.
+        RevokedError
+            The pool was full, and a part of the snapshot was taken away. As above.
+        """
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise TimeoutError(f"the checkpoint is not written after {timeout} seconds: wait longer")
+        self._is_told = True
+        if self._error is not None:
+            raise self._error
+        return self.path
+
+    def release(self) -> None:
+        """Gives up what a later save would compare with. Waits until this one is done."""
+        self._thread.join()
+        self._snapshot = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_error", None) is not None and not self._is_told:
+            warnings.warn(f"a checkpoint was not written: {self._error}", RuntimeWarning, stacklevel=1)
+
+    def __repr__(self) -> str:
+        if not self.done():
+            state = f"{self.written} of {self.total} bytes written"
+        else:
+            state = "written" if self._error is None else f"failed: {self._error}"
+        return f"<hugefork.checkpoint.Save {str(self.path)!r}: {state}>"
+
+    def _run(self) -> None:
+        try:
+            since = self._since
+            if since is not None:
+                since._thread.join()
+            data = self.path / "data"
+            data.mkdir(parents=True, exist_ok=True)
+            with _alone(self.path):
+                self._write(data, since)
+            if since is not None:
+                since._snapshot = None
+        except BaseException as error:  # noqa: BLE001: it is for `result` to raise.
+            self._error = error
+        finally:
+            self._since, self._copies = None, {}
+
+    def _write(self, data: Path, since: Save | None) -> None:
+        before = _manifest_or_none(self.path)
+        number = int(before["save"]) + 1 if before else 1
+        if since is not None and (before is None or since._manifest != before):
+            since = None
+        made: list[Path] = []
+        try:
+            arrays = {name: self._write_array(data, name, number, since, made) for name in self._names}
+            manifest = {"format": _FORMAT, "version": _VERSION, "save": number, "meta": self._meta, "arrays": arrays}
+            manifest["crc32"] = _check_of(manifest)
+            _sync(data)
+            _replace(self.path, json.dumps(manifest, indent=1))
+        except BaseException:
+            for file in made:
+                file.unlink(missing_ok=True)
+            raise
+        self._manifest = manifest
+        kept = {file["file"] for file in _files_of(manifest)}
+        for file in data.iterdir():
+            if file.name not in kept:
+                file.unlink(missing_ok=True)
+
+    def _write_array(self, data: Path, name: str, number: int, since: Save | None, made: list[Path]) -> list[Entry]:
+        stem = f"{urllib.parse.quote(name, safe='')}.{number}"
+        copy = self._copies.get(name)
+        if copy is not None:
+            return [self._file(data / f"{stem}.npy", made, _head(copy), _bytes_of(copy))]
+        assert self._snapshot is not None
+        place = self._places[name]
+        part = self._snapshot._part(place.holder)
+        earlier = self._entries_before(name, place, since)
+        if earlier is not None:
+            assert since is not None and since._snapshot is not None
+            older = since._snapshot._part(place.holder)
+            found = (
+                (max(low, place.start), min(high, place.stop)) for low, high in part.changed_since(older, True)
+            )
+            ranges = [(low, high) for low, high in found if low < high]
+            changed = sum(high - low for low, high in ranges)
+            if not changed:
+                return earlier
+            whole = place.stop - place.start
+            if (changed + sum(entry["bytes"]["nbytes"] for entry in earlier[1:])) * 2 <= whole:
+                places = np.array(ranges, np.int64).reshape(-1, 2) - place.start
+                head: Entry = {"descr": "|u1", "fortran_order": False, "shape": (changed,)}
+                entry = {
+                    "ranges": self._file(data / f"{stem}.ranges.npy", made, _head(places), _bytes_of(places)),
+                    "bytes": self._file(data / f"{stem}.bytes.npy", made, head, (part, ranges)),
+                }
+                return [*earlier, entry]
+        return [self._file(data / f"{stem}.npy", made, self._heads[name], (part, [(place.start, place.stop)]))]
+
+    def _entries_before(self, name: str, place: Place, since: Save | None) -> list[Entry] | None:
+        """What `since` has written of the same memory, if this can be a change of that."""
+        if since is None or since._snapshot is None or since._manifest is None or since._places.get(name) != place:
+            return None
+        entries: list[Entry] = since._manifest["arrays"][name]
+        return entries if len(entries) <= _MOST_CHANGES else None
+
+    def _file(
+        self,
+        path: Path,
+        made: list[Path],
+        head: Entry,
+        contents: memoryview | tuple[_native.RegionSnapshot, list[tuple[int, int]]],
+    ) -> Entry:
+        """Writes a file of numpy with these contents."""
+        made.append(path)
+        with open(path, "wb", buffering=0) as file:
+            header = _header(head)
+            _write_all(file, header)
+            crc = zlib.crc32(header)
+            if isinstance(contents, tuple):
+                part, ranges = contents
+                for start, stop in ranges:
+                    for at in range(start, stop, 64 << 20):
+                        end = min(stop, at + (64 << 20))
+                        crc = part.write_to(file.fileno(), at, end, crc)
+                        self.written += end - at
+            else:
+                _write_all(file, contents)
+                crc = zlib.crc32(contents, crc)
+                self.written += contents.nbytes
+            os.fsync(file.fileno())
+            return {"file": path.name, "nbytes": file.tell(), "crc32": crc}
+
+
+def save(path: str | os.PathLike[str], arrays: Mapping[str, Array], *, since: Save | None = None, meta: Any = None) -> Save:
+    """Writes arrays to a directory in the background, as they are now, and returns at once.
+
+    Parameters
+    ----------
+    path
+        The directory. If there is a checkpoint in it, this replaces it when all of it is written.
+    arrays
+        Arrays by name. Those of pools, without gaps, are taken as one consistent cut; others are copied now.
+    since
+        The save before, to the same directory: of each array that is the same memory, only what has changed since is
+        written. After some such saves, or when half of an array has changed, all of it is written.
+    meta
+        Anything that `json` takes, for `manifest.json`.
+
+    Returns
+    -------
+    Save
+        Call its `result` to learn of failures.
+
+    Raises
+    ------
+    TypeError, ValueError
+        What cannot be saved: an array with Python objects or with gaps, a `since` of another directory.
+    PoolFullError, and others of `snapshot`
+    """
+    directory = Path(path).absolute()
+    if directory.exists() and not directory.is_dir():
+        raise NotADirectoryError(f"{directory} is no directory: a checkpoint is one")
+    if since is not None and since.path != directory:
+        raise ValueError(f"since is a save to {since.path}: give one to {directory}")
+    json.dumps(meta)
+    for name, array in arrays.items():
+        if not isinstance(name, str) or not 0 < len(urllib.parse.quote(name, safe="")) <= 200:
+            raise ValueError(f"{name!r} cannot be the name of a file: give text of up to 200 letters")
+        if not isinstance(array, np.ndarray) or array.dtype.hasobject:
+            raise TypeError(f"{name!r} is no array of numbers: give numpy arrays without Python objects")
+        if holder_of(array) is not None and not (array.flags.c_contiguous or array.flags.f_contiguous):
+            raise ValueError(f"{name!r} is a view with gaps: save the array that it is a view of")
+    return Save(directory, dict(arrays), since, meta)
+
+
+def load(path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool = False) -> dict[str, Array]:
+    """The arrays of a checkpoint, by name.
+
+    Parameters
+    ----------
+    path
+        The directory.
+    pool
+        Copies the arrays into arrays of this pool. Without it they are mapped copy-on-write: nothing is read before it
+        is used, and what is written to them stays in memory. They stay good when the checkpoint is replaced.
+    check
+        Reads all files first and compares their checksums, as `verify` does. Without it only their lengths, and the
+        manifest, are checked.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no checkpoint.
+    CheckpointError
+        It is truncated, or was altered.
+    """
+    directory = Path(path)
+    for attempt in range(10):
+        manifest = _manifest(directory)
+        try:
+            if check:
+                _verify(directory, manifest)
+            arrays = {name: _array(directory, name, entries) for name, entries in manifest["arrays"].items()}
+            break
+        except CheckpointError:
+            # A save may just have replaced it.
+            if attempt == 9 or _manifest_or_none(directory) == manifest:
+                raise
+    return arrays if pool is None else {name: pool.array(array, order=_order(array)) for name, array in arrays.items()}
+
+
+def meta(path: str | os.PathLike[str]) -> Any:
+    """What was given as `meta` when the checkpoint was saved."""
+    return _manifest(Path(path))["meta"]
+
+
+def verify(path: str | os.PathLike[str]) -> None:
+    """Reads all of a checkpoint and compares its checksums. Raises what `load` raises."""
+    directory = Path(path)
+    _verify(directory, _manifest(directory))
+
+
+def _order(array: Array) -> Any:
+    return "C" if array.flags.c_contiguous else "F"
+
+
+def _bytes_of(array: Array) -> memoryview:
+    """The bytes of an array without gaps, as they lie in memory."""
+    return array.ravel("K").view(np.uint8).data
+
+
+def _head(array: Array) -> Entry:
+    """What the head of a file of numpy says of an array without gaps."""
+    descr = np.lib.format.dtype_to_descr(array.dtype)
+    return {"descr": descr, "fortran_order": not array.flags.c_contiguous, "shape": array.shape}
+
+
+def _header(head: Entry) -> bytes:
+    """The head of a file of numpy."""
+    to = io.BytesIO()
+    try:
+        np.lib.format.write_array_header_1_0(to, head)
+    except ValueError:
+        # The type takes more than 64 KiB of words.
+        to = io.BytesIO()
+        np.lib.format.write_array_header_2_0(to, head)
+    return to.getvalue()
+
+
+def _write_all(file: io.RawIOBase, contents: bytes | memoryview) -> None:
+    rest = memoryview(contents)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def _sync(directory: Path) -> None:
+    """Makes what was made in a directory safe on the disk."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _replace(directory: Path, manifest: str) -> None:
+    """The last step of a save."""
+    made = directory / "manifest.json.new"
+    try:
+        with open(made, "w", encoding="utf-8") as file:
+            file.write(manifest)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(made, directory / "manifest.json")
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
+    _sync(directory)
+
+
+_THREADS = threading.Lock()
+_DIRECTORIES: dict[Path, threading.Lock] = {}
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Nobody else writes a checkpoint here meanwhile, in this process or another."""
+    with _THREADS:
+        lock = _DIRECTORIES.setdefault(directory, threading.Lock())
+    with lock, open(directory / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _check_of(manifest: Entry) -> int:
+    """The checksum of a manifest, without the one that it has."""
+    rest = {key: value for key, value in manifest.items() if key != "crc32"}
+    return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
+
+
+def _manifest(directory: Path) -> Entry:
+    """The manifest, checked."""
+    text = (directory / "manifest.json").read_bytes()
+    try:
+        manifest = json.loads(text)
+        if manifest["format"] != _FORMAT:
+            raise ValueError(f"its format is {manifest['format']!r}")
+        if manifest["version"] != _VERSION:
+            raise ValueError(f"its version is {manifest['version']!r}: take a newer hugefork")
+        if manifest["crc32"] != _check_of(manifest):
+            raise ValueError("its checksum is another")
+        for file in _files_of(manifest):
+            if Path(file["file"]).name != file["file"]:
+                raise ValueError(f"{file['file']!r} is no name of a file")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{directory}/manifest.json is no manifest of a checkpoint, or was altered: {error}; load another checkpoint"
+        ) from error
+    return manifest  # type: ignore[no-any-return]
+
+
+def _manifest_or_none(directory: Path) -> Entry | None:
+    """The manifest, if there is a good one."""
+    try:
+        return _manifest(directory)
+    except (OSError, CheckpointError):
+        return None
+
+
+def _files_of(manifest: Entry) -> Iterator[Entry]:
+    for entries in manifest["arrays"].values():
+        for entry in entries:
+            yield from (entry,) if "file" in entry else (entry["ranges"], entry["bytes"])
+
+
+def _path_of(directory: Path, file: Entry) -> Path:
+    """The path of a file that has the length that it should have."""
+    path: Path = directory / "data" / file["file"]
+    found = path.stat().st_size if path.exists() else 0
+    if found != file["nbytes"]:
+        raise CheckpointError(
+            f"{path} has {found} bytes instead of {file['nbytes']}: it is truncated; load another checkpoint"
+        )
+    return path
+
+
+def _verify(directory: Path, manifest: Entry) -> None:
+    for file in _files_of(manifest):
+        path, crc = _path_of(directory, file), 0
+        with open(path, "rb", buffering=0) as opened:
+            while part := opened.read(1 << 22):
+                crc = zlib.crc32(part, crc)
+        if crc != file["crc32"]:
+            raise CheckpointError(f"{path} has another checksum: it was altered; load another checkpoint")
+
+
+def _array(directory: Path, name: str, entries: list[Entry]) -> Array:
+    """An array, mapped copy-on-write, with its changes applied."""
+    try:
+        first, *changes = entries
+        path = _path_of(directory, first)
+        if first["nbytes"] < _SMALL:
+            array: Array = np.load(path, allow_pickle=False)
+        else:
+            array = np.load(path, mmap_mode="c", allow_pickle=False).view(np.ndarray)
+        flat = array.ravel("K").view(np.uint8)
+        for change in changes:
+            ranges = np.load(_path_of(directory, change["ranges"]), allow_pickle=False)
+            new = np.load(_path_of(directory, change["bytes"]), allow_pickle=False)
+            at = 0
+            for start, stop in ranges.tolist():
+                flat[start:stop] = new[at : at + stop - start]
+                at += stop - start
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"array {name!r} of {directory} was altered: {error}; load another checkpoint") from error
+    return array

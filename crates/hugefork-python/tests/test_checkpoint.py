@@ -1,0 +1,257 @@
+"""Checkpoints."""
+
+import errno
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import hugefork as hf
+from hugefork import checkpoint
+
+
+def by_numpy_alone(path):
+    """As the documentation says."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    arrays = {}
+    for name, (first, *changes) in manifest["arrays"].items():
+        arrays[name] = np.load(path / "data" / first["file"])
+        flat = arrays[name].ravel("K").view("u1")
+        for change in changes:
+            new, at = np.load(path / "data" / change["bytes"]["file"]), 0
+            for start, stop in np.load(path / "data" / change["ranges"]["file"]):
+                flat[start:stop] = new[at : at + stop - start]
+                at += stop - start
+    return arrays
+
+
+def check(path, expected):
+    for arrays in (checkpoint.load(path), checkpoint.load(path, check=True), by_numpy_alone(path)):
+        assert set(arrays) == set(expected)
+        for name, array in arrays.items():
+            assert type(array) is np.ndarray and array.dtype == expected[name].dtype
+            assert array.shape == expected[name].shape and np.array_equal(array, expected[name])
+    checkpoint.verify(path)
+
+
+@pytest.fixture
+def arrays(pool):
+    random = np.random.default_rng(1)
+    made = {
+        "w": pool.array(random.random((1000, 300))),
+        "order F": pool.array(random.random((500, 70), "f4"), order="F"),
+        "layer/1.bias": pool.array(np.arange(5, dtype="i2")),
+        "scalar": pool.array(np.float32(7)),
+        "nothing": pool.zeros((0, 3)),
+        "step": np.array(17),
+        "ordinary": random.random((30, 40)).T,
+        "records": pool.array(np.ones(3, [("x", "i4"), ("y", "f8", 2)])),
+    }
+    yield made
+    made.clear()
+
+
+def test_a_checkpoint_is_the_state_at_the_cut(pool, arrays, tmp_path):
+    expected = {name: array.copy() for name, array in arrays.items()}
+    save = checkpoint.save(tmp_path / "a" / "b", arrays, meta={"epoch": 3})
+    for array in arrays.values():
+        array[...] = np.zeros((), array.dtype)
+    assert save.result() == tmp_path / "a" / "b"
+    assert save.done() and 0 < save.pause < 5 and save.written == save.total
+    assert repr(save).endswith(": written>")
+    check(save.path, expected)
+    assert checkpoint.meta(save.path) == {"epoch": 3}
+    loaded = checkpoint.load(save.path)
+    assert loaded["order F"].flags.f_contiguous
+    loaded["w"][0] = 5
+    check(save.path, expected)
+    in_pool = checkpoint.load(save.path, pool=pool)
+    assert hf.stats(in_pool["w"]).blocks_present == 2 and np.array_equal(in_pool["w"], expected["w"])
+    assert in_pool["order F"].flags.f_contiguous
+
+
+def test_a_save_since_another_writes_what_has_changed(pool, tmp_path):
+    w, other = pool.array(np.arange(1 << 20, dtype="f4")), pool.array(np.ones(1000))
+    save = checkpoint.save(tmp_path, {"w": w, "other": other})
+    assert save.result() and save.written == save.total
+    for turn in range(1, 24):
+        w[turn * 20000 : turn * 20000 + 10] = -turn
+        later = checkpoint.save(tmp_path, {"w": w, "other": other}, since=save)
+        w[0] = turn
+        later.result()
+        assert save._snapshot is None
+        expected = {"w": w.copy(), "other": other}
+        expected["w"][0] = turn - 1
+        check(tmp_path, expected)
+        save = later
+        files = sorted(os.listdir(tmp_path / "data"))
+        if turn < 17:
+            assert later.written < 30_000 and len(files) == 2 + 2 * turn
+    assert len(files) == 2 + 2 * (23 - 17)
+    w[: 1 << 19] = 0
+    later = checkpoint.save(tmp_path, {"w": w, "other": other}, since=save)
+    later.result()
+    assert later.written == w.nbytes
+    check(tmp_path, {"w": w, "other": other})
+
+
+def test_a_save_since_what_is_not_there_any_more_writes_all(pool, tmp_path):
+    w = pool.array(np.ones(100_000))
+    first = checkpoint.save(tmp_path, {"w": w})
+    first.result()
+    checkpoint.save(tmp_path, {"w": w}).result()
+    w[0] = 2
+    save = checkpoint.save(tmp_path, {"w": w}, since=first)
+    save.result()
+    assert save.written == w.nbytes
+    save.release()
+    save = checkpoint.save(tmp_path, {"w": w[1:]}, since=save)
+    save.result()
+    check(tmp_path, {"w": w[1:]})
+    with pytest.raises(ValueError, match="since"):
+        checkpoint.save(tmp_path / "other", {"w": w}, since=save)
+
+
+def test_what_cannot_be_saved_is_refused(pool, tmp_path):
+    a = pool.zeros((10, 10))
+    (tmp_path / "file").touch()
+    for arrays, error in [
+        ({"": a}, ValueError),
+        ({"x" * 201: a}, ValueError),
+        ({1: a}, ValueError),
+        ({"a": [1, 2]}, TypeError),
+        ({"a": np.array([object()])}, TypeError),
+        ({"a": a[:, 1]}, ValueError),
+    ]:
+        with pytest.raises(error):
+            checkpoint.save(tmp_path / "x", arrays)
+    with pytest.raises(NotADirectoryError):
+        checkpoint.save(tmp_path / "file", {"a": a})
+    with pytest.raises(TypeError):
+        checkpoint.save(tmp_path / "x", {"a": a}, meta=object())
+    assert not (tmp_path / "x").exists()
+    with pytest.raises(FileNotFoundError):
+        checkpoint.load(tmp_path / "x")
+
+
+def test_a_truncated_or_altered_checkpoint_is_refused(pool, tmp_path):
+    w = pool.array(np.arange(100_000.0))
+    save = checkpoint.save(tmp_path, {"w": w})
+    save.result()
+    w[5] = 9
+    checkpoint.save(tmp_path, {"w": w}, since=save).result()
+    for file in [tmp_path / "manifest.json", *sorted((tmp_path / "data").iterdir())]:
+        whole = file.read_bytes()
+        middle = len(whole) // 2
+        altered = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+        for broken in (whole[:-1], whole[:10], b"", altered):
+            file.write_bytes(broken)
+            with pytest.raises(hf.CheckpointError, match="load another checkpoint"):
+                checkpoint.load(tmp_path, check=True)
+            if len(broken) != len(whole) or file.name == "manifest.json":
+                with pytest.raises(hf.CheckpointError):
+                    checkpoint.load(tmp_path)
+        file.unlink()
+        with pytest.raises((hf.CheckpointError, FileNotFoundError)):
+            checkpoint.load(tmp_path)
+        file.write_bytes(whole)
+    check(tmp_path, {"w": w})
+    # A name that leads elsewhere is none.
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    manifest["arrays"]["w"][0]["file"] = "../../etc/passwd"
+    manifest["crc32"] = checkpoint._check_of(manifest)
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(hf.CheckpointError, match="no name of a file"):
+        checkpoint.load(tmp_path)
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(pool, tmp_path):
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", tmp_path], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted: {mounted.stderr.decode().strip()}")
+    try:
+        small, big = pool.array(np.ones(1000)), pool.array(np.ones(10 << 20, "u1"))
+        checkpoint.save(tmp_path, {"small": small}).result()
+        files = sorted(os.listdir(tmp_path / "data"))
+        failing = checkpoint.save(tmp_path, {"small": small * 2, "big": big})
+        with pytest.raises(OSError) as error:
+            failing.result()
+        assert error.value.errno == errno.ENOSPC and "failed" in repr(failing)
+        assert sorted(os.listdir(tmp_path / "data")) == files
+        check(tmp_path, {"small": small})
+        again = checkpoint.save(tmp_path, {"small": big[:100]}, since=failing)
+        again.result()
+        check(tmp_path, {"small": big[:100]})
+    finally:
+        subprocess.run(["umount", "--lazy", tmp_path], check=True)
+
+
+def test_a_failure_that_nobody_asks_for_is_told(pool, tmp_path):
+    path = tmp_path / "dir"
+    path.mkdir()
+    (path / "data").touch()
+    save = checkpoint.save(path, {"a": pool.zeros(1)})
+    save._thread.join()
+    with pytest.warns(RuntimeWarning, match="was not written"):
+        del save
+        gc.collect()
+
+
+def test_a_full_pool_is_an_error_and_no_crash(pool, tmp_path):
+    w = pool.array(np.ones(40 << 20, "u1"), copy_grain="block")
+    with hf.snapshot(w) as s:
+        save = checkpoint.Save(tmp_path / "x", {"w": w}, None, None)
+        w[:] = 2
+        if not s.is_revoked:
+            pytest.fail("the pool was to be full")
+    try:
+        save.result()
+    except hf.RevokedError:
+        assert not list((tmp_path / "x" / "data").iterdir())
+        with pytest.raises(FileNotFoundError):
+            checkpoint.load(tmp_path / "x")
+    else:
+        assert (checkpoint.load(tmp_path / "x")["w"] == 1).all()
+
+
+def test_a_killed_save_leaves_the_checkpoint_before(pool, tmp_path):
+    program = """
+import sys, numpy as np, hugefork as hf
+pool = hf.Pool("128 MiB")
+w = pool.zeros(4 << 20)
+turn = 0
+while True:
+    w[:] = turn
+    hf.checkpoint.save(sys.argv[1], {"w": w, "turn": np.array(turn)}).result()
+    print(turn, flush=True)
+    turn += 1
+"""
+    with subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, text=True) as child:
+        for kill_after in range(3):
+            child.stdout.readline()
+        time.sleep(0.01)
+        child.kill()
+    found = checkpoint.load(tmp_path, check=True)
+    assert found["turn"] >= 2 and (found["w"] == found["turn"]).all()
+    checkpoint.save(tmp_path, {"w": pool.zeros(3)}).result()
+    assert len(list((tmp_path / "data").iterdir())) == 1, "what the killed save has left is gone"
+
+
+def test_saves_to_one_directory_come_one_after_the_other(pool, tmp_path):
+    w = pool.zeros(1 << 18)
+    saves = []
+    for turn in range(6):
+        w[:] = turn
+        saves.append(checkpoint.save(tmp_path, {"w": w}))
+        found = checkpoint.load(tmp_path)["w"] if (tmp_path / "manifest.json").exists() else w
+        assert (found == found[0]).all()
+    for save in saves:
+        save.result()
+    assert checkpoint._manifest(tmp_path)["save"] == 6
+    found = checkpoint.load(tmp_path, check=True)["w"]
+    assert (found == found[0]).all()
