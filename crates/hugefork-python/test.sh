@@ -1,23 +1,26 @@
 #!/usr/bin/env bash
 # Builds the package, installs it into a virtual environment below target/, and runs its tests there. Ends with a line
-# such as cargo's, "test result: ok. 90 passed; 0 failed; …".
+# such as cargo's, "test result: ok. 90 passed; 0 failed; …". Ends with 77 where the tests cannot be run at all.
 #
 #   ./test.sh [OPTIONS OF PYTEST]       PYTHON=python3.12 ./test.sh
 set -euo pipefail
 cd "$(dirname "$0")"
 python=${PYTHON:-python3}
 target=${CARGO_TARGET_DIR:-../../target}
-environment=$target/python-$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+environment=$target/python-environment-$(basename "$python")
 
-[ -x "$environment/bin/python" ] || "$python" -m venv "$environment"
+cannot() { echo "skipped: the tests in Python: $1" >&2; exit 77; }
+command -v "$python" >/dev/null || cannot "there is no $python"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || cannot "$python is older than 3.11"
+[ -x "$environment/bin/pip" ] || "$python" -m venv "$environment" >&2 || cannot "$python makes no environments (python3-venv)"
 missing() { ! "$environment/bin/python" -c "$1" 2>/dev/null; }
 if missing "import numpy, pytest, hypothesis, mypy, maturin"; then
     "$environment/bin/python" -m pip install --quiet --disable-pip-version-check \
-        'maturin>=1.16,<2' 'numpy>=1.26' 'pytest>=8' 'hypothesis>=6' 'mypy>=1.10'
+        'maturin>=1.16,<2' 'numpy>=1.26' 'pytest>=8' 'hypothesis>=6' 'mypy>=1.10' || cannot "pip cannot install what they take"
 fi
 # From a wheel, as users have it: the sources are not on the path of the tests.
 rm -rf "$target/wheels-for-tests"
-"$environment/bin/maturin" build --quiet --profile dev --interpreter "$environment/bin/python" --out "$target/wheels-for-tests"
+PATH=$environment/bin:$PATH "$environment/bin/maturin" build --quiet --profile dev --interpreter "$environment/bin/python" --out "$target/wheels-for-tests"
 "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
     "$target"/wheels-for-tests/hugefork-*.whl
 

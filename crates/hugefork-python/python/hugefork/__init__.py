@@ -23,7 +23,7 @@ from ._errors import __all__ as _error_names
 from ._memory import *  # noqa: F403
 from ._memory import __all__ as _memory_names
 from ._native import Pin, Region, reinstall_fault_handler
-from ._pool import Pool
+from ._pool import Pool, parse_size
 from ._snapshot import Snapshot, fork, snapshot
 from ._stats import LazyFreed, PoolStats, RegionStats
 
@@ -39,6 +39,7 @@ __all__ = [
     "checkpoint",
     "fork",
     "numpy_allocator",
+    "parse_size",
     "reinstall_fault_handler",
     "snapshot",
     *_error_names,

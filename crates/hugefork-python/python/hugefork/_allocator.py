@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from . import _native
-from ._pool import Pool, Size, nbytes_of
+from ._pool import Pool, Size, parse_size
 
 __all__ = ["AllocatorStats", "numpy_allocator"]
 
@@ -68,8 +68,8 @@ class numpy_allocator:
     def __init__(self, pool: Pool, *, least: Size | None = None, keep: Size | None = None) -> None:
         self._native = _native.NumpyAllocator(
             pool._native,
-            pool.block_size if least is None else nbytes_of(least),
-            pool.capacity // 2 if keep is None else nbytes_of(keep),
+            pool.block_size if least is None else parse_size(least),
+            pool.capacity // 2 if keep is None else parse_size(keep),
         )
         self._before: list[object] = []
 

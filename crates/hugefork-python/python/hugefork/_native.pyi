@@ -1,10 +1,11 @@
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, final
 
+@final
 class Pool:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         capacity: int,
         *,
         name: str,
@@ -17,7 +18,7 @@ class Pool:
         zeroed_cpu_percent: int | None,
         core_dump: bool,
         reclaim_under_pressure: bool,
-    ) -> None: ...
+    ) -> Pool: ...
     def region(
         self, nbytes: int, *, reserve: bool, max_cow_bytes: int | None, on_limit: str, copy_grain: str
     ) -> Region: ...
@@ -40,6 +41,7 @@ class Pool:
     def stats(self) -> dict[str, Any]: ...
     def close(self) -> None: ...
 
+@final
 class Region:
     """Memory of a pool, with the buffer protocol. Arrays of `Pool.empty` lie in one each."""
 
@@ -70,6 +72,7 @@ class Region:
     def read_from(self, fd: int, start: int, stop: int, offset: int | None) -> int: ...
     def changed_since(self, older: RegionSnapshot, by_page: bool) -> list[tuple[int, int]]: ...
 
+@final
 class RegionSnapshot:
     @property
     def nbytes(self) -> int: ...
@@ -88,6 +91,7 @@ class RegionSnapshot:
     def write_to(self, fd: int, start: int, stop: int, crc: int) -> int: ...
     def changed_since(self, older: RegionSnapshot, by_page: bool) -> list[tuple[int, int]]: ...
 
+@final
 class Pin:
     """Keeps a range of a region writable and where it is, until it is released or collected."""
 
@@ -101,8 +105,9 @@ class Pin:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
 
+@final
 class NumpyAllocator:
-    def __init__(self, pool: Pool, least: int, keep: int) -> None: ...
+    def __new__(cls, pool: Pool, least: int, keep: int) -> NumpyAllocator: ...
     def install(self) -> object: ...
     @staticmethod
     def restore(before: object) -> None: ...

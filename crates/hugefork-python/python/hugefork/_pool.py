@@ -12,7 +12,7 @@ from . import _faulthandler, _native
 from ._arrays import Array, bytes_of, checked_dtype, checked_shape, region_place
 from ._stats import PoolStats
 
-__all__ = ["CopyGrain", "OnLimit", "Pool", "Size"]
+__all__ = ["CopyGrain", "OnLimit", "Pool", "Size", "parse_size"]
 
 Size = int | str
 """A number of bytes, or words for one: ``"512 MiB"``, ``"8GiB"``, ``"64k"``. Units are powers of two."""
@@ -21,8 +21,8 @@ OnLimit = Literal["revoke", "fail"]
 CopyGrain = Literal["auto", "page", "block"]
 
 
-def nbytes_of(size: Size) -> int:
-    """Bytes of a size."""
+def parse_size(size: Size) -> int:
+    """Bytes of a size, such as ``"512 MiB"``. Raises TypeError, or ValueError with a word on what to write."""
     if isinstance(size, str):
         return _native.parse_size(size)
     if not hasattr(size, "__index__"):
@@ -105,13 +105,13 @@ class Pool:
         reclaim_under_pressure: bool = False,
     ) -> None:
         self._native = _native.Pool(
-            nbytes_of(capacity),
+            parse_size(capacity),
             name=name,
-            block_size=nbytes_of(block_size),
+            block_size=parse_size(block_size),
             backing=backing,
             strict=strict,
             commit=commit,
-            obtain_ahead=None if obtain_ahead is None else nbytes_of(obtain_ahead),
+            obtain_ahead=None if obtain_ahead is None else parse_size(obtain_ahead),
             zeroed_stock=zeroed_stock,
             zeroed_cpu_percent=zeroed_cpu_percent,
             core_dump=core_dump,
@@ -157,7 +157,7 @@ class Pool:
         region = self._native.region(
             max(1, -(-nbytes // block)) * block,
             reserve=reserve,
-            max_cow_bytes=None if max_cow_bytes is None else nbytes_of(max_cow_bytes),
+            max_cow_bytes=None if max_cow_bytes is None else parse_size(max_cow_bytes),
             on_limit=on_limit,
             copy_grain=copy_grain,
         )
@@ -184,7 +184,7 @@ class Pool:
         """Plain memory, a multiple of the block size, with the buffer protocol: for `memoryview`, `struct`, and arrays
         that lie side by side (``np.frombuffer(region, dtype, count, offset)``)."""
         return self._native.region(
-            nbytes_of(size), reserve=reserve, max_cow_bytes=None, on_limit="revoke", copy_grain=copy_grain
+            parse_size(size), reserve=reserve, max_cow_bytes=None, on_limit="revoke", copy_grain=copy_grain
         )
 
     @property
@@ -224,7 +224,7 @@ class Pool:
 
     def reclaim(self, size: Size) -> int:
         """Drops what was lazily freed, oldest first, until so many bytes are dropped. Returns how many were."""
-        return self._native.reclaim(nbytes_of(size))
+        return self._native.reclaim(parse_size(size))
 
     def trim(self) -> int:
         """Gives the memory of free blocks back to the system. Returns how many bytes that were."""

@@ -11,7 +11,7 @@ import numpy as np
 from . import _native
 from ._arrays import Array, Place, place_of, region_place
 from ._errors import ClosedError
-from ._pool import CopyGrain, OnLimit, Size, in_words, nbytes_of
+from ._pool import CopyGrain, OnLimit, Size, in_words, parse_size
 
 __all__ = ["Snapshot", "fork", "snapshot"]
 
@@ -209,7 +209,7 @@ def fork(
     forks = _native.fork_all(
         list(holders.values()),
         reserve=reserve,
-        max_cow_bytes=None if max_cow_bytes is None else nbytes_of(max_cow_bytes),
+        max_cow_bytes=None if max_cow_bytes is None else parse_size(max_cow_bytes),
         on_limit=on_limit,
         copy_grain=copy_grain,
     )

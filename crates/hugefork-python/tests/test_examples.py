@@ -1,0 +1,26 @@
+"""The examples run, on little memory."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("train_with_checkpoints.py", ["--state", "48 MiB", "--steps", "40"], "each file is the state at the cut"),
+        ("branch_and_rewind.py", ["--state", "16 MiB", "--turns", "3"], "both came to the same end"),
+    ],
+)
+def test_an_example_runs(name, options, said, tmp_path):
+    done = subprocess.run([sys.executable, EXAMPLES / name, *options], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr
+
+
+def test_every_example_is_run():
+    marks = test_an_example_runs.pytestmark[0].args[1]
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(name for name, *_ in marks)
