@@ -766,6 +766,17 @@ int hf_region_snapshot(hf_region *region, const hf_region_options *options, hf_s
  */
 uint64_t hf_region_origin(const hf_region *region);
 
+/*
+ * Makes snapshots of `count` regions as they are at one moment: if a write is in one of
+ * them, so is every write that happened before it, whichever of the regions it went to.
+ * `out` has room for `count` handles, which come in the order of `regions`, and are null if
+ * the call fails. `options`, which may be NULL, are those of each snapshot.
+ *
+ * Those of hf_region_snapshot. HF_E_BAD_VALUE also if a region is named twice.
+ */
+int hf_region_snapshot_all(hf_region *const *regions, size_t count,
+                           const hf_region_options *options, hf_snapshot **out);
+
 /* What a region has. New fields come at the end. */
 typedef struct hf_region_stats {
     /* Set it to sizeof(hf_region_stats) before the call. */

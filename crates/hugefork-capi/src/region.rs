@@ -4,10 +4,11 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-use hugefork::SnapshotId;
+use hugefork::{Region, SnapshotId};
 
 use crate::boundary::{ask, number, range, run};
 use crate::choices::chosen;
+use crate::failure::Failure;
 use crate::handle;
 use crate::kinds::{PoolHandle, hf_pool, hf_region, hf_snapshot};
 use crate::region_options::{self, hf_region_options};
@@ -169,4 +170,42 @@ unsafe extern "C" fn hf_region_snapshot(
 unsafe extern "C" fn hf_region_origin(region: *const hf_region) -> u64 {
     // SAFETY: the caller's promise.
     ask(0, || Ok(unsafe { handle::get(region)? }.origin().map_or(0, SnapshotId::get)))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_snapshot_all(
+    regions: *const *mut hf_region,
+    count: usize,
+    options: *const hf_region_options,
+    out: *mut *mut hf_snapshot,
+) -> c_int {
+    run(|| {
+        if count == 0 {
+            return Ok(());
+        }
+        if regions.is_null() {
+            return Err(Failure::null("regions"));
+        }
+        if out.is_null() {
+            return Err(Failure::null("out"));
+        }
+        // SAFETY: the caller's promise: `count` places at both.
+        let handles = unsafe { std::slice::from_raw_parts(regions, count) };
+        // SAFETY: the caller's promise.
+        (0..count).for_each(|nth| unsafe { out.add(nth).write(ptr::null_mut()) });
+        let mut twice: Vec<_> = handles.to_vec();
+        twice.sort_unstable();
+        if twice.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Failure::bad_value("a region is named twice: take one snapshot of it".to_owned()));
+        }
+        // SAFETY: the caller's promise.
+        let named = handles.iter().map(|handle| unsafe { handle::get(*handle) }.map(Arc::as_ref));
+        let named: Vec<&Region> = named.collect::<Result<_, _>>()?;
+        // SAFETY: the caller's promise.
+        let made = Region::snapshot_all_with(&named, unsafe { region_options::read(options)? })?;
+        made.into_iter().enumerate().try_for_each(|(nth, snapshot)| {
+            // SAFETY: one of `count` places.
+            unsafe { handle::give(out.add(nth), || Ok(Arc::new(snapshot))) }
+        })
+    })
 }

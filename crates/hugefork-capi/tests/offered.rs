@@ -74,6 +74,8 @@ const METHODS: &[(&str, &str)] = &[
     ("Region::fork_with", "hf_region_fork"),
     ("Region::snapshot", "hf_region_snapshot"),
     ("Region::snapshot_with", "hf_region_snapshot"),
+    ("Region::snapshot_all", "hf_region_snapshot_all"),
+    ("Region::snapshot_all_with", "hf_region_snapshot_all"),
     ("Region::advise", "hf_region_advise"),
     ("Region::origin", "hf_region_origin"),
     ("Region::changed_since", "hf_region_changed_since"),

@@ -9,13 +9,14 @@ use std::path::Path;
 use std::process::Command;
 
 /// Packages, with the examples that each must have.
-const PACKAGES: [(&str, &[&str]); 7] = [
+const PACKAGES: [(&str, &[&str]); 8] = [
     ("hugefork", &["offsets.rs", "save_while_writing.rs"]),
     ("hugefork-bench", &["own_table.rs"]),
     ("hugefork-capi", &["jemalloc_arena.c", "mimalloc_heap.c", "snapshot_while_writing.c"]),
     ("hugefork-cli", &["before_and_after.sh"]),
     ("hugefork-kernels", &["around_the_target.rs"]),
     ("hugefork-preload", &["stats_of.rs"]),
+    ("hugefork-python", &["branch_and_rewind.py", "train_with_checkpoints.py", "what_it_costs.py"]),
     ("hugefork-report", &["page_of_results.rs"]),
 ];
 

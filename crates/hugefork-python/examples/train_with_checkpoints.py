@@ -72,8 +72,14 @@ class Training:
 
 class ByHugefork:
     def __init__(self, size):
-        self.pool = hf.Pool(2 * size + (64 << 20), name="training")
+        # All memory at the beginning, so that no step waits for the kernel to find some: the state, and as much again
+        # for what is written to while a checkpoint is.
+        self.pool = hf.Pool(2 * size + (64 << 20), name="training", commit="upfront")
         self.make = self.pool.zeros
+
+    def in_use(self):
+        figures = self.pool.stats()
+        return (figures.blocks - figures.blocks_free) * figures.block_size
 
     def begin(self, training, path):
         self.save = hf.checkpoint.save(path, training.state)
@@ -92,6 +98,9 @@ class ByCopy:
     def __init__(self, size):
         pass
 
+    def in_use(self):
+        return 0
+
     def begin(self, training, path):
         copies = {name: array.copy() for name, array in training.state.items()}
         self.thread = threading.Thread(target=write, args=(copies, path))
@@ -109,6 +118,9 @@ class ByFork:
 
     def __init__(self, size):
         self.status = None
+
+    def in_use(self):
+        return 0
 
     def begin(self, training, path):
         self.child = os.fork()
@@ -169,13 +181,13 @@ def measure(way, size, directory, warm_up, at_least):
     for _ in range(warm_up):
         timed(quiet)
     expected = sums(training.state)
-    path, before = Path(directory) / way.__name__, available()
+    path, before = Path(directory) / way.__name__, available() - saving.in_use()
     begun = time.perf_counter()
     saving.begin(training, path)
     pause = time.perf_counter() - begun
     while not saving.is_done() or len(during) < at_least:
         timed(during)
-        memory.append(before - available())
+        memory.append(before - (available() - saving.in_use()))
     saving.end()
     took = time.perf_counter() - begun
     found = {name: np.load(path / "data" / f"{name}.1.npy", mmap_mode="r") for name in NAMES}

@@ -16,6 +16,7 @@
 //! Whatever may take long lets go of the interpreter's lock meanwhile.
 
 mod allocator;
+mod export;
 mod failure;
 mod options;
 mod pin;
@@ -30,6 +31,8 @@ mod stats;
 mod native {
     #[pymodule_export]
     use super::allocator::NumpyAllocator;
+    #[pymodule_export]
+    use super::export::{Export, Imported};
     #[pymodule_export]
     use super::failure::error_codes;
     #[pymodule_export]

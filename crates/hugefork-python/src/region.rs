@@ -194,7 +194,8 @@ impl Region {
     }
 }
 
-fn borrowed(fd: c_int) -> Result<BorrowedFd<'static>, Failure> {
+/// A descriptor of Python's.
+pub(crate) fn borrowed(fd: c_int) -> Result<BorrowedFd<'static>, Failure> {
     if fd < 0 {
         return Err(PyValueError::new_err(format!("{fd} is no descriptor: give one that is open")).into());
     }

@@ -14,6 +14,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
     [
         ("train_with_checkpoints.py", ["--state", "48 MiB", "--steps", "40"], "each file is the state at the cut"),
         ("branch_and_rewind.py", ["--state", "16 MiB", "--turns", "3"], "both came to the same end"),
+        ("what_it_costs.py", ["--rounds", "1", "--only", "snapshots"], "us besides"),
     ],
 )
 def test_an_example_runs(name, options, said, tmp_path):

@@ -118,3 +118,40 @@ def test_arrays_go_to_other_processes_as_copies(pool, method):
     array = pool.array(np.arange(1000.0))
     with multiprocessing.get_context(method).Pool(1) as workers:
         assert workers.map(add_up, [array, array[:10]]) == [499500.0, 45.0]
+
+
+def change_and_add_up(shared, queue):
+    a, b = shared
+    before = float(a.sum()), b.tolist()
+    a[0] = 1000
+    queue.put((before, float(a.sum())))
+
+
+@pytest.mark.parametrize("copy", [False, True])
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_a_snapshot_goes_to_another_process_by_descriptor(pool, method, copy):
+    a, b = pool.array(np.arange(1000.0)), pool.array(np.arange(6, dtype="u1").reshape(2, 3))
+    context = multiprocessing.get_context(method)
+    queue = context.Queue()
+    with hf.snapshot(a, b[:, ::2]) as s:
+        shared = hf.share(s, copy=copy)
+    a[:], b[:] = 0, 0
+    child = context.Process(target=change_and_add_up, args=(shared, queue))
+    child.start()
+    assert queue.get(timeout=60) == ((499500.0, [[0, 2], [3, 5]]), 500500.0)
+    child.join()
+    assert child.exitcode == 0 and len(shared) == 2 and repr(shared) == "<hugefork.Shared of 2 array(s)>"
+    with shared:
+        assert [float(array.sum()) for array in shared] == [499500.0, 10.0]
+    with pytest.raises(hf.ClosedError):
+        shared.__reduce__()
+
+
+def test_a_snapshot_goes_through_a_pool_of_processes(pool):
+    a = pool.array(np.arange(1000.0))
+    with multiprocessing.get_context("spawn").Pool(1) as workers, hf.share(hf.snapshot(a)) as shared:
+        assert workers.map(add_up_first, [shared]) == [499500.0]
+
+
+def add_up_first(shared):
+    return float(next(iter(shared)).sum())

@@ -47,6 +47,36 @@ static void bytes(hf_pool *pool)
     hf_region_close(branch);
 }
 
+static void several(hf_pool *pool)
+{
+    hf_region *regions[3] = {region_of(pool, 2 * MIB), region_of(pool, 4 * MIB), NULL};
+    hf_region_options options = HF_REGION_OPTIONS_INIT;
+    hf_snapshot *saved[3] = {(hf_snapshot *)pool, NULL, NULL};
+    unsigned char byte;
+    bytes_of(regions[0])[0] = 1;
+    bytes_of(regions[1])[0] = 2;
+    WELL(hf_region_snapshot_all(regions, 2, NULL, saved));
+    bytes_of(regions[1])[0] = 3;
+    CHECK(hf_snapshot_len(saved[0]) == 2 * MIB && hf_snapshot_len(saved[1]) == 4 * MIB);
+    WELL(hf_snapshot_read_at(saved[1], 0, &byte, 1));
+    CHECK(byte == 2);
+    hf_snapshot_close(saved[0]);
+    hf_snapshot_close(saved[1]);
+
+    WELL(hf_region_snapshot_all(NULL, 0, NULL, NULL));
+    FAILS(HF_E_NULL, hf_region_snapshot_all(NULL, 2, NULL, saved));
+    FAILS(HF_E_NULL, hf_region_snapshot_all(regions, 2, NULL, NULL));
+    saved[0] = (hf_snapshot *)pool;
+    FAILS(HF_E_BAD_HANDLE, hf_region_snapshot_all(regions, 3, NULL, saved));
+    CHECK(saved[0] == NULL);
+    regions[2] = regions[0];
+    FAILS(HF_E_BAD_VALUE, hf_region_snapshot_all(regions, 3, NULL, saved));
+    options.max_cow_bytes = 2 * MIB;
+    FAILS(HF_E_LIMIT_ON_SNAPSHOT, hf_region_snapshot_all(regions, 2, &options, saved));
+    hf_region_close(regions[0]);
+    hf_region_close(regions[1]);
+}
+
 static void to_descriptors(hf_pool *pool)
 {
     hf_region *live = region_of(pool, 4 * MIB);
@@ -115,6 +145,7 @@ int main(void)
 {
     hf_pool *pool = pool_of(16 * MIB);
     bytes(pool);
+    several(pool);
     to_descriptors(pool);
     hf_pool_close(pool);
     revoked();

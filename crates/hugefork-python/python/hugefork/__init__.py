@@ -24,6 +24,7 @@ from ._memory import *  # noqa: F403
 from ._memory import __all__ as _memory_names
 from ._native import Pin, Region, reinstall_fault_handler
 from ._pool import Pool, parse_size
+from ._shared import Shared, share
 from ._snapshot import Snapshot, fork, snapshot
 from ._stats import LazyFreed, PoolStats, RegionStats
 
@@ -35,12 +36,14 @@ __all__ = [
     "PoolStats",
     "Region",
     "RegionStats",
+    "Shared",
     "Snapshot",
     "checkpoint",
     "fork",
     "numpy_allocator",
     "parse_size",
     "reinstall_fault_handler",
+    "share",
     "snapshot",
     *_error_names,
     *_memory_names,

@@ -30,7 +30,7 @@ class Place(NamedTuple):
         return np.ndarray(self.shape, self.dtype, bytes_of(holder), self.offset, self.strides)
 
 
-def bytes_of(holder: _native.Region | _native.RegionSnapshot) -> Array:
+def bytes_of(holder: _native.Region | _native.RegionSnapshot | _native.Imported) -> Array:
     """All bytes of a holder, as an array that holds a view of it. Only `frombuffer` does: an array of
     ``np.ndarray(buffer=memoryview(holder))`` lets go of the view at once."""
     # Its types do not know that the holder is a buffer before Python 3.12.

@@ -1,0 +1,95 @@
+"""What the binding costs, and what numpy's memory from a pool gains.
+
+    python examples/what_it_costs.py [--rounds 15]
+
+* A snapshot from Python, beside the pause that the engine counts of it: the difference is what the binding takes.
+* Access to elements of an array of a pool, beside an ordinary one.
+* Chains of element-wise operations on arrays of 16 to 512 MB, with `hugefork.numpy_allocator` and without. The rounds
+  of the two take turns.
+"""
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+
+import hugefork as hf
+
+
+def seconds(call):
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
+
+
+def snapshots(rounds):
+    pool = hf.Pool("1 GiB", name="costs", commit="upfront")
+    a = pool.zeros(256 << 20, "u1")
+    hf.populate(a)
+    before, times = hf.stats(a), []
+    for _ in range(rounds * 40):
+        a[0] += 1
+        begun = time.perf_counter()
+        s = hf.snapshot(a)
+        times.append(time.perf_counter() - begun)
+        s.close()
+    after = hf.stats(a)
+    pause = (after.paused_seconds - before.paused_seconds) / (after.snapshots - before.snapshots)
+    whole = statistics.median(times)
+    print(f"snapshot of 256 MiB: {whole * 1e6:.1f} us, of which the pause {pause * 1e6:.1f} us: "
+          f"{(whole - pause) * 1e6:.1f} us besides")
+
+
+def elements(rounds):
+    pool = hf.Pool("256 MiB", name="costs", commit="upfront")
+    ours, theirs = pool.zeros(1 << 20), np.zeros(1 << 20)
+    ours[:], theirs[:] = 1, 1
+    for name, work in [
+        ("one element", lambda a: [a[at] for at in range(20_000)]),
+        ("sum of 8 MiB", lambda a: [a.sum() for _ in range(20)]),
+        ("addition to 8 MiB", lambda a: [np.add(a, 1, out=a) for _ in range(20)]),
+    ]:
+        times = [(seconds(lambda: work(ours)), seconds(lambda: work(theirs))) for _ in range(rounds)]
+        one, other = (statistics.median(each) for each in zip(*times))
+        print(f"{name}: {other / one:.2f}x the speed of an ordinary array")
+
+
+def chain(a, b):
+    return np.sqrt(a * 2 + b) - a / (b + 1)
+
+
+def chains(rounds, sizes):
+    pool = hf.Pool("4 GiB", name="costs")
+    allocator = hf.numpy_allocator(pool)
+    for megabytes in sizes:
+        a, b = (np.full(megabytes * 1_000_000 // 8, value, "f8") for value in (1.0, 2.0))
+        ours, theirs = [], []
+        for turn in range(rounds + 1):
+            with allocator:
+                took = seconds(lambda: chain(a, b))
+            other = seconds(lambda: chain(a, b))
+            if turn:
+                ours.append(took)
+                theirs.append(other)
+        allocator.trim()
+        one, other = statistics.median(ours), statistics.median(theirs)
+        print(f"chain on {megabytes} MB: {one * 1e3:.1f} ms, {other * 1e3:.1f} ms by default: {other / one:.2f}x", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--megabytes", type=int, nargs="+", default=[16, 32, 64, 128, 256, 512])
+    parser.add_argument("--only", choices=["snapshots", "elements", "chains"])
+    options = parser.parse_args()
+    if options.only in (None, "snapshots"):
+        snapshots(options.rounds)
+    if options.only in (None, "elements"):
+        elements(options.rounds)
+    if options.only in (None, "chains"):
+        chains(options.rounds, options.megabytes)
+
+
+if __name__ == "__main__":
+    main()
