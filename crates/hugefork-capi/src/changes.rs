@@ -9,15 +9,23 @@ use hugefork::{Changed, Changes, RegionError, Snapshot};
 use crate::boundary::{number, run};
 use crate::choices::{HF_CHANGES_BY_BLOCK, HF_CHANGES_BY_PAGE};
 use crate::failure::Failure;
-use crate::handle;
-use crate::kinds::{hf_changes, hf_region, hf_snapshot};
+use crate::handle::{self, Handle, Held};
+use crate::kinds::{hf_region, hf_snapshot};
+
+#[allow(non_camel_case_types)]
+type hf_changes = Handle<Finding>;
 
 /// Ranges that are found as they are asked for, and what they are found in.
-pub(crate) struct Finding {
+struct Finding {
     /// Borrows from the two below, and is dropped before them, as the first field.
     found: Mutex<Changed<'static>>,
     _newer: Arc<dyn Any + Send + Sync>,
     older: Arc<Snapshot>,
+}
+
+impl Held for Finding {
+    const MARK: u64 = u64::from_ne_bytes(*b"hf_chang");
+    const TYPE: &'static str = "hf_changes";
 }
 
 impl Finding {

@@ -8,13 +8,21 @@ use hugefork::{Export, RegionError, Snapshot};
 
 use crate::boundary::{ask, number, run};
 use crate::failure::Failure;
-use crate::handle;
-use crate::kinds::{PoolHandle, hf_export, hf_pool, hf_snapshot, text};
+use crate::handle::{self, Handle, Held};
+use crate::kinds::{PoolHandle, hf_pool, hf_snapshot, text};
+
+#[allow(non_camel_case_types)]
+type hf_export = Handle<ExportHandle>;
 
 /// An export, with its extents as C wants them.
-pub(crate) struct ExportHandle {
+struct ExportHandle {
     export: Export,
     extents: CString,
+}
+
+impl Held for ExportHandle {
+    const MARK: u64 = u64::from_ne_bytes(*b"hfexport");
+    const TYPE: &'static str = "hf_export";
 }
 
 /// Gives out what `export` makes of a snapshot.

@@ -1,4 +1,5 @@
-//! The kinds of handles, with the names that they have in C.
+//! The kinds of handles, with the names that they have in C. Those that hold more than a value of the engine stand
+//! where they are made, but for the pool's, which several make.
 
 #![allow(non_camel_case_types)]
 
@@ -7,8 +8,6 @@ use std::sync::Arc;
 
 use hugefork::{Imported, OwnedPin, Pool, Region, Snapshot};
 
-use crate::changes::Finding;
-use crate::export::ExportHandle;
 use crate::handle::{Handle, Held};
 
 pub(crate) type hf_pool = Handle<PoolHandle>;
@@ -16,8 +15,6 @@ pub(crate) type hf_pool = Handle<PoolHandle>;
 pub(crate) type hf_region = Handle<Arc<Region>>;
 pub(crate) type hf_snapshot = Handle<Arc<Snapshot>>;
 pub(crate) type hf_pin = Handle<OwnedPin>;
-pub(crate) type hf_changes = Handle<Finding>;
-pub(crate) type hf_export = Handle<ExportHandle>;
 pub(crate) type hf_import = Handle<Imported>;
 
 /// A pool, with what it says of itself as C wants it.
@@ -66,16 +63,6 @@ impl Held for Arc<Snapshot> {
 impl Held for OwnedPin {
     const MARK: u64 = u64::from_ne_bytes(*b"hf___pin");
     const TYPE: &'static str = "hf_pin";
-}
-
-impl Held for Finding {
-    const MARK: u64 = u64::from_ne_bytes(*b"hf_chang");
-    const TYPE: &'static str = "hf_changes";
-}
-
-impl Held for ExportHandle {
-    const MARK: u64 = u64::from_ne_bytes(*b"hfexport");
-    const TYPE: &'static str = "hf_export";
 }
 
 impl Held for Imported {

@@ -11,7 +11,8 @@
 //! | `handle`, `kinds` | give handles out, find what is in them, close them |
 //! | `versioned` | structs that begin with their size, so that they can grow |
 //! | `choices` | the constants, and what they choose |
-//! | `pool_options`, `pool`, `region`, `pin`, `observer`, `transfer`, `snapshot`, `changes`, `export`, `import`, `stats` | functions |
+//! | `pool_options`, `pool`, `region`, `pin`, `observer`, `transfer`, `snapshot`, `stats` | functions |
+//! | `changes`, `export`, `import` | functions, and handles of their own |
 //!
 //! A function for something new of the engine stands in the file of the handle that it is called on. `tests/offered.rs`
 //! lists what the engine has, and which function offers it.
