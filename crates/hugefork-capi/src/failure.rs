@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ops::Range;
 
-use hugefork::{BuildError, ErrorCode, ImportError, RegionError, SizeError, SystemError, TransferError};
+use hugefork::{BuildError, ErrorCode, ImportError, RegionError, ResetError, SizeError, SystemError, TransferError};
 
 pub(crate) const HF_E_BAD_HANDLE: c_int = -2001;
 pub(crate) const HF_E_NULL: c_int = -2002;
@@ -113,6 +113,12 @@ impl From<ImportError> for Failure {
     fn from(error: ImportError) -> Failure {
         let refused = if let ImportError::System(refused) = &error { Some(refused) } else { None };
         Failure::of_engine(error.code(), refused, error.to_string())
+    }
+}
+
+impl From<ResetError> for Failure {
+    fn from(error: ResetError) -> Failure {
+        Failure::of_engine(error.code(), refused(&error.reason), error.to_string())
     }
 }
 

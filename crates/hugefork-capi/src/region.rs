@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-use hugefork::{Region, SnapshotId};
+use hugefork::{Region, ResetError, SnapshotId};
 
 use crate::boundary::{ask, number, range, run};
 use crate::choices::chosen;
@@ -208,4 +208,46 @@ unsafe extern "C" fn hf_region_snapshot_all(
             unsafe { handle::give(out.add(nth), || Ok(Arc::new(snapshot))) }
         })
     })
+}
+
+/// A reset. Tells at `done` how much of the region is as the snapshot, also if it failed.
+///
+/// # Safety
+/// `region` is good for `handle::get`, `done` is null or can be written to.
+unsafe fn reset(
+    region: *mut hf_region,
+    done: *mut usize,
+    call: impl FnOnce(&Region) -> Result<Result<(), ResetError>, Failure>,
+) -> c_int {
+    run(|| {
+        // SAFETY: the caller's promise.
+        let mut done = unsafe { done.as_mut() };
+        let mut tell = |bytes| {
+            if let Some(done) = &mut done {
+                **done = bytes;
+            }
+        };
+        tell(0);
+        // SAFETY: the caller's promise.
+        let region = unsafe { handle::get(region)? };
+        let result = call(region)?;
+        tell(result.as_ref().map_or_else(|stopped| stopped.done, |()| region.len()));
+        Ok(result?)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_reset_to(
+    region: *mut hf_region,
+    snapshot: *const hf_snapshot,
+    done: *mut usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { reset(region, done, |region| Ok(region.reset_to(handle::get(snapshot)?))) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_reset(region: *mut hf_region, done: *mut usize) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { reset(region, done, |region| Ok(region.reset())) }
 }

@@ -111,6 +111,9 @@ pub(crate) struct hf_fault_stats {
     handler_p99_ns: u64,
     handler_p99_9_ns: u64,
     handler_p100_ns: u64,
+    resets: u64,
+    pages_put_back: u64,
+    blocks_exchanged: u64,
 }
 
 // SAFETY: `repr(C)`, begins with its size; numbers of one size.
@@ -228,6 +231,9 @@ impl From<FaultStats> for hf_fault_stats {
             handler_p99_ns: at(99.0),
             handler_p99_9_ns: at(99.9),
             handler_p100_ns: at(100.0),
+            resets: faults.resets,
+            pages_put_back: faults.pages_put_back,
+            blocks_exchanged: faults.blocks_exchanged,
         }
     }
 }

@@ -79,6 +79,8 @@ const METHODS: &[(&str, &str)] = &[
     ("Region::advise", "hf_region_advise"),
     ("Region::origin", "hf_region_origin"),
     ("Region::changed_since", "hf_region_changed_since"),
+    ("Region::reset_to", "hf_region_reset_to"),
+    ("Region::reset", "hf_region_reset"),
     ("Region::stats", "hf_region_get_stats"),
     ("Region::read_from", "hf_region_read_from"),
     ("Region::read_from_at", "hf_region_read_from_at"),
