@@ -75,8 +75,6 @@ impl<S: Sys> Fault<'_, S> {
         Ok(if limit.is_some() && entry.is_owner() { 1 } else { usize::MAX })
     }
 
-    // As in fold.rs: matches in place of `?`, for the handler's stack.
-
     /// Has the kernel copy what is written to the block and its neighbours: they are shown through a private mapping,
     /// or that is there and gets the right to write.
     pub(super) fn by_page(
@@ -85,10 +83,7 @@ impl<S: Sys> Fault<'_, S> {
         entry: Entry,
         limit: Option<CowLimit>,
     ) -> Result<Resolution, Unresolved> {
-        let most = match self.most_overlaid(entry, limit) {
-            Ok(most) => most,
-            Err(reason) => return Err(reason),
-        };
+        let most = self.most_overlaid(entry, limit)?;
         let (_before, _after, run) = self.alike_by_page(entry, most);
         let locked = Locked::windows(&self.window, publishing);
         let shown = match entry.is_overlay() {

@@ -562,13 +562,30 @@ fn what_cannot_be_shown_by_page_in_the_pause_cannot_be_written_either() {
             let snapshot = region.snapshot();
             assert!(!sys.failure_pending());
             region.write(100, round);
-            assert_eq!(
-                (region.read(100), read_at(&snapshot, 100)),
-                (Some(round), Ok(round - 1)),
-                "the cut has changed"
-            );
+            let (written, kept) = (region.read(100), read_at(&snapshot, 100));
+            assert_eq!((written, kept), (Some(round), Ok(round - 1)), "the cut has changed");
         }
         assert!(!sys.holds_anything());
     }
     run_by_page::<Soft>(6, row);
+}
+
+/// A second try would take the region lock twice, and wait for ever if a snapshot had asked for it in between.
+#[test]
+fn a_write_that_may_not_unseal_fails_at_once_and_the_next_one_does_it() {
+    fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
+        let region = written_by_choice(world, 2);
+        let snapshot = region.snapshot();
+        region.write(2 * BASE_PAGE + 100, 1);
+        // The neighbour is shown by page too and has no private pages, so it is sealed.
+        let later = region.snapshot();
+        assert!(matches!(region.entry(1), Entry::Sealed(..)), "{:?}", region.entry(1));
+        world.pool.sys.fail(Some((Call::Protect, 0)));
+        let at = G::BLOCK + 2 * BASE_PAGE + 100;
+        let refused = region.resolve(at);
+        assert!(matches!(refused, Err(Unresolved::Unmappable(_))), "{refused:?}");
+        region.write(at, 2);
+        assert_eq!((region.read(at), read_at(&snapshot, at), read_at(&later, at)), (Some(2), Ok(0), Ok(0)));
+    }
+    run_by_page::<Soft>(8, row);
 }
