@@ -1,0 +1,370 @@
+//! System calls of the engine that are refused now and then, at random, by call and argument, while others are at work.
+//!
+//! ```text
+//!   a thread of the engine ─ mmap, mremap, mprotect, … ─▶ seccomp ─▶ supervisor: goes on, or ENOMEM  (the same process,
+//!                          ◀────────────────────────────────────────────┘                          without the filter)
+//! ```
+//! The filter tells the engine's calls from those of the C library by where they are made: rustix makes them in the
+//! program itself. The supervisor shares the memory of the process, so it can also do the first half of a call before
+//! it refuses the rest, as the kernel does.
+//!
+//! # Mercy
+//! Where the kernel refuses to put back what a failed call has changed, the engine says so and aborts (docs/safety.md).
+//! So a thread that was refused a call is refused none of the calls that make up for it.
+
+use core::ffi::{c_int, c_long, c_ulong};
+use std::collections::HashMap;
+use std::fs;
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc;
+
+const PAGE: u64 = 4096;
+
+/// It is not random, but in step with nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        for _ in 0..8 {
+            random.next();
+        }
+        random
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        (self.next() >> 11) as usize % end
+    }
+
+    pub(crate) fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// What the engine asks of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Kind {
+    /// Makes addresses inaccessible: a block that is hidden, or a region that ends.
+    Hide,
+    /// Any other mapping at an address.
+    Map,
+    Remap,
+    Protect,
+    /// Looks whether anything is mapped.
+    Look,
+    Populate,
+    DropPrivate,
+    /// Any other advice.
+    Advise,
+    Punch,
+    /// `PAGEMAP_SCAN`.
+    Scan,
+    /// Has those who use some addresses wait.
+    Register,
+    UserFault,
+}
+
+pub(crate) const KINDS: [Kind; 12] = [
+    Kind::Hide,
+    Kind::Map,
+    Kind::Remap,
+    Kind::Protect,
+    Kind::Look,
+    Kind::Populate,
+    Kind::DropPrivate,
+    Kind::Advise,
+    Kind::Punch,
+    Kind::Scan,
+    Kind::Register,
+    Kind::UserFault,
+];
+
+/// What is refused now, and what was.
+#[derive(Default)]
+struct Shared {
+    is_armed: AtomicBool,
+    one_in: AtomicU32,
+    /// A bit a [`Kind`].
+    kinds: AtomicU64,
+    asked: [AtomicU64; KINDS.len()],
+    refused: [AtomicU64; KINDS.len()],
+    /// Refused after the first half was done.
+    halved: AtomicU64,
+}
+
+/// Refuses calls of all threads that are started by the one that has started it, and of that.
+pub(crate) struct Refusals(Arc<Shared>);
+
+impl Refusals {
+    /// Nothing is refused yet. An error if the kernel has no such filters or the process may not have one.
+    pub(crate) fn start(seed: u64) -> Result<Refusals, std::io::Error> {
+        let shared = Arc::new(Shared::default());
+        let (sender, receiver) = mpsc::channel::<RawFd>();
+        let supervisor = Supervisor {
+            shared: shared.clone(),
+            random: Random::new(seed),
+            spared: HashMap::new(),
+            program: program(),
+        };
+        // It begins before there is a filter, so it has none.
+        std::thread::spawn(move || {
+            if let Ok(listener) = receiver.recv() {
+                supervisor.run(listener);
+            }
+        });
+        sender.send(install()?).expect("the supervisor waits");
+        Ok(Refusals(shared))
+    }
+
+    /// From now on one in `one_in` of these calls is refused.
+    pub(crate) fn arm(&self, one_in: u32, kinds: &[Kind]) {
+        self.0.one_in.store(one_in, Ordering::Relaxed);
+        self.0.kinds.store(kinds.iter().map(|&kind| 1 << kind as usize).sum(), Ordering::Relaxed);
+        self.0.is_armed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn disarm(&self) {
+        self.0.is_armed.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn refused(&self, kind: Kind) -> u64 {
+        self.0.refused[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// What was asked and refused, in words.
+    pub(crate) fn table(&self) -> String {
+        let row = |&kind: &Kind| {
+            let asked = self.0.asked[kind as usize].load(Ordering::Relaxed);
+            format!("{kind:?} {} of {asked}", self.refused(kind))
+        };
+        let halved = self.0.halved.load(Ordering::Relaxed);
+        format!("{}; {halved} after the first half", KINDS.iter().map(row).collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// Where the code of this program lies.
+fn program() -> Range<u64> {
+    let here = program as *const () as u64;
+    let maps = fs::read_to_string("/proc/self/maps").expect("/proc is there");
+    let range = |line: &str| -> Option<Range<u64>> {
+        let (start, end) = line.split(' ').next()?.split_once('-')?;
+        Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
+    };
+    maps.lines().filter_map(range).find(|range| range.contains(&here)).expect("this function is mapped")
+}
+
+const PAGEMAP_SCAN: u32 = 0xc060_6610;
+const UFFDIO_REGISTER: u32 = 0xc020_aa00;
+
+/// Has the kernel ask a supervisor about the calls that the engine makes. Returns where it asks.
+fn install() -> Result<RawFd, std::io::Error> {
+    /// In `struct seccomp_data`.
+    const NUMBER: u32 = 0;
+    const POINTER_HIGH: u32 = 12;
+    const SECOND_ARGUMENT: u32 = 24;
+    let load = |at: u32| step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, at);
+    let end = |result: u32| step(libc::BPF_RET | libc::BPF_K, 0, 0, result);
+    let code = program();
+    let by_place: [c_long; 6] =
+        [libc::SYS_mmap, libc::SYS_mremap, libc::SYS_mprotect, libc::SYS_madvise, libc::SYS_munmap, libc::SYS_msync];
+    // Where the parts of the filter begin.
+    const PLACE: usize = 10;
+    const IOCTL: usize = 13;
+    const ALLOW: usize = 16;
+    const ASK: usize = 17;
+    let mut steps = vec![load(NUMBER)];
+    // Compares, and goes on at the one step or the other.
+    let compare = |steps: &mut Vec<libc::sock_filter>, how: u32, value: u32, yes: usize, no: usize| {
+        let next = steps.len() + 1;
+        steps.push(step(libc::BPF_JMP | how | libc::BPF_K, (yes - next) as u8, (no - next) as u8, value));
+    };
+    for call in by_place {
+        let next = steps.len() + 1;
+        compare(&mut steps, libc::BPF_JEQ, call as u32, PLACE, next);
+    }
+    for call in [libc::SYS_fallocate, libc::SYS_userfaultfd] {
+        let next = steps.len() + 1;
+        compare(&mut steps, libc::BPF_JEQ, call as u32, ASK, next);
+    }
+    compare(&mut steps, libc::BPF_JEQ, libc::SYS_ioctl as u32, IOCTL, ALLOW);
+    assert_eq!(steps.len(), PLACE);
+    // In the 4 GiB of the program's code. The supervisor looks closer.
+    steps.push(load(POINTER_HIGH));
+    compare(&mut steps, libc::BPF_JGE, (code.start >> 32) as u32, PLACE + 2, ALLOW);
+    compare(&mut steps, libc::BPF_JGE, (code.end >> 32) as u32 + 1, ALLOW, ASK);
+    assert_eq!(steps.len(), IOCTL);
+    steps.push(load(SECOND_ARGUMENT));
+    compare(&mut steps, libc::BPF_JEQ, PAGEMAP_SCAN, ASK, IOCTL + 2);
+    compare(&mut steps, libc::BPF_JEQ, UFFDIO_REGISTER, ASK, ALLOW);
+    steps.extend([end(libc::SECCOMP_RET_ALLOW), end(libc::SECCOMP_RET_USER_NOTIF)]);
+    assert_eq!(steps.len(), ASK + 1);
+    let filter = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: no memory is involved.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
+    let (set, listens) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER);
+    // SAFETY: the call reads the program.
+    let listener = unsafe { libc::syscall(libc::SYS_seccomp, set, listens, &raw const filter) };
+    if listener < 0 { Err(std::io::Error::last_os_error()) } else { Ok(listener as RawFd) }
+}
+
+fn step(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt, jf, k }
+}
+
+/// Decides about each call.
+struct Supervisor {
+    shared: Arc<Shared>,
+    random: Random,
+    /// How many more calls a thread is refused none of.
+    spared: HashMap<u32, Spared>,
+    program: Range<u64>,
+}
+
+/// What a thread did last, and how many of its next calls are granted.
+#[derive(Clone, Copy, Default)]
+struct Spared {
+    calls: u32,
+    /// The addresses that its last call has replaced.
+    replaced: u64,
+}
+
+/// So many calls make up for one that was refused before it had done anything.
+const MAKES_UP: u32 = 12;
+
+/// So many make up for one that was refused after another had replaced what was there: some for each block.
+const MAKES_UP_FOR_ALL: u32 = 5000;
+
+impl Supervisor {
+    fn run(mut self, listener: RawFd) {
+        let first = libc::sched_param { sched_priority: 1 };
+        // So that nobody waits long for it; without the right it works, too.
+        // SAFETY: reads the parameter.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) };
+        loop {
+            // SAFETY: all zeroes is a value of it, which the call demands.
+            let mut asked: libc::seccomp_notif = unsafe { core::mem::zeroed() };
+            // SAFETY: writes the request.
+            if unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut asked) } != 0 {
+                continue;
+            }
+            let refused = self.decide(&asked);
+            let answer = libc::seccomp_notif_resp {
+                id: asked.id,
+                val: 0,
+                error: -refused.unwrap_or(0),
+                flags: if refused.is_some() { 0 } else { libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32 },
+            };
+            // It fails if a signal has come meanwhile: then the call is made again.
+            // SAFETY: reads the answer.
+            unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const answer) };
+        }
+    }
+
+    /// The reason to refuse a call, if it is to be refused.
+    fn decide(&mut self, asked: &libc::seccomp_notif) -> Option<c_int> {
+        let kind = self.kind(&asked.data)?;
+        let shared = self.shared.clone();
+        shared.asked[kind as usize].fetch_add(1, Ordering::Relaxed);
+        let Spared { calls, replaced } = self.spared.remove(&asked.pid).unwrap_or_default();
+        let is_torn = kind == Kind::Protect && replaced == asked.data.args[0];
+        // To look at once more does no harm, so there is no mercy.
+        let is_spared = calls > 0 && kind != Kind::Look;
+        let is_meant = shared.kinds.load(Ordering::Relaxed) & 1 << kind as usize != 0;
+        let one_in = shared.one_in.load(Ordering::Relaxed).max(1) as usize;
+        let refused = shared.is_armed.load(Ordering::Acquire) && is_meant && !is_spared && self.random.one_in(one_in);
+        let spared = match refused {
+            true if is_torn || kind == Kind::Look => Spared { calls: MAKES_UP_FOR_ALL, replaced: 0 },
+            true => Spared { calls: MAKES_UP.max(calls), replaced: 0 },
+            false => Spared { calls: calls.saturating_sub(1), replaced: replaced_by(kind, &asked.data) },
+        };
+        self.spared.insert(asked.pid, spared);
+        if !refused {
+            return None;
+        }
+        shared.refused[kind as usize].fetch_add(1, Ordering::Relaxed);
+        self.do_half(kind, &asked.data);
+        Some(self.errno(kind))
+    }
+
+    /// What the call is; `None` if the engine does not make it, or it must not be refused: memory for its own tables,
+    /// without which it ends as any program does without memory.
+    fn kind(&self, data: &libc::seccomp_data) -> Option<Kind> {
+        let is_ours = self.program.contains(&data.instruction_pointer);
+        let (call, arguments) = (c_long::from(data.nr), data.args);
+        Some(match call {
+            libc::SYS_fallocate => Kind::Punch,
+            libc::SYS_userfaultfd => Kind::UserFault,
+            libc::SYS_ioctl if arguments[1] as u32 == PAGEMAP_SCAN => Kind::Scan,
+            libc::SYS_ioctl => Kind::Register,
+            _ if !is_ours => return None,
+            libc::SYS_mmap if arguments[0] == 0 => return None,
+            libc::SYS_mmap if arguments[2] == libc::PROT_NONE as u64 && arguments[4] as i32 == -1 => Kind::Hide,
+            libc::SYS_mmap => Kind::Map,
+            libc::SYS_mremap => Kind::Remap,
+            libc::SYS_mprotect => Kind::Protect,
+            libc::SYS_msync => Kind::Look,
+            libc::SYS_madvise => match arguments[2] as c_int {
+                libc::MADV_POPULATE_WRITE => Kind::Populate,
+                libc::MADV_DONTNEED => Kind::DropPrivate,
+                _ => Kind::Advise,
+            },
+            _ => return None,
+        })
+    }
+
+    fn errno(&mut self, kind: Kind) -> c_int {
+        let possible: &[c_int] = match kind {
+            Kind::Punch => &[libc::ENOMEM, libc::EINTR, libc::ENOSPC],
+            Kind::Remap => &[libc::ENOMEM, libc::EAGAIN, libc::EFAULT],
+            Kind::Populate => &[libc::ENOMEM, libc::EFAULT, libc::EAGAIN],
+            Kind::Hide | Kind::Map | Kind::Protect | Kind::DropPrivate | Kind::Advise => &[libc::ENOMEM, libc::EAGAIN],
+            Kind::Look | Kind::Scan | Kind::Register => &[libc::ENOMEM, libc::EINVAL, libc::EPERM],
+            Kind::UserFault => &[libc::EPERM, libc::ENOSYS, libc::ENFILE],
+        };
+        possible[self.random.below(possible.len())]
+    }
+
+    /// Does the first half of a call that may be done in part.
+    fn do_half(&mut self, kind: Kind, data: &libc::seccomp_data) {
+        let half = data.args[1] / 2 / PAGE * PAGE;
+        let may_be_half = matches!(kind, Kind::Protect | Kind::DropPrivate | Kind::Populate);
+        if !may_be_half || half == 0 || self.random.one_in(2) {
+            return;
+        }
+        let (nr, args): (c_long, [c_ulong; 6]) = (data.nr.into(), data.args);
+        // SAFETY: what the caller was about to do, to a part of the range.
+        if unsafe { libc::syscall(nr, args[0], half, args[2]) } == 0 {
+            self.shared.halved.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The addresses that show something else after the call.
+fn replaced_by(kind: Kind, data: &libc::seccomp_data) -> u64 {
+    match kind {
+        Kind::Map | Kind::Hide => data.args[0],
+        Kind::Remap => data.args[4],
+        // hugetlb: mapped, advised, then made writable.
+        Kind::Advise => data.args[0],
+        Kind::Protect
+        | Kind::Look
+        | Kind::Populate
+        | Kind::DropPrivate
+        | Kind::Punch
+        | Kind::Scan
+        | Kind::Register
+        | Kind::UserFault => 0,
+    }
+}

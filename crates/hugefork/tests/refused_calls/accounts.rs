@@ -1,0 +1,32 @@
+//! What has to be back where it was when the last region and the last snapshot of a pool are gone.
+
+use hugefork::Pool;
+use procfs::process::Process;
+
+use super::common::wait::until;
+
+pub(crate) struct Accounts;
+
+impl Accounts {
+    /// Checks the accounts of a pool that has no regions any more, and drops it. The kernel has refused to unmap `lost`
+    /// ranges, whose blocks are out of use, and to give back the rest of `torn` blocks of which a part was dropped. Before the pool was built there were so many `mappings` of pools.
+    pub(crate) fn check(pool: Pool, lost: u64, torn: u64, mappings: usize) {
+        let stats = pool.stats();
+        println!("  {} of {} blocks free, {} leaked", stats.blocks_free, stats.blocks, stats.blocks_leaked);
+        assert_eq!(stats.blocks_free + stats.blocks_leaked, stats.blocks, "references are left");
+        assert!(lost + torn >= stats.blocks_leaked as u64 || lost > 0, "{} blocks leaked", stats.blocks_leaked);
+        assert_eq!((stats.regions, stats.blocks_reserved), (0, 0));
+        assert!(lost > 0 || stats.mappings == 0, "{} mappings are left on the account", stats.mappings);
+        if lost > 0 {
+            return;
+        }
+        drop(pool);
+        until("the mappings of a pool go", || Accounts::pool_mappings() <= mappings);
+    }
+
+    /// Mappings of pools' memory.
+    pub(crate) fn pool_mappings() -> usize {
+        let maps = Process::myself().unwrap().maps().unwrap();
+        maps.into_iter().filter(|map| format!("{:?}", map.pathname).contains("hugefork")).count()
+    }
+}

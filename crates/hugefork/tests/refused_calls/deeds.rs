@@ -1,0 +1,145 @@
+//! What the tenant does in its quarter of the region, which nobody else writes to: all that drops contents, or keeps them
+//! in place. A new operation of regions is added to [`DEEDS`].
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::ops::Range;
+
+use hugefork::Region;
+
+use super::common::refusals::Random;
+use super::{PAGE, Plan, TENANT, count_of, had, stamp, word};
+
+/// What a page holds, at its beginning and at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Page {
+    count: u64,
+    /// It may read as zero in place of that: it was lazily freed, or a discard has failed.
+    may_be_zero: bool,
+}
+
+/// The one who has a part of the region to itself.
+pub(crate) struct Tenant<'a> {
+    region: &'a Region,
+    tenancy: Range<usize>,
+    plan: &'a Plan,
+    random: Random,
+    pages: Vec<Page>,
+}
+
+/// What it does, with pages of its own, counted from the start of its part.
+type Deed = fn(&mut Tenant<'_>, Range<usize>);
+
+const DEEDS: [Deed; 12] = [
+    |tenant, pages| tenant.write(pages),
+    |tenant, pages| tenant.write(pages),
+    |tenant, pages| tenant.write(pages),
+    |tenant, pages| tenant.write(pages),
+    |tenant, pages| tenant.discard(pages),
+    |tenant, pages| tenant.lazy_free(pages),
+    |tenant, pages| tenant.lazy_free(pages),
+    |tenant, pages| tenant.cancel_lazy_free(pages),
+    |tenant, pages| tenant.prepare(pages),
+    |tenant, pages| tenant.pin(pages),
+    |tenant, pages| tenant.reclaim(pages),
+    |tenant, pages| tenant.populate(pages),
+];
+
+impl<'a> Tenant<'a> {
+    pub(crate) fn new(region: &'a Region, tenancy: Range<usize>, plan: &'a Plan) -> Tenant<'a> {
+        let pages = vec![Page { count: 0, may_be_zero: false }; tenancy.len() / PAGE];
+        Tenant { region, tenancy, plan, random: plan.random(TENANT), pages }
+    }
+
+    /// Does one deed after the other until it is over.
+    pub(crate) fn live(mut self, over: &AtomicBool) {
+        while !over.load(Ordering::Relaxed) {
+            let deed = DEEDS[self.random.below(DEEDS.len())];
+            let pages = self.some_pages();
+            deed(&mut self, pages);
+            let pages = self.some_pages();
+            self.check(pages);
+            std::thread::yield_now();
+        }
+        self.check(0..self.pages.len());
+    }
+
+    /// Single pages, parts of blocks, blocks, and all.
+    fn some_pages(&mut self) -> Range<usize> {
+        let (count, block) = (self.pages.len(), (self.plan.block.bytes() / PAGE).max(1));
+        let start = self.random.below(count);
+        match self.random.below(5) {
+            0 => start..start + 1,
+            1 | 2 => start..count.min(start + 1 + self.random.below(24)),
+            3 => {
+                let start = start / block * block;
+                start..count.min(start + block * (1 + self.random.below(2)))
+            }
+            _ => 0..count,
+        }
+    }
+
+    fn bytes(&self, pages: &Range<usize>) -> Range<usize> {
+        self.tenancy.start + pages.start * PAGE..self.tenancy.start + pages.end * PAGE
+    }
+
+    /// Writes to some of these pages.
+    fn write(&mut self, pages: Range<usize>) {
+        let step = 1 + self.random.below(5);
+        for page in pages.step_by(step).take(40) {
+            let at = self.tenancy.start + page * PAGE;
+            let count = (self.pages[page].count + 1) & 0xffff_ffff;
+            let value = stamp(TENANT, at / PAGE, count);
+            word(self.region, at).store(value, Ordering::Relaxed);
+            word(self.region, at + PAGE - 8).store(value, Ordering::Relaxed);
+            self.pages[page] = Page { count, may_be_zero: false };
+        }
+    }
+
+    fn discard(&mut self, pages: Range<usize>) {
+        let is_done = had(self.region.discard(self.bytes(&pages)), self.plan).is_some();
+        for page in &mut self.pages[pages] {
+            *page = if is_done { Page { count: 0, may_be_zero: false } } else { Page { may_be_zero: true, ..*page } };
+        }
+    }
+
+    fn lazy_free(&mut self, pages: Range<usize>) {
+        had(self.region.lazy_free(self.bytes(&pages)), self.plan);
+        self.pages[pages].iter_mut().for_each(|page| page.may_be_zero = true);
+    }
+
+    fn cancel_lazy_free(&mut self, pages: Range<usize>) {
+        had(self.region.cancel_lazy_free(self.bytes(&pages)), self.plan);
+    }
+
+    fn prepare(&mut self, pages: Range<usize>) {
+        had(self.region.prepare_write(self.bytes(&pages)), self.plan);
+    }
+
+    fn pin(&mut self, pages: Range<usize>) {
+        let bytes = self.bytes(&pages);
+        let Some(pinned) = had(self.region.pin(bytes), self.plan) else { return };
+        self.write(pages.clone());
+        self.check(pages);
+        drop(pinned);
+    }
+
+    fn reclaim(&mut self, _: Range<usize>) {
+        let pool = self.region.pool();
+        had(pool.reclaim(1 << 20), self.plan);
+        had(pool.trim(), self.plan);
+    }
+
+    fn populate(&mut self, _: Range<usize>) {
+        had(self.region.populate(), self.plan);
+    }
+
+    fn check(&mut self, pages: Range<usize>) {
+        for page in pages {
+            let (at, Page { count, may_be_zero }) = (self.tenancy.start + page * PAGE, self.pages[page]);
+            for at in [at, at + PAGE - 8] {
+                let there = count_of(word(self.region, at).load(Ordering::Relaxed), TENANT, at / PAGE);
+                assert!(there == count || (may_be_zero && there == 0), "page {page} shows {there} for {count}");
+            }
+        }
+    }
+}
