@@ -1,6 +1,7 @@
 //! Runs `test.sh`: the tests of the package, in Python. Its last line is counted with those of other tests.
 //!
-//! Where Python 3.11 or what it takes is not to be had, this says so, and fails only if `HUGEFORK_REQUIRE` has `python`.
+//! Where Python 3.11 or what it takes is not to be had, this says so. It fails then only if `HUGEFORK_REQUIRE` has
+//! `python`.
 
 use std::process::{Command, ExitCode};
 
