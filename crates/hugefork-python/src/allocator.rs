@@ -9,8 +9,8 @@
 //! Each block of numpy is a region, and all of it is writable when it is handed out: numpy has system calls fill
 //! memory, and the kernel delivers no fault for those.
 //!
-//! numpy calls these functions from any thread, mostly with the interpreter's lock. They take a lock of their own. Under
-//! it, nothing calls Python, and no memory of a region is touched.
+//! numpy calls these functions from any thread, mostly with the interpreter's lock. They take a lock of their own.
+//! Under it nothing calls Python, and no memory of a region is touched.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
