@@ -32,7 +32,21 @@ impl Ranges {
         Some(start..start + len)
     }
 
-    /// Gives a range back that `take` handed out.
+    /// Takes exactly this place. False if somebody has it.
+    pub(crate) fn take_at(&mut self, place: usize) -> bool {
+        let Some((&start, &end)) = self.free.range(..=place).next_back().filter(|(_, end)| **end > place) else {
+            return false;
+        };
+        self.free.remove(&start);
+        for (start, end) in [(start, place), (place + 1, end)] {
+            if start < end {
+                self.free.insert(start, end);
+            }
+        }
+        true
+    }
+
+    /// Gives a range back that `take` or `take_at` handed out.
     pub(crate) fn give_back(&mut self, range: Range<usize>) {
         let mut merged = range;
         if let Some((&start, &end)) = self.free.range(..merged.start).next_back()
@@ -66,5 +80,19 @@ mod tests {
         }
         assert_eq!(ranges.free, BTreeMap::from([(0, 100)]));
         assert_eq!(ranges.take(100, 1), Some(0..100));
+    }
+
+    #[test]
+    fn one_place_is_taken_wherever_it_is() {
+        let mut ranges = Ranges::new(10);
+        for place in [0, 9, 5] {
+            assert!(ranges.take_at(place) && !ranges.take_at(place));
+        }
+        assert!(!ranges.take_at(10));
+        assert_eq!(ranges.free, BTreeMap::from([(1, 5), (6, 9)]));
+        for place in [5, 9, 0] {
+            ranges.give_back(place..place + 1);
+        }
+        assert_eq!(ranges.free, BTreeMap::from([(0, 10)]));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::own::Counted;
 use crate::pool::lineage::{CowAccount, CowLimit, Derived};
-use crate::terms::options::{CopyGrain, RegionOptions, Reserve};
+use crate::terms::options::{CopyGrain, RegionOptions, Reserve, Writers};
 use crate::terms::snapshot_id::Place;
 use crate::units::BlockSize;
 
@@ -27,6 +27,7 @@ pub(crate) struct Books {
     /// forks and snapshots cost.
     pub(crate) charged: AtomicUsize,
     pub(crate) grain: CopyGrain,
+    pub(crate) writers: Writers,
     /// How often overlays with private pages were sealed outside of snapshots.
     pub(crate) sealed: AtomicUsize,
     /// The snapshot that the region is at: the last that was taken of it, or that it was made of or set to.
@@ -49,6 +50,7 @@ impl Books {
             overlays: AtomicUsize::new(0),
             charged: AtomicUsize::new(0),
             grain: options.grain,
+            writers: options.writers,
             sealed: AtomicUsize::new(0),
             origin: Place::default(),
             unsure: AtomicBool::new(false),

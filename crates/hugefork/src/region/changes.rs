@@ -123,7 +123,7 @@ impl<S: Sys> RegionCore<S> {
         Ok(marks)
     }
 
-    fn windows_of(&self, entries: &Range<usize>) -> Range<usize> {
+    pub(super) fn windows_of(&self, entries: &Range<usize>) -> Range<usize> {
         let (first, last) = (EntryIndex(entries.start), EntryIndex(entries.end - 1));
         self.table.window(first)..self.table.window(last) + 1
     }

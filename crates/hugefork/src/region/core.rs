@@ -74,6 +74,11 @@ impl<S: Sys> RegionCore<S> {
         Ok(region)
     }
 
+    /// The memory of a program, at these addresses.
+    pub(crate) fn of_program(addresses: Addresses<S>, options: RegionOptions) -> Fixed<Self> {
+        Self::at(addresses, options, None, None)
+    }
+
     /// A region at these addresses, which nobody else uses yet.
     pub(super) fn at(
         mut addresses: Addresses<S>,

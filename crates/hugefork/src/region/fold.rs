@@ -22,7 +22,7 @@ use crate::sys::{Access, PageRun, Part, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Held};
 use crate::table::{Entry, Locked, State, WindowsGuard};
 use crate::terms::error::RegionError;
-use crate::terms::options::CopyGrain;
+use crate::terms::options::{CopyGrain, Writers};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// So many runs of pages are asked for at once. They lie on the handler's stack.
@@ -311,6 +311,9 @@ impl<S: Sys> RegionCore<S> {
         let locked = Locked::windows(windows, &publishing);
         let mut place = Place::Aside;
         if !self.holds(locked, &entries) {
+            if self.books.writers == Writers::NeverFault {
+                return Err(Unresolved::NotYet);
+            }
             self.seal(locked, entries.clone())?;
             place = Place::Own;
         }

@@ -18,6 +18,7 @@
 //! | `overlay` | page grain: the kernel copies the pages that are written |
 //! | `pins` | blocks that stay where they are |
 //! | `populate` | makes blocks writable before they are written to |
+//! | `program` | the memory of a program that knows nothing of hugefork |
 //! | `promises` | blocks in which no write may fault for now |
 //! | `reclaim` | drops what was lazily freed |
 //! | `reset` | gives a region the bytes of a snapshot again |
@@ -47,6 +48,7 @@ pub(crate) mod lazy_free;
 mod overlay;
 pub(crate) mod pins;
 mod populate;
+mod program;
 mod promises;
 mod reclaim;
 mod reset;

@@ -21,7 +21,7 @@ use crate::sys::linux::schedule::yield_now;
 use crate::sys::{Access, PageRun, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Held};
 use crate::table::{Entry, Locked, Origin, Reserved};
-use crate::terms::options::CopyGrain;
+use crate::terms::options::{CopyGrain, Writers};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// So many bytes of blocks are looked at in one visit.
@@ -99,7 +99,8 @@ impl<S: Sys> RegionCore<S> {
         {
             return;
         }
-        if pages >= Density::more_than_enough(size) && matches!(entry, Entry::Overlaid(..)) {
+        let may_seal = self.books.writers == Writers::Fault;
+        if may_seal && pages >= Density::more_than_enough(size) && matches!(entry, Entry::Overlaid(..)) {
             self.leave_to_writer(index);
         } else {
             self.promote(index);
@@ -169,7 +170,8 @@ impl<S: Sys> RegionCore<S> {
     /// Whether blocks are to be copied. Where the kernel is to copy whatever comes, no write may find an overlay
     /// sealed; and where memory is short, a block takes more of it than its pages.
     fn may_promote(&self) -> bool {
-        self.books.grain == CopyGrain::Auto && !self.pool().tending.is_short()
+        let may_copy = self.books.grain == CopyGrain::Auto || self.books.writers == Writers::NeverFault;
+        may_copy && !self.pool().tending.is_short()
     }
 
     /// How many private pages there are over a block. Others may change that meanwhile.
@@ -196,8 +198,10 @@ impl<S: Sys> RegionCore<S> {
         }
         let Some((below, origin)) = self.hold_below(index) else { return };
         let own = pool.copy_near(self.home.wish(index, pool.frames.len()), below, Reserved::No);
-        // Whoever holds a lock should not lose the processor meanwhile.
-        yield_now();
+        if self.books.writers == Writers::Fault {
+            // Whoever holds a lock should not lose the processor meanwhile. Elsewhere, the caller holds one already.
+            yield_now();
+        }
         let promoted = own.is_ok_and(|own| self.exchange(index, below, own) || !pool.release(own));
         if promoted {
             self.density.note(index, usize::MAX, pool.block_size);
@@ -232,19 +236,31 @@ impl<S: Sys> RegionCore<S> {
             return false;
         }
         let locked = Locked::windows(&window, &publishing);
-        let is_sealed = self.seal(locked, only.clone()).is_ok();
+        let place = match self.books.writers {
+            Writers::Fault => Place::Own,
+            Writers::NeverFault => Place::Aside,
+        };
+        let are_kept_off = match place {
+            Place::Own => self.seal(locked, only.clone()).is_ok(),
+            Place::Aside => self.holds(locked, &only),
+        };
+        if !are_kept_off && place == Place::Aside {
+            return false;
+        }
         let mut runs = [PageRun::default(); 64];
         let to = self.pool().direct(own);
-        // SAFETY: it is sealed, the window lock keeps it so, and `own` is ours alone.
-        let copied = is_sealed && unsafe { self.copy_private_by(&mut runs, &only, Place::Own, to) }.is_ok();
+        // SAFETY: writers are kept off, the window lock keeps it so, and `own` is ours alone.
+        let copied = are_kept_off && unsafe { self.copy_private_by(&mut runs, &only, place, to) }.is_ok();
         let shows = Shows::Memory { start: own, access: Access::ReadWrite };
         let shown = if copied { self.site().remap(locked, &only, shows).ok() } else { None };
         let Some(remapped) = shown else {
-            self.open_again(locked, only, Place::Own);
+            self.open_again(locked, only, place);
             return false;
         };
         count(&self.counters.blocks_promoted, 1);
-        remapped.published(self.store(locked, Event::Write, only, |_, _| Entry::Private(own)));
+        remapped.published(self.store(locked, Event::Write, only.clone(), |_, _| Entry::Private(own)));
+        drop(publishing);
+        self.wake_waiting(&only, place);
         true
     }
 }

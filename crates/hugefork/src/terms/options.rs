@@ -120,6 +120,17 @@ pub struct RegionOptions {
     pub(crate) reserve: Reserve,
     pub(crate) limit: Option<(usize, OnLimit)>,
     pub(crate) grain: CopyGrain,
+    pub(crate) writers: Writers,
+}
+
+/// Who resolves the write faults of a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Writers {
+    /// The engine, in its handler of `SIGSEGV`.
+    #[default]
+    Fault,
+    /// The kernel: everything that is shown can be written to at all times, or whoever uses it waits.
+    NeverFault,
 }
 
 impl RegionOptions {

@@ -28,7 +28,7 @@ use rustix::mm::{
 };
 
 use super::stderr::say;
-use super::{last_error, owner};
+use super::{last_error, move_high, owner};
 use crate::sys::{Part, SystemError};
 use crate::units::BASE_PAGE;
 
@@ -84,6 +84,16 @@ impl Holder {
         let mut api = Api { api: UFFD_API, features: MISSING_SHMEM | MINOR_SHMEM, ioctls: 0 };
         holder.call("ioctl(UFFDIO_API)", UFFDIO_API, &mut api)?;
         Ok(holder)
+    }
+
+    /// The same with a number that programs seldom have.
+    pub(super) fn with_high_number(mut self) -> Holder {
+        move_high(&mut self.0);
+        self
+    }
+
+    pub(super) fn descriptor(&self) -> i32 {
+        self.0.as_raw_fd()
     }
 
     // Plain loops and matches: without optimisation each closure takes its own place on the fault handler's stack.

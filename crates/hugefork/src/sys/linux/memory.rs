@@ -17,10 +17,10 @@
 
 use core::ptr::{self, NonNull};
 use std::ffi::c_void;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, fstat, ftruncate, memfd_create, seek};
 use rustix::io::Errno;
 use rustix::mm::{
     Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect,
@@ -32,7 +32,7 @@ use thiserror::Error;
 use super::arena::{self, Arena};
 use super::hold::{self, Holder};
 use super::overlay::Overlays;
-use super::{named, owner, pagemap, schedule, settings, share, threads};
+use super::{move_high, named, owner, pagemap, schedule, settings, share, threads};
 use crate::sys::budget::MappingBudget;
 use crate::sys::racing::{PageBytes, differs as differs_racing};
 use crate::sys::restore::{differs, restore};
@@ -94,6 +94,16 @@ pub(crate) struct Linux {
     overlays: Result<Overlays, NoPageGrain>,
     /// How many stretches of 2 MiB the kernel refused to make one page of.
     not_collapsed: AtomicU64,
+    children: Children,
+}
+
+/// What a `fork(2)` child has of a pool's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Children {
+    /// Nothing.
+    HaveNothing,
+    /// What is shown through private mappings when it is forked. The pool's memory is this file.
+    HaveOverlays { device: u64, inode: u64 },
 }
 
 // SAFETY: the pointers are to mappings that belong to this value and may be used from any thread.
@@ -131,7 +141,9 @@ impl Linux {
             }
         };
         let not_collapsed = AtomicU64::new(0);
-        let mut memory = Linux { fd, direct, template: None, capacity, kind, dump, arena, overlays, not_collapsed };
+        let children = Children::HaveNothing;
+        let mut memory =
+            Linux { fd, direct, template: None, capacity, kind, dump, arena, overlays, not_collapsed, children };
         memory.open_map(direct, Access::ReadWrite)?;
         if !matches!(kind, Kind::Hugetlb { .. }) {
             let template = map_direct(arena, &memory.fd, capacity, kind)?;
@@ -139,6 +151,34 @@ impl Linux {
             memory.open_map(template, Access::Read)?;
         }
         Ok(memory)
+    }
+
+    /// The same memory; what is shown through private mappings is inherited by `fork(2)` children, and writable at
+    /// once. Its descriptors are in a program that does not know of them, and may close them.
+    ///
+    /// # Errors
+    /// The kernel cannot say which file it is.
+    pub(crate) fn with_heirs(mut self) -> Result<Linux, SystemError> {
+        move_high(&mut self.fd);
+        if let Ok(overlays) = &mut self.overlays {
+            overlays.move_high();
+        }
+        let file = named("fstat", fstat(&self.fd))?;
+        self.children = Children::HaveOverlays { device: file.st_dev, inode: file.st_ino };
+        Ok(self)
+    }
+
+    /// The descriptors that the program must not close.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
+        let others = self.overlays.iter().flat_map(Overlays::descriptors);
+        [self.fd.as_raw_fd()].into_iter().chain(others)
+    }
+
+    /// An error if the descriptor is not that of the pool any more: whoever did not know of it has closed it.
+    fn check_descriptor(&self) -> Result<(), SystemError> {
+        let Children::HaveOverlays { device, inode } = self.children else { return Ok(()) };
+        let is_ours = fstat(&self.fd).is_ok_and(|file| (file.st_dev, file.st_ino) == (device, inode));
+        if is_ours { Ok(()) } else { Err(SystemError::new("fstat", Errno::BADF)) }
     }
 
     /// Why a write cannot copy single pages, if it cannot.
@@ -247,6 +287,10 @@ impl Linux {
     /// Shows pool memory through a private mapping.
     fn overlay(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
         let shown = match &self.overlays {
+            Ok(overlays) if self.children != Children::HaveNothing => {
+                let checked = self.check_descriptor();
+                return refused(part, checked.and_then(|()| overlays.show_to_heirs(part, &self.fd, offset)));
+            }
             Ok(overlays) => overlays.show(part, offset),
             Err(_) => Err(SystemError::new("a private mapping", Errno::NOTSUP)),
         };
@@ -286,6 +330,43 @@ impl Linux {
         if access == Access::ReadWrite { torn(self.protect(part, access)) } else { Ok(()) }
     }
 
+    /// Makes a huge page of the 2 MiB at `offset`, if all of it has memory, and the kernel does not do so by itself.
+    /// False if there was nothing to do, or the kernel refused.
+    pub(crate) fn collapse_full(&self, offset: usize) -> bool {
+        if self.kind != (Kind::ShmemHuge { collapse: true }) || self.check_descriptor().is_err() {
+            return false;
+        }
+        let hole = seek(&self.fd, SeekFrom::Hole(offset as u64));
+        hole.is_ok_and(|hole| hole >= (offset + HUGE_PAGE) as u64) && self.collapse(offset)
+    }
+
+    /// Whether there is no memory for a range of the pool.
+    pub(crate) fn is_hole(&self, offset: usize, len: usize) -> bool {
+        if self.check_descriptor().is_err() {
+            return false;
+        }
+        match seek(&self.fd, SeekFrom::Data(offset as u64)) {
+            Ok(data) => data >= (offset + len) as u64,
+            Err(errno) => errno == Errno::NXIO,
+        }
+    }
+
+    /// Makes addresses of the process inaccessible that show plain memory nobody uses.
+    pub(crate) fn hide_plain(&self, range: core::ops::Range<usize>) -> Result<(), SystemError> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: the caller's.
+        let hidden = unsafe { mmap_anonymous(pointer(range.start), range.len(), ProtFlags::empty(), flags) };
+        named("mmap to hide a part", hidden).map(drop)
+    }
+
+    /// New plain memory of the process, all zero.
+    pub(crate) fn plain(&self, len: usize) -> Result<Plain, SystemError> {
+        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new mapping where the kernel likes.
+        let at = named("mmap", unsafe { mmap_anonymous(ptr::null_mut(), len, rights, flags) })?;
+        Ok(Plain { at, len })
+    }
+
     /// Shows zeros with calls that duplicate the arena's own.
     fn map_zeros(&self, part: Part<'_>) -> Result<(), MapFailure> {
         let (mut at, end) = (part.at(), part.at() + part.len());
@@ -314,6 +395,43 @@ impl Linux {
         // SAFETY: the range is the caller's.
         let mapped = unsafe { mmap_anonymous(pointer(part.at()), part.len(), ProtFlags::empty(), flags) };
         refused(part, named("mmap to hide a block", mapped))
+    }
+}
+
+/// Plain private memory of the process, which `fork(2)` children inherit. It goes with this, unless it is shown.
+pub(crate) struct Plain {
+    at: *mut c_void,
+    len: usize,
+}
+
+impl Plain {
+    /// Copies what `from` shows to the bytes from `offset` on.
+    pub(crate) fn fill(&self, offset: usize, from: Part<'_>) {
+        assert!(offset + from.len() <= self.len, "what is copied lies inside");
+        // SAFETY: this memory is ours alone. `from` shows pool memory, which can be read; writers are kept off it.
+        unsafe {
+            ptr::copy_nonoverlapping(pointer(from.at()).cast::<u8>(), self.at.byte_add(offset).cast(), from.len())
+        };
+    }
+
+    /// Shows it at `part`, which is as long. After a failure the part shows what it showed.
+    pub(crate) fn show(mut self, part: Part<'_>) -> Result<(), SystemError> {
+        assert_eq!(self.len, part.len(), "it is shown as a whole");
+        // SAFETY: both ranges are ours; what the part shows is to go.
+        let moved = unsafe { mremap_fixed(self.at, self.len, self.len, MremapFlags::MAYMOVE, pointer(part.at())) };
+        if moved.is_ok() {
+            self.len = 0;
+        }
+        named("mremap of plain memory", moved).map(drop)
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: it is ours alone. If the kernel refuses, it stays.
+            let _ = unsafe { munmap(self.at, self.len) };
+        }
     }
 }
 
@@ -443,6 +561,7 @@ impl Sys for Linux {
 
     unsafe fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError> {
         assert!(offset + len <= self.capacity, "only pool memory is punched");
+        self.check_descriptor()?;
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         named("fallocate(FALLOC_FL_PUNCH_HOLE)", fallocate(&self.fd, flags, offset as u64, len as u64))
     }

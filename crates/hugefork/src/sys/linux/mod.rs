@@ -40,6 +40,10 @@ pub(crate) mod signal;
 pub(crate) mod stderr;
 pub(crate) mod threads;
 
+use std::os::fd::OwnedFd;
+
+use rustix::io::fcntl_dupfd_cloexec;
+
 use crate::sys::SystemError;
 
 /// Names the call that failed.
@@ -52,4 +56,12 @@ pub(crate) fn last_error() -> rustix::io::Errno {
     // Not by way of std's error, whose drop may free what one of another kind holds.
     // SAFETY: reads this thread's errno.
     rustix::io::Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
+}
+
+/// Gives a descriptor a number that programs seldom have, which take the lowest that is free.
+fn move_high(descriptor: &mut OwnedFd) {
+    const HIGH: i32 = 900;
+    if let Ok(high) = fcntl_dupfd_cloexec(&*descriptor, HIGH) {
+        *descriptor = high;
+    }
 }

@@ -14,7 +14,7 @@
 use core::ffi::c_void;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
 use rustix::io::{Errno, pwrite};
@@ -26,7 +26,7 @@ use super::arena::Arena;
 use super::attic::Attic;
 use super::hold::Holder;
 use super::memory::{Dump, give_up, pointer};
-use super::{named, owner, pagemap};
+use super::{move_high, named, owner, pagemap};
 use crate::sys::{Extent, PageRun, Part, Scanned, SystemError};
 use crate::units::BASE_PAGE;
 
@@ -107,6 +107,19 @@ impl Overlays {
         Ok(())
     }
 
+    /// As [`Overlays::show`], but writable at once, and `fork(2)` children inherit it.
+    pub(super) fn show_to_heirs(&self, part: Part<'_>, fd: &OwnedFd, offset: usize) -> Result<(), SystemError> {
+        assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
+        if let Some(attic) = &self.attic {
+            attic.take(part);
+        }
+        let (rights, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE);
+        // SAFETY: the range is the caller's.
+        let mapped = unsafe { mmap(pointer(part.at()), part.len(), rights, flags, fd.as_fd(), offset as u64) };
+        named("mmap of a private mapping", mapped).map(drop)
+    }
+
     /// As [`Sys::set_aside`](crate::sys::Sys::set_aside).
     pub(super) fn set_aside(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
         if self.holder.get_or_init(|| Holder::open().ok()).is_none() {
@@ -115,6 +128,17 @@ impl Overlays {
         let at = self.arena.take(len, align)?;
         // SAFETY: the arena sets each range aside for one caller until it is given back.
         Ok(unsafe { Extent::new(at, len) })
+    }
+
+    /// Gives its descriptors numbers that programs seldom have.
+    pub(super) fn move_high(&mut self) {
+        move_high(&mut self.pagemap);
+        self.holder.get_or_init(|| Holder::open().ok().map(Holder::with_high_number));
+    }
+
+    /// All of its descriptors.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
+        [self.pagemap.as_raw_fd()].into_iter().chain(self.holder().map(Holder::descriptor))
     }
 
     /// What holds faults, if the process may.

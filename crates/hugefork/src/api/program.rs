@@ -1,0 +1,465 @@
+//! [`ProgramMemory`]: the big memory of a program that knows nothing of hugefork.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::builder::PoolBuilder;
+use crate::mapping::addresses::Addresses;
+use crate::own::Counted;
+use crate::own::fixed::Fixed;
+use crate::pool::core::PoolCore;
+use crate::pool::frames::Content;
+use crate::pool::holders::OverlayHolder;
+use crate::pool::stock::Stock;
+use crate::ranges::Ranges;
+use crate::region::core::RegionCore;
+use crate::sync::SignalsBlocked;
+use crate::sys::linux::memory::Linux;
+use crate::sys::linux::owner;
+use crate::sys::{Shows, Sys};
+use crate::terms::backing::{Backing, CoreDump, Fallback};
+use crate::terms::error::BuildError;
+use crate::terms::options::{CopyGrain, RegionOptions, Writers};
+use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex, HUGE_PAGE};
+
+/// How many times its capacity the addresses are: those that were handed over to the kernel are never used again.
+const ADDRESSES: usize = 4;
+
+/// In the place of a number of bytes: the kernel's for ever.
+const PLAIN: u32 = u32::MAX;
+
+/// So often is tried to have everybody wait.
+const TRIES: usize = 100;
+
+/// So many blocks at once: each takes a quarter of a millisecond.
+const COLLAPSED_AT_ONCE: usize = 4;
+
+/// So many faults for each block are worth a look at all of them, and fewer than this are worth none.
+const FAULTS: u64 = 2;
+const FEW: u64 = 64;
+
+/// Memory that stands in for a program's own big anonymous mappings, and that `fork(2)` does not copy page tables of.
+///
+/// This is what `hugefork run` is made of, and of no use to anybody else. It installs no handler and starts no thread.
+/// All that was mapped is writable at all times; around a fork the caller says so ([`ProgramMemory::before_fork`]), and
+/// the child has what it inherits as private memory of its own. Only whole huge pages are handed out. What the program
+/// does to parts of one is done by the kernel: [`ProgramMemory::hand_over`] makes plain memory of it first.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let Ok(mut memory) = hugefork::ProgramMemory::new(64 << 20) else { return Ok(()) };
+/// let at = memory.map(5 << 20).expect("there is room");
+/// assert!(memory.has(at..at + 1));
+/// memory.unmap(at..at + (5 << 20), |_| unreachable!("all of it was still here"));
+/// assert!(!memory.has(at..at + (5 << 20)));
+/// # Ok(())
+/// # }
+/// ```
+pub struct ProgramMemory {
+    core: Fixed<RegionCore<Linux>>,
+    free: Ranges,
+    /// No entry from here on was ever used.
+    high: usize,
+    /// How many bytes of each block are the program's, from its start on; or [`PLAIN`].
+    used: Vec<u32>,
+    counts: ProgramCounts,
+    heirs: Arc<Heirs>,
+    /// Where the round goes on, and the faults that were counted after the last.
+    round: Option<usize>,
+    faults: u64,
+}
+
+/// Who holds blocks for children.
+#[derive(Debug, Default)]
+struct Heirs {
+    living: AtomicUsize,
+    /// Whether some are gone since the last round.
+    have_gone: AtomicBool,
+}
+
+/// What has happened so far to a [`ProgramMemory`].
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let Ok(mut memory) = hugefork::ProgramMemory::new(64 << 20) else { return Ok(()) };
+/// let at = memory.map(4 << 20).expect("there is room");
+/// memory.hand_over(at + 4096..at + 8192); // a page, and with it the block around it
+/// assert_eq!(memory.counts().handed_over, 1);
+/// assert!(!memory.has(at..at + (2 << 20)) && memory.has_all(at + (2 << 20)..at + (4 << 20)));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProgramCounts {
+    /// Blocks that were handed over to the kernel.
+    pub handed_over: u64,
+    /// Blocks that a child could not be given.
+    pub unseen: u64,
+    /// Pages that writers had copied, and that went back into their blocks.
+    pub pages_folded: u64,
+    /// Blocks that became the program's own again while a child shared them.
+    pub promoted: u64,
+}
+
+/// What the children of one fork hold of the program's memory. Drop it when none of them lives any more, and
+/// [forget](std::mem::forget) it in a child.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let Ok(mut memory) = hugefork::ProgramMemory::new(64 << 20) else { return Ok(()) };
+/// memory.map(4 << 20).expect("there is room");
+/// let inherited = memory.before_fork(); // … fork(2), and the child comes and goes
+/// drop(inherited);
+/// while memory.is_shared() {
+///     memory.tend(); // as long as it takes until everything is in huge pages again
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct Inherited {
+    pool: Counted<PoolCore<Linux>>,
+    blocks: Vec<BlockId>,
+    heirs: Arc<Heirs>,
+}
+
+impl ProgramMemory {
+    /// Memory of at most `capacity` bytes, of which none is taken yet.
+    ///
+    /// # Errors
+    /// Any [`BuildError`]. [`BuildError::BackingUnavailable`] also where nobody may be made to wait for a page
+    /// (`CAP_SYS_PTRACE`, `vm.unprivileged_userfaultfd=1` or access to `/dev/userfaultfd` is needed), and before Linux
+    /// 6.7.
+    pub fn new(capacity: usize) -> Result<ProgramMemory, BuildError> {
+        if owner::is_forked_child() {
+            return Err(BuildError::ForkedChild);
+        }
+        let size = BlockSize::MIB_2;
+        let capacity = capacity / size.bytes() * size.bytes();
+        let builder = PoolBuilder::default().name("program").capacity(capacity).block_size(size);
+        let builder = builder.backing(Backing::ShmemHuge).fallback(Fallback::Refused).core_dump(CoreDump::Included);
+        let (memory, _) = builder.find_memory()?;
+        let unavailable = |reason: String| BuildError::BackingUnavailable { backing: Backing::ShmemHuge, reason };
+        if let Some(why) = memory.no_page_grain() {
+            return Err(unavailable(why.to_string()));
+        }
+        let blocks = size.count(capacity);
+        let kernels = hugefork_kernels::Kernels::default_for_this_cpu();
+        let stock = Stock::new(None, size, blocks);
+        let core = PoolCore::new(memory.with_heirs()?, "program".to_owned(), size, blocks, kernels, stock);
+        let pool = Counted::new(core);
+        let options =
+            RegionOptions { writers: Writers::NeverFault, ..RegionOptions::new().copy_grain(CopyGrain::Page) };
+        let addresses =
+            Addresses::claim(&pool, ADDRESSES * capacity, 1).map_err(|error| unavailable(error.to_string()))?;
+        let core = RegionCore::of_program(addresses, options);
+        if !core.addresses.can_hold() {
+            return Err(unavailable("the process may not handle the page faults of system calls".to_owned()));
+        }
+        let count = ADDRESSES * blocks;
+        let hidden = pool.sys.show(core.addresses.part(&(0..core.len())), Shows::Hidden);
+        hidden.map_err(|failure| BuildError::System(failure.error))?;
+        let used = vec![0; count];
+        Ok(ProgramMemory {
+            core,
+            free: Ranges::new(count),
+            high: 0,
+            used,
+            counts: ProgramCounts::default(),
+            heirs: Arc::default(),
+            round: None,
+            faults: 0,
+        })
+    }
+
+    /// Descriptors that the program must not close: it did not open them.
+    pub fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
+        self.core.pool().sys.descriptors()
+    }
+
+    /// All addresses that it may hand out.
+    pub fn addresses(&self) -> Range<usize> {
+        let base = self.core.addresses.base();
+        base..base + self.core.len()
+    }
+
+    /// Makes huge pages of some blocks that the program has filled, from the `from`th on, where the kernel does not by
+    /// itself. Gives how many there are, and where to go on.
+    pub fn collapse(&self, from: usize) -> (usize, Option<usize>) {
+        let end = self.high.min(from + COLLAPSED_AT_ONCE);
+        let huge = (from..end).filter(|&index| self.core.collapse(EntryIndex(index))).count();
+        (huge, (end < self.high).then_some(end))
+    }
+
+    /// New memory of `len` bytes, all zero, which begins at a multiple of 2 MiB. None if there is no more.
+    pub fn map(&mut self, len: usize) -> Option<usize> {
+        let len = len.checked_next_multiple_of(BASE_PAGE)?;
+        let count = len.div_ceil(HUGE_PAGE);
+        let entries = self.free.take(count.max(1), 1)?;
+        if self.core.open(entries.clone()).is_err() {
+            let opened = entries.start..entries.clone().find(|&index| !self.core.has(index)).unwrap_or(entries.end);
+            if opened.is_empty() || self.core.close(&opened).is_ok() {
+                self.free.give_back(entries);
+            }
+            return None;
+        }
+        self.used[entries.clone()].fill(HUGE_PAGE as u32);
+        self.used[entries.end - 1] = (len - (count - 1) * HUGE_PAGE) as u32;
+        self.high = self.high.max(entries.end);
+        Some(self.core.addresses.base() + entries.start * HUGE_PAGE)
+    }
+
+    /// Whether all of a range of addresses is memory that was mapped here and not handed over.
+    pub fn has_all(&self, range: Range<usize>) -> bool {
+        let base = self.core.addresses.base();
+        let blocks = range.start / HUGE_PAGE..range.end.div_ceil(HUGE_PAGE);
+        blocks.len() == self.touched(&range).len()
+            && self.touched(&range).all(|index| {
+                let end = base + index * HUGE_PAGE + self.used[index] as usize;
+                self.core.has(index) && (range.end.min(base + (index + 1) * HUGE_PAGE) <= end)
+            })
+    }
+
+    /// Whether any of a range of addresses is memory that was mapped here and not handed over.
+    pub fn has(&self, range: Range<usize>) -> bool {
+        self.touched(&range).any(|index| self.core.has(index))
+    }
+
+    /// Takes away what was mapped, or a part of it. Calls `others` with each piece of the range that is not here (any
+    /// more), for the caller to unmap: what lies elsewhere, and what was handed over, perhaps for this. A part that
+    /// cannot be handed over just now stays.
+    pub fn unmap(&mut self, range: Range<usize>, mut others: impl FnMut(Range<usize>)) {
+        self.split(&range, |this, piece, what| match what {
+            What::Block(index) if this.core.close(&(index..index + 1)).is_ok() => {
+                this.used[index] = 0;
+                this.free.give_back(index..index + 1);
+            }
+            What::Block(_) | What::Part => {
+                this.hand_over(piece.clone());
+                if !this.has(piece.clone()) {
+                    others(piece);
+                }
+            }
+            What::Plain => others(piece),
+        });
+    }
+
+    /// Leaves a range to the kernel, for a mapping at an address of the program's choice. What was there is gone. False
+    /// if that cannot be: then nothing may be mapped there.
+    pub fn make_way(&mut self, range: Range<usize>) -> bool {
+        self.unmap(range.clone(), |_| {});
+        let touched = self.touched(&range);
+        if touched.clone().any(|index| self.core.has(index)) {
+            return false;
+        }
+        for index in touched {
+            if self.used[index] != PLAIN {
+                self.free.take_at(index);
+                self.used[index] = PLAIN;
+            }
+        }
+        true
+    }
+
+    /// Whether a range is as good as unmapped: all of it lies here, and nothing is there.
+    pub fn is_free(&self, range: Range<usize>) -> bool {
+        let all = self.addresses();
+        let is_free = |index: usize| !self.core.has(index) && self.used[index] != PLAIN;
+        all.start <= range.start && range.end <= all.end && self.touched(&range).all(is_free)
+    }
+
+    /// Makes a range read as zeros. Calls `others` as [`ProgramMemory::unmap`] does, with what is not here.
+    pub fn empty(&mut self, range: Range<usize>, mut others: impl FnMut(Range<usize>)) {
+        self.split(&range, |this, piece, what| match what {
+            What::Block(index) => {
+                if this.core.empty_blocks(index..index + 1).is_err() {
+                    this.fill_with_zeros(&piece);
+                }
+            }
+            What::Part => this.fill_with_zeros(&piece),
+            What::Plain => others(piece),
+        });
+    }
+
+    fn fill_with_zeros(&self, piece: &Range<usize>) {
+        let _signals = SignalsBlocked::new();
+        // SAFETY: mapped here, and writable; the program wants zeros there.
+        unsafe { std::ptr::with_exposed_provenance_mut::<u8>(piece.start).write_bytes(0, piece.len()) };
+    }
+
+    /// Makes plain memory of all blocks that the range touches: the kernel's from now on, with the same contents. Those
+    /// stay here that the caller's own stack lies among, since he would wait for himself.
+    pub fn hand_over(&mut self, range: Range<usize>) {
+        let touched = self.touched(&range);
+        let mut next = touched.start;
+        while let Some(start) = (next..touched.end).find(|&index| self.core.has(index)) {
+            let end = (start..touched.end).find(|&index| !self.core.has(index)).unwrap_or(touched.end);
+            next = end;
+            let here = (&raw const next).addr();
+            let base = self.core.addresses.base();
+            if (base + start * HUGE_PAGE..base + end * HUGE_PAGE).contains(&here) {
+                continue;
+            }
+            // Whoever works on a page just then may be in the way.
+            if (0..TRIES).any(|_| self.core.hand_over(&(start..end)).is_ok()) {
+                self.counts.handed_over += (end - start) as u64;
+                self.unmap_behind(start..end);
+                self.used[start..end].fill(PLAIN);
+            }
+        }
+    }
+
+    /// Takes away what is behind the program's part of blocks that are plain memory now.
+    fn unmap_behind(&self, entries: Range<usize>) {
+        let base = self.core.addresses.base();
+        for index in entries.filter(|&index| (self.used[index] as usize) < HUGE_PAGE) {
+            let start = base + index * HUGE_PAGE;
+            // If the kernel refuses, it is there, and nobody knows of it.
+            let _ = self.core.pool().sys.hide_plain(start + self.used[index] as usize..start + HUGE_PAGE);
+        }
+    }
+
+    /// Makes a mapping longer where it is, if its last block has room for that.
+    pub fn grow_in_place(&mut self, old: Range<usize>, new_end: usize) -> bool {
+        let Some(last) = self.touched(&old).last().filter(|&index| self.core.has(index)) else { return false };
+        let start = self.core.addresses.base() + last * HUGE_PAGE;
+        let fits = old.end == start + self.used[last] as usize && new_end <= start + HUGE_PAGE;
+        if fits {
+            let gap = old.end..new_end;
+            self.fill_with_zeros(&gap);
+            self.used[last] = (new_end - start) as u32;
+        }
+        fits
+    }
+
+    /// Prepares for a fork: shows everything through private mappings, which the child inherits. Nothing may be mapped,
+    /// unmapped or tended until the fork is over.
+    pub fn before_fork(&mut self) -> Inherited {
+        let mut blocks = Vec::with_capacity(self.high);
+        self.counts.unseen += self.core.share(0..self.high, &mut blocks) as u64;
+        self.heirs.living.fetch_add(1, Ordering::Relaxed);
+        Inherited { pool: self.core.pool().clone(), blocks, heirs: self.heirs.clone() }
+    }
+
+    /// Looks after some of what children share or shared, for about a millisecond, if there is reason to. True if more
+    /// is to be looked at at once.
+    pub fn tend(&mut self) -> bool {
+        let _signals = SignalsBlocked::new();
+        let sys = &self.core.pool().sys;
+        sys.tidy();
+        if !self.core.has_overlays() {
+            self.round = None;
+            return false;
+        }
+        let from = match self.round {
+            Some(from) => from,
+            None => {
+                let overlays = self.core.books.overlays.load(Ordering::Relaxed) as u64;
+                let are_many = sys.minor_faults().wrapping_sub(self.faults) >= FEW.max(FAULTS * overlays);
+                let have_gone = self.heirs.have_gone.swap(false, Ordering::Relaxed);
+                if !are_many && !have_gone && self.heirs.living.load(Ordering::Relaxed) > 0 {
+                    return false;
+                }
+                0
+            }
+        };
+        self.round = self.core.tend(from).filter(|&next| next < self.high);
+        if self.round.is_none() {
+            self.faults = sys.minor_faults();
+        }
+        self.round.is_some()
+    }
+
+    /// Whether anything is shown through private mappings still.
+    pub fn is_shared(&self) -> bool {
+        self.core.has_overlays()
+    }
+
+    /// What has happened so far.
+    pub fn counts(&self) -> ProgramCounts {
+        let counters = &self.core.counters;
+        ProgramCounts {
+            pages_folded: counters.pages_folded.load(Ordering::Relaxed),
+            promoted: counters.blocks_promoted.load(Ordering::Relaxed),
+            ..self.counts
+        }
+    }
+
+    /// The entries that a range of addresses touches.
+    fn touched(&self, range: &Range<usize>) -> Range<usize> {
+        let all = self.addresses();
+        let (start, end) = (range.start.max(all.start), range.end.min(all.end));
+        if start >= end {
+            return 0..0;
+        }
+        (start - all.start) / HUGE_PAGE..(end - 1 - all.start) / HUGE_PAGE + 1
+    }
+
+    /// Cuts a range at the blocks that are here. Where nothing is, there is no piece.
+    fn split(&mut self, range: &Range<usize>, mut each: impl FnMut(&mut ProgramMemory, Range<usize>, What)) {
+        let (base, mut at) = (self.core.addresses.base(), range.start);
+        for index in self.touched(range) {
+            let start = base + index * HUGE_PAGE;
+            if at < start {
+                each(self, at..start, What::Plain);
+            }
+            let piece = range.start.max(start)..range.end.min(start + HUGE_PAGE);
+            at = piece.end;
+            if self.used[index] == PLAIN {
+                each(self, piece, What::Plain);
+            } else if self.core.has(index) {
+                let all = start..start + self.used[index] as usize;
+                let piece = piece.start..piece.end.min(all.end);
+                let what = if piece == all { What::Block(index) } else { What::Part };
+                if !piece.is_empty() {
+                    each(self, piece, what);
+                }
+            }
+        }
+        if at < range.end {
+            each(self, at..range.end, What::Plain);
+        }
+    }
+}
+
+/// What a piece of a range is.
+enum What {
+    /// All that is the program's of this block.
+    Block(usize),
+    /// A part of one.
+    Part,
+    /// The kernel's.
+    Plain,
+}
+
+impl Drop for Inherited {
+    fn drop(&mut self) {
+        let _signals = SignalsBlocked::new();
+        for &block in &self.blocks {
+            if self.pool.frames.references(block) == 1 {
+                // SAFETY: this alone holds it, and it is shown nowhere any more.
+                let punched = unsafe { self.pool.sys.punch(self.pool.offset(block), self.pool.block_size.bytes()) };
+                if punched.is_ok() {
+                    self.pool.frames.set_content(block, Content::Fresh);
+                }
+            }
+            self.pool.release(block);
+        }
+        self.heirs.have_gone.store(true, Ordering::Relaxed);
+        self.heirs.living.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for ProgramMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProgramMemory").field("addresses", &self.addresses()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Inherited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inherited").field("blocks", &self.blocks.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,233 @@
+//! The memory of a program that knows nothing of hugefork (`ProgramMemory`): all that it has is writable at all times,
+//! nobody's writes fault into the engine, and `fork(2)` children inherit what it has.
+//!
+//! ```text
+//!          open                 share, before a fork(2)
+//!   Zero ────────▶ Private ──────────────────────────────▶ Overlaid: the kernel copies pages, here and in the child
+//!    ▲  close, hand_over │  ◀───────────────────────────────── │
+//!    └───────────────────┴── fold, once no child is left; promotion ◀┘
+//! ```
+//! The memory of a block that is opened comes from the kernel, at the first touch of each of its pages. So it is never
+//! looked at whether a block that somebody holds is fresh: from `open` on it counts as used.
+//!
+//! What `Zero` entries show is not the region's: nothing, or plain memory that was handed over to the kernel.
+
+use std::ops::Range;
+
+use super::core::RegionCore;
+use super::unresolved::Unresolved;
+use crate::mapping::addresses::Place;
+use crate::mapping::change::Recount;
+use crate::pool::frames::{Content, Wanted};
+use crate::sync::SignalsBlocked;
+use crate::sys::linux::memory::Linux;
+use crate::sys::{Access, Shows, Sys};
+use crate::table::transition::Event;
+use crate::table::{Entry, Locked, Reserved, State};
+use crate::units::{BlockId, EntryIndex};
+
+impl RegionCore<Linux> {
+    /// Gives blocks to entries that have none. After an error, some have theirs.
+    pub(crate) fn open(&self, entries: Range<usize>) -> Result<(), Unresolved> {
+        let (pool, _signals) = (self.pool(), SignalsBlocked::new());
+        let mut next = entries.start;
+        while next < entries.end {
+            let windows = self.table.lock_windows(self.windows_of(&(next..entries.end)));
+            let publishing = self.lock.shared();
+            let locked = Locked::windows(&windows, &publishing);
+            let wish = self.home.wish(EntryIndex(next), pool.frames.len());
+            let most = entries.end - next;
+            let taken = pool.frames.take(wish, 0, most - 1, Wanted::Any, Reserved::No).ok_or(Unresolved::PoolFull)?;
+            let emptied = taken.blocks().try_for_each(|block| self.empty(block));
+            let run = next..next + taken.count;
+            let shows = Shows::Memory { start: taken.first, access: Access::ReadWrite };
+            let shown = emptied.and_then(|()| Ok(self.site().remap(locked, &run, shows)?));
+            match shown {
+                Ok(remapped) => {
+                    taken.blocks().for_each(|block| pool.frames.set_content(block, Content::Used));
+                    let block = |at: usize| taken.first.offset(at - run.start);
+                    let stored = self.store(locked, Event::Write, run.clone(), |at, _| Entry::Private(block(at.start)));
+                    remapped.published(stored);
+                }
+                Err(reason) => {
+                    pool.give_back(taken);
+                    return Err(reason);
+                }
+            }
+            next = run.end;
+        }
+        Ok(())
+    }
+
+    /// Gives the memory of a block back to the system, if it has any. The caller alone holds it, and it is shown
+    /// nowhere, or the program wants zeros there.
+    fn empty(&self, block: BlockId) -> Result<(), Unresolved> {
+        let pool = self.pool();
+        if pool.frames.content(block) == Content::Used {
+            // SAFETY: by contract.
+            let punched = unsafe { pool.sys.punch(pool.offset(block), pool.block_size.bytes()) };
+            punched.map_err(Unresolved::OutOfMemory)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the blocks of entries away, and their memory. Nothing is shown there.
+    pub(crate) fn close(&self, entries: &Range<usize>) -> Result<(), Unresolved> {
+        let _signals = SignalsBlocked::new();
+        let windows = self.table.lock_windows(self.windows_of(entries));
+        let publishing = self.lock.shared();
+        let locked = Locked::windows(&windows, &publishing);
+        let remapped = self.site().remap(locked, entries, Shows::Hidden)?;
+        entries.clone().filter_map(|index| self.table.get(EntryIndex(index)).block()).for_each(|block| {
+            if self.is_alone_with(block) && self.empty(block).is_ok() {
+                self.pool().frames.set_content(block, Content::Fresh);
+            }
+        });
+        remapped.published(self.store(locked, Event::Discard, entries.clone(), |_, _| Entry::Zero));
+        Ok(())
+    }
+
+    /// Makes whole blocks read as zeros, which they take no memory for.
+    pub(crate) fn empty_blocks(&self, entries: Range<usize>) -> Result<(), Unresolved> {
+        let (pool, _signals) = (self.pool(), SignalsBlocked::new());
+        for index in entries.map(EntryIndex) {
+            let window = self.table.lock(index);
+            let publishing = self.lock.shared();
+            let entry = self.table.get(index);
+            if let Entry::Private(block) = entry {
+                // The program wants zeros there.
+                self.empty(block)?;
+                continue;
+            }
+            if !entry.is_overlay() {
+                continue;
+            }
+            let (locked, only) = (Locked::windows(&window, &publishing), index.0..index.0 + 1);
+            let wish = self.home.wish(index, pool.frames.len());
+            let taken = pool.frames.take(wish, 0, 0, Wanted::Any, Reserved::No).ok_or(Unresolved::PoolFull)?;
+            let shows = Shows::Memory { start: taken.first, access: Access::ReadWrite };
+            let emptied = self.empty(taken.first);
+            match emptied.and_then(|()| Ok(self.site().remap(locked, &only, shows)?)) {
+                Ok(remapped) => {
+                    pool.frames.set_content(taken.first, Content::Used);
+                    remapped.published(self.store(locked, Event::Write, only, |_, _| Entry::Private(taken.first)));
+                }
+                Err(reason) => {
+                    pool.give_back(taken);
+                    return Err(reason);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes plain memory of the process, in one mapping, out of entries that all have blocks, with the same contents.
+    /// Whoever uses it waits meanwhile.
+    pub(crate) fn hand_over(&self, entries: &Range<usize>) -> Result<(), Unresolved> {
+        let _signals = SignalsBlocked::new();
+        let windows = self.table.lock_windows(self.windows_of(entries));
+        let publishing = self.lock.shared();
+        let locked = Locked::windows(&windows, &publishing);
+        let mut held = entries.start;
+        while held < entries.end {
+            let run = self.alike(held, entries.end);
+            if !self.holds(locked, &run) {
+                break;
+            }
+            held = run.end;
+        }
+        let handed = if held == entries.end { self.show_plain(entries) } else { Err(Unresolved::NotYet) };
+        if handed.is_ok() {
+            let Recount { before, after } = self.store(locked, Event::Discard, entries.clone(), |_, _| Entry::Zero);
+            self.addresses.recount(before, after);
+        } else {
+            let mut next = entries.start;
+            while next < held {
+                let run = self.alike(next, held);
+                next = run.end;
+                self.site().put_back(locked, &run);
+            }
+        }
+        drop(publishing);
+        if held > entries.start {
+            self.site().let_go(&(entries.start..held));
+        }
+        handed
+    }
+
+    /// The entries from `first` on, and before `end`, that are one mapping.
+    fn alike(&self, first: usize, end: usize) -> Range<usize> {
+        first..first + self.table.alike(first..end)
+    }
+
+    /// Shows plain memory in place of entries, which are all held.
+    fn show_plain(&self, entries: &Range<usize>) -> Result<(), Unresolved> {
+        let (pool, bytes) = (self.pool(), self.bytes_of(entries));
+        let plain = pool.sys.plain(bytes.len()).map_err(Unresolved::Unmappable)?;
+        for index in entries.clone() {
+            let one = self.bytes_of(&(index..index + 1));
+            let entry = self.table.get(EntryIndex(index));
+            let is_empty = match entry {
+                Entry::Private(block) => pool.sys.is_hole(pool.offset(block), one.len()),
+                Entry::Zero
+                | Entry::Shared(_)
+                | Entry::Borrowed(_)
+                | Entry::Lazy(_)
+                | Entry::Split(_)
+                | Entry::Overlaid(..)
+                | Entry::Sealed(..)
+                | Entry::Revoked => false,
+            };
+            if !is_empty {
+                let from = self.addresses.part_at(Place::Aside, &one);
+                plain.fill(one.start - bytes.start, from);
+            }
+        }
+        plain.show(self.addresses.part(&bytes)).map_err(Unresolved::Unmappable)
+    }
+
+    /// Shows all blocks among `entries` through private mappings, which a child inherits, and holds each for it. Gives
+    /// the blocks, and how many there are that no child will see: the kernel refused.
+    pub(crate) fn share(&self, entries: Range<usize>, held: &mut Vec<BlockId>) -> usize {
+        let windows = self.table.lock_windows(self.windows_of(&entries));
+        let alone = self.lock.exclusive();
+        let (locked, mut unseen, mut next) = (Locked::alone(&alone), 0, entries.start);
+        while next < entries.end {
+            let entry = self.table.get(EntryIndex(next));
+            let Some(first) = entry.block() else {
+                next += 1;
+                continue;
+            };
+            let run = self.alike(next, entries.end);
+            next = run.end;
+            let blocks = || (0..run.len()).map(|by| first.offset(by));
+            blocks().for_each(|block| self.pool().frames.add_reference(block));
+            if !entry.is_overlay() {
+                let set = |state: fn(BlockId) -> Entry| self.table.set_alike(run.clone(), state(first));
+                set(Entry::Shared);
+                if self.overlay(locked, run.clone(), Place::Own).is_err() {
+                    set(Entry::Private);
+                    blocks().for_each(|block| _ = self.pool().release(block));
+                    unseen += run.len();
+                    continue;
+                }
+            }
+            held.extend(blocks());
+        }
+        drop((windows, alone));
+        unseen
+    }
+
+    /// Makes a huge page of a block that the program has filled. True if that is done, or was before.
+    pub(crate) fn collapse(&self, index: EntryIndex) -> bool {
+        let _signals = SignalsBlocked::new();
+        let _window = self.table.lock(index);
+        let Entry::Private(block) = self.table.get(index) else { return false };
+        self.pool().sys.collapse_full(self.pool().offset(block))
+    }
+
+    /// Whether `entry` is the region's, and not the kernel's or nobody's.
+    pub(crate) fn has(&self, index: usize) -> bool {
+        self.table.get(EntryIndex(index)).state() != State::Zero
+    }
+}

@@ -1,0 +1,178 @@
+//! Memory of a program that knows nothing of hugefork: what a child of `fork(2)` inherits of it, and what becomes of it
+//! afterwards.
+
+mod common;
+
+use std::ops::Range;
+
+use common::alone::alone;
+use hugefork::ProgramMemory;
+
+const BLOCK: usize = 2 << 20;
+const PAGE: usize = 4096;
+
+/// Where it cannot be had, says why.
+fn memory(capacity: usize) -> Option<ProgramMemory> {
+    ProgramMemory::new(capacity).inspect_err(|why| eprintln!("skipped: {why}")).ok()
+}
+
+/// The first word of each page of a range.
+fn words(range: Range<usize>) -> impl Iterator<Item = *mut u64> {
+    range.step_by(PAGE).map(std::ptr::with_exposed_provenance_mut)
+}
+
+fn fill(range: Range<usize>, value: u64) {
+    // SAFETY: the range is mapped, and this thread's.
+    words(range).for_each(|word| unsafe { word.write_volatile(value) });
+}
+
+fn holds(range: Range<usize>, value: u64) -> bool {
+    // SAFETY: as above.
+    words(range).all(|word| unsafe { word.read_volatile() } == value)
+}
+
+/// Forks, has the child do `work`, and gives what it said. The parent does `meanwhile` first.
+fn forked(memory: &mut ProgramMemory, work: impl FnOnce() -> bool, meanwhile: impl FnOnce(&mut ProgramMemory)) -> bool {
+    let mut pipe = [0; 2];
+    // SAFETY: the child does its work, says what came of it, and leaves.
+    unsafe {
+        assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+        let inherited = memory.before_fork();
+        let child = libc::fork();
+        if child == 0 {
+            std::mem::forget(inherited);
+            let mut byte = 0_u8;
+            libc::close(pipe[1]);
+            libc::read(pipe[0], (&raw mut byte).cast(), 1);
+            libc::_exit(i32::from(!work()));
+        }
+        assert!(child > 0);
+        meanwhile(memory);
+        libc::close(pipe[0]);
+        libc::close(pipe[1]);
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        drop(inherited);
+        status == 0
+    }
+}
+
+/// Until nothing is shared any more.
+fn settle(memory: &mut ProgramMemory) {
+    while memory.is_shared() {
+        memory.tend();
+    }
+}
+
+#[test]
+fn a_child_has_what_was_there_and_the_parent_what_it_wrote() {
+    alone(|| {
+        let Some(mut memory) = memory(64 * BLOCK) else { return };
+        let at = memory.map(8 * BLOCK).unwrap();
+        let all = at..at + 8 * BLOCK;
+        assert!(holds(all.clone(), 0));
+        fill(at..at + 6 * BLOCK, 1); // and two blocks that nobody has touched
+        for round in 1..4 {
+            let (old, new) = (at..at + 6 * BLOCK, at + 6 * BLOCK..at + 8 * BLOCK);
+            let work = || {
+                let is_as_before = holds(old.clone(), round) && holds(new.clone(), 0);
+                fill(old.clone(), 77);
+                is_as_before && holds(old.clone(), 77)
+            };
+            let meanwhile = |memory: &mut ProgramMemory| {
+                // A few pages of one block, and all of another, which is promoted.
+                fill(at..at + 5 * PAGE, round + 1);
+                fill(at + BLOCK..at + 2 * BLOCK, round + 1);
+                while memory.tend() {}
+                fill(at..at + 6 * BLOCK, round + 1);
+            };
+            assert!(forked(&mut memory, work, meanwhile), "round {round}");
+            assert!(holds(old.clone(), round + 1) && holds(new, 0));
+            settle(&mut memory);
+            assert!(holds(old, round + 1));
+        }
+        assert!(memory.counts().promoted > 0 && memory.counts().pages_folded > 0, "{:?}", memory.counts());
+        memory.unmap(all.clone(), |_| panic!("all of it was here"));
+        assert!(!memory.has(all));
+    })
+    .well();
+}
+
+#[test]
+fn children_that_overlap_have_each_their_moment() {
+    alone(|| {
+        let Some(mut memory) = memory(64 * BLOCK) else { return };
+        let at = memory.map(4 * BLOCK).unwrap();
+        let all = at..at + 4 * BLOCK;
+        fill(all.clone(), 1);
+        let outer = all.clone();
+        let meanwhile = |memory: &mut ProgramMemory| {
+            fill(at..at + BLOCK, 2);
+            let inner = || holds(at..at + BLOCK, 2) && holds(at + BLOCK..at + 4 * BLOCK, 1);
+            assert!(forked(memory, inner, |memory| {
+                fill(at..at + 2 * BLOCK, 3);
+                while memory.tend() {}
+            }));
+            while memory.tend() {}
+            fill(at + 3 * BLOCK..at + 4 * BLOCK, 4);
+        };
+        assert!(forked(&mut memory, || holds(outer, 1), meanwhile));
+        settle(&mut memory);
+        assert!(holds(at..at + 2 * BLOCK, 3) && holds(at + 2 * BLOCK..at + 3 * BLOCK, 1));
+        assert!(holds(at + 3 * BLOCK..at + 4 * BLOCK, 4));
+    })
+    .well();
+}
+
+#[test]
+fn what_is_emptied_or_unmapped_while_a_child_lives_is_the_childs_still() {
+    alone(|| {
+        let Some(mut memory) = memory(64 * BLOCK) else { return };
+        let at = memory.map(4 * BLOCK).unwrap();
+        fill(at..at + 4 * BLOCK, 5);
+        let work = || holds(at..at + 4 * BLOCK, 5);
+        let meanwhile = |memory: &mut ProgramMemory| {
+            memory.empty(at..at + BLOCK + 3 * PAGE, |_| panic!("all of it is here"));
+            assert!(holds(at..at + BLOCK + 3 * PAGE, 0) && holds(at + BLOCK + 3 * PAGE..at + 4 * BLOCK, 5));
+            memory.unmap(at + 2 * BLOCK..at + 3 * BLOCK, |_| panic!("all of it is here"));
+            let (page, mut calls) = (at + 3 * BLOCK + PAGE..at + 3 * BLOCK + 2 * PAGE, 0);
+            memory.unmap(page.clone(), |piece| {
+                assert_eq!(piece, page, "the kernel's from now on");
+                calls += 1;
+            });
+            assert_eq!(calls, 1);
+            assert!(holds(at + 3 * BLOCK..at + 4 * BLOCK, 5), "with its contents");
+        };
+        assert!(forked(&mut memory, work, meanwhile));
+        settle(&mut memory);
+        assert!(!memory.has(at + 2 * BLOCK..at + 4 * BLOCK) && memory.has_all(at..at + 2 * BLOCK));
+        // Where nothing is, there is nothing to unmap, and what the kernel has got it keeps.
+        let freed = at + 2 * BLOCK..at + 3 * BLOCK;
+        memory.unmap(freed.clone(), |_| panic!("nothing is there"));
+        assert!(memory.is_free(freed.clone()) && !memory.is_free(at..at + BLOCK));
+        // The addresses, and the blocks, are there for others.
+        let again = memory.map(BLOCK).unwrap();
+        assert_eq!(again, at + 2 * BLOCK);
+        assert!(holds(again..again + BLOCK, 0));
+        assert!(memory.make_way(freed.clone()) && !memory.has(freed.clone()) && !memory.is_free(freed));
+        assert!(memory.map(BLOCK).unwrap() > at + 3 * BLOCK, "not where the kernel has something");
+    })
+    .well();
+}
+
+#[test]
+fn no_more_is_given_than_there_is() {
+    alone(|| {
+        let Some(mut memory) = memory(16 * BLOCK) else { return };
+        assert_eq!(memory.map(17 * BLOCK), None);
+        let all = memory.map(16 * BLOCK).unwrap();
+        assert_eq!(memory.map(1), None);
+        fill(all..all + 16 * BLOCK, 9);
+        memory.unmap(all..all + 16 * BLOCK, |_| panic!("all of it was here"));
+        let again = memory.map(16 * BLOCK - PAGE).unwrap();
+        assert!(holds(again..again + 16 * BLOCK - PAGE, 0));
+        assert!(memory.grow_in_place(again..again + 16 * BLOCK - PAGE, again + 16 * BLOCK));
+        assert!(!memory.grow_in_place(again..again + 16 * BLOCK, again + 16 * BLOCK + PAGE));
+    })
+    .well();
+}
