@@ -78,16 +78,26 @@ fn the_library_is_built_from_its_package_alone() {
     let _ = std::fs::remove_dir_all(&scratch);
     std::fs::create_dir_all(&scratch).unwrap();
     let directory = scratch.to_str().unwrap();
-    let name = "hugefork-preload";
-    cargo(&["package", "--no-verify", "--allow-dirty", "--offline", "--package", name, "--target-dir", directory]);
+    // What it depends on would be published before it.
+    let names = ["hugefork-kernels", "hugefork", "hugefork-preload"];
+    let named: Vec<&str> = names.iter().flat_map(|name| ["--package", name]).collect();
+    let options = ["package", "--no-verify", "--allow-dirty", "--offline", "--target-dir", directory];
+    cargo(&[options.as_slice(), &named].concat());
     let version = env!("CARGO_PKG_VERSION");
-    let archive = scratch.join(format!("package/{name}-{version}.crate"));
-    let unpacked = Command::new("tar").arg("xf").arg(archive).arg("-C").arg(&scratch).status().unwrap();
-    assert!(unpacked.success());
+    for name in names {
+        let archive = scratch.join(format!("package/{name}-{version}.crate"));
+        let unpacked = Command::new("tar").arg("xf").arg(archive).arg("-C").arg(&scratch).status().unwrap();
+        assert!(unpacked.success());
+    }
+    let package = scratch.join(format!("hugefork-preload-{version}"));
+    let mut manifest = std::fs::read_to_string(package.join("Cargo.toml")).unwrap() + "\n[patch.crates-io]\n";
+    for name in &names[..2] {
+        manifest += &format!("{name} = {{ path = {:?} }}\n", scratch.join(format!("{name}-{version}")));
+    }
+    std::fs::write(package.join("Cargo.toml"), manifest).unwrap();
     let compiler = Command::new("rustc").arg("-vV").output().unwrap();
     let told = String::from_utf8(compiler.stdout).unwrap();
     let target = told.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
-    let package = scratch.join(format!("{name}-{version}"));
     let library = build::library(&package, &scratch.join("out"), OsStr::new(env!("CARGO")), OsStr::new(target));
     assert!(library.starts_with(b"\x7fELF"));
     std::fs::remove_dir_all(&scratch).unwrap();

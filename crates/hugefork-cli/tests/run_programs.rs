@@ -9,6 +9,9 @@ use std::process::Command;
 
 use programs::{Running, Scratch, collapses, has, output_of, wait_for};
 
+/// Options for either mode.
+const MODES: [&str; 2] = ["-q --mode collapse", "-q --mode pool"];
+
 /// The start of Python programs that have 64 MiB, and print a line at a time.
 const PYTHON: &str = r#"
 import os, sys, ctypes
@@ -51,7 +54,9 @@ fn storms_of_small_programs_are_as_before() {
     let script = "for i in $(seq 60); do x=$(echo $i | tr 0-9 a-j); y=$(:; echo $x); printf %s $y; done; wait; \
                   (exit 3); echo $?; for i in 1 2 3 4; do (sleep 0) & done; wait; echo done";
     let plain = output_of(Command::new("bash").args(["-c", script]));
-    assert_eq!(output_of(scratch.run("-q").args(["bash", "-c", script])), plain);
+    for mode in MODES {
+        assert_eq!(output_of(scratch.run(mode).args(["bash", "-c", script])), plain, "{mode}");
+    }
 }
 
 #[test]
@@ -61,8 +66,10 @@ fn a_compiler_compiles() {
     }
     let scratch = Scratch::new("compiler");
     scratch.file("main.c", "#include <stdio.h>\nint main(void) { puts(\"compiled\"); return 0; }\n");
-    output_of(scratch.run("-q").args(["cc", "-O2", "-pipe", "main.c", "-o", "main"]));
-    assert_eq!(output_of(scratch.run("-q").arg("./main")), "compiled\n");
+    for mode in MODES {
+        output_of(scratch.run(mode).args(["cc", "-O2", "-pipe", "main.c", "-o", "main"]));
+        assert_eq!(output_of(scratch.run(mode).arg("./main")), "compiled\n");
+    }
 }
 
 #[test]
@@ -207,8 +214,10 @@ os.close(wake)
 os.waitpid(held, 0)
 say("done")
 "#;
-    let mut python = Python::start(&scratch, "-q", program);
-    assert_eq!(python.line(), "done");
+    for mode in MODES {
+        let mut python = Python::start(&scratch, mode, program);
+        assert_eq!(python.line(), "done", "{mode}");
+    }
 }
 
 /// A grandchild holds the memory when its parent has long gone.
@@ -285,7 +294,9 @@ say(libc.mmap(None, 0, 3, 0x22, -1, 0) == ctypes.c_void_p(-1).value, ctypes.get_
         scratch.file("program.py", format!("if __name__ == '__main__':\n{}", indented(&format!("{PYTHON}{program}"))));
     let plain = output_of(Command::new("python3").arg(&file));
     assert!(plain.contains("threads\n77 0\nTrue 22\n"), "{plain}");
-    assert_eq!(output_of(scratch.run("-q").arg("python3").arg(&file)), plain);
+    for mode in MODES {
+        assert_eq!(output_of(scratch.run(mode).arg("python3").arg(&file)), plain, "{mode}");
+    }
 }
 
 fn indented(text: &str) -> String {
@@ -402,9 +413,9 @@ struct Redis<'a> {
 }
 
 impl Redis<'_> {
-    fn start(scratch: &Scratch) -> Redis<'_> {
+    fn start<'a>(scratch: &'a Scratch, mode: &str) -> Redis<'a> {
         let directory = scratch.path().to_str().unwrap();
-        let mut command = scratch.run("-q");
+        let mut command = scratch.run(mode);
         command.args(["redis-server", "--port", "0", "--unixsocket", "redis.sock", "--save", "", "--dir", directory]);
         command.args(["--enable-debug-command", "yes", "--daemonize", "no"]);
         let redis = Redis { scratch, running: Running::start(&mut command) };
@@ -424,8 +435,14 @@ fn redis_saves_again_and_again_and_loses_nothing() {
     if !has(&["redis-server", "redis-cli"]) {
         return;
     }
+    for mode in MODES {
+        redis_saves(mode);
+    }
+}
+
+fn redis_saves(mode: &str) {
     let scratch = Scratch::new("redis");
-    let redis = Redis::start(&scratch);
+    let redis = Redis::start(&scratch, mode);
     assert_eq!(redis.ask("debug populate 100000 key 1000"), "OK");
     for save in 1..=3 {
         let digest = redis.ask("debug digest");
@@ -436,11 +453,12 @@ fn redis_saves_again_and_again_and_loses_nothing() {
         assert!(redis.ask("info persistence").contains("rdb_last_bgsave_status:ok"));
         let again = Scratch::new(&format!("redis-again-{save}"));
         fs::copy(scratch.path().join("dump.rdb"), again.path().join("dump.rdb")).unwrap();
-        let reloaded = Redis::start(&again);
-        assert_eq!(reloaded.ask("debug digest"), digest, "save {save}");
+        let reloaded = Redis::start(&again, mode);
+        assert_eq!(reloaded.ask("debug digest"), digest, "{mode}, save {save}");
     }
     let known = scratch.stats(redis.running.pid()).unwrap();
     assert_eq!(known["total_forks"], 3);
+    assert!(mode.contains(known["mode"].as_str().unwrap()));
     // It looks whether there are any before it switches them off.
     let enabled = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap();
     assert_eq!(known["thp_disables_kept"], u64::from(enabled.contains("[always]")));

@@ -67,6 +67,7 @@ impl Config {
 fn code(mode: Mode) -> u8 {
     match mode {
         Mode::Collapse => 1,
+        Mode::Pool => 2,
     }
 }
 

@@ -9,6 +9,8 @@ use std::os::fd::{BorrowedFd, IntoRawFd, RawFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, memfd_create};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
+use crate::own;
+
 /// Numbers from here on are seldom a program's, which takes the lowest that is free.
 const HIGH: RawFd = 900;
 
@@ -37,6 +39,7 @@ impl Kept {
         };
         // SAFETY: open since a moment ago.
         let file = fstat(unsafe { BorrowedFd::borrow_raw(number) })?;
+        own::note(number);
         Ok(Kept { number, device: file.st_dev, inode: file.st_ino })
     }
 
@@ -51,15 +54,16 @@ impl Kept {
     /// Closes it.
     pub(crate) fn close(self) {
         if self.get().is_some() {
+            own::forget(self.number);
             // SAFETY: it is ours.
             unsafe { rustix::io::close(self.number) };
         }
     }
 
-    /// Whether nobody maps the file shared any more, in this process or another. True also if the program has closed
-    /// the descriptor, and nobody can say.
-    pub(crate) fn is_unmapped(&self) -> bool {
-        self.get().is_none_or(|file| fcntl_add_seals(file, SealFlags::WRITE) != Err(Errno::BUSY))
+    /// Whether nobody maps the file shared any more, in this process or another. If the program has closed the
+    /// descriptor, nobody can say, and it is as `unknown` says.
+    pub(crate) fn is_unmapped(&self, unknown: bool) -> bool {
+        self.get().map_or(unknown, |file| fcntl_add_seals(file, SealFlags::WRITE) != Err(Errno::BUSY))
     }
 }
 
@@ -77,7 +81,7 @@ mod tests {
         assert_eq!(unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&other), kept.number) }, kept.number);
         let _ = borrowed;
         assert!(kept.get().is_none());
-        assert!(kept.is_unmapped());
+        assert!(kept.is_unmapped(true) && !kept.is_unmapped(false));
         kept.close();
         // SAFETY: still open, since `close` left it alone.
         assert_eq!(unsafe { libc::close(kept.number) }, 0);

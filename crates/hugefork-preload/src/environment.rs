@@ -34,16 +34,19 @@ pub const USUAL_MIN_SIZE: usize = 1 << 20;
 pub enum Mode {
     /// Plain anonymous memory in transparent huge pages, which are put together again after each `fork(2)`.
     Collapse,
+    /// Big memory on a pool of huge pages, of which `fork(2)` copies no page tables.
+    Pool,
 }
 
 impl Mode {
     /// Every mode, the usual one first.
-    pub const ALL: [Mode; 1] = [Mode::Collapse];
+    pub const ALL: [Mode; 2] = [Mode::Collapse, Mode::Pool];
 
     /// The name in options and variables.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Collapse => "collapse",
+            Mode::Pool => "pool",
         }
     }
 }

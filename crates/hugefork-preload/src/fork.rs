@@ -21,7 +21,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::liveness::{Outstanding, Token};
 use crate::lock::{Guarded, Taken};
 use crate::stats::own as stats;
-use crate::{config, copies, modes, worker};
+use crate::{config, copies, modes, signals, worker};
 
 /// What is known of forks.
 pub(crate) struct State {
@@ -87,6 +87,7 @@ pub(crate) extern "C" fn prepare() {
         // Whoever had the lock is not in this process.
         STATE.reset();
         NESTED.store(0, Ordering::Relaxed);
+        modes::in_unnoticed_copy();
         STATE.with(|state| {
             state.is_followed = true;
             state.begin_anew();
@@ -123,11 +124,9 @@ pub(crate) extern "C" fn parent() {
     // SAFETY: `prepare` has taken it, in this thread.
     let state = unsafe { STATE.held() };
     state.copied = None;
-    if let Some(token) = state.token.take() {
-        token.hold(&mut state.outstanding);
-    }
+    let place = state.token.take().and_then(|token| token.hold(&mut state.outstanding));
     if state.is_followed {
-        modes::parent();
+        modes::parent(place);
         stats::forked(now().saturating_sub(state.began));
     }
     STATE.give_back();
@@ -154,11 +153,13 @@ pub(crate) fn afterwards() {
     if config::mode().is_none() {
         return;
     }
+    let mask = signals::block();
     let wants_worker = STATE.with(|state| {
         let wants = state.is_followed && !state.has_worker && !state.outstanding.is_empty();
         state.has_worker |= wants;
         (wants, state.is_followed)
     });
+    mask.restore();
     let Some((wants_worker, is_followed)) = wants_worker else { return };
     if is_followed {
         stats::publish();

@@ -6,9 +6,9 @@
 //! start         constructor, and the line at the end
 //! entry         the functions of libc that it stands in for
 //! fork          prepare, parent, child                      liveness   who of the descendants still lives
-//! modes/        what is done about memory: collapse          worker     the thread that does what takes time
+//! modes/        what is done about memory: collapse, pool    worker     the thread that does what takes time
 //! mappings      the program's memory, from /proc/self/maps  pages      which of it is in base pages
-//! lock, copies, descriptor, line                             what stands below all of these
+//! lock, copies, descriptor, own, signals, line               what stands below all of these
 //! ```
 //!
 //! The same sources are two things. As a crate, they are linked into the command and export nothing. Built by the
@@ -16,7 +16,8 @@
 //! names of libc's functions.
 //!
 //! # Inside a strange program
-//! * Nothing is allocated, at any time: the program may be in the middle of its own `malloc`.
+//! * Nothing is allocated with the program's allocator, at any time: the program may be in the middle of its own
+//!   `malloc`. What the engine needs comes from an allocator of the library's own.
 //! * Nothing happens until the program has something big: no thread, no descriptor, no page. A program that does
 //!   nothing but start and end pays for reading a few variables.
 //! * `errno` stays as it was. System calls are made by `rustix`, which does not touch it, but for those that stand in
@@ -36,11 +37,18 @@ mod liveness;
 mod lock;
 mod mappings;
 mod modes;
+mod own;
 mod pages;
+mod signals;
 mod start;
 mod worker;
 
 pub use environment::{Mode, Settings};
+
+/// What the engine allocates with.
+#[cfg(hugefork_interposed)]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 /// The library's file name begins with this, and goes on with a number that tells its contents.
 pub const LIBRARY: &str = "libhugefork-run-";

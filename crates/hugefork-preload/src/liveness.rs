@@ -19,11 +19,11 @@ use std::ptr;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::BASE_PAGE;
 use crate::descriptor::Kept;
+use crate::{BASE_PAGE, Mode, config};
 
-/// Forks of which something still lives. More are not told apart: they count as over.
-const MOST: usize = 64;
+/// Forks of which something still lives. More are not told apart: they have no place.
+pub(crate) const MOST: usize = 64;
 
 /// What a fork's descendants hold.
 pub(crate) struct Token {
@@ -53,11 +53,11 @@ impl Token {
         }
     }
 
-    /// In the parent: lets go of it, and notes it.
-    pub(crate) fn hold(self, outstanding: &mut Outstanding) {
+    /// In the parent: lets go of it, and notes it. Gives its place; none if there is none left.
+    pub(crate) fn hold(self, outstanding: &mut Outstanding) -> Option<usize> {
         // SAFETY: mapped by this token, and nobody looks at it.
         let _ = unsafe { munmap(self.mapped as *mut c_void, BASE_PAGE) };
-        outstanding.add(self.file);
+        outstanding.add(self.file)
     }
 
     /// In the child: keeps it mapped until the process ends.
@@ -69,28 +69,41 @@ impl Token {
 /// The tokens of forks of which something may still live.
 pub(crate) struct Outstanding {
     files: [Option<Kept>; MOST],
+    /// The places whose descendants are gone since somebody asked, a bit for each.
+    gone: u64,
 }
 
 impl Outstanding {
     pub(crate) const fn none() -> Outstanding {
-        Outstanding { files: [None; MOST] }
+        Outstanding { files: [None; MOST], gone: 0 }
     }
 
-    fn add(&mut self, file: Kept) {
+    fn add(&mut self, file: Kept) -> Option<usize> {
         self.reap();
-        match self.files.iter_mut().find(|place| place.is_none()) {
-            Some(place) => *place = Some(file),
+        // A place is not used again before it is known that those who had it are gone.
+        let free = (0..MOST).find(|&place| self.files[place].is_none() && self.gone >> place & 1 == 0);
+        match free {
+            Some(place) => self.files[place] = Some(file),
             None => file.close(),
         }
+        free
+    }
+
+    /// The places whose descendants are gone since this was last asked, a bit for each.
+    pub(crate) fn take_gone(&mut self) -> u64 {
+        std::mem::take(&mut self.gone)
     }
 
     /// Forgets those of which nobody lives any more. Gives the number of the others.
     pub(crate) fn reap(&mut self) -> usize {
-        for place in &mut self.files {
-            if place.is_some_and(|file| file.is_unmapped())
+        // What is shared with somebody must not change, so there it is not taken for granted that he is gone.
+        let unknown = config::mode() != Some(Mode::Pool);
+        for (nth, place) in self.files.iter_mut().enumerate() {
+            if place.is_some_and(|file| file.is_unmapped(unknown))
                 && let Some(file) = place.take()
             {
                 file.close();
+                self.gone |= 1 << nth;
             }
         }
         self.files.iter().flatten().count()
@@ -106,6 +119,7 @@ impl Outstanding {
         for file in self.files.iter_mut().filter_map(Option::take) {
             file.close();
         }
+        self.gone = 0;
     }
 }
 

@@ -27,6 +27,18 @@ pub(crate) fn big(least: usize, mut each: impl FnMut(Range<usize>) -> bool) -> R
     })
 }
 
+/// Whether all of a range is private anonymous memory that the program can write to.
+pub(crate) fn is_writable(range: &Range<usize>) -> bool {
+    let mut next = range.start;
+    let read = big(0, |there| {
+        if there.contains(&next) {
+            next = there.end;
+        }
+        next < range.end
+    });
+    read.is_ok() && next >= range.end
+}
+
 /// Bytes that `/proc/self/smaps_rollup` counts under `field`, such as `AnonHugePages:`.
 pub(crate) fn counted(field: &str) -> Option<u64> {
     let mut found = None;
@@ -189,8 +201,10 @@ mod tests {
             true
         })
         .unwrap();
+        assert!(is_writable(&(from..from + LEN)) && is_writable(&(from + 4096..from + 8192)));
         // SAFETY: our own mapping.
         unsafe { munmap(start, LEN) }.unwrap();
+        assert!(!is_writable(&(from..from + LEN)));
         assert!(found);
         assert!(counted("Rss:").unwrap() > 0);
         assert_eq!(counted("Nonsense:"), None);

@@ -4,22 +4,25 @@
 //! It is not one of libc's threads but made by `clone(2)`. `pthread_create` allocates, which a fork in a signal handler
 //! must not do; it makes libc take locks that a program with one thread does without; and a program whose main thread
 //! ends by `pthread_exit` would wait for it for ever. The price: it shares the thread-local data of the thread that
-//! made it, `errno` included. So it makes system calls by `rustix` alone, and never panics on purpose.
+//! made it, `errno` included. So it makes system calls by `rustix` alone, and never panics on purpose. The engine (mode
+//! `pool`) calls libc, so there only the program's first thread makes it so: its data stays.
 //!
 //! All signals are blocked in it, so that the program's handlers run in the program's threads.
 
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-use rustix::thread::{nanosleep, set_name};
+use rustix::process::getpid;
+use rustix::thread::{gettid, nanosleep, set_name};
 use rustix::time::Timespec;
 
 use crate::fork::STATE;
-use crate::modes;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
+use crate::{modes, signals};
 
 /// The stack holds two pieces of files, and little else.
 const STACK: usize = 128 << 10;
@@ -40,6 +43,9 @@ static PLACES: [Place; 2] = [const { Place { thread: AtomicU32::new(0), stack: A
 
 /// Starts the thread. False if there can be none now.
 pub(crate) fn start() -> bool {
+    if modes::need_thread_local_data() && gettid() != getpid() {
+        return start_by_libc();
+    }
     let Some(place) = PLACES.iter().find(|place| place.thread.load(Ordering::Acquire) == 0) else { return false };
     let Some(stack) = stack(place) else { return false };
     let flags = libc::CLONE_VM
@@ -66,6 +72,28 @@ pub(crate) fn start() -> bool {
     made > 0
 }
 
+/// Starts one of libc's. The thread that forks may end before this one does, and its thread-local data with it; those
+/// of the first thread stay.
+fn start_by_libc() -> bool {
+    extern "C" fn body(none: *mut c_void) -> *mut c_void {
+        run(none);
+        none
+    }
+    let mask = signals::block();
+    let (mut attributes, mut thread) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: the calls write to live values, of which the attributes are used as long as they are there. The body
+    // takes nothing.
+    let made = unsafe {
+        libc::pthread_attr_init(attributes.as_mut_ptr());
+        libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
+        let made = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), body, ptr::null_mut());
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        made
+    };
+    mask.restore();
+    made == 0
+}
+
 fn stack(place: &Place) -> Option<usize> {
     let known = place.stack.load(Ordering::Relaxed);
     if known != 0 {
@@ -88,9 +116,15 @@ extern "C" fn run(_: *mut c_void) -> c_int {
     let _ = set_name(c"hugefork-run");
     let mut pause = SHORTEST_NS;
     loop {
-        let alive = STATE.with(|state| state.outstanding.reap()).unwrap_or(0);
+        let known = STATE.with(|state| (state.outstanding.reap(), state.outstanding.take_gone()));
+        let (alive, gone) = known.unwrap_or((0, 0));
         stats::set(Word::Outstanding, alive as u64);
+        modes::gone(gone);
+        let is_shared = modes::tend();
         if alive > 0 {
+            if is_shared {
+                pause = SHORTEST_NS;
+            }
             let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: pause });
             pause = (2 * pause).min(LONGEST_NS);
             continue;
@@ -99,6 +133,11 @@ extern "C" fn run(_: *mut c_void) -> c_int {
         // What a child collapsed that it shares with its parent would be copied.
         let has_parent = STATE.with(|state| state.has_parent()).unwrap_or(true);
         let mut is_shared = || STATE.with(|state| !state.outstanding.is_empty()).unwrap_or(true);
+        if modes::tend() {
+            // What somebody just works on has its turn later.
+            let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: pause });
+            continue;
+        }
         let is_through = has_parent || modes::pass(&mut is_shared);
         let leaves = STATE.with(|state| {
             let leaves = is_through && state.outstanding.is_empty();

@@ -32,7 +32,7 @@ cannot be run, 127 it is not found, 2 called wrongly.";
 #[derive(Args, Debug)]
 #[command(after_help = RUN_HELP)]
 pub(crate) struct RunArgs {
-    /// What is done about the program's memory: collapse
+    /// What is done about the program's memory: collapse, pool
     #[arg(long, value_name = "MODE", default_value_t = Mode::Collapse)]
     pub(crate) mode: Mode,
 

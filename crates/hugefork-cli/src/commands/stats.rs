@@ -40,6 +40,13 @@ fn json(pid: u32, report: &Report) -> serde_json::Value {
         "blocks_collapsed": counted.blocks_collapsed,
         "blocks_not_collapsed": counted.blocks_not_collapsed,
         "thp_disables_kept": counted.thp_disables_kept,
+        "pool_mappings": counted.pool_mappings,
+        "pool_refused": counted.pool_refused,
+        "blocks_handed_over": counted.blocks_handed_over,
+        "blocks_unseen": counted.blocks_unseen,
+        "pages_folded": counted.pages_folded,
+        "blocks_promoted": counted.blocks_promoted,
+        "blocks_made_huge": counted.blocks_made_huge,
         "resident_bytes": report.resident_bytes,
         "peak_bytes": report.peak_bytes,
         "anonymous_bytes": report.anonymous_bytes,
@@ -75,6 +82,17 @@ fn table(pid: u32, report: &Report) -> String {
     line("collapsed again", format!("{} blocks of 2 MiB in {} passes", counted.blocks_collapsed, counted.passes));
     if counted.blocks_not_collapsed > 0 {
         line("", format!("{} blocks for which the kernel had no huge page", counted.blocks_not_collapsed));
+    }
+    if counted.pool_mappings > 0 {
+        line("pool", format!("{} mappings, {} pages folded", counted.pool_mappings, counted.pages_folded));
+        line("", format!("{} blocks copied beside writers", counted.blocks_promoted));
+        line("", format!("{} blocks handed over to the kernel", counted.blocks_handed_over));
+    }
+    if counted.pool_refused > 0 {
+        line("pool", "refused here: docs/run.md says what it needs".to_owned());
+    }
+    if counted.blocks_unseen > 0 {
+        line("", format!("{} blocks that a child could not be shown", counted.blocks_unseen));
     }
     line("mapped", format!("{} mappings, {} MiB in all", counted.mappings, mib(counted.mapped_bytes)));
     line("memory", format!("{} MiB, at its peak {} MiB", mib(report.resident_bytes), mib(report.peak_bytes)));

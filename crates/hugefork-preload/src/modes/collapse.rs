@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
-use super::Mapping;
+use super::asked::Mapping;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::{config, mappings, pages};
@@ -32,11 +32,16 @@ pub(super) fn mapped(mapping: &Mapping) {
     let advised = unsafe { madvise(mapping.start as *mut c_void, mapping.len, Advice::LinuxHugepage) };
     // A kernel without transparent huge pages refuses.
     if advised.is_ok() {
-        IS_BIG.store(true, Ordering::Relaxed);
-        stats::add(Word::Mappings, 1);
-        stats::add(Word::MappedBytes, mapping.len as u64);
+        note_big(mapping.len);
         stats::publish();
     }
+}
+
+/// Counts a mapping that is looked after.
+pub(super) fn note_big(len: usize) {
+    IS_BIG.store(true, Ordering::Relaxed);
+    stats::add(Word::Mappings, 1);
+    stats::add(Word::MappedBytes, len as u64);
 }
 
 /// Whether a mapping is the program's own memory, and of no kind that has its own pages.

@@ -3,43 +3,106 @@
 //!
 //! | happens | told by | may not |
 //! |---|---|---|
-//! | [`mapped`] | `entry`, in the program's thread, maybe in the middle of its `malloc` | allocate, start a thread |
+//! | [`map`], [`unmap`] and so on | `entry`, maybe in the program's `malloc` | allocate by it, start a thread |
 //! | [`prepare`], [`parent`], [`child`] | `fork`, under the lock that all three share | the same |
-//! | [`pass`] | `worker`, in its thread, once no descendant lives | touch thread-local data |
+//! | [`gone`], [`tend`], [`pass`] | `worker`, in its thread; `pass` while no child lives | touch thread-local data |
 
+mod asked;
 mod collapse;
+mod pool;
+
+use std::ffi::c_int;
+use std::ops::Range;
+
+pub(crate) use asked::{Mapping, Wish};
+pub(crate) use pool::Resized;
 
 use crate::config;
 use crate::environment::Mode;
 
-/// A mapping that the kernel has just made.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Mapping {
-    pub(crate) start: usize,
-    pub(crate) len: usize,
-    pub(crate) rights: libc::c_int,
-    pub(crate) flags: libc::c_int,
+/// The program wants memory. Its address, if it is not the kernel who is to give it.
+pub(crate) fn map(wish: &Wish) -> Option<usize> {
+    match config::mode() {
+        Some(Mode::Pool) => pool::map(wish),
+        Some(Mode::Collapse) | None => None,
+    }
 }
 
-/// The program has mapped something.
+/// The kernel has mapped something for the program.
 pub(crate) fn mapped(mapping: &Mapping) {
     match config::mode() {
         Some(Mode::Collapse) => collapse::mapped(mapping),
+        Some(Mode::Pool) => pool::mapped(mapping),
         None => {}
     }
+}
+
+/// Whether the kernel alone knows what lies in a range: most calls are about such.
+pub(crate) fn is_plain(start: usize, len: usize) -> bool {
+    config::mode() != Some(Mode::Pool) || !pool::is_near(start, len)
+}
+
+// What follows is about ranges that are not plain.
+
+/// The program unmaps a range. True if all is done; otherwise the kernel is to do it.
+pub(crate) fn unmap(range: &Range<usize>) -> bool {
+    pool::unmap(range)
+}
+
+/// The program maps something over a range. False if nothing may be mapped there.
+pub(crate) fn make_way(range: &Range<usize>) -> bool {
+    pool::make_way(range)
+}
+
+/// Whether nothing is mapped at a range, for all that the program knows.
+pub(crate) fn is_free(range: &Range<usize>) -> bool {
+    pool::is_free(range)
+}
+
+/// The program drops the contents of a range, and `plain` has the kernel do so. True if all is done.
+pub(crate) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> bool {
+    pool::empty(range, plain)
+}
+
+/// The program wants something of a range that only the kernel has. False if it is not the kernel's even now.
+pub(crate) fn hand_over(range: &Range<usize>) -> bool {
+    pool::hand_over(range)
+}
+
+/// The program changes the length of a mapping.
+pub(crate) fn resize(old: &Range<usize>, len: usize) -> Resized {
+    pool::resize(old, len)
+}
+
+/// Whether the program has the rights that it asks for.
+pub(crate) fn has_rights(range: &Range<usize>, rights: c_int) -> bool {
+    pool::has_rights(range, rights)
+}
+
+/// Whether nothing of the range is the kernel's.
+pub(crate) fn is_all_ours(range: &Range<usize>) -> bool {
+    pool::is_all_ours(range)
 }
 
 /// A fork is about to copy the process. False if it is not worth to be followed.
 pub(crate) fn prepare() -> bool {
     match config::mode() {
         Some(Mode::Collapse) => collapse::is_worth_following(),
+        Some(Mode::Pool) => {
+            let is_followed = pool::is_worth_following();
+            if is_followed {
+                pool::prepare();
+            }
+            is_followed
+        }
         None => false,
     }
 }
 
-/// A fork that is followed has copied the process; this is the one that forked.
-pub(crate) fn parent() {
+/// A fork that is followed has copied the process; this is the one that forked. `place` is that of the fork's token.
+pub(crate) fn parent(place: Option<usize>) {
     match config::mode() {
+        Some(Mode::Pool) => pool::parent(place),
         // The pages are the kernel's.
         Some(Mode::Collapse) | None => {}
     }
@@ -48,7 +111,37 @@ pub(crate) fn parent() {
 /// The same in the copy, which has this thread alone.
 pub(crate) fn child() {
     match config::mode() {
+        Some(Mode::Pool) => pool::child(),
         Some(Mode::Collapse) | None => {}
+    }
+}
+
+/// This is a copy of the process that no handler was told of.
+pub(crate) fn in_unnoticed_copy() {
+    match config::mode() {
+        Some(Mode::Pool) => pool::in_unnoticed_copy(),
+        Some(Mode::Collapse) | None => {}
+    }
+}
+
+/// Whether [`tend`] may look at thread-local data, if only as libc's functions do.
+pub(crate) fn need_thread_local_data() -> bool {
+    config::mode() == Some(Mode::Pool)
+}
+
+/// Nobody lives any more of the forks at these places, a bit for each.
+pub(crate) fn gone(places: u64) {
+    match config::mode() {
+        Some(Mode::Pool) => pool::gone(places),
+        Some(Mode::Collapse) | None => {}
+    }
+}
+
+/// Does what is to be done also while descendants live. True if there is more.
+pub(crate) fn tend() -> bool {
+    match config::mode() {
+        Some(Mode::Pool) => pool::tend(),
+        Some(Mode::Collapse) | None => false,
     }
 }
 
@@ -56,6 +149,8 @@ pub(crate) fn child() {
 pub(crate) fn pass(is_shared: &mut dyn FnMut() -> bool) -> bool {
     match config::mode() {
         Some(Mode::Collapse) => collapse::pass(is_shared),
+        // What is the kernel's, mode `pool` looks after in the same way.
+        Some(Mode::Pool) => pool::pass(is_shared) && collapse::pass(is_shared),
         None => true,
     }
 }

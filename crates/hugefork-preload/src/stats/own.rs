@@ -65,7 +65,7 @@ pub(crate) fn publish() {
         match map(&kept) {
             Some(page) => {
                 page.copy_from(&LOCAL);
-                page.begin(this_process(), 0);
+                page.begin(this_process(), mode());
                 *file = Some(kept);
                 CURRENT.store(ptr::from_ref(page).cast_mut(), Ordering::Release);
             }
@@ -82,6 +82,11 @@ fn map(kept: &Kept) -> Option<&'static Page> {
     let mapped = unsafe { mmap(ptr::null_mut(), BASE_PAGE, rights, MapFlags::SHARED, file.as_fd(), 0) }.ok()?;
     // SAFETY: a page of zeros, which are a `Page`; unmapped only in the child of a fork.
     Some(unsafe { &*mapped.cast::<Page>() })
+}
+
+/// The place of the mode among all.
+fn mode() -> usize {
+    crate::Mode::ALL.iter().position(|mode| Some(*mode) == config::mode()).unwrap_or(0)
 }
 
 fn this_process() -> u32 {
@@ -126,8 +131,9 @@ pub(crate) fn print() {
         return;
     }
     let of = |word| page.word(word).load(Ordering::Relaxed);
-    let huge = mappings::counted("AnonHugePages:").unwrap_or(0) >> 20;
-    let memory = mappings::counted("Anonymous:").unwrap_or(0) >> 20;
+    let counted = |field| mappings::counted(field).unwrap_or(0);
+    let huge = counted("AnonHugePages:") >> 20;
+    let memory = counted("Anonymous:") >> 20;
     let forks = of(Word::Forks);
     let mean = of(Word::PauseSum).checked_div(forks).unwrap_or(0);
     Line::new(format_args!(

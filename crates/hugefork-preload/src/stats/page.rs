@@ -43,6 +43,13 @@ pub(crate) enum Word {
     Collapsed,
     NotCollapsed,
     ThpDisablesKept,
+    PoolMappings,
+    PoolRefused,
+    PoolHandedOver,
+    PoolUnseen,
+    PagesFolded,
+    Promoted,
+    PoolHuge,
 }
 
 /// The page.
@@ -119,6 +126,20 @@ pub struct Counters {
     pub blocks_not_collapsed: u64,
     /// How often the program was kept from switching its huge pages off.
     pub thp_disables_kept: u64,
+    /// Mappings that lie on the pool, in mode `pool`.
+    pub pool_mappings: u64,
+    /// 1 if there can be no pool in this process, and all is left to the kernel.
+    pub pool_refused: u64,
+    /// Blocks of the pool of which the program wanted what only the kernel has, so that it has them now.
+    pub blocks_handed_over: u64,
+    /// Blocks that the kernel refused to show to a child, which crashes if it uses them.
+    pub blocks_unseen: u64,
+    /// Pages that were copied for writers, and that went back into their blocks since.
+    pub pages_folded: u64,
+    /// Blocks that were copied as a whole while a child shared them.
+    pub blocks_promoted: u64,
+    /// Blocks of the pool that were made huge pages, where the kernel does not do so by itself.
+    pub blocks_made_huge: u64,
 }
 
 impl Counters {
@@ -150,6 +171,13 @@ impl Counters {
             blocks_collapsed: of(Word::Collapsed),
             blocks_not_collapsed: of(Word::NotCollapsed),
             thp_disables_kept: of(Word::ThpDisablesKept),
+            pool_mappings: of(Word::PoolMappings),
+            pool_refused: of(Word::PoolRefused),
+            blocks_handed_over: of(Word::PoolHandedOver),
+            blocks_unseen: of(Word::PoolUnseen),
+            pages_folded: of(Word::PagesFolded),
+            blocks_promoted: of(Word::Promoted),
+            blocks_made_huge: of(Word::PoolHuge),
         })
     }
 }

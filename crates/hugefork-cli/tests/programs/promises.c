@@ -1,0 +1,187 @@
+/* What Linux promises of private anonymous memory, tried one by one: alone, while a child shares it, and while a child
+   shares it and all of it has been written to since. Ends with 0 if everything held. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB (1ul << 20)
+#define PAGE 4096ul
+
+static int broken;
+#define HOLDS(what) do { if (!(what)) { broken++; printf("line %d, errno %d: %s\n", __LINE__, errno, #what); } } while (0)
+
+static sigjmp_buf back;
+static void on_fault(int signal) { siglongjmp(back, signal); }
+
+static int reads(const volatile char *at) {
+    if (sigsetjmp(back, 1)) return 0;
+    (void)*at;
+    return 1;
+}
+
+static int writes(volatile char *at) {
+    if (sigsetjmp(back, 1)) return 0;
+    *at = *at;
+    return 1;
+}
+
+static char *mapped(size_t len) {
+    char *at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) abort();
+    return at;
+}
+
+static int is(const char *at, size_t len, char value) {
+    for (size_t i = 0; i < len; i++)
+        if (at[i] != value) return 0;
+    return 1;
+}
+
+enum sharing { ALONE, SHARED, WRITTEN, KINDS };
+struct memory { char *a, *b, *c, *d, *untouched; };
+
+/* What a child does with what it has inherited. Gives a bit for each promise that was broken. */
+static int child(struct memory m) {
+    int bad = !(is(m.a, 16 * MIB, 7) && is(m.b, 5 * MIB + PAGE, 9) && is(m.c, 8 * MIB, 3) && is(m.d, 6 * MIB, 4));
+    bad |= !is(m.untouched, 8 * MIB, 0) << 1;
+    madvise(m.a, 4 * MIB, MADV_DONTNEED);
+    bad |= !(is(m.a, 4 * MIB, 0) && is(m.a + 4 * MIB, 12 * MIB, 7)) << 2;
+    madvise(m.a + 5 * MIB + PAGE, 2 * PAGE, MADV_DONTNEED);
+    bad |= !(m.a[5 * MIB + PAGE - 1] == 7 && is(m.a + 5 * MIB + PAGE, 2 * PAGE, 0) && m.a[5 * MIB + 3 * PAGE] == 7) << 3;
+    char *moved = mremap(m.b, 5 * MIB + PAGE, 20 * MIB, MREMAP_MAYMOVE);
+    bad |= !(moved != MAP_FAILED && is(moved, 5 * MIB + PAGE, 9) && is(moved + 5 * MIB + PAGE, 15 * MIB - PAGE, 0)) << 4;
+    bad |= !(munmap(m.c, 8 * MIB) == 0 && !reads(m.c)) << 5;
+    mprotect(m.d, PAGE, PROT_READ);
+    bad |= !(!writes(m.d) && m.d[0] == 4 && writes(m.d + PAGE)) << 6;
+    return bad;
+}
+
+static void contents(struct memory m) {
+    char *a = m.a;
+    HOLDS(madvise(a + 2 * MIB, 4 * MIB, MADV_DONTNEED) == 0 && is(a + 2 * MIB, 4 * MIB, 0));
+    HOLDS(a[2 * MIB - 1] == 7 && a[6 * MIB] == 7);
+    memset(a + 2 * MIB, 8, 4 * MIB);
+    HOLDS(is(a + 2 * MIB, 4 * MIB, 8));
+    HOLDS(madvise(a + 3 * MIB + PAGE, 3 * PAGE, MADV_DONTNEED) == 0 && is(a + 3 * MIB + PAGE, 3 * PAGE, 0));
+    HOLDS(a[3 * MIB + PAGE - 1] == 8 && a[3 * MIB + 4 * PAGE] == 8);
+    HOLDS(madvise(a + 7 * MIB, 2 * MIB, MADV_FREE) == 0 && a[7 * MIB - 1] == 7 && a[9 * MIB] == 7);
+    memset(a + 7 * MIB, 1, 2 * MIB);
+    HOLDS(is(a + 7 * MIB, 2 * MIB, 1));
+    int ends[2];
+    HOLDS(pipe(ends) == 0 && write(ends[1], "hello", 5) == 5);
+    HOLDS(read(ends[0], m.c + 5 * MIB, 5) == 5 && memcmp(m.c + 5 * MIB, "hello", 5) == 0);
+    close(ends[0]);
+    close(ends[1]);
+    HOLDS(is(m.untouched, 8 * MIB, 0));
+}
+
+static void rights_and_places(struct memory m) {
+    char *a = m.a;
+    HOLDS(mprotect(a + 10 * MIB, PAGE, PROT_NONE) == 0 && !reads(a + 10 * MIB));
+    HOLDS(a[10 * MIB - 1] == 7 && a[10 * MIB + PAGE] == 7);
+    HOLDS(mprotect(a + 10 * MIB, PAGE, PROT_READ | PROT_WRITE) == 0 && a[10 * MIB] == 7 && writes(a + 10 * MIB));
+    HOLDS(munmap(a + 12 * MIB + PAGE, PAGE) == 0 && !reads(a + 12 * MIB + PAGE));
+    HOLDS(a[12 * MIB + PAGE - 1] == 7 && a[12 * MIB + 2 * PAGE] == 7);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    char *at = mmap(a + 13 * MIB, MIB, PROT_READ | PROT_WRITE, flags, -1, 0);
+    HOLDS(at == a + 13 * MIB && is(at, MIB, 0) && a[13 * MIB - 1] == 7 && a[14 * MIB] == 7);
+    int file = open("/proc/self/exe", O_RDONLY);
+    at = mmap(a + 14 * MIB, PAGE, PROT_READ, MAP_PRIVATE | MAP_FIXED, file, 0);
+    HOLDS(at == a + 14 * MIB && memcmp(at, "\177ELF", 4) == 0 && a[14 * MIB + PAGE] == 7);
+    close(file);
+    at = mmap(a, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    HOLDS(at == MAP_FAILED && errno == EEXIST && a[0] == 7);
+    unsigned char seen[8 * 256];
+    HOLDS(mincore(m.c, 8 * MIB, seen) == 0 && msync(m.c, 8 * MIB, MS_SYNC) == 0);
+    HOLDS(mlock(m.c, PAGE) == 0 && munlock(m.c, PAGE) == 0 && m.c[0] == 3);
+    HOLDS(mprotect(m.c, 8 * MIB, PROT_READ) == 0 && !writes(m.c + MIB) && m.c[MIB] == 3);
+    HOLDS(mprotect(m.c, 8 * MIB, PROT_READ | PROT_WRITE) == 0 && writes(m.c + MIB));
+    HOLDS(madvise(m.untouched, 8 * MIB, MADV_HUGEPAGE) == 0 || errno == EINVAL);
+    HOLDS(madvise(m.untouched, 8 * MIB, MADV_DONTDUMP) == 0 && writes(m.untouched));
+    HOLDS(madvise((void *)1, PAGE, MADV_NORMAL) == -1 && errno == EINVAL);
+}
+
+static void lengths(struct memory m) {
+    char *b = mremap(m.b, 5 * MIB + PAGE, 40 * MIB, MREMAP_MAYMOVE);
+    HOLDS(b != MAP_FAILED && is(b, 5 * MIB + PAGE, 9) && is(b + 5 * MIB + PAGE, 35 * MIB - PAGE, 0));
+    char *shorter = mremap(b, 40 * MIB, 3 * MIB, 0);
+    HOLDS(shorter == b && is(b, 3 * MIB, 9) && !reads(b + 3 * MIB) && !reads(b + 30 * MIB));
+    char *place = mmap(NULL, 4 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *moved = mremap(b, 3 * MIB, 4 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+    HOLDS(moved == place && is(moved, 3 * MIB, 9) && is(moved + 3 * MIB, MIB, 0) && !reads(b));
+    HOLDS(munmap(moved, 4 * MIB) == 0 && !reads(moved));
+    HOLDS(munmap(m.c, 8 * MIB) == 0 && !reads(m.c) && !reads(m.c + 8 * MIB - 1));
+    HOLDS(munmap(m.untouched, 8 * MIB) == 0 && munmap(m.a, 16 * MIB) == 0 && munmap(m.d, 6 * MIB) == 0);
+    HOLDS(!reads(m.a) && !reads(m.d));
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    char *there = mmap(m.a + 4 * MIB, 3 * MIB, PROT_READ | PROT_WRITE, flags | MAP_FIXED_NOREPLACE, -1, 0);
+    HOLDS(there == m.a + 4 * MIB && is(there, 3 * MIB, 0) && munmap(m.a, 16 * MIB) == 0 && !reads(there));
+    there = mmap(m.a + 4 * MIB, 3 * MIB, PROT_READ | PROT_WRITE, flags | MAP_FIXED, -1, 0);
+    HOLDS(there == m.a + 4 * MIB && is(there, 3 * MIB, 0));
+    memset(there, 6, 3 * MIB);
+    char *again = mapped(64 * MIB);
+    HOLDS(is(again, 64 * MIB, 0));
+    memset(again, 1, 64 * MIB);
+    HOLDS(munmap(again, 64 * MIB) == 0 && is(there, 3 * MIB, 6) && munmap(there, 3 * MIB) == 0);
+}
+
+static void all(enum sharing kind) {
+    struct memory m = {mapped(16 * MIB), mapped(5 * MIB + PAGE), mapped(8 * MIB), mapped(6 * MIB), mapped(8 * MIB)};
+    memset(m.a, 7, 16 * MIB);
+    memset(m.b, 9, 5 * MIB + PAGE);
+    memset(m.c, 3, 8 * MIB);
+    memset(m.d, 4, 6 * MIB);
+    int ends[2];
+    pid_t forked = 0;
+    HOLDS(pipe(ends) == 0);
+    if (kind != ALONE && (forked = fork()) == 0) {
+        char byte;
+        close(ends[1]);
+        _exit(read(ends[0], &byte, 1) == 0 ? child(m) : 255);
+    }
+    if (kind == WRITTEN) memset(m.a, 7, 16 * MIB);
+    contents(m);
+    rights_and_places(m);
+    lengths(m);
+    close(ends[0]);
+    close(ends[1]);
+    int status = 0;
+    HOLDS(forked == 0 || (waitpid(forked, &status, 0) == forked && status == 0));
+    if (status) printf("child: %x\n", status);
+}
+
+static void processes(void) {
+    char *at = mapped(4 * MIB);
+    int status;
+    pid_t forked = vfork();
+    if (forked == 0) _exit(5);
+    HOLDS(waitpid(forked, &status, 0) == forked && WEXITSTATUS(status) == 5);
+    HOLDS(system("true") == 0);
+    /* As daemons do. */
+    for (int number = 3; number < 2000; number++) close(number);
+    close_range(3, ~0u, 0);
+    memset(at, 3, 4 * MIB);
+    forked = fork();
+    if (forked == 0) _exit(!is(at, 4 * MIB, 3));
+    memset(at, 4, 4 * MIB);
+    HOLDS(waitpid(forked, &status, 0) == forked && status == 0 && is(at, 4 * MIB, 4));
+}
+
+int main(void) {
+    struct sigaction action = {.sa_handler = on_fault, .sa_flags = SA_NODEFER};
+    sigaction(SIGSEGV, &action, NULL);
+    sigaction(SIGBUS, &action, NULL);
+    for (int round = 0; round < 2; round++)
+        for (enum sharing kind = ALONE; kind < KINDS; kind++) all(kind);
+    processes();
+    printf("%d broken\n", broken);
+    return broken != 0;
+}

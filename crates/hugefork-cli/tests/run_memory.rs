@@ -1,0 +1,117 @@
+//! What the library does to the memory of programs, by programs of the tests' own that look closely.
+
+mod programs;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use programs::{Running, Scratch, has, output_of, wait_for};
+
+/// Options for either mode.
+const MODES: [&str; 2] = ["-q --mode collapse", "-q --mode pool"];
+
+const PROMISES: &str = include_str!("programs/promises.c");
+const STRESS: &str = include_str!("programs/stress.c");
+
+/// A C program of ours; none if there is no compiler.
+fn compiled(scratch: &Scratch, name: &str, source: &str) -> Option<PathBuf> {
+    if !has(&["cc"]) {
+        return None;
+    }
+    let (file, program) = (scratch.file(&format!("{name}.c"), source), scratch.path().join(name));
+    output_of(Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(file));
+    Some(program)
+}
+
+#[test]
+fn what_linux_promises_holds() {
+    let scratch = Scratch::new("promises");
+    let Some(program) = compiled(&scratch, "promises", PROMISES) else { return };
+    assert_eq!(output_of(&mut Command::new(&program)), "0 broken\n");
+    for mode in MODES {
+        assert_eq!(output_of(scratch.run(mode).arg(&program)), "0 broken\n", "{mode}");
+    }
+}
+
+#[test]
+fn no_write_is_lost_and_no_child_sees_one() {
+    let scratch = Scratch::new("stress");
+    let Some(program) = compiled(&scratch, "stress", STRESS) else { return };
+    for mode in MODES {
+        for most in ["1", "5"] {
+            let said = output_of(scratch.run(mode).arg(&program).args(["60", most]));
+            assert_eq!(said, "60 forks, 0 bad\n", "{mode}, {most} at once");
+        }
+    }
+}
+
+/// Memory that is written, forked, written again, and let go of.
+const ROUNDS: &str = r#"
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void) {
+    size_t len = 64ul << 20;
+    char *at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(at, 1, len);
+    int ends[2], status;
+    pipe(ends);
+    pid_t child = fork();
+    if (child == 0) {
+        char byte;
+        close(ends[1]);
+        read(ends[0], &byte, 1);
+        _exit(at[0] != 1 || at[len - 1] != 1);
+    }
+    memset(at, 2, len / 2);
+    for (size_t page = len / 2; page < len; page += 1 << 20) at[page] = 2;
+    puts("written");
+    fflush(stdout);
+    getchar();
+    close(ends[1]);
+    waitpid(child, &status, 0);
+    puts(status ? "changed" : "as it was");
+    fflush(stdout);
+    getchar();
+    munmap(at, len);
+    puts("gone");
+    fflush(stdout);
+    getchar();
+    return 0;
+}
+"#;
+
+#[test]
+fn the_pool_promotes_what_is_written_densely_folds_the_rest_and_gives_memory_back() {
+    let scratch = Scratch::new("rounds");
+    let Some(program) = compiled(&scratch, "rounds", ROUNDS) else { return };
+    let mut running = Running::start(scratch.run("-q --mode pool").arg(program));
+    let pid = running.pid();
+    let mut said = std::io::BufReader::new(running.child().stdout.take().unwrap());
+    let mut line = || {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+        line.trim_end().to_owned()
+    };
+    let mut go_on = || std::io::Write::write_all(running.child().stdin.as_mut().unwrap(), b"\n").unwrap();
+    assert_eq!(line(), "written");
+    let known = scratch.stats(pid).unwrap();
+    if known["pool_refused"] == 1 {
+        println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
+        return;
+    }
+    assert_eq!((&known["pool_mappings"], &known["total_forks"]), (&1.into(), &1.into()));
+    let count = |name: &str| scratch.stats(pid).unwrap()[name].as_u64().unwrap();
+    wait_for("half of the blocks to be promoted", || (count("blocks_promoted") >= 16).then_some(()));
+    go_on();
+    assert_eq!(line(), "as it was");
+    wait_for("the other pages to be folded", || (count("pages_folded") >= 32).then_some(()));
+    wait_for("nobody to live", || (count("forks_alive") == 0).then_some(()));
+    go_on();
+    assert_eq!(line(), "gone");
+    wait_for("the memory to be given back", || (count("resident_bytes") < 8 << 20).then_some(()));
+    assert_eq!((count("blocks_handed_over"), count("blocks_unseen")), (0, 0));
+    go_on();
+}
