@@ -41,6 +41,8 @@ pub enum Subject {
     Fork4k,
     /// An unmodified program under `hugefork run --mode collapse`.
     RunCollapse,
+    /// The same under `hugefork run --mode pool`.
+    RunPool,
     /// Write-protection by `userfaultfd(2)`, and a thread that copies 4 KiB at each fault.
     UffdWp4k,
     /// The same with 2 MiB at each fault.
@@ -96,6 +98,7 @@ impl Subject {
         Subject::ForkHugetlb,
         Subject::Fork4k,
         Subject::RunCollapse,
+        Subject::RunPool,
         Subject::UffdWp4k,
         Subject::UffdWp2m,
         Subject::MemfdPrivate,
@@ -125,6 +128,7 @@ impl Subject {
             Subject::ForkHugetlb => "fork-hugetlb",
             Subject::Fork4k => "fork-4k",
             Subject::RunCollapse => "run-collapse",
+            Subject::RunPool => "run-pool",
             Subject::UffdWp4k => "uffd-wp-4k",
             Subject::UffdWp2m => "uffd-wp-2m",
             Subject::MemfdPrivate => "memfd-private",
@@ -152,7 +156,7 @@ impl Subject {
 
     /// Whether it is hugefork: a pool, or a program under `hugefork run`.
     pub fn is_ours(&self) -> bool {
-        self.stock().is_some() || matches!(self, Subject::RunCollapse)
+        self.stock().is_some() || matches!(self, Subject::RunCollapse | Subject::RunPool)
     }
 
     /// What a write to a shared block of hugefork's pool copies.
@@ -167,7 +171,9 @@ impl Subject {
     /// The pages of anonymous memory that a subject stands on; none for the others.
     pub fn pages(&self) -> Option<PageKind> {
         match self {
-            Subject::KernelThp | Subject::ForkThp | Subject::RunCollapse | Subject::Limit => Some(PageKind::Thp),
+            Subject::KernelThp | Subject::ForkThp | Subject::RunCollapse | Subject::RunPool | Subject::Limit => {
+                Some(PageKind::Thp)
+            }
             Subject::KernelHugetlb | Subject::ForkHugetlb => Some(PageKind::Hugetlb),
             Subject::Kernel4k | Subject::Fork4k => Some(PageKind::Base),
             _ => None,

@@ -38,7 +38,7 @@ Subjects:
   kernel-thp, kernel-hugetlb, kernel-4k      fresh anonymous memory
   kernel                                     anonymous memory in folios of --block-size
   fork-thp, fork-hugetlb, fork-4k            fork(2) over anonymous memory
-  run-collapse                               the program under `hugefork run --mode collapse`
+  run-collapse, run-pool                     the program under `hugefork run --mode …`
   uffd-wp-4k, uffd-wp-2m                     userfaultfd(2), and a thread that copies at each fault
   memfd-private                              a memfd that is mapped privately at the snapshot
   memset, memcpy, memcmp                     those of the C library

@@ -60,7 +60,7 @@ impl Case for Fork {
     }
 
     fn subjects(&self, _: Scope) -> Vec<Subject> {
-        vec![Subject::RunCollapse, Subject::KernelThp, Subject::Kernel4k]
+        vec![Subject::RunPool, Subject::RunCollapse, Subject::KernelThp, Subject::Kernel4k]
     }
 
     fn usual_size(&self, scope: Scope) -> usize {
@@ -142,6 +142,7 @@ impl Process {
         })?;
         let (mode, pages) = match &self.subject {
             Subject::RunCollapse => (Some("collapse"), Pages::AsTheyCome),
+            Subject::RunPool => (Some("pool"), Pages::AsTheyCome),
             Subject::KernelThp => (None, Pages::Of(PageKind::Thp)),
             _ => (None, Pages::Of(PageKind::Base)),
         };
