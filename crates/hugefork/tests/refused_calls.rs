@@ -2,7 +2,8 @@
 //! them, free, discard and pin, the pool's own threads fold and promote, and one call in a few is refused.
 //!
 //! ```text
-//!   writers    count in places of their own, in an order of their own: what a place shows is known, and what a cut may show
+//!   writers    count in places of their own, in an order of their own: what a place shows is known, and so is
+//!              what a cut may show
 //!   relay      writers hand a number on: what one has seen of another's is in every cut that has what it did then
 //!   cutters    take cuts, look at them at once, later, and after others were dropped
 //!   tenant     has the last quarter of the region to itself: deeds.rs has what it does there
@@ -10,8 +11,8 @@
 //! Each value says who wrote it and where, so one at another place is a block that was shown to the wrong owner. After
 //! each round all accounts are back where they were: blocks, reservations, mappings, private pages, addresses.
 //!
-//! `HUGEFORK_REFUSED_SECONDS=1800` goes on for that long, in one process after the other; `HUGEFORK_REFUSED_SEED` is for
-//! the seed that a failure names. It decides what is done, not which thread is first.
+//! `HUGEFORK_REFUSED_SECONDS=1800` goes on for that long, in one process after the other; `HUGEFORK_REFUSED_SEED` is
+//! for the seed that a failure names. It decides what is done, not which thread is first.
 
 #[path = "refused_calls/accounts.rs"]
 mod accounts;
@@ -62,8 +63,8 @@ extern "C" fn repeat(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
     REPEATED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Gives this thread room for its faults. In builds without optimisation, what makes up for a refused call may need more
-/// than the 8 KiB that Rust gives a thread (`handler_stack` measures how much).
+/// Gives this thread room for its faults. In builds without optimisation, what makes up for a refused call may need
+/// more than the 8 KiB that Rust gives a thread (`handler_stack` measures how much).
 fn give_room() {
     const ROOM: usize = 64 << 10;
     let stack: &'static mut [u8] = Box::leak(vec![0; ROOM].into_boxed_slice());

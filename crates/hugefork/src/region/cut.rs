@@ -216,8 +216,8 @@ fn let_each_go<S: Sys>(
     Ok(())
 }
 
-/// Takes back what was shared, the last part perhaps in vain. This happens under the region locks: other faults take a block
-/// with two holders for write-protected, and copy it.
+/// Takes back what was shared, the last part perhaps in vain. This happens under the region locks: other faults take a
+/// block with two holders for write-protected, and copy it.
 fn undo<S: Sys>(
     parts: &[Part<'_, S>],
     filling: &[ExclusiveGuard<'_>],

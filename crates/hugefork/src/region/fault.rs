@@ -195,7 +195,8 @@ impl<S: Sys> RegionCore<S> {
         if resolved.is_err() && needed == OnWrite::Copy {
             fault.open_again();
         }
-        // Only these two have given the region lock back: whoever takes it twice waits for a snapshot that waits for him.
+        // Only these two have given the region lock back: whoever takes it twice waits for a snapshot that waits for
+        // him.
         let has_let_go = matches!(needed, OnWrite::Copy | OnWrite::Fold);
         let is_refused = has_let_go && matches!(resolved, Err(Unresolved::Unmappable(_)));
         if is_refused && what == Become::Writable && fault.goes_on_by_page() {

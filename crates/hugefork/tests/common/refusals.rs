@@ -1,8 +1,8 @@
 //! System calls of the engine that are refused now and then, at random, by call and argument, while others are at work.
 //!
 //! ```text
-//!   a thread of the engine ─ mmap, mremap, mprotect, … ─▶ seccomp ─▶ supervisor: goes on, or ENOMEM  (the same process,
-//!                          ◀────────────────────────────────────────────┘                          without the filter)
+//!   a thread of the engine ─ mmap, mremap, … ─▶ seccomp ─▶ supervisor: goes on, or ENOMEM  (the same process,
+//!                          ◀──────────────────────────────────┘                          without the filter)
 //! ```
 //! The filter tells the engine's calls from those of the C library by where they are made: rustix makes them in the
 //! program itself. The supervisor shares the memory of the process, so it can also do the first half of a call before

@@ -9,7 +9,8 @@ pub(crate) struct Accounts;
 
 impl Accounts {
     /// Checks the accounts of a pool that has no regions any more, and drops it. The kernel has refused to unmap `lost`
-    /// ranges, whose blocks are out of use, and to give back the rest of `torn` blocks of which a part was dropped. Before the pool was built there were so many `mappings` of pools.
+    /// ranges, whose blocks are out of use, and to give back the rest of `torn` blocks of which a part was dropped.
+    /// Before the pool was built there were so many `mappings` of pools.
     pub(crate) fn check(pool: Pool, lost: u64, torn: u64, mappings: usize) {
         let stats = pool.stats();
         println!("  {} of {} blocks free, {} leaked", stats.blocks_free, stats.blocks, stats.blocks_leaked);

@@ -1,5 +1,5 @@
-//! What the tenant does in its quarter of the region, which nobody else writes to: all that drops contents, or keeps them
-//! in place. A new operation of regions is added to [`DEEDS`].
+//! What the tenant does in its quarter of the region, which nobody else writes to: all that drops contents, or keeps
+//! them in place. A new operation of regions is added to [`DEEDS`].
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::ops::Range;
