@@ -1,21 +1,33 @@
 //! Errors of the engine as exceptions: `hugefork._errors` has a class for each code.
 
-use hugefork::{BuildError, ErrorCode, ImportError, RegionError, SizeError, SystemError, TransferError};
+use hugefork::{BuildError, ErrorCode, ImportError, RegionError, ResetError, SizeError, SystemError, TransferError};
 use pyo3::exceptions::{PyImportError, PyOSError};
 use pyo3::prelude::*;
 
 /// Why a call failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    Engine { code: ErrorCode, errno: i32, text: String },
+    /// `done` bytes came before it, in a call that goes on where it ended.
+    Engine {
+        code: ErrorCode,
+        errno: i32,
+        text: String,
+        done: Option<usize>,
+    },
     Python(PyErr),
 }
 
 impl Failure {
     fn engine(error: &(dyn std::error::Error + 'static), code: ErrorCode) -> Failure {
         let errno = refused(error).map_or(code.errno(), SystemError::raw_os_error);
-        Failure::Engine { code, errno, text: error.to_string() }
+        Failure::Engine { code, errno, text: error.to_string(), done: done(error) }
     }
+}
+
+/// How far the call came, if the error tells.
+fn done(error: &(dyn std::error::Error + 'static)) -> Option<usize> {
+    let transfer = error.downcast_ref().map(|error: &TransferError| error.done);
+    transfer.or_else(|| error.downcast_ref().map(|error: &ResetError| error.done))
 }
 
 /// The call that the kernel refused, if that is the reason. An error that shows another as itself does not tell it as
@@ -49,7 +61,7 @@ macro_rules! from_engine {
     )*};
 }
 
-from_engine!(SizeError, BuildError, RegionError, TransferError, ImportError, SystemError);
+from_engine!(SizeError, BuildError, RegionError, ResetError, TransferError, ImportError, SystemError);
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Failure {
@@ -66,13 +78,13 @@ impl From<std::io::Error> for Failure {
 
 impl From<Failure> for PyErr {
     fn from(failure: Failure) -> PyErr {
-        let (code, errno, text) = match failure {
+        let (code, errno, text, done) = match failure {
             Failure::Python(error) => return error,
-            Failure::Engine { code, errno, text } => (code, errno, text),
+            Failure::Engine { code, errno, text, done } => (code, errno, text, done),
         };
         Python::attach(|py| {
             let made = py.import("hugefork._errors").and_then(|errors| {
-                errors.getattr("_make")?.call1((code.as_str(), code.number(), errno, text.as_str()))
+                errors.getattr("_make")?.call1((code.as_str(), code.number(), errno, text.as_str(), done))
             });
             match made {
                 Ok(error) => PyErr::from_value(error),

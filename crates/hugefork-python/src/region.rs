@@ -179,6 +179,13 @@ impl Region {
         })
     }
 
+    /// Goes back to a snapshot, or to the one that it was forked from.
+    fn reset(&self, py: Python<'_>, to: Option<PyRef<'_, RegionSnapshot>>) -> Result<(), Failure> {
+        let (region, to) = (self.get()?, to.map(|snapshot| snapshot.get()).transpose()?);
+        py.detach(|| to.map_or_else(|| region.reset(), |snapshot| region.reset_to(&snapshot)))?;
+        Ok(())
+    }
+
     /// Byte ranges that differ from the snapshot.
     fn changed_since(
         &self,

@@ -61,6 +61,7 @@ fn put_faults(dict: &Bound<'_, PyDict>, faults: &FaultStats) -> PyResult<()> {
         "blocks_taken_away": faults.blocks_revoked, "longest_pause_seconds": seconds(faults.longest_pause),
         "paused_seconds": seconds(faults.paused), "pages_folded": faults.pages_folded,
         "blocks_folded": faults.blocks_folded, "blocks_promoted": faults.blocks_promoted,
+        "resets": faults.resets, "pages_put_back": faults.pages_put_back, "blocks_exchanged": faults.blocks_exchanged,
         "handler_p50_seconds": seconds(faults.handler.percentile(50.0)),
         "handler_p99_seconds": seconds(faults.handler.percentile(99.0)),
     );

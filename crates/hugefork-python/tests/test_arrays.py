@@ -84,9 +84,9 @@ def test_every_error_of_the_engine_has_its_class():
     codes = _native.error_codes()
     assert set(_errors._CLASSES) == {name for name, _, _ in codes}
     for name, number, errno in codes:
-        error = _errors._make(name, number, errno, "text")
+        error = _errors._make(name, number, errno, "text", 5)
         assert type(error).__name__.lower() in (name.replace("_", "") + "error", "systemcallerror")
-        assert (error.code, error.number, error.errno, str(error)) == (name, number, errno, "text")
+        assert (error.code, error.number, error.errno, error.done, str(error)) == (name, number, errno, 5, "text")
         assert isinstance(error, hf.HugeforkError) and type(error).__doc__
 
 

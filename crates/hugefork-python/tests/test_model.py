@@ -87,6 +87,20 @@ class Arrays(RuleBasedStateMachine):
             changed[part] = True
         assert not (held.expected != expected)[~changed].any()
 
+    @rule(cut=cuts, nth=st.integers(0, 2))
+    def reset(self, cut, nth):
+        held, expected = cut.members[nth % len(cut.members)]
+        hf.reset(held.array, cut.snapshot)
+        held.expected[:] = expected
+        held.check()
+
+    @rule(held=arrays, old=olds)
+    def reset_to_any(self, held, old):
+        if len(held.expected) == len(old.expected):
+            hf.reset(held.array, old.array)
+            held.expected[:] = old.expected
+            held.check()
+
     @rule(target=arrays, held=arrays)
     def fork(self, held):
         if self.pool.stats().regions >= 6:

@@ -153,6 +153,75 @@ def test_what_has_changed(pool):
         hf.changed_since(a, s, by="bit")
 
 
+def test_a_reset_goes_back_to_the_cut(pool):
+    a, b = pool.array(np.arange(1 << 20, dtype="f8")), pool.zeros(4)
+    before, view, address = a.copy(), a[5:], a.ctypes.data
+    with hf.snapshot(a, b) as s:
+        for value in range(3):
+            a[value * 1000 :: 70_000], b[:] = -1, -1
+            assert hf.reset(view, s) is None
+            assert np.array_equal(a, before) and (b == -1).all() and a.ctypes.data == address
+        a += 1
+        hf.reset(a, s[a])
+        assert np.array_equal(a, before) and np.array_equal(s[a], before) and np.array_equal(view, before[5:])
+        hf.reset(b, s)
+        assert not b.any() and hf.changed_since(a, s) == []
+    figures = hf.stats(a)
+    assert figures.resets == 4 and figures.pages_put_back + figures.blocks_exchanged > 0
+
+
+def test_a_fork_of_a_snapshot_goes_back_without_naming_it(pool):
+    a = pool.array(np.arange(4.0))
+    s = hf.snapshot(a)
+    branch, twin = hf.fork(s[a]), hf.fork(a)
+    for value in range(3):
+        branch[:], twin[:] = value, value
+        hf.reset(branch)
+        hf.reset(twin, s[a])
+        assert branch.tolist() == twin.tolist() == [0, 1, 2, 3]
+    with pytest.raises(KeyError, match="not in the snapshot"):
+        hf.reset(branch, s)
+    branch[:] = 9
+    s.close()
+    for array in (a, twin, branch):
+        with pytest.raises(hf.NoOriginError, match="not forked from a snapshot") as error:
+            hf.reset(array)
+        assert (error.value.code, error.value.done, isinstance(error.value, hf.LostError)) == ("no_origin", 0, True)
+    assert (branch == 9).all()
+
+
+def test_a_reset_to_what_does_not_fit_changes_nothing(pool):
+    a, long = pool.array([1.0, 2.0]), pool.zeros(3 << 20, "u1")
+    s = hf.snapshot(long)
+    for goal, error, said in [
+        (s[long], hf.AnotherLengthError, "length|bytes"),
+        (s, KeyError, "not in the snapshot"),
+        (long, ValueError, "none of a snapshot"),
+        (np.zeros(2), ValueError, "lies in no pool"),
+        (7, TypeError, "int is no numpy array"),
+    ]:
+        with pytest.raises(error, match=said):
+            hf.reset(a, goal)
+    other = hf.Pool("8 MiB").zeros(2)
+    with pytest.raises(hf.AnotherPoolError):
+        hf.reset(a, hf.snapshot(other)[other])
+    with pytest.raises(ValueError, match="nobody can write to"):
+        hf.reset(s[long], s)
+    s.close()
+    with pytest.raises(hf.ClosedError):
+        hf.reset(long, s)
+    assert a.tolist() == [1, 2]
+
+
+def test_a_reset_to_a_snapshot_that_has_lost_blocks_is_an_error(pool):
+    a = pool.array(np.ones(40 << 20, "u1"), copy_grain="block")
+    s = hf.snapshot(a)
+    a[:] = 2
+    with pytest.raises(hf.RevokedError, match="taken away") as error:
+        hf.reset(a, s)
+    assert error.value.done == 0 and (a == 2).all()
+
+
 def test_long_calls_let_other_threads_run(pool):
     """A thread counts while another is in calls that take long."""
     big = pool.zeros(32 << 20, "u1")

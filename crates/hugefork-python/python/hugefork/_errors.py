@@ -24,6 +24,7 @@ __all__ = [
     "LargerThanPoolError",
     "LimitOnSnapshotError",
     "LostError",
+    "NoOriginError",
     "NotABlockSizeError",
     "NotAMultipleError",
     "NotAViewError",
@@ -59,6 +60,8 @@ class HugeforkError(Exception):
     """The engine's number for it; 0 for errors of the binding's own."""
     errno: int | None = None
     """The ``errno`` that comes closest; of a refused system call, what the kernel answered."""
+    done: int | None = None
+    """Bytes that came before the error, for those of `read_into` and `reset`, which go on there if they are called again."""
 
 
 class ClosedError(HugeforkError, ValueError):
@@ -189,6 +192,10 @@ class RevokedError(LostError):
     """Part of a fork or snapshot was taken away, because the pool was full."""
 
 
+class NoOriginError(LostError):
+    """A reset to the snapshot that an array was forked from, and there is none."""
+
+
 class AlreadyObservedError(HugeforkError):
     """The region has an observer."""
 
@@ -244,6 +251,7 @@ _CLASSES: dict[str, type[HugeforkError]] = {
     "cow_limit": CowLimitError,
     "too_many_pins": TooManyPinsError,
     "revoked": RevokedError,
+    "no_origin": NoOriginError,
     "already_observed": AlreadyObservedError,
     "forked_child": ForkedChildError,
     "backing_unavailable": BackingUnavailableError,
@@ -253,8 +261,8 @@ _CLASSES: dict[str, type[HugeforkError]] = {
 }
 
 
-def _make(code: str, number: int, errno: int, text: str) -> HugeforkError:
+def _make(code: str, number: int, errno: int, text: str, done: int | None = None) -> HugeforkError:
     """The exception for an error of the engine."""
     error = _CLASSES.get(code, HugeforkError)(text)
-    error.code, error.number, error.errno = code, number, errno
+    error.code, error.number, error.errno, error.done = code, number, errno, done
     return error

@@ -50,6 +50,12 @@ class _Faults:
     blocks_folded: int
     blocks_promoted: int
     """Blocks that were copied in the background, because so many of their pages had been."""
+    resets: int
+    """Resets to a snapshot."""
+    pages_put_back: int
+    """Pages of 4 KiB that had been written and that a reset put back."""
+    blocks_exchanged: int
+    """Blocks in whose place a reset has put those of the snapshot."""
     handler_p50_seconds: float
     """Time in the fault handler, clears and copies included."""
     handler_p99_seconds: float
