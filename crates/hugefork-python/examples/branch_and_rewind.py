@@ -3,9 +3,13 @@
     python examples/branch_and_rewind.py [--state "256 MiB"] [--turns 20] [--tries 6]
 
 The state is a landscape. A move digs a pit or heaps up a hill at some place, and the landscape around it slides. What
-counts is how even it is in the end. Each turn tries some moves, each on a branch of its own, and goes on with the best.
+counts is how even it is in the end. Each turn tries some moves and goes on with the best. There are two ways:
 
-A branch is ``hugefork.fork(state)`` or ``state.copy()``. Both searches make the same moves, and come to the same end.
+* Each move on a branch of its own, ``hugefork.fork(state)`` or ``np.copy(state)``.
+* All on the state itself, which goes back after each: ``hugefork.reset(state, snapshot)`` or ``np.copyto(state, kept)``.
+  The best is made again.
+
+All four searches make the same moves, and come to the same end.
 """
 
 import argparse
@@ -34,7 +38,7 @@ def unevenness(square):
     return float(np.abs(np.diff(square, axis=0)).sum() + np.abs(np.diff(square, axis=1)).sum())
 
 
-def search(land, branch, turns, tries):
+def search_by_branches(land, branch, turns, tries):
     """The landscape after some turns, and the seconds that branches took."""
     random, took = np.random.default_rng(7), 0.0
     for _ in range(turns):
@@ -51,6 +55,25 @@ def search(land, branch, turns, tries):
     return land, took
 
 
+def search_by_going_back(land, keep, go_back, turns, tries):
+    """The same, and the seconds that it took to go back."""
+    random, again, took = np.random.default_rng(7), np.random.default_rng(), 0.0
+    for _ in range(turns):
+        kept, best, best_gain = keep(land), None, 0.0
+        for _ in range(tries):
+            begin = random.bit_generator.state
+            gain = -move(land, random)
+            if gain > best_gain:
+                best, best_gain = begin, gain
+            begun = time.perf_counter()
+            go_back(land, kept)
+            took += time.perf_counter() - begun
+        if best is not None:
+            again.bit_generator.state = best
+            move(land, again)
+    return land, took
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--state", default="256 MiB", help="bytes of the landscape")
@@ -60,15 +83,24 @@ def main():
     side = int((hf.parse_size(options.state) / 4) ** 0.5)
     ordinary = np.random.default_rng(1).standard_normal((side, side), "f4")
     pool = hf.Pool(max(4 * (ordinary.nbytes // (2 << 20) + 1), 32) * (2 << 20), name="search")
-    ends, seconds = {}, {}
-    for name, land, branch in [("fork", pool.array(ordinary), hf.fork), ("copy", ordinary, np.copy)]:
+    turns, tries = options.turns, options.tries
+    ways = {
+        "fork": lambda: search_by_branches(pool.array(ordinary), hf.fork, turns, tries),
+        "copy": lambda: search_by_branches(ordinary, np.copy, turns, tries),
+        "reset": lambda: search_by_going_back(pool.array(ordinary), hf.snapshot, hf.reset, turns, tries),
+        "copyto": lambda: search_by_going_back(ordinary.copy(), np.copy, np.copyto, turns, tries),
+    }
+    first, seconds = None, {}
+    for name, way in ways.items():
         begun = time.perf_counter()
-        ends[name], branching = search(land, branch, options.turns, options.tries)
+        end, taken = way()
         seconds[name] = time.perf_counter() - begun
-        count = options.turns * options.tries
-        print(f"{name}: {count} branches, {branching / count * 1e3:8.3f} ms each; {seconds[name]:.2f} s in all")
-    assert np.array_equal(ends["fork"], ends["copy"])
-    print(f"both came to the same end, with hugefork {seconds['copy'] / seconds['fork']:.1f} times as fast")
+        print(f"{name}: {taken / (turns * tries) * 1e3:8.3f} ms a try; {seconds[name]:.2f} s in all")
+        first = np.array(end) if first is None else first
+        assert np.array_equal(end, first)
+        del end
+    gains = f"fork {seconds['copy'] / seconds['fork']:.1f} times as fast as copy, reset {seconds['copyto'] / seconds['reset']:.1f} times as copyto"
+    print(f"all came to the same end: {gains}")
 
 
 if __name__ == "__main__":

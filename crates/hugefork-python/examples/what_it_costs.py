@@ -3,6 +3,7 @@
     python examples/what_it_costs.py [--rounds 15]
 
 * A snapshot from Python, beside the pause that the engine counts of it: the difference is what the binding takes.
+* A reset after writes to pages all over an array, beside ``np.copyto`` from a copy.
 * Access to elements of an array of a pool, beside an ordinary one.
 * Chains of element-wise operations on arrays of 16 to 512 MB, with `hugefork.numpy_allocator` and without. The rounds
   of the two take turns.
@@ -39,6 +40,23 @@ def snapshots(rounds):
     whole = statistics.median(times)
     print(f"snapshot of 256 MiB: {whole * 1e6:.1f} us, of which the pause {pause * 1e6:.1f} us: "
           f"{(whole - pause) * 1e6:.1f} us besides")
+
+
+def resets(rounds, megabytes, pages):
+    size = megabytes << 20
+    pool = hf.Pool(size + (256 << 20), name="costs", commit="upfront")
+    ours = pool.zeros(size, "u1")
+    ours[:] = 1
+    theirs, kept, snapshot = np.ones(size, "u1"), np.ones(size, "u1"), hf.snapshot(ours)
+    places = np.random.default_rng(1).choice(size >> 12, pages, replace=False) << 12
+    times = []
+    for _ in range(rounds):
+        ours[places], theirs[places] = 2, 2
+        times.append((seconds(lambda: hf.reset(ours, snapshot)), seconds(lambda: np.copyto(theirs, kept))))
+        assert ours.sum(dtype="u8") == size
+    one, other = (statistics.median(each) for each in zip(*times))
+    print(f"reset of {megabytes} MiB with {pages} pages written: {one * 1e3:.3f} ms, {other * 1e3:.1f} ms with np.copyto: "
+          f"{other / one:.0f}x")
 
 
 def elements(rounds):
@@ -81,10 +99,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--megabytes", type=int, nargs="+", default=[16, 32, 64, 128, 256, 512])
-    parser.add_argument("--only", choices=["snapshots", "elements", "chains"])
+    parser.add_argument("--only", choices=["snapshots", "resets", "elements", "chains"])
     options = parser.parse_args()
     if options.only in (None, "snapshots"):
         snapshots(options.rounds)
+    if options.only in (None, "resets"):
+        resets(options.rounds, 1024, 1000)
     if options.only in (None, "elements"):
         elements(options.rounds)
     if options.only in (None, "chains"):

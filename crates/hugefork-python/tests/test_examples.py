@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
     ("name", "options", "said"),
     [
         ("train_with_checkpoints.py", ["--state", "48 MiB", "--steps", "40"], "each file is the state at the cut"),
-        ("branch_and_rewind.py", ["--state", "16 MiB", "--turns", "3"], "both came to the same end"),
+        ("branch_and_rewind.py", ["--state", "16 MiB", "--turns", "3"], "all came to the same end"),
         ("what_it_costs.py", ["--rounds", "1", "--only", "snapshots"], "us besides"),
     ],
 )
