@@ -15,7 +15,7 @@ command -v "$python" >/dev/null || cannot "there is no $python"
 [ -x "$environment/bin/pip" ] || "$python" -m venv "$environment" >&2 || cannot "$python makes no environments (python3-venv)"
 missing() { ! "$environment/bin/python" -c "$1" 2>/dev/null; }
 if missing "import numpy, pytest, hypothesis, mypy, maturin"; then
-    "$environment/bin/python" -m pip install --quiet --disable-pip-version-check \
+    "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 15 \
         'maturin>=1.16,<2' 'numpy>=1.26' 'pytest>=8' 'hypothesis>=6' 'mypy>=1.10' || cannot "pip cannot install what they take"
 fi
 # From a wheel, as users have it: the sources are not on the path of the tests.
