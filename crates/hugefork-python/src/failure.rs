@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 /// Why a call failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// `done` bytes came before it, in a call that goes on where it ended.
+    /// `done` bytes came before it, in a call that can end half way.
     Engine {
         code: ErrorCode,
         errno: i32,

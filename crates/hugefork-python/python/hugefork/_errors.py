@@ -61,7 +61,7 @@ class HugeforkError(Exception):
     errno: int | None = None
     """The ``errno`` that comes closest; of a refused system call, what the kernel answered."""
     done: int | None = None
-    """Bytes that came before the error, for those of `read_into` and `reset`, which go on there if they are called again."""
+    """Of `read_into` and `reset`: bytes at the start of the memory that were done before the error."""
 
 
 class ClosedError(HugeforkError, ValueError):
