@@ -83,7 +83,7 @@ pub enum Stock {
 
 impl Subject {
     /// Every subject that has a fixed name.
-    pub const NAMED: [Subject; 24] = [
+    pub const NAMED: [Subject; 25] = [
         Subject::Hugefork,
         Subject::HugeforkDefault,
         Subject::HugeforkZeroed,
