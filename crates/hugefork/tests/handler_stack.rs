@@ -7,7 +7,6 @@ use std::sync::Mutex;
 
 use common::alone::alone;
 use common::by_block;
-use common::refusals::{Kind, Refusals};
 use common::seccomp::{refuse, with};
 use hugefork::{Advice, Backing, BlockSize, CopyGrain, Pool, Region, RegionOptions, Reserve};
 
@@ -221,38 +220,6 @@ fn what_is_put_back_after_a_refused_call_fits_too() {
 #[test]
 fn what_is_put_back_after_a_refused_call_fits_too_where_each_block_is_a_mapping() {
     alone(|| put_back(Backing::Hugetlb)).well();
-}
-
-/// A write that folds a block, which the kernel refuses to show at first.
-fn fold_shown_once_more(backing: Backing) {
-    let pool = Pool::builder().name("folded").capacity(8 << 20).backing(backing).build().unwrap();
-    let mut region = pool.region(4 << 20).unwrap();
-    region.as_mut_slice().fill(1);
-    let first = region.snapshot().unwrap();
-    region.as_mut_slice()[1 << 20] = 2;
-    let second = region.snapshot().unwrap();
-    let (registers, before) = (registers(), region.stats().faults);
-    let refusals = match Refusals::start(1) {
-        Ok(refusals) => refusals,
-        Err(error) => return println!("skipped: no supervised system calls: {error}"),
-    };
-    let used = used_by(|| {
-        drop((first, second));
-        refusals.arm_blocks();
-        // It was shown by page with its neighbour.
-        region.as_mut_slice()[3 << 20] = 3;
-        refusals.disarm();
-    }) - registers;
-    let (refused, faults) = ([Kind::Remap, Kind::Look].map(|kind| refusals.refused(kind)), region.stats().faults);
-    println!("{used} bytes beside {registers} for registers");
-    assert_eq!((refused, faults.blocks_folded - before.blocks_folded, faults.failed), ([1, 1], 1, 0));
-    assert_eq!((region.as_mut_slice()[1 << 20], region.as_mut_slice()[3 << 20]), (2, 3));
-    assert!(used <= NEEDED, "to show a folded block once more takes {used} bytes beside {registers} for registers");
-}
-
-#[test]
-fn a_folded_block_that_is_shown_once_more_fits_too() {
-    alone(|| fold_shown_once_more(Backing::ShmemBase)).well();
 }
 
 #[test]

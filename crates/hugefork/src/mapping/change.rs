@@ -110,7 +110,7 @@ impl<'a, S: Sys> Site<'a, S> {
     fn show(&self, bytes: &Range<usize>, shows: Shows<usize>) -> Result<Remapped<'a, S>, Refused> {
         let _changing = Changing::start(self.observer, self.blocks(bytes));
         if let Err(failure) = self.pool().sys.show(self.part(bytes), shows) {
-            self.made_up_for(bytes, shows, &failure)?;
+            self.restored(bytes, shows, &failure)?;
         }
         Ok(Remapped { addresses: self.addresses, _changing })
     }
@@ -126,24 +126,20 @@ impl<'a, S: Sys> Site<'a, S> {
         bytes.start - size.within(bytes.start)..bytes.end.next_multiple_of(size.bytes())
     }
 
-    /// Makes up for a mapping call that failed, unless the call left everything as it was: shows again what the entries
-    /// say. Where private pages may be gone by now, there is no way back: the caller has copied them, or means to drop
-    /// them. So there it shows once more what was asked for.
+    /// Shows again what the entries say, after a mapping call that failed, unless the call left everything as it was.
+    /// Where private pages may be gone by now, there is no way back: the caller has copied them, or means to drop them.
+    /// So there it shows once more what was asked for.
     ///
     /// If that fails too, the program no longer sees its own memory there. So the process says so in a line and aborts.
     #[cold]
-    #[inline(never)] // Not on the stack where nothing fails; and each way has its own.
-    fn made_up_for(&self, bytes: &Range<usize>, shows: Shows<usize>, failure: &MapFailure) -> Result<(), Refused> {
+    #[inline(never)] // Not on the stack where nothing fails.
+    fn restored(&self, bytes: &Range<usize>, shows: Shows<usize>, failure: &MapFailure) -> Result<(), Refused> {
         if failure.aftermath == Aftermath::Unchanged {
             return Err(Refused::Call(failure.error));
         }
-        if self.covers_overlay(bytes) { self.show_once_more(bytes, shows) } else { self.restored(bytes, failure) }
-    }
-
-    /// Shows again what the entries say.
-    #[cold]
-    #[inline(never)] // Not on the stack where something is shown once more.
-    fn restored(&self, bytes: &Range<usize>, failure: &MapFailure) -> Result<(), Refused> {
+        if self.covers_overlay(bytes) {
+            return self.show_once_more(bytes, shows);
+        }
         let (size, blocks) = (self.pool().block_size, self.blocks(bytes));
         let mut at = blocks.start;
         while at < blocks.end {

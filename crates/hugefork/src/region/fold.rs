@@ -308,55 +308,38 @@ impl<S: Sys> RegionCore<S> {
         entries: Range<usize>,
         first: BlockId,
     ) -> Result<(), Unresolved> {
-        let place = self.keep_writers_off(Locked::windows(windows, &publishing), &entries)?;
+        let locked = Locked::windows(windows, &publishing);
+        let mut place = Place::Aside;
+        if !self.holds(locked, &entries) {
+            if self.books.writers == Writers::NeverFault {
+                return Err(Unresolved::NotYet);
+            }
+            self.seal(locked, entries.clone())?;
+            place = Place::Own;
+        }
         drop(publishing);
         // SAFETY: writers are kept off, and the window locks keep it so, also from snapshots. Nobody else holds the
         // blocks, and this region shows them only through the overlay, where the private pages cover what is written.
         let copied = unsafe { self.copy_private(&entries, place, self.pool().direct(first)) };
         let publishing = self.lock.shared();
         let locked = Locked::windows(windows, &publishing);
-        let shown = match copied {
-            Ok(()) => self.show_folded(locked, &entries, first),
-            Err(error) => Err(Unresolved::Unmappable(error)),
-        };
+        let shown = copied.map_err(Unresolved::Unmappable).and_then(|()| {
+            let shows = Shows::Memory { start: first, access: Access::ReadWrite };
+            Ok(self.site().remap(locked, &entries, shows)?)
+        });
         match shown {
-            Ok(()) => {
+            Ok(remapped) => {
+                count(&self.counters.blocks_folded, entries.len() as u64);
+                let run = entries.clone();
+                remapped.published(self.store(locked, Event::Write, entries, |_, old| old.in_state(State::Private)));
                 drop(publishing);
-                self.wake_waiting(&entries, place);
+                self.wake_waiting(&run, place);
                 Ok(())
             }
             Err(reason) => {
                 self.open_again(locked, entries, place);
                 Err(reason)
             }
-        }
-    }
-
-    /// Keeps writers off overlays, in the one way or the other. Returns where their pages are.
-    #[inline(never)] // Not on the stack where the blocks are shown.
-    fn keep_writers_off(&self, locked: Locked<'_>, entries: &Range<usize>) -> Result<Place, Unresolved> {
-        if self.holds(locked, entries) {
-            return Ok(Place::Aside);
-        }
-        if self.books.writers == Writers::NeverFault {
-            return Err(Unresolved::NotYet);
-        }
-        self.seal(locked, entries.clone())?;
-        Ok(Place::Own)
-    }
-
-    /// Shows the blocks themselves, which begin with `first` and have all pages now.
-    #[inline(never)] // No closure: the kernel may refuse, and what makes up for that lies below it on the stack.
-    fn show_folded(&self, locked: Locked<'_>, entries: &Range<usize>, first: BlockId) -> Result<(), Unresolved> {
-        let shows = Shows::Memory { start: first, access: Access::ReadWrite };
-        match self.site().remap(locked, entries, shows) {
-            Ok(remapped) => {
-                count(&self.counters.blocks_folded, entries.len() as u64);
-                let stored = self.store(locked, Event::Write, entries.clone(), |_, old| old.in_state(State::Private));
-                remapped.published(stored);
-                Ok(())
-            }
-            Err(refused) => Err(refused.into()),
         }
     }
 
@@ -405,9 +388,7 @@ impl<S: Sys> Fault<'_, S> {
     pub(super) fn fold(&mut self, publishing: SharedGuard<'_>) -> Result<Resolution, Unresolved> {
         let only = self.index.0..self.index.0 + 1;
         let Some(block) = self.region.table.get(self.index).block() else { return Ok(Resolution::Raced) };
-        match self.region.fold_in_place(&self.window, publishing, only, block) {
-            Ok(()) => Ok(Resolution::Reused),
-            Err(reason) => Err(reason),
-        }
+        self.region.fold_in_place(&self.window, publishing, only, block)?;
+        Ok(Resolution::Reused)
     }
 }
