@@ -218,11 +218,6 @@ fn what_is_put_back_after_a_refused_call_fits_too() {
 }
 
 #[test]
-fn what_is_put_back_after_a_refused_call_fits_too_where_each_block_is_a_mapping() {
-    alone(|| put_back(Backing::Hugetlb)).well();
-}
-
-#[test]
 fn a_stack_that_is_too_small_ends_in_a_line_and_not_in_what_lies_below_it() {
     let ended = alone(|| {
         common::signals::handle(libc::SIGABRT, libc::SIG_DFL, 0, &[]);
