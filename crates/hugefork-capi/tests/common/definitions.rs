@@ -91,8 +91,8 @@ fn declared(of: &syn::Type, name: &str) -> String {
         syn::Type::Ptr(pointer) => {
             let inner = &*pointer.elem;
             match (inner, matches!(pointer.mutability, syn::PointerMutability::Const(_))) {
-                // `const` belongs to what is pointed to, which here is itself a pointer or not.
-                (syn::Type::Ptr(_), true) => panic!("a pointer to a constant pointer: say how C writes it"),
+                // `const` belongs to what is pointed to, and comes behind the star if that is itself a pointer.
+                (syn::Type::Ptr(_), true) => declared(inner, &format!("const *{name}")),
                 (_, true) => format!("const {}", declared(inner, &format!("*{name}"))),
                 (_, false) => declared(inner, &format!("*{name}")),
             }
