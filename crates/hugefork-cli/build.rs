@@ -1,5 +1,5 @@
-//! Builds the library that `hugefork run` puts into programs, so that the command carries it: a cargo of its own, with
-//! a target directory of its own, since a package cannot ask for a shared library of another.
+//! Builds the two libraries that `hugefork run` puts into programs, so that the command carries them: a cargo of its
+//! own, with a target directory of its own, since a package cannot ask for a shared library of another.
 //!
 //! The sources are those of the dependency `hugefork-preload`, wherever it lies. In a checkout they are built with the
 //! workspace's lock file. A package has none that would fit, so a copy is built with what is there: the versions that
@@ -22,13 +22,37 @@ fn main() {
     if let Some(root) = workspace(&package) {
         println!("cargo::rerun-if-changed={}", root.join("Cargo.lock").display());
     }
-    let bytes = library(&package, &out, &variable("CARGO"), &variable("TARGET"));
-    fs::write(out.join("library.so"), &bytes).expect("the directory is cargo's, and ours");
-    println!("cargo::rustc-env=HUGEFORK_LIBRARY_NUMBER={:016x}", number(&bytes));
+    for kind in [RUN, MALLOC] {
+        let bytes = library(&package, &out, &variable("CARGO"), &variable("TARGET"), kind);
+        fs::write(out.join(kind.file), &bytes).expect("the directory is cargo's, and ours");
+        println!("cargo::rustc-env={}={:016x}", kind.variable, number(&bytes));
+    }
 }
 
-/// Builds the library from the sources in `package`, in the directory `out`.
-pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr) -> Vec<u8> {
+/// One of the libraries that are built from the same sources.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind {
+    /// Under which name the command finds it.
+    file: &'static str,
+    /// Which variable has the number that tells its contents.
+    variable: &'static str,
+    /// What the compiler is told.
+    flags: &'static [&'static str],
+}
+
+/// What looks after the memory.
+pub(crate) const RUN: Kind =
+    Kind { file: "library.so", variable: "HUGEFORK_LIBRARY_NUMBER", flags: &["--cfg", "hugefork_interposed"] };
+
+/// What brings a `malloc`.
+pub(crate) const MALLOC: Kind = Kind {
+    file: "malloc.so",
+    variable: "HUGEFORK_MALLOC_NUMBER",
+    flags: &["--cfg", "hugefork_malloc", "-C", "link-arg=-Wl,--wrap=mmap,--wrap=madvise"],
+};
+
+/// Builds a library from the sources in `package`, in the directory `out`.
+pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr, kind: Kind) -> Vec<u8> {
     let (source, lock) = match workspace(package) {
         Some(_) => (package.to_owned(), Some("--locked")),
         None => (copy(package, &out.join("source")), None),
@@ -39,7 +63,7 @@ pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr)
     cargo.args(["rustc", "--lib", "--crate-type", "cdylib", "--release", "--offline"]).args(lock);
     cargo.arg("--manifest-path").arg(source.join("Cargo.toml"));
     cargo.arg("--target").arg(target).arg("--target-dir").arg(&built);
-    cargo.args(["--", "--cfg", "hugefork_interposed"]);
+    cargo.arg("--").args(kind.flags);
     // What belongs to the build around this one: a linter in place of the compiler, flags for the command.
     for inherited in ["RUSTC_WORKSPACE_WRAPPER", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_TARGET_DIR"] {
         cargo.env_remove(inherited);

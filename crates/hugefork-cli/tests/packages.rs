@@ -98,7 +98,10 @@ fn the_library_is_built_from_its_package_alone() {
     let compiler = Command::new("rustc").arg("-vV").output().unwrap();
     let told = String::from_utf8(compiler.stdout).unwrap();
     let target = told.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
-    let library = build::library(&package, &scratch.join("out"), OsStr::new(env!("CARGO")), OsStr::new(target));
-    assert!(library.starts_with(b"\x7fELF"));
+    for kind in [build::RUN, build::MALLOC] {
+        let (out, cargo) = (scratch.join("out"), OsStr::new(env!("CARGO")));
+        let library = build::library(&package, &out, cargo, OsStr::new(target), kind);
+        assert!(library.starts_with(b"\x7fELF"));
+    }
     std::fs::remove_dir_all(&scratch).unwrap();
 }

@@ -11,6 +11,7 @@ use programs::{Running, Scratch, has, output_of, wait_for};
 const MODES: [&str; 2] = ["-q --mode collapse", "-q --mode pool"];
 
 const PROMISES: &str = include_str!("programs/promises.c");
+const MALLOCS: &str = include_str!("programs/mallocs.c");
 const STRESS: &str = include_str!("programs/stress.c");
 
 /// A C program of ours; none if there is no compiler.
@@ -30,6 +31,61 @@ fn what_linux_promises_holds() {
     assert_eq!(output_of(&mut Command::new(&program)), "0 broken\n");
     for mode in MODES {
         assert_eq!(output_of(scratch.run(mode).arg(&program)), "0 broken\n", "{mode}");
+    }
+}
+
+#[test]
+fn what_libcs_malloc_promises_holds_whoever_it_is() {
+    let scratch = Scratch::new("mallocs");
+    let Some(program) = compiled(&scratch, "mallocs", MALLOCS) else { return };
+    let (libcs, other) = ("0 broken, in libc's heap\n", "0 broken, elsewhere\n");
+    assert_eq!(output_of(&mut Command::new(&program)), libcs);
+    for (options, wanted) in [
+        ("--mode collapse", libcs),
+        ("--mode collapse --malloc mimalloc", other),
+        ("--mode pool", other),
+        ("--mode pool --malloc keep", libcs),
+        // The library is there, and passes everything on.
+        ("--mode pool --only another-program", libcs),
+    ] {
+        let said = output_of(scratch.run(&format!("-q {options}")).arg(&program));
+        assert_eq!(said, wanted, "{options}");
+    }
+}
+
+/// Says whether jemalloc, which it is linked with, knows of what it allocates.
+const BRINGS: &str = r#"
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+int mallctl(const char *, void *, size_t *, void *, size_t);
+int main(void) {
+    char *volatile at = malloc(5 << 20);
+    uint64_t epoch = 1;
+    size_t has = 0, len = sizeof has;
+    mallctl("epoch", NULL, NULL, &epoch, sizeof epoch);
+    mallctl("stats.allocated", &has, &len, NULL, 0);
+    free(at);
+    puts(has >= 5 << 20 ? "jemalloc's" : "another's");
+}
+"#;
+
+/// A library that a program needs comes after those that are preloaded.
+#[test]
+fn allocators_that_programs_bring_stay_unless_another_is_asked_for() {
+    let scratch = Scratch::new("brings");
+    if !has(&["cc"]) {
+        return;
+    }
+    let (file, program) = (scratch.file("brings.c", BRINGS), scratch.path().join("brings"));
+    let linked = Command::new("cc").arg(file).args(["-l:libjemalloc.so.2", "-o"]).arg(&program).output().unwrap();
+    if !linked.status.success() {
+        return println!("skipped: libjemalloc2 is not installed");
+    }
+    for (options, wanted) in
+        [("", "jemalloc's\n"), ("--malloc keep", "jemalloc's\n"), ("--malloc mimalloc", "another's\n")]
+    {
+        assert_eq!(output_of(scratch.run(&format!("-q --mode pool {options}")).arg(&program)), wanted, "{options}");
     }
 }
 

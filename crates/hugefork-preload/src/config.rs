@@ -87,7 +87,8 @@ pub(crate) fn at_exit() -> bool {
     AT_EXIT.load(Ordering::Relaxed)
 }
 
-/// A variable of this process's environment. Called by the constructor only, before the program can change it.
+/// A variable of this process's environment. Called before the program can change it: by the constructor, or at the
+/// first `malloc`.
 pub(crate) fn variable(name: &str) -> Option<&'static [u8]> {
     // The names are short, and the stack holds them.
     let mut bytes = [0; 32];
@@ -99,6 +100,16 @@ pub(crate) fn variable(name: &str) -> Option<&'static [u8]> {
     (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_bytes())
 }
 
+/// Whether this is the program that alone is meant, if one is.
+pub(crate) fn is_meant() -> bool {
+    let Some(only) = variable(environment::ONLY) else { return true };
+    let mut bytes = [0_u8; libc::PATH_MAX as usize];
+    // SAFETY: a name that ends, and a buffer of the length that is named.
+    let len = unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), bytes.as_mut_ptr().cast(), bytes.len()) };
+    let path = &bytes[..usize::try_from(len).unwrap_or(0)];
+    path.rsplit(|byte| *byte == b'/').next() == Some(only)
+}
+
 /// A number in digits.
 fn number<N: std::str::FromStr>(text: &[u8]) -> Option<N> {
     std::str::from_utf8(text).ok()?.parse().ok()
@@ -107,7 +118,7 @@ fn number<N: std::str::FromStr>(text: &[u8]) -> Option<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::environment::Settings;
+    use crate::environment::{Malloc, Settings};
 
     fn read(settings: &Settings) -> Config {
         let variables = settings.variables();
@@ -120,7 +131,14 @@ mod tests {
 
     #[test]
     fn what_the_command_says_the_library_reads() {
-        let plain = Settings { mode: Mode::Collapse, min_size: 1 << 20, only: None, at_exit: false, signal: None };
+        let plain = Settings {
+            mode: Mode::Collapse,
+            min_size: 1 << 20,
+            malloc: Malloc::Auto,
+            only: None,
+            at_exit: false,
+            signal: None,
+        };
         let wanted = Config { mode: Mode::Collapse, min_size: 1 << 20, at_exit: false, signal: None };
         assert_eq!(read(&plain), wanted);
         let all = Settings { min_size: 4096, at_exit: true, signal: Some(12), ..plain };
@@ -150,7 +168,13 @@ mod tests {
 
     #[test]
     fn names_fit_the_stack() {
-        for name in [environment::MODE, environment::MIN_SIZE, environment::STATS, environment::STATS_SIGNAL] {
+        for name in [
+            environment::MODE,
+            environment::MIN_SIZE,
+            environment::STATS,
+            environment::STATS_SIGNAL,
+            environment::MALLOC,
+        ] {
             assert!(name.len() < 32, "{name}");
         }
     }

@@ -16,6 +16,12 @@ pub const MIN_SIZE: &str = "HUGEFORK_MIN_SIZE";
 /// The file name of the only program in which the library does anything.
 pub const ONLY: &str = "HUGEFORK_ONLY";
 
+/// Whose `malloc` programs get: read by the second library. Without it, they keep what they have.
+pub const MALLOC: &str = "HUGEFORK_MALLOC";
+
+/// Allocators that programs bring along, by what the names of their libraries begin with.
+pub const ALLOCATORS: [&str; 3] = ["libjemalloc.", "libtcmalloc", "libmimalloc"];
+
 /// `exit`: print a line of statistics when the program ends.
 pub const STATS: &str = "HUGEFORK_STATS";
 
@@ -66,6 +72,47 @@ impl FromStr for Mode {
     }
 }
 
+/// Whose `malloc` programs get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Malloc {
+    /// mimalloc in mode `pool`, for programs that would have libc's; otherwise what they have.
+    Auto,
+    /// What they have.
+    Keep,
+    /// mimalloc, whatever they have.
+    Mimalloc,
+}
+
+impl Malloc {
+    /// Every choice, the usual one first.
+    pub const ALL: [Malloc; 3] = [Malloc::Auto, Malloc::Keep, Malloc::Mimalloc];
+
+    /// The name in options and variables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Malloc::Auto => "auto",
+            Malloc::Keep => "keep",
+            Malloc::Mimalloc => "mimalloc",
+        }
+    }
+}
+
+impl fmt::Display for Malloc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Malloc {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = || Malloc::ALL.map(Malloc::name).join(", ");
+        Malloc::ALL.into_iter().find(|one| one.name() == text).ok_or_else(|| format!("not a choice: take {}", names()))
+    }
+}
+
 /// What the library is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -73,6 +120,8 @@ pub struct Settings {
     pub mode: Mode,
     /// Bytes from which on a mapping is looked after.
     pub min_size: usize,
+    /// Whose `malloc` programs get.
+    pub malloc: Malloc,
     /// The file name of the only program in which it does anything.
     pub only: Option<OsString>,
     /// Whether a line of statistics is printed when the program ends.
@@ -82,9 +131,18 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Whether the second library is needed too.
+    pub fn brings_malloc(&self) -> bool {
+        match (self.malloc, self.mode) {
+            (Malloc::Keep, _) | (Malloc::Auto, Mode::Collapse) => false,
+            (Malloc::Mimalloc, _) | (Malloc::Auto, Mode::Pool) => true,
+        }
+    }
+
     /// The variables that say so.
     pub fn variables(&self) -> Vec<(&'static str, OsString)> {
         let mut variables = vec![(MODE, self.mode.name().into()), (MIN_SIZE, self.min_size.to_string().into())];
+        variables.extend(self.brings_malloc().then(|| (MALLOC, self.malloc.name().into())));
         variables.extend(self.only.clone().map(|name| (ONLY, name)));
         variables.extend(self.at_exit.then(|| (STATS, AT_EXIT.into())));
         variables.extend(self.signal.map(|signal| (STATS_SIGNAL, signal.to_string().into())));

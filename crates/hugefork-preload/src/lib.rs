@@ -8,6 +8,7 @@
 //! fork          prepare, parent, child                      liveness   who of the descendants still lives
 //! modes/        what is done about memory: collapse, pool    worker     the thread that does what takes time
 //! mappings      the program's memory, from /proc/self/maps  pages      which of it is in base pages
+//! malloc/       mimalloc in place of libc's: a library of its own, from the same sources
 //! lock, copies, descriptor, own, signals, line               what stands below all of these
 //! ```
 //!
@@ -35,6 +36,7 @@ mod fork;
 mod line;
 mod liveness;
 mod lock;
+pub mod malloc;
 mod mappings;
 mod modes;
 mod own;
@@ -43,7 +45,7 @@ mod signals;
 mod start;
 mod worker;
 
-pub use environment::{Mode, Settings};
+pub use environment::{Malloc, Mode, Settings};
 
 /// What the engine allocates with.
 #[cfg(hugefork_interposed)]
@@ -52,6 +54,9 @@ static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 /// The library's file name begins with this, and goes on with a number that tells its contents.
 pub const LIBRARY: &str = "libhugefork-run-";
+
+/// The same of the library that brings a `malloc`.
+pub const MALLOC_LIBRARY: &str = "libhugefork-malloc-";
 
 /// A huge page of the machines that hugefork runs on.
 const HUGE_PAGE: usize = 2 << 20;

@@ -7,7 +7,6 @@ use std::ffi::c_int;
 use std::ptr;
 
 use crate::config::{self, Config};
-use crate::environment::ONLY;
 use crate::line::Line;
 use crate::stats::own as stats;
 use crate::{entry, fork};
@@ -30,7 +29,7 @@ extern "C" fn start() {
             return Line::new(text).write_to(libc::STDERR_FILENO);
         }
     };
-    if !is_meant() {
+    if !config::is_meant() {
         return;
     }
     if config.at_exit || config.signal.is_some() {
@@ -62,16 +61,6 @@ extern "C" fn end() {
     if config::at_exit() {
         stats::print();
     }
-}
-
-/// Whether this is the program that alone is meant, if one is.
-fn is_meant() -> bool {
-    let Some(only) = config::variable(ONLY) else { return true };
-    let mut bytes = [0_u8; libc::PATH_MAX as usize];
-    // SAFETY: a name that ends, and a buffer of the length that is named.
-    let len = unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), bytes.as_mut_ptr().cast(), bytes.len()) };
-    let path = &bytes[..usize::try_from(len).unwrap_or(0)];
-    path.rsplit(|byte| *byte == b'/').next() == Some(only)
 }
 
 /// Prints the line at a signal, unless the program has another use for it.

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 
 use clap::{Args, ValueEnum};
 use hugefork::ByteSize;
-use hugefork_preload::Mode;
 use hugefork_preload::environment::USUAL_MIN_SIZE;
+use hugefork_preload::{Malloc, Mode};
 
 const RUN_HELP: &str = "\
 Mode collapse asks for transparent huge pages for the program's own memory. After each fork(2),
@@ -39,6 +39,10 @@ pub(crate) struct RunArgs {
     /// Look after mappings from SIZE on
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize(USUAL_MIN_SIZE))]
     pub(crate) min_size: ByteSize,
+
+    /// Whose malloc the program gets: auto (mimalloc in mode pool, where it would have libc's), keep, mimalloc
+    #[arg(long, value_name = "WHOSE", default_value_t = Malloc::Auto)]
+    pub(crate) malloc: Malloc,
 
     /// Do something only in programs whose file has this name
     #[arg(long, value_name = "NAME")]

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
+use hugefork_preload::environment::ALLOCATORS as LIBRARIES;
 use object::elf::{DT_NEEDED, EM_AARCH64, EM_X86_64, FileHeader64};
 use object::read::elf::{ElfFile, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef};
@@ -33,9 +34,9 @@ impl Allocator {
 
 /// Allocators, by the names of their libraries, and by a function that nobody else has.
 const ALLOCATORS: [(&str, &[&str], Allocator); 3] = [
-    ("libjemalloc.", &["mallctl", "je_mallctl"], Allocator::Jemalloc),
-    ("libtcmalloc", &["tc_malloc", "MallocExtension_GetNumericProperty"], Allocator::Tcmalloc),
-    ("libmimalloc", &["mi_malloc"], Allocator::Mimalloc),
+    (LIBRARIES[0], &["mallctl", "je_mallctl"], Allocator::Jemalloc),
+    (LIBRARIES[1], &["tc_malloc", "MallocExtension_GetNumericProperty"], Allocator::Tcmalloc),
+    (LIBRARIES[2], &["mi_malloc"], Allocator::Mimalloc),
 ];
 
 /// Sanitizers, likewise.

@@ -1,4 +1,5 @@
-//! The library, in a file that programs can load. The command carries it, and writes it once for each user and version.
+//! The libraries, in files that programs can load. The command carries them, and writes each once for each user and
+//! version.
 //!
 //! Whoever can write to that file, or to its directory, would be in every program that is started with it. So only
 //! directories and files are taken that belong to this user or to root and that nobody else can write to, and what is
@@ -14,24 +15,47 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::process::geteuid;
 
-/// What the build script has built.
-static CONTENTS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/library.so"));
+/// A library that the build script has built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Library {
+    /// What its name begins with.
+    begin: &'static str,
+    /// What tells its contents.
+    number: &'static str,
+    contents: &'static [u8],
+}
 
-/// Its name, which tells its contents.
-fn name() -> String {
-    format!("{}{}.so", hugefork_preload::LIBRARY, env!("HUGEFORK_LIBRARY_NUMBER"))
+/// What looks after the memory.
+pub(super) const RUN: Library = Library {
+    begin: hugefork_preload::LIBRARY,
+    number: env!("HUGEFORK_LIBRARY_NUMBER"),
+    contents: include_bytes!(concat!(env!("OUT_DIR"), "/library.so")),
+};
+
+/// What brings a `malloc`.
+pub(super) const MALLOC: Library = Library {
+    begin: hugefork_preload::MALLOC_LIBRARY,
+    number: env!("HUGEFORK_MALLOC_NUMBER"),
+    contents: include_bytes!(concat!(env!("OUT_DIR"), "/malloc.so")),
+};
+
+impl Library {
+    /// Its name, which tells its contents.
+    fn name(self) -> String {
+        format!("{}{}.so", self.begin, self.number)
+    }
 }
 
 /// Of the directory and the file: others may enter and read, since programs that change their user need that.
 const MODE: u32 = 0o755;
 
-/// Puts the library in place, if it is not there, and says where.
+/// Puts a library in place, if it is not there, and says where.
 ///
 /// # Errors
 /// What was wrong with each place, in one line.
-pub(super) fn put_in_place() -> Result<PathBuf, String> {
+pub(super) fn put_in_place(library: Library) -> Result<PathBuf, String> {
     let named = |name: &str| env::var_os(name).map(PathBuf::from);
-    put_into_one_of(&places(named("XDG_CACHE_HOME"), named("HOME"), geteuid().as_raw()))
+    put_into_one_of(library, &places(named("XDG_CACHE_HOME"), named("HOME"), geteuid().as_raw()))
 }
 
 /// The places in the order of preference. What root puts somewhere is for services with users of their own, which
@@ -48,10 +72,10 @@ fn places(cache: Option<PathBuf>, home: Option<PathBuf>, user: u32) -> Vec<PathB
     places
 }
 
-fn put_into_one_of(places: &[PathBuf]) -> Result<PathBuf, String> {
+fn put_into_one_of(library: Library, places: &[PathBuf]) -> Result<PathBuf, String> {
     let mut wrong = Vec::new();
     for place in places {
-        match put_into(place) {
+        match put_into(library, place) {
             Ok(path) => return Ok(path),
             Err(why) => wrong.push(format!("{}: {why}", place.display())),
         }
@@ -62,8 +86,8 @@ fn put_into_one_of(places: &[PathBuf]) -> Result<PathBuf, String> {
     ))
 }
 
-fn put_into(place: &Path) -> Result<PathBuf, String> {
-    let path = place.join(name());
+fn put_into(library: Library, place: &Path) -> Result<PathBuf, String> {
+    let path = place.join(library.name());
     // The loader takes these to be between two names.
     if path.to_str().is_none_or(|path| path.contains([':', ' ', '$'])) {
         return Err("the loader does not take such a name".to_owned());
@@ -82,8 +106,8 @@ fn put_into(place: &Path) -> Result<PathBuf, String> {
     if statvfs(place).is_ok_and(|file_system| file_system.f_flag.contains(StatVfsMountFlags::NOEXEC)) {
         return Err("is mounted noexec".to_owned());
     }
-    if !is_there(&path) {
-        write(&path).map_err(failed)?;
+    if !is_there(library, &path) {
+        write(library, &path).map_err(failed)?;
     }
     Ok(path)
 }
@@ -114,7 +138,7 @@ fn keeps_names(above: &fs::Metadata) -> Result<(), String> {
 }
 
 /// Whether the library is there, whole, and nobody else's.
-fn is_there(path: &Path) -> bool {
+fn is_there(library: Library, path: &Path) -> bool {
     let open = || -> io::Result<bool> {
         let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
         let there = file.metadata()?;
@@ -122,19 +146,19 @@ fn is_there(path: &Path) -> bool {
         if !there.is_file() || there.uid() != user || there.mode() & 0o7777 != MODE {
             return Ok(false);
         }
-        if there.len() != CONTENTS.len() as u64 {
+        if there.len() != library.contents.len() as u64 {
             return Ok(false);
         }
-        let mut contents = Vec::with_capacity(CONTENTS.len());
+        let mut contents = Vec::with_capacity(library.contents.len());
         file.read_to_end(&mut contents)?;
-        Ok(contents == CONTENTS)
+        Ok(contents == library.contents)
     };
     open().unwrap_or(false)
 }
 
 /// Writes the library beside `path`, then renames it. What was there before stays what it is for those who use it.
-fn write(path: &Path) -> io::Result<()> {
-    let beside = path.with_file_name(format!(".{}.{}", name(), std::process::id()));
+fn write(library: Library, path: &Path) -> io::Result<()> {
+    let beside = path.with_file_name(format!(".{}.{}", library.name(), std::process::id()));
     let new =
         || OpenOptions::new().write(true).create_new(true).mode(0o700).custom_flags(libc::O_NOFOLLOW).open(&beside);
     let file = match new() {
@@ -146,7 +170,7 @@ fn write(path: &Path) -> io::Result<()> {
         other => other,
     }?;
     let filled = |mut file: File| {
-        file.write_all(CONTENTS)?;
+        file.write_all(library.contents)?;
         file.set_permissions(Permissions::from_mode(MODE))?;
         fs::rename(&beside, path)
     };
@@ -182,23 +206,23 @@ mod tests {
     #[test]
     fn many_at_once_end_with_one_whole_file() {
         let scratch = Scratch::new("many");
-        let put = || put_into(scratch.place()).unwrap();
+        let put = || put_into(RUN, scratch.place()).unwrap();
         // The threads of one process would share its number, and so the name that is written beside.
         let put_apart = || {
-            let path = scratch.0.join(name());
+            let path = scratch.0.join(RUN.name());
             write_as(&path, &format!("{:?}", thread::current().id()));
             put()
         };
         thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(put_apart))));
         let left: Vec<_> = fs::read_dir(&scratch.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(left, [name().as_str()]);
-        assert!(is_there(&put()));
+        assert_eq!(left, [RUN.name().as_str()]);
+        assert!(is_there(RUN, &put()));
     }
 
     /// As another process would at the same time.
     fn write_as(path: &Path, who: &str) {
         let beside = path.with_file_name(format!("beside-{who}"));
-        fs::write(&beside, CONTENTS).unwrap();
+        fs::write(&beside, RUN.contents).unwrap();
         fs::set_permissions(&beside, Permissions::from_mode(0o755)).unwrap();
         fs::rename(&beside, path).unwrap();
     }
@@ -206,7 +230,7 @@ mod tests {
     #[test]
     fn what_is_not_ours_whole_is_written_again() {
         let scratch = Scratch::new("again");
-        let path = put_into(scratch.place()).unwrap();
+        let path = put_into(RUN, scratch.place()).unwrap();
         for spoil in [
             |path: &Path| fs::write(path, b"half").unwrap(),
             |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap(),
@@ -215,15 +239,15 @@ mod tests {
                 std::os::unix::fs::symlink("/etc/passwd", path).unwrap();
             },
             |path: &Path| {
-                let mut contents = CONTENTS.to_vec();
-                contents[CONTENTS.len() / 2] ^= 1;
+                let mut contents = RUN.contents.to_vec();
+                contents[RUN.contents.len() / 2] ^= 1;
                 fs::write(path, contents).unwrap();
             },
         ] {
             spoil(&path);
-            assert!(!is_there(&path));
-            assert_eq!(put_into(scratch.place()).unwrap(), path);
-            assert!(is_there(&path));
+            assert!(!is_there(RUN, &path));
+            assert_eq!(put_into(RUN, scratch.place()).unwrap(), path);
+            assert!(is_there(RUN, &path));
             assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o755);
         }
     }
@@ -232,15 +256,15 @@ mod tests {
     fn directories_that_others_may_write_to_are_not_taken() {
         let scratch = Scratch::new("open");
         fs::set_permissions(&scratch.0, Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(put_into(scratch.place()), Err("others can write to it".to_owned()));
-        assert_eq!(put_into(&scratch.0.join("inside")), Err("others can replace it".to_owned()));
+        assert_eq!(put_into(RUN, scratch.place()), Err("others can write to it".to_owned()));
+        assert_eq!(put_into(RUN, &scratch.0.join("inside")), Err("others can replace it".to_owned()));
         fs::set_permissions(&scratch.0, Permissions::from_mode(0o755)).unwrap();
         let link = scratch.0.join("link");
         std::os::unix::fs::symlink("/var", &link).unwrap();
-        assert_eq!(put_into(&link), Err("is not a directory".to_owned()));
+        assert_eq!(put_into(RUN, &link), Err("is not a directory".to_owned()));
         let named = scratch.0.join("a b");
-        assert!(put_into(&named).unwrap_err().contains("loader"));
-        let nowhere = put_into_one_of(&[named, "/proc/hugefork".into()]).unwrap_err();
+        assert!(put_into(RUN, &named).unwrap_err().contains("loader"));
+        let nowhere = put_into_one_of(RUN, &[named, "/proc/hugefork".into()]).unwrap_err();
         assert!(nowhere.contains("a b: ") && nowhere.contains("/proc/hugefork: "), "{nowhere}");
     }
 

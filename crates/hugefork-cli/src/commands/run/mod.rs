@@ -4,7 +4,7 @@
 //! program      which file is run, and which image runs in the end (scripts)
 //! image        what its ELF says: libc, needs, allocator
 //! refusal      why the library cannot be put into it
-//! library      the library itself, in a file that all programs of this user may load
+//! library      the libraries themselves, in files that all programs of this user may load
 //! environment  what the program finds in its environment, and how it is printed
 //! become       execve(2)
 //! ```
@@ -18,11 +18,11 @@ mod refusal;
 
 use std::process::ExitCode;
 
-use hugefork_preload::Settings;
+use hugefork_preload::{Malloc, Settings};
 use signal_hook::consts::{SIGUSR1, SIGUSR2};
 
 use self::environment::Environment;
-use self::image::Image;
+use self::image::{Allocator, Image};
 use self::program::Program;
 use crate::args::run::{RunArgs, StatsSignal};
 use crate::failure::Failure;
@@ -46,8 +46,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let environment = match &refused {
         Some(_) => Environment::of_this_process(),
         None => {
-            let library = library::put_in_place().map_err(|why| Failure::Status(OWN_PART, why))?;
-            Environment::of_this_process().with(&settings(args), &library)
+            let settings = settings(args);
+            let wanted = [Some(library::RUN), settings.brings_malloc().then_some(library::MALLOC)];
+            let in_place = wanted.into_iter().flatten().map(library::put_in_place).collect::<Result<Vec<_>, _>>();
+            let libraries = in_place.map_err(|why| Failure::Status(OWN_PART, why))?;
+            Environment::of_this_process().with(&settings, &libraries)
         }
     };
     if let Some(format) = args.print_env {
@@ -71,6 +74,7 @@ fn settings(args: &RunArgs) -> Settings {
     Settings {
         mode: args.mode,
         min_size: args.min_size.0,
+        malloc: args.malloc,
         only: args.only.clone(),
         at_exit: args.stats,
         signal: args.stats_signal.map(|signal| match signal {
@@ -80,10 +84,20 @@ fn settings(args: &RunArgs) -> Settings {
     }
 }
 
+/// Whose `malloc` it has, in words.
+fn malloc(args: &RunArgs, image: Option<&Image>) -> &'static str {
+    let has = image.map_or(Allocator::Libc, Image::allocator);
+    match (has, args.malloc) {
+        // What is in the program itself comes first.
+        (Allocator::Own, _) => has.in_words(),
+        (Allocator::Libc, _) | (_, Malloc::Mimalloc) if settings(args).brings_malloc() => "hugefork's mimalloc",
+        (_, _) => has.in_words(),
+    }
+}
+
 /// What was done, in words.
 fn done(args: &RunArgs, image: Option<&Image>) -> String {
-    let allocator = image.map_or("libc's malloc", |image| image.allocator().in_words());
-    let mut text = format!("in mode {}, from {} on, with {allocator}", args.mode, args.min_size);
+    let mut text = format!("in mode {}, from {} on, with {}", args.mode, args.min_size, malloc(args, image));
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     if enabled.contains("[never]") {
         text += "; transparent huge pages are `never` here, so its memory is huge only after its first fork \

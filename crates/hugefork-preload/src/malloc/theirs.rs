@@ -1,0 +1,106 @@
+//! The functions that the process would have without this library: those of the next one that has them.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The functions, in the order of [`NAMES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Function {
+    Malloc,
+    Calloc,
+    Realloc,
+    Reallocarray,
+    Free,
+    PosixMemalign,
+    AlignedAlloc,
+    Memalign,
+    Valloc,
+    Pvalloc,
+    UsableSize,
+}
+
+/// glibc has all of them, so that a search never fails, which would call `malloc`.
+const NAMES: [&CStr; 11] = [
+    c"malloc",
+    c"calloc",
+    c"realloc",
+    c"reallocarray",
+    c"free",
+    c"posix_memalign",
+    c"aligned_alloc",
+    c"memalign",
+    c"valloc",
+    c"pvalloc",
+    c"malloc_usable_size",
+];
+
+static ADDRESSES: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
+
+/// Looks for all of them.
+pub(super) fn find() {
+    for (name, address) in NAMES.iter().zip(&ADDRESSES) {
+        // SAFETY: a name that ends.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        address.store(found as usize, Ordering::Relaxed);
+    }
+}
+
+/// The next library's function.
+fn address(function: Function) -> usize {
+    let found = ADDRESSES[function as usize].load(Ordering::Relaxed);
+    assert!(found != 0, "libc has all of them");
+    found
+}
+
+/// Calls a function of one argument.
+///
+/// # Safety
+/// The function has these types, and the caller does as libc asks.
+pub(super) unsafe fn one<A, R>(function: Function, argument: A) -> R {
+    // SAFETY: an address of a function of this type, by contract.
+    let function = unsafe { mem::transmute::<usize, unsafe extern "C" fn(A) -> R>(address(function)) };
+    // SAFETY: the caller's.
+    unsafe { function(argument) }
+}
+
+/// Calls a function of two arguments.
+///
+/// # Safety
+/// As [`one`].
+pub(super) unsafe fn two<A, B>(function: Function, first: A, second: B) -> *mut c_void {
+    // SAFETY: an address of a function of this type, by contract.
+    let function = unsafe { mem::transmute::<usize, unsafe extern "C" fn(A, B) -> *mut c_void>(address(function)) };
+    // SAFETY: the caller's.
+    unsafe { function(first, second) }
+}
+
+/// Calls `reallocarray`.
+///
+/// # Safety
+/// As [`one`].
+pub(super) unsafe fn reallocarray(old: *mut c_void, count: usize, len: usize) -> *mut c_void {
+    // SAFETY: it has this type.
+    let function = unsafe {
+        mem::transmute::<usize, unsafe extern "C" fn(*mut c_void, usize, usize) -> *mut c_void>(address(
+            Function::Reallocarray,
+        ))
+    };
+    // SAFETY: the caller's.
+    unsafe { function(old, count, len) }
+}
+
+/// Calls `posix_memalign`.
+///
+/// # Safety
+/// As [`one`].
+pub(super) unsafe fn posix_memalign(to: *mut *mut c_void, alignment: usize, len: usize) -> c_int {
+    // SAFETY: it has this type.
+    let function = unsafe {
+        mem::transmute::<usize, unsafe extern "C" fn(*mut *mut c_void, usize, usize) -> c_int>(address(
+            Function::PosixMemalign,
+        ))
+    };
+    // SAFETY: the caller's.
+    unsafe { function(to, alignment, len) }
+}
