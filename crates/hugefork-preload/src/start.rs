@@ -10,7 +10,7 @@ use crate::config::{self, Config};
 use crate::environment::ONLY;
 use crate::line::Line;
 use crate::stats::own as stats;
-use crate::{entry, fork};
+use crate::{entry, fork, pins};
 
 #[used]
 #[cfg_attr(hugefork_interposed, unsafe(link_section = ".init_array"))]
@@ -40,6 +40,7 @@ extern "C" fn start() {
         answer(signal);
     }
     entry::resolve();
+    pins::resolve();
     config.set();
     // Last: from here on, forks are followed.
     // SAFETY: the handlers do what handlers may do.
