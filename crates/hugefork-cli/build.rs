@@ -20,7 +20,10 @@ fn main() {
         println!("cargo::rerun-if-changed={}", package.join(part).display());
     }
     if let Some(root) = workspace(&package) {
-        println!("cargo::rerun-if-changed={}", root.join("Cargo.lock").display());
+        // The library is not among what cargo knows of this package, nor is what it is made of.
+        for part in ["Cargo.lock", "crates/hugefork/src", "crates/hugefork-kernels/src"] {
+            println!("cargo::rerun-if-changed={}", root.join(part).display());
+        }
     }
     for kind in [RUN, MALLOC] {
         let bytes = library(&package, &out, &variable("CARGO"), &variable("TARGET"), kind);

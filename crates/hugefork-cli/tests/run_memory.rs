@@ -2,6 +2,7 @@
 
 mod programs;
 
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -13,6 +14,12 @@ const MODES: [&str; 2] = ["-q --mode collapse", "-q --mode pool"];
 const PROMISES: &str = include_str!("programs/promises.c");
 const MALLOCS: &str = include_str!("programs/mallocs.c");
 const STRESS: &str = include_str!("programs/stress.c");
+const CALLS: &str = include_str!("programs/calls.c");
+const DIRECT: &str = include_str!("programs/direct.c");
+const HEIRS: &str = include_str!("programs/heirs.c");
+const DAEMON: &str = include_str!("programs/daemon.c");
+const HANDLERS: &str = include_str!("programs/handlers.c");
+const HANDLED: &str = include_str!("programs/handled.c");
 
 /// A C program of ours; none if there is no compiler.
 fn compiled(scratch: &Scratch, name: &str, source: &str) -> Option<PathBuf> {
@@ -98,6 +105,84 @@ fn no_write_is_lost_and_no_child_sees_one() {
             let said = output_of(scratch.run(mode).arg(&program).args(["60", most]));
             assert_eq!(said, "60 forks, 0 bad\n", "{mode}, {most} at once");
         }
+    }
+}
+
+#[test]
+fn system_calls_write_into_memory_that_is_promoted_and_folded() {
+    let scratch = Scratch::new("calls");
+    let Some(program) = compiled(&scratch, "calls", CALLS) else { return };
+    for mode in MODES {
+        assert_eq!(output_of(scratch.run(mode).arg(&program).arg("10")), "24 calls, 0 bad\n", "{mode}");
+    }
+}
+
+/// As another user, whose system calls nobody may have wait: then there is no pool.
+#[test]
+fn without_rights_nothing_fails_either() {
+    if !rustix::process::getuid().is_root() {
+        println!("skipped: only root can run a program as another user");
+        return;
+    }
+    let scratch = Scratch::new("without-rights");
+    let (Some(calls), Some(stress)) = (compiled(&scratch, "calls", CALLS), compiled(&scratch, "stress", STRESS)) else {
+        return;
+    };
+    // The command itself may lie where that user cannot come.
+    let variables = output_of(&mut scratch.hugefork("run --print-env=file --mode pool"));
+    let nobody = |program: &PathBuf, words: &[&str]| {
+        let mut command = Command::new(program);
+        command.envs(variables.lines().filter_map(|line| line.split_once('=')));
+        output_of(command.args(words).current_dir("/").uid(65534).gid(65534))
+    };
+    assert_eq!(nobody(&calls, &["10"]), "24 calls, 0 bad\n");
+    assert_eq!(nobody(&stress, &["20", "3"]), "20 forks, 0 bad\n");
+}
+
+/// What a device writes to pages arrives in the program's memory, whatever is done to that meanwhile.
+#[test]
+fn what_is_read_past_the_page_cache_arrives() {
+    let scratch = Scratch::new("direct");
+    let Some(program) = compiled(&scratch, "direct", DIRECT) else { return };
+    let said = output_of(scratch.run("-q --mode pool").arg(program).args(["file", "30"]));
+    if said == "no O_DIRECT\n" {
+        println!("skipped: the file system of {} has no O_DIRECT", scratch.path().display());
+        return;
+    }
+    assert_eq!(said, "0 bad\n");
+}
+
+#[test]
+fn children_that_write_all_they_have_inherited_have_what_they_wrote() {
+    let scratch = Scratch::new("heirs");
+    let Some(program) = compiled(&scratch, "heirs", HEIRS) else { return };
+    for mode in MODES {
+        assert_eq!(output_of(scratch.run(mode).arg(&program).arg("1")), "0 bad\n", "{mode}");
+    }
+}
+
+#[test]
+fn a_daemon_goes_on_with_what_it_has_inherited() {
+    let scratch = Scratch::new("daemon");
+    let Some(program) = compiled(&scratch, "daemon", DAEMON) else { return };
+    for mode in MODES {
+        assert_eq!(output_of(scratch.run(mode).arg(&program)), "0 bad\n", "{mode}");
+    }
+}
+
+/// In a child, handlers of others may be called before the library's own.
+#[test]
+fn handlers_of_others_change_memory_in_the_child() {
+    let scratch = Scratch::new("handlers");
+    if !has(&["cc"]) {
+        return;
+    }
+    let (library, source) = (scratch.path().join("libhandlers.so"), scratch.file("handlers.c", HANDLERS));
+    output_of(Command::new("cc").args(["-O1", "-shared", "-fPIC", "-pthread", "-o"]).arg(&library).arg(source));
+    let (program, source) = (scratch.path().join("handled"), scratch.file("handled.c", HANDLED));
+    output_of(Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(source).arg(&library));
+    for mode in MODES {
+        assert_eq!(output_of(scratch.run(mode).arg(&program)), "0 bad\n", "{mode}");
     }
 }
 

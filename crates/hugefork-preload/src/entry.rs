@@ -23,7 +23,7 @@ use crate::stats::own::Word;
 use crate::{BASE_PAGE, Mode, config, fork, mappings, own};
 
 /// Does `work`, and leaves `errno` as it was.
-fn quietly<R>(work: impl FnOnce() -> R) -> R {
+pub(crate) fn quietly<R>(work: impl FnOnce() -> R) -> R {
     // SAFETY: this thread's own.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
@@ -47,8 +47,9 @@ fn special(start: *mut c_void, len: usize) -> Option<Range<usize>> {
 }
 
 /// Has memory that the program wants more of than the mode can do be plain memory first.
-fn make_plain(start: *mut c_void, len: usize) {
-    if let Some(range) = special(start, len) {
+pub(crate) fn make_plain(start: *mut c_void, len: usize) {
+    let within = start as usize % BASE_PAGE;
+    if let Some(range) = special(start.wrapping_byte_sub(within), len.saturating_add(within)) {
         quietly(|| modes::hand_over(&range));
     }
 }
@@ -273,7 +274,7 @@ pub unsafe extern "C" fn pkey_mprotect(start: *mut c_void, len: usize, rights: c
 /// As libc's.
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn mlock(start: *mut c_void, len: usize) -> c_int {
-    make_plain((start as usize / BASE_PAGE * BASE_PAGE) as *mut c_void, len + start as usize % BASE_PAGE);
+    make_plain(start, len);
     // SAFETY: the caller's.
     unsafe { libc::syscall(libc::SYS_mlock, start, len) as c_int }
 }
@@ -284,7 +285,7 @@ pub unsafe extern "C" fn mlock(start: *mut c_void, len: usize) -> c_int {
 /// As libc's.
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn mlock2(start: *mut c_void, len: usize, flags: c_uint) -> c_int {
-    make_plain((start as usize / BASE_PAGE * BASE_PAGE) as *mut c_void, len + start as usize % BASE_PAGE);
+    make_plain(start, len);
     // SAFETY: the caller's.
     unsafe { libc::syscall(libc::SYS_mlock2, start, len, flags) as c_int }
 }
@@ -461,12 +462,10 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
     let libcs = unsafe { mem::transmute::<usize, unsafe extern "C" fn() -> libc::pid_t>(libcs) };
     // SAFETY: the caller's.
     let child = unsafe { libcs() };
-    if child > 0 {
-        // SAFETY: this thread's own.
-        let errno = unsafe { *libc::__errno_location() };
-        fork::afterwards();
-        // SAFETY: as above.
-        unsafe { *libc::__errno_location() = errno };
+    match child {
+        0 => quietly(fork::afterwards_in_child),
+        1.. => quietly(fork::afterwards),
+        _ => {}
     }
     child
 }

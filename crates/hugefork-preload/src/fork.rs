@@ -169,6 +169,27 @@ pub(crate) fn afterwards() {
     }
 }
 
+/// The same in the child.
+pub(crate) fn afterwards_in_child() {
+    if modes::can_help_child() {
+        want_worker();
+    }
+}
+
+/// Starts the worker, if it can be done at once and in the middle of the program's `malloc`: the program has memory that
+/// the worker looks after. Otherwise another time will do.
+pub(crate) fn want_worker() {
+    if !worker::can_start_anywhere() {
+        return;
+    }
+    let mask = signals::block();
+    let wants = STATE.with_if_free(|state| !std::mem::replace(&mut state.has_worker, true));
+    if wants == Some(true) && !worker::start() {
+        STATE.with(|state| state.has_worker = false);
+    }
+    mask.restore();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

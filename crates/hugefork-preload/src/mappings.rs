@@ -39,6 +39,16 @@ pub(crate) fn is_writable(range: &Range<usize>) -> bool {
     read.is_ok() && next >= range.end
 }
 
+/// Whether `is` says so of the line of any mapping, which ends with the path of its file. False if nobody can say.
+pub(crate) fn any_line(mut is: impl FnMut(&[u8]) -> bool) -> bool {
+    let mut found = false;
+    let read = lines(c"/proc/self/maps", |line| {
+        found |= is(line);
+        !found
+    });
+    read.is_ok() && found
+}
+
 /// Bytes that `/proc/self/smaps_rollup` counts under `field`, such as `AnonHugePages:`.
 pub(crate) fn counted(field: &str) -> Option<u64> {
     let mut found = None;

@@ -9,7 +9,7 @@ use std::ptr;
 use crate::config::{self, Config};
 use crate::line::Line;
 use crate::stats::own as stats;
-use crate::{entry, fork};
+use crate::{entry, fork, pins};
 
 #[used]
 #[cfg_attr(hugefork_interposed, unsafe(link_section = ".init_array"))]
@@ -39,6 +39,7 @@ extern "C" fn start() {
         answer(signal);
     }
     entry::resolve();
+    pins::resolve();
     config.set();
     // Last: from here on, forks are followed.
     // SAFETY: the handlers do what handlers may do.

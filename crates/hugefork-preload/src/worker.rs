@@ -1,5 +1,6 @@
 //! The thread that does what takes time, while the program goes on: it waits until no descendant shares the program's
-//! memory any more, lets the mode do its pass, and leaves. No fork, no thread.
+//! memory any more, lets the mode do its pass, and leaves. No fork, no thread, unless the mode has something to do about
+//! memory that grows.
 //!
 //! It is not one of libc's threads but made by `clone(2)`. `pthread_create` allocates, which a fork in a signal handler
 //! must not do; it makes libc take locks that a program with one thread does without; and a program whose main thread
@@ -20,6 +21,7 @@ use rustix::thread::{gettid, nanosleep, set_name};
 use rustix::time::Timespec;
 
 use crate::fork::STATE;
+use crate::modes::Growth;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::{modes, signals};
@@ -31,6 +33,10 @@ const STACK: usize = 128 << 10;
 const SHORTEST_NS: i64 = 5_000_000;
 const LONGEST_NS: i64 = 160_000_000;
 
+/// So often it finds nothing to do before it leaves: that is ten seconds. What it keeps for the next child is kept as
+/// long.
+const PATIENCE: u32 = 64;
+
 /// A place for a thread. There are two, since one that is leaving still stands on its stack.
 struct Place {
     /// The thread; the kernel writes 0 when it is gone.
@@ -41,9 +47,14 @@ struct Place {
 
 static PLACES: [Place; 2] = [const { Place { thread: AtomicU32::new(0), stack: AtomicUsize::new(0) } }; 2];
 
+/// Whether [`start`] allocates nothing, in this thread.
+pub(crate) fn can_start_anywhere() -> bool {
+    !modes::need_thread_local_data() || gettid() == getpid()
+}
+
 /// Starts the thread. False if there can be none now.
 pub(crate) fn start() -> bool {
-    if modes::need_thread_local_data() && gettid() != getpid() {
+    if !can_start_anywhere() {
         return start_by_libc();
     }
     let Some(place) = PLACES.iter().find(|place| place.thread.load(Ordering::Acquire) == 0) else { return false };
@@ -114,33 +125,47 @@ pub(crate) fn in_child() {
 /// The thread.
 extern "C" fn run(_: *mut c_void) -> c_int {
     let _ = set_name(c"hugefork-run");
-    let mut pause = SHORTEST_NS;
+    let (mut pause, mut is_to_pass, mut idle) = (SHORTEST_NS, false, 0);
     loop {
         let known = STATE.with(|state| (state.outstanding.reap(), state.outstanding.take_gone()));
         let (alive, gone) = known.unwrap_or((0, 0));
         stats::set(Word::Outstanding, alive as u64);
         modes::gone(gone);
+        is_to_pass |= alive > 0 || gone != 0;
         let is_shared = modes::tend();
         if alive > 0 {
             if is_shared {
                 pause = SHORTEST_NS;
             }
-            let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: pause });
-            pause = (2 * pause).min(LONGEST_NS);
+            sleep(&mut pause);
             continue;
         }
-        pause = SHORTEST_NS;
         // What a child collapsed that it shares with its parent would be copied.
         let has_parent = STATE.with(|state| state.has_parent()).unwrap_or(true);
         let mut is_shared = || STATE.with(|state| !state.outstanding.is_empty()).unwrap_or(true);
         if modes::tend() {
             // What somebody just works on has its turn later.
-            let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: pause });
+            let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: SHORTEST_NS });
             continue;
         }
-        let is_through = has_parent || modes::pass(&mut is_shared);
+        if is_to_pass && !has_parent && !modes::pass(&mut is_shared) {
+            continue;
+        }
+        if is_to_pass {
+            (is_to_pass, idle, pause) = (false, 0, SHORTEST_NS);
+        }
+        match modes::grown() {
+            Growth::Some => (idle, pause) = (0, SHORTEST_NS),
+            Growth::None => idle += 1,
+            Growth::OfNoConcern => idle = PATIENCE,
+        }
+        if idle < PATIENCE {
+            sleep(&mut pause);
+            continue;
+        }
+        modes::trim();
         let leaves = STATE.with(|state| {
-            let leaves = is_through && state.outstanding.is_empty();
+            let leaves = state.outstanding.is_empty();
             state.has_worker &= !leaves;
             leaves
         });
@@ -148,4 +173,10 @@ extern "C" fn run(_: *mut c_void) -> c_int {
             return 0;
         }
     }
+}
+
+/// Sleeps, and next time twice as long.
+fn sleep(pause: &mut i64) {
+    let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: *pause });
+    *pause = (2 * *pause).min(LONGEST_NS);
 }

@@ -47,6 +47,7 @@ fn json(pid: u32, report: &Report) -> serde_json::Value {
         "pages_folded": counted.pages_folded,
         "blocks_promoted": counted.blocks_promoted,
         "blocks_made_huge": counted.blocks_made_huge,
+        "pool_left": counted.pool_left,
         "resident_bytes": report.resident_bytes,
         "peak_bytes": report.peak_bytes,
         "anonymous_bytes": report.anonymous_bytes,
@@ -90,6 +91,9 @@ fn table(pid: u32, report: &Report) -> String {
     }
     if counted.pool_refused > 0 {
         line("pool", "refused here: docs/run.md says what it needs".to_owned());
+    }
+    if counted.pool_left > 0 {
+        line("", "left, because the program uses memory past its addresses: docs/run.md says how".to_owned());
     }
     if counted.blocks_unseen > 0 {
         line("", format!("{} blocks that a child could not be shown", counted.blocks_unseen));

@@ -127,6 +127,8 @@ static void lengths(struct memory m) {
     there = mmap(m.a + 4 * MIB, 3 * MIB, PROT_READ | PROT_WRITE, flags | MAP_FIXED, -1, 0);
     HOLDS(there == m.a + 4 * MIB && is(there, 3 * MIB, 0));
     memset(there, 6, 3 * MIB);
+    char *near = mmap(m.a + 2 * MIB + PAGE, MIB, PROT_READ | PROT_WRITE, flags, -1, 0);
+    HOLDS(near != MAP_FAILED && near != there && is(near, MIB, 0) && writes(near) && munmap(near, MIB) == 0);
     char *again = mapped(64 * MIB);
     HOLDS(is(again, 64 * MIB, 0));
     memset(again, 1, 64 * MIB);

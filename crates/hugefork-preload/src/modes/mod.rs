@@ -5,10 +5,11 @@
 //! |---|---|---|
 //! | [`map`], [`unmap`] and so on | `entry`, maybe in the program's `malloc` | allocate by it, start a thread |
 //! | [`prepare`], [`parent`], [`child`] | `fork`, under the lock that all three share | the same |
-//! | [`gone`], [`tend`], [`pass`] | `worker`, in its thread; `pass` while no child lives | touch thread-local data |
+//! | [`gone`], [`tend`], [`pass`], [`grown`] | `worker`, in its thread; the last two while no child lives | touch thread-local data |
 
 mod asked;
 mod collapse;
+mod heir;
 mod pool;
 
 use std::ffi::c_int;
@@ -116,6 +117,11 @@ pub(crate) fn child() {
     }
 }
 
+/// Whether the worker can help a child that was just made. Not in a handler.
+pub(crate) fn can_help_child() -> bool {
+    config::mode() == Some(Mode::Pool) && pool::is_heir()
+}
+
 /// This is a copy of the process that no handler was told of.
 pub(crate) fn in_unnoticed_copy() {
     match config::mode() {
@@ -127,6 +133,43 @@ pub(crate) fn in_unnoticed_copy() {
 /// Whether [`tend`] may look at thread-local data, if only as libc's functions do.
 pub(crate) fn need_thread_local_data() -> bool {
     config::mode() == Some(Mode::Pool)
+}
+
+/// What the program has done to its memory since this was last asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Growth {
+    /// It has filled some, which was looked after.
+    Some,
+    /// Nothing that is to be looked after.
+    None,
+    /// Whatever it does, nothing is to be done before the next fork.
+    OfNoConcern,
+}
+
+/// Looks after memory that the program has filled. For the worker, while no child lives.
+pub(crate) fn grown() -> Growth {
+    match config::mode() {
+        Some(Mode::Pool) => pool::grown(),
+        // The kernel makes huge pages at the first touch.
+        Some(Mode::Collapse) | None => Growth::OfNoConcern,
+    }
+}
+
+/// Nothing has happened for long, and the worker is about to leave.
+pub(crate) fn trim() {
+    match config::mode() {
+        Some(Mode::Pool) => pool::trim(),
+        Some(Mode::Collapse) | None => {}
+    }
+}
+
+/// The program is about to do what the memory of mode `pool` is not fit for: devices write to its pages past their
+/// addresses. All memory is the kernel's from now on.
+pub(crate) fn leave_it_all_to_the_kernel() {
+    match config::mode() {
+        Some(Mode::Pool) => pool::leave_it_all_to_the_kernel(),
+        Some(Mode::Collapse) | None => {}
+    }
 }
 
 /// Nobody lives any more of the forks at these places, a bit for each.

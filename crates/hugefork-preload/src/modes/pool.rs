@@ -4,7 +4,7 @@
 //! mmap ─▶ map ── big, plain, anywhere ─▶ the engine's ProgramMemory          else ─▶ the kernel, as in `collapse`
 //! munmap, madvise, mremap, mprotect … ── whole blocks ─▶ the engine ── parts ─▶ handed over, then the kernel
 //! prepare ─▶ everything is shown privately ── fork ─▶ parent: what the child holds, until it is gone
-//!                                                 └─▶ child: plain private memory; see `heir` below
+//!                                                 └─▶ child: plain private memory (heir.rs)
 //! worker ─▶ tend: promotes what is written densely, folds what nobody shares any more; pass: makes huge pages of it
 //! ```
 //! What the engine cannot do, the kernel does: memory of another kind, or where the engine has no more, or where it
@@ -23,18 +23,19 @@
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use hugefork::{Inherited, ProgramMemory};
 
 use super::asked::{Mapping, Wish};
-use super::collapse;
+use super::heir::Heritage;
+use super::{Growth, collapse};
 use crate::liveness::MOST;
 use crate::lock::{Guarded, Taken};
 use crate::signals::{self, Mask};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{HUGE_PAGE, config, copies, own};
+use crate::{BASE_PAGE, HUGE_PAGE, config, copies, fork, own, pins};
 
 /// What this process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +53,9 @@ static ROLE: AtomicU8 = AtomicU8::new(Role::Owner as u8);
 
 fn role() -> Role {
     if copies::is_unnoticed() {
-        // What the engine did here would befall the process that this one is a copy of.
-        return Role::Without;
+        // What the engine did here would befall the process that this one is a copy of. If it was copied in the middle
+        // of a fork, `child` is about to make an heir of it: another library's handler came first.
+        return if IS_FORKING.load(Ordering::Acquire) { Role::Heir } else { Role::Without };
     }
     match ROLE.load(Ordering::Acquire) {
         0 => Role::Owner,
@@ -73,6 +75,12 @@ const WORTH_A_POOL: usize = 32 << 20;
 /// What the program has mapped that the pool could have given.
 static WANTED: AtomicUsize = AtomicUsize::new(0);
 
+/// Whether no more is given to the program.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+/// Whether huge pages come only by asking for each.
+static NEEDS_COLLAPSE: AtomicBool = AtomicBool::new(false);
+
 /// Whether a thread forks just now.
 static IS_FORKING: AtomicBool = AtomicBool::new(false);
 
@@ -81,6 +89,8 @@ const MOST_LATER: usize = 64;
 
 struct Memory {
     engine: Option<ProgramMemory>,
+    /// In an heir: the memory of the process that it was forked from.
+    heritage: Option<Heritage>,
     /// What the children of each fork hold, at the place of its token.
     inherited: [Option<Inherited>; MOST],
     /// Of the fork that is under way.
@@ -88,7 +98,7 @@ struct Memory {
 }
 
 static MEMORY: Guarded<Memory> =
-    Guarded::new(Memory { engine: None, inherited: [const { None }; MOST], pending: None });
+    Guarded::new(Memory { engine: None, heritage: None, inherited: [const { None }; MOST], pending: None });
 
 /// Parts that were unmapped during a fork, for whoever has the lock next.
 static LATER: Guarded<([Range<usize>; MOST_LATER], usize)> = Guarded::new(([const { 0..0 }; MOST_LATER], 0));
@@ -147,7 +157,8 @@ pub(super) fn map(wish: &Wish) -> Option<usize> {
         && wish.hint == 0
         && wish.rights == libc::PROT_READ | libc::PROT_WRITE
         && wish.flags & !(libc::MAP_NORESERVE | libc::MAP_POPULATE) == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    if !is_wanted || role() != Role::Owner || IS_FORKING.load(Ordering::Acquire) {
+    let is_closed = || IS_FORKING.load(Ordering::Acquire) || IS_OVER.load(Ordering::Relaxed);
+    if !is_wanted || role() != Role::Owner || is_closed() {
         return None;
     }
     let wanted = WANTED.fetch_add(wish.len, Ordering::Relaxed).saturating_add(wish.len);
@@ -173,11 +184,17 @@ pub(super) fn map(wish: &Wish) -> Option<usize> {
     collapse::note_big(wish.len);
     stats::add(Word::PoolMappings, 1);
     stats::publish();
+    if NEEDS_COLLAPSE.load(Ordering::Relaxed) {
+        fork::want_worker();
+    }
     Some(start)
 }
 
 /// The engine's first memory in this process.
 fn begin() -> Option<ProgramMemory> {
+    if pins::is_likely() {
+        return refuse();
+    }
     // SAFETY: `sysinfo` is plain numbers, for which all-zero bytes are a value, and the call writes to it.
     let total = unsafe {
         let mut info: libc::sysinfo = std::mem::zeroed();
@@ -189,16 +206,20 @@ fn begin() -> Option<ProgramMemory> {
             copies::watch();
             engine.descriptors().for_each(own::note);
             let addresses = engine.addresses();
+            NEEDS_COLLAPSE.store(engine.needs_collapse(), Ordering::Relaxed);
             END.store(addresses.end, Ordering::Release);
             START.store(addresses.start, Ordering::Release);
             Some(engine)
         }
-        Err(_) => {
-            ROLE.store(Role::Without as u8, Ordering::Release);
-            stats::add(Word::PoolRefused, 1);
-            None
-        }
+        Err(_) => refuse(),
     }
+}
+
+/// In this process there will be none.
+fn refuse() -> Option<ProgramMemory> {
+    ROLE.store(Role::Without as u8, Ordering::Release);
+    stats::add(Word::PoolRefused, 1);
+    None
 }
 
 /// What the kernel has mapped.
@@ -209,6 +230,7 @@ pub(super) fn mapped(mapping: &Mapping) {
 /// The program unmaps something near the engine's memory. True if all is done; else the kernel is to do it.
 pub(super) fn unmap(range: &Range<usize>) -> bool {
     if role() != Role::Owner {
+        leave(range);
         return false;
     }
     if IS_FORKING.load(Ordering::Acquire) {
@@ -227,7 +249,11 @@ pub(super) fn unmap(range: &Range<usize>) -> bool {
 /// The program maps something at an address of its own choice. What was there is gone. False if nothing may be mapped
 /// there.
 pub(super) fn make_way(range: &Range<usize>) -> bool {
-    role() != Role::Owner || with(|engine| engine.make_way(range.clone())).unwrap_or(true)
+    if role() != Role::Owner {
+        leave(range);
+        return true;
+    }
+    with(|engine| engine.make_way(range.clone())).unwrap_or(true)
 }
 
 /// Whether nothing is mapped at a range, for all that the program knows.
@@ -244,7 +270,10 @@ pub(super) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> bool 
             true
         }
         Role::Owner => with(|engine| engine.empty(range.clone(), plain)).is_some(),
-        Role::Heir => replace(range),
+        Role::Heir => {
+            leave(range);
+            replace(range)
+        }
         Role::Without => false,
     }
 }
@@ -259,13 +288,47 @@ fn replace(range: &Range<usize>) -> bool {
 
 /// The program wants something of a range that only the kernel has. False if it is not the kernel's even now.
 pub(super) fn hand_over(range: &Range<usize>) -> bool {
-    role() != Role::Owner
-        || with(|engine| {
-            engine.hand_over(range.clone());
-            stats::set(Word::PoolHandedOver, engine.counts().handed_over);
-            !engine.has(range.clone())
-        })
-        .unwrap_or(true)
+    if role() != Role::Owner {
+        leave(range);
+        return true;
+    }
+    let handed = with(|engine| {
+        engine.hand_over(range.clone());
+        stats::set(Word::PoolHandedOver, engine.counts().handed_over);
+        !engine.has(range.clone())
+    });
+    handed.unwrap_or(true)
+}
+
+/// In an heir: what follows is between the program and the kernel.
+fn leave(range: &Range<usize>) {
+    // Whoever made this copy without a handler has no worker, and a lock that nobody gives back.
+    if copies::is_unnoticed() {
+        return;
+    }
+    let mask = signals::block();
+    MEMORY.with(|memory| memory.heritage.as_mut().map(|heritage| heritage.leave(range)));
+    mask.restore();
+}
+
+/// Whether this process has inherited memory.
+pub(super) fn is_heir() -> bool {
+    role() == Role::Heir
+}
+
+/// Helps an heir to write. True if it writes so much that this is to go on soon.
+fn help() -> bool {
+    let mut has_helped = false;
+    loop {
+        let_others_go_first();
+        let mask = signals::block();
+        let more = MEMORY.with(|memory| memory.heritage.as_mut().is_some_and(Heritage::help));
+        mask.restore();
+        match more {
+            Some(true) => has_helped = true,
+            Some(false) | None => return has_helped,
+        }
+    }
 }
 
 /// What is to be done about a mapping that changes its length.
@@ -295,8 +358,15 @@ pub(super) fn resize(old: &Range<usize>, len: usize) -> Resized {
             }
         })
         .unwrap_or(Resized::Plain),
-        Role::Heir if len > old.len() => Resized::ByCopy,
-        Role::Heir | Role::Without => Resized::Plain,
+        Role::Heir if len > old.len() => {
+            leave(old);
+            Resized::ByCopy
+        }
+        Role::Heir => {
+            leave(old);
+            Resized::Plain
+        }
+        Role::Without => Resized::Plain,
     }
 }
 
@@ -311,7 +381,9 @@ pub(super) fn is_all_ours(range: &Range<usize>) -> bool {
 }
 
 pub(super) fn is_worth_following() -> bool {
-    (role() == Role::Owner && END.load(Ordering::Acquire) != 0) || collapse::is_worth_following()
+    // The worker must not be in the middle of helping an heir.
+    let is_at_work = role() == Role::Heir || (role() == Role::Owner && END.load(Ordering::Acquire) != 0);
+    is_at_work || collapse::is_worth_following()
 }
 
 /// Before a fork, in the thread that forks, until [`parent`] or [`child`].
@@ -356,11 +428,13 @@ pub(super) fn child() {
     // SAFETY: `prepare` has taken it, in the thread whose copy this is.
     let memory = unsafe { MEMORY.held() };
     let pending = memory.pending.take();
-    if memory.engine.is_some() {
+    if let Some(engine) = memory.engine.take() {
         ROLE.store(Role::Heir as u8, Ordering::Release);
         own::forget_all();
+        memory.heritage = Some(Heritage::of(engine));
+    } else if let Some(heritage) = &mut memory.heritage {
+        heritage.begin_anew();
     }
-    std::mem::forget(memory.engine.take());
     memory.inherited.iter_mut().for_each(|held| std::mem::forget(held.take()));
     LATER.reset();
     LATER.with(|(_, count)| *count = 0);
@@ -407,8 +481,10 @@ pub(super) fn gone(places: u64) {
 
 /// Looks after what children share or have shared. True if that is to go on soon.
 pub(super) fn tend() -> bool {
-    if role() != Role::Owner || END.load(Ordering::Acquire) == 0 {
-        return false;
+    match role() {
+        Role::Owner if END.load(Ordering::Acquire) != 0 => {}
+        Role::Heir => return help(),
+        Role::Owner | Role::Without => return false,
     }
     // A round at most; in between, others have their turn.
     let_others_go_first();
@@ -427,15 +503,75 @@ pub(super) fn tend() -> bool {
 /// Makes huge pages of blocks that the program has filled, where the kernel does not by itself (`shmem_enabled`). False
 /// if it was broken off.
 pub(super) fn pass(is_shared: &mut dyn FnMut() -> bool) -> bool {
-    let (mut next, mut huge) = (Some(0), 0);
+    NEEDS_COLLAPSE.load(Ordering::Relaxed).then(|| collapse_what_is_full(is_shared)).is_none_or(|made| made.is_some())
+}
+
+/// Gives how many blocks have become huge; none if it was broken off.
+fn collapse_what_is_full(is_shared: &mut dyn FnMut() -> bool) -> Option<usize> {
+    let (mut next, mut made) = (Some(0), 0);
     while let Some(from) = next {
         let_others_go_first();
         let Some((more, rest)) = with(|engine| engine.collapse(from)) else { break };
-        (huge, next) = (huge + more as u64, rest);
+        (made, next) = (made + more, rest);
         if is_shared() {
-            return false;
+            return None;
         }
     }
-    stats::set(Word::PoolHuge, huge);
-    true
+    if made > 0 {
+        stats::set(Word::PoolHuge, with(|engine| engine.huge() as u64).unwrap_or(0));
+    }
+    Some(made)
+}
+
+/// The page faults of this process at the last look. There are at least as many as pages in a block that is filled.
+static FAULTS: AtomicU64 = AtomicU64::new(0);
+const FAULTS_OF_A_BLOCK: u64 = (HUGE_PAGE / BASE_PAGE) as u64;
+
+/// As [`pass`], for a program that grows.
+pub(super) fn grown() -> Growth {
+    if role() == Role::Heir {
+        return Growth::None;
+    }
+    if role() != Role::Owner || END.load(Ordering::Acquire) == 0 {
+        return Growth::OfNoConcern;
+    }
+    if !NEEDS_COLLAPSE.load(Ordering::Relaxed) {
+        return Growth::None;
+    }
+    let faults = page_faults();
+    if faults.wrapping_sub(FAULTS.load(Ordering::Relaxed)) < FAULTS_OF_A_BLOCK {
+        return Growth::None;
+    }
+    FAULTS.store(faults, Ordering::Relaxed);
+    let mut is_forking = || IS_FORKING.load(Ordering::Relaxed);
+    if collapse_what_is_full(&mut is_forking).is_some_and(|made| made > 0) { Growth::Some } else { Growth::None }
+}
+
+/// Page faults of this process that needed no disk.
+pub(super) fn page_faults() -> u64 {
+    // SAFETY: `rusage` is plain numbers, for which all-zero bytes are a value; the call writes to it and cannot fail.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage.ru_minflt as u64
+    }
+}
+
+/// Nothing has happened for long: gives back what was kept for the next child.
+pub(super) fn trim() {
+    while role() == Role::Owner && !IS_FORKING.load(Ordering::Relaxed) && with(ProgramMemory::trim) == Some(true) {
+        let_others_go_first();
+    }
+}
+
+/// Hands everything over, and gives no more.
+pub(super) fn leave_it_all_to_the_kernel() {
+    if role() != Role::Owner || IS_OVER.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    stats::add(Word::PoolLeft, 1);
+    let (start, end) = (START.load(Ordering::Acquire), END.load(Ordering::Acquire));
+    if start < end {
+        hand_over(&(start..end));
+    }
 }

@@ -50,6 +50,8 @@ pub(crate) enum Word {
     PagesFolded,
     Promoted,
     PoolHuge,
+    PoolLeft,
+    Replaced,
 }
 
 /// The page.
@@ -140,6 +142,8 @@ pub struct Counters {
     pub blocks_promoted: u64,
     /// Blocks of the pool that were made huge pages, where the kernel does not do so by itself.
     pub blocks_made_huge: u64,
+    /// 1 if the program does what the pool's memory is not fit for, and all is left to the kernel since.
+    pub pool_left: u64,
 }
 
 impl Counters {
@@ -178,6 +182,7 @@ impl Counters {
             pages_folded: of(Word::PagesFolded),
             blocks_promoted: of(Word::Promoted),
             blocks_made_huge: of(Word::PoolHuge),
+            pool_left: of(Word::PoolLeft),
         })
     }
 }

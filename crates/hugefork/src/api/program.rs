@@ -36,6 +36,15 @@ const TRIES: usize = 100;
 /// So many blocks at once: each takes a quarter of a millisecond.
 const COLLAPSED_AT_ONCE: usize = 4;
 
+/// So many blocks at once are given back to the system.
+const TRIMMED_AT_ONCE: usize = 16;
+
+/// So many blocks at once are asked whether they are full: each takes a microsecond or two.
+const LOOKED_AT_ONCE: usize = 256;
+
+/// So many blocks at once are handed over: while they are copied, who uses one of them waits.
+const HANDED_AT_ONCE: usize = 32;
+
 /// So many faults for each block are worth a look at all of them, and fewer than this are worth none.
 const FAULTS: u64 = 2;
 const FEW: u64 = 64;
@@ -64,6 +73,8 @@ pub struct ProgramMemory {
     high: usize,
     /// How many bytes of each block are the program's, from its start on; or [`PLAIN`].
     used: Vec<u32>,
+    /// What [`ProgramMemory::collapse`] has made huge pages of.
+    is_huge: Vec<bool>,
     counts: ProgramCounts,
     heirs: Arc<Heirs>,
     /// Where the round goes on, and the faults that were counted after the last.
@@ -161,12 +172,13 @@ impl ProgramMemory {
         let count = ADDRESSES * blocks;
         let hidden = pool.sys.show(core.addresses.part(&(0..core.len())), Shows::Hidden);
         hidden.map_err(|failure| BuildError::System(failure.error))?;
-        let used = vec![0; count];
+        let (used, is_huge) = (vec![0; count], vec![false; count]);
         Ok(ProgramMemory {
             core,
             free: Ranges::new(count),
             high: 0,
             used,
+            is_huge,
             counts: ProgramCounts::default(),
             heirs: Arc::default(),
             round: None,
@@ -185,12 +197,44 @@ impl ProgramMemory {
         base..base + self.core.len()
     }
 
+    /// Gives memory back to the system that nobody holds, a few blocks at a time. True if there is more.
+    pub fn trim(&mut self) -> bool {
+        let _signals = SignalsBlocked::new();
+        let pool = self.core.pool();
+        for _ in 0..TRIMMED_AT_ONCE {
+            let Some(block) = pool.frames.take_used(0) else { return false };
+            // SAFETY: taken just now; nobody holds it, and it is shown nowhere any more.
+            let punched = unsafe { pool.sys.punch(pool.offset(block), pool.block_size.bytes()) };
+            pool.frames.put_back(block, if punched.is_ok() { Content::Fresh } else { Content::Used });
+            if punched.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether the kernel makes huge pages only of what it is asked to ([`ProgramMemory::collapse`]).
+    pub fn needs_collapse(&self) -> bool {
+        self.core.pool().sys.collapses()
+    }
+
     /// Makes huge pages of some blocks that the program has filled, from the `from`th on, where the kernel does not by
-    /// itself. Gives how many there are, and where to go on.
-    pub fn collapse(&self, from: usize) -> (usize, Option<usize>) {
-        let end = self.high.min(from + COLLAPSED_AT_ONCE);
-        let huge = (from..end).filter(|&index| self.core.collapse(EntryIndex(index))).count();
-        (huge, (end < self.high).then_some(end))
+    /// itself. Gives how many have become huge, and where to go on.
+    pub fn collapse(&mut self, from: usize) -> (usize, Option<usize>) {
+        let (mut next, mut made) = (from, 0);
+        while next < self.high && next < from + LOOKED_AT_ONCE && made < COLLAPSED_AT_ONCE {
+            if !self.is_huge[next] && self.core.collapse(EntryIndex(next)) {
+                self.is_huge[next] = true;
+                made += 1;
+            }
+            next += 1;
+        }
+        (made, (next < self.high).then_some(next))
+    }
+
+    /// How many blocks were made huge and still are, as far as is known here.
+    pub fn huge(&self) -> usize {
+        self.is_huge[..self.high].iter().filter(|is_huge| **is_huge).count()
     }
 
     /// New memory of `len` bytes, all zero, which begins at a multiple of 2 MiB. None if there is no more.
@@ -206,6 +250,7 @@ impl ProgramMemory {
             return None;
         }
         self.used[entries.clone()].fill(HUGE_PAGE as u32);
+        self.is_huge[entries.clone()].fill(false);
         self.used[entries.end - 1] = (len - (count - 1) * HUGE_PAGE) as u32;
         self.high = self.high.max(entries.end);
         Some(self.core.addresses.base() + entries.start * HUGE_PAGE)
@@ -276,6 +321,8 @@ impl ProgramMemory {
             What::Block(index) => {
                 if this.core.empty_blocks(index..index + 1).is_err() {
                     this.fill_with_zeros(&piece);
+                } else {
+                    this.is_huge[index] = false;
                 }
             }
             What::Part => this.fill_with_zeros(&piece),
@@ -295,7 +342,8 @@ impl ProgramMemory {
         let touched = self.touched(&range);
         let mut next = touched.start;
         while let Some(start) = (next..touched.end).find(|&index| self.core.has(index)) {
-            let end = (start..touched.end).find(|&index| !self.core.has(index)).unwrap_or(touched.end);
+            let most = touched.end.min(start + HANDED_AT_ONCE);
+            let end = (start..most).find(|&index| !self.core.has(index)).unwrap_or(most);
             next = end;
             let here = (&raw const next).addr();
             let base = self.core.addresses.base();
@@ -372,6 +420,21 @@ impl ProgramMemory {
         self.round.is_some()
     }
 
+    /// In a `fork(2)` child: the first block from `at` on that it has inherited as a whole, by its address. It shows
+    /// private memory there, which the child may put others in the place of.
+    pub fn inherited(&self, at: usize) -> Option<usize> {
+        let base = self.core.addresses.base();
+        let from = at.saturating_sub(base).div_ceil(HUGE_PAGE);
+        let is_whole = |index: &usize| self.used[*index] as usize == HUGE_PAGE && self.core.is_inherited(*index);
+        (from..self.high).find(is_whole).map(|index| base + index * HUGE_PAGE)
+    }
+
+    /// In a `fork(2)` child: what it does to a range is none of this memory's business from now on.
+    pub fn disinherit(&mut self, range: Range<usize>) {
+        let touched = self.touched(&range);
+        self.used[touched].fill(PLAIN);
+    }
+
     /// Whether anything is shown through private mappings still.
     pub fn is_shared(&self) -> bool {
         self.core.has_overlays()
@@ -437,16 +500,9 @@ enum What {
 impl Drop for Inherited {
     fn drop(&mut self) {
         let _signals = SignalsBlocked::new();
-        for &block in &self.blocks {
-            if self.pool.frames.references(block) == 1 {
-                // SAFETY: this alone holds it, and it is shown nowhere any more.
-                let punched = unsafe { self.pool.sys.punch(self.pool.offset(block), self.pool.block_size.bytes()) };
-                if punched.is_ok() {
-                    self.pool.frames.set_content(block, Content::Fresh);
-                }
-            }
-            self.pool.release(block);
-        }
+        // Their memory is kept for the copies that the next child makes necessary ([`ProgramMemory::trim`]): to get and
+        // clear new memory takes longer than to copy.
+        self.blocks.iter().for_each(|&block| _ = self.pool.release(block));
         self.heirs.have_gone.store(true, Ordering::Relaxed);
         self.heirs.living.fetch_sub(1, Ordering::Relaxed);
     }

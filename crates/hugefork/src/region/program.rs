@@ -78,13 +78,18 @@ impl RegionCore<Linux> {
         let publishing = self.lock.shared();
         let locked = Locked::windows(&windows, &publishing);
         let remapped = self.site().remap(locked, entries, Shows::Hidden)?;
+        self.give_memory_back(entries);
+        remapped.published(self.store(locked, Event::Discard, entries.clone(), |_, _| Entry::Zero));
+        Ok(())
+    }
+
+    /// Gives the memory of entries back to the system, as far as nobody else holds it. It is shown nowhere any more.
+    fn give_memory_back(&self, entries: &Range<usize>) {
         entries.clone().filter_map(|index| self.table.get(EntryIndex(index)).block()).for_each(|block| {
             if self.is_alone_with(block) && self.empty(block).is_ok() {
                 self.pool().frames.set_content(block, Content::Fresh);
             }
         });
-        remapped.published(self.store(locked, Event::Discard, entries.clone(), |_, _| Entry::Zero));
-        Ok(())
     }
 
     /// Makes whole blocks read as zeros, which they take no memory for.
@@ -138,6 +143,7 @@ impl RegionCore<Linux> {
         }
         let handed = if held == entries.end { self.show_plain(entries) } else { Err(Unresolved::NotYet) };
         if handed.is_ok() {
+            self.give_memory_back(entries);
             let Recount { before, after } = self.store(locked, Event::Discard, entries.clone(), |_, _| Entry::Zero);
             self.addresses.recount(before, after);
         } else {
@@ -229,5 +235,10 @@ impl RegionCore<Linux> {
     /// Whether `entry` is the region's, and not the kernel's or nobody's.
     pub(crate) fn has(&self, index: usize) -> bool {
         self.table.get(EntryIndex(index)).state() != State::Zero
+    }
+
+    /// Whether a `fork(2)` child that was made after [`RegionCore::share`] has inherited the block of an entry.
+    pub(crate) fn is_inherited(&self, index: usize) -> bool {
+        self.table.get(EntryIndex(index)).is_overlay()
     }
 }

@@ -14,6 +14,7 @@ pub(super) fn look(root: &Root, survey: Option<&Survey>) -> Vec<Check> {
         linux(root),
         page_grain(root, survey.map(|survey| survey.no_page_grain.as_deref().map_or(Ok(()), Err))),
         system_calls(survey),
+        run_pool(survey.map(|survey| survey.no_program_memory.as_deref())),
         watcher(root, pressure),
         virtual_machine(root),
     ]
@@ -68,6 +69,20 @@ fn system_calls(survey: Option<&Survey>) -> Check {
     }
 }
 
+/// `tried`: what was in the way of a program's memory, if it was tried.
+fn run_pool(tried: Option<Option<&str>>) -> Check {
+    let about =
+        About("run-pool", "hugefork run --mode pool gives programs memory of which a fork copies no page tables");
+    match tried {
+        Some(None) => about.pass("programs of this user can have it; io_uring and GPU buffers are not for it"),
+        Some(Some(why)) => {
+            let lacks = about.warn(format!("programs of this user have memory as in mode collapse: {why}"));
+            if why.contains("page faults") { lacks.run("sysctl vm.unprivileged_userfaultfd=1") } else { lacks }
+        }
+        None => about.skip(NOT_TRIED),
+    }
+}
+
 fn watcher<E: Display>(root: &Root, tried: Option<&Result<PathBuf, E>>) -> Check {
     let about = About("pressure", "pools can watch for pressure, and give memory back when tasks wait for it");
     match tried {
@@ -117,6 +132,14 @@ mod tests {
         let unmounted = page_grain(&nowhere, Some(Err(why)));
         assert_eq!(unmounted.mend.unwrap().command, "mount -t proc proc /nonexistent/proc");
         assert_eq!(page_grain(&nowhere, None).status, Status::Skip);
+    }
+
+    #[test]
+    fn why_programs_have_no_pool_is_told() {
+        assert_eq!(run_pool(Some(None)).status, Status::Pass);
+        let lacks = run_pool(Some(Some("userfaultfd failed")));
+        assert!(lacks.status == Status::Warn && lacks.found.ends_with("userfaultfd failed"), "{}", lacks.found);
+        assert_eq!(run_pool(None).status, Status::Skip);
     }
 
     #[test]

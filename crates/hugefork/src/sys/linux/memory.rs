@@ -1,42 +1,31 @@
-//! One pool's memory: a memfd that is mapped once as a whole (the direct map), and block by block into regions.
+//! One pool's memory: a memfd that is mapped once as a whole (the direct map). What regions show of it is in shown.rs.
 //!
 //! ```text
 //! memfd        | block 0 | block 1 | block 2 | …          size = capacity
 //! direct map   | rw                            |           in the arena; not in fork(2) children or core dumps
 //! template     | r, never touched              |           the same, for shmem
-//! region       | block 7 rw | block 8 r | zeros …          made from these by mremap (shmem), or by mmap (hugetlb)
 //! ```
-//! A block must be mapped so that `fork(2)` children never get the mapping. With `mmap` and then `MADV_DONTFORK` there
-//! is a gap, in which another thread's `fork` hands a child a writable mapping of our memory. So we use `mremap` of
-//! the direct map with an old size of zero: it duplicates a shared mapping with all its flags, in one call, and takes
-//! as long as the `mmap` alone. What is to be read only is a duplicate of a template that is: it must not be writable
-//! for a moment, since a writer that comes by would change what snapshots hold. hugetlb refuses duplicates (`EINVAL`);
-//! there the block is mapped read-only, marked, and then made writable, which takes about 2 us longer. Zeros are
-//! private memory. They are made by an `mremap` of the arena's own zeros that leaves those where they are
-//! (`MREMAP_DONTUNMAP`), also with all flags.
 
 use core::ptr::{self, NonNull};
 use std::ffi::c_void;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, fstat, ftruncate, memfd_create, seek};
 use rustix::io::Errno;
-use rustix::mm::{
-    Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect,
-    mremap_fixed, msync, munmap,
-};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
 use rustix::process::{Resource, getrlimit};
 use thiserror::Error;
 
-use super::arena::{self, Arena};
+use super::arena::Arena;
 use super::hold::{self, Holder};
 use super::overlay::Overlays;
-use super::{move_high, named, owner, pagemap, schedule, settings, share, threads};
+use super::shown::protection;
+use super::{advice, move_high, named, owner, pagemap, schedule, settings, share, threads};
 use crate::sys::budget::MappingBudget;
 use crate::sys::racing::{PageBytes, differs as differs_racing};
 use crate::sys::restore::{differs, restore};
-use crate::sys::{Access, Aftermath, Extent, MapFailure, Merging, PageRun, Part, Scanned, Shows, Sys, SystemError};
+use crate::sys::{Access, Extent, MapFailure, Merging, PageRun, Part, Scanned, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// All pools of the process share one limit.
@@ -82,24 +71,24 @@ pub(crate) enum Dump {
 
 /// One pool's memory on Linux.
 pub(crate) struct Linux {
-    fd: OwnedFd,
-    direct: *mut c_void,
+    pub(super) fd: OwnedFd,
+    pub(super) direct: *mut c_void,
     /// What read-only mappings are duplicates of; none for hugetlb.
-    template: Option<*mut c_void>,
-    capacity: usize,
-    kind: Kind,
-    dump: Dump,
-    arena: &'static Arena,
+    pub(super) template: Option<*mut c_void>,
+    pub(super) capacity: usize,
+    pub(super) kind: Kind,
+    pub(super) dump: Dump,
+    pub(super) arena: &'static Arena,
     /// What page grain takes, or why there is none.
-    overlays: Result<Overlays, NoPageGrain>,
+    pub(super) overlays: Result<Overlays, NoPageGrain>,
     /// How many stretches of 2 MiB the kernel refused to make one page of.
     not_collapsed: AtomicU64,
-    children: Children,
+    pub(super) children: Children,
 }
 
 /// What a `fork(2)` child has of a pool's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Children {
+pub(super) enum Children {
     /// Nothing.
     HaveNothing,
     /// What is shown through private mappings when it is forked. The pool's memory is this file.
@@ -175,7 +164,7 @@ impl Linux {
     }
 
     /// An error if the descriptor is not that of the pool any more: whoever did not know of it has closed it.
-    fn check_descriptor(&self) -> Result<(), SystemError> {
+    pub(super) fn check_descriptor(&self) -> Result<(), SystemError> {
         let Children::HaveOverlays { device, inode } = self.children else { return Ok(()) };
         let is_ours = fstat(&self.fd).is_ok_and(|file| (file.st_dev, file.st_ino) == (device, inode));
         if is_ours { Ok(()) } else { Err(SystemError::new("fstat", Errno::BADF)) }
@@ -236,14 +225,11 @@ impl Linux {
         /// A try fails if somebody holds or moves a page just then.
         const TRIES: usize = 3;
         for _ in 0..TRIES {
-            // rustix does not know this advice yet.
             // SAFETY: the range lies in the direct map, and to collapse it keeps its contents.
-            let failed = unsafe { libc::madvise(self.direct.byte_add(offset), HUGE_PAGE, libc::MADV_COLLAPSE) } != 0;
-            if !failed {
-                return true;
-            }
-            if super::last_error() != Errno::AGAIN {
-                break;
+            match unsafe { advice::collapse(self.direct.byte_add(offset), HUGE_PAGE) } {
+                Ok(()) => return true,
+                Err(Errno::AGAIN) => {}
+                Err(_) => break,
             }
         }
         false
@@ -265,41 +251,6 @@ impl Linux {
 }
 
 impl Linux {
-    /// Shows pool memory with one call that duplicates a mapping of the pool with this access. It never has another.
-    fn map(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
-        assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
-        if let Kind::Hugetlb { .. } = self.kind {
-            return self.map_hugetlb(part, offset, access);
-        }
-        let of = match (access, self.template) {
-            (Access::Read, Some(template)) => template,
-            (Access::Read, None) | (Access::ReadWrite, _) => self.direct,
-        };
-        let duplicated = self.duplicate(part, of, offset);
-        if duplicated.is_ok() && self.dump == Dump::Included {
-            // Its failure must not count: at worst the block is missing from a core dump.
-            // SAFETY: the range is the caller's, and shows this; the advice changes no contents.
-            let _ = unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDoDump) };
-        }
-        refused(part, duplicated)
-    }
-
-    /// Shows pool memory through a private mapping.
-    fn overlay(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
-        let shown = match &self.overlays {
-            Ok(overlays) if self.children != Children::HaveNothing => {
-                let checked = self.check_descriptor();
-                return refused(part, checked.and_then(|()| overlays.show_to_heirs(part, &self.fd, offset)));
-            }
-            Ok(overlays) => overlays.show(part, offset),
-            Err(_) => Err(SystemError::new("a private mapping", Errno::NOTSUP)),
-        };
-        match refused(part, shown) {
-            Ok(()) if access == Access::ReadWrite => torn(self.protect(part, access)),
-            shown => shown,
-        }
-    }
-
     /// What holds faults, if the process may.
     fn holder(&self) -> Option<&Holder> {
         match &self.overlays {
@@ -308,32 +259,15 @@ impl Linux {
         }
     }
 
-    /// Duplicates a part of `of`, a mapping of the pool.
-    fn duplicate(&self, part: Part<'_>, of: *mut c_void, offset: usize) -> Result<(), SystemError> {
-        let flags = MremapFlags::MAYMOVE;
-        // SAFETY: `offset` lies in the pool, and `of` stays as it is with an old size of zero; the new range is the
-        // caller's.
-        let mapped = unsafe { mremap_fixed(of.byte_add(offset), 0, part.len(), flags, pointer(part.at())) };
-        named("mremap of a block", mapped).map(drop)
-    }
-
-    /// As [`Linux::map`], where `mremap` cannot duplicate. This takes three calls.
-    fn map_hugetlb(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
-        let (at, len) = (pointer(part.at()), part.len());
-        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: the range is the caller's.
-        let mapped = unsafe { mmap(at, len, ProtFlags::READ, flags, self.fd.as_fd(), offset as u64) };
-        refused(part, named("mmap of a block", mapped))?;
-        // SAFETY: as above; this advice changes no contents.
-        torn(named("madvise(MADV_DONTFORK)", unsafe { madvise(at, len, Advice::LinuxDontFork) }))?;
-        // A core dump contains shared hugetlb memory only if bit 6 of coredump_filter is set: core(5).
-        if access == Access::ReadWrite { torn(self.protect(part, access)) } else { Ok(()) }
+    /// Whether the kernel makes no huge pages by itself.
+    pub(crate) fn collapses(&self) -> bool {
+        self.kind == Kind::ShmemHuge { collapse: true }
     }
 
     /// Makes a huge page of the 2 MiB at `offset`, if all of it has memory, and the kernel does not do so by itself.
     /// False if there was nothing to do, or the kernel refused.
     pub(crate) fn collapse_full(&self, offset: usize) -> bool {
-        if self.kind != (Kind::ShmemHuge { collapse: true }) || self.check_descriptor().is_err() {
+        if !self.collapses() || self.check_descriptor().is_err() {
             return false;
         }
         let hole = seek(&self.fd, SeekFrom::Hole(offset as u64));
@@ -348,89 +282,6 @@ impl Linux {
         match seek(&self.fd, SeekFrom::Data(offset as u64)) {
             Ok(data) => data >= (offset + len) as u64,
             Err(errno) => errno == Errno::NXIO,
-        }
-    }
-
-    /// Makes addresses of the process inaccessible that show plain memory nobody uses.
-    pub(crate) fn hide_plain(&self, range: core::ops::Range<usize>) -> Result<(), SystemError> {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the caller's.
-        let hidden = unsafe { mmap_anonymous(pointer(range.start), range.len(), ProtFlags::empty(), flags) };
-        named("mmap to hide a part", hidden).map(drop)
-    }
-
-    /// New plain memory of the process, all zero.
-    pub(crate) fn plain(&self, len: usize) -> Result<Plain, SystemError> {
-        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: a new mapping where the kernel likes.
-        let at = named("mmap", unsafe { mmap_anonymous(ptr::null_mut(), len, rights, flags) })?;
-        Ok(Plain { at, len })
-    }
-
-    /// Shows zeros with calls that duplicate the arena's own.
-    fn map_zeros(&self, part: Part<'_>) -> Result<(), MapFailure> {
-        let (mut at, end) = (part.at(), part.at() + part.len());
-        while at < end {
-            let len = arena::ZEROS.min(end - at);
-            if let Err(mut failure) = refused(part, self.map_zeros_once(at, len)) {
-                if at > part.at() {
-                    failure.aftermath = Aftermath::Unknown;
-                }
-                return Err(failure);
-            }
-            at += len;
-        }
-        Ok(())
-    }
-
-    fn map_zeros_once(&self, at: usize, len: usize) -> Result<(), SystemError> {
-        let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
-        // SAFETY: the zeros stay as they are, since they have no pages; the new range is the caller's.
-        let moved = unsafe { mremap_fixed(pointer(self.arena.zeros()), len, len, flags, pointer(at)) };
-        named("mremap of zeros", moved).map(drop)
-    }
-
-    fn hide(&self, part: Part<'_>) -> Result<(), MapFailure> {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the range is the caller's.
-        let mapped = unsafe { mmap_anonymous(pointer(part.at()), part.len(), ProtFlags::empty(), flags) };
-        refused(part, named("mmap to hide a block", mapped))
-    }
-}
-
-/// Plain private memory of the process, which `fork(2)` children inherit. It goes with this, unless it is shown.
-pub(crate) struct Plain {
-    at: *mut c_void,
-    len: usize,
-}
-
-impl Plain {
-    /// Copies what `from` shows to the bytes from `offset` on.
-    pub(crate) fn fill(&self, offset: usize, from: Part<'_>) {
-        assert!(offset + from.len() <= self.len, "what is copied lies inside");
-        // SAFETY: this memory is ours alone. `from` shows pool memory, which can be read; writers are kept off it.
-        unsafe {
-            ptr::copy_nonoverlapping(pointer(from.at()).cast::<u8>(), self.at.byte_add(offset).cast(), from.len())
-        };
-    }
-
-    /// Shows it at `part`, which is as long. After a failure the part shows what it showed.
-    pub(crate) fn show(mut self, part: Part<'_>) -> Result<(), SystemError> {
-        assert_eq!(self.len, part.len(), "it is shown as a whole");
-        // SAFETY: both ranges are ours; what the part shows is to go.
-        let moved = unsafe { mremap_fixed(self.at, self.len, self.len, MremapFlags::MAYMOVE, pointer(part.at())) };
-        if moved.is_ok() {
-            self.len = 0;
-        }
-        named("mremap of plain memory", moved).map(drop)
-    }
-}
-
-impl Drop for Plain {
-    fn drop(&mut self) {
-        if self.len > 0 {
-            // SAFETY: it is ours alone. If the kernel refuses, it stays.
-            let _ = unsafe { munmap(self.at, self.len) };
         }
     }
 }
@@ -486,13 +337,6 @@ pub(super) fn pointer(address: usize) -> *mut c_void {
     ptr::with_exposed_provenance_mut(address)
 }
 
-fn protection(access: Access) -> MprotectFlags {
-    match access {
-        Access::Read => MprotectFlags::READ,
-        Access::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
-    }
-}
-
 impl Sys for Linux {
     fn direct(&self) -> *mut u8 {
         self.direct.cast()
@@ -515,7 +359,7 @@ impl Sys for Linux {
 
     fn make_huge(&self, offset: usize, len: usize) {
         debug_assert!(offset.is_multiple_of(HUGE_PAGE) && len.is_multiple_of(HUGE_PAGE));
-        if self.kind != (Kind::ShmemHuge { collapse: true }) {
+        if !self.collapses() {
             return;
         }
         for at in (offset..offset + len).step_by(HUGE_PAGE) {
@@ -665,20 +509,6 @@ impl Sys for Linux {
     }
 }
 
-/// The failure of the call that replaces a mapping. The kernel has mostly refused before it touched anything, as it
-/// does when the process has too many mappings. If it had begun, there would be a hole.
-fn refused<T>(part: Part<'_>, result: Result<T, SystemError>) -> Result<(), MapFailure> {
-    let Err(error) = result else { return Ok(()) };
-    // SAFETY: with this flag the call only looks whether all of a range in the arena is mapped.
-    let is_whole = unsafe { msync(pointer(part.at()), part.len(), MsyncFlags::ASYNC) }.is_ok();
-    Err(MapFailure { error, aftermath: if is_whole { Aftermath::Unchanged } else { Aftermath::Unknown } })
-}
-
-/// The failure of a call after the mapping was replaced.
-fn torn(result: Result<(), SystemError>) -> Result<(), MapFailure> {
-    result.map_err(|error| MapFailure { error, aftermath: Aftermath::Unknown })
-}
-
 /// Nanoseconds on the monotonic clock, read through the vDSO.
 pub(crate) fn now() -> u64 {
     nanoseconds(libc::CLOCK_MONOTONIC)
@@ -706,49 +536,6 @@ impl Drop for Linux {
             for map in self.template.into_iter().chain([self.direct]) {
                 let _ = give_up(self.arena, map.expose_provenance(), self.capacity);
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use core::sync::atomic::AtomicBool;
-
-    use rustix::fs::MemfdFlags;
-    use rustix::io::pwrite;
-
-    use super::*;
-    use crate::sys::linux::descriptor;
-
-    /// A system call that writes tells whether it may, without a fault.
-    #[test]
-    fn what_is_shown_read_only_is_never_writable() {
-        const TIMES: usize = 20_000;
-        for kind in [Kind::ShmemBase, Kind::ShmemHuge { collapse: false }] {
-            let memory = Linux::new(kind, HUGE_PAGE, Dump::LeftOut).unwrap();
-            memory.obtain(0, HUGE_PAGE, 0).unwrap();
-            let extent = memory.claim(HUGE_PAGE, HUGE_PAGE).unwrap();
-            let (part, over) = (extent.part(0, HUGE_PAGE), AtomicBool::new(false));
-            let source = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
-            assert_eq!(pwrite(&source, &[7], 0), Ok(1));
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    while !over.load(Ordering::Relaxed) {
-                        let to = pointer(part.at()).cast();
-                        // SAFETY: the range is ours, and nobody reads it.
-                        let written = unsafe { descriptor::read(source.as_fd(), to, 1, Some(0)) };
-                        assert!(written.is_err(), "it was writable");
-                    }
-                });
-                for _ in 0..TIMES {
-                    memory.show(part, Shows::Memory { start: 0, access: Access::Read }).unwrap();
-                    memory.show(part, Shows::Zeros).unwrap();
-                }
-                over.store(true, Ordering::Relaxed);
-            });
-            // SAFETY: within the direct map, and nobody writes there.
-            assert_eq!(unsafe { memory.direct().read_volatile() }, 0);
-            memory.release(extent).unwrap();
         }
     }
 }

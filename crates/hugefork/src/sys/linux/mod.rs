@@ -2,6 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `advice` | asks for huge pages, and leaves `errno` alone |
 //! | `arena` | the range of addresses where all regions live |
 //! | `attic` | where page tables go that an overlay takes the place of |
 //! | `descriptor` | reads and writes files, pipes and sockets by address |
@@ -9,7 +10,7 @@
 //! | `handlers` | the chain of fault handlers |
 //! | `hold` | holds whoever uses some addresses, system calls too |
 //! | `mask` | keeps the program's signal handlers away |
-//! | `memory` | one pool's memfd, its direct map, and the mappings made of it |
+//! | `memory` | one pool's memfd and its direct map |
 //! | `overlay` | private mappings of a pool, in which the kernel copies single pages |
 //! | `owner` | whether this process owns the regions or is a `fork(2)` child of the owner |
 //! | `pagemap` | whether memory is in huge pages or base pages |
@@ -17,10 +18,12 @@
 //! | `schedule` | gives the processor to others; faults that the kernel counts |
 //! | `settings` | what the machine allows: huge pages, map count, memory |
 //! | `share` | descriptors for other processes, and mappings of such |
+//! | `shown` | what regions show of a pool's memory |
 //! | `signal` | signal dispositions, and how `SIGBUS` is raised |
 //! | `stderr` | writes one line on standard error |
 //! | `threads` | whether the process has threads beside this one and the engine's own |
 
+mod advice;
 pub(crate) mod arena;
 mod attic;
 pub(crate) mod descriptor;
@@ -36,6 +39,7 @@ pub(crate) mod pressure;
 pub(crate) mod schedule;
 pub(crate) mod settings;
 pub(crate) mod share;
+pub(crate) mod shown;
 pub(crate) mod signal;
 pub(crate) mod stderr;
 pub(crate) mod threads;

@@ -1,0 +1,327 @@
+//! What saving costs a Redis, as it is and under `hugefork run`: a row of a table for each way to run it.
+//!
+//! ```sh
+//! cargo run --release -p hugefork-bench --example redis -- plain collapse pool
+//! cargo run --release -p hugefork-bench --example redis -- --keys 1000000 --pipeline 1 --saves 5 pool
+//! ```
+//! It starts a `redis-server` of its own, on a socket in a new directory, and fills it with `--keys` values of 1 KiB.
+//! `--connections` set random keys from then on, `--pipeline` commands at a time, first for two seconds, and then while
+//! each of `--saves` runs of BGSAVE goes on, with two seconds of rest in between. Rates and latencies while saving are
+//! those of all saves but the first. In the end the last save is loaded by another server, whose digest must be what the
+//! first had when that save began.
+//!
+//! `thp` wants `transparent_hugepage/enabled` to be `always`. `collapse` and `pool` are modes of `hugefork run`; the
+//! command is the one that the variable `HUGEFORK` names, or else in `PATH`.
+
+use std::error::Error;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const VALUE: usize = 1024;
+const REST: Duration = Duration::from_secs(2);
+const CALM: Duration = Duration::from_secs(2);
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> Result<()> {
+    let asked = Asked::read(std::env::args().skip(1))?;
+    let Asked { keys, connections, pipeline, .. } = asked;
+    println!("{keys} keys of {VALUE} bytes, {connections} connections, {pipeline} commands at a time\n");
+    println!(
+        "| | first fork, us | later forks, us | SET/s | while saving | p99.9, ms | max, ms | memory at its peak, MiB |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    for way in &asked.ways {
+        println!("{}", row(way, &asked)?);
+    }
+    Ok(())
+}
+
+struct Asked {
+    keys: usize,
+    pipeline: usize,
+    connections: usize,
+    saves: usize,
+    ways: Vec<String>,
+}
+
+impl Asked {
+    fn read(mut words: impl Iterator<Item = String>) -> Result<Asked> {
+        let mut asked = Asked { keys: 2_000_000, pipeline: 16, connections: 16, saves: 5, ways: Vec::new() };
+        while let Some(word) = words.next() {
+            let number = match word.as_str() {
+                "--keys" => &mut asked.keys,
+                "--pipeline" => &mut asked.pipeline,
+                "--connections" => &mut asked.connections,
+                "--saves" => &mut asked.saves,
+                "plain" | "thp" | "collapse" | "pool" => {
+                    asked.ways.push(word);
+                    continue;
+                }
+                _ => return Err(format!("{word} is neither an option nor plain, thp, collapse or pool").into()),
+            };
+            *number = words.next().ok_or("a number is missing at the end")?.parse()?;
+        }
+        if asked.ways.is_empty() || [asked.keys, asked.pipeline, asked.connections, asked.saves].contains(&0) {
+            return Err("name one of plain, thp, collapse, pool; all numbers are at least 1".into());
+        }
+        Ok(asked)
+    }
+}
+
+/// Measures one way.
+fn row(way: &str, asked: &Asked) -> Result<String> {
+    let enabled = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    if way == "thp" && !enabled.contains("[always]") {
+        return Ok(format!("| {way} | skipped: transparent_hugepage/enabled is {} |", enabled.trim()));
+    }
+    let (directory, before) = (Directory::new()?, available()?);
+    let mut redis = Redis::start(way, &directory.0)?;
+    redis.expect(&format!("debug populate {} key {VALUE}", asked.keys), "+OK")?;
+    let mut load = Load::connect(&directory.0, asked)?;
+    let (mut calm, mut saving, mut forks, mut least) = (Tally::default(), Tally::default(), Vec::new(), before);
+    // The first second finds everything cold.
+    load.run(&mut Tally::default(), |since| Ok(since < CALM / 2))?;
+    load.run(&mut calm, |since| Ok(since < CALM))?;
+    let mut digest = String::new();
+    for save in 0..asked.saves {
+        sleep(REST);
+        if save + 1 == asked.saves {
+            digest = redis.ask("debug digest")?;
+        }
+        redis.expect("bgsave", "+Background saving started")?;
+        let mut first = Tally::default();
+        load.run(if save == 0 { &mut first } else { &mut saving }, |_| {
+            least = least.min(available()?);
+            Ok(redis.info("rdb_bgsave_in_progress")? == "1")
+        })?;
+        if redis.info("rdb_last_bgsave_status")? != "ok" {
+            return Err(format!("{way}: Redis could not save; look into its log").into());
+        }
+        forks.push(redis.info("latest_fork_usec")?.parse::<u64>()?);
+    }
+    drop((load, redis));
+    let mut again = Redis::start(way, &directory.0)?;
+    let found = again.ask("debug digest")?;
+    if found != digest {
+        return Err(format!("{way}: what was saved has the digest {found}, and what was there had {digest}").into());
+    }
+    let mut later = forks.split_off(1);
+    later.sort_unstable();
+    let later = match later[..] {
+        [] => "–".to_owned(),
+        [least, .., most] => format!("{} ({least}–{most})", later[later.len() / 2]),
+        [one] => one.to_string(),
+    };
+    let (usual, busy, peak) = (calm.rate(), saving.rate(), (before - least) >> 20);
+    let (late, latest) = (saving.quantile(0.999), saving.quantile(1.0));
+    Ok(format!("| {way} | {} | {later} | {usual:.0} | {busy:.0} | {late:.2} | {latest:.1} | {peak} |", forks[0]))
+}
+
+/// Bytes that the system could give to programs.
+fn available() -> Result<usize> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).ok_or("/proc/meminfo says nothing")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<usize>()? << 10)
+}
+
+/// A new directory, which goes with this.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Result<Directory> {
+        let path = std::env::temp_dir().join(format!("hugefork-redis-{}", std::process::id()));
+        fs::create_dir(&path)?;
+        Ok(Directory(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server, and a connection to it.
+struct Redis {
+    server: Child,
+    connection: Connection,
+}
+
+impl Redis {
+    fn start(way: &str, directory: &Path) -> Result<Redis> {
+        let mut command = match way {
+            "collapse" | "pool" => {
+                let mut run = Command::new(std::env::var_os("HUGEFORK").unwrap_or_else(|| "hugefork".into()));
+                run.args(["run", "--quiet", "--mode", way, "--", "redis-server"]);
+                run
+            }
+            _ => Command::new("redis-server"),
+        };
+        command.args(["--port", "0", "--unixsocket", "socket", "--save", "", "--enable-debug-command", "yes"]);
+        command.args(["--logfile", "log", "--disable-thp", if way == "thp" { "no" } else { "yes" }, "--dir"]);
+        let socket = directory.join("socket");
+        let _ = fs::remove_file(&socket);
+        let mut server = command.arg(directory).stdout(Stdio::null()).spawn()?;
+        loop {
+            if let Ok(stream) = UnixStream::connect(&socket) {
+                let mut redis = Redis { server, connection: Connection::new(stream) };
+                while redis.ask("ping")? != "+PONG" {
+                    sleep(Duration::from_millis(50));
+                }
+                return Ok(redis);
+            }
+            if let Some(status) = server.try_wait()? {
+                return Err(format!("redis-server ended with {status}; the line above says why").into());
+            }
+            sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn ask(&mut self, words: &str) -> Result<String> {
+        self.connection.stream.write_all(format!("{words}\r\n").as_bytes())?;
+        self.connection.line()
+    }
+
+    fn expect(&mut self, words: &str, answer: &str) -> Result<()> {
+        match self.ask(words)? {
+            said if said == answer => Ok(()),
+            said => Err(format!("Redis answers to {words}: {said}").into()),
+        }
+    }
+
+    fn info(&mut self, name: &str) -> Result<String> {
+        let section = if name.starts_with("rdb") { "persistence" } else { "stats" };
+        let mut rest: usize = self.ask(&format!("info {section}"))?.trim_start_matches('$').parse()?;
+        let mut value = None;
+        while rest > 0 {
+            let line = self.connection.line()?;
+            rest = rest.saturating_sub(line.len() + 2);
+            value = line.strip_prefix(name).and_then(|line| line.strip_prefix(':')).map(str::to_owned).or(value);
+        }
+        self.connection.line()?;
+        value.ok_or_else(|| format!("Redis has no {name}").into())
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// A connection, and what has come of it and was not asked for yet.
+struct Connection {
+    stream: UnixStream,
+    come: Vec<u8>,
+}
+
+impl Connection {
+    fn new(stream: UnixStream) -> Connection {
+        Connection { stream, come: Vec::new() }
+    }
+
+    fn line(&mut self) -> Result<String> {
+        loop {
+            if let Some(end) = self.come.windows(2).position(|pair| pair == b"\r\n") {
+                let line = String::from_utf8_lossy(&self.come[..end]).into_owned();
+                self.come.drain(..end + 2);
+                return Ok(line);
+            }
+            let mut bytes = [0; 4096];
+            match self.stream.read(&mut bytes)? {
+                0 => return Err("Redis has closed the connection".into()),
+                count => self.come.extend_from_slice(&bytes[..count]),
+            }
+        }
+    }
+}
+
+/// Connections that set random keys.
+struct Load {
+    streams: Vec<UnixStream>,
+    keys: usize,
+    pipeline: usize,
+    random: u64,
+}
+
+impl Load {
+    fn connect(directory: &Path, asked: &Asked) -> Result<Load> {
+        let connect = |_| UnixStream::connect(directory.join("socket"));
+        let streams = (0..asked.connections).map(connect).collect::<std::io::Result<_>>()?;
+        Ok(Load { streams, keys: asked.keys, pipeline: asked.pipeline, random: 88_172_645_463_325_252 })
+    }
+
+    /// Sets keys as long as `goes_on`, which is asked every 20 ms.
+    fn run(&mut self, tally: &mut Tally, mut goes_on: impl FnMut(Duration) -> Result<bool>) -> Result<()> {
+        let (began, mut asked) = (Instant::now(), Instant::now());
+        let mut sent = vec![began; self.streams.len()];
+        for (nth, sent) in sent.iter_mut().enumerate() {
+            *sent = self.send(nth)?;
+        }
+        let mut is_over = false;
+        while !is_over {
+            if asked.elapsed() > Duration::from_millis(20) {
+                is_over = !goes_on(began.elapsed())?;
+                asked = Instant::now();
+            }
+            for (nth, sent) in sent.iter_mut().enumerate() {
+                let mut answers = vec![0; 5 * self.pipeline];
+                self.streams[nth].read_exact(&mut answers)?;
+                if !answers.chunks(5).all(|answer| answer == b"+OK\r\n") {
+                    return Err(format!("Redis answers {}", String::from_utf8_lossy(&answers)).into());
+                }
+                tally.batches.push(sent.elapsed());
+                tally.commands += self.pipeline;
+                if !is_over {
+                    *sent = self.send(nth)?;
+                }
+            }
+        }
+        tally.took += began.elapsed();
+        Ok(())
+    }
+
+    fn send(&mut self, nth: usize) -> Result<Instant> {
+        let mut bytes = Vec::with_capacity(self.pipeline * (VALUE + 64));
+        for _ in 0..self.pipeline {
+            for shift in [(13, true), (7, false), (17, true)] {
+                self.random ^= if shift.1 { self.random << shift.0 } else { self.random >> shift.0 };
+            }
+            let key = format!("key:{}", self.random as usize % self.keys);
+            write!(bytes, "*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${VALUE}\r\n", key.len())?;
+            bytes.resize(bytes.len() + VALUE, b'a' + (self.random >> 32) as u8 % 26);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        let sent = Instant::now();
+        self.streams[nth].write_all(&bytes)?;
+        Ok(sent)
+    }
+}
+
+/// How long answers took.
+#[derive(Default)]
+struct Tally {
+    batches: Vec<Duration>,
+    commands: usize,
+    took: Duration,
+}
+
+impl Tally {
+    fn rate(&self) -> f64 {
+        self.commands as f64 / self.took.as_secs_f64()
+    }
+
+    /// In milliseconds.
+    fn quantile(&mut self, share: f64) -> f64 {
+        self.batches.sort_unstable();
+        let last = self.batches.len().saturating_sub(1);
+        self.batches.get((last as f64 * share) as usize).map_or(f64::NAN, |batch| batch.as_secs_f64() * 1e3)
+    }
+}

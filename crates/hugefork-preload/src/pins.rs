@@ -1,0 +1,195 @@
+//! What a program does before devices, pipes or the network use pages of its memory without going by their addresses.
+//!
+//! Mode `pool` moves what lies at an address to other pages: a block is promoted, a page is folded. Linux copies to and
+//! from user space by address, so that whoever comes meanwhile waits. But some calls pin the pages that are there, and
+//! what arrives in those later would arrive in nobody's. The kernel does not say which pages are pinned. So all such
+//! memory is the kernel's before the call can be made:
+//!
+//! | call | |
+//! |---|---|
+//! | `open`, `openat`, `fcntl` with `O_DIRECT` | all of the pool's memory is handed over; there is no more of it |
+//! | `setsockopt` with `SO_ZEROCOPY` | the same |
+//! | `vmsplice` | what it names is handed over |
+//!
+//! and [`is_likely`] tells of libraries whose programs pin memory by other ways.
+
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
+use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::entry::{make_plain, quietly};
+use crate::environment::Mode;
+use crate::{config, mappings, modes};
+
+/// Parts of the names of libraries that pin memory: `io_uring`, InfiniBand, GPUs.
+const PINNING: [&[u8]; 5] = [b"/liburing", b"/libibverbs", b"/libcuda.", b"/libcudart", b"/libhsa-runtime"];
+
+/// Whether the program has a library that pins memory, as far as that can be seen.
+pub(crate) fn is_likely() -> bool {
+    mappings::any_line(|line| PINNING.iter().any(|name| line.windows(name.len()).any(|part| part == *name)))
+}
+
+/// A function of libc's, by its address; 0 before it was looked for.
+struct Libcs {
+    name: &'static CStr,
+    address: AtomicUsize,
+}
+
+impl Libcs {
+    const fn new(name: &'static CStr) -> Libcs {
+        Libcs { name, address: AtomicUsize::new(0) }
+    }
+
+    fn find(&self) -> usize {
+        let known = self.address.load(Ordering::Relaxed);
+        if known != 0 {
+            return known;
+        }
+        // SAFETY: a name that ends.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
+        assert!(found != 0, "libc has all that it had when the program was linked");
+        self.address.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+type Open = unsafe extern "C" fn(*const c_char, c_int, c_uint) -> c_int;
+type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint) -> c_int;
+type Control = unsafe extern "C" fn(c_int, c_int, c_long) -> c_int;
+
+static OPEN: Libcs = Libcs::new(c"open");
+static OPENAT: Libcs = Libcs::new(c"openat");
+static FCNTL: Libcs = Libcs::new(c"fcntl");
+
+/// Looks for libc's functions, so that none is looked for in a signal handler.
+pub(crate) fn resolve() {
+    [&OPEN, &OPENAT, &FCNTL].into_iter().for_each(|function| _ = function.find());
+}
+
+fn look(flags: c_int) {
+    if flags & libc::O_DIRECT != 0 && config::mode() == Some(Mode::Pool) {
+        quietly(modes::leave_it_all_to_the_kernel);
+    }
+}
+
+/// As libc's `open`. The last argument is only there with `O_CREAT` or `O_TMPFILE`, and otherwise whatever the register
+/// holds.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+    look(flags);
+    // SAFETY: libc's `open` takes these, and the rest is the caller's.
+    unsafe { mem::transmute::<usize, Open>(OPEN.find())(path, flags, mode) }
+}
+
+/// As libc's `open64`, which is `open`.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { open(path, flags, mode) }
+}
+
+/// As libc's `openat`; see [`open`].
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn openat(directory: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+    look(flags);
+    // SAFETY: libc's `openat` takes these, and the rest is the caller's.
+    unsafe { mem::transmute::<usize, OpenAt>(OPENAT.find())(directory, path, flags, mode) }
+}
+
+/// As libc's `openat64`, which is `openat`.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn openat64(directory: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { openat(directory, path, flags, mode) }
+}
+
+/// What `open` is in programs that were built with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn __open_2(path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller's, who creates nothing.
+    unsafe { open(path, flags, 0) }
+}
+
+/// As [`__open_2`].
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller's, who creates nothing.
+    unsafe { open(path, flags, 0) }
+}
+
+/// As libc's `fcntl`. Whatever the last argument is, it fits a register.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn fcntl(file: c_int, command: c_int, argument: c_long) -> c_int {
+    if command == libc::F_SETFL {
+        look(argument as c_int);
+    }
+    // SAFETY: libc's `fcntl` takes these, and the rest is the caller's.
+    unsafe { mem::transmute::<usize, Control>(FCNTL.find())(file, command, argument) }
+}
+
+/// As libc's `fcntl64`, which is `fcntl`.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn fcntl64(file: c_int, command: c_int, argument: c_long) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { fcntl(file, command, argument) }
+}
+
+/// As libc's `setsockopt`.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn setsockopt(
+    socket: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: libc::socklen_t,
+) -> c_int {
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) {
+        look(libc::O_DIRECT);
+    }
+    // SAFETY: the caller's.
+    unsafe { libc::syscall(libc::SYS_setsockopt, socket, level, name, value, len) as c_int }
+}
+
+/// As libc's `vmsplice`.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn vmsplice(pipe: c_int, pieces: *const libc::iovec, count: usize, flags: c_uint) -> isize {
+    if config::mode() == Some(Mode::Pool) && !pieces.is_null() {
+        for nth in 0..count.min(libc::UIO_MAXIOV as usize) {
+            // SAFETY: the caller's; what cannot be read, the kernel would have refused, and this process ends.
+            let piece = unsafe { pieces.add(nth).read() };
+            make_plain(piece.iov_base, piece.iov_len);
+        }
+    }
+    // SAFETY: the caller's.
+    unsafe { libc::syscall(libc::SYS_vmsplice, pipe, pieces, count, flags) as isize }
+}

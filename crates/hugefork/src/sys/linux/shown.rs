@@ -1,0 +1,239 @@
+//! What addresses of regions show of a pool's memory (memory.rs), or in place of it.
+//!
+//! ```text
+//! memfd        | block 0 | block 1 | block 2 | …
+//! region       | block 7 rw | block 8 r | zeros …          made of the direct map, of the template and of the arena's
+//!                                                           zeros by mremap (shmem), or by mmap (hugetlb)
+//! ```
+//! A block must be mapped so that `fork(2)` children never get the mapping. With `mmap` and then `MADV_DONTFORK` there
+//! is a gap, in which another thread's `fork` hands a child a writable mapping of our memory. So we use `mremap` of
+//! the direct map with an old size of zero: it duplicates a shared mapping with all its flags, in one call, and takes
+//! as long as the `mmap` alone. What is to be read only is a duplicate of a template that is: it must not be writable
+//! for a moment, since a writer that comes by would change what snapshots hold. hugetlb refuses duplicates (`EINVAL`);
+//! there the block is mapped read-only, marked, and then made writable, which takes about 2 us longer. Zeros are
+//! private memory. They are made by an `mremap` of the arena's own zeros that leaves those where they are
+//! (`MREMAP_DONTUNMAP`), also with all flags.
+
+use core::ops::Range;
+use core::ptr;
+use std::ffi::c_void;
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed,
+    msync, munmap,
+};
+
+use super::memory::{Children, Dump, Kind, Linux, pointer};
+use super::{arena, named};
+use crate::sys::{Access, Aftermath, MapFailure, Part, Sys, SystemError};
+
+impl Linux {
+    /// Shows pool memory with one call that duplicates a mapping of the pool with this access. It never has another.
+    pub(super) fn map(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
+        assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
+        if let Kind::Hugetlb { .. } = self.kind {
+            return self.map_hugetlb(part, offset, access);
+        }
+        let of = match (access, self.template) {
+            (Access::Read, Some(template)) => template,
+            (Access::Read, None) | (Access::ReadWrite, _) => self.direct,
+        };
+        let duplicated = self.duplicate(part, of, offset);
+        if duplicated.is_ok() && self.dump == Dump::Included {
+            // Its failure must not count: at worst the block is missing from a core dump.
+            // SAFETY: the range is the caller's, and shows this; the advice changes no contents.
+            let _ = unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDoDump) };
+        }
+        refused(part, duplicated)
+    }
+
+    /// Shows pool memory through a private mapping.
+    pub(super) fn overlay(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
+        let shown = match &self.overlays {
+            Ok(overlays) if self.children != Children::HaveNothing => {
+                let checked = self.check_descriptor();
+                return refused(part, checked.and_then(|()| overlays.show_to_heirs(part, &self.fd, offset)));
+            }
+            Ok(overlays) => overlays.show(part, offset),
+            Err(_) => Err(SystemError::new("a private mapping", Errno::NOTSUP)),
+        };
+        match refused(part, shown) {
+            Ok(()) if access == Access::ReadWrite => torn(self.protect(part, access)),
+            shown => shown,
+        }
+    }
+
+    /// Duplicates a part of `of`, a mapping of the pool.
+    fn duplicate(&self, part: Part<'_>, of: *mut c_void, offset: usize) -> Result<(), SystemError> {
+        let flags = MremapFlags::MAYMOVE;
+        // SAFETY: `offset` lies in the pool, and `of` stays as it is with an old size of zero; the new range is the
+        // caller's.
+        let mapped = unsafe { mremap_fixed(of.byte_add(offset), 0, part.len(), flags, pointer(part.at())) };
+        named("mremap of a block", mapped).map(drop)
+    }
+
+    /// As [`Linux::map`], where `mremap` cannot duplicate. This takes three calls.
+    fn map_hugetlb(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
+        let (at, len) = (pointer(part.at()), part.len());
+        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: the range is the caller's.
+        let mapped = unsafe { mmap(at, len, ProtFlags::READ, flags, self.fd.as_fd(), offset as u64) };
+        refused(part, named("mmap of a block", mapped))?;
+        // SAFETY: as above; this advice changes no contents.
+        torn(named("madvise(MADV_DONTFORK)", unsafe { madvise(at, len, Advice::LinuxDontFork) }))?;
+        // A core dump contains shared hugetlb memory only if bit 6 of coredump_filter is set: core(5).
+        if access == Access::ReadWrite { torn(self.protect(part, access)) } else { Ok(()) }
+    }
+
+    /// Makes addresses of the process inaccessible that show plain memory nobody uses.
+    pub(crate) fn hide_plain(&self, range: Range<usize>) -> Result<(), SystemError> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: the caller's.
+        let hidden = unsafe { mmap_anonymous(pointer(range.start), range.len(), ProtFlags::empty(), flags) };
+        named("mmap to hide a part", hidden).map(drop)
+    }
+
+    /// New plain memory of the process, all zero.
+    pub(crate) fn plain(&self, len: usize) -> Result<Plain, SystemError> {
+        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new mapping where the kernel likes.
+        let at = named("mmap", unsafe { mmap_anonymous(ptr::null_mut(), len, rights, flags) })?;
+        Ok(Plain { at, len })
+    }
+
+    /// Shows zeros with calls that duplicate the arena's own.
+    pub(super) fn map_zeros(&self, part: Part<'_>) -> Result<(), MapFailure> {
+        let (mut at, end) = (part.at(), part.at() + part.len());
+        while at < end {
+            let len = arena::ZEROS.min(end - at);
+            if let Err(mut failure) = refused(part, self.map_zeros_once(at, len)) {
+                if at > part.at() {
+                    failure.aftermath = Aftermath::Unknown;
+                }
+                return Err(failure);
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
+    fn map_zeros_once(&self, at: usize, len: usize) -> Result<(), SystemError> {
+        let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+        // SAFETY: the zeros stay as they are, since they have no pages; the new range is the caller's.
+        let moved = unsafe { mremap_fixed(pointer(self.arena.zeros()), len, len, flags, pointer(at)) };
+        named("mremap of zeros", moved).map(drop)
+    }
+
+    pub(super) fn hide(&self, part: Part<'_>) -> Result<(), MapFailure> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: the range is the caller's.
+        let mapped = unsafe { mmap_anonymous(pointer(part.at()), part.len(), ProtFlags::empty(), flags) };
+        refused(part, named("mmap to hide a block", mapped))
+    }
+}
+
+/// Plain private memory of the process, which `fork(2)` children inherit. It goes with this, unless it is shown.
+pub(crate) struct Plain {
+    at: *mut c_void,
+    len: usize,
+}
+
+impl Plain {
+    /// Copies what `from` shows to the bytes from `offset` on.
+    pub(crate) fn fill(&self, offset: usize, from: Part<'_>) {
+        assert!(offset + from.len() <= self.len, "what is copied lies inside");
+        // SAFETY: this memory is ours alone. `from` shows pool memory, which can be read; writers are kept off it.
+        unsafe {
+            ptr::copy_nonoverlapping(pointer(from.at()).cast::<u8>(), self.at.byte_add(offset).cast(), from.len())
+        };
+    }
+
+    /// Shows it at `part`, which is as long. After a failure the part shows what it showed.
+    pub(crate) fn show(mut self, part: Part<'_>) -> Result<(), SystemError> {
+        assert_eq!(self.len, part.len(), "it is shown as a whole");
+        // SAFETY: both ranges are ours; what the part shows is to go.
+        let moved = unsafe { mremap_fixed(self.at, self.len, self.len, MremapFlags::MAYMOVE, pointer(part.at())) };
+        if moved.is_ok() {
+            self.len = 0;
+        }
+        named("mremap of plain memory", moved).map(drop)
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: it is ours alone. If the kernel refuses, it stays.
+            let _ = unsafe { munmap(self.at, self.len) };
+        }
+    }
+}
+
+/// The right, as the kernel says it.
+pub(super) fn protection(access: Access) -> MprotectFlags {
+    match access {
+        Access::Read => MprotectFlags::READ,
+        Access::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
+    }
+}
+
+/// The failure of the call that replaces a mapping. The kernel has mostly refused before it touched anything, as it
+/// does when the process has too many mappings. If it had begun, there would be a hole.
+fn refused<T>(part: Part<'_>, result: Result<T, SystemError>) -> Result<(), MapFailure> {
+    let Err(error) = result else { return Ok(()) };
+    // SAFETY: with this flag the call only looks whether all of a range in the arena is mapped.
+    let is_whole = unsafe { msync(pointer(part.at()), part.len(), MsyncFlags::ASYNC) }.is_ok();
+    Err(MapFailure { error, aftermath: if is_whole { Aftermath::Unchanged } else { Aftermath::Unknown } })
+}
+
+/// The failure of a call after the mapping was replaced.
+fn torn(result: Result<(), SystemError>) -> Result<(), MapFailure> {
+    result.map_err(|error| MapFailure { error, aftermath: Aftermath::Unknown })
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::{AtomicBool, Ordering};
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use rustix::io::pwrite;
+
+    use super::*;
+    use crate::sys::Shows;
+    use crate::sys::linux::descriptor;
+    use crate::units::HUGE_PAGE;
+
+    /// A system call that writes tells whether it may, without a fault.
+    #[test]
+    fn what_is_shown_read_only_is_never_writable() {
+        const TIMES: usize = 20_000;
+        for kind in [Kind::ShmemBase, Kind::ShmemHuge { collapse: false }] {
+            let memory = Linux::new(kind, HUGE_PAGE, Dump::LeftOut).unwrap();
+            memory.obtain(0, HUGE_PAGE, 0).unwrap();
+            let extent = memory.claim(HUGE_PAGE, HUGE_PAGE).unwrap();
+            let (part, over) = (extent.part(0, HUGE_PAGE), AtomicBool::new(false));
+            let source = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+            assert_eq!(pwrite(&source, &[7], 0), Ok(1));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        let to = pointer(part.at()).cast();
+                        // SAFETY: the range is ours, and nobody reads it.
+                        let written = unsafe { descriptor::read(source.as_fd(), to, 1, Some(0)) };
+                        assert!(written.is_err(), "it was writable");
+                    }
+                });
+                for _ in 0..TIMES {
+                    memory.show(part, Shows::Memory { start: 0, access: Access::Read }).unwrap();
+                    memory.show(part, Shows::Zeros).unwrap();
+                }
+                over.store(true, Ordering::Relaxed);
+            });
+            // SAFETY: within the direct map, and nobody writes there.
+            assert_eq!(unsafe { memory.direct().read_volatile() }, 0);
+            memory.release(extent).unwrap();
+        }
+    }
+}
