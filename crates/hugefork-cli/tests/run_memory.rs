@@ -11,6 +11,7 @@ use programs::{Running, Scratch, has, output_of, wait_for};
 /// Options for either mode.
 const MODES: [&str; 2] = ["-q --mode collapse", "-q --mode pool"];
 
+const PIECES: &str = include_str!("programs/pieces.c");
 const PROMISES: &str = include_str!("programs/promises.c");
 const MALLOCS: &str = include_str!("programs/mallocs.c");
 const STRESS: &str = include_str!("programs/stress.c");
@@ -38,6 +39,16 @@ fn what_linux_promises_holds() {
     assert_eq!(output_of(&mut Command::new(&program)), "0 broken\n");
     for mode in MODES {
         assert_eq!(output_of(scratch.run(mode).arg(&program)), "0 broken\n", "{mode}");
+    }
+}
+
+#[test]
+fn mappings_that_share_a_huge_page_are_apart() {
+    let scratch = Scratch::new("pieces");
+    let Some(program) = compiled(&scratch, "pieces", PIECES) else { return };
+    for mode in MODES {
+        let said = output_of(scratch.run(mode).arg(&program));
+        assert!(said.starts_with("0 broken, "), "{mode}: {said}");
     }
 }
 

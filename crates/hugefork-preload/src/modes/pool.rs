@@ -87,8 +87,13 @@ static IS_FORKING: AtomicBool = AtomicBool::new(false);
 /// So many ranges that are unmapped during a fork are kept for later. More are never unmapped.
 const MOST_LATER: usize = 64;
 
+/// Pieces that are smaller share no block: taking one of them away has the kernel take the block over.
+const LEAST: usize = HUGE_PAGE / 2;
+
 struct Memory {
     engine: Option<ProgramMemory>,
+    /// Where the last mapping ends that is smaller than a block. The next may follow it.
+    small_end: usize,
     /// In an heir: the memory of the process that it was forked from.
     heritage: Option<Heritage>,
     /// What the children of each fork hold, at the place of its token.
@@ -97,8 +102,13 @@ struct Memory {
     pending: Option<(Option<Inherited>, Mask)>,
 }
 
-static MEMORY: Guarded<Memory> =
-    Guarded::new(Memory { engine: None, heritage: None, inherited: [const { None }; MOST], pending: None });
+static MEMORY: Guarded<Memory> = Guarded::new(Memory {
+    engine: None,
+    small_end: 0,
+    heritage: None,
+    inherited: [const { None }; MOST],
+    pending: None,
+});
 
 /// Parts that were unmapped during a fork, for whoever has the lock next.
 static LATER: Guarded<([Range<usize>; MOST_LATER], usize)> = Guarded::new(([const { 0..0 }; MOST_LATER], 0));
@@ -153,7 +163,7 @@ pub(super) fn is_near(start: usize, len: usize) -> bool {
 
 /// Gives the program memory of the pool.
 pub(super) fn map(wish: &Wish) -> Option<usize> {
-    let is_wanted = wish.len >= config::min_size().max(HUGE_PAGE)
+    let is_wanted = wish.len >= config::min_size().max(LEAST)
         && wish.hint == 0
         && wish.rights == libc::PROT_READ | libc::PROT_WRITE
         && wish.flags & !(libc::MAP_NORESERVE | libc::MAP_POPULATE) == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -172,7 +182,7 @@ pub(super) fn map(wish: &Wish) -> Option<usize> {
         }
         let engine = memory.engine.as_mut()?;
         unmap_what_was_left(engine);
-        engine.map(wish.len)
+        if wish.len < HUGE_PAGE { map_small(engine, &mut memory.small_end, wish.len) } else { engine.map(wish.len) }
     });
     mask.restore();
     let start = mapped.flatten()?;
@@ -187,6 +197,17 @@ pub(super) fn map(wish: &Wish) -> Option<usize> {
     if NEEDS_COLLAPSE.load(Ordering::Relaxed) {
         fork::want_worker();
     }
+    Some(start)
+}
+
+/// Gives memory behind the last that was small, if its block has room for that: two of 1 MiB, such as CPython maps for
+/// its objects, are a huge page.
+fn map_small(engine: &mut ProgramMemory, end: &mut usize, len: usize) -> Option<usize> {
+    let last = end.saturating_sub(BASE_PAGE)..*end;
+    let new_end = end.saturating_add(len.next_multiple_of(BASE_PAGE));
+    let start =
+        if engine.has_all(last.clone()) && engine.grow_in_place(last, new_end) { *end } else { engine.map(len)? };
+    *end = start + len.next_multiple_of(BASE_PAGE);
     Some(start)
 }
 
