@@ -191,6 +191,59 @@ fn overlays_that_are_dense_all_over_are_left_to_writers_and_copied_beside_them()
     where_pages_are_copied!(row, 2 * BLOCKS + 16);
 }
 
+/// A region whose first block is written to by page so often that it is to be promoted, and its snapshot.
+fn soon_promoted(world: &World<Soft>) -> (Region<Soft>, Fixed<SnapshotCore<SoftMmu>>) {
+    let region = written_by_choice(world, 2);
+    let snapshot = region.snapshot();
+    let pages = 1..1 + Density::soon_enough(world.pool.block_size);
+    pages.for_each(|page| region.write(page * BASE_PAGE + 100, 7));
+    assert!(is_overlaid(&region, 0));
+    (region, snapshot)
+}
+
+fn promoted(region: &Region<Soft>) -> u64 {
+    region.counters.blocks_promoted.load(Ordering::Relaxed)
+}
+
+#[test]
+fn a_block_that_is_promoted_has_what_was_written_by_page() {
+    run_by_page::<Soft>(8, |world| {
+        let (region, snapshot) = soon_promoted(world);
+        let (written, before) = (1..1 + Density::soon_enough(world.pool.block_size), region.block(0));
+        assert_eq!(region.tend(0), None);
+        assert_eq!((promoted(&region), matches!(region.entry(0), Entry::Private(_))), (1, true));
+        assert_ne!(region.block(0), before);
+        let seen = |page: usize| region.read(page * BASE_PAGE + 100);
+        assert!((0..Soft::PAGES).all(|page| seen(page) == Some(if written.contains(&page) { 7 } else { 0 })));
+        assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..2 * Soft::PAGES], vec![0..2 * Soft::PAGES]));
+        assert_eq!(read_at(&snapshot, BASE_PAGE + 100), Ok(0));
+    });
+}
+
+/// While the block is copied others go on, and another block may come to lie below.
+#[test]
+fn a_promotion_looks_again_at_what_it_has_copied() {
+    run_by_page::<Soft>(8, |world| {
+        let (region, _snapshot) = soon_promoted(world);
+        let (region, mmu, before) = (&region, &world.pool.sys, region.block(0));
+        mmu.stop_at(Call::Obtain);
+        let _later = std::thread::scope(|scope| {
+            scope.spawn(|| region.tend(0));
+            mmu.until_it_stops();
+            region.write(100, 8);
+            // The pages go into a copy, which is below from then on.
+            let later = region.snapshot();
+            region.write(5 * BASE_PAGE + 100, 9);
+            assert!(is_overlaid(region, 0) && region.block(0) != before);
+            mmu.go_on();
+            later
+        });
+        assert_eq!(promoted(region), 0);
+        assert_eq!([100, 5 * BASE_PAGE + 100].map(|at| region.read(at)), [Some(8), Some(9)]);
+        assert_eq!(region.kept(), vec![0..2 * Soft::PAGES]);
+    });
+}
+
 /// It would not look at what is sealed after its own look, and would miss what was written there since.
 #[test]
 fn no_snapshot_begins_while_all_overlays_are_left_to_writers() {
