@@ -157,7 +157,7 @@ fn two_racers_take_one_block_of_an_almost_empty_pool() {
     everywhere!(row, 2);
 }
 
-/// Two snapshots hold the block: where only one does, it is the first thread's copy that leaves the other nothing to do.
+/// Two snapshots hold the block: where only one does, the first thread's copy leaves the other nothing to copy.
 #[test]
 fn who_waited_for_a_fault_on_the_same_block_does_not_do_it_again() {
     fn row<G: Ground>(world: &World<G>) {

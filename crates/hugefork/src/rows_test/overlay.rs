@@ -220,6 +220,22 @@ fn a_block_that_is_promoted_has_what_was_written_by_page() {
     });
 }
 
+/// The software MMU lets nobody copy pages that are written to meanwhile.
+#[test]
+fn the_thread_keeps_writers_off_what_it_folds() {
+    run_by_page::<Soft>(4, |world| {
+        let region = written_by_choice(world, 2);
+        let snapshot = region.snapshot();
+        region.write(BASE_PAGE + 100, 7);
+        let before = [region.block(0), region.block(1)];
+        drop(snapshot);
+        assert_eq!(region.tend(0), None);
+        assert!((0..2).all(|block| matches!(region.entry(block), Entry::Private(_))));
+        assert_eq!(([region.block(0), region.block(1)], folded(&region).1), (before, 1));
+        assert_eq!((region.read(BASE_PAGE + 100), region.kept()), (Some(7), vec![0..2 * Soft::PAGES]));
+    });
+}
+
 /// While the block is copied others go on, and another block may come to lie below.
 #[test]
 fn a_promotion_looks_again_at_what_it_has_copied() {
