@@ -5,6 +5,8 @@ use std::sync::mpsc::channel;
 use super::*;
 use crate::Observer;
 use crate::pool::holders::OverlayHolder;
+use crate::pool::lineage::Derived;
+use crate::region::cut::{Part, fill};
 use crate::region::density::Density;
 use crate::region::lazy_free::LazyFreed;
 use crate::region::unresolved::Unresolved;
@@ -257,6 +259,26 @@ fn a_promotion_looks_again_at_what_it_has_copied() {
         assert_eq!(promoted(region), 0);
         assert_eq!([100, 5 * BASE_PAGE + 100].map(|at| region.read(at)), [Some(8), Some(9)]);
         assert_eq!(region.kept(), vec![0..2 * Soft::PAGES]);
+    });
+}
+
+/// What becomes private after the look ahead is folded in the pause.
+#[test]
+fn pages_that_are_folded_in_the_pause_leave_the_earlier_snapshot_as_it_was() {
+    run_by_page::<Soft>(8, |world| {
+        let region = written_by_choice(world, 2);
+        let earlier = region.snapshot();
+        region.write(BASE_PAGE + 100, 7);
+        let sealed = region.books.sealed.load(Ordering::Relaxed);
+        let frozen = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.books.cow), None);
+        let parts = [Part { region: &region, frozen, sealed }];
+        fill(&parts).unwrap();
+        let seen = |snapshot: &SnapshotCore<SoftMmu>| read_at(snapshot, BASE_PAGE + 100);
+        assert_eq!((seen(&earlier), seen(&parts[0].frozen), region.read(BASE_PAGE + 100)), (Ok(0), Ok(7), Some(7)));
+        assert_eq!(
+            (kept_by(&earlier), kept_by(&parts[0].frozen)),
+            (vec![0..2 * Soft::PAGES], vec![0..2 * Soft::PAGES])
+        );
     });
 }
 
