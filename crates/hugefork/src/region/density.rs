@@ -41,7 +41,7 @@ impl Density {
 
     /// From so many pages on, a block is promoted while it is written to. Fewer than [`Density::enough`], because the
     /// copy is made beside the writer, and a block that has got so many pages soon will mostly get more.
-    pub(super) fn soon_enough(size: BlockSize) -> usize {
+    pub(crate) fn soon_enough(size: BlockSize) -> usize {
         Density::enough(size) * 3 / 5
     }
 

@@ -157,6 +157,32 @@ fn two_racers_take_one_block_of_an_almost_empty_pool() {
     everywhere!(row, 2);
 }
 
+/// Two snapshots hold the block: where only one does, the first thread's copy leaves the other nothing to copy.
+#[test]
+fn who_waited_for_a_fault_on_the_same_block_does_not_do_it_again() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = &world.written(1);
+        let _held_by_others = [region.snapshot(), region.snapshot()];
+        let free = world.free();
+        std::thread::scope(|scope| {
+            let held = region.table.lock(EntryIndex(0));
+            let (tell, told) = channel();
+            for thread in 0..2 {
+                let tell = tell.clone();
+                scope.spawn(move || {
+                    tell.send(this_thread()).unwrap();
+                    region.write(100 + thread * G::BLOCK / 2, 7);
+                });
+            }
+            (0..2).for_each(|_| _ = until_it_waits(told.recv().unwrap()));
+            drop(held);
+        });
+        assert_eq!((world.free(), region.counters.copied.load(Ordering::Relaxed)), (free - 1, 1));
+        assert_eq!([100, 100 + G::BLOCK / 2].map(|at| region.read(at)), [Some(7); 2]);
+    }
+    everywhere!(row, 4);
+}
+
 /// Real memory cannot be made to fail here.
 #[test]
 fn a_copy_that_cannot_be_mapped_gives_its_block_and_its_reservation_back() {

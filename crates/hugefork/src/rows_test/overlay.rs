@@ -5,6 +5,8 @@ use std::sync::mpsc::channel;
 use super::*;
 use crate::Observer;
 use crate::pool::holders::OverlayHolder;
+use crate::pool::lineage::Derived;
+use crate::region::cut::{Part, fill};
 use crate::region::density::Density;
 use crate::region::lazy_free::LazyFreed;
 use crate::region::unresolved::Unresolved;
@@ -189,6 +191,95 @@ fn overlays_that_are_dense_all_over_are_left_to_writers_and_copied_beside_them()
         assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..BLOCKS * G::PAGES], vec![0..BLOCKS * G::PAGES]));
     }
     where_pages_are_copied!(row, 2 * BLOCKS + 16);
+}
+
+/// A region whose first block is written to by page so often that it is to be promoted, and its snapshot.
+fn soon_promoted(world: &World<Soft>) -> (Region<Soft>, Fixed<SnapshotCore<SoftMmu>>) {
+    let region = written_by_choice(world, 2);
+    let snapshot = region.snapshot();
+    let pages = 1..1 + Density::soon_enough(world.pool.block_size);
+    pages.for_each(|page| region.write(page * BASE_PAGE + 100, 7));
+    assert!(is_overlaid(&region, 0));
+    (region, snapshot)
+}
+
+fn promoted(region: &Region<Soft>) -> u64 {
+    region.counters.blocks_promoted.load(Ordering::Relaxed)
+}
+
+#[test]
+fn a_block_that_is_promoted_has_what_was_written_by_page() {
+    run_by_page::<Soft>(8, |world| {
+        let (region, snapshot) = soon_promoted(world);
+        let (written, before) = (1..1 + Density::soon_enough(world.pool.block_size), region.block(0));
+        assert_eq!(region.tend(0), None);
+        assert_eq!((promoted(&region), matches!(region.entry(0), Entry::Private(_))), (1, true));
+        assert_ne!(region.block(0), before);
+        let seen = |page: usize| region.read(page * BASE_PAGE + 100);
+        assert!((0..Soft::PAGES).all(|page| seen(page) == Some(if written.contains(&page) { 7 } else { 0 })));
+        assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..2 * Soft::PAGES], vec![0..2 * Soft::PAGES]));
+        assert_eq!(read_at(&snapshot, BASE_PAGE + 100), Ok(0));
+    });
+}
+
+/// The software MMU lets nobody copy pages that are written to meanwhile.
+#[test]
+fn the_thread_keeps_writers_off_what_it_folds() {
+    run_by_page::<Soft>(4, |world| {
+        let region = written_by_choice(world, 2);
+        let snapshot = region.snapshot();
+        region.write(BASE_PAGE + 100, 7);
+        let before = [region.block(0), region.block(1)];
+        drop(snapshot);
+        assert_eq!(region.tend(0), None);
+        assert!((0..2).all(|block| matches!(region.entry(block), Entry::Private(_))));
+        assert_eq!(([region.block(0), region.block(1)], folded(&region).1), (before, 1));
+        assert_eq!((region.read(BASE_PAGE + 100), region.kept()), (Some(7), vec![0..2 * Soft::PAGES]));
+    });
+}
+
+/// While the block is copied others go on, and another block may come to lie below.
+#[test]
+fn a_promotion_looks_again_at_what_it_has_copied() {
+    run_by_page::<Soft>(8, |world| {
+        let (region, _snapshot) = soon_promoted(world);
+        let (region, mmu, before) = (&region, &world.pool.sys, region.block(0));
+        mmu.stop_at(Call::Obtain);
+        let _later = std::thread::scope(|scope| {
+            scope.spawn(|| region.tend(0));
+            mmu.until_it_stops();
+            region.write(100, 8);
+            // The pages go into a copy, which is below from then on.
+            let later = region.snapshot();
+            region.write(5 * BASE_PAGE + 100, 9);
+            assert!(is_overlaid(region, 0) && region.block(0) != before);
+            mmu.go_on();
+            later
+        });
+        assert_eq!(promoted(region), 0);
+        assert_eq!([100, 5 * BASE_PAGE + 100].map(|at| region.read(at)), [Some(8), Some(9)]);
+        assert_eq!(region.kept(), vec![0..2 * Soft::PAGES]);
+    });
+}
+
+/// What becomes private after the look ahead is folded in the pause.
+#[test]
+fn pages_that_are_folded_in_the_pause_leave_the_earlier_snapshot_as_it_was() {
+    run_by_page::<Soft>(8, |world| {
+        let region = written_by_choice(world, 2);
+        let earlier = region.snapshot();
+        region.write(BASE_PAGE + 100, 7);
+        let sealed = region.books.sealed.load(Ordering::Relaxed);
+        let frozen = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.books.cow), None);
+        let parts = [Part { region: &region, frozen, sealed }];
+        fill(&parts).unwrap();
+        let seen = |snapshot: &SnapshotCore<SoftMmu>| read_at(snapshot, BASE_PAGE + 100);
+        assert_eq!((seen(&earlier), seen(&parts[0].frozen), region.read(BASE_PAGE + 100)), (Ok(0), Ok(7), Some(7)));
+        assert_eq!(
+            (kept_by(&earlier), kept_by(&parts[0].frozen)),
+            (vec![0..2 * Soft::PAGES], vec![0..2 * Soft::PAGES])
+        );
+    });
 }
 
 /// It would not look at what is sealed after its own look, and would miss what was written there since.

@@ -3,6 +3,9 @@
 //!
 //! Loads and stores go through [`SoftMmu::load`] and [`SoftMmu::store`], which fault where hardware would. To use
 //! mapped memory that was never obtained is a bug of the engine (`SIGBUS` on real memory), so it panics.
+//!
+//! So is what real memory would let pass: to copy private pages while somebody may write to them, to give memory back
+//! that is shown somewhere, or to show other bytes than before where the program may write.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,6 +74,8 @@ struct State {
     private: BTreeMap<usize, Box<[u8; BASE_PAGE]>>,
     /// Whoever uses one of these pages waits.
     held: BTreeSet<usize>,
+    /// What is held lies at these, which nobody else uses.
+    aside: BTreeSet<usize>,
     /// How many pages have become private.
     faults: u64,
     obtained: Vec<bool>,
@@ -85,6 +90,9 @@ struct State {
     /// Pages that must stay writable, and whether they ever were not.
     watched: std::ops::Range<usize>,
     was_protected: bool,
+    /// The call at which a thread stops, and whether one has.
+    stop: Option<Call>,
+    is_stopped: bool,
     /// How many calls have failed. Every other mapping call that fails is carried out all the same.
     failures: usize,
 }
@@ -117,6 +125,7 @@ pub(crate) struct SoftMmu {
     alone: AtomicBool,
     state: Mutex<State>,
     let_go: Condvar,
+    stopped: Condvar,
 }
 
 // SAFETY: the memory belongs to this value; tests share it between threads under the engine's own rules.
@@ -138,7 +147,18 @@ impl SoftMmu {
         let state = State { obtained, huge, next_address: 1 << 40, ..State::default() };
         let overlays = false;
         let (budget, alone, state) = (MappingBudget::new(mappings), AtomicBool::new(false), Mutex::new(state));
-        SoftMmu { memory, layout, merging, overlays, asides: 1, budget, alone, state, let_go: Condvar::new() }
+        SoftMmu {
+            memory,
+            layout,
+            merging,
+            overlays,
+            asides: 1,
+            budget,
+            alone,
+            state,
+            let_go: Condvar::new(),
+            stopped: Condvar::new(),
+        }
     }
 
     /// The same, with page grain.
@@ -175,6 +195,31 @@ impl SoftMmu {
     /// Whether that failure has yet to happen.
     pub(crate) fn failure_pending(&self) -> bool {
         self.state().failure.is_some()
+    }
+
+    /// Has the thread that makes the next call of this kind stop there, until [`SoftMmu::go_on`].
+    pub(crate) fn stop_at(&self, call: Call) {
+        self.state().stop = Some(call);
+    }
+
+    /// Waits until a thread has stopped.
+    pub(crate) fn until_it_stops(&self) {
+        drop(self.wait(&self.stopped, |state| !state.is_stopped));
+    }
+
+    /// Has the thread that stopped go on.
+    pub(crate) fn go_on(&self) {
+        self.state().is_stopped = false;
+        self.stopped.notify_all();
+    }
+
+    /// Waits while `goes_on` says so.
+    fn wait(&self, bell: &Condvar, goes_on: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        const PATIENCE: Duration = Duration::from_secs(60);
+        let waited = bell.wait_timeout_while(self.state(), PATIENCE, |state| goes_on(state));
+        let (state, waited) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
+        assert!(!waited.timed_out(), "it waits for ever");
+        state
     }
 
     /// Watches from now on whether anything in a range of addresses loses the right to be written.
@@ -216,12 +261,7 @@ impl SoftMmu {
 
     /// Waits until the page at `address` is not held.
     fn state_at(&self, address: usize) -> MutexGuard<'_, State> {
-        const PATIENCE: Duration = Duration::from_secs(60);
-        let is_held = |state: &mut State| state.held.contains(&(address / BASE_PAGE));
-        let waited = self.let_go.wait_timeout_while(self.state(), PATIENCE, is_held);
-        let (state, waited) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
-        assert!(!waited.timed_out(), "held for ever");
-        state
+        self.wait(&self.let_go, |state| state.held.contains(&(address / BASE_PAGE)))
     }
 
     /// Whether anything is held.
@@ -315,6 +355,33 @@ impl SoftMmu {
         result
     }
 
+    /// What is shown writable has to be what was shown before, from the first moment on: a block that is cleared or
+    /// copied has to be so by then. What was hidden or held was seen by nobody. After a failure, what is put back may
+    /// be anything.
+    fn check_bytes_stay(&self, part: Part<'_>, start: usize) {
+        let state = self.state();
+        if state.failures > 0 {
+            return;
+        }
+        for (by, number) in pages_of(part.at(), part.len()).enumerate() {
+            let before = match (state.private.get(&number), state.pages.get(&number)) {
+                (Some(page), _) => **page,
+                (None, Some(Page::Zeros)) => ZERO_PAGE,
+                (None, Some(&Page::Memory { start, .. } | &Page::Overlay { start, .. })) => {
+                    self.bytes_at(&state, start)
+                }
+                (None, Some(Page::Hidden) | None) => continue,
+            };
+            assert!(before == self.bytes_at(&state, start + by * BASE_PAGE), "other bytes are shown than before");
+        }
+    }
+
+    fn bytes_at(&self, state: &State, offset: usize) -> PageBytes {
+        assert!(state.obtained[offset / BASE_PAGE], "showed memory that was never obtained: SIGBUS");
+        // SAFETY: offsets of mapped pages are checked when they are mapped.
+        unsafe { self.memory.add(offset).cast::<PageBytes>().read_volatile() }
+    }
+
     fn check_obtained(&self, offset: usize) {
         assert!(self.state().obtained[offset / BASE_PAGE], "looked at memory that was never obtained: SIGBUS");
     }
@@ -322,6 +389,12 @@ impl SoftMmu {
     /// Counts a call. It fails if its turn to fail has come.
     fn called(&self, call: Call) -> Result<MutexGuard<'_, State>, SystemError> {
         let mut state = self.state();
+        if state.stop == Some(call) {
+            (state.stop, state.is_stopped) = (None, true);
+            self.stopped.notify_all();
+            drop(state);
+            state = self.wait(&self.stopped, |state| state.is_stopped);
+        }
         *state.calls.entry(call).or_default() += 1;
         match state.failure {
             Some((failing, 0)) if failing == call => {
@@ -382,6 +455,11 @@ impl Sys for SoftMmu {
 
     unsafe fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError> {
         let mut state = self.called(Call::Punch)?;
+        let shows = |page: &Page| match *page {
+            Page::Memory { start, .. } | Page::Overlay { start, .. } => (offset..offset + len).contains(&start),
+            Page::Zeros | Page::Hidden => false,
+        };
+        assert!(!state.pages.values().any(shows), "gave memory back that is shown");
         for page in pages_of(offset, len) {
             state.obtained[page] = false;
             state.huge[page * BASE_PAGE / HUGE_PAGE] = false;
@@ -416,6 +494,9 @@ impl Sys for SoftMmu {
             Shows::Hidden => self.replace(Call::Hide, part, |_| Page::Hidden),
             Shows::Memory { start, access } => {
                 assert!(start + part.len() <= self.layout.size());
+                if access == Access::ReadWrite {
+                    self.check_bytes_stay(part, start);
+                }
                 self.replace(Call::Map, part, |by| Page::Memory { start: start + by, access })
             }
             Shows::Overlay { start, access } => {
@@ -465,12 +546,14 @@ impl Sys for SoftMmu {
         let mut state = self.called(Call::Hold)?;
         state.take(part, aside);
         state.held.extend(pages_of(part.at(), part.len()));
+        state.aside.extend(pages_of(aside.at(), aside.len()));
         Ok(())
     }
 
     fn put_back(&self, part: Part<'_>, aside: Part<'_>) {
         let mut state = self.state();
         pages_of(part.at(), part.len()).for_each(|page| assert!(state.held.remove(&page), "it was not held"));
+        pages_of(aside.at(), aside.len()).for_each(|page| _ = state.aside.remove(&page));
         state.take(aside, part);
     }
 
@@ -480,6 +563,7 @@ impl Sys for SoftMmu {
         for page in pages_of(aside.at(), aside.len()) {
             state.pages.insert(page, Page::Hidden);
             state.private.remove(&page);
+            state.aside.remove(&page);
         }
         self.let_go.notify_all();
     }
@@ -510,6 +594,8 @@ impl Sys for SoftMmu {
         let state = self.state();
         for (by, number) in pages_of(part.at(), part.len()).enumerate() {
             let page = state.private.get(&number).expect("only private pages are copied");
+            let is_open = matches!(state.pages.get(&number), Some(Page::Overlay { access: Access::ReadWrite, .. }));
+            assert!(!is_open || state.aside.contains(&number), "copied what somebody may write to");
             // SAFETY: by contract.
             unsafe { to.add(by * BASE_PAGE).copy_from_nonoverlapping(page.as_ptr(), BASE_PAGE) };
         }
