@@ -18,6 +18,12 @@ use crate::shared::{Memory, Shared};
 use crate::snapshot::RegionSnapshot;
 use crate::stats;
 
+/// One block in so many of a pool is copied before it is asked again how many are free.
+const LITTLE: usize = 64;
+
+/// No more blocks than that.
+const MOST_AHEAD: usize = 32;
+
 /// Memory of a pool: zeros at first, taken block by block as it is written to. It has the buffer protocol, writable.
 ///
 /// Arrays of `Pool.empty` lie in one each. It lives for as long as anybody has a view of it. `close()` gives it up
@@ -162,6 +168,24 @@ impl Region {
 
     fn prepare_write(&self, py: Python<'_>, start: usize, stop: usize) -> Result<(), Failure> {
         self.on_range(py, start..stop, |region, range| region.prepare_write(range))
+    }
+
+    /// Copies what the blocks of a range share with snapshots, so that no write has to. Returns false when the pool has
+    /// few free blocks left: the rest would be taken from those snapshots.
+    fn copy_ahead(&self, py: Python<'_>, start: usize, stop: usize) -> Result<bool, Failure> {
+        let region = self.get()?;
+        let block = region.pool().block_size().bytes();
+        let at_once = (region.pool().capacity() / block / LITTLE).clamp(1, MOST_AHEAD);
+        py.detach(|| {
+            for (nth, at) in (start..stop).step_by(block).enumerate() {
+                // To ask takes as long as to copy some blocks. Writers take blocks meanwhile, too.
+                if nth % at_once == 0 && region.pool().stats().blocks_free < 4 * at_once {
+                    return Ok(false);
+                }
+                region.prepare_write(at..stop.min(at + block))?;
+            }
+            Ok(true)
+        })
     }
 
     fn discard(&self, py: Python<'_>, start: usize, stop: usize) -> Result<(), Failure> {

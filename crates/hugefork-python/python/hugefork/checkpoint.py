@@ -60,7 +60,7 @@ import numpy as np
 
 from . import _native
 from ._arrays import Array, Place, holder_of, region_place
-from ._errors import CheckpointError
+from ._errors import CheckpointError, HugeforkError
 from ._pool import Pool
 from ._snapshot import Snapshot, snapshot
 
@@ -85,7 +85,9 @@ class Save:
     called, or a later save that was given it as `since` is done.
     """
 
-    def __init__(self, path: Path, arrays: Mapping[str, Array], since: Save | None, meta: Any) -> None:
+    def __init__(
+        self, path: Path, arrays: Mapping[str, Array], since: Save | None, meta: Any, copy_ahead: bool = False
+    ) -> None:
         self.path = path
         """The directory."""
         in_pools = {name: array for name, array in arrays.items() if holder_of(array) is not None}
@@ -103,6 +105,7 @@ class Save:
         self._heads = {name: _head(array) for name, array in in_pools.items()}
         self._meta = meta
         self._since = since
+        self._copy_ahead = copy_ahead
         self._manifest: Entry | None = None
         self._error: BaseException | None = None
         self._is_told = False
@@ -154,6 +157,8 @@ class Save:
         # Who has started this goes on at once, and not when its turn comes.
         time.sleep(0)
         try:
+            if self._copy_ahead:
+                self._copy_what_is_shared()
             since = self._since
             if since is not None:
                 since._thread.join()
@@ -167,6 +172,16 @@ class Save:
             self._error = error
         finally:
             self._since, self._copies = None, {}
+
+    def _copy_what_is_shared(self) -> None:
+        """Copies in the writers' place what they share with the snapshot, as long as the pool has blocks to spare."""
+        for place in self._places.values():
+            assert isinstance(place.holder, _native.Region)
+            try:
+                place.holder.copy_ahead(place.start, place.stop)
+            except HugeforkError:
+                # It was closed, say. The writers copy what is left.
+                return
 
     def _write(self, data: Path, since: Save | None) -> None:
         before = _manifest_or_none(self.path)
@@ -255,7 +270,14 @@ class Save:
             return {"file": path.name, "nbytes": file.tell(), "crc32": crc}
 
 
-def save(path: str | os.PathLike[str], arrays: Mapping[str, Array], *, since: Save | None = None, meta: Any = None) -> Save:
+def save(
+    path: str | os.PathLike[str],
+    arrays: Mapping[str, Array],
+    *,
+    since: Save | None = None,
+    meta: Any = None,
+    copy_ahead: bool = False,
+) -> Save:
     """Writes arrays to a directory in the background, as they are now, and returns at once.
 
     Parameters
@@ -269,6 +291,10 @@ def save(path: str | os.PathLike[str], arrays: Mapping[str, Array], *, since: Sa
         written. After some such saves, or when half of an array has changed, all of it is written.
     meta
         Anything that `json` takes, for `manifest.json`.
+    copy_ahead
+        For a state that is soon written all over, in arrays with ``copy_grain="block"``: before the background thread
+        writes, it copies their blocks, so that most first writes do not. It stops when the pool has few free blocks
+        left. To other arrays it makes no difference.
 
     Returns
     -------
@@ -294,7 +320,7 @@ def save(path: str | os.PathLike[str], arrays: Mapping[str, Array], *, since: Sa
             raise TypeError(f"{name!r} is no array of numbers: give numpy arrays without Python objects")
         if holder_of(array) is not None and not (array.flags.c_contiguous or array.flags.f_contiguous):
             raise ValueError(f"{name!r} is a view with gaps: save the array that it is a view of")
-    return Save(directory, dict(arrays), since, meta)
+    return Save(directory, dict(arrays), since, meta, copy_ahead)
 
 
 def load(path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool = False) -> dict[str, Array]:
