@@ -40,7 +40,7 @@ mod native {
     #[pymodule_export]
     use super::pool::{Pool, parse_size};
     #[pymodule_export]
-    use super::region::{Region, fork_all, reinstall_fault_handler, snapshot_all};
+    use super::region::{Region, fork_all, reinstall_fault_handler, reset_all, snapshot_all};
     #[pymodule_export]
     use super::snapshot::RegionSnapshot;
 }

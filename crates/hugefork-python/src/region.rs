@@ -1,11 +1,11 @@
 //! Regions: memory that arrays lie in.
 
 use std::ffi::c_int;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use hugefork::RegionError;
+use hugefork::{RegionError, RegionOptions};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -18,24 +18,64 @@ use crate::shared::{Memory, Shared};
 use crate::snapshot::RegionSnapshot;
 use crate::stats;
 
+/// One block in so many of a pool is copied before it is asked again how many are free.
+const LITTLE: usize = 64;
+
+/// No more blocks than that.
+const MOST_AHEAD: usize = 32;
+
 /// Memory of a pool: zeros at first, taken block by block as it is written to. It has the buffer protocol, writable.
 ///
 /// Arrays of `Pool.empty` lie in one each. It lives for as long as anybody has a view of it. `close()` gives it up
 /// before that, and refuses (BufferError) while there are views.
 #[pyclass(frozen, weakref, module = "hugefork")]
 pub(crate) struct Region {
-    region: Shared<hugefork::Region>,
+    region: Shared<Held>,
     nbytes: usize,
     address: usize,
 }
 
+/// A region, and the cut that it was forked at, if that is kept.
+pub(crate) struct Held {
+    region: hugefork::Region,
+    /// A snapshot of this region, and none of its parent: if a write of this region finds the pool full, it takes the
+    /// blocks that the cut has.
+    cut: Option<hugefork::Snapshot>,
+}
+
+impl Deref for Held {
+    type Target = hugefork::Region;
+
+    fn deref(&self) -> &hugefork::Region {
+        &self.region
+    }
+}
+
+impl Held {
+    /// What a reset without a goal goes back to.
+    fn cut(&self) -> Result<&hugefork::Snapshot, RegionError> {
+        self.cut.as_ref().ok_or(RegionError::NoOrigin)
+    }
+}
+
+/// Whether a fork keeps the cut that it was made at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    Kept,
+    Forgotten,
+}
+
 impl Region {
     pub(crate) fn new(region: hugefork::Region) -> Region {
-        let (nbytes, address) = (region.len(), region.as_ptr().addr());
-        Region { region: Shared::new("region", region), nbytes, address }
+        Region::holding(Held { region, cut: None })
     }
 
-    pub(crate) fn get(&self) -> Result<Arc<hugefork::Region>, Failure> {
+    fn holding(held: Held) -> Region {
+        let (nbytes, address) = (held.len(), held.as_ptr().addr());
+        Region { region: Shared::new("region", held), nbytes, address }
+    }
+
+    pub(crate) fn get(&self) -> Result<Arc<Held>, Failure> {
         self.region.get()
     }
 
@@ -97,9 +137,8 @@ impl Region {
     }
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> Result<(), Failure> {
-        let memory = |region: &hugefork::Region| {
-            Ok(Memory { address: region.as_mut_ptr().cast(), len: region.len(), is_read_only: false })
-        };
+        let memory =
+            |region: &Held| Ok(Memory { address: region.as_mut_ptr().cast(), len: region.len(), is_read_only: false });
         // SAFETY: Python gives a view to fill; the region's addresses stay while it lives.
         unsafe { slf.get().region.export(slf.clone().into_any(), view, flags, memory) }
     }
@@ -129,6 +168,24 @@ impl Region {
 
     fn prepare_write(&self, py: Python<'_>, start: usize, stop: usize) -> Result<(), Failure> {
         self.on_range(py, start..stop, |region, range| region.prepare_write(range))
+    }
+
+    /// Copies what the blocks of a range share with snapshots, so that no write has to. Returns false when the pool has
+    /// few free blocks left: the rest would be taken from those snapshots.
+    fn copy_ahead(&self, py: Python<'_>, start: usize, stop: usize) -> Result<bool, Failure> {
+        let region = self.get()?;
+        let block = region.pool().block_size().bytes();
+        let at_once = (region.pool().capacity() / block / LITTLE).clamp(1, MOST_AHEAD);
+        py.detach(|| {
+            for (nth, at) in (start..stop).step_by(block).enumerate() {
+                // To ask takes as long as to copy some blocks. Writers take blocks meanwhile, too.
+                if nth % at_once == 0 && region.pool().stats().blocks_free < 4 * at_once {
+                    return Ok(false);
+                }
+                region.prepare_write(at..stop.min(at + block))?;
+            }
+            Ok(true)
+        })
     }
 
     fn discard(&self, py: Python<'_>, start: usize, stop: usize) -> Result<(), Failure> {
@@ -179,13 +236,6 @@ impl Region {
         })
     }
 
-    /// Goes back to a snapshot, or to the one that it was forked from.
-    fn reset(&self, py: Python<'_>, to: Option<PyRef<'_, RegionSnapshot>>) -> Result<(), Failure> {
-        let (region, to) = (self.get()?, to.map(|snapshot| snapshot.get()).transpose()?);
-        py.detach(|| to.map_or_else(|| region.reset(), |snapshot| region.reset_to(&snapshot)))?;
-        Ok(())
-    }
-
     /// Byte ranges that differ from the snapshot.
     fn changed_since(
         &self,
@@ -220,21 +270,51 @@ pub(crate) fn snapshot_all(
     let regions = regions.iter().map(|region| region.get()).collect::<Result<Vec<_>, _>>()?;
     let options = region_options(reserve, None, "revoke", "auto")?;
     let made = py.detach(|| {
-        let regions: Vec<&hugefork::Region> = regions.iter().map(|region| &**region).collect();
+        let regions: Vec<&hugefork::Region> = regions.iter().map(|region| &***region).collect();
         hugefork::Region::snapshot_all_with(&regions, options)
     })?;
     Ok(made.into_iter().map(RegionSnapshot::new).collect())
 }
 
+/// Sets regions back, each to its snapshot, or to the cut that it was forked at. Nothing has changed if one of them
+/// cannot.
+#[pyfunction]
+pub(crate) fn reset_all(
+    py: Python<'_>,
+    regions: Vec<PyRef<'_, Region>>,
+    to: Vec<Option<PyRef<'_, RegionSnapshot>>>,
+) -> Result<(), Failure> {
+    let regions = regions.iter().map(|region| region.get()).collect::<Result<Vec<_>, _>>()?;
+    let named = to.iter().map(|to| to.as_ref().map(|snapshot| snapshot.get()).transpose());
+    let named = named.collect::<Result<Vec<_>, _>>()?;
+    py.detach(|| {
+        let goals = regions.iter().zip(&named).map(|(region, named)| named.as_deref().map_or_else(|| region.cut(), Ok));
+        let goals = goals.collect::<Result<Vec<_>, _>>().map_err(nothing_done)?;
+        let each = || regions.iter().zip(goals.iter().copied());
+        each().try_for_each(|(region, goal)| check_goal(region, goal)).map_err(nothing_done)?;
+        each().try_for_each(|(region, goal)| Ok(region.reset_to(goal)?))
+    })
+}
+
+/// What `Region::reset_to` checks first.
+fn check_goal(region: &hugefork::Region, goal: &hugefork::Snapshot) -> Result<(), RegionError> {
+    region.changed_since(goal)?;
+    if goal.is_revoked() { Err(RegionError::Revoked) } else { Ok(()) }
+}
+
+fn nothing_done(error: RegionError) -> Failure {
+    Failure::from(error).after(0)
+}
+
 /// What can be forked.
 enum Source {
-    Region(Arc<hugefork::Region>),
+    Region(Arc<Held>),
     Snapshot(Arc<hugefork::Snapshot>),
 }
 
 /// Forks of several regions and snapshots. The regions, none of them twice, are forked as they are at one moment.
 #[pyfunction]
-#[pyo3(signature = (sources, *, reserve, max_cow_bytes, on_limit, copy_grain))]
+#[pyo3(signature = (sources, *, reserve, max_cow_bytes, on_limit, copy_grain, resettable))]
 pub(crate) fn fork_all(
     py: Python<'_>,
     sources: Vec<Bound<'_, PyAny>>,
@@ -242,28 +322,38 @@ pub(crate) fn fork_all(
     max_cow_bytes: Option<usize>,
     on_limit: &str,
     copy_grain: &str,
+    resettable: bool,
 ) -> Result<Vec<Region>, Failure> {
     let options = region_options(reserve, max_cow_bytes, on_limit, copy_grain)?;
+    let cut = if resettable { Cut::Kept } else { Cut::Forgotten };
     let sources = sources.iter().map(source).collect::<Result<Vec<_>, _>>()?;
-    let forks = py.detach(|| -> Result<Vec<_>, RegionError> {
-        let regions: Vec<&hugefork::Region> = sources.iter().filter_map(region).collect();
-        if let ([one], 1) = (&regions[..], sources.len()) {
-            return Ok(vec![one.fork_with(options)?]);
-        }
+    let forks = py.detach(|| {
         loop {
-            let mut cut = hugefork::Region::snapshot_all(&regions)?.into_iter();
-            let forks = sources.iter().map(|source| match source {
-                Source::Region(_) => cut.next().expect("each region is in the cut").fork_with(options),
-                Source::Snapshot(snapshot) => snapshot.fork_with(options),
-            });
-            match forks.collect() {
+            match fork_once(&sources, options, cut) {
                 // The cut lost a part before it was forked: the pool is full. The next one is of what is there now.
                 Err(RegionError::Revoked) if !sources.iter().any(is_revoked) => {}
                 forks => return forks,
             }
         }
     })?;
-    Ok(forks.into_iter().map(Region::new).collect())
+    Ok(forks.into_iter().map(Region::holding).collect())
+}
+
+fn fork_once(sources: &[Source], options: RegionOptions, cut: Cut) -> Result<Vec<Held>, RegionError> {
+    let held = |region: hugefork::Region| {
+        let cut = if cut == Cut::Kept { Some(region.snapshot()?) } else { None };
+        Ok(Held { region, cut })
+    };
+    let regions: Vec<&hugefork::Region> = sources.iter().filter_map(region).collect();
+    if let ([one], 1) = (&regions[..], sources.len()) {
+        return Ok(vec![held(one.fork_with(options)?)?]);
+    }
+    let mut snapshots = hugefork::Region::snapshot_all(&regions)?.into_iter();
+    let forks = sources.iter().map(|source| match source {
+        Source::Region(_) => snapshots.next().expect("each region is in the cut").fork_with(options).and_then(held),
+        Source::Snapshot(snapshot) => snapshot.fork_with(options).and_then(held),
+    });
+    forks.collect()
 }
 
 fn source(any: &Bound<'_, PyAny>) -> Result<Source, Failure> {

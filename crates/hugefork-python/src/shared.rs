@@ -37,7 +37,9 @@ impl<T: Send + Sync> Shared<T> {
     }
 
     pub(crate) fn get(&self) -> Result<Arc<T>, Failure> {
-        self.state().value.clone().ok_or_else(|| self.is_closed_error().into())
+        // The lock is let go of first: what makes the error is Python, and may let another thread run that wants it.
+        let value = self.state().value.clone();
+        value.ok_or_else(|| self.is_closed_error().into())
     }
 
     fn is_closed_error(&self) -> PyErr {
@@ -89,6 +91,7 @@ impl<T: Send + Sync> Shared<T> {
         let memory = memory(&value)?;
         let mut state = self.state();
         if state.value.is_none() {
+            drop(state);
             return Err(self.is_closed_error().into());
         }
         let (len, readonly) = (memory.len as isize, c_int::from(memory.is_read_only));

@@ -13,8 +13,9 @@ use pyo3::prelude::*;
 use crate::failure::Failure;
 use crate::shared::{Memory, Shared};
 
-/// So many bytes are copied from a snapshot at once, to be checked and written: they stay in the cache.
-const AT_ONCE: usize = 1 << 20;
+/// So many bytes are copied from a snapshot at once, to be checked and written: they stay in the cache of one CPU, and
+/// drive less out of that which it shares with others.
+const AT_ONCE: usize = 256 << 10;
 
 /// A region as it was at one moment. It has the buffer protocol, read-only.
 #[pyclass(frozen, weakref, module = "hugefork._native")]

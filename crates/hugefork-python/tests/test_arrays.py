@@ -109,6 +109,31 @@ def test_a_region_with_live_arrays_cannot_be_closed(pool):
             use()
 
 
+def test_many_threads_may_find_a_region_closed(run):
+    done = run("""
+import sys, threading
+sys.setswitchinterval(1e-6)
+region = hf.Pool("8 MiB").region("2 MiB")
+region.close()
+told = []
+
+def ask():
+    for _ in range(2000):
+        try:
+            region.is_revoked()
+        except hf.ClosedError:
+            told.append(1)
+
+threads = [threading.Thread(target=ask) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(told))
+""")
+    assert done.stdout == "8000\n", done.stderr
+
+
 def test_memory_goes_with_the_last_view(pool):
     array = pool.zeros(1 << 20, "u1")
     array[:] = 1

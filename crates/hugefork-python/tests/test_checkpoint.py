@@ -202,10 +202,38 @@ def test_a_failure_that_nobody_asks_for_is_told(pool, tmp_path):
         gc.collect()
 
 
+def test_blocks_are_copied_before_they_are_written_to(pool, tmp_path):
+    w = pool.array(np.ones(20 << 20, "u1"), copy_grain="block")
+    checkpoint.save(tmp_path, {"w": w}, copy_ahead=True).result()
+    copied = hf.stats(w).blocks_copied
+    assert copied == 10
+    w[:] = 2
+    assert hf.stats(w).blocks_copied == copied
+    assert (checkpoint.load(tmp_path, check=True)["w"] == 1).all()
+
+
+def test_a_save_writes_no_faster_than_it_may(pool, tmp_path):
+    w = pool.array(np.arange(100_000.0))
+    begun = time.perf_counter()
+    checkpoint.save(tmp_path, {"w": w}, at_most=w.nbytes * 5).result()
+    assert time.perf_counter() - begun >= 0.2
+    check(tmp_path, {"w": w})
+    with pytest.raises(ValueError, match="at_most"):
+        checkpoint.save(tmp_path, {"w": w}, at_most=0)
+
+
+def test_copies_ahead_take_nothing_from_the_checkpoint(pool, tmp_path):
+    w = pool.array(np.ones(40 << 20, "u1"), copy_grain="block")
+    save = checkpoint.save(tmp_path, {"w": w}, copy_ahead=True)
+    save.result()
+    assert not save._snapshot.is_revoked and pool.stats().blocks_free > 0
+    assert (checkpoint.load(tmp_path, check=True)["w"] == 1).all()
+
+
 def test_a_full_pool_is_an_error_and_no_crash(pool, tmp_path):
     w = pool.array(np.ones(40 << 20, "u1"), copy_grain="block")
     with hf.snapshot(w) as s:
-        save = checkpoint.Save(tmp_path / "x", {"w": w}, None, None)
+        save = checkpoint.Save(tmp_path / "x", {"w": w}, None, None, False, None)
         w[:] = 2
         if not s.is_revoked:
             pytest.fail("the pool was to be full")

@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -59,6 +61,32 @@ def test_a_segmentation_fault_of_the_program_is_reported_as_usual(run, program, 
     assert done.returncode == -signal.SIGSEGV, done.stderr
     assert ("Fatal Python error: Segmentation fault" in done.stderr) == is_told
     assert done.stderr.count("Fatal Python error") == int(is_told)
+
+
+UNDER_PYTEST = """
+import hugefork as hf
+
+def test_memory_works():
+    a = hf.Pool("16 MiB").zeros(1 << 20, "u1")
+    s = hf.snapshot(a)
+    a[:] = 1
+    assert a.sum(dtype="u8") == 1 << 20 and not s[a].any()
+
+def test_that_crashes():
+    import ctypes
+    ctypes.string_at(16)
+"""
+
+
+@pytest.mark.parametrize(("options", "is_told"), [((), True), (("-p", "no:faulthandler"), False)])
+def test_pytest_works_with_faulthandler_and_without(tmp_path, options, is_told):
+    (tmp_path / "test_it.py").write_text(UNDER_PYTEST)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, tmp_path]
+    done = subprocess.run([*command, "-k", "works"], capture_output=True, text=True, cwd=tmp_path, timeout=100)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=100)
+    assert done.returncode == -signal.SIGSEGV and ("Fatal Python error: Segmentation fault" in done.stderr) == is_told
+    assert ("test_that_crashes" in done.stderr) == is_told
 
 
 def test_a_write_that_finds_the_pool_full_says_why(run):

@@ -170,24 +170,115 @@ def test_a_reset_goes_back_to_the_cut(pool):
     assert figures.resets == 4 and figures.pages_put_back + figures.blocks_exchanged > 0
 
 
-def test_a_fork_of_a_snapshot_goes_back_without_naming_it(pool):
+def test_several_arrays_go_back_to_one_cut(pool):
+    a, b = pool.array(np.arange(3.0)), pool.array(np.arange(4, dtype="u1"))
+    s, t = hf.snapshot(a, b), hf.snapshot(b)
+    b[0] = 9
+    later = hf.snapshot(a, b)
+    calls = [
+        lambda: hf.reset(a, b, s),
+        lambda: hf.reset(b[1:], a, b, to=s),
+        lambda: hf.reset(a, b, s[a], s[b]),
+        lambda: hf.reset(a, b[2:], s[a], t[b]),
+    ]
+    for call in calls:
+        a[:], b[:] = 7, 7
+        assert call() is None
+        assert a.tolist() == [0, 1, 2] and b.tolist() == [0, 1, 2, 3]
+    hf.reset(a, b, later)
+    assert a.tolist() == [0, 1, 2] and b.tolist() == [9, 1, 2, 3]
+
+
+def test_several_arrays_go_back_or_none(pool):
+    a, b = pool.array([1.0, 2.0]), pool.array([3.0])
+    s, only_b, long = hf.snapshot(a, b), hf.snapshot(b), hf.snapshot(pool.zeros(3 << 20, "u1"))
+    other = hf.Pool("8 MiB").zeros(2)
+    elsewhere = hf.snapshot(other)
+    fork = hf.fork(a)
+    a[0], b[0], fork[0] = 5, 6, 7
+    for call, error in [
+        (lambda: hf.reset(b, a, only_b), KeyError),
+        (lambda: hf.reset(a, b, s[a]), ValueError),
+        (lambda: hf.reset(a, a, s[a], only_b[b]), ValueError),
+        (lambda: hf.reset(a, b, s[a], next(iter(long))), hf.AnotherLengthError),
+        (lambda: hf.reset(a, b, s[a], elsewhere[other]), hf.AnotherPoolError),
+        (lambda: hf.reset(fork, b), hf.NoOriginError),
+        (lambda: hf.reset(a, b, s, to=s), TypeError),
+        (lambda: hf.reset(s), TypeError),
+        (lambda: hf.reset(), TypeError),
+    ]:
+        with pytest.raises(error):
+            call()
+        assert (a[0], b[0], fork[0]) == (5, 6, 7)
+
+
+def test_a_fork_goes_back_to_where_it_was_forked(pool):
+    a, b = pool.array(np.arange(4.0)), pool.zeros(2)
+    s = hf.snapshot(a)
+    a[0] = 5
+    of_snapshot, of_array = hf.fork(s[a]), hf.fork(a)
+    both = hf.fork(a, b)
+    of_branch = hf.fork(of_array)
+    a[:], b[:] = -1, -1
+    s.close()
+    for value in range(3):
+        for array in (of_snapshot, of_array, of_branch, *both):
+            array[:] = value
+        hf.reset(of_array)
+        hf.reset(of_snapshot, of_branch, *both)
+        assert of_snapshot.tolist() == [0, 1, 2, 3] and both[1].tolist() == [0, 0]
+        assert of_array.tolist() == of_branch.tolist() == both[0].tolist() == [5, 1, 2, 3]
+    assert (a == -1).all()
+
+
+def test_what_was_not_forked_has_nowhere_to_go_back_to(pool):
     a = pool.array(np.arange(4.0))
     s = hf.snapshot(a)
-    branch, twin = hf.fork(s[a]), hf.fork(a)
-    for value in range(3):
-        branch[:], twin[:] = value, value
-        hf.reset(branch)
-        hf.reset(twin, s[a])
-        assert branch.tolist() == twin.tolist() == [0, 1, 2, 3]
+    light = hf.fork(s[a], resettable=False)
+    light[:] = 9
     with pytest.raises(KeyError, match="not in the snapshot"):
-        hf.reset(branch, s)
-    branch[:] = 9
-    s.close()
-    for array in (a, twin, branch):
+        hf.reset(light, s)
+    for array in (a, light):
         with pytest.raises(hf.NoOriginError, match="not forked from a snapshot") as error:
             hf.reset(array)
         assert (error.value.code, error.value.done, isinstance(error.value, hf.LostError)) == ("no_origin", 0, True)
-    assert (branch == 9).all()
+    assert (light == 9).all()
+    hf.reset(light, s[a])
+    assert light.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("grain", ["auto", "page", "block"])
+def test_a_full_pool_takes_the_cut_of_a_fork_and_not_the_fork(pool, grain):
+    a = pool.array(np.ones(40 << 20, "u1"), copy_grain=grain)
+    branch = hf.fork(a, copy_grain=grain)
+    del a
+    gc.collect()
+    for value in range(2, 6):
+        branch[:] = value
+        assert (branch == value).all()
+    assert not hf.is_revoked(branch)
+    if grain == "block":
+        with pytest.raises(hf.RevokedError):
+            hf.reset(branch)
+        assert (branch == 5).all()
+    else:
+        # Copies of pages are no blocks of the pool.
+        hf.reset(branch)
+        assert (branch == 1).all()
+
+
+def test_a_closed_fork_gives_back_the_cut_too(pool):
+    a = pool.array(np.ones(4 << 20, "u1"))
+    branch = hf.fork(a)
+    a[:] = 2
+    branch[:] = 3
+    region = hf.region_of(branch)
+    del branch
+    region.close()
+    figures = pool.stats()
+    assert figures.blocks - figures.blocks_free == 2
+    with pytest.raises(hf.ClosedError):
+        memoryview(region)
 
 
 def test_a_reset_to_what_does_not_fit_changes_nothing(pool):
@@ -196,7 +287,7 @@ def test_a_reset_to_what_does_not_fit_changes_nothing(pool):
     for goal, error, said in [
         (s[long], hf.AnotherLengthError, "length|bytes"),
         (s, KeyError, "not in the snapshot"),
-        (long, ValueError, "none of a snapshot"),
+        (long, hf.NoOriginError, "not forked"),
         (np.zeros(2), ValueError, "lies in no pool"),
         (7, TypeError, "int is no numpy array"),
     ]:

@@ -16,7 +16,7 @@ at once; whatever takes long lets other threads of Python run. A child of ``os.f
 
 from __future__ import annotations
 
-from . import _faulthandler, checkpoint
+from . import _faulthandler, checkpoint, dcp, mpi
 from ._allocator import AllocatorStats, numpy_allocator
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _error_names
@@ -39,7 +39,9 @@ __all__ = [
     "Shared",
     "Snapshot",
     "checkpoint",
+    "dcp",
     "fork",
+    "mpi",
     "numpy_allocator",
     "parse_size",
     "reinstall_fault_handler",

@@ -193,7 +193,7 @@ class RevokedError(LostError):
 
 
 class NoOriginError(LostError):
-    """A reset to the snapshot that an array was forked from, and there is none."""
+    """A reset to the cut that an array was forked at, and it was not forked, or has not kept it."""
 
 
 class AlreadyObservedError(HugeforkError):

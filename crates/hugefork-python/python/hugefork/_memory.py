@@ -137,26 +137,30 @@ def is_revoked(array: Array) -> bool:
     return region_place(array)[0].is_revoked()
 
 
-def reset(array: Array, to: Snapshot | Array | None = None) -> None:
-    """Sets an array back to what it was in a snapshot, at the cost of what was written since. All memory of the array
+def reset(*arrays: Array | Snapshot, to: Snapshot | None = None) -> None:
+    """Sets arrays back to what they were in a snapshot, at the cost of what was written since. All memory of each array
     goes back, whatever the view shows of it; arrays and views of it stay where they are, and so does the snapshot.
 
     Pages of 4 KiB that were written since take some 0.2 to 0.8 us each, and 3 to 4 us where other threads run. Those
-    may write meanwhile: a write comes before the reset and is gone, or after it and stays.
+    may write meanwhile: a write comes before the reset of its array and is gone, or after it and stays. Several arrays
+    go back one after another, which is one cut over all of them if nobody writes meanwhile.
 
     Parameters
     ----------
-    to
-        A snapshot that the array is in, or an array of any snapshot of as much memory of the same pool: ``s[a]`` sets
-        a fork back to what `a` was in `s`. Without it, the snapshot that the array was forked from
-        (``branch = hf.fork(s[a])``), of which `s` or an array must still be there.
+    arrays
+        The arrays, and behind them where they are to go back to:
+
+        * ``reset(a, b, s)``: a snapshot that they are in. It may be given as `to`, too.
+        * ``reset(a, b, s[a], s[b])``: arrays of any snapshots, one for each, of as much memory of the same pool. So
+          a fork goes back to what `a` was in `s`.
+        * ``reset(branch, other)``: to what they were when they were forked, with `fork`.
 
     Raises
     ------
     KeyError
-        The array is not in the snapshot.
+        An array is not in the snapshot.
     NoOriginError
-        It was not forked from a snapshot that is still there.
+        It was not forked, or with ``resettable=False``.
     RevokedError
         A part of the snapshot was taken away.
     AnotherPoolError, AnotherLengthError
@@ -164,35 +168,50 @@ def reset(array: Array, to: Snapshot | Array | None = None) -> None:
     TooManyMappingsError, SystemCallError
         Each block is as before, or as in the snapshot. Another call goes on there.
     NotReservableError
-        All is as in the snapshot, but blocks could not be set aside again (``reserve=True``).
+        All of an array is as in the snapshot, but blocks could not be set aside again (``reserve=True``). Arrays behind
+        it are as before.
 
     Examples
     --------
     >>> import hugefork as hf
-    >>> a = hf.Pool("64 MiB").zeros(3)
-    >>> s = hf.snapshot(a)
-    >>> a[:] = 7
-    >>> hf.reset(a, s)
-    >>> a
-    array([0., 0., 0.])
-    >>> branch = hf.fork(s[a])
+    >>> pool = hf.Pool("64 MiB")
+    >>> a, b = pool.zeros(3), pool.zeros(2)
+    >>> s = hf.snapshot(a, b)
+    >>> a[:], b[:] = 7, 8
+    >>> hf.reset(a, b, s)
+    >>> a, b
+    (array([0., 0., 0.]), array([0., 0.]))
+    >>> branch = hf.fork(a)
     >>> branch[0] = 1
     >>> hf.reset(branch)
     >>> branch
     array([0., 0., 0.])
     """
-    region = region_place(array)[0]
-    region.reset(None if to is None else _goal(region, to))
-
-
-def _goal(region: _native.Region, to: Snapshot | Array) -> _native.RegionSnapshot:
-    """The snapshot that a region is to go back to."""
-    if isinstance(to, Snapshot):
-        return to._part(region)
-    holder = place_of(to).holder
-    if not isinstance(holder, _native.RegionSnapshot):
-        raise ValueError("this array is none of a snapshot: reset to a snapshot, or to an array of one (s[a])")
-    return holder
+    *named, last = arrays or (None,)
+    if isinstance(last, Snapshot):
+        if to is not None:
+            raise TypeError("reset() got two snapshots: give one")
+        to = last
+    else:
+        named = list(arrays)
+    if not named:
+        raise TypeError("reset() needs at least one array")
+    places = [place_of(array) for array in named]
+    goals: list[_native.RegionSnapshot | None] = []
+    for place in reversed(places):
+        if to is not None or not isinstance(place.holder, _native.RegionSnapshot):
+            break
+        goals.insert(0, place.holder)
+    regions = [region_place(array)[0] for array in named[: len(named) - len(goals)]]
+    if goals and len(goals) != len(regions):
+        raise ValueError(f"{len(regions)} arrays cannot go back to {len(goals)} of snapshots: give one for each")
+    if not goals:
+        goals = [None if to is None else to._part(region) for region in regions]
+    pairs: dict[int, tuple[_native.Region, _native.RegionSnapshot | None]] = {}
+    for region, goal in zip(regions, goals):
+        if pairs.setdefault(id(region), (region, goal))[1] is not goal:
+            raise ValueError("two views of one array cannot go back to two snapshots: give one of them")
+    _native.reset_all([region for region, _ in pairs.values()], [goal for _, goal in pairs.values()])
 
 
 def changed_since(

@@ -60,8 +60,8 @@ import numpy as np
 
 from . import _native
 from ._arrays import Array, Place, holder_of, region_place
-from ._errors import CheckpointError
-from ._pool import Pool
+from ._errors import CheckpointError, HugeforkError
+from ._pool import Pool, Size, parse_size
 from ._snapshot import Snapshot, snapshot
 
 __all__ = ["Save", "load", "meta", "save", "verify"]
@@ -85,7 +85,9 @@ class Save:
     called, or a later save that was given it as `since` is done.
     """
 
-    def __init__(self, path: Path, arrays: Mapping[str, Array], since: Save | None, meta: Any) -> None:
+    def __init__(
+        self, path: Path, arrays: Mapping[str, Array], since: Save | None, meta: Any, copy_ahead: bool, at_most: int | None
+    ) -> None:
         self.path = path
         """The directory."""
         in_pools = {name: array for name, array in arrays.items() if holder_of(array) is not None}
@@ -103,6 +105,10 @@ class Save:
         self._heads = {name: _head(array) for name, array in in_pools.items()}
         self._meta = meta
         self._since = since
+        self._copy_ahead = copy_ahead
+        self._at_most = at_most
+        # A hundredth of a second of writing at a time, so that it is spread evenly.
+        self._at_once = 64 << 20 if at_most is None else max(1 << 12, at_most // 100)
         self._manifest: Entry | None = None
         self._error: BaseException | None = None
         self._is_told = False
@@ -154,6 +160,8 @@ class Save:
         # Who has started this goes on at once, and not when its turn comes.
         time.sleep(0)
         try:
+            if self._copy_ahead:
+                self._copy_what_is_shared()
             since = self._since
             if since is not None:
                 since._thread.join()
@@ -167,6 +175,16 @@ class Save:
             self._error = error
         finally:
             self._since, self._copies = None, {}
+
+    def _copy_what_is_shared(self) -> None:
+        """Copies in the writers' place what they share with the snapshot, as long as the pool has blocks to spare."""
+        for place in self._places.values():
+            assert isinstance(place.holder, _native.Region)
+            try:
+                place.holder.copy_ahead(place.start, place.stop)
+            except HugeforkError:
+                # It was closed, say. The writers copy what is left.
+                return
 
     def _write(self, data: Path, since: Save | None) -> None:
         before = _manifest_or_none(self.path)
@@ -243,10 +261,13 @@ class Save:
             if isinstance(contents, tuple):
                 part, ranges = contents
                 for start, stop in ranges:
-                    for at in range(start, stop, 64 << 20):
-                        end = min(stop, at + (64 << 20))
+                    for at in range(start, stop, self._at_once):
+                        end = min(stop, at + self._at_once)
+                        begun = time.perf_counter()
                         crc = part.write_to(file.fileno(), at, end, crc)
                         self.written += end - at
+                        if self._at_most is not None:
+                            time.sleep(max(0, begun + (end - at) / self._at_most - time.perf_counter()))
             else:
                 _write_all(file, contents)
                 crc = zlib.crc32(contents, crc)
@@ -255,7 +276,15 @@ class Save:
             return {"file": path.name, "nbytes": file.tell(), "crc32": crc}
 
 
-def save(path: str | os.PathLike[str], arrays: Mapping[str, Array], *, since: Save | None = None, meta: Any = None) -> Save:
+def save(
+    path: str | os.PathLike[str],
+    arrays: Mapping[str, Array],
+    *,
+    since: Save | None = None,
+    meta: Any = None,
+    copy_ahead: bool = False,
+    at_most: Size | None = None,
+) -> Save:
     """Writes arrays to a directory in the background, as they are now, and returns at once.
 
     Parameters
@@ -269,6 +298,13 @@ def save(path: str | os.PathLike[str], arrays: Mapping[str, Array], *, since: Sa
         written. After some such saves, or when half of an array has changed, all of it is written.
     meta
         Anything that `json` takes, for `manifest.json`.
+    copy_ahead
+        For a state that is soon written all over, in arrays with ``copy_grain="block"``: before the background thread
+        writes, it copies their blocks, so that most first writes do not. It stops when the pool has few free blocks
+        left. To other arrays it makes no difference.
+    at_most
+        Write no more bytes in a second: ``"500 MiB"``, say. A writer that takes what the memory and the disk can give
+        takes it from the program.
 
     Returns
     -------
@@ -287,6 +323,9 @@ def save(path: str | os.PathLike[str], arrays: Mapping[str, Array], *, since: Sa
     if since is not None and since.path != directory:
         raise ValueError(f"since is a save to {since.path}: give one to {directory}")
     json.dumps(meta)
+    rate = None if at_most is None else parse_size(at_most)
+    if rate == 0:
+        raise ValueError("at_most=0: give the bytes to write in a second, or None")
     for name, array in arrays.items():
         if not isinstance(name, str) or not 0 < len(urllib.parse.quote(name, safe="")) <= 200:
             raise ValueError(f"{name!r} cannot be the name of a file: give text of up to 200 letters")
@@ -294,7 +333,7 @@ def save(path: str | os.PathLike[str], arrays: Mapping[str, Array], *, since: Sa
             raise TypeError(f"{name!r} is no array of numbers: give numpy arrays without Python objects")
         if holder_of(array) is not None and not (array.flags.c_contiguous or array.flags.f_contiguous):
             raise ValueError(f"{name!r} is a view with gaps: save the array that it is a view of")
-    return Save(directory, dict(arrays), since, meta)
+    return Save(directory, dict(arrays), since, meta, copy_ahead, rate)
 
 
 def load(path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool = False) -> dict[str, Array]:

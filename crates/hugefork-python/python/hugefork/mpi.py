@@ -1,0 +1,229 @@
+"""Checkpoints of a program that runs on several machines with MPI (`mpi4py`).
+
+::
+
+    from mpi4py import MPI
+    save = hf.mpi.save(MPI.COMM_WORLD, path, {"w": w})      # all ranks, between two steps; returns at once
+    w += 1                                                   # goes on; the files get what was there before
+    save.result()                                            # all ranks: waits for all of them
+    w = hf.mpi.load(MPI.COMM_WORLD, path)["w"]              # each rank gets its own back
+
+All ranks call `save` at the same place of the program. They wait for each other, and each takes a snapshot before any
+goes on: what one sends after the call, no other has received before it. A message that is under way, sent before the
+call and received after it, is in neither.
+
+A checkpoint is a directory that all ranks can reach::
+
+    manifest.json     which parts it is made of; rank 0 replaces it as the last step, when all ranks are done
+    4.rank-0/         what rank 0 had at save 4: a checkpoint of `hugefork.checkpoint`, which that loads as well
+    4.rank-1/
+
+A rank that fails or is killed leaves the checkpoint before: until all parts are safe on the disk, the manifest is that
+of the one before, and so are the parts that it names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import checkpoint
+from ._arrays import Array
+from ._errors import CheckpointError
+from ._pool import Pool, Size
+
+__all__ = ["Save", "load", "meta", "save"]
+
+_FORMAT = "hugefork-mpi-checkpoint"
+_VERSION = 1
+
+Comm = Any
+"""A communicator of `mpi4py`, or what has its methods `Get_rank`, `Get_size`, `Barrier`, `allgather` and `bcast`."""
+
+
+class Save:
+    """A checkpoint that all ranks are writing. `save` begins one."""
+
+    def __init__(self, comm: Comm, path: Path, number: int, mine: checkpoint.Save, meta: Any) -> None:
+        self.path = path
+        """The directory."""
+        self.number = number
+        """Which save to this directory it is."""
+        self.mine = mine
+        """The part of this rank."""
+        self._comm = comm
+        self._meta = meta
+
+    def done(self) -> bool:
+        """Whether the part of this rank is written, or has failed."""
+        return self.mine.done()
+
+    def result(self) -> Path:
+        """Waits until all ranks have written, makes their parts the checkpoint, and returns its directory. All ranks
+        call it, each once.
+
+        Raises
+        ------
+        OSError, RevokedError
+            This rank could not write.
+        CheckpointError
+            Another could not. In all of these, the checkpoint before is as it was.
+        """
+        part, error = None, None
+        try:
+            written = self.mine.result()
+            part = {"directory": written.name, "crc32": zlib.crc32((written / "manifest.json").read_bytes())}
+        except Exception as caught:  # noqa: BLE001: the others must learn of whatever it is.
+            error = caught
+        parts = _agree(self._comm, part, error, "no rank's part counts")
+        self.mine.release()
+        manifest = {"format": _FORMAT, "version": _VERSION, "save": self.number, "meta": self._meta, "parts": parts}
+        _once(self._comm, lambda: self._publish(manifest))
+        return self.path
+
+    def _publish(self, manifest: dict[str, Any]) -> None:
+        """Makes the parts the checkpoint, and removes those before them."""
+        manifest["crc32"] = checkpoint._check_of(manifest)
+        checkpoint._sync(self.path)
+        checkpoint._replace(self.path, json.dumps(manifest, indent=1))
+        for number, directory in _parts_in(self.path):
+            if number < self.number:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    def __repr__(self) -> str:
+        return f"<hugefork.mpi.Save {self.number} to {str(self.path)!r}: {self.mine!r}>"
+
+
+def save(
+    comm: Comm,
+    path: str | os.PathLike[str],
+    arrays: Mapping[str, Array],
+    *,
+    meta: Any = None,
+    copy_ahead: bool = False,
+    at_most: Size | None = None,
+) -> Save:
+    """Writes the arrays of all ranks to a directory in the background, as they are now. All ranks call it.
+
+    Parameters
+    ----------
+    comm
+        The communicator, such as ``MPI.COMM_WORLD``. It is used in this call and in `Save.result` only, and by the
+        thread that calls.
+    path
+        A directory that all ranks reach, the same for all.
+    arrays
+        Those of this rank, by name. Each rank may have others.
+    meta
+        As that of `checkpoint.save`; that of rank 0 counts.
+    copy_ahead, at_most
+        As those of `checkpoint.save`.
+
+    Raises
+    ------
+    Those of `checkpoint.save`, on the rank that has the reason; CheckpointError on the others. Nothing is written then
+    that counts.
+    """
+    directory, rank = Path(path).absolute(), comm.Get_rank()
+    number = _once(comm, lambda: _next_number(directory))
+    # After it, no rank is in the step before; before the next one, none is in the step after.
+    comm.Barrier()
+    mine, error = None, None
+    try:
+        mine = checkpoint.save(directory / f"{number}.rank-{rank}", arrays, copy_ahead=copy_ahead, at_most=at_most)
+    except Exception as caught:  # noqa: BLE001: the others must learn of whatever it is.
+        error = caught
+    _agree(comm, None, error, "nothing is saved")
+    assert mine is not None
+    return Save(comm, directory, number, mine, meta)
+
+
+def load(comm: Comm, path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool = False) -> dict[str, Array]:
+    """The arrays that this rank has saved, by name. `pool` and `check` are those of `checkpoint.load`.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no checkpoint.
+    CheckpointError
+        It is truncated, or was altered, or is of another number of ranks: ``hf.checkpoint.load`` loads the directory of
+        one part.
+    """
+    directory, rank, size = Path(path), comm.Get_rank(), comm.Get_size()
+    manifest = _manifest(directory)
+    parts = manifest["parts"]
+    if len(parts) != size:
+        raise CheckpointError(f"{directory} is of {len(parts)} ranks, and these are {size}: start as many")
+    part = directory / parts[rank]["directory"]
+    try:
+        found = zlib.crc32((part / "manifest.json").read_bytes())
+    except FileNotFoundError:
+        found = None
+    if found != parts[rank]["crc32"]:
+        raise CheckpointError(f"{part} is not what was saved: it was altered; load another checkpoint")
+    return checkpoint.load(part, pool=pool, check=check)
+
+
+def meta(path: str | os.PathLike[str]) -> Any:
+    """What rank 0 gave as `meta` when the checkpoint was saved."""
+    return _manifest(Path(path))["meta"]
+
+
+def _agree(comm: Comm, mine: Any, error: Exception | None, so: str) -> list[Any]:
+    """What each rank has; an error on all ranks if one has none."""
+    answers = comm.allgather((mine, None if error is None else f"{type(error).__name__}: {error}"))
+    if error is not None:
+        raise error
+    failed = [f"rank {rank} failed: {text}" for rank, (_, text) in enumerate(answers) if text is not None]
+    if failed:
+        raise CheckpointError(f"{'; '.join(failed)}; {so}")
+    return [answer for answer, _ in answers]
+
+
+def _once(comm: Comm, work: Any) -> Any:
+    """Has rank 0 do something, and all learn what came of it."""
+    answer, error = None, None
+    if comm.Get_rank() == 0:
+        try:
+            answer = work()
+        except Exception as caught:  # noqa: BLE001: the others must learn of whatever it is.
+            error = caught
+    return _agree(comm, answer, error, "the checkpoint before is as it was")[0]
+
+
+def _parts_in(directory: Path) -> Iterator[tuple[int, Path]]:
+    for found in directory.iterdir():
+        number, dot, _ = found.name.partition(".rank-")
+        if dot and number.isdigit():
+            yield int(number), found
+
+
+def _next_number(directory: Path) -> int:
+    """One more than any save that has left something."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return 1 + max((number for number, _ in _parts_in(directory)), default=0)
+
+
+def _manifest(directory: Path) -> dict[str, Any]:
+    """The manifest, checked."""
+    text = (directory / "manifest.json").read_bytes()
+    try:
+        manifest: dict[str, Any] = json.loads(text)
+        if (manifest["format"], manifest["version"]) != (_FORMAT, _VERSION):
+            raise ValueError(f"its format is {manifest['format']!r}, version {manifest['version']!r}")
+        if manifest["crc32"] != checkpoint._check_of(manifest):
+            raise ValueError("its checksum is another")
+        for part in manifest["parts"]:
+            if Path(part["directory"]).name != part["directory"]:
+                raise ValueError(f"{part['directory']!r} is no name of a directory")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{directory}/manifest.json is no manifest of a checkpoint of MPI, or was altered: {error}; load another "
+            "checkpoint"
+        ) from error
+    return manifest

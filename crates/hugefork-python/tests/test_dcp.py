@@ -1,0 +1,85 @@
+"""Snapshots for `torch.distributed.checkpoint`."""
+
+import importlib.util
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import hugefork as hf
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("torch is not installed: pip install torch", allow_module_level=True)
+
+import torch  # noqa: E402
+
+
+def test_a_staged_state_is_that_of_the_cut(pool):
+    a, b = pool.array(np.arange(12.0).reshape(3, 4)), pool.array(np.arange(5, dtype="i4"))
+    x, y, other = torch.from_numpy(a), torch.from_numpy(b), torch.arange(3)
+    stager = hf.dcp.SnapshotStager(a, b)
+    state = {"x": x, "part": x[1:, ::2].T, "deep": {"y": [y, (x[0], "text")], "other": other}, "step": 17}
+    expected = {"x": x.clone(), "part": x[1:, ::2].T.clone(), "y": y.clone(), "row": x[0].clone()}
+    staged = stager.stage(state)
+    a[:], b[:], other[:] = -1, -1, -1
+    assert torch.equal(staged["x"], expected["x"]) and torch.equal(staged["part"], expected["part"])
+    assert torch.equal(staged["deep"]["y"][0], expected["y"]) and torch.equal(staged["deep"]["y"][1][0], expected["row"])
+    assert staged["deep"]["other"].tolist() == [0, 1, 2] and staged["deep"]["y"][1][1] == "text" and staged["step"] == 17
+    assert stager.copied == other.nbytes and staged["x"].untyped_storage().nbytes() == a.nbytes
+    stager.close()
+    assert torch.equal(stager.stage({"x": x})["x"], x) and stager.copied == a.nbytes
+    assert torch.equal(staged["x"], expected["x"])
+    with pytest.raises(ValueError, match="lies in no pool"):
+        hf.dcp.SnapshotStager(np.zeros(3))
+
+
+RANKS = """
+import sys, warnings
+import numpy as np, torch, hugefork as hf
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+
+rank, directory = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{directory}/meet", rank=rank, world_size=2)
+mesh = init_device_mesh("cpu", (2,))
+pool = hf.Pool("64 MiB", name=f"rank {rank}")
+own, part = pool.array(np.arange(1 << 18, dtype="f4") + rank), pool.array(np.full((4, 6), float(rank)))
+stager = hf.dcp.SnapshotStager(own, part)
+assert isinstance(stager, dcp.staging.AsyncStager)
+
+def state():
+    sharded = DTensor.from_local(torch.from_numpy(part), mesh, [Shard(0)], run_check=False)
+    return {f"own {rank}": torch.from_numpy(own), "sharded": sharded, "step": torch.tensor(5)}
+
+for turn in range(2):
+    own[0], part[0, 0] = turn, 10 * turn + rank
+    saving = dcp.async_save(state(), checkpoint_id=f"{directory}/saved", async_stager=stager)
+    own[:], part[:] = -1, -1
+    saving.result()
+    assert stager.copied == 8
+    loaded = state()
+    dcp.load(loaded, checkpoint_id=f"{directory}/saved")
+    assert own[0] == turn and (own[1:] == np.arange(1, 1 << 18, dtype="f4") + rank).all()
+    assert part[0, 0] == 10 * turn + rank and (part.reshape(-1)[1:] == rank).all()
+    assert loaded["sharded"].shape == (8, 6)
+dist.destroy_process_group()
+print("done")
+"""
+
+
+def test_two_processes_save_what_was_at_the_cut(tmp_path):
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANKS, str(rank), tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    try:
+        answers = [rank.communicate(timeout=200) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [answer[0] for answer in answers] == ["done\n"] * 2, answers

@@ -1,0 +1,166 @@
+"""Checkpoints of several ranks of MPI."""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import hugefork as hf
+
+needs_mpi = pytest.mark.skipif(
+    shutil.which("mpirun") is None or importlib.util.find_spec("mpi4py") is None,
+    reason="mpirun or mpi4py is missing: apt install openmpi-bin, pip install mpi4py",
+)
+
+
+class Alone:
+    """The communicator of a program that is the only rank."""
+
+    def Get_rank(self):
+        return 0
+
+    def Get_size(self):
+        return 1
+
+    def Barrier(self):
+        pass
+
+    def allgather(self, value):
+        return [value]
+
+
+class WithOneThatFails(Alone):
+    """As if there were a second rank, which has failed."""
+
+    def Get_size(self):
+        return 2
+
+    def allgather(self, value):
+        return [value, (None, "OSError: no space")]
+
+
+def test_one_rank_saves_and_loads(pool, tmp_path):
+    w = pool.array(np.arange(1000.0))
+    for turn in range(3):
+        w[0] = turn
+        save = hf.mpi.save(Alone(), tmp_path / "run", {"w": w}, meta={"turn": turn}, copy_ahead=True)
+        w[0] = -1
+        assert save.result() == tmp_path / "run" and save.done() and save.number == turn + 1
+        assert hf.mpi.load(Alone(), save.path, check=True)["w"][:2].tolist() == [turn, 1]
+        assert hf.mpi.meta(save.path) == {"turn": turn}
+        assert sorted(path.name for path in save.path.iterdir()) == [f"{turn + 1}.rank-0", "manifest.json"]
+    assert hf.checkpoint.load(save.path / "3.rank-0", pool=pool)["w"][0] == 2
+
+
+def test_a_rank_that_fails_leaves_the_checkpoint_before(pool, tmp_path):
+    w = pool.array([1.0])
+    hf.mpi.save(Alone(), tmp_path, {"w": w}).result()
+    w[0] = 2
+    failing = hf.mpi.save(Alone(), tmp_path, {"w": w})
+    failing._comm = WithOneThatFails()
+    with pytest.raises(hf.CheckpointError, match="rank 1 failed: OSError: no space; no rank's part counts"):
+        failing.result()
+    (tmp_path / "3.rank-0").mkdir()
+    (tmp_path / "3.rank-0" / "data").touch()
+    with pytest.raises(OSError):
+        own = hf.mpi.save(Alone(), tmp_path, {"w": w})
+        own.mine._error = OSError("gone")
+        own.result()
+    with pytest.raises(TypeError):
+        hf.mpi.save(Alone(), tmp_path, {"w": [1, 2]})
+    assert hf.mpi.load(Alone(), tmp_path)["w"] == 1
+    w[0] = 3
+    hf.mpi.save(Alone(), tmp_path, {"w": w}).result()
+    assert hf.mpi.load(Alone(), tmp_path)["w"] == 3 and len(list(tmp_path.iterdir())) == 2
+
+
+def test_an_altered_checkpoint_of_ranks_is_refused(pool, tmp_path):
+    hf.mpi.save(Alone(), tmp_path, {"w": pool.zeros(3)}).result()
+    with pytest.raises(hf.CheckpointError, match="start as many"):
+        hf.mpi.load(WithOneThatFails(), tmp_path)
+    with pytest.raises(FileNotFoundError):
+        hf.mpi.load(Alone(), tmp_path / "nothing")
+    for file in (tmp_path / "manifest.json", tmp_path / "1.rank-0" / "manifest.json"):
+        whole = file.read_text()
+        for broken in (whole[:-3], whole.replace('"save": 1', '"save": 2'), ""):
+            file.write_text(broken)
+            with pytest.raises(hf.CheckpointError, match="load another checkpoint"):
+                hf.mpi.load(Alone(), tmp_path)
+        file.unlink()
+        with pytest.raises((hf.CheckpointError, FileNotFoundError)):
+            hf.mpi.load(Alone(), tmp_path)
+        file.write_text(whole)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    manifest["parts"][0]["directory"] = "../elsewhere"
+    manifest["crc32"] = hf.checkpoint._check_of(manifest)
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(hf.CheckpointError, match="no name of a directory"):
+        hf.mpi.load(Alone(), tmp_path)
+
+
+RANKS = """
+import os, signal, sys
+import numpy as np, hugefork as hf
+from mpi4py import MPI
+
+comm, path, how = MPI.COMM_WORLD, sys.argv[1], sys.argv[2]
+rank, size = comm.Get_rank(), comm.Get_size()
+pool = hf.Pool("64 MiB", name=f"rank {rank}")
+w = pool.zeros(1 << 20)
+if how == "save":
+    # A number goes round: whoever has it adds one to it, and notes it. At each cut it is in one place.
+    for turn in range(6):
+        token = comm.sendrecv(turn * size + rank, (rank + 1) % size, source=(rank - 1) % size)
+        w[:] = turn
+        w[0] = token
+        if turn in (2, 4):
+            save = hf.mpi.save(comm, path, {"w": w, f"of {rank}": w[: rank + 1]}, meta=turn)
+            w[:] = -1
+            if turn == 4:
+                w[1] = -2
+            save.result()
+    found = hf.mpi.load(comm, path, check=True)
+    assert (found["w"][1:] == 4).all() and found["w"][0] == 4 * size + (rank - 1) % size, found["w"]
+    assert found[f"of {rank}"].shape == (rank + 1,)
+elif how == "fail":
+    kind = {"w": [1]} if rank == 2 else {"w": w}
+    try:
+        hf.mpi.save(comm, path, kind)
+    except TypeError:
+        assert rank == 2
+    except hf.CheckpointError as error:
+        assert rank != 2 and "rank 2 failed: TypeError" in str(error)
+elif how == "kill":
+    w[:] = 7
+    save = hf.mpi.save(comm, path, {"w": w})
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    save.result()
+    raise SystemExit("a save without one of its ranks has ended well")
+elif how == "load":
+    found = hf.mpi.load(comm, path, check=True)["w"]
+    assert (found[1:] == 4).all()
+print(f"rank {rank} of {size} is done", flush=True)
+"""
+
+
+@needs_mpi
+def test_four_ranks_save_and_a_killed_one_leaves_the_checkpoint_before(tmp_path):
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "4", sys.executable, "-c", RANKS]
+
+    def run(how):
+        return subprocess.run([*command, tmp_path / "run", how], capture_output=True, text=True, timeout=120)
+
+    for how in ("save", "fail", "load"):
+        done = run(how)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.count("of 4 is done") == 4
+    killed = run("kill")
+    assert killed.returncode != 0 and "has ended well" not in killed.stderr
+    done = run("load")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert hf.mpi.meta(tmp_path / "run") == 4
