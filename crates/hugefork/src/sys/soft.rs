@@ -85,6 +85,8 @@ struct State {
     /// Pages that must stay writable, and whether they ever were not.
     watched: std::ops::Range<usize>,
     was_protected: bool,
+    /// Somebody who writes this to there as soon as a call to give or take the right to write has failed, if he can.
+    writer: Option<(usize, u8)>,
     /// How many calls have failed. Every other mapping call that fails is carried out all the same.
     failures: usize,
 }
@@ -170,6 +172,17 @@ impl SoftMmu {
     /// Makes the next call of this kind fail, too, as soon as the first failure has happened.
     pub(crate) fn fail_next(&self, call: Call) {
         self.state().next_failure = Some(call);
+    }
+
+    /// From now on somebody writes `value` to `address` as soon as a call to give or take the right to write has
+    /// failed, if he can.
+    pub(crate) fn write_after_failure(&self, address: usize, value: u8) {
+        self.state().writer = Some((address, value));
+    }
+
+    /// Whether he has done so.
+    pub(crate) fn has_written(&self) -> bool {
+        self.state().writer.is_none()
     }
 
     /// Whether that failure has yet to happen.
@@ -315,6 +328,14 @@ impl SoftMmu {
         result
     }
 
+    /// The call that gives the right to write after another has shown something.
+    fn make_writable(&self, part: Part<'_>, to: Option<Access>) -> Result<(), MapFailure> {
+        if to != Some(Access::ReadWrite) {
+            return Ok(());
+        }
+        self.protect(part, Access::ReadWrite).map_err(|error| MapFailure { error, aftermath: Aftermath::NotWritable })
+    }
+
     fn check_obtained(&self, offset: usize) {
         assert!(self.state().obtained[offset / BASE_PAGE], "looked at memory that was never obtained: SIGBUS");
     }
@@ -416,11 +437,16 @@ impl Sys for SoftMmu {
             Shows::Hidden => self.replace(Call::Hide, part, |_| Page::Hidden),
             Shows::Memory { start, access } => {
                 assert!(start + part.len() <= self.layout.size());
-                self.replace(Call::Map, part, |by| Page::Memory { start: start + by, access })
+                // As on hugetlb, where it takes another call to give the right to write.
+                let later = if self.merging == Merging::Separate { Some(access) } else { None };
+                let at_once = if later.is_some() { Access::Read } else { access };
+                self.replace(Call::Map, part, |by| Page::Memory { start: start + by, access: at_once })?;
+                self.make_writable(part, later)
             }
             Shows::Overlay { start, access } => {
                 assert!(start + part.len() <= self.layout.size() && self.merging == Merging::Merge);
-                self.replace(Call::Overlay, part, |by| Page::Overlay { start: start + by, access })
+                self.replace(Call::Overlay, part, |by| Page::Overlay { start: start + by, access: Access::Read })?;
+                self.make_writable(part, Some(access))
             }
         }
     }
@@ -441,6 +467,13 @@ impl Sys for SoftMmu {
                 Some(Page::Hidden) => panic!("protected a hidden page"),
                 None => panic!("protected a page that is not mapped"),
             }
+        }
+        let writer = if result.is_err() { state.writer } else { None };
+        drop(state);
+        if let Some((address, value)) = writer
+            && self.store(address, value).is_ok()
+        {
+            self.state().writer = None;
         }
         result
     }
