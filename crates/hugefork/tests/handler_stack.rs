@@ -7,11 +7,14 @@ use std::sync::Mutex;
 
 use common::alone::alone;
 use common::by_block;
+use common::refusals::{Kind, Refusals};
 use common::seccomp::{refuse, with};
 use hugefork::{Advice, Backing, BlockSize, CopyGrain, Pool, Region, RegionOptions, Reserve};
 
 const STACK: usize = 256 << 10;
 const PAINT: u8 = 0xa5;
+/// What the pools of tests that refuse calls have blocks of.
+const BLOCK: usize = 2 << 20;
 
 /// Runs `faults` on a thread with a painted alternate stack. Returns how many bytes of the stack were used.
 fn used_by(faults: impl FnOnce() + Send) -> usize {
@@ -183,17 +186,22 @@ fn largest_frame() -> usize {
     unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) as usize }
 }
 
-/// Lets the write be done: it is repeated, and finds memory that is not the region's.
+/// Lets the write be done: it is repeated, and finds memory that is not the region's. On hugetlb only whole pages can
+/// be replaced; where this fails, the write would be repeated for ever.
 extern "C" fn give_other_memory(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    let page = common::signals::address_of(info) / 4096 * 4096;
+    let block = common::signals::address_of(info) / BLOCK * BLOCK;
     let (access, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
     // SAFETY: the test does not use the region any more.
-    unsafe { libc::mmap(std::ptr::without_provenance_mut(page), 4096, access, flags, -1, 0) };
+    let given = unsafe { libc::mmap(std::ptr::without_provenance_mut(block), BLOCK, access, flags, -1, 0) };
+    if given == libc::MAP_FAILED {
+        // SAFETY: ends the process.
+        unsafe { libc::abort() };
+    }
 }
 
-/// A write to memory that is replaced and cannot be made writable then, so that all is put back and the write fails.
-fn put_back(backing: Backing) {
+/// A write to memory that is replaced and cannot be made writable then, so that the write fails.
+fn refused_right(backing: Backing) {
     let Some(pool) = common::pool(backing, 16 << 20, BlockSize::MIB_2) else { return };
     let mut region = pool.region(8 << 20).unwrap();
     region.as_mut_slice().fill(1);
@@ -207,14 +215,51 @@ fn put_back(backing: Backing) {
     }) - registers;
     assert_eq!((region.stats().faults.failed, snapshot[5_000_001]), (1, 1));
     println!("{backing}: {used} bytes beside {registers} for registers");
-    assert!(used <= NEEDED, "to put back what was shown takes {used} bytes");
+    assert!(used <= NEEDED, "to leave what is shown takes {used} bytes");
     // It is not the region's any more.
     std::mem::forget(region);
 }
 
 #[test]
-fn what_is_put_back_after_a_refused_call_fits_too() {
-    alone(|| put_back(Backing::ShmemBase)).well();
+fn a_write_that_gets_no_right_to_write_fits_too() {
+    alone(|| refused_right(Backing::ShmemBase)).well();
+}
+
+#[test]
+fn a_write_that_gets_no_right_to_write_fits_too_where_each_block_is_a_mapping() {
+    alone(|| refused_right(Backing::Hugetlb)).well();
+}
+
+/// A write that folds a block, which the kernel refuses to show at first.
+fn fold_shown_once_more(backing: Backing) {
+    let pool = Pool::builder().name("folded").capacity(8 << 20).backing(backing).build().unwrap();
+    let mut region = pool.region(4 << 20).unwrap();
+    region.as_mut_slice().fill(1);
+    let first = region.snapshot().unwrap();
+    region.as_mut_slice()[1 << 20] = 2;
+    let second = region.snapshot().unwrap();
+    let (registers, before) = (registers(), region.stats().faults);
+    let refusals = match Refusals::start(1) {
+        Ok(refusals) => refusals,
+        Err(error) => return println!("skipped: no supervised system calls: {error}"),
+    };
+    let used = used_by(|| {
+        drop((first, second));
+        refusals.arm_blocks();
+        // It was shown by page with its neighbour.
+        region.as_mut_slice()[3 << 20] = 3;
+        refusals.disarm();
+    }) - registers;
+    let (refused, faults) = ([Kind::Remap, Kind::Look].map(|kind| refusals.refused(kind)), region.stats().faults);
+    println!("{used} bytes beside {registers} for registers");
+    assert_eq!((refused, faults.blocks_folded - before.blocks_folded, faults.failed), ([1, 1], 1, 0));
+    assert_eq!((region.as_mut_slice()[1 << 20], region.as_mut_slice()[3 << 20]), (2, 3));
+    assert!(used <= NEEDED, "to show a folded block once more takes {used} bytes beside {registers} for registers");
+}
+
+#[test]
+fn a_folded_block_that_is_shown_once_more_fits_too() {
+    alone(|| fold_shown_once_more(Backing::ShmemBase)).well();
 }
 
 #[test]

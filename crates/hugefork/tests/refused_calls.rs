@@ -58,9 +58,11 @@ const SCRIBBLER: u64 = 8;
 static REPEATED: AtomicU64 = AtomicU64::new(0);
 
 /// As the documents say: a handler may make room and return. Here room comes by itself, since the next call may not be
-/// refused.
+/// refused, or in a full pool since somebody drops a cut.
 extern "C" fn repeat(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
     REPEATED.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: sleeps, which a signal handler may.
+    unsafe { libc::usleep(100) };
 }
 
 /// Gives this thread room for its faults. In builds without optimisation, what makes up for a refused call may need
@@ -113,8 +115,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Rounds in a pool that has no room for all cuts are for the long run.
-    fn new(seed: u64, is_long: bool) -> Plan {
+    fn new(seed: u64) -> Plan {
         let mut random = Random::new(seed);
         let backing = [Backing::ShmemHuge, Backing::ShmemBase, Backing::ShmemBase, Backing::Hugetlb][random.below(4)];
         let block = match backing {
@@ -137,7 +138,7 @@ impl Plan {
             backing,
             block,
             grain,
-            is_tight: random.one_in(4) && is_long,
+            is_tight: random.one_in(4),
             is_limited: random.one_in(8),
             has_stock: random.one_in(3),
             one_in,
@@ -453,6 +454,11 @@ fn round(plan: &Plan, refusals: &Refusals) -> Option<String> {
             cutters.push(cutter.join().unwrap());
         }
         over.store(true, Ordering::Relaxed);
+        if plan.is_tight {
+            // What was never written or was discarded has no block that could be taken back from a cut. So a first
+            // write in a full pool waits until somebody drops one, and nobody else does any more.
+            cutters.clear();
+        }
         for (writer, count) in writers.into_iter().map(|writer| writer.join().unwrap()).enumerate() {
             for (nth, &at) in layout.orders[writer].iter().enumerate() {
                 let there = word(region, at).load(Ordering::Relaxed);
@@ -512,7 +518,7 @@ fn rounds(is_long: bool) {
     handle_info(libc::SIGBUS, repeat);
     let mut done = 0;
     for nth in 0..ROUNDS as u64 {
-        let plan = Plan::new(seed.wrapping_add(nth), is_long);
+        let plan = Plan::new(seed.wrapping_add(nth));
         // On its own line before, so that a round that does not end is known too.
         println!("round {nth}: {plan:?}");
         if let Some(what) = round(&plan, &refusals) {

@@ -4,6 +4,7 @@
 //! | transaction | changes | when the call fails |
 //! |---|---|---|
 //! | `remap` | the memory behind the addresses; the observer is told | shows again what the entries say |
+//! | … to be written to | as above | if only the right to write is missing: the entries published say so |
 //! | `reprotect` | the right to write | the entries published are correct with the right and without it |
 //!
 //! All code that changes what is visible calls one of them.
@@ -15,7 +16,7 @@ use std::ops::Range;
 use super::addresses::{Addresses, Place};
 use super::edges::Shown;
 use crate::pool::core::PoolCore;
-use crate::sys::linux::stderr::say;
+use crate::sys::linux::stderr::say_and_abort;
 use crate::sys::{Access, Aftermath, MapFailure, Part, Shows, Sys, SystemError};
 use crate::table::Locked;
 use crate::terms::observer::{Changing, Observer};
@@ -57,6 +58,7 @@ pub(crate) struct Site<'a, S: Sys> {
 #[must_use = "publish the entries"]
 pub(crate) struct Remapped<'a, S: Sys> {
     addresses: &'a Addresses<S>,
+    right: Result<(), SystemError>,
     _changing: Changing<'a>,
 }
 
@@ -65,6 +67,19 @@ pub(crate) struct Remapped<'a, S: Sys> {
 pub(crate) struct Reprotected<'a, S: Sys> {
     addresses: &'a Addresses<S>,
     result: Result<(), SystemError>,
+}
+
+/// What is shown after a mapping call that failed was made up for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Made {
+    /// What was there before: nothing has changed.
+    Nothing,
+    /// What was asked for.
+    Shown,
+    /// That, but the right to write may be missing.
+    NotWritable,
+    /// The program does not see its own memory there any more.
+    Hole,
 }
 
 impl<'a, S: Sys> Site<'a, S> {
@@ -81,11 +96,17 @@ impl<'a, S: Sys> Site<'a, S> {
     ) -> Result<Remapped<'a, S>, Refused> {
         let bytes = self.bytes_of(entries);
         let shows = shows.map(|block| self.pool().offset(block));
-        let face = self.shown.face(shows, bytes.len());
-        match self.check_budget(self.shown.more_edges_as(entries, face)) {
-            Ok(()) => self.show(&bytes, shows),
-            Err(refused) => Err(refused),
+        if self.is_affordable(entries, shows, bytes.len()) {
+            self.show(&bytes, shows)
+        } else {
+            Err(Refused::TooManyMappings)
         }
+    }
+
+    #[inline(never)] // What it needs is off the stack when the call is made.
+    fn is_affordable(&self, entries: &Range<usize>, shows: Shows<usize>, len: usize) -> bool {
+        let face = self.shown.face(shows, len);
+        self.check_budget(self.shown.more_edges_as(entries, face)).is_ok()
     }
 
     /// As [`Site::remap`], for pages of a split entry.
@@ -109,10 +130,15 @@ impl<'a, S: Sys> Site<'a, S> {
 
     fn show(&self, bytes: &Range<usize>, shows: Shows<usize>) -> Result<Remapped<'a, S>, Refused> {
         let _changing = Changing::start(self.observer, self.blocks(bytes));
-        if let Err(failure) = self.pool().sys.show(self.part(bytes), shows) {
-            self.restored(bytes, shows, &failure)?;
+        let mut right = Ok(());
+        if let Err(mut failure) = self.pool().sys.show(self.part(bytes), shows) {
+            match self.make_up_for(bytes, shows, &mut failure) {
+                Made::Shown => {}
+                Made::NotWritable => right = Err(failure.error),
+                Made::Nothing | Made::Hole => return Err(Refused::Call(failure.error)),
+            }
         }
-        Ok(Remapped { addresses: self.addresses, _changing })
+        Ok(Remapped { addresses: self.addresses, right, _changing })
     }
 
     fn covers_overlay(&self, bytes: &Range<usize>) -> bool {
@@ -126,20 +152,34 @@ impl<'a, S: Sys> Site<'a, S> {
         bytes.start - size.within(bytes.start)..bytes.end.next_multiple_of(size.bytes())
     }
 
-    /// Shows again what the entries say, after a mapping call that failed, unless the call left everything as it was.
-    /// Where private pages may be gone by now, there is no way back: the caller has copied them, or means to drop them.
-    /// So there it shows once more what was asked for.
+    /// Makes up for a mapping call that failed. If it has left everything as it was, nothing is to be done; if only the
+    /// right to write is missing, the caller has its entries say so: to take away what somebody may have written to by
+    /// now would lose that. Otherwise this shows again what the entries say. Where private pages may be gone by now,
+    /// there is no way back: the caller has copied them, or means to drop them. So there it shows once more what was
+    /// asked for.
     ///
     /// If that fails too, the program no longer sees its own memory there. So the process says so in a line and aborts.
     #[cold]
     #[inline(never)] // Not on the stack where nothing fails.
-    fn restored(&self, bytes: &Range<usize>, shows: Shows<usize>, failure: &MapFailure) -> Result<(), Refused> {
-        if failure.aftermath == Aftermath::Unchanged {
-            return Err(Refused::Call(failure.error));
+    fn make_up_for(&self, bytes: &Range<usize>, shows: Shows<usize>, failure: &mut MapFailure) -> Made {
+        let mut gone = bytes.start;
+        let made = match failure.aftermath {
+            Aftermath::Unchanged => Made::Nothing,
+            Aftermath::NotWritable => Made::NotWritable,
+            Aftermath::Unknown if self.covers_overlay(bytes) => self.show_once_more(bytes, shows, failure),
+            Aftermath::Unknown => self.restore(bytes, failure, &mut gone),
+        };
+        if made == Made::Hole {
+            // Here, and not where it was found: the line takes much of the stack.
+            self.abort(gone, failure);
         }
-        if self.covers_overlay(bytes) {
-            return self.show_once_more(bytes, shows);
-        }
+        made
+    }
+
+    /// Shows again what the entries say. If that fails, tells where.
+    #[cold]
+    #[inline(never)] // Not on the stack where something is shown once more, nor below the line before an abort.
+    fn restore(&self, bytes: &Range<usize>, failure: &mut MapFailure, gone: &mut usize) -> Made {
         let (size, blocks) = (self.pool().block_size, self.blocks(bytes));
         let mut at = blocks.start;
         while at < blocks.end {
@@ -148,19 +188,23 @@ impl<'a, S: Sys> Site<'a, S> {
                 None => self.show_pages_again(at),
             };
             if let Err(again) = shown {
-                self.abort(at, again.error);
+                (*failure, *gone) = (again, at);
+                return Made::Hole;
             }
             at += size.bytes();
         }
-        Err(Refused::Call(failure.error))
+        Made::Nothing
     }
 
     #[cold]
-    #[inline(never)] // Not on the stack where blocks are shown again.
-    fn show_once_more(&self, bytes: &Range<usize>, shows: Shows<usize>) -> Result<(), Refused> {
+    #[inline(never)] // As above.
+    fn show_once_more(&self, bytes: &Range<usize>, shows: Shows<usize>, failure: &mut MapFailure) -> Made {
         match self.pool().sys.show(self.part(bytes), shows) {
-            Ok(()) => Ok(()),
-            Err(again) => self.abort(bytes.start, again.error),
+            Ok(()) => Made::Shown,
+            Err(again) => {
+                *failure = again;
+                if again.aftermath == Aftermath::NotWritable { Made::NotWritable } else { Made::Hole }
+            }
         }
     }
 
@@ -184,13 +228,12 @@ impl<'a, S: Sys> Site<'a, S> {
 
     #[cold]
     #[inline(never)] // As above.
-    fn abort(&self, offset: usize, error: SystemError) -> ! {
-        say(format_args!(
+    fn abort(&self, offset: usize, MapFailure { error, .. }: &MapFailure) -> ! {
+        say_and_abort(format_args!(
             "pool `{}`: the kernel refused to map a block at {:#x} and to put back what was there: {error}; aborting",
             self.pool().name,
             self.addresses.base() + offset,
         ));
-        std::process::abort();
     }
 
     /// Gives or takes the right to write to `bytes`, which show memory or zeros. It cannot be given to zeros.
@@ -241,6 +284,12 @@ impl<'a, S: Sys> Site<'a, S> {
 }
 
 impl<S: Sys> Remapped<'_, S> {
+    /// Whether the access that was asked for is in place. It is, unless the memory was to be writable and is an
+    /// overlay, or its mappings do not merge.
+    pub(crate) fn right(&self) -> Result<(), SystemError> {
+        self.right
+    }
+
     /// Ends the transaction: the entries say what is shown.
     pub(crate) fn published(self, recount: Recount) {
         self.addresses.recount(recount.before, recount.after);

@@ -22,14 +22,14 @@ use super::core::RegionCore;
 use super::history::Outlook;
 use super::unresolved::Unresolved;
 use crate::mapping::addresses::Place;
-use crate::mapping::change::{Recount, Refused, Remapped, Right};
+use crate::mapping::change::{Recount, Refused, Right};
 use crate::pool::frames::{Content, Taken, Wanted};
 use crate::pool::lineage::CowLimit;
 use crate::pool::shortage::Found;
 use crate::pool::trials::Lap;
 use crate::stats::counters::count;
 use crate::sync::SharedGuard;
-use crate::sys::{Access, Shows, Sys};
+use crate::sys::{Access, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Grain, OnWrite, on_protect_failed, on_write};
 use crate::table::{Entry, Locked, Reserved, State, WindowsGuard};
 use crate::terms::options::OnLimit;
@@ -461,14 +461,33 @@ impl<'a, S: Sys> Fault<'a, S> {
     fn map(&self, resolved: Resolution) -> Result<Resolution, Unresolved> {
         let publishing = self.region.lock.shared();
         let locked = Locked::windows(&self.window, &publishing);
-        match self.show(locked) {
-            Ok(remapped) => remapped.published(self.store(locked)),
+        let shows = Shows::Memory { start: self.taken.first, access: Access::ReadWrite };
+        let right = match self.region.site().remap(locked, &self.entries(), shows) {
+            Ok(remapped) => {
+                let right = remapped.right();
+                remapped.published(self.store(locked));
+                right
+            }
             Err(refused) => return Err(self.refused(refused)),
+        };
+        if let Err(error) = right {
+            return Err(self.not_writable(locked, error));
         }
         drop(publishing);
         self.region.wake_waiting(&self.entries(), self.place);
         self.follow();
         Ok(resolved)
+    }
+
+    /// The taken blocks are shown, but perhaps not writable: the next write asks for the right again.
+    #[cold]
+    #[inline(never)] // As above.
+    fn not_writable(&self, locked: Locked<'_>, error: SystemError) -> Unresolved {
+        let Recount { before, after } = self
+            .region
+            .store(locked, Event::ProtectFailed, self.entries(), |_, old| old.in_state(on_protect_failed(old.state())));
+        self.region.addresses.recount(before, after);
+        Unresolved::Unmappable(error)
     }
 
     fn follow(&self) {
@@ -481,11 +500,6 @@ impl<'a, S: Sys> Fault<'a, S> {
 
     fn entries(&self) -> Range<usize> {
         self.start.0..self.start.0 + self.taken.count
-    }
-
-    fn show(&self, locked: Locked<'_>) -> Result<Remapped<'_, S>, Refused> {
-        let shows = Shows::Memory { start: self.taken.first, access: Access::ReadWrite };
-        self.region.site().remap(locked, &self.entries(), shows)
     }
 
     fn store(&self, locked: Locked<'_>) -> Recount {

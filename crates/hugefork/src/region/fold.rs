@@ -15,7 +15,7 @@ use super::core::RegionCore;
 use super::fault::{Fault, Resolution};
 use super::unresolved::Unresolved;
 use crate::mapping::addresses::Place;
-use crate::mapping::change::Recount;
+use crate::mapping::change::{Recount, Remapped};
 use crate::stats::counters::count;
 use crate::sync::{SharedGuard, SignalsBlocked};
 use crate::sys::{Access, PageRun, Part, Shows, Sys, SystemError};
@@ -308,32 +308,21 @@ impl<S: Sys> RegionCore<S> {
         entries: Range<usize>,
         first: BlockId,
     ) -> Result<(), Unresolved> {
-        let locked = Locked::windows(windows, &publishing);
-        let mut place = Place::Aside;
-        if !self.holds(locked, &entries) {
-            if self.books.writers == Writers::NeverFault {
-                return Err(Unresolved::NotYet);
-            }
-            self.seal(locked, entries.clone())?;
-            place = Place::Own;
-        }
+        let place = self.keep_writers_off(Locked::windows(windows, &publishing), &entries)?;
         drop(publishing);
         // SAFETY: writers are kept off, and the window locks keep it so, also from snapshots. Nobody else holds the
         // blocks, and this region shows them only through the overlay, where the private pages cover what is written.
         let copied = unsafe { self.copy_private(&entries, place, self.pool().direct(first)) };
         let publishing = self.lock.shared();
         let locked = Locked::windows(windows, &publishing);
-        let shown = copied.map_err(Unresolved::Unmappable).and_then(|()| {
-            let shows = Shows::Memory { start: first, access: Access::ReadWrite };
-            Ok(self.site().remap(locked, &entries, shows)?)
-        });
+        let shown = match copied {
+            Ok(()) => self.show_folded(locked, &entries, first),
+            Err(error) => Err(Unresolved::Unmappable(error)),
+        };
         match shown {
-            Ok(remapped) => {
-                count(&self.counters.blocks_folded, entries.len() as u64);
-                let run = entries.clone();
-                remapped.published(self.store(locked, Event::Write, entries, |_, old| old.in_state(State::Private)));
+            Ok(()) => {
                 drop(publishing);
-                self.wake_waiting(&run, place);
+                self.wake_waiting(&entries, place);
                 Ok(())
             }
             Err(reason) => {
@@ -341,6 +330,39 @@ impl<S: Sys> RegionCore<S> {
                 Err(reason)
             }
         }
+    }
+
+    /// Keeps writers off overlays, in the one way or the other. Returns where their pages are.
+    #[inline(never)] // Not on the stack where the blocks are shown.
+    fn keep_writers_off(&self, locked: Locked<'_>, entries: &Range<usize>) -> Result<Place, Unresolved> {
+        if self.holds(locked, entries) {
+            return Ok(Place::Aside);
+        }
+        if self.books.writers == Writers::NeverFault {
+            return Err(Unresolved::NotYet);
+        }
+        self.seal(locked, entries.clone())?;
+        Ok(Place::Own)
+    }
+
+    /// Shows the blocks themselves, which begin with `first` and have all pages now.
+    #[inline(never)] // No closure: the kernel may refuse, and what makes up for that lies below it on the stack.
+    fn show_folded(&self, locked: Locked<'_>, entries: &Range<usize>, first: BlockId) -> Result<(), Unresolved> {
+        let shows = Shows::Memory { start: first, access: Access::ReadWrite };
+        match self.site().remap(locked, entries, shows) {
+            Ok(remapped) => {
+                self.publish_folded(locked, entries, remapped);
+                Ok(())
+            }
+            Err(refused) => Err(refused.into()),
+        }
+    }
+
+    #[inline(never)] // As above.
+    fn publish_folded(&self, locked: Locked<'_>, entries: &Range<usize>, remapped: Remapped<'_, S>) {
+        count(&self.counters.blocks_folded, entries.len() as u64);
+        let stored = self.store(locked, Event::Write, entries.clone(), |_, old| old.in_state(State::Private));
+        remapped.published(stored);
     }
 
     /// Folds an overlay, off which all writers are kept, into `own`, which is its own block or a copy of that, and
@@ -388,7 +410,9 @@ impl<S: Sys> Fault<'_, S> {
     pub(super) fn fold(&mut self, publishing: SharedGuard<'_>) -> Result<Resolution, Unresolved> {
         let only = self.index.0..self.index.0 + 1;
         let Some(block) = self.region.table.get(self.index).block() else { return Ok(Resolution::Raced) };
-        self.region.fold_in_place(&self.window, publishing, only, block)?;
-        Ok(Resolution::Reused)
+        match self.region.fold_in_place(&self.window, publishing, only, block) {
+            Ok(()) => Ok(Resolution::Reused),
+            Err(reason) => Err(reason),
+        }
     }
 }

@@ -21,7 +21,7 @@ use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Right};
 use crate::pool::lineage::CowLimit;
 use crate::sync::SharedGuard;
-use crate::sys::{Access, Shows, Sys};
+use crate::sys::{Access, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Grain, on_protect_failed, on_seal};
 use crate::table::{Entry, Locked, State};
 use crate::terms::options::CopyGrain;
@@ -126,15 +126,19 @@ impl<S: Sys> Fault<'_, S> {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Shows entries, whose blocks are neighbours, through a private mapping. None of them has private pages.
+    /// Shows entries, whose blocks are neighbours, through a private mapping. None of them has private pages. If only
+    /// the right to write is missing, they are overlays all the same, and the next write asks for it.
     pub(super) fn overlay(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
         let Some(start) = self.table.get(EntryIndex(entries.start)).block() else { return Ok(()) };
         let shows = Shows::Overlay { start, access: Access::ReadWrite };
         match self.site_at(place).remap(locked, &entries, shows) {
-            Ok(remapped) => remapped.published(self.overlaid(locked, entries)),
-            Err(refused) => return Err(refused.into()),
+            Ok(remapped) => {
+                let right = remapped.right();
+                remapped.published(self.overlaid(locked, entries));
+                self.noted(right)
+            }
+            Err(refused) => Err(refused.into()),
         }
-        Ok(())
     }
 
     /// Gives the right to write to sealed overlays.
@@ -296,6 +300,17 @@ impl<S: Sys> RegionCore<S> {
             rest.start = run.end;
             let Recount { before, after } = self.protect_failed(locked, run);
             self.addresses.recount(before, after);
+        }
+    }
+
+    /// Notes that overlays may not be writable that count as that.
+    pub(super) fn noted(&self, right: Result<(), SystemError>) -> Result<(), Unresolved> {
+        match right {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.books.unsure.store(true, Ordering::Relaxed);
+                Err(Unresolved::Unmappable(error))
+            }
         }
     }
 

@@ -715,6 +715,8 @@ impl<S: Sys> Reset<'_, S> {
                 Recount { after, .. } = region.store(locked, Event::Seal, run.clone(), sealed);
             }
         }
+        // The next write asks for a right that is missing.
+        let _ = region.noted(remapped.right());
         remapped.published(Recount { before, after });
         count(&region.counters.blocks_exchanged, run.len() as u64);
         run.clone().for_each(|index| self.frozen.reserve_again(self.frozen_locked, EntryIndex(index)));

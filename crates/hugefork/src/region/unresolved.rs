@@ -7,7 +7,7 @@ use crate::sys::{Sys, SystemError};
 use crate::terms::error::RegionError;
 use crate::terms::options::OnLimit;
 
-/// Why a block could not be made writable. Nothing has changed.
+/// Why a block could not be made writable. What its addresses show has not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unresolved {
     PoolFull,

@@ -480,3 +480,22 @@ fn an_observer_is_told_when_pages_of_a_split_block_go_and_come_back() {
     }
     where_blocks_split!(row, 2);
 }
+
+/// Where mappings do not merge, it takes another call to make a copy writable. What somebody has written to it before
+/// that fails would be lost if the block were shown again that was there before.
+#[test]
+fn a_write_to_a_block_that_is_just_being_shown_is_not_lost_if_the_right_to_write_is_refused() {
+    fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
+        let (region, sys, other) = (world.written(1), &world.pool.sys, BASE_PAGE + 100);
+        let snapshot = region.snapshot();
+        sys.fail(Some((Call::Protect, 0)));
+        sys.write_after_failure(region.address_of(0) + other, 8);
+        assert!(region.resolve(G::BLOCK - BASE_PAGE + 100).is_err());
+        assert!(sys.has_written() && region.read(other) == Some(8), "it is lost");
+        region.write(G::BLOCK - BASE_PAGE + 100, 9);
+        assert_eq!((region.read(other), region.read(G::BLOCK - BASE_PAGE + 100)), (Some(8), Some(9)));
+        assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..G::PAGES], vec![0..G::PAGES]));
+        assert_eq!((read_at(&snapshot, other), world.free()), (Ok(0), 0));
+    }
+    run::<SoftHugetlb>(2, row);
+}

@@ -680,3 +680,24 @@ fn a_write_that_may_not_unseal_fails_at_once_and_the_next_one_does_it() {
     }
     run_by_page::<Soft>(8, row);
 }
+
+/// The kernel shows the blocks by page, and then refuses to make all of that writable. What somebody has written to a
+/// part that is would be lost if the blocks were shown again.
+#[test]
+fn a_write_to_what_is_just_being_shown_by_page_is_not_lost_if_the_right_to_write_is_refused() {
+    fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
+        let region = written_by_choice(world, 2);
+        let (snapshot, sys) = (region.snapshot(), &world.pool.sys);
+        let (at, other) = (G::BLOCK + BASE_PAGE + 100, BASE_PAGE + 100);
+        sys.fail(Some((Call::Protect, 0)));
+        sys.write_after_failure(region.address_of(0) + other, 8);
+        assert!(matches!(region.resolve(at), Err(Unresolved::Unmappable(_))));
+        assert!(sys.has_written() && region.read(other) == Some(8), "it is lost");
+        region.write(at, 9);
+        assert_eq!((region.read(other), region.read(at)), (Some(8), Some(9)));
+        assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..2 * G::PAGES], vec![0..2 * G::PAGES]));
+        let later = region.snapshot();
+        assert_eq!((read_at(&later, other), read_at(&snapshot, other)), (Ok(8), Ok(0)));
+    }
+    run_by_page::<Soft>(6, row);
+}

@@ -67,6 +67,9 @@ pub(crate) enum Aftermath {
     Unchanged,
     /// Perhaps a part of what the call asked for.
     Unknown,
+    /// What the call asked for, but the right to write may be missing there, or in a part. Where it is not, somebody
+    /// may have written by now.
+    NotWritable,
 }
 
 /// A mapping call that failed.

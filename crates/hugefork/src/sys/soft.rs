@@ -93,6 +93,8 @@ struct State {
     /// The call at which a thread stops, and whether one has.
     stop: Option<Call>,
     is_stopped: bool,
+    /// Somebody who writes this to there as soon as a call to give or take the right to write has failed, if he can.
+    writer: Option<(usize, u8)>,
     /// How many calls have failed. Every other mapping call that fails is carried out all the same.
     failures: usize,
 }
@@ -190,6 +192,17 @@ impl SoftMmu {
     /// Makes the next call of this kind fail, too, as soon as the first failure has happened.
     pub(crate) fn fail_next(&self, call: Call) {
         self.state().next_failure = Some(call);
+    }
+
+    /// From now on somebody writes `value` to `address` as soon as a call to give or take the right to write has
+    /// failed, if he can.
+    pub(crate) fn write_after_failure(&self, address: usize, value: u8) {
+        self.state().writer = Some((address, value));
+    }
+
+    /// Whether he has done so.
+    pub(crate) fn has_written(&self) -> bool {
+        self.state().writer.is_none()
     }
 
     /// Whether that failure has yet to happen.
@@ -382,6 +395,14 @@ impl SoftMmu {
         unsafe { self.memory.add(offset).cast::<PageBytes>().read_volatile() }
     }
 
+    /// The call that gives the right to write after another has shown something.
+    fn make_writable(&self, part: Part<'_>, to: Option<Access>) -> Result<(), MapFailure> {
+        if to != Some(Access::ReadWrite) {
+            return Ok(());
+        }
+        self.protect(part, Access::ReadWrite).map_err(|error| MapFailure { error, aftermath: Aftermath::NotWritable })
+    }
+
     fn check_obtained(&self, offset: usize) {
         assert!(self.state().obtained[offset / BASE_PAGE], "looked at memory that was never obtained: SIGBUS");
     }
@@ -497,11 +518,16 @@ impl Sys for SoftMmu {
                 if access == Access::ReadWrite {
                     self.check_bytes_stay(part, start);
                 }
-                self.replace(Call::Map, part, |by| Page::Memory { start: start + by, access })
+                // As on hugetlb, where it takes another call to give the right to write.
+                let later = if self.merging == Merging::Separate { Some(access) } else { None };
+                let at_once = if later.is_some() { Access::Read } else { access };
+                self.replace(Call::Map, part, |by| Page::Memory { start: start + by, access: at_once })?;
+                self.make_writable(part, later)
             }
             Shows::Overlay { start, access } => {
                 assert!(start + part.len() <= self.layout.size() && self.merging == Merging::Merge);
-                self.replace(Call::Overlay, part, |by| Page::Overlay { start: start + by, access })
+                self.replace(Call::Overlay, part, |by| Page::Overlay { start: start + by, access: Access::Read })?;
+                self.make_writable(part, Some(access))
             }
         }
     }
@@ -522,6 +548,13 @@ impl Sys for SoftMmu {
                 Some(Page::Hidden) => panic!("protected a hidden page"),
                 None => panic!("protected a page that is not mapped"),
             }
+        }
+        let writer = if result.is_err() { state.writer } else { None };
+        drop(state);
+        if let Some((address, value)) = writer
+            && self.store(address, value).is_ok()
+        {
+            self.state().writer = None;
         }
         result
     }

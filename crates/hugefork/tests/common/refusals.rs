@@ -96,6 +96,8 @@ pub(crate) const KINDS: [Kind; 12] = [
 struct Shared {
     is_armed: AtomicBool,
     one_in: AtomicU32,
+    /// Of the calls that remap, only those that show a block.
+    only_blocks: AtomicBool,
     /// A bit a [`Kind`].
     kinds: AtomicU64,
     asked: [AtomicU64; KINDS.len()],
@@ -133,6 +135,12 @@ impl Refusals {
         self.0.one_in.store(one_in, Ordering::Relaxed);
         self.0.kinds.store(kinds.iter().map(|&kind| 1 << kind as usize).sum(), Ordering::Relaxed);
         self.0.is_armed.store(true, Ordering::Release);
+    }
+
+    /// From now on a call that shows a block is refused, and then it cannot be seen what that has left.
+    pub(crate) fn arm_blocks(&self) {
+        self.0.only_blocks.store(true, Ordering::Relaxed);
+        self.arm(1, &[Kind::Remap, Kind::Look]);
     }
 
     pub(crate) fn disarm(&self) {
@@ -281,7 +289,9 @@ impl Supervisor {
         let is_torn = kind == Kind::Protect && replaced == asked.data.args[0];
         // To look at once more does no harm, so there is no mercy.
         let is_spared = calls > 0 && kind != Kind::Look;
-        let is_meant = shared.kinds.load(Ordering::Relaxed) & 1 << kind as usize != 0;
+        // A block is duplicated: its old size is zero.
+        let is_other = kind == Kind::Remap && asked.data.args[1] != 0 && shared.only_blocks.load(Ordering::Relaxed);
+        let is_meant = shared.kinds.load(Ordering::Relaxed) & 1 << kind as usize != 0 && !is_other;
         let one_in = shared.one_in.load(Ordering::Relaxed).max(1) as usize;
         let refused = shared.is_armed.load(Ordering::Acquire) && is_meant && !is_spared && self.random.one_in(one_in);
         let spared = match refused {

@@ -27,7 +27,7 @@ use rustix::mm::{
     MapFlags, MremapFlags, MsyncFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, mremap_fixed, msync, userfaultfd,
 };
 
-use super::stderr::say;
+use super::stderr::say_and_abort;
 use super::{last_error, move_high, owner};
 use crate::sys::{Part, SystemError};
 use crate::units::BASE_PAGE;
@@ -204,8 +204,7 @@ fn addresses(part: Part<'_>) -> Addresses {
 
 #[cold]
 fn abort(part: Part<'_>) -> ! {
-    say(format_args!("the kernel refused to let go of who waits for memory at {:#x}; aborting", part.at()));
-    std::process::abort();
+    say_and_abort(format_args!("the kernel refused to let go of who waits for memory at {:#x}; aborting", part.at()));
 }
 
 /// A new descriptor, for the faults of threads and of system calls.

@@ -60,7 +60,7 @@ impl Linux {
             Err(_) => Err(SystemError::new("a private mapping", Errno::NOTSUP)),
         };
         match refused(part, shown) {
-            Ok(()) if access == Access::ReadWrite => torn(self.protect(part, access)),
+            Ok(()) if access == Access::ReadWrite => not_writable(self.protect(part, access)),
             shown => shown,
         }
     }
@@ -84,7 +84,7 @@ impl Linux {
         // SAFETY: as above; this advice changes no contents.
         torn(named("madvise(MADV_DONTFORK)", unsafe { madvise(at, len, Advice::LinuxDontFork) }))?;
         // A core dump contains shared hugetlb memory only if bit 6 of coredump_filter is set: core(5).
-        if access == Access::ReadWrite { torn(self.protect(part, access)) } else { Ok(()) }
+        if access == Access::ReadWrite { not_writable(self.protect(part, access)) } else { Ok(()) }
     }
 
     /// Makes addresses of the process inaccessible that show plain memory nobody uses.
@@ -191,6 +191,11 @@ fn refused<T>(part: Part<'_>, result: Result<T, SystemError>) -> Result<(), MapF
 /// The failure of a call after the mapping was replaced.
 fn torn(result: Result<(), SystemError>) -> Result<(), MapFailure> {
     result.map_err(|error| MapFailure { error, aftermath: Aftermath::Unknown })
+}
+
+/// The failure to give the right to write to what is shown by now.
+fn not_writable(result: Result<(), SystemError>) -> Result<(), MapFailure> {
+    result.map_err(|error| MapFailure { error, aftermath: Aftermath::NotWritable })
 }
 
 #[cfg(test)]
