@@ -606,6 +606,33 @@ impl Sys for Linux {
         let _ = self.hide(aside);
     }
 
+    fn set_apart(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
+        // So that a GiB moves as one entry of its page tables.
+        let at = self.arena.take_in_whole_gib(len, align)?;
+        // SAFETY: as in `claim`.
+        Ok(unsafe { Extent::new(at, len) })
+    }
+
+    fn take_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError> {
+        let moved = match &self.overlays {
+            Ok(overlays) if overlays.is_one_mapping(part) => hold::move_at_once(part, apart),
+            Ok(_) | Err(_) => return Err(SystemError::new("mremap of several mappings", Errno::INVAL)),
+        };
+        if moved.is_err() {
+            // As in `hold`.
+            let _ = self.hide(apart);
+        }
+        moved
+    }
+
+    fn bring_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError> {
+        match hold::move_at_once(apart, part) {
+            Err(_) if !is_whole(part) => hold::put_back(part, apart),
+            moved => moved?,
+        }
+        Ok(())
+    }
+
     fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         match &self.overlays {
             Ok(overlays) => overlays.private_pages(part, runs),
@@ -669,9 +696,13 @@ impl Sys for Linux {
 /// does when the process has too many mappings. If it had begun, there would be a hole.
 fn refused<T>(part: Part<'_>, result: Result<T, SystemError>) -> Result<(), MapFailure> {
     let Err(error) = result else { return Ok(()) };
-    // SAFETY: with this flag the call only looks whether all of a range in the arena is mapped.
-    let is_whole = unsafe { msync(pointer(part.at()), part.len(), MsyncFlags::ASYNC) }.is_ok();
-    Err(MapFailure { error, aftermath: if is_whole { Aftermath::Unchanged } else { Aftermath::Unknown } })
+    Err(MapFailure { error, aftermath: if is_whole(part) { Aftermath::Unchanged } else { Aftermath::Unknown } })
+}
+
+/// Whether something is mapped at all of a range in the arena.
+fn is_whole(part: Part<'_>) -> bool {
+    // SAFETY: with this flag the call only looks.
+    unsafe { msync(pointer(part.at()), part.len(), MsyncFlags::ASYNC) }.is_ok()
 }
 
 /// The failure of a call after the mapping was replaced.
