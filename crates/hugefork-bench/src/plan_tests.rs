@@ -1,7 +1,9 @@
 //! Tests of what a plan accepts and how it shares out memory.
 
 use super::*;
-use crate::cases::{self, anon_cow_seq, anon_w_seq, clear_copy, lazy_free, snapshot, writer_latency, zero_fault};
+use crate::cases::{
+    self, anon_cow_seq, anon_w_seq, changes, clear_copy, lazy_free, reset, snapshot, writer_latency, zero_fault,
+};
 use crate::host::{Cache, HugetlbPool};
 use crate::subject::Stock;
 use crate::thp::{Folio, Thp};
@@ -15,6 +17,8 @@ const ANON_COW_SEQ: &dyn Case = &anon_cow_seq::AnonCowSeq;
 const SNAPSHOT: &dyn Case = &snapshot::Snapshot;
 const WRITER_LATENCY: &dyn Case = &writer_latency::WriterLatency;
 const LAZY_FREE: &dyn Case = &lazy_free::LazyFree;
+const CHANGES: &dyn Case = &changes::Changes;
+const RESET: &dyn Case = &reset::Reset;
 
 fn host(memory_gib: usize, hugetlb_pages: usize) -> Host {
     Host {
@@ -270,6 +274,18 @@ fn stocks_belong_to_cases_with_first_writes() {
     assert_eq!(stocks(Scope::Quick), [with_default.clone(), both, without.clone()]);
     let all = vec![Stock::Without, Stock::Filled, Stock::Refilling];
     assert_eq!(stocks(Scope::Full), [with_default, all, without]);
+}
+
+/// Without one, its figures were those of the last rival, under its name.
+#[test]
+fn hugefork_has_an_engine_wherever_rivals_have_areas() {
+    let options = Options { scope: Scope::Full, ..options(&[RESET, CHANGES, SNAPSHOT]) };
+    for case in Plan::new(&options, &host(64, 0)).unwrap().cases {
+        for planned in &case.subjects {
+            let is_own = planned.subject.to_string().starts_with("hugefork");
+            assert_eq!(planned.engine.is_some(), is_own, "{} of {}", planned.subject, case.case.name());
+        }
+    }
 }
 
 #[test]

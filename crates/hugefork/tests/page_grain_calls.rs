@@ -199,3 +199,53 @@ fn without_the_right_to_hold_them_system_calls_may_fail_and_nothing_is_lost() {
     })
     .well();
 }
+
+/// Calls that read what they find in a region succeed at every moment of a reset; those that write to it wait.
+#[test]
+fn system_calls_beside_resets_succeed() {
+    const CALLS: usize = 400;
+    if !may_hold() {
+        println!("skipped: this process may not handle the faults of system calls");
+        return;
+    }
+    for backing in [Backing::ShmemHuge, Backing::ShmemBase] {
+        let Some(pool) = pool(backing, 3 * LEN, BlockSize::MIB_2) else { continue };
+        let region = pool.region_with(LEN, RegionOptions::new().copy_grain(CopyGrain::Page)).unwrap();
+        region.as_atomic_u64s().iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        let (snapshot, over) = (region.snapshot().unwrap(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let (region, over) = (&region, &over);
+                    scope.spawn(move || {
+                        let (file, mut random) = (source(), Random(7 + thread as u64));
+                        let sink =
+                            File::from(rustix::fs::memfd_create("sink", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+                        let (mut failed, mut calls) = (0, 0);
+                        while !over.load(Ordering::Relaxed) || calls < CALLS {
+                            let at = random.below(LEN / THREADS - SOURCE) + thread * (LEN / THREADS);
+                            failed += fill(region, &file, at, SOURCE, 0);
+                            // SAFETY: inside the region.
+                            let from = unsafe { region.as_ptr().add(at) };
+                            // SAFETY: as above; the kernel reads it.
+                            let written = unsafe { libc::pwrite(sink.as_raw_fd(), from.cast(), SOURCE, 0) };
+                            assert_eq!(written, SOURCE as isize, "{}", std::io::Error::last_os_error());
+                            calls += 1;
+                        }
+                        failed
+                    })
+                })
+                .collect();
+            let over = Over(&over);
+            for _ in 0..CALLS {
+                region.reset_to(&snapshot).unwrap();
+                std::thread::yield_now();
+            }
+            drop(over);
+            assert!(threads.into_iter().all(|thread| thread.join().unwrap() == 0), "calls have failed");
+        });
+        region.reset_to(&snapshot).unwrap();
+        assert!(region.as_atomic_u64s().iter().all(|word| word.load(Ordering::Relaxed) == 0));
+        assert_eq!(pool.stats().faults.failed, 0);
+    }
+}

@@ -47,36 +47,50 @@ fn faults() -> u64 {
     usage.ru_minflt as u64
 }
 
+/// Writes to some pages and goes back, again and again: from the second round on no write takes a fault.
+fn check_quiet_rounds() {
+    const LEN: usize = 64 << 20;
+    // Below a page there is nothing to copy.
+    let by_page = |pool: &Pool| pool.has_page_grain() && pool.block_size() > BlockSize::KIB_4;
+    for pool in pools(2 * LEN).filter(by_page) {
+        let mut region = pool.region(LEN).unwrap();
+        region.as_mut_slice().fill(1);
+        let snapshot = region.snapshot().unwrap();
+        let mut round = |value: u8| {
+            let mut random = Random(99);
+            for _ in 0..44 {
+                region.as_mut_slice()[random.below(LEN) / PAGE * PAGE + PAGE / 2] = value;
+            }
+            region.reset_to(&snapshot).unwrap();
+        };
+        // The pool's threads may still be at work for the first rounds.
+        (2..20).for_each(&mut round);
+        let mut quiet = 0;
+        for value in 20..120 {
+            let before = faults();
+            round(value);
+            quiet += usize::from(faults() == before);
+        }
+        let stats = region.stats();
+        assert!(quiet > 50, "of 100 rounds, {quiet} took no fault: {stats:?}");
+        assert_eq!((stats.faults.pages_put_back % 44, stats.pages_private), (0, 44));
+        assert!(*region.as_mut_slice() == snapshot[..], "it is as it was");
+    }
+}
+
 #[test]
 fn alone_the_second_round_takes_no_fault_and_no_signal() {
     alone(|| {
-        const LEN: usize = 64 << 20;
-        // Below a page there is nothing to copy.
-        let by_page = |pool: &Pool| pool.has_page_grain() && pool.block_size() > BlockSize::KIB_4;
-        for pool in pools(2 * LEN).filter(by_page) {
-            let mut region = pool.region(LEN).unwrap();
-            region.as_mut_slice().fill(1);
-            let snapshot = region.snapshot().unwrap();
-            let mut round = |value: u8| {
-                let mut random = Random(99);
-                for _ in 0..44 {
-                    region.as_mut_slice()[random.below(LEN) / PAGE * PAGE + PAGE / 2] = value;
-                }
-                region.reset_to(&snapshot).unwrap();
-            };
-            // The pool's threads may still be at work for the first rounds.
-            (2..20).for_each(&mut round);
-            let mut quiet = 0;
-            for value in 20..120 {
-                let before = faults();
-                round(value);
-                quiet += usize::from(faults() == before);
-            }
-            let stats = region.stats();
-            assert!(quiet > 50, "of 100 rounds, {quiet} took no fault: {stats:?}");
-            assert_eq!((stats.faults.pages_put_back % 44, stats.pages_private), (0, 44));
-            assert!(*region.as_mut_slice() == snapshot[..], "it is as it was");
-        }
+        check_quiet_rounds();
+    })
+    .well();
+}
+
+#[test]
+fn beside_another_thread_the_second_round_takes_no_fault_and_no_signal() {
+    alone(|| {
+        std::thread::spawn(std::thread::park);
+        check_quiet_rounds();
     })
     .well();
 }
@@ -306,7 +320,6 @@ fn check_cuts(pool: &Pool, grain: CopyGrain, resets: u64) {
 }
 
 #[test]
-
 fn a_write_beside_a_reset_comes_before_it_or_after_it() {
     for pool in pools(64 << 20) {
         for grain in GRAINS {
@@ -315,6 +328,25 @@ fn a_write_beside_a_reset_comes_before_it_or_after_it() {
         }
         let stats = pool.stats();
         assert_eq!((stats.blocks_free, stats.faults.failed), (stats.blocks, 0));
+    }
+}
+
+/// The same for longer: `HUGEFORK_RESET_SECONDS` on each kind of memory that this machine has, or a minute.
+#[test]
+#[ignore = "takes minutes; see docs/safety.md"]
+fn for_a_minute_writes_beside_resets_come_before_or_after_them() {
+    let seconds = std::env::var("HUGEFORK_RESET_SECONDS").map_or(60, |seconds| seconds.parse().unwrap());
+    let most = std::time::Duration::from_secs(seconds);
+    let gigantic = (Backing::Hugetlb, BlockSize::GIB_1);
+    let shmem = [Backing::ShmemHuge, Backing::ShmemBase].into_iter().flat_map(|it| SIZES.map(|size| (it, size)));
+    for (backing, size) in shmem.chain([(Backing::Hugetlb, BlockSize::MIB_2), gigantic]) {
+        let Some(pool) = pool(backing, (12 * size.bytes()).max(64 << 20), size) else { continue };
+        let (started, mut rounds) = (std::time::Instant::now(), 0);
+        while started.elapsed() < most {
+            check_cuts(&pool, GRAINS[rounds % GRAINS.len()], 60);
+            rounds += 1;
+        }
+        println!("{backing} of {size}: {} resets in {seconds} s", 60 * rounds);
     }
 }
 

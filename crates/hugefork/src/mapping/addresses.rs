@@ -1,6 +1,7 @@
 //! The addresses of a region or snapshot, and how many mappings they are split into.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::edges::Shown;
@@ -19,6 +20,8 @@ pub(crate) struct Addresses<S: Sys> {
     mappings: AtomicUsize,
     /// Where what is held lies.
     aside: Option<Extent>,
+    /// Where private pages lie while a reset puts them back, once one wants that.
+    apart: OnceLock<Option<Extent>>,
 }
 
 /// Which addresses show a part of a region just now.
@@ -28,6 +31,8 @@ pub(crate) enum Place {
     Own,
     /// Those aside, while whoever uses its own waits.
     Aside,
+    /// Those apart, while a reset puts private pages back there. Its own show the blocks below them.
+    Apart,
 }
 
 impl<S: Sys> Addresses<S> {
@@ -56,6 +61,7 @@ impl<S: Sys> Addresses<S> {
             base,
             mappings: AtomicUsize::new(mappings),
             aside: None,
+            apart: OnceLock::new(),
         })
     }
 
@@ -92,11 +98,32 @@ impl<S: Sys> Addresses<S> {
         self.aside.as_ref().map(|extent| extent.part(bytes.start, bytes.len()))
     }
 
+    /// Sets addresses apart, if others may write and that was not tried yet. Not for faults.
+    pub(crate) fn set_apart(&self) {
+        if self.apart.get().is_none() && !self.pool.sys.is_alone() {
+            // The arena is split around them.
+            let fits = self.pool.sys.budget().fits(2);
+            let set_apart = || self.pool.sys.set_apart(self.len(), self.pool.block_size.bytes()).ok();
+            self.apart.get_or_init(|| if fits { set_apart() } else { None });
+        }
+    }
+
+    /// Whether addresses are set apart.
+    pub(crate) fn has_apart(&self) -> bool {
+        self.apart.get().is_some_and(Option::is_some)
+    }
+
+    /// The addresses of some of the bytes apart.
+    pub(super) fn apart(&self, bytes: &Range<usize>) -> Option<Part<'_>> {
+        self.apart.get()?.as_ref().map(|extent| extent.part(bytes.start, bytes.len()))
+    }
+
     /// Where some of the bytes are shown.
     pub(crate) fn part_at(&self, place: Place, bytes: &Range<usize>) -> Part<'_> {
         match place {
             Place::Own => self.part(bytes),
             Place::Aside => self.aside(bytes).expect("set aside"),
+            Place::Apart => self.apart(bytes).expect("set apart"),
         }
     }
 
@@ -131,9 +158,9 @@ impl<S: Sys> Addresses<S> {
     /// mapped there.
     pub(crate) fn close(&mut self) -> Result<(), SystemError> {
         let Some(extent) = self.extent.take() else { return Ok(()) };
-        if let Some(aside) = self.aside.take() {
+        for other in [self.aside.take(), self.apart.take().flatten()].into_iter().flatten() {
             // It shows nothing. If the kernel refuses, the addresses stay taken.
-            let _ = self.pool.sys.release(aside);
+            let _ = self.pool.sys.release(other);
         }
         self.pool.sys.budget().replace(self.mappings(), 0);
         self.pool.sys.release(extent)

@@ -276,6 +276,25 @@ impl<'a, S: Sys> Site<'a, S> {
         }
     }
 
+    /// Takes the private pages of these entries, which are one overlay, apart. False if that cannot be done, and then
+    /// nothing has changed. The caller has seen that there are mappings enough.
+    pub(crate) fn take_pages(&self, _locked: Locked<'_>, entries: &Range<usize>) -> bool {
+        let bytes = self.bytes_of(entries);
+        match self.addresses.apart(&bytes) {
+            Some(apart) => self.pool().sys.take_pages(self.addresses.part(&bytes), apart).is_ok(),
+            None => false,
+        }
+    }
+
+    /// Shows what lies apart of these entries where it belongs.
+    pub(crate) fn bring_pages(&self, _locked: Locked<'_>, entries: &Range<usize>) -> Result<(), SystemError> {
+        let bytes = self.bytes_of(entries);
+        match self.addresses.apart(&bytes) {
+            Some(apart) => self.pool().sys.bring_pages(self.addresses.part(&bytes), apart),
+            None => Ok(()),
+        }
+    }
+
     /// The rule of the budget: a change needs as many mappings as it adds edges. A change that adds none works without
     /// any left.
     fn check_budget(&self, more: usize) -> Result<(), Refused> {

@@ -330,6 +330,19 @@ fn every_call_may_fail() {
                         Op::DropSnapshot { snapshot: 1 },
                         Op::DropRegion { region: 1 },
                         Op::DropSnapshot { snapshot: 1 },
+                        // Beside others, where nothing differs but private pages.
+                        Op::BeAlone(false),
+                        Op::Create { blocks: 1, with: 11 },
+                        Op::Write { region: 1, offset: 0, value: 4 },
+                        Op::Snapshot { region: 1, with: 1 },
+                    ]);
+                    ops.extend((0..4).flat_map(|snapshot| {
+                        [Op::Write { region: 1, offset: 0, value: 5 }, Op::Reset { region: 1, snapshot }]
+                    }));
+                    ops.extend([
+                        Op::DropRegion { region: 1 },
+                        Op::DropSnapshot { snapshot: 1 },
+                        Op::BeAlone(round < 2),
                     ]);
                 }
                 let mut world = World::new(shape);
@@ -348,6 +361,8 @@ fn every_call_may_fail() {
                     Call::Overlay | Call::Scan | Call::SetAside | Call::Hold | Call::WriteThrough => {
                         shape.block != SMALL.block
                     }
+                    // With few mappings there are none to spare.
+                    Call::SetApart | Call::TakePages | Call::BringPages => shape.block == SPLITTING.block,
                     // A write to the first page of a block may begin a stream, and in 16 KiB it is always the first.
                     Call::DropPrivate => shape.block == SPLITTING.block,
                     _ => true,

@@ -2,12 +2,14 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `at_once` | a reset at one moment, beside threads that go on |
 //! | `books` | what is counted of a region |
 //! | `changes` | what differs between a region and a snapshot |
 //! | `core` | what a region is made of |
 //! | `cut` | makes snapshots of one region or several at one moment |
 //! | `density` | which blocks are written to densely |
 //! | `discard` | drops contents at once |
+//! | `exchange` | what a reset does with entries that show another block |
 //! | `fault` | what a write to a block does |
 //! | `fold` | private pages go back into blocks |
 //! | `fork` | makes a region of a snapshot |
@@ -20,6 +22,7 @@
 //! | `populate` | makes blocks writable before they are written to |
 //! | `program` | the memory of a program that knows nothing of hugefork |
 //! | `promises` | blocks in which no write may fault for now |
+//! | `put_back` | what a reset does with private pages |
 //! | `reclaim` | drops what was lazily freed |
 //! | `reset` | gives a region the bytes of a snapshot again |
 //! | `returns` | what a region knows from its last reset |
@@ -32,12 +35,14 @@
 
 #![deny(clippy::wildcard_enum_match_arm)] // A new state is to be thought of everywhere.
 
+mod at_once;
 mod books;
 mod changes;
 pub(crate) mod core;
 pub(crate) mod cut;
 pub(crate) mod density;
 mod discard;
+mod exchange;
 pub(crate) mod fault;
 mod fold;
 mod fork;
@@ -50,6 +55,7 @@ pub(crate) mod pins;
 mod populate;
 mod program;
 mod promises;
+mod put_back;
 mod reclaim;
 mod reset;
 mod returns;

@@ -14,6 +14,9 @@ use crate::sys::PageRun;
 /// So many runs of pages are asked for at once.
 const RUNS: usize = 1024;
 
+/// For so many pages there is room from the first reset on.
+const FIRST: usize = 512;
+
 /// Guarded by the lock that keeps snapshots and resets apart.
 #[derive(Debug, Default)]
 pub(crate) struct Returns {
@@ -36,6 +39,8 @@ pub(super) struct Known {
     /// How many faults the process had when `pages` were all there were.
     pub(super) seen_at: Option<u64>,
     pub(super) runs: List<PageRun>,
+    /// For so many pages there is to be room at the next reset.
+    wished: usize,
     /// For each block: 0, or one more than the number of resets in a row at which it was the region's own and not
     /// written to.
     pub(super) own: List<u8>,
@@ -50,6 +55,7 @@ impl Default for Known {
             before: List::new_in(Own),
             seen_at: None,
             runs: List::new_in(Own),
+            wished: FIRST,
             own: List::new_in(Own),
             aside: List::new_in(Own),
         }
@@ -79,9 +85,17 @@ impl Page {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoRoom(pub(super) usize);
 
+impl NoRoom {
+    /// Room that may be enough.
+    pub(super) fn enough(self) -> usize {
+        2 * self.0.max(512)
+    }
+}
+
 impl Known {
     /// Makes room for `pages` pages at least, in a region of `blocks` blocks. Allocates.
     pub(super) fn prepare(&mut self, pages: usize, blocks: usize) {
+        let pages = pages.max(self.wished);
         for list in [&mut self.pages, &mut self.before] {
             if list.capacity() < pages {
                 list.reserve(pages - list.len());
@@ -90,6 +104,11 @@ impl Known {
         self.runs.resize(RUNS, PageRun::default());
         self.own.resize(blocks, 0);
         self.aside.resize(blocks, false);
+    }
+
+    /// Has the next reset make room for so many pages, and some more.
+    pub(super) fn wish_for(&mut self, pages: usize) {
+        self.wished = NoRoom(pages).enough();
     }
 
     /// Begins a look: there are no pages, until they are [found](Known::find).

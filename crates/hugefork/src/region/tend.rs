@@ -236,13 +236,9 @@ impl<S: Sys> RegionCore<S> {
             return false;
         }
         let locked = Locked::windows(&window, &publishing);
-        let place = match self.books.writers {
-            Writers::Fault => Place::Own,
-            Writers::NeverFault => Place::Aside,
-        };
-        let are_kept_off = match place {
-            Place::Own => self.seal(locked, only.clone()).is_ok(),
-            Place::Aside => self.holds(locked, &only),
+        let (place, are_kept_off) = match self.books.writers {
+            Writers::Fault => (Place::Own, self.seal(locked, only.clone()).is_ok()),
+            Writers::NeverFault => (Place::Aside, self.holds(locked, &only)),
         };
         if !are_kept_off && place == Place::Aside {
             return false;

@@ -185,6 +185,10 @@ fn pages_that_the_kernel_does_not_put_back_are_dropped_and_else_shown_anew() {
             let region = world.written_with(3, by_page());
             assert!(!region.addresses.can_hold());
             let snapshot = region.snapshot();
+            // Nor do pages lie apart.
+            world.pool.sys.fail(Some((Call::SetApart, 0)));
+            region.write(100, 7);
+            region.reset_to(&snapshot).unwrap();
             [100, BASE_PAGE + 100, G_BLOCK + 100].iter().for_each(|&at| region.write(at, 7));
             // One failure at a time: the second comes when the first has.
             world.pool.sys.fail(Some((calls[0], 1)));
@@ -348,6 +352,72 @@ fn a_call_that_fails_leaves_each_block_whole_and_another_reset_goes_on() {
             region.reset_to(&snapshot).unwrap();
             assert_eq!(kept_by(&snapshot), region.kept());
             assert!((0..8).flat_map(written).all(|at| region.read(at) == Some(0)));
+        });
+    }
+}
+
+/// A region of four blocks that can hold those who use it, or not.
+fn written_by_page(world: &World<Soft>, holds: bool) -> Region<Soft> {
+    world.pool.sys.fail((!holds).then_some((Call::SetAside, 0)));
+    let region = world.written_with(4, by_page());
+    assert_eq!(region.addresses.can_hold(), holds);
+    region
+}
+
+/// From the first call on the region is as the snapshot, so no failure after it is one of the reset.
+#[test]
+fn beside_others_a_reset_at_one_moment_succeeds_whatever_fails_after_it() {
+    let failing =
+        [Call::SetApart, Call::TakePages, Call::Scan, Call::Protect, Call::Hold, Call::BringPages, Call::Hide];
+    let all = failing.into_iter().flat_map(|call| (0..3).map(move |after| (call, after)));
+    for ((call, after), holds) in all.flat_map(|fails| [false, true].map(|holds| (fails, holds))) {
+        run::<Soft>(12, |world| {
+            let region = written_by_page(world, holds);
+            let snapshot = region.snapshot();
+            let written = [BASE_PAGE + 100, 2 * BASE_PAGE + 100, 2 * G_BLOCK + BASE_PAGE + 7];
+            let round = |value: u8| {
+                written.iter().for_each(|&at| region.write(at, value));
+                region.reset_to(&snapshot)
+            };
+            round(1).unwrap();
+            let taken = world.pool.sys.calls(Call::TakePages);
+            round(2).unwrap();
+            assert_eq!(world.pool.sys.calls(Call::TakePages), taken + 1, "nothing else differs");
+            world.pool.sys.fail(Some((call, after)));
+            let came = round(3);
+            world.pool.sys.fail(None);
+            came.unwrap();
+            assert!(written.iter().all(|&at| region.read(at) == Some(0)) && !world.pool.sys.holds_anything());
+            for value in 4..8 {
+                round(value).unwrap();
+                assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..4 * Soft::PAGES], vec![0..4 * Soft::PAGES]));
+            }
+            assert_eq!(region.private_page_count(), Ok(3), "they are there for the next writes");
+        });
+    }
+}
+
+/// What others write while pages are put back apart stays.
+#[test]
+fn beside_others_what_is_written_after_the_moment_stays() {
+    for holds in [false, true] {
+        run::<Soft>(12, |world| {
+            let region = written_by_page(world, holds);
+            let snapshot = region.snapshot();
+            let (before, after) = (BASE_PAGE + 100, [2 * BASE_PAGE + 100, BASE_PAGE + 101]);
+            for value in 1..5 {
+                region.write(before, value);
+                if value > 1 {
+                    // It is made when the region shows the snapshot already.
+                    let (address, base) = (region.addresses.base(), after);
+                    world.pool.sys.store_when_taken(base.map(|at| (address + at, value)));
+                }
+                region.reset_to(&snapshot).unwrap();
+                let kept = if value > 1 { Some(value) } else { Some(0) };
+                assert_eq!((region.read(before), after.map(|at| region.read(at))), (Some(0), [kept; 2]));
+            }
+            drop(snapshot);
+            assert_eq!(region.read(after[0]), Some(4));
         });
     }
 }

@@ -37,6 +37,11 @@ impl WordLock {
         WordGuard { lock: self }
     }
 
+    /// Whether somebody has the lock.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.state.load(Ordering::Acquire) != FREE
+    }
+
     /// Takes the lock if nobody has it.
     pub(crate) fn try_lock(&self) -> Option<WordGuard<'_>> {
         let taken = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);

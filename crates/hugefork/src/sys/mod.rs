@@ -101,7 +101,7 @@ pub(crate) struct Scanned {
 ///
 /// All offsets, lengths and addresses are multiples of the block size, or of a base page where a block is split.
 /// Offsets lie inside the pool. The fault handler calls all methods except `refresh_budget`, `claim`, `set_aside`,
-/// `release` and `tidy`, so they do not allocate, do not panic, and take only the kernel's locks.
+/// `set_apart`, `release` and `tidy`, so they do not allocate, do not panic, and take only the kernel's locks.
 pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// The first byte of the direct map: the whole pool, readable and writable, in the pool's order.
     fn direct(&self) -> *mut u8;
@@ -165,6 +165,19 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// Wakes those who wait for `part`, after something was shown at all of it. `aside` shows nothing again. If the
     /// kernel refuses, the process aborts with a line.
     fn let_go(&self, part: Part<'_>, aside: Part<'_>);
+
+    /// Sets `len` bytes of addresses aside, aligned to `align`, that show nothing: private pages lie there while a
+    /// reset puts them back.
+    fn set_apart(&self, len: usize, align: usize) -> Result<Extent, SystemError>;
+
+    /// Takes the private pages of `part`, which shows one overlay, to `apart`, which shows that with them from then on.
+    /// The part shows what is below, with the same right to write. Whoever uses it sees this happen at one moment.
+    /// After a failure nothing has changed; so it is where the part is more than one mapping.
+    fn take_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError>;
+
+    /// Shows at `part` what `apart` shows, in place of what is there, which may be held. Whoever uses it sees this
+    /// happen at one moment. What is below is shown apart from then on. After a failure nothing has changed.
+    fn bring_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError>;
 
     /// The private pages in a part that shows an overlay, in order, until `runs` is full. It looks at all of the part,
     /// or at least at one page.

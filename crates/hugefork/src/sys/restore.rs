@@ -8,6 +8,23 @@ use core::slice;
 /// So many bytes are compared, and copied if any of them differs.
 const STEP: usize = 512;
 
+/// Has the processor fetch the first lines of what is at an address. Nothing need be there. The hardware goes on by
+/// itself, but not from one page to another.
+pub(crate) fn expect(address: usize) {
+    const LINE: usize = 64;
+    const LINES: usize = 4;
+    for nth in 0..LINES {
+        let line = core::ptr::without_provenance::<i8>(address + nth * LINE);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: this reads nothing, and never faults.
+        unsafe {
+            core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(line);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
+    }
+}
+
 /// Copies the `len` bytes at `from` to those at `to` that differ. True if any did.
 ///
 /// # Safety

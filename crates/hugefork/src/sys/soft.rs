@@ -38,10 +38,13 @@ pub(crate) enum Call {
     Hold,
     DropPrivate,
     WriteThrough,
+    SetApart,
+    TakePages,
+    BringPages,
 }
 
 impl Call {
-    pub(crate) const ALL: [Call; 15] = [
+    pub(crate) const ALL: [Call; 18] = [
         Call::MakeHuge,
         Call::Obtain,
         Call::Claim,
@@ -57,6 +60,9 @@ impl Call {
         Call::Hold,
         Call::DropPrivate,
         Call::WriteThrough,
+        Call::SetApart,
+        Call::TakePages,
+        Call::BringPages,
     ];
 }
 
@@ -95,6 +101,8 @@ struct State {
     is_stopped: bool,
     /// Somebody who writes this to there as soon as a call to give or take the right to write has failed, if he can.
     writer: Option<(usize, u8)>,
+    /// What somebody stores as soon as private pages were taken away.
+    stores: Vec<(usize, u8)>,
     /// How many calls have failed. Every other mapping call that fails is carried out all the same.
     failures: usize,
 }
@@ -233,6 +241,11 @@ impl SoftMmu {
         let (state, waited) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
         assert!(!waited.timed_out(), "it waits for ever");
         state
+    }
+
+    /// Has somebody store these values at these addresses as soon as private pages were taken away.
+    pub(crate) fn store_when_taken(&self, stores: impl Into<Vec<(usize, u8)>>) {
+        self.state().stores = stores.into();
     }
 
     /// Watches from now on whether anything in a range of addresses loses the right to be written.
@@ -403,6 +416,15 @@ impl SoftMmu {
         self.protect(part, Access::ReadWrite).map_err(|error| MapFailure { error, aftermath: Aftermath::NotWritable })
     }
 
+    /// Addresses that show nothing.
+    fn hidden(mut state: MutexGuard<'_, State>, len: usize, align: usize) -> Extent {
+        let at = state.next_address.next_multiple_of(align);
+        state.next_address = at + len + align;
+        state.pages.extend(pages_of(at, len).map(|page| (page, Page::Hidden)));
+        // SAFETY: no range is handed out twice.
+        unsafe { Extent::new(at, len) }
+    }
+
     fn check_obtained(&self, offset: usize) {
         assert!(self.state().obtained[offset / BASE_PAGE], "looked at memory that was never obtained: SIGBUS");
     }
@@ -564,15 +586,11 @@ impl Sys for SoftMmu {
     }
 
     fn set_aside(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
-        let mut state = self.called(Call::SetAside)?;
+        let state = self.called(Call::SetAside)?;
         if !self.overlays || state.calls[&Call::SetAside] % self.asides != 0 {
             return Err(SystemError::new("userfaultfd", Errno::NOTSUP));
         }
-        let at = state.next_address.next_multiple_of(align);
-        state.next_address = at + len + align;
-        state.pages.extend(pages_of(at, len).map(|page| (page, Page::Hidden)));
-        // SAFETY: no range is handed out twice.
-        Ok(unsafe { Extent::new(at, len) })
+        Ok(SoftMmu::hidden(state, len, align))
     }
 
     fn hold(&self, part: Part<'_>, aside: Part<'_>) -> Result<(), SystemError> {
@@ -599,6 +617,37 @@ impl Sys for SoftMmu {
             state.aside.remove(&page);
         }
         self.let_go.notify_all();
+    }
+
+    fn set_apart(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
+        let state = self.called(Call::SetApart)?;
+        Ok(SoftMmu::hidden(state, len, align))
+    }
+
+    fn take_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError> {
+        let mut state = self.called(Call::TakePages)?;
+        for page in pages_of(part.at(), part.len()) {
+            assert!(matches!(state.pages[&page], Page::Overlay { .. }), "only overlays have private pages");
+        }
+        let below: Vec<_> = pages_of(part.at(), part.len()).map(|page| (page, state.pages[&page])).collect();
+        state.take(part, apart);
+        state.pages.extend(below);
+        let stores = std::mem::take(&mut state.stores);
+        drop(state);
+        stores.into_iter().for_each(|(address, value)| assert_eq!(self.store(address, value), Ok(())));
+        Ok(())
+    }
+
+    fn bring_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError> {
+        let mut state = self.called(Call::BringPages)?;
+        pages_of(part.at(), part.len()).for_each(|page| {
+            state.held.remove(&page);
+            state.private.remove(&page);
+        });
+        let below: Vec<_> = pages_of(apart.at(), apart.len()).map(|page| (page, state.pages[&page])).collect();
+        state.take(apart, part);
+        state.pages.extend(below);
+        Ok(())
     }
 
     fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {

@@ -120,6 +120,12 @@ impl Table {
         WindowsGuard::of(&self.windows[windows])
     }
 
+    /// Whether somebody has locked a window. Who has the region lock alone sees all who have had that lock while they
+    /// held a window.
+    pub(crate) fn has_locked_windows(&self) -> bool {
+        self.windows.iter().any(WordLock::is_taken)
+    }
+
     /// Guards windows that were locked one by one and [kept](WindowsGuard::keep).
     pub(crate) fn kept(&self, windows: Range<usize>) -> WindowsGuard<'_> {
         WindowsGuard::of(&self.windows[windows])

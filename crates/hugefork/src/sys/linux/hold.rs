@@ -148,6 +148,17 @@ pub(super) fn put_back(part: Part<'_>, aside: Part<'_>) {
     move_surely(aside, part, part.len());
 }
 
+/// Moves all that `from` shows, which is one mapping. It stays there without pages. A failure changes nothing at
+/// `from`, but Linux before 6.17 may have unmapped what was at `to`.
+pub(super) fn move_at_once(from: Part<'_>, to: Part<'_>) -> Result<(), SystemError> {
+    let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+    // SAFETY: both ranges are the caller's.
+    match unsafe { mremap_fixed(pointer(from.at()), from.len(), from.len(), flags, pointer(to.at())) } {
+        Ok(_) => Ok(()),
+        Err(errno) => Err(SystemError::new("mremap of private pages", errno)),
+    }
+}
+
 /// Moves the first `len` bytes. Without them the program would not see its memory, so what fails is tried once more,
 /// and then the process says so and aborts.
 fn move_surely(from: Part<'_>, to: Part<'_>, len: usize) {

@@ -20,7 +20,7 @@ use thiserror::Error;
 use super::arena::Arena;
 use super::hold::{self, Holder};
 use super::overlay::Overlays;
-use super::shown::protection;
+use super::shown::{is_whole, protection};
 use super::{advice, move_high, named, owner, pagemap, schedule, settings, share, threads};
 use crate::sys::budget::MappingBudget;
 use crate::sys::racing::{PageBytes, differs as differs_racing};
@@ -448,6 +448,33 @@ impl Sys for Linux {
         }
         // As in `hold`. What was there was copied, or is where it belongs.
         let _ = self.hide(aside);
+    }
+
+    fn set_apart(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
+        // So that a GiB moves as one entry of its page tables.
+        let at = self.arena.take_in_whole_gib(len, align)?;
+        // SAFETY: as in `claim`.
+        Ok(unsafe { Extent::new(at, len) })
+    }
+
+    fn take_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError> {
+        let moved = match &self.overlays {
+            Ok(overlays) if overlays.is_one_mapping(part) => hold::move_at_once(part, apart),
+            Ok(_) | Err(_) => return Err(SystemError::new("mremap of several mappings", Errno::INVAL)),
+        };
+        if moved.is_err() {
+            // As in `hold`.
+            let _ = self.hide(apart);
+        }
+        moved
+    }
+
+    fn bring_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError> {
+        match hold::move_at_once(apart, part) {
+            Err(_) if !is_whole(part) => hold::put_back(part, apart),
+            moved => moved?,
+        }
+        Ok(())
     }
 
     fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {

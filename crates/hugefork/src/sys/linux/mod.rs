@@ -9,6 +9,7 @@
 //! | `futex` | sleeps on a word |
 //! | `handlers` | the chain of fault handlers |
 //! | `hold` | holds whoever uses some addresses, system calls too |
+//! | `mappings` | whether a range is one mapping |
 //! | `mask` | keeps the program's signal handlers away |
 //! | `memory` | one pool's memfd and its direct map |
 //! | `overlay` | private mappings of a pool, in which the kernel copies single pages |
@@ -30,6 +31,7 @@ pub(crate) mod descriptor;
 pub(crate) mod futex;
 pub(crate) mod handlers;
 pub(crate) mod hold;
+mod mappings;
 pub(crate) mod mask;
 pub(crate) mod memory;
 mod overlay;

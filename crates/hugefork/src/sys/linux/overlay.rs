@@ -25,6 +25,7 @@ use rustix::mm::{
 use super::arena::Arena;
 use super::attic::Attic;
 use super::hold::Holder;
+use super::mappings::Mappings;
 use super::memory::{Dump, give_up, pointer};
 use super::{move_high, named, owner, pagemap};
 use crate::sys::{Extent, PageRun, Part, Scanned, SystemError};
@@ -39,6 +40,7 @@ pub(super) struct Overlays {
     attic: Option<Attic>,
     /// `/proc/self/mem`, if it is there.
     mem: Option<OwnedFd>,
+    mappings: Mappings,
     arena: &'static Arena,
     /// Opened for the first region that wants it; `None` if the process may not.
     holder: OnceLock<Option<Holder>>,
@@ -63,7 +65,8 @@ impl Overlays {
         let attic = Attic::open(arena, capacity);
         let mem = File::options().write(true).open("/proc/self/mem").ok().map(OwnedFd::from);
         let holder = OnceLock::new();
-        let overlays = Overlays { template: pointer(at), capacity, pagemap, attic, mem, arena, holder };
+        let mappings = Mappings::open(at);
+        let overlays = Overlays { template: pointer(at), capacity, pagemap, attic, mem, mappings, arena, holder };
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: the range was just taken.
         let mapped = unsafe { mmap(overlays.template, capacity, ProtFlags::empty(), flags, fd.as_fd(), 0) };
@@ -133,12 +136,19 @@ impl Overlays {
     /// Gives its descriptors numbers that programs seldom have.
     pub(super) fn move_high(&mut self) {
         move_high(&mut self.pagemap);
+        self.mappings.file().into_iter().for_each(move_high);
         self.holder.get_or_init(|| Holder::open().ok().map(Holder::with_high_number));
     }
 
     /// All of its descriptors.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
-        [self.pagemap.as_raw_fd()].into_iter().chain(self.holder().map(Holder::descriptor))
+        let others = self.mappings.descriptor().into_iter().chain(self.holder().map(Holder::descriptor));
+        [self.pagemap.as_raw_fd()].into_iter().chain(others)
+    }
+
+    /// Whether one call moves all of a part at one moment, or refuses to.
+    pub(super) fn is_one_mapping(&self, part: Part<'_>) -> bool {
+        self.mappings.is_one(part.at(), part.len())
     }
 
     /// What holds faults, if the process may.

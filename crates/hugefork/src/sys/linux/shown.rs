@@ -183,9 +183,13 @@ pub(super) fn protection(access: Access) -> MprotectFlags {
 /// does when the process has too many mappings. If it had begun, there would be a hole.
 fn refused<T>(part: Part<'_>, result: Result<T, SystemError>) -> Result<(), MapFailure> {
     let Err(error) = result else { return Ok(()) };
-    // SAFETY: with this flag the call only looks whether all of a range in the arena is mapped.
-    let is_whole = unsafe { msync(pointer(part.at()), part.len(), MsyncFlags::ASYNC) }.is_ok();
-    Err(MapFailure { error, aftermath: if is_whole { Aftermath::Unchanged } else { Aftermath::Unknown } })
+    Err(MapFailure { error, aftermath: if is_whole(part) { Aftermath::Unchanged } else { Aftermath::Unknown } })
+}
+
+/// Whether something is mapped at all of a range in the arena.
+pub(super) fn is_whole(part: Part<'_>) -> bool {
+    // SAFETY: with this flag the call only looks.
+    unsafe { msync(pointer(part.at()), part.len(), MsyncFlags::ASYNC) }.is_ok()
 }
 
 /// The failure of a call after the mapping was replaced.
