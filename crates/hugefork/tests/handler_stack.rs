@@ -262,6 +262,41 @@ fn a_folded_block_that_is_shown_once_more_fits_too() {
     alone(|| fold_shown_once_more(Backing::ShmemBase)).well();
 }
 
+/// A write to a page that was dropped out of a block, which the kernel refuses to show at first.
+fn page_of_a_block(backing: Backing) {
+    let pool = Pool::builder().name("split").capacity(8 << 20).backing(backing).build().unwrap();
+    let mut region = pool.region(4 << 20).unwrap();
+    region.as_mut_slice().fill(1);
+    region.lazy_free(4096..3 * 4096).unwrap();
+    region.lazy_free(5 * 4096..6 * 4096).unwrap();
+    pool.reclaim(1 << 20).unwrap();
+    let registers = registers();
+    let refusals = match Refusals::start(1) {
+        Ok(refusals) => refusals,
+        Err(error) => return println!("skipped: no supervised system calls: {error}"),
+    };
+    common::signals::handle(libc::SIGBUS, again as *const () as usize, 0, &[]);
+    let used = used_by(|| {
+        refusals.arm_blocks();
+        region.as_mut_slice()[2 * 4096] = 3;
+        refusals.disarm();
+    }) - registers;
+    println!("{used} bytes beside {registers} for registers");
+    let refused = [Kind::Remap, Kind::Look].map(|kind| refusals.refused(kind));
+    assert_eq!((refused, region.stats().faults.failed), ([1, 1], 1));
+    let seen = [0, 4096, 2 * 4096, 3 * 4096, 5 * 4096, 6 * 4096].map(|at| region.as_mut_slice()[at]);
+    assert_eq!(seen, [1, 0, 3, 1, 0, 1]);
+    assert!(used <= NEEDED, "to show the pages of a block again takes {used} bytes");
+}
+
+/// The write is repeated.
+extern "C" fn again(_: libc::c_int) {}
+
+#[test]
+fn a_block_whose_pages_are_shown_again_fits_too() {
+    alone(|| page_of_a_block(Backing::ShmemBase)).well();
+}
+
 #[test]
 fn a_stack_that_is_too_small_ends_in_a_line_and_not_in_what_lies_below_it() {
     let ended = alone(|| {

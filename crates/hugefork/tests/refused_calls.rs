@@ -30,10 +30,11 @@ use accounts::Accounts;
 use common::alone::alone;
 use common::refusals::{KINDS, Kind, Random, Refusals};
 use common::signals::handle_info;
-use common::{Over, pool};
+use common::{Over, built};
 use deeds::Tenant;
 use hugefork::{
-    Backing, BlockSize, CopyGrain, OnLimit, Pool, Region, RegionError, RegionOptions, Snapshot, ZeroedStock,
+    Backing, BlockSize, CopyGrain, Fallback, OnLimit, Pool, PoolBuilder, Region, RegionError, RegionOptions, Snapshot,
+    ZeroedStock,
 };
 
 const PAGE: usize = 4096;
@@ -401,15 +402,15 @@ impl Cutter<'_> {
     }
 }
 
-/// The pool of a round. `None` if the machine does not have it.
-fn build(plan: &Plan, layout: &Layout) -> Option<Pool> {
+/// How the pool of a round is built.
+fn builder(plan: &Plan, layout: &Layout) -> PoolBuilder {
     let copies = if plan.is_tight { 2 } else { 2 + CUTTERS * (KEPT + 2) };
     let capacity = copies * layout.len;
-    if !plan.has_stock || plan.backing == Backing::Hugetlb {
-        return pool(plan.backing, capacity, plan.block);
-    }
     let builder = Pool::builder().name("test").capacity(capacity).block_size(plan.block).backing(plan.backing);
-    builder.obtain_ahead(16 << 20).zeroed_stock(ZeroedStock::keep(capacity / 4, capacity / 2)).build().ok()
+    if !plan.has_stock || plan.backing == Backing::Hugetlb {
+        return builder;
+    }
+    builder.obtain_ahead(16 << 20).zeroed_stock(ZeroedStock::keep(capacity / 4, capacity / 2))
 }
 
 /// One round. Returns what it was about, in words; `None` if the machine lacks what it takes.
@@ -419,9 +420,9 @@ fn round(plan: &Plan, refusals: &Refusals) -> Option<String> {
     let mappings = Accounts::pool_mappings();
     // A pool that is built while calls are refused is built, or there is an error and nothing stays.
     refusals.arm(plan.one_in, &plan.kinds);
-    drop(build(plan, &layout));
+    drop(builder(plan, &layout).fallback(Fallback::Refused).build());
     refusals.disarm();
-    let pool = build(plan, &layout)?;
+    let pool = built(builder(plan, &layout), plan.backing)?;
     let repeated = REPEATED.load(Ordering::Relaxed);
     let region = pool.region_with(layout.len, plan.options()).unwrap();
     // The relay starts as if every writer had had its turn.
@@ -533,7 +534,7 @@ fn rounds(is_long: bool) {
 }
 
 #[test]
-#[ignore = "takes hugetlb pages and minutes, and has an open finding in full pools: run it by name with --ignored"]
+#[ignore = "takes hugetlb pages and long: run it by name with --ignored"]
 fn nothing_is_lost_or_shown_to_others_while_calls_are_refused() {
     let seconds = std::env::var("HUGEFORK_REFUSED_SECONDS").ok().map(|seconds| seconds.parse().expect("seconds"));
     let (started, is_long) = (Instant::now(), seconds.is_some());

@@ -119,11 +119,13 @@ impl<'a, S: Sys> Site<'a, S> {
     ) -> Result<Remapped<'a, S>, Refused> {
         let start = self.pool().block_size.len_of(index.0);
         let bytes = start + pages.start * BASE_PAGE..start + pages.end * BASE_PAGE;
-        let face = self.shown.face(shows, bytes.len());
-        match self.check_budget(self.shown.more_edges(&bytes, face)) {
-            Ok(()) => self.show(&bytes, shows),
-            Err(refused) => Err(refused),
-        }
+        if self.are_affordable(&bytes, shows) { self.show(&bytes, shows) } else { Err(Refused::TooManyMappings) }
+    }
+
+    #[inline(never)] // As above.
+    fn are_affordable(&self, pages: &Range<usize>, shows: Shows<usize>) -> bool {
+        let face = self.shown.face(shows, pages.len());
+        self.check_budget(self.shown.more_edges(pages, face)).is_ok()
     }
 
     // The handler's stack has to have room for what is put back below this: no closures, and few steps.
@@ -180,18 +182,14 @@ impl<'a, S: Sys> Site<'a, S> {
     #[cold]
     #[inline(never)] // Not on the stack where something is shown once more, nor below the line before an abort.
     fn restore(&self, bytes: &Range<usize>, failure: &mut MapFailure, gone: &mut usize) -> Made {
-        let (size, blocks) = (self.pool().block_size, self.blocks(bytes));
-        let mut at = blocks.start;
-        while at < blocks.end {
-            let shown = match self.shown.whole(EntryIndex(size.count(at))) {
-                Some(shows) => self.pool().sys.show(self.part(&(at..at + size.bytes())), shows),
-                None => self.show_pages_again(at),
-            };
-            if let Err(again) = shown {
+        let Range { start: mut at, end } = self.blocks(bytes);
+        while at < end {
+            let (len, shows) = self.shown.shown_from(at);
+            if let Err(again) = self.pool().sys.show(self.part(&(at..at + len)), shows) {
                 (*failure, *gone) = (again, at);
                 return Made::Hole;
             }
-            at += size.bytes();
+            at += len;
         }
         Made::Nothing
     }
@@ -206,15 +204,6 @@ impl<'a, S: Sys> Site<'a, S> {
                 if again.aftermath == Aftermath::NotWritable { Made::NotWritable } else { Made::Hole }
             }
         }
-    }
-
-    /// Shows again what the pages of a split block show, which begins at byte `at`.
-    #[cold]
-    #[inline(never)] // As above.
-    fn show_pages_again(&self, at: usize) -> Result<(), MapFailure> {
-        self.shown.each_face(EntryIndex(self.pool().block_size.count(at)), |face, shows| {
-            self.pool().sys.show(self.part(&(at + face.start..at + face.end)), shows)
-        })
     }
 
     fn part(&self, bytes: &Range<usize>) -> Part<'a> {

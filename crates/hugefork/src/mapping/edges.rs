@@ -192,30 +192,25 @@ impl<'a> Shown<'a> {
         usize::try_from(more).unwrap_or(0)
     }
 
-    /// What an entry shows as a whole; `None` if its pages differ.
-    pub(crate) fn whole(&self, index: EntryIndex) -> Option<Shows<usize>> {
-        self.entries.get(index).shows().map(|shows| self.in_pool(shows))
+    /// What is shown from byte `at` on, and how many bytes of its entry one mapping shows so.
+    #[inline(never)] // What it needs is off the stack when that is shown.
+    pub(crate) fn shown_from(&self, at: usize) -> (usize, Shows<usize>) {
+        let (index, by) = (EntryIndex(self.size.count(at)), self.size.within(at));
+        let entry = self.entries.get(index);
+        match (entry.shows(), entry.block()) {
+            (None, Some(block)) => self.pages_from(index, block, by / BASE_PAGE),
+            (shows, _) => {
+                (self.size.bytes() - by, self.in_pool(shows.unwrap_or(Shows::Hidden)).map(|start| start + by))
+            }
+        }
     }
 
-    /// Calls `each` for each run of bytes of a split entry that one mapping shows.
-    pub(crate) fn each_face<E>(
-        &self,
-        index: EntryIndex,
-        mut each: impl FnMut(Range<usize>, Shows<usize>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let Some(block) = self.entries.get(index).block() else { return Ok(()) };
-        let pages = self.size.bytes() / BASE_PAGE;
-        let mut start = 0;
-        while start < pages {
-            let first = self.page_of(index, block, start);
-            let mut end = start + 1;
-            while end < pages && self.is_joined(index, block, end) {
-                end += 1;
-            }
-            each(start * BASE_PAGE..end * BASE_PAGE, first)?;
-            start = end;
+    fn pages_from(&self, index: EntryIndex, block: BlockId, start: usize) -> (usize, Shows<usize>) {
+        let (pages, mut end) = (self.size.bytes() / BASE_PAGE, start + 1);
+        while end < pages && self.is_joined(index, block, end) {
+            end += 1;
         }
-        Ok(())
+        ((end - start) * BASE_PAGE, self.page_of(index, block, start))
     }
 
     /// Whether a page of a split block continues the page before it.

@@ -281,10 +281,11 @@ impl<'a, S: Sys> Fault<'a, S> {
     /// A write to a split block that this region alone holds.
     fn write_page(&self, publishing: &SharedGuard<'_>) -> Result<Resolution, Unresolved> {
         let locked = Locked::windows(&self.window, publishing);
-        if let Some(split) = self.region.split(self.index) {
-            split.write(locked, self.target.map(|byte| byte / BASE_PAGE))?;
+        let Some(split) = self.region.split(self.index) else { return Ok(Resolution::Reused) };
+        match split.write(locked, self.target.map(|byte| byte / BASE_PAGE)) {
+            Ok(()) => Ok(Resolution::Reused),
+            Err(reason) => Err(reason),
         }
-        Ok(Resolution::Reused)
     }
 
     /// A write to a block that others hold: makes a copy for this region alone.

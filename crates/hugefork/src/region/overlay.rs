@@ -18,7 +18,7 @@ use super::core::RegionCore;
 use super::fault::{Fault, Resolution};
 use super::unresolved::Unresolved;
 use crate::mapping::addresses::Place;
-use crate::mapping::change::{Recount, Right};
+use crate::mapping::change::{Recount, Remapped, Right};
 use crate::pool::lineage::CowLimit;
 use crate::sync::SharedGuard;
 use crate::sys::{Access, Shows, Sys, SystemError};
@@ -132,13 +132,21 @@ impl<S: Sys> RegionCore<S> {
         let Some(start) = self.table.get(EntryIndex(entries.start)).block() else { return Ok(()) };
         let shows = Shows::Overlay { start, access: Access::ReadWrite };
         match self.site_at(place).remap(locked, &entries, shows) {
-            Ok(remapped) => {
-                let right = remapped.right();
-                remapped.published(self.overlaid(locked, entries));
-                self.noted(right)
-            }
+            Ok(remapped) => self.publish_overlays(locked, entries, remapped),
             Err(refused) => Err(refused.into()),
         }
+    }
+
+    #[inline(never)] // Not on the stack where something is put back.
+    fn publish_overlays(
+        &self,
+        locked: Locked<'_>,
+        entries: Range<usize>,
+        remapped: Remapped<'_, S>,
+    ) -> Result<(), Unresolved> {
+        let right = remapped.right();
+        remapped.published(self.overlaid(locked, entries));
+        self.noted(right)
     }
 
     /// Gives the right to write to sealed overlays.

@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 
 use super::core::RegionCore;
 use super::unresolved::Unresolved;
-use crate::mapping::change::{Recount, Right};
+use crate::mapping::change::{Recount, Remapped, Right};
 use crate::pool::frames::Content;
 use crate::stats::counters::count;
-use crate::sys::{Access, Merging, Sys};
+use crate::sys::{Access, Merging, Sys, SystemError};
 use crate::table::split::{Split, SplitPage};
 use crate::table::transition::Event;
 use crate::table::{Entry, Locked};
@@ -72,19 +72,30 @@ impl<S: Sys> SplitBlock<'_, S> {
     pub(super) fn write(&self, locked: Locked<'_>, page: Option<usize>) -> Result<(), Unresolved> {
         let Some(page) = page else { return self.join(locked) };
         let was = self.pages.get(page);
-        match was {
-            SplitPage::Writable => {}
-            SplitPage::Dropped => self.fill(locked, page..page + 1, Access::ReadWrite)?,
-            SplitPage::Lazy | SplitPage::Readable => self.allow(locked, page..page + 1)?,
+        let written = match was {
+            SplitPage::Writable => Ok(()),
+            SplitPage::Dropped => self.fill(locked, page..page + 1, Access::ReadWrite),
+            SplitPage::Lazy | SplitPage::Readable => self.allow(locked, page..page + 1),
+        };
+        match written {
+            Ok(()) => self.written(locked, was),
+            Err(reason) => Err(reason),
         }
+    }
+
+    /// A page that `was` in another state is writable now.
+    fn written(&self, locked: Locked<'_>, was: SplitPage) -> Result<(), Unresolved> {
         if was == SplitPage::Lazy {
             count(&self.region.counters.bytes_cancelled, BASE_PAGE as u64);
         }
         if self.pages.count(SplitPage::Lazy) + self.pages.count(SplitPage::Dropped) == 0 {
-            self.join(locked)?;
+            return self.join(locked);
         }
         Ok(())
     }
+
+    // Each step is a function of its own: the kernel may refuse to show pages, and what makes up for that lies below
+    // them on the handler's stack.
 
     /// Gives pages that have memory the right to be written.
     fn allow(&self, locked: Locked<'_>, pages: Range<usize>) -> Result<(), Unresolved> {
@@ -96,7 +107,14 @@ impl<S: Sys> SplitBlock<'_, S> {
 
     /// Makes the block whole again: writable, with memory for all of its pages.
     pub(super) fn join(&self, locked: Locked<'_>) -> Result<(), Unresolved> {
-        self.fill_all(locked, Access::ReadWrite)?;
+        match self.fill_all(locked, Access::ReadWrite) {
+            Ok(()) => self.allow_all(locked),
+            Err(reason) => Err(reason),
+        }
+    }
+
+    #[inline(never)] // Not on the stack where pages are filled.
+    fn allow_all(&self, locked: Locked<'_>) -> Result<(), Unresolved> {
         let all = 0..self.pages.len();
         let allowed = self.region.site().reprotect(locked, self.bytes(&all), Access::ReadWrite)?;
         let stored = match allowed.right() {
@@ -129,13 +147,26 @@ impl<S: Sys> SplitBlock<'_, S> {
 
     /// Gives memory to these dropped pages.
     fn fill(&self, locked: Locked<'_>, pages: Range<usize>, access: Access) -> Result<(), Unresolved> {
-        let pool = self.region.pool();
-        let start = pool.offset(self.block) + pages.start * BASE_PAGE;
-        pool.sys.obtain(start, pages.len() * BASE_PAGE, 0).map_err(Unresolved::OutOfMemory)?;
+        let start = self.region.pool().offset(self.block) + pages.start * BASE_PAGE;
+        if let Err(error) = self.obtain(start, &pages) {
+            return Err(Unresolved::OutOfMemory(error));
+        }
         let now = if access == Access::Read { SplitPage::Readable } else { SplitPage::Writable };
-        let shown = self.region.site().remap_pages(locked, self.index, &pages, now.shows(start))?;
-        shown.published(self.store_pages(locked, pages, now));
+        match self.region.site().remap_pages(locked, self.index, &pages, now.shows(start)) {
+            Ok(shown) => self.publish_filled(locked, &pages, now, shown),
+            Err(refused) => return Err(refused.into()),
+        }
         Ok(())
+    }
+
+    #[inline(never)] // As above.
+    fn obtain(&self, start: usize, pages: &Range<usize>) -> Result<(), SystemError> {
+        self.region.pool().sys.obtain(start, pages.len() * BASE_PAGE, 0)
+    }
+
+    #[inline(never)] // As above.
+    fn publish_filled(&self, locked: Locked<'_>, pages: &Range<usize>, now: SplitPage, shown: Remapped<'_, S>) {
+        shown.published(self.store_pages(locked, pages.clone(), now));
     }
 
     /// Marks pages as lazily freed that have lost the right to be written. Returns how many were not before. If the

@@ -65,7 +65,7 @@ pub(crate) fn alone<Body: FnOnce()>(body: Body) -> Ended {
     }
     let ended = watch(
         Command::new(std::env::current_exe().unwrap())
-            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .args([test, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"])
             .env(WHICH, test)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

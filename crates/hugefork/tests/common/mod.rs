@@ -12,7 +12,7 @@ pub(crate) mod wait;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hugefork::{Backing, BlockSize, CopyGrain, Fallback, Pool, RegionOptions};
+use hugefork::{Backing, BlockSize, CopyGrain, Fallback, Pool, PoolBuilder, RegionOptions};
 
 /// All backings.
 pub(crate) const BACKINGS: [Backing; 3] = [Backing::ShmemHuge, Backing::Hugetlb, Backing::ShmemBase];
@@ -20,7 +20,11 @@ pub(crate) const BACKINGS: [Backing; 3] = [Backing::ShmemHuge, Backing::Hugetlb,
 /// A pool on exactly this backing. If the machine does not have it, prints that and returns `None`. `.ci/run` sets
 /// `HUGEFORK_REQUIRE` to the backings that it has set up; if one of those is missing, the test fails.
 pub(crate) fn pool(backing: Backing, capacity: usize, block_size: BlockSize) -> Option<Pool> {
-    let builder = Pool::builder().name("test").capacity(capacity).block_size(block_size).backing(backing);
+    built(Pool::builder().name("test").capacity(capacity).block_size(block_size).backing(backing), backing)
+}
+
+/// As [`pool`], of any kind.
+pub(crate) fn built(builder: PoolBuilder, backing: Backing) -> Option<Pool> {
     match builder.fallback(Fallback::Refused).build() {
         Ok(pool) => Some(pool),
         Err(error) => {

@@ -19,6 +19,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use rustix::mm::{Advice, MremapFlags, madvise, mremap_fixed, munlock};
 
 use super::arena::Arena;
+use super::stderr::say_and_abort;
 use crate::sys::Part;
 
 /// So many rooms at most.
@@ -42,6 +43,14 @@ const FREE: usize = 0;
 /// A room that somebody just fills or empties. Other numbers are the bytes in it.
 const BUSY: usize = usize::MAX;
 
+/// Moves page tables and leaves the mapping in place. False if the kernel refuses.
+fn move_pages(from: *mut c_void, to: *mut c_void, len: usize) -> bool {
+    let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+    // SAFETY: both are the caller's: a part, and a room that nobody else uses. What the part shows is not changed, or
+    // comes back.
+    unsafe { mremap_fixed(from, len, len, flags, to) }.is_ok()
+}
+
 /// Addresses for what is to be unmapped. Whoever opened it gives them back.
 pub(super) struct Attic {
     start: usize,
@@ -58,31 +67,42 @@ impl Attic {
         Some(Attic { start, count, rooms: [const { AtomicUsize::new(FREE) }; ROOMS] })
     }
 
-    /// Moves the page tables of a part that shows pool memory out of the way, if that can be done.
-    pub(super) fn take(&self, part: Part<'_>) {
+    /// Moves the page tables of a part that shows pool memory out of the way, if that can be done. Returns the room
+    /// where they lie: the caller keeps or returns them.
+    pub(super) fn take(&self, part: Part<'_>) -> Option<usize> {
         if part.len() < LEAST || part.len() > ROOM {
-            return;
+            return None;
         }
         let mut nth = 0;
         while nth < self.count {
             let room = &self.rooms[nth];
             if room.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
-                // SAFETY: what the part shows is not changed. The room is ours alone, and nobody uses what is there.
-                let moved = unsafe {
-                    mremap_fixed(
-                        ptr::with_exposed_provenance_mut(part.at()),
-                        part.len(),
-                        part.len(),
-                        flags,
-                        self.room(nth),
-                    )
-                };
-                room.store(if moved.is_ok() { part.len() } else { FREE }, Ordering::Release);
-                return;
+                if move_pages(ptr::with_exposed_provenance_mut(part.at()), self.room(nth), part.len()) {
+                    return Some(nth);
+                }
+                room.store(FREE, Ordering::Release);
+                return None;
             }
             nth += 1;
         }
+        None
+    }
+
+    /// Something else is shown at the part now: what lies in its room is to be dropped.
+    pub(super) fn keep(&self, room: usize, part: Part<'_>) {
+        self.rooms[room].store(part.len(), Ordering::Release);
+    }
+
+    /// The part shows what it showed: its page tables come back. There may be private pages among them, which are
+    /// nowhere else. Both mappings are there, so the kernel has no reason to refuse.
+    #[cold]
+    #[inline(never)] // Not on the stack where nothing fails.
+    pub(super) fn give_back(&self, room: usize, part: Part<'_>) {
+        let to = ptr::with_exposed_provenance_mut(part.at());
+        if !move_pages(self.room(room), to, part.len()) && !move_pages(self.room(room), to, part.len()) {
+            say_and_abort(format_args!("the kernel refused to move memory back to {:#x}; aborting", part.at()));
+        }
+        self.rooms[room].store(FREE, Ordering::Release);
     }
 
     /// Drops what lies here. Not for faults.

@@ -100,10 +100,10 @@ impl Overlays {
     /// Shows the pool's memory from `offset` on, readable.
     pub(super) fn show(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
-        if let Some(attic) = &self.attic {
-            attic.take(part);
-        }
-        self.move_to(part.at(), part.len(), offset)?;
+        let room = self.take_away(part);
+        let shown = self.move_to(part.at(), part.len(), offset);
+        self.taken_away(room, part, shown.is_ok());
+        shown?;
         // After mlockall(MCL_CURRENT) the template is locked, and the kernel would copy every page of a part of it as
         // soon as that is writable. SAFETY: the range is the caller's; this changes no contents.
         let _ = unsafe { munlock(pointer(part.at()), part.len()) };
@@ -113,14 +113,27 @@ impl Overlays {
     /// As [`Overlays::show`], but writable at once, and `fork(2)` children inherit it.
     pub(super) fn show_to_heirs(&self, part: Part<'_>, fd: &OwnedFd, offset: usize) -> Result<(), SystemError> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
-        if let Some(attic) = &self.attic {
-            attic.take(part);
-        }
+        let room = self.take_away(part);
         let (rights, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE);
         // SAFETY: the range is the caller's.
         let mapped = unsafe { mmap(pointer(part.at()), part.len(), rights, flags, fd.as_fd(), offset as u64) };
+        self.taken_away(room, part, mapped.is_ok());
         named("mmap of a private mapping", mapped).map(drop)
+    }
+
+    /// Moves what the part shows out of the way, if it is much. It may have private pages.
+    fn take_away(&self, part: Part<'_>) -> Option<usize> {
+        match &self.attic {
+            Some(attic) => attic.take(part),
+            None => None,
+        }
+    }
+
+    /// What was moved out of the way goes, or comes back if nothing else is shown there.
+    fn taken_away(&self, room: Option<usize>, part: Part<'_>, is_replaced: bool) {
+        let (Some(attic), Some(room)) = (&self.attic, room) else { return };
+        if is_replaced { attic.keep(room, part) } else { attic.give_back(room, part) }
     }
 
     /// As [`Sys::set_aside`](crate::sys::Sys::set_aside).
@@ -149,6 +162,11 @@ impl Overlays {
     /// Whether one call moves all of a part at one moment, or refuses to.
     pub(super) fn is_one_mapping(&self, part: Part<'_>) -> bool {
         self.mappings.is_one(part.at(), part.len())
+    }
+
+    #[cfg(test)]
+    pub(super) fn template(&self) -> *mut c_void {
+        self.template
     }
 
     /// What holds faults, if the process may.

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
     use crate::sys::Shows;
     use crate::sys::linux::descriptor;
-    use crate::units::HUGE_PAGE;
+    use crate::units::{BASE_PAGE, HUGE_PAGE};
 
     /// A system call that writes tells whether it may, without a fault.
     #[test]
@@ -244,5 +244,30 @@ mod tests {
             assert_eq!(unsafe { memory.direct().read_volatile() }, 0);
             memory.release(extent).unwrap();
         }
+    }
+    /// They were moved out of the way when the kernel refused, and are nowhere else.
+    #[test]
+    fn private_pages_are_there_still_if_nothing_else_can_be_shown() {
+        const LEN: usize = 16 << 20;
+        let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut).unwrap();
+        let Ok(overlays) = &memory.overlays else {
+            return println!("skipped: this kernel copies no single pages of a pool (Linux 6.7)");
+        };
+        memory.obtain(0, LEN, 0).unwrap();
+        let extent = memory.claim(LEN, HUGE_PAGE).unwrap();
+        let (part, shows) = (extent.part(0, LEN), Shows::Overlay { start: 0, access: Access::ReadWrite });
+        memory.show(part, shows).unwrap();
+        memory.tidy();
+        let written = pointer(part.at()).cast::<u8>().wrapping_add(3 * BASE_PAGE);
+        // SAFETY: the range is ours, and shows a private mapping.
+        unsafe { written.write_volatile(7) };
+        // From now on there is nothing that another mapping could be made of.
+        // SAFETY: nobody else knows the template.
+        unsafe { munmap(overlays.template(), LEN) }.unwrap();
+        let failure = memory.show(part, shows).unwrap_err();
+        assert_eq!(failure.aftermath, Aftermath::Unchanged);
+        // SAFETY: as above.
+        assert_eq!(unsafe { written.read_volatile() }, 7);
+        memory.release(extent).unwrap();
     }
 }
