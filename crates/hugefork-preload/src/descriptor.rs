@@ -12,7 +12,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use crate::own;
 
 /// Numbers from here on are seldom a program's, which takes the lowest that is free.
-pub(crate) const HIGH: RawFd = 900;
+const HIGH: RawFd = 900;
 
 /// A file of memory that is kept open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -462,10 +462,8 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
     let libcs = unsafe { mem::transmute::<usize, unsafe extern "C" fn() -> libc::pid_t>(libcs) };
     // SAFETY: the caller's.
     let child = unsafe { libcs() };
-    match child {
-        0 => quietly(fork::afterwards_in_child),
-        1.. => quietly(fork::afterwards),
-        _ => {}
+    if child > 0 {
+        quietly(fork::afterwards);
     }
     child
 }

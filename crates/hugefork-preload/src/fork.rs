@@ -169,13 +169,6 @@ pub(crate) fn afterwards() {
     }
 }
 
-/// The same in the child.
-pub(crate) fn afterwards_in_child() {
-    if modes::can_help_child() {
-        want_worker();
-    }
-}
-
 /// Starts the worker, if it can be done at once and in the middle of the program's `malloc`: the program has memory that
 /// the worker looks after. Otherwise another time will do.
 pub(crate) fn want_worker() {

@@ -9,7 +9,6 @@
 
 mod asked;
 mod collapse;
-mod heir;
 mod pool;
 
 use std::ffi::c_int;
@@ -115,11 +114,6 @@ pub(crate) fn child() {
         Some(Mode::Pool) => pool::child(),
         Some(Mode::Collapse) | None => {}
     }
-}
-
-/// Whether the worker can help a child that was just made. Not in a handler.
-pub(crate) fn can_help_child() -> bool {
-    config::mode() == Some(Mode::Pool) && pool::is_heir()
 }
 
 /// This is a copy of the process that no handler was told of.

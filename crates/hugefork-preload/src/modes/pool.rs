@@ -4,7 +4,7 @@
 //! mmap ─▶ map ── big, plain, anywhere ─▶ the engine's ProgramMemory          else ─▶ the kernel, as in `collapse`
 //! munmap, madvise, mremap, mprotect … ── whole blocks ─▶ the engine ── parts ─▶ handed over, then the kernel
 //! prepare ─▶ everything is shown privately ── fork ─▶ parent: what the child holds, until it is gone
-//!                                                 └─▶ child: plain private memory (heir.rs)
+//!                                                 └─▶ child: plain private memory; see `heir` below
 //! worker ─▶ tend: promotes what is written densely, folds what nobody shares any more; pass: makes huge pages of it
 //! ```
 //! What the engine cannot do, the kernel does: memory of another kind, or where the engine has no more, or where it
@@ -28,7 +28,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use hugefork::{Inherited, ProgramMemory};
 
 use super::asked::{Mapping, Wish};
-use super::heir::Heritage;
 use super::{Growth, collapse};
 use crate::liveness::MOST;
 use crate::lock::{Guarded, Taken};
@@ -94,21 +93,14 @@ struct Memory {
     engine: Option<ProgramMemory>,
     /// Where the last mapping ends that is smaller than a block. The next may follow it.
     small_end: usize,
-    /// In an heir: the memory of the process that it was forked from.
-    heritage: Option<Heritage>,
     /// What the children of each fork hold, at the place of its token.
     inherited: [Option<Inherited>; MOST],
     /// Of the fork that is under way.
     pending: Option<(Option<Inherited>, Mask)>,
 }
 
-static MEMORY: Guarded<Memory> = Guarded::new(Memory {
-    engine: None,
-    small_end: 0,
-    heritage: None,
-    inherited: [const { None }; MOST],
-    pending: None,
-});
+static MEMORY: Guarded<Memory> =
+    Guarded::new(Memory { engine: None, small_end: 0, inherited: [const { None }; MOST], pending: None });
 
 /// Parts that were unmapped during a fork, for whoever has the lock next.
 static LATER: Guarded<([Range<usize>; MOST_LATER], usize)> = Guarded::new(([const { 0..0 }; MOST_LATER], 0));
@@ -251,7 +243,6 @@ pub(super) fn mapped(mapping: &Mapping) {
 /// The program unmaps something near the engine's memory. True if all is done; else the kernel is to do it.
 pub(super) fn unmap(range: &Range<usize>) -> bool {
     if role() != Role::Owner {
-        leave(range);
         return false;
     }
     if IS_FORKING.load(Ordering::Acquire) {
@@ -271,7 +262,6 @@ pub(super) fn unmap(range: &Range<usize>) -> bool {
 /// there.
 pub(super) fn make_way(range: &Range<usize>) -> bool {
     if role() != Role::Owner {
-        leave(range);
         return true;
     }
     with(|engine| engine.make_way(range.clone())).unwrap_or(true)
@@ -291,10 +281,7 @@ pub(super) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> bool 
             true
         }
         Role::Owner => with(|engine| engine.empty(range.clone(), plain)).is_some(),
-        Role::Heir => {
-            leave(range);
-            replace(range)
-        }
+        Role::Heir => replace(range),
         Role::Without => false,
     }
 }
@@ -310,7 +297,6 @@ fn replace(range: &Range<usize>) -> bool {
 /// The program wants something of a range that only the kernel has. False if it is not the kernel's even now.
 pub(super) fn hand_over(range: &Range<usize>) -> bool {
     if role() != Role::Owner {
-        leave(range);
         return true;
     }
     let handed = with(|engine| {
@@ -319,37 +305,6 @@ pub(super) fn hand_over(range: &Range<usize>) -> bool {
         !engine.has(range.clone())
     });
     handed.unwrap_or(true)
-}
-
-/// In an heir: what follows is between the program and the kernel.
-fn leave(range: &Range<usize>) {
-    // Whoever made this copy without a handler has no worker, and a lock that nobody gives back.
-    if copies::is_unnoticed() {
-        return;
-    }
-    let mask = signals::block();
-    MEMORY.with(|memory| memory.heritage.as_mut().map(|heritage| heritage.leave(range)));
-    mask.restore();
-}
-
-/// Whether this process has inherited memory.
-pub(super) fn is_heir() -> bool {
-    role() == Role::Heir
-}
-
-/// Helps an heir to write. True if it writes so much that this is to go on soon.
-fn help() -> bool {
-    let mut has_helped = false;
-    loop {
-        let_others_go_first();
-        let mask = signals::block();
-        let more = MEMORY.with(|memory| memory.heritage.as_mut().is_some_and(Heritage::help));
-        mask.restore();
-        match more {
-            Some(true) => has_helped = true,
-            Some(false) | None => return has_helped,
-        }
-    }
 }
 
 /// What is to be done about a mapping that changes its length.
@@ -379,15 +334,8 @@ pub(super) fn resize(old: &Range<usize>, len: usize) -> Resized {
             }
         })
         .unwrap_or(Resized::Plain),
-        Role::Heir if len > old.len() => {
-            leave(old);
-            Resized::ByCopy
-        }
-        Role::Heir => {
-            leave(old);
-            Resized::Plain
-        }
-        Role::Without => Resized::Plain,
+        Role::Heir if len > old.len() => Resized::ByCopy,
+        Role::Heir | Role::Without => Resized::Plain,
     }
 }
 
@@ -402,9 +350,7 @@ pub(super) fn is_all_ours(range: &Range<usize>) -> bool {
 }
 
 pub(super) fn is_worth_following() -> bool {
-    // The worker must not be in the middle of helping an heir.
-    let is_at_work = role() == Role::Heir || (role() == Role::Owner && END.load(Ordering::Acquire) != 0);
-    is_at_work || collapse::is_worth_following()
+    (role() == Role::Owner && END.load(Ordering::Acquire) != 0) || collapse::is_worth_following()
 }
 
 /// Before a fork, in the thread that forks, until [`parent`] or [`child`].
@@ -449,13 +395,11 @@ pub(super) fn child() {
     // SAFETY: `prepare` has taken it, in the thread whose copy this is.
     let memory = unsafe { MEMORY.held() };
     let pending = memory.pending.take();
-    if let Some(engine) = memory.engine.take() {
+    if memory.engine.is_some() {
         ROLE.store(Role::Heir as u8, Ordering::Release);
         own::forget_all();
-        memory.heritage = Some(Heritage::of(engine));
-    } else if let Some(heritage) = &mut memory.heritage {
-        heritage.begin_anew();
     }
+    std::mem::forget(memory.engine.take());
     memory.inherited.iter_mut().for_each(|held| std::mem::forget(held.take()));
     LATER.reset();
     LATER.with(|(_, count)| *count = 0);
@@ -502,10 +446,8 @@ pub(super) fn gone(places: u64) {
 
 /// Looks after what children share or have shared. True if that is to go on soon.
 pub(super) fn tend() -> bool {
-    match role() {
-        Role::Owner if END.load(Ordering::Acquire) != 0 => {}
-        Role::Heir => return help(),
-        Role::Owner | Role::Without => return false,
+    if role() != Role::Owner || END.load(Ordering::Acquire) == 0 {
+        return false;
     }
     // A round at most; in between, others have their turn.
     let_others_go_first();
@@ -550,9 +492,6 @@ const FAULTS_OF_A_BLOCK: u64 = (HUGE_PAGE / BASE_PAGE) as u64;
 
 /// As [`pass`], for a program that grows.
 pub(super) fn grown() -> Growth {
-    if role() == Role::Heir {
-        return Growth::None;
-    }
     if role() != Role::Owner || END.load(Ordering::Acquire) == 0 {
         return Growth::OfNoConcern;
     }
@@ -569,7 +508,7 @@ pub(super) fn grown() -> Growth {
 }
 
 /// Page faults of this process that needed no disk.
-pub(super) fn page_faults() -> u64 {
+fn page_faults() -> u64 {
     // SAFETY: `rusage` is plain numbers, for which all-zero bytes are a value; the call writes to it and cannot fail.
     unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();

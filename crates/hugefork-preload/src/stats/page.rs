@@ -51,7 +51,6 @@ pub(crate) enum Word {
     Promoted,
     PoolHuge,
     PoolLeft,
-    Replaced,
 }
 
 /// The page.

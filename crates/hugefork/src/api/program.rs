@@ -420,21 +420,6 @@ impl ProgramMemory {
         self.round.is_some()
     }
 
-    /// In a `fork(2)` child: the first block from `at` on that it has inherited as a whole, by its address. It shows
-    /// private memory there, which the child may put others in the place of.
-    pub fn inherited(&self, at: usize) -> Option<usize> {
-        let base = self.core.addresses.base();
-        let from = at.saturating_sub(base).div_ceil(HUGE_PAGE);
-        let is_whole = |index: &usize| self.used[*index] as usize == HUGE_PAGE && self.core.is_inherited(*index);
-        (from..self.high).find(is_whole).map(|index| base + index * HUGE_PAGE)
-    }
-
-    /// In a `fork(2)` child: what it does to a range is none of this memory's business from now on.
-    pub fn disinherit(&mut self, range: Range<usize>) {
-        let touched = self.touched(&range);
-        self.used[touched].fill(PLAIN);
-    }
-
     /// Whether anything is shown through private mappings still.
     pub fn is_shared(&self) -> bool {
         self.core.has_overlays()

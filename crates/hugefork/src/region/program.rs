@@ -236,9 +236,4 @@ impl RegionCore<Linux> {
     pub(crate) fn has(&self, index: usize) -> bool {
         self.table.get(EntryIndex(index)).state() != State::Zero
     }
-
-    /// Whether a `fork(2)` child that was made after [`RegionCore::share`] has inherited the block of an entry.
-    pub(crate) fn is_inherited(&self, index: usize) -> bool {
-        self.table.get(EntryIndex(index)).is_overlay()
-    }
 }

@@ -245,6 +245,7 @@ mod tests {
             memory.release(extent).unwrap();
         }
     }
+
     /// They were moved out of the way when the kernel refused, and are nowhere else.
     #[test]
     fn private_pages_are_there_still_if_nothing_else_can_be_shown() {
