@@ -6,7 +6,7 @@
 * A reset after writes to pages all over an array, beside ``np.copyto`` from a copy.
 * Access to elements of an array of a pool, beside an ordinary one.
 * Chains of element-wise operations on arrays of 16 to 512 MB, with `hugefork.numpy_allocator` and without. The rounds
-  of the two take turns.
+  of the two take turns. Beside another allocator: ``LD_PRELOAD=libjemalloc.so.2 python …``, or ``libmimalloc.so.2``.
 """
 
 import argparse

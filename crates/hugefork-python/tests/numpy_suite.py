@@ -3,7 +3,7 @@
     python tests/numpy_suite.py [--without] [PART ...]       PART: numpy.linalg, numpy._core.tests.test_multiarray
 
 Arrays of 4 KiB and more come from the pool, so that most tests have some. With ``--without`` none do, which tells what
-fails anyway. Two tests cannot pass: those of numpy's memory handlers (`test_mem_policy`) that begin with its own.
+fails anyway: `test_mem_policy`, say, where there is no meson to build what it takes. Take it by parts if time is short.
 """
 
 import argparse
