@@ -338,6 +338,20 @@ fn a_fork_takes_blocks_back_from_its_own_snapshots_and_forks_once_nobody_else_ha
 }
 
 #[test]
+fn a_reserved_fork_that_is_left_alone_with_its_blocks_gives_its_reservations_back_as_it_writes() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(2);
+        let fork = region.fork(reserved());
+        assert_eq!((world.free(), world.reserved()), (0, 2));
+        drop(region);
+        (0..2).for_each(|block| fork.write(block * G::BLOCK + 100, 7));
+        assert_eq!((world.free(), world.reserved()), (2, 0));
+        assert_eq!((fork.kept(), fork.read(100)), (vec![0..2 * G::PAGES], Some(7)));
+    }
+    everywhere!(row, 4);
+}
+
+#[test]
 fn a_copy_that_cannot_be_made_from_a_reservation_leaves_the_snapshot_as_it_was() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
         let region = world.written(1);

@@ -446,3 +446,16 @@ fn a_fault_looks_at_so_much_and_the_next_goes_on_where_it_was() {
     }
     run::<Soft>(96, row);
 }
+
+#[test]
+fn pages_whose_memory_the_kernel_keeps_are_zero_all_the_same_when_they_are_written_to_again() {
+    run::<Soft>(2, |world| {
+        let region = world.written(1);
+        region.lazy_free(0..BASE_PAGE).unwrap();
+        world.pool.sys.fail(Some((Call::Punch, 0)));
+        assert_eq!(world.reclaim_all().bytes, BASE_PAGE);
+        assert!(!world.pool.sys.failure_pending());
+        region.write(100, 7);
+        assert_eq!([0, 100, BASE_PAGE - 1].map(|at| region.read(at)), [Some(0), Some(7), Some(0)]);
+    });
+}

@@ -6,7 +6,7 @@ use super::*;
 use crate::Observer;
 use crate::pool::holders::OverlayHolder;
 use crate::pool::lineage::Derived;
-use crate::region::cut::{Part, fill};
+use crate::region::cut::{Part, fill, freeze_all};
 use crate::region::density::Density;
 use crate::region::lazy_free::LazyFreed;
 use crate::region::unresolved::Unresolved;
@@ -259,6 +259,25 @@ fn a_promotion_looks_again_at_what_it_has_copied() {
         assert_eq!(promoted(region), 0);
         assert_eq!([100, 5 * BASE_PAGE + 100].map(|at| region.read(at)), [Some(8), Some(9)]);
         assert_eq!(region.kept(), vec![0..2 * Soft::PAGES]);
+    });
+}
+
+/// As soon as a region is shown by page, its writers go on, without a fault that would wait.
+#[test]
+fn no_writer_of_a_cut_goes_on_before_those_of_all_regions_are_kept_off() {
+    run_by_page::<Soft>(8, |world| {
+        let regions = [world.written_with(2, by_page()), world.written_with(2, by_page())];
+        let (mmu, cores) = (&world.pool.sys, regions.each_ref().map(|region| &*region.space));
+        mmu.stop_at(Call::Overlay);
+        std::thread::scope(|scope| {
+            let taken = scope.spawn(|| freeze_all(&cores).map(drop));
+            mmu.until_it_stops();
+            let are_held = cores.map(|core| mmu.is_held(core.addresses.base()));
+            mmu.go_on();
+            taken.join().unwrap().unwrap();
+            assert_eq!(are_held, [true; 2]);
+        });
+        assert!(regions.iter().all(|region| region.kept() == vec![0..2 * Soft::PAGES]));
     });
 }
 

@@ -290,6 +290,11 @@ impl SoftMmu {
         self.wait(&self.let_go, |state| state.held.contains(&(address / BASE_PAGE)))
     }
 
+    /// Whether whoever uses the page at `address` waits.
+    pub(crate) fn is_held(&self, address: usize) -> bool {
+        self.state().held.contains(&(address / BASE_PAGE))
+    }
+
     /// Whether anything is held.
     pub(crate) fn holds_anything(&self) -> bool {
         !self.state().held.is_empty()
