@@ -13,14 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, fstat, ftruncate, memfd_create, seek};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
 use rustix::process::{Resource, getrlimit};
 use thiserror::Error;
 
 use super::arena::Arena;
 use super::hold::{self, Holder};
 use super::overlay::Overlays;
-use super::shown::protection;
 use super::{advice, move_high, named, owner, pagemap, schedule, settings, share, threads};
 use crate::sys::budget::MappingBudget;
 use crate::sys::racing::{PageBytes, differs as differs_racing};
@@ -335,6 +334,14 @@ pub(crate) unsafe fn unmap_anonymous(at: *mut u8, len: usize) -> bool {
 
 pub(super) fn pointer(address: usize) -> *mut c_void {
     ptr::with_exposed_provenance_mut(address)
+}
+
+/// The right, as the kernel says it.
+fn protection(access: Access) -> MprotectFlags {
+    match access {
+        Access::Read => MprotectFlags::READ,
+        Access::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
+    }
 }
 
 impl Sys for Linux {

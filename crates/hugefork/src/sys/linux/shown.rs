@@ -21,8 +21,7 @@ use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 use rustix::mm::{
-    Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed,
-    msync, munmap,
+    Advice, MapFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, msync, munmap,
 };
 
 use super::memory::{Children, Dump, Kind, Linux, pointer};
@@ -168,14 +167,6 @@ impl Drop for Plain {
             // SAFETY: it is ours alone. If the kernel refuses, it stays.
             let _ = unsafe { munmap(self.at, self.len) };
         }
-    }
-}
-
-/// The right, as the kernel says it.
-pub(super) fn protection(access: Access) -> MprotectFlags {
-    match access {
-        Access::Read => MprotectFlags::READ,
-        Access::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
     }
 }
 
