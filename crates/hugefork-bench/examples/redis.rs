@@ -7,8 +7,8 @@
 //! It starts a `redis-server` of its own, on a socket in a new directory, and fills it with `--keys` values of 1 KiB.
 //! `--connections` set random keys from then on, `--pipeline` commands at a time, first for two seconds, and then while
 //! each of `--saves` runs of BGSAVE goes on, with two seconds of rest in between. Rates and latencies while saving are
-//! those of all saves but the first. In the end the last save is loaded by another server, whose digest must be what the
-//! first had when that save began.
+//! those of all saves but the first. In the end the last save is loaded by another server, whose digest must be what
+//! the first had when that save began.
 //!
 //! `thp` wants `transparent_hugepage/enabled` to be `always`. `collapse` and `pool` are modes of `hugefork run`; the
 //! command is the one that the variable `HUGEFORK` names, or else in `PATH`.

@@ -69,6 +69,9 @@ pub unsafe extern "C" fn mmap(
 ) -> *mut c_void {
     let wish = Wish { hint: start as usize, len, rights, flags };
     if let Some(given) = quietly(|| modes::map(&wish)) {
+        if modes::wants_worker() {
+            quietly(fork::want_worker);
+        }
         return given as *mut c_void;
     }
     let mut flags = flags;

@@ -169,8 +169,8 @@ pub(crate) fn afterwards() {
     }
 }
 
-/// Starts the worker, if it can be done at once and in the middle of the program's `malloc`: the program has memory that
-/// the worker looks after. Otherwise another time will do.
+/// Starts the worker, if it can be done at once and in the middle of the program's `malloc`: the program has memory
+/// that the worker looks after. Otherwise another time will do.
 pub(crate) fn want_worker() {
     if !worker::can_start_anywhere() {
         return;

@@ -11,7 +11,7 @@
 //! | `setsockopt` with `SO_ZEROCOPY` | the same |
 //! | `vmsplice` | what it names is handed over |
 //!
-//! and [`is_likely`] tells of libraries whose programs pin memory by other ways.
+//! Programs that pin memory in other ways are told by their libraries, before there is any (modes/pool.rs).
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::mem;
@@ -19,15 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::entry::{make_plain, quietly};
 use crate::environment::Mode;
-use crate::{config, mappings, modes};
-
-/// Parts of the names of libraries that pin memory: `io_uring`, InfiniBand, GPUs.
-const PINNING: [&[u8]; 5] = [b"/liburing", b"/libibverbs", b"/libcuda.", b"/libcudart", b"/libhsa-runtime"];
-
-/// Whether the program has a library that pins memory, as far as that can be seen.
-pub(crate) fn is_likely() -> bool {
-    mappings::any_line(|line| PINNING.iter().any(|name| line.windows(name.len()).any(|part| part == *name)))
-}
+use crate::{config, modes};
 
 /// A function of libc's, by its address; 0 before it was looked for.
 struct Libcs {

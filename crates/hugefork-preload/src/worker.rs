@@ -1,6 +1,6 @@
 //! The thread that does what takes time, while the program goes on: it waits until no descendant shares the program's
-//! memory any more, lets the mode do its pass, and leaves. No fork, no thread, unless the mode has something to do about
-//! memory that grows.
+//! memory any more, lets the mode do its pass, and leaves. No fork, no thread, unless the mode looks after memory
+//! that grows.
 //!
 //! It is not one of libc's threads but made by `clone(2)`. `pthread_create` allocates, which a fork in a signal handler
 //! must not do; it makes libc take locks that a program with one thread does without; and a program whose main thread

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | [`map`], [`unmap`] and so on | `entry`, maybe in the program's `malloc` | allocate by it, start a thread |
 //! | [`prepare`], [`parent`], [`child`] | `fork`, under the lock that all three share | the same |
-//! | [`gone`], [`tend`], [`pass`], [`grown`] | `worker`, in its thread; the last two while no child lives | touch thread-local data |
+//! | [`gone`], [`tend`], [`pass`], [`grown`] | `worker`; the last two while no child lives | touch thread-local data |
 
 mod asked;
 mod collapse;
@@ -26,6 +26,11 @@ pub(crate) fn map(wish: &Wish) -> Option<usize> {
         Some(Mode::Pool) => pool::map(wish),
         Some(Mode::Collapse) | None => None,
     }
+}
+
+/// Whether the worker is to look after what [`map`] gives.
+pub(crate) fn wants_worker() -> bool {
+    config::mode() == Some(Mode::Pool) && pool::wants_worker()
 }
 
 /// The kernel has mapped something for the program.

@@ -34,7 +34,7 @@ use crate::lock::{Guarded, Taken};
 use crate::signals::{self, Mask};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{BASE_PAGE, HUGE_PAGE, config, copies, fork, own, pins};
+use crate::{BASE_PAGE, HUGE_PAGE, config, copies, mappings, own};
 
 /// What this process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,9 +186,6 @@ pub(super) fn map(wish: &Wish) -> Option<usize> {
     collapse::note_big(wish.len);
     stats::add(Word::PoolMappings, 1);
     stats::publish();
-    if NEEDS_COLLAPSE.load(Ordering::Relaxed) {
-        fork::want_worker();
-    }
     Some(start)
 }
 
@@ -205,7 +202,7 @@ fn map_small(engine: &mut ProgramMemory, end: &mut usize, len: usize) -> Option<
 
 /// The engine's first memory in this process.
 fn begin() -> Option<ProgramMemory> {
-    if pins::is_likely() {
+    if pins_memory() {
         return refuse();
     }
     // SAFETY: `sysinfo` is plain numbers, for which all-zero bytes are a value, and the call writes to it.
@@ -226,6 +223,19 @@ fn begin() -> Option<ProgramMemory> {
         }
         Err(_) => refuse(),
     }
+}
+
+/// Parts of the names of libraries that pin memory: `io_uring`, InfiniBand, GPUs.
+const PINNING: [&[u8]; 5] = [b"/liburing", b"/libibverbs", b"/libcuda.", b"/libcudart", b"/libhsa-runtime"];
+
+/// Whether the program has a library that pins memory, as far as that can be seen.
+fn pins_memory() -> bool {
+    mappings::any_line(|line| PINNING.iter().any(|name| line.windows(name.len()).any(|part| part == *name)))
+}
+
+/// Whether the worker has something to do about memory that grows.
+pub(super) fn wants_worker() -> bool {
+    NEEDS_COLLAPSE.load(Ordering::Relaxed) && role() == Role::Owner
 }
 
 /// In this process there will be none.

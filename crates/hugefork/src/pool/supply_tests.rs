@@ -278,7 +278,7 @@ fn a_block_that_memory_is_coming_for_is_waited_for() {
 fn wait_until(what: &str, done: impl Fn() -> bool) {
     let started = std::time::Instant::now();
     while !done() {
-        assert!(started.elapsed() < Duration::from_secs(60), "{what} did not come");
+        assert!(started.elapsed() < Duration::from_secs(600), "{what} did not come");
         std::thread::yield_now();
     }
 }

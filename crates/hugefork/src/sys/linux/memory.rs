@@ -13,14 +13,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, fstat, ftruncate, memfd_create, seek};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, msync, munmap,
+};
 use rustix::process::{Resource, getrlimit};
 use thiserror::Error;
 
 use super::arena::Arena;
 use super::hold::{self, Holder};
 use super::overlay::Overlays;
-use super::shown::{is_whole, protection};
 use super::{advice, move_high, named, owner, pagemap, schedule, settings, share, threads};
 use crate::sys::budget::MappingBudget;
 use crate::sys::racing::{PageBytes, differs as differs_racing};
@@ -335,6 +336,20 @@ pub(crate) unsafe fn unmap_anonymous(at: *mut u8, len: usize) -> bool {
 
 pub(super) fn pointer(address: usize) -> *mut c_void {
     ptr::with_exposed_provenance_mut(address)
+}
+
+/// Whether something is mapped at all of a range in the arena.
+pub(super) fn is_whole(part: Part<'_>) -> bool {
+    // SAFETY: with this flag the call only looks.
+    unsafe { msync(pointer(part.at()), part.len(), MsyncFlags::ASYNC) }.is_ok()
+}
+
+/// The right, as the kernel says it.
+fn protection(access: Access) -> MprotectFlags {
+    match access {
+        Access::Read => MprotectFlags::READ,
+        Access::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
+    }
 }
 
 impl Sys for Linux {

@@ -20,12 +20,9 @@ use std::ffi::c_void;
 use std::os::fd::AsFd;
 
 use rustix::io::Errno;
-use rustix::mm::{
-    Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed,
-    msync, munmap,
-};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap};
 
-use super::memory::{Children, Dump, Kind, Linux, pointer};
+use super::memory::{Children, Dump, Kind, Linux, is_whole, pointer};
 use super::{arena, named};
 use crate::sys::{Access, Aftermath, MapFailure, Part, Sys, SystemError};
 
@@ -171,25 +168,11 @@ impl Drop for Plain {
     }
 }
 
-/// The right, as the kernel says it.
-pub(super) fn protection(access: Access) -> MprotectFlags {
-    match access {
-        Access::Read => MprotectFlags::READ,
-        Access::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
-    }
-}
-
 /// The failure of the call that replaces a mapping. The kernel has mostly refused before it touched anything, as it
 /// does when the process has too many mappings. If it had begun, there would be a hole.
 fn refused<T>(part: Part<'_>, result: Result<T, SystemError>) -> Result<(), MapFailure> {
     let Err(error) = result else { return Ok(()) };
     Err(MapFailure { error, aftermath: if is_whole(part) { Aftermath::Unchanged } else { Aftermath::Unknown } })
-}
-
-/// Whether something is mapped at all of a range in the arena.
-pub(super) fn is_whole(part: Part<'_>) -> bool {
-    // SAFETY: with this flag the call only looks.
-    unsafe { msync(pointer(part.at()), part.len(), MsyncFlags::ASYNC) }.is_ok()
 }
 
 /// The failure of a call after the mapping was replaced.
