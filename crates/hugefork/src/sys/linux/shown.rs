@@ -73,15 +73,25 @@ impl Linux {
 
     /// As [`Linux::map`], where `mremap` cannot duplicate. This takes three calls.
     fn map_hugetlb(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
-        let (at, len) = (pointer(part.at()), part.len());
-        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: the range is the caller's.
-        let mapped = unsafe { mmap(at, len, ProtFlags::READ, flags, self.fd.as_fd(), offset as u64) };
-        refused(part, named("mmap of a block", mapped))?;
-        // SAFETY: as above; this advice changes no contents.
-        torn(named("madvise(MADV_DONTFORK)", unsafe { madvise(at, len, Advice::LinuxDontFork) }))?;
-        // A core dump contains shared hugetlb memory only if bit 6 of coredump_filter is set: core(5).
+        // No `?`: after a refusal this is done again, deep on the stack.
+        match self.map_read_only(part, offset) {
+            Ok(()) => {}
+            failed => return failed,
+        }
+        match leave_out_of_forks(part) {
+            Ok(()) => {}
+            failed => return failed,
+        }
         if access == Access::ReadWrite { not_writable(self.protect(part, access)) } else { Ok(()) }
+    }
+
+    #[inline(never)] // Not on the stack while the other calls are made.
+    fn map_read_only(&self, part: Part<'_>, offset: usize) -> Result<(), MapFailure> {
+        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+        let (at, len, file) = (pointer(part.at()), part.len(), self.fd.as_fd());
+        // SAFETY: the range is the caller's.
+        let mapped = unsafe { mmap(at, len, ProtFlags::READ, flags, file, offset as u64) };
+        refused(part, named("mmap of a block", mapped))
     }
 
     /// Makes addresses of the process inaccessible that show plain memory nobody uses.
@@ -166,6 +176,15 @@ impl Drop for Plain {
             let _ = unsafe { munmap(self.at, self.len) };
         }
     }
+}
+
+/// Keeps what is shown from children. A core dump contains shared hugetlb memory only if bit 6 of coredump_filter is
+/// set: core(5).
+#[inline(never)] // As above.
+fn leave_out_of_forks(part: Part<'_>) -> Result<(), MapFailure> {
+    // SAFETY: the range is the caller's; this advice changes no contents.
+    let left_out = unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDontFork) };
+    torn(named("madvise(MADV_DONTFORK)", left_out))
 }
 
 /// The failure of the call that replaces a mapping. The kernel has mostly refused before it touched anything, as it
