@@ -137,7 +137,8 @@ fn a_pool_with_all_defaults_has_memory_ready_that_is_zero_and_sleeps_once_it_has
     }
     assert_eq!(supply().blocks_late, 1, "none but the first waited for memory");
     assert_eq!(region.as_mut_slice().iter().map(|&byte| usize::from(byte)).sum::<usize>(), 64);
-    wait_until("as much ahead as is used", || pool.stats().blocks_zeroed_free == 64);
+    // It is woken when there is less than half of what is wanted, and may have slept at the last writes.
+    wait_until("half as much ahead as is used", || pool.stats().blocks_zeroed_free >= 32);
     // It is asleep, and does not wake by itself.
     let thread = thread().unwrap();
     let is_still = || {
@@ -147,9 +148,10 @@ fn a_pool_with_all_defaults_has_memory_ready_that_is_zero_and_sleeps_once_it_has
     };
     assert!((0..50).any(|_| is_still()), "the thread wakes for nothing");
     // It does not get back what is given back.
-    assert_eq!(pool.trim().unwrap(), 128 << 20);
+    let ahead = pool.stats().blocks_zeroed_free;
+    assert_eq!(pool.trim().unwrap(), ahead * HUGE);
     assert!((0..50).any(|_| is_still()));
-    assert_eq!((pool.stats().blocks_zeroed_free, supply().blocks_ahead), (0, 127));
+    assert_eq!((pool.stats().blocks_zeroed_free, supply().blocks_ahead), (0, 63 + ahead as u64));
     // The first write after that waits, and the next ones do not.
     let snapshot = region.snapshot().unwrap();
     region.as_mut_slice()[7] = 1;
