@@ -380,6 +380,10 @@ impl<'a> Owner<'a> {
                 more(if error == RegionError::Revoked { &self.world.counts.revoked } else { &self.world.counts.full });
                 continue;
             }
+            if reserve == Reserve::None {
+                // What is prepared by page shares its block still, and a full pool may take that away at any time.
+                continue;
+            }
             // The block is the fork's own now: nobody takes it away any more, and the region does not see it.
             word(fork.as_mut_ptr(), page.number, 9).store(u64::MAX, Ordering::Relaxed);
             assert_eq!(word(fork.as_mut_ptr(), page.number, 9).load(Ordering::Relaxed), u64::MAX);
