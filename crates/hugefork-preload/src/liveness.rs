@@ -69,7 +69,8 @@ impl Token {
 /// The tokens of forks of which something may still live.
 pub(crate) struct Outstanding {
     files: [Option<Kept>; MOST],
-    /// The places whose descendants are gone since somebody asked, a bit for each.
+    /// The places whose descendants are gone, and of which the memory that they held is not given up yet: a bit for
+    /// each.
     gone: u64,
 }
 
@@ -80,7 +81,8 @@ impl Outstanding {
 
     fn add(&mut self, file: Kept) -> Option<usize> {
         self.reap();
-        // A place is not used again before it is known that those who had it are gone.
+        // A place is not used again before what those had who are gone is given up: whoever gives it up knows it by
+        // its place.
         let free = (0..MOST).find(|&place| self.files[place].is_none() && self.gone >> place & 1 == 0);
         match free {
             Some(place) => self.files[place] = Some(file),
@@ -89,9 +91,14 @@ impl Outstanding {
         free
     }
 
-    /// The places whose descendants are gone since this was last asked, a bit for each.
-    pub(crate) fn take_gone(&mut self) -> u64 {
-        std::mem::take(&mut self.gone)
+    /// The places whose descendants are gone, a bit for each. They stay taken until [`Outstanding::given_up`].
+    pub(crate) fn gone(&self) -> u64 {
+        self.gone
+    }
+
+    /// What was held at these places is given up.
+    pub(crate) fn given_up(&mut self, places: u64) {
+        self.gone &= !places;
     }
 
     /// Forgets those of which nobody lives any more. Gives the number of the others.
@@ -142,6 +149,23 @@ mod tests {
         // SAFETY: mapped above.
         unsafe { munmap(held.unwrap(), BASE_PAGE) }.unwrap();
         assert_eq!(outstanding.reap(), 0);
+    }
+
+    #[test]
+    fn a_place_is_not_used_again_before_what_was_held_there_is_given_up() {
+        let mut outstanding = Outstanding::none();
+        let first = Token::make().unwrap().hold(&mut outstanding).unwrap();
+        assert_eq!(outstanding.reap(), 0);
+        let gone = outstanding.gone();
+        assert_eq!(gone, 1 << first);
+        // A fork comes between what the worker has learned and what it does about it.
+        let second = Token::make().unwrap().hold(&mut outstanding).unwrap();
+        assert_ne!(second, first);
+        outstanding.given_up(gone);
+        assert_eq!(outstanding.reap(), 0);
+        assert_eq!(outstanding.gone(), 1 << second);
+        assert_eq!(Token::make().unwrap().hold(&mut outstanding), Some(first));
+        outstanding.forget();
     }
 
     #[test]

@@ -78,6 +78,15 @@ static uint64_t sum(void) {
     return sum;
 }
 
+/* Whether a child that has ended saw something else than it should have. */
+static int ended_badly(void) {
+    int status;
+    pid_t ended = wait(&status);
+    if (ended >= 0 && status == 0) return 0;
+    fprintf(stderr, "child %d ended with wait status %#x\n", (int)ended, status);
+    return 1;
+}
+
 static int child(int number) {
     uint64_t before = sum();
     usleep(number * 7919 % 20000);
@@ -96,7 +105,7 @@ static int child(int number) {
 
 int main(int count, char **words) {
     if (count < 3) return 64;
-    int forks = atoi(words[1]), most = atoi(words[2]), alive = 0, bad = 0, status;
+    int forks = atoi(words[1]), most = atoi(words[2]), alive = 0, bad = 0;
     int rights = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
     memory = mmap(NULL, PAGES * PAGE, rights, flags, -1, 0);
     buffer = mmap(NULL, READ_PAGES * PAGE, rights, flags, -1, 0);
@@ -110,8 +119,7 @@ int main(int count, char **words) {
         pid_t forked = fork();
         if (forked < 0) return 66;
         if (forked == 0) _exit(child(number));
-        for (alive++; alive >= most; alive--)
-            if (wait(&status) < 0 || status) bad++;
+        for (alive++; alive >= most; alive--) bad += ended_badly();
         /* Others map and unmap meanwhile. */
         size_t len = (2 + number % 7) * (1ul << 20) + number % 3 * PAGE;
         char *more = mmap(NULL, len, rights, flags, -1, 0);
@@ -123,8 +131,7 @@ int main(int count, char **words) {
         munmap(more, len);
         usleep(number * 7919 % 10000);
     }
-    for (; alive; alive--)
-        if (wait(&status) < 0 || status) bad++;
+    for (; alive; alive--) bad += ended_badly();
     is_over = 1;
     for (size_t i = 0; i < WRITERS + 2; i++) pthread_join(threads[i], NULL);
     printf("%d forks, %d bad\n", forks, bad);
