@@ -58,10 +58,10 @@ pub fn compare(report: &Report) -> Vec<Comparison> {
             let same_work = |other: &&CaseResult| {
                 other.case == ours.case
                     && other.metric == ours.metric
-                    // What only one of them has (a backing, a kernel) sets them apart.
-                    && other.params.iter().all(|(name, value)| {
-                        WORK.iter().all(|shared| shared != name) || ours.params.get(name) == Some(value)
-                    })
+                    && other
+                        .params
+                        .iter()
+                        .all(|(name, value)| HOW.contains(&name.as_str()) || ours.params.get(name) == Some(value))
             };
             let mut others: Vec<Beside> = report
                 .results
@@ -79,9 +79,9 @@ pub fn compare(report: &Report) -> Vec<Comparison> {
         .collect()
 }
 
-/// The parameters that say what the work was; results are compared if these agree.
-const WORK: [&str; 10] =
-    ["size", "area", "use", "stride", "tasks", "density", "written", "pattern", "epoch", "block_size"];
+/// The parameters that say how a subject did the work. The others say what the work was: results are compared if those
+/// agree.
+const HOW: [&str; 5] = ["backing", "kernel", "order", "near", "window"];
 
 fn case_of(result: &CaseResult) -> Option<&'static dyn Case> {
     result.case.parse().ok()
@@ -126,8 +126,10 @@ fn rank(case: &dyn Case, subject: &str) -> Option<Rank> {
 mod tests {
     use super::*;
     use crate::cases::anon_w_seq::AnonWSeq;
+    use crate::cases::changes::Changes;
     use crate::cases::clear_copy::CLEAR;
     use crate::cases::lazy_free::LazyFree;
+    use crate::cases::reset::Reset;
     use crate::cases::snapshot::Snapshot;
     use crate::cases::writer_latency::WriterLatency;
     use crate::cases::zero_fault::ZeroFault;
@@ -196,6 +198,22 @@ mod tests {
             assert_eq!(comparison.others.len(), 2, "{comparison:?}");
             assert_eq!(comparison.best().unwrap().median, 20.0);
         }
+    }
+
+    #[test]
+    fn what_was_changed_and_read_is_a_work_of_its_own() {
+        let find = |subject, changed, median| result(&Changes, subject, median, &[("changed", changed)]);
+        let back = |subject, read, median| result(&Reset, subject, median, &[("read", read)]);
+        let found = compare(&report(vec![
+            find("hugefork", "1%", 2.0),
+            find("memcmp", "1%", 30.0),
+            find("memcmp", "100%", 60.0),
+            back("hugefork", "all", 10.0),
+            back("memcpy", "all", 500.0),
+            back("memcpy", "what is written", 100.0),
+        ]));
+        let ratios: Vec<Vec<f64>> = found.iter().map(|found| found.others.iter().map(|o| o.ratio).collect()).collect();
+        assert_eq!(ratios, [[15.0], [50.0]]);
     }
 
     #[test]

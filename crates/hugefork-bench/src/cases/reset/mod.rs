@@ -16,7 +16,8 @@
 //! | `pagemap-scan` | `PAGEMAP_SCAN`, which tells what was written and protects it again, and copies of these pages |
 //! | `fork-thp` | the end of a child of `fork(2)`, which does the writing: its `reset` is the whole round |
 //!
-//! The pages are random, and the same in each round. hugefork's program (`program.rs`) is a process of its own for each
+//! The pages are random, and the same in each round. Where `read` is `all`, each page of the area is read before the
+//! rounds that count, so that all of it is in the page tables. hugefork's program (`program.rs`) is a process of its own for each
 //! sample: the bench has a thread that waits for signals, and beside another thread a reset takes some 20 us more.
 //! `cargo run --release -p hugefork --example reset_cost -- 1024 beside` measures that.
 
@@ -53,10 +54,20 @@ pub const COMMAND: &str = "reset-program";
 #[derive(Debug)]
 pub struct Reset;
 
-fn page_counts(scope: Scope) -> &'static [usize] {
+/// How many pages are written, and whether all are read.
+fn works(scope: Scope) -> &'static [(usize, bool)] {
     match scope {
-        Scope::Quick => &[44, 1_000],
-        Scope::Full | Scope::Sweep => &[10, 44, 100, 1_000, 10_000, 100_000],
+        Scope::Quick => &[(44, false), (1_000, false)],
+        Scope::Full | Scope::Sweep => &[
+            (10, false),
+            (44, false),
+            (100, false),
+            (1_000, false),
+            (10_000, false),
+            (100_000, false),
+            (44, true),
+            (1_000, true),
+        ],
     }
 }
 
@@ -92,14 +103,19 @@ impl Case for Reset {
     }
 
     fn in_words(&self, params: &Params) -> String {
-        format!("{} pages of {}", shown(params, "written"), shown(params, "size"))
+        let read = if shown(params, "read") == "all" { ", all read" } else { "" };
+        format!("{} pages of {}{read}", shown(params, "written"), shown(params, "size"))
     }
 
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
         let (size, cpu) = (job.size, host.cpu_numbers[0]);
-        let of = |&count: &usize| {
-            let params = params([("size", Param::size(size)), ("written", Param::text(count))]);
-            let ground = Ground { size, cpu, count: count.min(size / PAGE / 2) };
+        let of = |&(count, is_read): &(usize, bool)| {
+            let params = params([
+                ("size", Param::size(size)),
+                ("written", Param::text(count)),
+                ("read", Param::text(if is_read { "all" } else { "what is written" })),
+            ]);
+            let ground = Ground { size, cpu, count: count.min(size / PAGE / 2), is_read };
             sample::entries(subjects, &params, |planned| {
                 let open: Open = match (planned.engine, &planned.subject) {
                     (Some(choice), _) => {
@@ -114,7 +130,7 @@ impl Case for Reset {
                 Box::new(Rival { ground, open })
             })
         };
-        page_counts(job.scope).iter().flat_map(of).collect()
+        works(job.scope).iter().flat_map(of).collect()
     }
 
     fn forks(&self) -> bool {

@@ -30,11 +30,12 @@ impl Program {
         let fallback = if choice.fallback == Fallback::Refused { "refused" } else { "allowed" };
         let words = [choice.block_size.to_string(), choice.backing.to_string(), fallback.to_owned(), grain.to_owned()];
         let numbers = [ground.size, ground.cpu, ground.count].map(|number| number.to_string());
-        words.into_iter().chain(numbers).chain([seed.to_string()]).collect()
+        let last = [ground.is_read.to_string(), seed.to_string()];
+        words.into_iter().chain(numbers).chain(last).collect()
     }
 
     fn parse(words: &[String]) -> Option<Program> {
-        let [block_size, backing, fallback, grain, size, cpu, count, seed] = words else { return None };
+        let [block_size, backing, fallback, grain, size, cpu, count, is_read, seed] = words else { return None };
         let grain = match grain.as_str() {
             "page" => CopyGrain::Page,
             "block" => CopyGrain::Block,
@@ -48,7 +49,12 @@ impl Program {
         };
         let (block_size, backing) = (block_size.parse().ok()?, backing.parse().ok()?);
         let choice = EngineChoice { block_size, stock: Stock::Without, grain, backing, fallback };
-        let ground = Ground { size: size.parse().ok()?, cpu: cpu.parse().ok()?, count: count.parse().ok()? };
+        let ground = Ground {
+            size: size.parse().ok()?,
+            cpu: cpu.parse().ok()?,
+            count: count.parse().ok()?,
+            is_read: is_read.parse().ok()?,
+        };
         Some(Program { ground, choice, seed: seed.parse().ok()? })
     }
 
@@ -112,7 +118,7 @@ mod tests {
             backing: Backing::ShmemBase,
             fallback: Fallback::Refused,
         };
-        let program = Program { ground: Ground { size: 1 << 30, cpu: 1, count: 44 }, choice, seed: 7 };
+        let program = Program { ground: Ground { size: 1 << 30, cpu: 1, count: 44, is_read: true }, choice, seed: 7 };
         let again = Program::parse(&program.words()).unwrap();
         assert_eq!((again.words(), again.choice), (program.words(), choice));
         let cpu = CpuTime { user: 0.5, sys: 0.25 };
