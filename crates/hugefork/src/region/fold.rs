@@ -18,7 +18,7 @@ use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Remapped};
 use crate::stats::counters::count;
 use crate::sync::{SharedGuard, SignalsBlocked};
-use crate::sys::{Access, PageRun, Part, Shows, Sys, SystemError};
+use crate::sys::{Access, MOST_RUNS, PageRun, Part, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Held};
 use crate::table::{Entry, Locked, State, WindowsGuard};
 use crate::terms::error::RegionError;
@@ -146,7 +146,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// The overlays among `entries` with private pages, in order. Others may change them meanwhile. Allocates.
     pub(super) fn patched(&self, entries: Range<usize>) -> Result<Vec<Patched>, SystemError> {
-        let mut runs = vec![PageRun::default(); 1024];
+        let mut runs = vec![PageRun::default(); MOST_RUNS];
         let mut found: Vec<Patched> = Vec::new();
         let mut rest = entries;
         while let Some(overlays) = self.next_overlays(rest.clone()) {
@@ -229,24 +229,27 @@ impl<S: Sys> RegionCore<S> {
             };
             let count = rest.iter().take_while(fits).count().max(1);
             let (now, later) = rest.split_at(count);
-            self.fold_some(now[0].index.0..now[count - 1].index.0 + 1)?;
+            self.fold_some(now)?;
             rest = later;
         }
         Ok(())
     }
 
-    /// Folds overlays among `entries`: runs of those that this region alone holds at once, others one by one.
-    fn fold_some(&self, entries: Range<usize>) -> Result<(), RegionError> {
-        let mut next = entries.start;
-        while next < entries.end {
+    /// Folds these: runs of overlays that this region alone holds at once, with those that lie between; others one by
+    /// one, each of which takes a copy of its block.
+    fn fold_some(&self, patched: &[Patched]) -> Result<(), RegionError> {
+        let end = patched.last().map_or(0, |last| last.index.0 + 1);
+        let mut rest = patched;
+        while let Some(first) = rest.first() {
             let signals = SignalsBlocked::new();
-            let folded = self.fold_run(next..entries.end, Folded::Overlays);
+            let folded = self.fold_run(first.index.0..end, Folded::Overlays);
             drop(signals);
             let run = folded.map_err(|reason| self.error(reason))?;
-            if run.is_empty() && self.table.get(EntryIndex(next)).is_overlay() {
-                self.make_own(EntryIndex(next))?;
+            if run.is_empty() && self.table.get(first.index).is_overlay() {
+                self.make_own(first.index)?;
             }
-            next = run.end.max(next + 1);
+            let next = run.end.max(first.index.0 + 1);
+            rest = &rest[rest.partition_point(|patched| patched.index.0 < next)..];
         }
         Ok(())
     }

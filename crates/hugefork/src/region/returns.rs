@@ -9,10 +9,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::own::{List, Own};
-use crate::sys::PageRun;
-
-/// So many runs of pages are asked for at once.
-const RUNS: usize = 1024;
+use crate::sys::{MOST_RUNS, PageRun};
 
 /// For so many pages there is room from the first reset on.
 const FIRST: usize = 512;
@@ -101,7 +98,7 @@ impl Known {
                 list.reserve(pages - list.len());
             }
         }
-        self.runs.resize(RUNS, PageRun::default());
+        self.runs.resize(MOST_RUNS, PageRun::default());
         self.own.resize(blocks, 0);
         self.aside.resize(blocks, false);
     }

@@ -90,6 +90,26 @@ fn private_pages_over_the_snapshots_block_and_over_another() {
     run::<Huge>(8, row);
 }
 
+#[test]
+fn a_snapshot_copies_no_shared_block_between_those_with_private_pages() {
+    fn row<G: Ground>(world: &World<G>) {
+        if !world.pool.sys.has_overlays() {
+            return println!("skipped: this kernel copies no single pages of a pool (Linux 6.7)");
+        }
+        let region = world.written_with(6, RegionOptions::new().copy_grain(CopyGrain::Page));
+        let older = region.snapshot();
+        let free = world.free();
+        [0, 4].into_iter().for_each(|block| region.write(block * G::BLOCK + 9, 7));
+        let newer = region.snapshot();
+        let written = vec![0..1, 4 * G::PAGES..4 * G::PAGES + 1];
+        assert_eq!(lists::<G>(&*newer, &older), [vec![0..1, 4..5], written]);
+        assert_eq!(world.free(), free - 2);
+    }
+    run::<Soft>(16, row);
+    run::<Base>(16, row);
+    run::<Huge>(16, row);
+}
+
 /// Real memory cannot be made to fail here.
 #[test]
 fn a_kernel_that_does_not_say_which_pages_are_private_has_all_of_them_compared() {

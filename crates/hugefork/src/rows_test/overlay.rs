@@ -64,6 +64,18 @@ fn is_overlaid_and_borrowed<G: Ground>(region: &Region<G>, block: usize) -> bool
 }
 
 #[test]
+fn private_pages_are_counted_once_however_many_runs_there_are() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(4, RegionOptions::new().copy_grain(CopyGrain::Page));
+        let _older = region.snapshot();
+        // Fewer than are asked for at once and could be, and more than Linux takes in one step.
+        (0..2 * G::PAGES - 1).for_each(|nth| region.write(2 * nth * BASE_PAGE, 7));
+        assert_eq!(region.private_page_count().unwrap(), 2 * G::PAGES - 1);
+    }
+    where_pages_are_copied!(row, 16);
+}
+
+#[test]
 fn a_write_by_page_leaves_the_snapshot_as_it_was_and_takes_no_block() {
     fn row<G: Ground>(world: &World<G>) {
         let region = world.written_with(4, by_page());

@@ -88,6 +88,11 @@ pub(crate) struct PageRun {
     pub(crate) categories: u64,
 }
 
+/// The most runs that [`Sys::private_pages`] is asked for. Linux (6.7 to 6.18) takes them in steps of so many, and if
+/// there is room for more, it may say where the step before the last has ended instead of where it has: the runs
+/// behind would be told again (`do_pagemap_scan` in fs/proc/task_mmu.c sets `walk_end` only once).
+pub(crate) const MOST_RUNS: usize = 512;
+
 /// What [`Sys::private_pages`] has found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scanned {

@@ -17,8 +17,10 @@
 //! | `fork-thp` | the end of a child of `fork(2)`, which does the writing: its `reset` is the whole round |
 //!
 //! The pages are random, and the same in each round. Where `read` is `all`, each page of the area is read before the
-//! rounds that count, so that all of it is in the page tables. hugefork's program (`program.rs`) is a process of its own for each
-//! sample: the bench has a thread that waits for signals, and beside another thread a reset takes some 20 us more.
+//! rounds that count, so that all of it is in the page tables.
+//!
+//! hugefork's program (`program.rs`) is a process of its own for each sample: the bench has a thread that waits for
+//! signals, and beside another thread a reset takes some 20 us more.
 //! `cargo run --release -p hugefork --example reset_cost -- 1024 beside` measures that.
 
 mod program;

@@ -28,7 +28,7 @@ use super::hold::Holder;
 use super::mappings::Mappings;
 use super::memory::{Dump, give_up, pointer};
 use super::{move_high, named, owner, pagemap};
-use crate::sys::{Extent, PageRun, Part, Scanned, SystemError};
+use crate::sys::{Extent, MOST_RUNS, PageRun, Part, Scanned, SystemError};
 use crate::units::BASE_PAGE;
 
 /// What private mappings of one pool are made with.
@@ -210,6 +210,7 @@ impl Overlays {
 
     /// As [`Sys::private_pages`](crate::sys::Sys::private_pages).
     pub(super) fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+        debug_assert!(runs.len() <= MOST_RUNS);
         let start = part.at() as u64;
         let addresses = start..start + part.len() as u64;
         match pagemap::private_pages(self.pagemap.as_fd(), addresses, runs) {
