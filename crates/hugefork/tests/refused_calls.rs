@@ -66,16 +66,6 @@ extern "C" fn repeat(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
     unsafe { libc::usleep(100) };
 }
 
-/// Gives this thread room for its faults. In builds without optimisation, what makes up for a refused call may need
-/// more than the 8 KiB that Rust gives a thread (`handler_stack` measures how much).
-fn give_room() {
-    const ROOM: usize = 64 << 10;
-    let stack: &'static mut [u8] = Box::leak(vec![0; ROOM].into_boxed_slice());
-    let new = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: ROOM };
-    // SAFETY: the stack is leaked, so it outlives the thread.
-    assert_eq!(unsafe { libc::sigaltstack(&raw const new, std::ptr::null_mut()) }, 0);
-}
-
 /// What is written: who, where and how often. Nobody has written zero yet.
 pub(crate) fn stamp(who: u64, place: usize, count: u64) -> u64 {
     if count == 0 { 0 } else { who << 60 | (place as u64) << 32 | count & 0xffff_ffff }
@@ -266,7 +256,6 @@ pub(crate) fn word(region: &Region, at: usize) -> &AtomicU64 {
 
 /// Counts, and takes part in the relay, until it is over. Returns the last count.
 fn write(region: &Region, layout: &Layout, writer: usize, token: &AtomicU64, over: &AtomicBool) -> u64 {
-    give_room();
     let (mut count, who) = (0, writer as u64 + 1);
     while !over.load(Ordering::Relaxed) {
         for (nth, &at) in layout.orders[writer].iter().enumerate() {
@@ -328,7 +317,6 @@ struct Cutter<'a> {
 
 impl Cutter<'_> {
     fn cut(&mut self) {
-        give_room();
         for _ in 0..CUTS {
             std::thread::sleep(Duration::from_micros(self.random.below(400) as u64));
             if self.kept.len() == KEPT {
@@ -438,7 +426,6 @@ fn round(plan: &Plan, refusals: &Refusals) -> Option<String> {
         let writers: Vec<_> =
             (0..WRITERS).map(|writer| scope.spawn(move || write(region, layout, writer, token, over))).collect();
         let tenant = scope.spawn(move || {
-            give_room();
             Tenant::new(region, layout.tenancy(), plan).live(over);
         });
         let of_cutters: Vec<_> = (0..CUTTERS as u64)
@@ -534,7 +521,6 @@ fn rounds(is_long: bool) {
 }
 
 #[test]
-#[ignore = "takes hugetlb pages and long: run it by name with --ignored"]
 fn nothing_is_lost_or_shown_to_others_while_calls_are_refused() {
     let seconds = std::env::var("HUGEFORK_REFUSED_SECONDS").ok().map(|seconds| seconds.parse().expect("seconds"));
     let (started, is_long) = (Instant::now(), seconds.is_some());
