@@ -3,8 +3,8 @@
 //! ```text
 //!   players    write in places of their own, in an order of their own: a place shows what was last written there, or
 //!              what it has in a snapshot
-//!   director   takes snapshots of the stage, and sets it back to one of them, beside the players or while they wait.
-//!              Then each page is as the snapshot or, if calls were refused, as it was
+//!   directors  take snapshots of the stage, and set it back to one of them, beside the players and each other, or
+//!              while all others wait. Then each page is as the snapshot or, if calls were refused, as it was
 //! ```
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,21 +19,22 @@ use super::common::refusals::Random;
 use super::{PAGE, Plan, count_of, had, stamp, word};
 
 pub(crate) const PLAYERS: usize = 2;
+pub(crate) const DIRECTORS: usize = 2;
 /// Who the first player is, in what it writes.
 const FIRST: u64 = 4;
-/// Who the director is.
+/// Who the first director is.
 const DIRECTOR: u64 = 6;
 /// So many pages of each player are scattered.
 const SPARSE: usize = 20;
 /// So many lie in a row: enough that a block of them is promoted.
 const DENSE: usize = 60;
-/// Where in a page the director writes.
+/// Where in a page directors write.
 const DIRECTED: usize = 1024;
-/// The director keeps so many snapshots.
+/// A director keeps so many snapshots.
 const KEPT: usize = 3;
 /// So often a reset is tried that calls are refused of.
 const TRIES: usize = 400;
-/// So often the director looks whether all players wait.
+/// So often a director looks whether all players wait.
 const LOOKS: usize = 400;
 
 /// The region that is set back, and what is known of its snapshots.
@@ -44,8 +45,10 @@ pub(crate) struct Stage<'a> {
     orders: [Vec<usize>; PLAYERS],
     /// Held by each player while it goes through its places.
     playing: RwLock<()>,
-    /// The director wants to be alone.
-    is_wanted: AtomicBool,
+    /// So many directors want to be alone.
+    wanted: AtomicU64,
+    /// Held by each director while it sets the stage back, alone if nobody else is to do anything.
+    directing: RwLock<()>,
     /// What each snapshot has where players write.
     known: Mutex<Vec<HashMap<usize, u64>>>,
     begun: AtomicU64,
@@ -90,7 +93,8 @@ impl<'a> Stage<'a> {
             plan,
             orders,
             playing: RwLock::default(),
-            is_wanted: AtomicBool::new(false),
+            wanted: AtomicU64::new(0),
+            directing: RwLock::default(),
             known: Mutex::default(),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
@@ -115,7 +119,7 @@ impl<'a> Stage<'a> {
         let (who, order) = (FIRST + player as u64, &self.orders[player]);
         let (mut count, mut counts) = (0, vec![0; order.len()]);
         while !over.load(Ordering::Relaxed) {
-            while self.is_wanted.load(Ordering::SeqCst) && !over.load(Ordering::Relaxed) {
+            while self.wanted.load(Ordering::SeqCst) > 0 && !over.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
             let _playing = self.playing.read().unwrap_or_else(PoisonError::into_inner);
@@ -167,8 +171,8 @@ impl<'a> Stage<'a> {
     }
 
     /// Sets the stage back, again and again, until it is over.
-    pub(crate) fn direct(&self, over: &AtomicBool) {
-        let (mut scenes, mut random) = (Vec::new(), self.plan.random(DIRECTOR));
+    pub(crate) fn direct(&self, director: usize, over: &AtomicBool) {
+        let (mut scenes, mut random) = (Vec::new(), self.plan.random(DIRECTOR + director as u64));
         while !over.load(Ordering::Relaxed) {
             if scenes.is_empty() || random.one_in(4) {
                 if scenes.len() == KEPT {
@@ -183,11 +187,11 @@ impl<'a> Stage<'a> {
                 } else {
                     self.set_back(&scenes[nth].snapshot)
                 };
-                if !is_there || !self.is_as_it_was(&scenes[nth]) {
+                if !is_there || (random.one_in(4) && !self.is_as_it_was(&scenes[nth])) {
                     scenes.swap_remove(nth);
                 }
             }
-            std::thread::sleep(Duration::from_micros(random.below(300) as u64));
+            std::thread::sleep(Duration::from_micros(random.below(2000) as u64));
         }
     }
 
@@ -219,7 +223,10 @@ impl<'a> Stage<'a> {
 
     /// One try. False if the snapshot was taken away.
     fn set_back(&self, snapshot: &Snapshot) -> bool {
-        let came = self.reset(snapshot);
+        let came = {
+            let _one_of_several = self.directing.read().unwrap_or_else(PoisonError::into_inner);
+            self.reset(snapshot)
+        };
         let Err(ResetError { reason, .. }) = came else { return true };
         let is_there = reason != RegionError::Revoked;
         had::<()>(Err(reason), self.plan);
@@ -228,20 +235,23 @@ impl<'a> Stage<'a> {
 
     /// Sets back while the players wait. False if the snapshot was taken away.
     fn set_back_alone(&self, scene: &Scene, random: &mut Random, over: &AtomicBool) -> bool {
-        self.is_wanted.store(true, Ordering::SeqCst);
+        self.wanted.fetch_add(1, Ordering::SeqCst);
         let mut looks = 0;
         let alone = loop {
             match self.playing.try_write() {
                 Ok(alone) => break Some(alone),
-                // A player may wait for memory that only the director can give back.
+                // A player may wait for memory that only a director can give back.
                 Err(_) if looks == LOOKS || over.load(Ordering::Relaxed) => break None,
                 Err(_) => std::thread::sleep(Duration::from_micros(50)),
             }
             looks += 1;
         };
-        let came = alone.as_ref().map(|_| self.set_back_and_compare(scene, random));
+        let came = alone.as_ref().map(|_| {
+            let _alone = self.directing.write().unwrap_or_else(PoisonError::into_inner);
+            self.set_back_and_compare(scene, random)
+        });
         drop(alone);
-        self.is_wanted.store(false, Ordering::SeqCst);
+        self.wanted.fetch_sub(1, Ordering::SeqCst);
         came.unwrap_or(true)
     }
 
