@@ -795,7 +795,7 @@ int hf_region_snapshot(hf_region *region, const hf_region_options *options, hf_s
  *
  * HF_E_ANOTHER_POOL, HF_E_ANOTHER_LENGTH, HF_E_FORKED_CHILD; HF_E_REVOKED if a part of the
  * snapshot was taken away: nothing has changed. HF_E_TOO_MANY_MAPPINGS, HF_E_SYSTEM: each
- * block is as before or as the snapshot, and another call goes on there.
+ * page of 4 KiB is as before or as the snapshot, and another call goes on there.
  * HF_E_NOT_RESERVABLE: all is as the snapshot, but in a region with HF_RESERVE_FULL blocks
  * could not be set aside again.
  */

@@ -230,6 +230,74 @@ fn a_write_that_gets_no_right_to_write_fits_too_where_each_block_is_a_mapping() 
     alone(|| refused_right(Backing::Hugetlb)).well();
 }
 
+/// A write that copies a block, which the kernel refuses to keep from children, so that the old one is shown again.
+fn block_shown_again(backing: Backing) {
+    let Some(pool) = common::pool(backing, 16 << 20, BlockSize::MIB_2) else { return };
+    let mut region = pool.region_with(8 << 20, by_block()).unwrap();
+    region.as_mut_slice().fill(1);
+    let snapshot = region.snapshot().unwrap();
+    let registers = registers();
+    let refusals = match Refusals::start(1) {
+        Ok(refusals) => refusals,
+        Err(error) => return println!("skipped: no supervised system calls: {error}"),
+    };
+    common::signals::handle(libc::SIGBUS, again as *const () as usize, 0, &[]);
+    let used = used_by(|| {
+        refusals.arm(1, &[Kind::Advise]);
+        region.as_mut_slice()[5_000_000] = 2;
+        refusals.disarm();
+    }) - registers;
+    println!("{used} bytes beside {registers} for registers");
+    assert_eq!((refusals.refused(Kind::Advise), region.stats().faults.failed), (1, 1));
+    assert_eq!((region.as_mut_slice()[5_000_000], region.as_mut_slice()[5_000_001], snapshot[5_000_000]), (2, 1, 1));
+    assert!(used <= NEEDED, "to show a block again takes {used} bytes beside {registers} for registers");
+}
+
+#[test]
+fn a_block_that_is_shown_again_fits_too_where_each_block_is_a_mapping() {
+    alone(|| block_shown_again(Backing::Hugetlb)).well();
+}
+
+/// A write that finds the pool full, and a fork that copies into the block that is reserved for it, which the kernel
+/// refuses to show.
+fn booked_block_shown_again(backing: Backing) {
+    let builder = Pool::builder().name("booked").capacity(6 << 20).block_size(BlockSize::MIB_2).backing(backing);
+    let Some(pool) = common::built(builder, backing) else { return };
+    let mut region = pool.region_with(2 << 20, by_block()).unwrap();
+    region.as_mut_slice().fill(1);
+    let mut fork = region.fork_with(by_block().reserve(Reserve::Full)).unwrap();
+    let snapshot = region.snapshot_with(RegionOptions::new().reserve(Reserve::Full)).unwrap();
+    assert_eq!(snapshot[0], 1);
+    let registers = registers();
+    let refusals = match Refusals::start(1) {
+        Ok(refusals) => refusals,
+        Err(error) => return println!("skipped: no supervised system calls: {error}"),
+    };
+    common::signals::handle(libc::SIGBUS, again as *const () as usize, 0, &[]);
+    let used = used_by(|| {
+        match backing {
+            Backing::Hugetlb => refusals.arm(1, &[Kind::Advise]),
+            _ => refusals.arm_blocks(),
+        }
+        region.as_mut_slice()[0] = 2;
+        refusals.disarm();
+    }) - registers;
+    println!("{used} bytes beside {registers} for registers");
+    assert!(refusals.refused(Kind::Advise) + refusals.refused(Kind::Remap) > 0);
+    assert_eq!((region.as_mut_slice()[0], fork.as_mut_slice()[0], snapshot[0]), (2, 1, 1));
+    assert!(used <= NEEDED, "to show a reserved block again takes {used} bytes beside {registers} for registers");
+}
+
+#[test]
+fn a_reserved_block_that_is_shown_again_fits_too() {
+    alone(|| booked_block_shown_again(Backing::ShmemBase)).well();
+}
+
+#[test]
+fn a_reserved_block_that_is_shown_again_fits_too_where_each_block_is_a_mapping() {
+    alone(|| booked_block_shown_again(Backing::Hugetlb)).well();
+}
+
 /// A write that folds a block, which the kernel refuses to show at first.
 fn fold_shown_once_more(backing: Backing) {
     let pool = Pool::builder().name("folded").capacity(8 << 20).backing(backing).build().unwrap();

@@ -6,6 +6,7 @@ mod common;
 use std::ops::Range;
 
 use common::alone::alone;
+use common::refusals::{Kind, Refusals};
 use hugefork::ProgramMemory;
 
 const BLOCK: usize = 2 << 20;
@@ -156,6 +157,30 @@ fn what_is_emptied_or_unmapped_while_a_child_lives_is_the_childs_still() {
         assert!(holds(again..again + BLOCK, 0));
         assert!(memory.make_way(freed.clone()) && !memory.has(freed.clone()) && !memory.is_free(freed));
         assert!(memory.map(BLOCK).unwrap() > at + 3 * BLOCK, "not where the kernel has something");
+    })
+    .well();
+}
+
+/// The kernel refuses to show it through private mappings, and it cannot be seen what that has left.
+#[test]
+fn what_a_child_cannot_be_given_stays_writable() {
+    alone(|| {
+        let Some(mut memory) = memory(16 * BLOCK) else { return };
+        let at = memory.map(2 * BLOCK).unwrap();
+        let all = at..at + 2 * BLOCK;
+        fill(all.clone(), 1);
+        let refusals = match Refusals::start(1) {
+            Ok(refusals) => refusals,
+            Err(error) => return println!("skipped: no supervised system calls: {error}"),
+        };
+        refusals.arm(1, &[Kind::Map, Kind::Look]);
+        let inherited = memory.before_fork();
+        refusals.disarm();
+        assert_eq!(([Kind::Map, Kind::Look].map(|kind| refusals.refused(kind)), memory.counts().unseen), ([1, 1], 2));
+        fill(all.clone(), 2);
+        drop(inherited);
+        assert!(!memory.is_shared() && forked(&mut memory, || holds(all.clone(), 2), |_| fill(at..at + BLOCK, 3)));
+        assert!(holds(at..at + BLOCK, 3) && holds(at + BLOCK..at + 2 * BLOCK, 2));
     })
     .well();
 }

@@ -409,9 +409,9 @@ impl Region {
     /// [`ResetError`], which says how much of the region is as the snapshot. Before anything has changed:
     /// [`RegionError::AnotherPool`], [`RegionError::AnotherLength`], [`RegionError::Revoked`] if a part of the snapshot
     /// was taken away, [`RegionError::ForkedChild`]. [`RegionError::TooManyMappings`] and [`RegionError::System`]: each
-    /// block is as before or as the snapshot, and another call goes on there. [`RegionError::NotReservable`]: all is as
-    /// the snapshot, but a region with a reservation could not set blocks aside again in place of those that its forks
-    /// and snapshots keep.
+    /// page (4 KiB) is as before or as the snapshot, and another call goes on there. [`RegionError::NotReservable`]:
+    /// all is as the snapshot, but a region with a reservation could not set blocks aside again in place of those that
+    /// its forks and snapshots keep.
     pub fn reset_to(&self, snapshot: &Snapshot) -> Result<(), ResetError> {
         check_owner().map_err(|reason| ResetError { done: 0, reason })?;
         self.core().reset_to(snapshot.core())

@@ -131,16 +131,35 @@ impl<'a, S: Sys> Site<'a, S> {
     // The handler's stack has to have room for what is put back below this: no closures, and few steps.
 
     fn show(&self, bytes: &Range<usize>, shows: Shows<usize>) -> Result<Remapped<'a, S>, Refused> {
-        let _changing = Changing::start(self.observer, self.blocks(bytes));
-        let mut right = Ok(());
-        if let Err(mut failure) = self.pool().sys.show(self.part(bytes), shows) {
-            match self.make_up_for(bytes, shows, &mut failure) {
-                Made::Shown => {}
-                Made::NotWritable => right = Err(failure.error),
-                Made::Nothing | Made::Hole => return Err(Refused::Call(failure.error)),
+        let changing = self.changing(bytes);
+        match self.pool().sys.show(self.part(bytes), shows) {
+            Ok(()) => self.shown_now(Made::Shown, None, changing),
+            Err(mut failure) => {
+                let made = self.make_up_for(bytes, shows, &mut failure);
+                self.shown_now(made, Some(&failure), changing)
             }
         }
-        Ok(Remapped { addresses: self.addresses, right, _changing })
+    }
+
+    #[inline(never)] // What it needs is off the stack when the call is made.
+    fn changing(&self, bytes: &Range<usize>) -> Changing<'a> {
+        Changing::start(self.observer, self.blocks(bytes))
+    }
+
+    /// What came of a call that failed or not.
+    #[inline(never)] // As above.
+    fn shown_now(
+        &self,
+        made: Made,
+        failure: Option<&MapFailure>,
+        changing: Changing<'a>,
+    ) -> Result<Remapped<'a, S>, Refused> {
+        let right = match (made, failure) {
+            (Made::Shown, _) | (_, None) => Ok(()),
+            (Made::NotWritable, Some(failure)) => Err(failure.error),
+            (Made::Nothing | Made::Hole, Some(failure)) => return Err(Refused::Call(failure.error)),
+        };
+        Ok(Remapped { addresses: self.addresses, right, _changing: changing })
     }
 
     fn covers_overlay(&self, bytes: &Range<usize>) -> bool {
@@ -182,14 +201,17 @@ impl<'a, S: Sys> Site<'a, S> {
     #[cold]
     #[inline(never)] // Not on the stack where something is shown once more, nor below the line before an abort.
     fn restore(&self, bytes: &Range<usize>, failure: &mut MapFailure, gone: &mut usize) -> Made {
-        let Range { start: mut at, end } = self.blocks(bytes);
-        while at < end {
-            let (len, shows) = self.shown.shown_from(at);
-            if let Err(again) = self.pool().sys.show(self.part(&(at..at + len)), shows) {
-                (*failure, *gone) = (again, at);
-                return Made::Hole;
+        let Range { start, end } = self.blocks(bytes);
+        *gone = start;
+        while *gone < end {
+            let (len, shows) = self.shown.shown_from(*gone);
+            match self.pool().sys.show(self.part(&(*gone..*gone + len)), shows) {
+                Ok(()) => *gone += len,
+                Err(again) => {
+                    *failure = again;
+                    return Made::Hole;
+                }
             }
-            at += len;
         }
         Made::Nothing
     }

@@ -22,7 +22,7 @@ use super::core::RegionCore;
 use super::history::Outlook;
 use super::unresolved::Unresolved;
 use crate::mapping::addresses::Place;
-use crate::mapping::change::{Recount, Refused, Right};
+use crate::mapping::change::{Recount, Refused, Remapped, Right};
 use crate::pool::frames::{Content, Taken, Wanted};
 use crate::pool::lineage::CowLimit;
 use crate::pool::shortage::Found;
@@ -462,22 +462,35 @@ impl<'a, S: Sys> Fault<'a, S> {
     fn map(&self, resolved: Resolution) -> Result<Resolution, Unresolved> {
         let publishing = self.region.lock.shared();
         let locked = Locked::windows(&self.window, &publishing);
-        let shows = Shows::Memory { start: self.taken.first, access: Access::ReadWrite };
-        let right = match self.region.site().remap(locked, &self.entries(), shows) {
-            Ok(remapped) => {
-                let right = remapped.right();
-                remapped.published(self.store(locked));
-                right
-            }
-            Err(refused) => return Err(self.refused(refused)),
-        };
-        if let Err(error) = right {
-            return Err(self.not_writable(locked, error));
+        match self.publish(locked, self.show(locked)) {
+            Ok(()) => {}
+            Err(reason) => return Err(reason),
         }
         drop(publishing);
         self.region.wake_waiting(&self.entries(), self.place);
         self.follow();
         Ok(resolved)
+    }
+
+    #[inline(never)] // What it needs is off the stack when the entries are stored.
+    fn show(&self, locked: Locked<'_>) -> Result<Remapped<'a, S>, Refused> {
+        let shows = Shows::Memory { start: self.taken.first, access: Access::ReadWrite };
+        self.region.site().remap(locked, &self.entries(), shows)
+    }
+
+    /// Has the entries say what is shown now.
+    #[inline(never)] // Not on the stack where what was there is shown again.
+    fn publish(&self, locked: Locked<'_>, shown: Result<Remapped<'_, S>, Refused>) -> Result<(), Unresolved> {
+        let remapped = match shown {
+            Ok(remapped) => remapped,
+            Err(refused) => return Err(self.refused(refused)),
+        };
+        let right = remapped.right();
+        remapped.published(self.store(locked));
+        match right {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.not_writable(locked, error)),
+        }
     }
 
     /// The taken blocks are shown, but perhaps not writable: the next write asks for the right again.

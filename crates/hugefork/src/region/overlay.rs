@@ -138,7 +138,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     #[inline(never)] // Not on the stack where something is put back.
-    fn publish_overlays(
+    pub(super) fn publish_overlays(
         &self,
         locked: Locked<'_>,
         entries: Range<usize>,

@@ -209,14 +209,16 @@ impl RegionCore<Linux> {
             let blocks = || (0..run.len()).map(|by| first.offset(by));
             blocks().for_each(|block| self.pool().frames.add_reference(block));
             if !entry.is_overlay() {
-                let set = |state: fn(BlockId) -> Entry| self.table.set_alike(run.clone(), state(first));
-                set(Entry::Shared);
-                if self.overlay(locked, run.clone(), Place::Own).is_err() {
-                    set(Entry::Private);
+                // Until it is done the entries say that they are writable: if the kernel refuses, that is shown again.
+                let shows = Shows::Overlay { start: first, access: Access::ReadWrite };
+                let Ok(remapped) = self.site().remap(locked, &run, shows) else {
                     blocks().for_each(|block| _ = self.pool().release(block));
                     unseen += run.len();
                     continue;
-                }
+                };
+                self.table.set_alike(run.clone(), Entry::Shared(first));
+                // Such a mapping is writable from the first.
+                let _ = self.publish_overlays(locked, run.clone(), remapped);
             }
             held.extend(blocks());
         }

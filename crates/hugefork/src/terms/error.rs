@@ -400,7 +400,7 @@ pub enum ImportError {
 
 /// A reset that ended before all of the region was as the snapshot.
 ///
-/// Each block is as before or as the snapshot; none has some of both. To call the method again goes on where it ended.
+/// Each page (4 KiB) is as before or as the snapshot. To call the method again goes on where it ended.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -413,7 +413,11 @@ impl Sys for Linux {
         match what {
             Shows::Zeros => self.map_zeros(part),
             Shows::Hidden => self.hide(part),
-            Shows::Memory { start, access } => self.map(part, start, access),
+            // From here, since what `map` needs would lie on the handler's stack below the calls of the other.
+            Shows::Memory { start, access } => match self.kind {
+                Kind::Hugetlb { .. } => self.map_hugetlb(part, start, access),
+                Kind::ShmemHuge { .. } | Kind::ShmemBase => self.map(part, start, access),
+            },
             Shows::Overlay { start, access } => self.overlay(part, start, access),
         }
     }

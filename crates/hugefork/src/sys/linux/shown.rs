@@ -22,7 +22,7 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap};
 
-use super::memory::{Children, Dump, Kind, Linux, is_whole, pointer};
+use super::memory::{Children, Dump, Linux, is_whole, pointer};
 use super::{arena, named};
 use crate::sys::{Access, Aftermath, MapFailure, Part, Sys, SystemError};
 
@@ -30,9 +30,6 @@ impl Linux {
     /// Shows pool memory with one call that duplicates a mapping of the pool with this access. It never has another.
     pub(super) fn map(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
-        if let Kind::Hugetlb { .. } = self.kind {
-            return self.map_hugetlb(part, offset, access);
-        }
         let of = match (access, self.template) {
             (Access::Read, Some(template)) => template,
             (Access::Read, None) | (Access::ReadWrite, _) => self.direct,
@@ -72,7 +69,7 @@ impl Linux {
     }
 
     /// As [`Linux::map`], where `mremap` cannot duplicate. This takes three calls.
-    fn map_hugetlb(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
+    pub(super) fn map_hugetlb(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
         // No `?`: after a refusal this is done again, deep on the stack.
         match self.map_read_only(part, offset) {
             Ok(()) => {}
@@ -87,6 +84,7 @@ impl Linux {
 
     #[inline(never)] // Not on the stack while the other calls are made.
     fn map_read_only(&self, part: Part<'_>, offset: usize) -> Result<(), MapFailure> {
+        assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
         let (at, len, file) = (pointer(part.at()), part.len(), self.fd.as_fd());
         // SAFETY: the range is the caller's.
@@ -214,6 +212,7 @@ mod tests {
     use super::*;
     use crate::sys::Shows;
     use crate::sys::linux::descriptor;
+    use crate::sys::linux::memory::Kind;
     use crate::units::{BASE_PAGE, HUGE_PAGE};
 
     /// A system call that writes tells whether it may, without a fault.

@@ -1,0 +1,298 @@
+//! Memory of a program that knows nothing of hugefork, while calls are refused: threads write to it, children are
+//! forked that look at what they have, others are mapped and unmapped beside it, and parts are handed over to the
+//! kernel. No write may fault, none is lost, a child sees one moment, and all blocks come back.
+//!
+//! `HUGEFORK_REFUSED_SEED` is for the seed that a failure names.
+
+mod common;
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use common::Over;
+use common::alone::alone;
+use common::refusals::{KINDS, Kind, Random, Refusals};
+use hugefork::{Inherited, ProgramMemory};
+
+const BLOCK: usize = 2 << 20;
+const PAGE: usize = 4096;
+const CAPACITY: usize = 64 * BLOCK;
+/// What the threads write to.
+const SHARED: usize = 6 * BLOCK;
+const WRITERS: usize = 3;
+/// Places of each writer.
+const PLACES: usize = 300;
+const ROUNDS: u64 = 8;
+const DEEDS: usize = 60;
+
+/// A word that others may use too.
+fn word(at: usize) -> &'static AtomicU64 {
+    // SAFETY: mapped for as long as the round lasts, and used as an atomic only.
+    unsafe { AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut(at)) }
+}
+
+/// Where each writer writes, in its order.
+fn orders(start: usize, random: &mut Random) -> Vec<Vec<usize>> {
+    (0..WRITERS)
+        .map(|writer| {
+            let dense = random.below(SHARED / PAGE - PLACES / 2);
+            (0..PLACES)
+                .map(|nth| if nth % 2 == 0 { dense + nth / 2 } else { random.below(SHARED / PAGE) })
+                .map(|page| start + page * PAGE + 8 * writer)
+                .collect::<std::collections::BTreeSet<usize>>()
+                .into_iter()
+                .collect()
+        })
+        .collect()
+}
+
+fn stamp(writer: usize, nth: usize, count: u64) -> u64 {
+    if count == 0 { 0 } else { (writer as u64 + 1) << 56 | (nth as u64) << 40 | count }
+}
+
+fn write(writer: usize, order: &[usize], over: &AtomicBool) -> u64 {
+    let mut count = 0;
+    while !over.load(Ordering::Relaxed) {
+        for (nth, &at) in order.iter().enumerate() {
+            let there = word(at).load(Ordering::Relaxed);
+            assert_eq!(there, stamp(writer, nth, count), "a write of {writer} was lost at {at:#x}");
+            word(at).store(stamp(writer, nth, count + 1), Ordering::Release);
+        }
+        count += 1;
+    }
+    count
+}
+
+/// Whether what a child sees is one moment, and stays: 0, or why not. Allocates nothing.
+fn look(orders: &[Vec<usize>]) -> i32 {
+    let mut sums = [0_u64; 2];
+    for (nth, sum) in sums.iter_mut().enumerate() {
+        for (writer, order) in orders.iter().enumerate() {
+            let (mut first, mut last) = (None, u64::MAX);
+            for (place, &at) in order.iter().enumerate() {
+                let value = word(at).load(Ordering::Relaxed);
+                let count = value & 0xff_ffff_ffff;
+                if value != stamp(writer, place, count) {
+                    return 10;
+                }
+                if count > last || first.is_some_and(|first: u64| first > count + 1) {
+                    return 11;
+                }
+                (first, last) = (first.or(Some(count)), count);
+                *sum = sum.wrapping_mul(31).wrapping_add(value);
+            }
+        }
+        if nth == 0 {
+            // SAFETY: sleeps.
+            unsafe { libc::usleep(1500) };
+        }
+    }
+    if sums[0] == sums[1] { 0 } else { 12 }
+}
+
+/// A child that looks, and what it holds.
+struct Child {
+    process: i32,
+    inherited: Inherited,
+    /// Some of it was not to be had for the child.
+    is_blind: bool,
+}
+
+struct Owner<'a> {
+    memory: &'a mut ProgramMemory,
+    orders: &'a [Vec<usize>],
+    shared: usize,
+    random: Random,
+    children: Vec<Child>,
+    /// Other mappings, with what their pages begin with.
+    others: Vec<(Range<usize>, u64)>,
+}
+
+impl Owner<'_> {
+    fn fork(&mut self) {
+        let unseen = self.memory.counts().unseen;
+        let inherited = self.memory.before_fork();
+        // SAFETY: the child only looks, and leaves.
+        let process = unsafe { libc::fork() };
+        if process == 0 {
+            let seen = look(self.orders);
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(seen) };
+        }
+        assert!(process > 0);
+        self.children.push(Child { process, inherited, is_blind: self.memory.counts().unseen > unseen });
+    }
+
+    fn reap(&mut self) {
+        if self.children.is_empty() {
+            return;
+        }
+        let Child { process, inherited, is_blind } = self.children.swap_remove(self.random.below(self.children.len()));
+        let mut status = 0;
+        // SAFETY: waits for our own child.
+        assert_eq!(unsafe { libc::waitpid(process, &raw mut status, 0) }, process);
+        assert!(is_blind || status == 0, "a child has seen what it should not: {status:#x}");
+        drop(inherited);
+    }
+
+    fn map(&mut self) {
+        let len = PAGE * (1 + self.random.below(1200));
+        let Some(at) = self.memory.map(len) else { return };
+        assert!((at..at + len).step_by(PAGE).all(|page| word(page).load(Ordering::Relaxed) == 0), "it is not zero");
+        let value = self.random.next() | 1;
+        (at..at + len).step_by(PAGE).for_each(|page| word(page).store(value, Ordering::Relaxed));
+        self.others.push((at..at + len, value));
+    }
+
+    /// Unmaps all of another mapping, after a look.
+    fn unmap(&mut self) {
+        if self.others.is_empty() {
+            return;
+        }
+        let (range, value) = self.others.swap_remove(self.random.below(self.others.len()));
+        let is_there = range.clone().step_by(PAGE).all(|page| word(page).load(Ordering::Relaxed) == value);
+        assert!(is_there, "another mapping has changed");
+        match self.random.below(3) {
+            0 => {
+                let middle = range.start + (range.len() / 2).next_multiple_of(PAGE);
+                unmap(self.memory, middle..range.end);
+                let is_there =
+                    (range.start..middle).step_by(PAGE).all(|page| word(page).load(Ordering::Relaxed) == value);
+                assert!(is_there, "what was left of a mapping has changed");
+                unmap(self.memory, range.start..middle);
+            }
+            1 => {
+                self.memory.empty(range.clone(), |piece| clear(&piece));
+                let is_zero = range.clone().step_by(PAGE).all(|page| word(page).load(Ordering::Relaxed) == 0);
+                assert!(is_zero, "what was emptied is not zero");
+                unmap(self.memory, range);
+            }
+            _ => unmap(self.memory, range),
+        }
+    }
+
+    fn hand_over(&mut self) {
+        let start = self.shared + self.random.below(SHARED / PAGE) * PAGE;
+        self.memory.hand_over(start..start + PAGE);
+    }
+
+    fn collapse(&mut self) {
+        let mut next = Some(0);
+        while let Some(from) = next {
+            next = self.memory.collapse(from).1;
+        }
+    }
+
+    fn live(&mut self) {
+        for _ in 0..DEEDS {
+            match self.random.below(16) {
+                0..4 => self.fork(),
+                4..7 => self.reap(),
+                7..9 => self.map(),
+                9..11 => self.unmap(),
+                11..14 => _ = self.memory.tend(),
+                14 if self.random.one_in(3) => self.hand_over(),
+                14 => self.collapse(),
+                _ => _ = self.memory.trim(),
+            }
+            if self.children.len() > 3 {
+                self.reap();
+            }
+        }
+    }
+}
+
+fn unmap(memory: &mut ProgramMemory, range: Range<usize>) {
+    memory.unmap(range, |piece| {
+        // SAFETY: the kernel's by now, and nobody uses it.
+        let unmapped = unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(piece.start), piece.len()) };
+        assert_eq!(unmapped, 0);
+    });
+}
+
+fn clear(range: &Range<usize>) {
+    range.clone().step_by(PAGE).for_each(|page| word(page).store(0, Ordering::Relaxed));
+}
+
+fn round(seed: u64, refusals: &Refusals) -> bool {
+    let mut random = Random::new(seed);
+    let mut memory = match ProgramMemory::new(CAPACITY) {
+        Ok(memory) => memory,
+        Err(why) => {
+            println!("skipped: {why}");
+            return false;
+        }
+    };
+    let shared = memory.map(SHARED).expect("there is room");
+    let orders = orders(shared, &mut random);
+    // Whoever was refused a look is refused nothing for long, and most others hide something; so these are for some
+    // rounds.
+    let all: Vec<Kind> = KINDS.into_iter().filter(|kind| !matches!(kind, Kind::Look | Kind::Hide)).collect();
+    let kinds = match random.below(6) {
+        0 | 1 => all,
+        2 => [&all[..], &[Kind::Hide]].concat(),
+        3 => [&all[..], &[Kind::Look]].concat(),
+        4 => vec![all[random.below(all.len())], Kind::Look],
+        _ => vec![all[random.below(all.len())]],
+    };
+    let one_in = [2, 3, 6, 20][random.below(4)];
+    println!("round of {seed}: one in {one_in} of {kinds:?}");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _over = Over(&over);
+        let writers: Vec<_> = orders
+            .iter()
+            .enumerate()
+            .map(|(writer, order)| {
+                let over = &over;
+                scope.spawn(move || write(writer, order, over))
+            })
+            .collect();
+        refusals.arm(one_in, &kinds);
+        let mut owner =
+            Owner { memory: &mut memory, orders: &orders, shared, random, children: Vec::new(), others: Vec::new() };
+        owner.live();
+        while !owner.children.is_empty() {
+            owner.reap();
+        }
+        refusals.disarm();
+        while owner.memory.tend() {}
+        while !owner.others.is_empty() {
+            owner.unmap();
+        }
+        over.store(true, Ordering::Relaxed);
+        for (writer, count) in writers.into_iter().map(|writer| writer.join().unwrap()).enumerate() {
+            for (nth, &at) in orders[writer].iter().enumerate() {
+                assert_eq!(word(at).load(Ordering::Relaxed), stamp(writer, nth, count), "a write was lost at the end");
+            }
+        }
+    });
+    while memory.is_shared() {
+        memory.tend();
+    }
+    println!("  {:?}", memory.counts());
+    unmap(&mut memory, shared..shared + SHARED);
+    let free = std::iter::from_fn(|| memory.map(BLOCK)).count();
+    println!("  {free} of {} blocks are free", CAPACITY / BLOCK);
+    assert!(free == CAPACITY / BLOCK || kinds.contains(&Kind::Hide), "{free} blocks are free");
+    true
+}
+
+#[test]
+fn nothing_is_lost_while_calls_are_refused() {
+    alone(|| {
+        let seed = std::env::var("HUGEFORK_REFUSED_SEED").map_or(15, |seed| seed.parse().expect("a number"));
+        println!("seed {seed}");
+        let refusals = match Refusals::start(seed) {
+            Ok(refusals) => refusals,
+            Err(error) => return println!("skipped: no supervised system calls: {error}"),
+        };
+        for nth in 0..ROUNDS {
+            if !round(seed + nth, &refusals) {
+                return;
+            }
+        }
+        println!("{}", refusals.table());
+    })
+    .well();
+}
