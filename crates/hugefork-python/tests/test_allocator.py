@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import gc
 import threading
@@ -153,6 +154,36 @@ def test_many_threads_use_one_allocator(allocator):
         work_done = [threads.submit(context.run, work, seed) for seed, context in enumerate(contexts)]
         assert [each.result() for each in work_done] == [0, 1, 2, 3]
     kept.clear()
+
+
+def test_threads_that_use_one_allocator_go_back_to_their_own(pool, allocator):
+    """Each thread has found another one in force, and they leave in the order in which they came."""
+    inner, seen = hf.numpy_allocator(pool, least="1 MiB"), {}
+    turn = threading.Barrier(2)
+
+    def work(name, around):
+        with around:
+            before = np.ones(1 << 20, "u1")
+            if name == "second":
+                turn.wait()
+            allocator.__enter__()
+            if name == "first":
+                turn.wait()
+            turn.wait()
+            if name == "second":
+                turn.wait()
+            allocator.__exit__(None, None, None)
+            if name == "first":
+                turn.wait()
+            seen[name] = handler(before), handler(np.ones(1 << 20, "u1"))
+
+    threads = [threading.Thread(target=work, args=each) for each in (("first", contextlib.nullcontext()), ("second", inner))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == {"first": ("default_allocator",) * 2, "second": ("hugefork",) * 2}
+    assert inner.stats().made == 2 and allocator.stats().made == 0
 
 
 def test_a_forked_child_goes_on_with_ordinary_memory(run):
