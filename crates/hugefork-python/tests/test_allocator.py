@@ -68,6 +68,25 @@ def test_arrays_grow_and_shrink(allocator):
         del a, b, before
 
 
+@pytest.mark.parametrize("length", [5 << 20, (16 << 20) + 7])
+def test_arrays_begin_at_different_places_of_their_blocks(pool, length):
+    """So that what is used together is not in the same sets of the caches."""
+    allocator = hf.numpy_allocator(pool, keep=0)
+    with allocator:
+        arrays = [np.zeros(length, "u1") for _ in range(3)]
+    assert len({array.ctypes.data % 4096 for array in arrays}) == 3
+    assert all(array.ctypes.data % 64 == 0 for array in arrays)
+    for value, array in enumerate(arrays):
+        array[:] = value
+    for value, array in enumerate(arrays):
+        assert (array == value).all()
+        array.resize(length + 100_000, refcheck=False)
+        assert (array[:length] == value).all() and not array[length:].any()
+    assert allocator.stats().live == 3
+    del array, arrays
+    assert allocator.stats().live == 0
+
+
 def test_what_the_pool_has_not_is_ordinary_memory(allocator):
     with allocator:
         many = [np.ones(20 << 20, "u1") for _ in range(5)]
