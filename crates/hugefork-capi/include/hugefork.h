@@ -783,8 +783,9 @@ int hf_region_snapshot(hf_region *region, const hf_region_options *options, hf_s
  * made with HF_RESERVE_FULL.
  *
  * Others may write meanwhile. A write either comes before the reset and is gone, or after
- * it and stays; if a write is gone, so is every write that happened before it. What is
- * pinned stays where it is and gets the old bytes. What was lazily freed is taken back.
+ * it and stays; if a write is gone, so is every write that happened before it. Several
+ * regions go back one after another: that is one cut over all only while nobody writes. What
+ * is pinned stays where it is and gets the old bytes. What was lazily freed is taken back.
  *
  * Pages that were written (HF_COPY_GRAIN_PAGE) get their old bytes back in 0.2 us each while
  * they are in the cache, and 0.8 us if not; the next writes to them take no fault. If the
