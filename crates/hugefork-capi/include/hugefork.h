@@ -38,10 +38,13 @@
  * HANDLES are opaque. Each is the program's until it closes it, once; to close
  * NULL does nothing. They may be closed in any order, since each keeps alive what
  * it needs: a region its pool, a pin the memory of its region, changes what they
- * compare, a snapshot, a fork and an export the blocks that they share. To use a
- * handle that is closed, or to close one while another thread uses it, is
- * undefined, as with free(3). HF_E_BAD_HANDLE is what that mostly comes to, and
- * what a handle of another type always comes to.
+ * compare, a snapshot, a fork and an export the blocks that they share. A handle
+ * that is closed, one of another type, and a pointer that never was one are
+ * HF_E_BAD_HANDLE, whatever they point to; to close such a one changes nothing, and
+ * hf_last_error() says why. Only when a thousand other handles were closed since may
+ * a closed one be taken for a new one. To close a handle while another thread is in a
+ * call with it is undefined, as with free(3), and so is the use of addresses that
+ * belonged to a closed one.
  *
  * STRUCTS begin with their size, so that they can grow in later releases: set
  * `size` to sizeof, and use the macro HF_..._INIT where there is one. Programs that
@@ -163,7 +166,7 @@ enum hf_error {
     HF_E_PRESSURE_UNWATCHED = -1302,  /* memory pressure cannot be watched */
     HF_E_SYSTEM = -1303,              /* the kernel refused a call: hf_last_errno() */
     HF_E_NOT_EXPORTABLE = -1304,      /* the pool's memory cannot be opened for reading only */
-    HF_E_BAD_HANDLE = -2001,          /* NULL, closed, or of another type */
+    HF_E_BAD_HANDLE = -2001,          /* NULL, closed, of another type, or no handle */
     HF_E_NULL = -2002,                /* a null pointer where there has to be something */
     HF_E_BAD_STRUCT = -2003,          /* a size that cannot be, or options not known */
     HF_E_BAD_VALUE = -2004,           /* a number that is no constant, options that disagree */
@@ -609,7 +612,7 @@ int hf_region_pool(const hf_region *region, hf_pool **out);
 int hf_region_populate(hf_region *region);
 
 /*
- * As hf_region_populate, on `threads` threads, at least one. After each 64 MiB, or each
+ * As hf_region_populate, on up to `threads` threads, at least one. After each 64 MiB, or each
  * block if blocks are larger, one of them calls `progress` with the bytes that are done
  * and with `user`; several may call at once. `progress` may be NULL.
  *
@@ -780,8 +783,9 @@ int hf_region_snapshot(hf_region *region, const hf_region_options *options, hf_s
  * made with HF_RESERVE_FULL.
  *
  * Others may write meanwhile. A write either comes before the reset and is gone, or after
- * it and stays; if a write is gone, so is every write that happened before it. What is
- * pinned stays where it is and gets the old bytes. What was lazily freed is taken back.
+ * it and stays; if a write is gone, so is every write that happened before it. Several
+ * regions go back one after another: that is one cut over all only while nobody writes. What
+ * is pinned stays where it is and gets the old bytes. What was lazily freed is taken back.
  *
  * Pages that were written (HF_COPY_GRAIN_PAGE) get their old bytes back in 0.2 us each while
  * they are in the cache, and 0.8 us if not; the next writes to them take no fault. If the

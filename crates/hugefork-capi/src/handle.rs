@@ -1,12 +1,19 @@
-//! Handles: boxes that C holds by address.
+//! Handles: what C holds by address.
 //!
-//! Each begins with a mark of its kind, so that a null pointer, a handle of another kind and mostly a closed one are an
-//! error and no crash. To use a closed handle is the program's mistake all the same, as it is with `free`.
+//! Each is entered where open handles are known (live.rs) and has a mark of its kind. So a null pointer, a handle of
+//! another kind, one that is closed and a pointer that never was one are errors and no crash.
+//!
+//! ```text
+//!   C ─▶ Handle: mark, held ─▶ the value
+//! ```
+//! What is held goes when a handle is closed. The 16 bytes in front of it stay for a while, so that the next handle is
+//! not at the same address.
 
 use std::ptr;
 
 use crate::boundary::run;
 use crate::failure::Failure;
+use crate::live::{self, KeptBack, Known};
 
 /// What a handle may hold. Handles are used from any thread.
 pub(crate) trait Held: Send + Sync {
@@ -16,14 +23,17 @@ pub(crate) trait Held: Send + Sync {
     const TYPE: &'static str;
 }
 
-/// What a pointer that C holds points to.
+/// What a pointer that C holds points to. Its layout is that of all kinds.
 #[repr(C)]
 pub(crate) struct Handle<T> {
     mark: u64,
-    held: T,
+    held: *mut T,
 }
 
-const CLOSED: u64 = u64::from_ne_bytes(*b"hfclosed");
+/// A handle whose value is gone.
+type Closed = Handle<()>;
+
+static CLOSED: KeptBack<Closed> = KeptBack::new();
 
 /// Gives out a handle at `out`.
 ///
@@ -36,19 +46,22 @@ pub(crate) unsafe fn give<T: Held>(
     // SAFETY: the caller's promise.
     let out = unsafe { out.as_mut() }.ok_or_else(|| Failure::null("out"))?;
     *out = ptr::null_mut();
-    *out = Box::into_raw(Box::new(Handle { mark: T::MARK, held: make()? }));
+    let held = Box::into_raw(Box::new(make()?));
+    let handle = Box::into_raw(Box::new(Handle { mark: T::MARK, held }));
+    live::enter(handle.addr());
+    *out = handle;
     Ok(())
 }
 
 /// What is in a handle.
 ///
 /// # Safety
-/// `handle` is null, or points to a handle of any kind that nobody closes meanwhile.
+/// Nobody closes `handle` meanwhile, if it is one.
 pub(crate) unsafe fn get<'a, T: Held>(handle: *const Handle<T>) -> Result<&'a T, Failure> {
     // SAFETY: the caller's promise.
     unsafe { check(handle)? };
-    // SAFETY: the mark says that it is of this kind, and it stays for as long as it is used.
-    Ok(unsafe { &(*handle).held })
+    // SAFETY: it is open and of this kind, and stays for as long as it is used.
+    Ok(unsafe { &*(*handle).held })
 }
 
 /// Closes a handle; a null pointer is none.
@@ -62,11 +75,17 @@ pub(crate) unsafe fn close<T: Held>(handle: *mut Handle<T>) {
         }
         // SAFETY: the caller's promise.
         unsafe { check(handle)? };
-        // SAFETY: the mark says that it is of this kind. The mark is memory that goes away, so nothing less than a
-        // volatile write would be made.
-        unsafe { ptr::write_volatile(&raw mut (*handle).mark, CLOSED) };
-        // SAFETY: it came from `give`, and the mark has shown that it was not closed before.
-        drop(unsafe { Box::from_raw(handle) });
+        if !live::close(handle.addr()) {
+            return bad::<T>("the handle is closed");
+        }
+        // SAFETY: it came from `give`, and nobody else has closed it.
+        drop(unsafe { Box::from_raw((*handle).held) });
+        let earlier = CLOSED.swap(handle.cast());
+        if !earlier.is_null() {
+            live::forget(earlier.addr());
+            // SAFETY: it came from `give`, as a box of this layout, and nobody can find it any more.
+            drop(unsafe { Box::from_raw(earlier) });
+        }
         Ok(())
     });
 }
@@ -87,19 +106,20 @@ pub(crate) unsafe fn tell(out: *mut usize, call: impl FnOnce() -> Result<usize, 
 /// # Safety
 /// As [`get`].
 unsafe fn check<T: Held>(handle: *const Handle<T>) -> Result<(), Failure> {
-    let bad = |what: &str| Err(Failure::bad_handle(format!("{what}: give one of type {} that is open", T::TYPE)));
     if handle.is_null() {
-        return bad("the handle is a null pointer");
+        return bad::<T>("the handle is a null pointer");
     }
-    if !handle.is_aligned() {
-        return bad("this is no handle");
+    match live::look_up(handle.addr()) {
+        Known::Open => {}
+        Known::Closed => return bad::<T>("the handle is closed"),
+        Known::Never => return bad::<T>("this is no handle, or one that was closed long ago"),
     }
-    // SAFETY: handles of all kinds begin with a mark, so as many bytes can be read.
-    match unsafe { ptr::read_volatile(handle.cast::<u64>()) } {
-        mark if mark == T::MARK => Ok(()),
-        CLOSED => bad("the handle is closed"),
-        _ => bad("the handle is of another type"),
-    }
+    // SAFETY: it is one of some kind, all of which have their mark in the same place.
+    if unsafe { (*handle).mark } == T::MARK { Ok(()) } else { bad::<T>("the handle is of another type") }
+}
+
+fn bad<T: Held>(what: &str) -> Result<(), Failure> {
+    Err(Failure::bad_handle(format!("{what}: give one of type {} that is open", T::TYPE)))
 }
 
 #[cfg(test)]
@@ -123,7 +143,7 @@ mod tests {
     #[test]
     fn only_an_open_handle_of_the_kind_is_one() {
         let mut handle = ptr::null_mut();
-        // SAFETY: as the functions ask for; what was closed is not looked at.
+        // SAFETY: as the functions ask for.
         unsafe {
             give(&raw mut handle, || Ok(One(7))).unwrap();
             assert_eq!(get(handle).unwrap().0, 7);
@@ -133,6 +153,13 @@ mod tests {
             close(handle.cast::<Handle<Other>>());
             assert_eq!(last_text(), "the handle is of another type: give one of type other that is open");
             close(handle);
+            for _ in 0..2 {
+                assert!(get(handle).is_err());
+                close(handle);
+                assert_eq!(last_text(), "the handle is closed: give one of type one that is open");
+                close(handle.cast::<Handle<Other>>());
+                assert_eq!(last_text(), "the handle is closed: give one of type other that is open");
+            }
             close(ptr::null_mut::<Handle<One>>());
             assert!(give(ptr::null_mut(), || Ok(Other)).is_err());
         }

@@ -9,6 +9,7 @@
 //! | `boundary` | turns errors and panics into codes, and pairs of numbers into ranges |
 //! | `failure` | codes, and the text and `errno` of the last error of a thread |
 //! | `handle`, `kinds` | give handles out, find what is in them, close them |
+//! | `live` | knows which handles are open |
 //! | `versioned` | structs that begin with their size, so that they can grow |
 //! | `choices` | the constants, and what they choose |
 //! | `pool_options`, `pool`, `region`, `pin`, `observer`, `transfer`, `snapshot`, `stats` | functions |
@@ -26,6 +27,7 @@ mod handle;
 mod import;
 mod kinds;
 mod library;
+mod live;
 mod observer;
 mod pin;
 mod pool;

@@ -9,6 +9,10 @@
 //! Each block of numpy is a region, and all of it is writable when it is handed out: numpy has system calls fill
 //! memory, and the kernel delivers no fault for those.
 //!
+//! Arrays that are used together must not begin at the same place of their huge pages: then what is read and written at
+//! one time is in the same sets of the caches and the same banks of the memory. An addition of arrays of 256 MB took 47
+//! ms so, and 28 ms with starts that are a page and a line apart. So each block begins at the next of some places.
+//!
 //! numpy calls these functions from any thread, mostly with the interpreter's lock. They take a lock of their own.
 //! Under it nothing calls Python, and no memory of a region is touched.
 
@@ -65,6 +69,15 @@ struct Owned {
     blocks: Blocks,
 }
 
+/// From one place where blocks begin to the next: a page and a line.
+const STEP: usize = 4096 + 64;
+
+/// How many such places there are. More than arrays are used in one operation.
+const PLACES: usize = 16;
+
+/// What the last of them takes.
+const ROOM: usize = STEP * (PLACES - 1);
+
 /// The regions that are numpy's blocks.
 struct Blocks {
     pool: hugefork::Pool,
@@ -76,6 +89,8 @@ struct Blocks {
     /// All regions lie between these addresses, and no other block of numpy does.
     low: AtomicUsize,
     high: AtomicUsize,
+    /// Counts blocks, so that each begins somewhere else than the one before.
+    next_place: AtomicUsize,
     /// The process that the regions belong to.
     process: u32,
     counts: Counts,
@@ -86,6 +101,7 @@ struct Blocks {
 
 #[derive(Default)]
 struct State {
+    /// By the addresses of blocks.
     live: HashMap<usize, hugefork::Region>,
     kept: Vec<hugefork::Region>,
     kept_bytes: usize,
@@ -126,15 +142,21 @@ impl Blocks {
         if size < self.least || self.is_in_child() {
             return None;
         }
-        let len = size.checked_next_multiple_of(self.pool.block_size().bytes())?;
-        let region = self.recycle(len, contents).or_else(|| self.make(len));
-        let Some(region) = region else {
+        let block = self.pool.block_size().bytes();
+        let least = size.checked_next_multiple_of(block)?;
+        // Where that costs an eighth at most.
+        let room = if size / 8 >= ROOM.max(block) { ROOM } else { 0 };
+        let len = size.checked_add(room)?.checked_next_multiple_of(block)?;
+        let made = || self.make(len).or_else(|| (least < len).then(|| self.make(least)).flatten());
+        let Some(region) = self.recycle(len, contents).or_else(made) else {
             self.counts.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        let address = region.as_mut_ptr();
-        self.low.fetch_min(address.addr(), Ordering::Relaxed);
-        self.high.fetch_max(address.addr() + region.len(), Ordering::Relaxed);
+        let begin = region.as_mut_ptr();
+        self.low.fetch_min(begin.addr(), Ordering::Relaxed);
+        self.high.fetch_max(begin.addr() + region.len(), Ordering::Relaxed);
+        let place = STEP * (self.next_place.fetch_add(1, Ordering::Relaxed) % PLACES);
+        let address = begin.wrapping_add(if place <= region.len() - size { place } else { 0 });
         self.state().live.insert(address.addr(), region);
         NonNull::new(address.cast())
     }
@@ -196,12 +218,14 @@ impl Blocks {
         true
     }
 
-    /// The length of a block of ours.
+    /// How many bytes a block of ours may have.
     fn len_of(&self, block: *mut c_void) -> Option<usize> {
         if !self.may_be_ours(block) {
             return None;
         }
-        self.state().live.get(&block.addr()).map(hugefork::Region::len)
+        let state = self.state();
+        let region = state.live.get(&block.addr())?;
+        Some(region.as_ptr().addr() + region.len() - block.addr())
     }
 }
 
@@ -331,6 +355,7 @@ impl NumpyAllocator {
             state: Mutex::default(),
             low: AtomicUsize::new(usize::MAX),
             high: AtomicUsize::new(0),
+            next_place: AtomicUsize::new(0),
             process: std::process::id(),
             counts: Counts::default(),
             before,

@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::ops::{Deref, Range};
 use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use hugefork::{RegionError, RegionOptions};
@@ -147,6 +148,13 @@ impl Region {
         self.region.release();
     }
 
+    fn __repr__(&self) -> Result<String, Failure> {
+        let Ok(region) = self.get() else { return Ok("<hugefork.Region, closed>".to_owned()) };
+        let (name, nbytes) = (region.pool().name(), self.nbytes);
+        let revoked = if region.is_revoked() { ", parts of which were taken away" } else { "" };
+        Ok(format!("<hugefork.Region of pool '{name}': {nbytes} bytes, {} live view(s){revoked}>", self.exports()))
+    }
+
     fn pool_name(&self) -> Result<String, Failure> {
         Ok(self.get()?.pool().name().to_owned())
     }
@@ -154,16 +162,22 @@ impl Region {
     #[pyo3(signature = (threads, progress))]
     fn populate(&self, py: Python<'_>, threads: usize, progress: Option<Py<PyAny>>) -> Result<(), Failure> {
         let region = self.get()?;
-        // An exception in the middle ends the calls, and is raised when the work is done.
-        let failed = std::sync::OnceLock::new();
         let tell = |done: usize| {
-            if let (Some(progress), None) = (&progress, failed.get()) {
-                let answer = Python::attach(|py| progress.call1(py, (done,)).map(drop));
-                let _ = answer.map_err(|error| failed.set(error));
-            }
+            let told = Python::attach(|py| {
+                py.check_signals()?;
+                progress.as_ref().map_or(Ok(()), |progress| progress.call1(py, (done,)).map(drop))
+            });
+            // The one way to end the work of all threads.
+            told.unwrap_or_else(|error| resume_unwind(Box::new(error)));
         };
-        py.detach(|| region.populate_with(threads, tell))?;
-        failed.into_inner().map_or(Ok(()), |error| Err(error.into()))
+        let came = py.detach(|| catch_unwind(AssertUnwindSafe(|| region.populate_with(threads, tell))));
+        match came {
+            Ok(came) => Ok(came?),
+            Err(panic) => match panic.downcast::<PyErr>() {
+                Ok(error) => Err((*error).into()),
+                Err(panic) => resume_unwind(panic),
+            },
+        }
     }
 
     fn prepare_write(&self, py: Python<'_>, start: usize, stop: usize) -> Result<(), Failure> {

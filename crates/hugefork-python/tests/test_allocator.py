@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import gc
 import threading
@@ -65,6 +66,25 @@ def test_arrays_grow_and_shrink(allocator):
         b.resize(1 << 20, refcheck=False)
         assert b[9] == 9 and not b[10:].any()
         del a, b, before
+
+
+@pytest.mark.parametrize("length", [5 << 20, (16 << 20) + 7])
+def test_arrays_begin_at_different_places_of_their_blocks(pool, length):
+    """So that what is used together is not in the same sets of the caches."""
+    allocator = hf.numpy_allocator(pool, keep=0)
+    with allocator:
+        arrays = [np.zeros(length, "u1") for _ in range(3)]
+    assert len({array.ctypes.data % 4096 for array in arrays}) == 3
+    assert all(array.ctypes.data % 64 == 0 for array in arrays)
+    for value, array in enumerate(arrays):
+        array[:] = value
+    for value, array in enumerate(arrays):
+        assert (array == value).all()
+        array.resize(length + 100_000, refcheck=False)
+        assert (array[:length] == value).all() and not array[length:].any()
+    assert allocator.stats().live == 3
+    del array, arrays
+    assert allocator.stats().live == 0
 
 
 def test_what_the_pool_has_not_is_ordinary_memory(allocator):
@@ -153,6 +173,36 @@ def test_many_threads_use_one_allocator(allocator):
         work_done = [threads.submit(context.run, work, seed) for seed, context in enumerate(contexts)]
         assert [each.result() for each in work_done] == [0, 1, 2, 3]
     kept.clear()
+
+
+def test_threads_that_use_one_allocator_go_back_to_their_own(pool, allocator):
+    """Each thread has found another one in force, and they leave in the order in which they came."""
+    inner, seen = hf.numpy_allocator(pool, least="1 MiB"), {}
+    turn = threading.Barrier(2)
+
+    def work(name, around):
+        with around:
+            before = np.ones(1 << 20, "u1")
+            if name == "second":
+                turn.wait()
+            allocator.__enter__()
+            if name == "first":
+                turn.wait()
+            turn.wait()
+            if name == "second":
+                turn.wait()
+            allocator.__exit__(None, None, None)
+            if name == "first":
+                turn.wait()
+            seen[name] = handler(before), handler(np.ones(1 << 20, "u1"))
+
+    threads = [threading.Thread(target=work, args=each) for each in (("first", contextlib.nullcontext()), ("second", inner))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == {"first": ("default_allocator",) * 2, "second": ("hugefork",) * 2}
+    assert inner.stats().made == 2 and allocator.stats().made == 0
 
 
 def test_a_forked_child_goes_on_with_ordinary_memory(run):

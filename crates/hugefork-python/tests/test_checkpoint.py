@@ -196,7 +196,7 @@ def test_a_failure_that_nobody_asks_for_is_told(pool, tmp_path):
     path.mkdir()
     (path / "data").touch()
     save = checkpoint.save(path, {"a": pool.zeros(1)})
-    save._thread.join()
+    save._over.wait()
     with pytest.warns(RuntimeWarning, match="was not written"):
         del save
         gc.collect()
@@ -283,3 +283,118 @@ def test_saves_to_one_directory_come_one_after_the_other(pool, tmp_path):
     assert checkpoint._manifest(tmp_path)["save"] == 6
     found = checkpoint.load(tmp_path, check=True)["w"]
     assert (found == found[0]).all()
+
+
+def test_only_a_save_is_taken_for_the_one_before(pool, tmp_path):
+    for since in ("last", 7, tmp_path):
+        with pytest.raises(TypeError, match="give what an earlier save returned"):
+            checkpoint.save(tmp_path, {"a": pool.zeros(1)}, since=since)
+
+
+def test_a_save_since_a_snapshot_that_has_lost_blocks_writes_all(pool, tmp_path):
+    w = pool.array(np.ones(24 << 20, "u1"), copy_grain="block")
+    first = checkpoint.save(tmp_path, {"w": w})
+    first.result()
+    full = pool.array(np.ones(30 << 20, "u1"))
+    w[:] = 2
+    assert first._snapshot.is_revoked
+    del full
+    gc.collect()
+    save = checkpoint.save(tmp_path, {"w": w}, since=first)
+    save.result()
+    assert save.written == w.nbytes
+    check(tmp_path, {"w": w})
+
+
+INTERRUPTED = """
+import signal, sys, threading
+interrupt = lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+w = hf.Pool("64 MiB").array(np.arange(1 << 20))
+save = hf.checkpoint.save(sys.argv[1], {"w": w}, at_most="16 MiB")
+try:
+    threading.Timer(0.05, interrupt).start()
+    save.result()
+except KeyboardInterrupt:
+    print("interrupted", save.done())
+"""
+
+
+@pytest.mark.parametrize(("program", "said"), [("save.result(); print(save.done())", "interrupted False\nTrue\n"), ("", "interrupted False\n")])
+def test_ctrl_c_ends_the_wait_and_not_the_save(run, tmp_path, program, said):
+    done = run(INTERRUPTED.replace("sys.argv[1]", repr(str(tmp_path))) + program)
+    assert done.stdout == said, done.stderr
+    assert np.array_equal(checkpoint.load(tmp_path, check=True)["w"], np.arange(1 << 20))
+
+
+def test_a_child_of_fork_is_in_nobodys_way(run, tmp_path):
+    """One that is forked while a save writes lives on. It neither keeps others from writing, nor waits for the parent's."""
+    done = run(f"""
+import os, signal
+path = {str(tmp_path)!r}
+w = hf.Pool("64 MiB").array(np.arange(1 << 20))
+save = hf.checkpoint.save(path, {{"w": w}}, at_most="16 MiB")
+while not save.written:
+    pass
+read, write = os.pipe()
+child = os.fork()
+if child == 0:
+    signal.alarm(90)
+    try:
+        save.result()
+    except hf.ForkedChildError:
+        os.write(write, b"told")
+    signal.pause()
+print(os.read(read, 4), save.result() and save.done())
+print(hf.checkpoint.save(path, {{"w": w}}).result(60) is not None)
+os.kill(child, signal.SIGKILL)
+child = os.fork()
+if child == 0:
+    signal.alarm(90)
+    # What it has itself, it may save.
+    hf.checkpoint.save(path, {{"own": np.ones(3)}}).result()
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), list(hf.checkpoint.load(path)))
+""")
+    assert done.stdout == "b'told' True\nTrue\n0 ['own']\n", done.stderr
+
+
+def test_one_directory_by_two_paths_is_one(pool, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    assert checkpoint._writers.of(tmp_path / "real") is checkpoint._writers.of(tmp_path / "link")
+    a = pool.zeros(3)
+    saves = [checkpoint.save(tmp_path / name, {"a": a}) for name in ("real", "link") * 3]
+    for save in saves:
+        save.result()
+    assert checkpoint._manifest(tmp_path / "real")["save"] == 6
+    assert len(os.listdir(tmp_path / "real" / "data")) == 1
+
+
+@pytest.mark.parametrize("meta", [{2: "two", 10: "ten"}, {1: 0, "1": 1}, {None: 0, "x": float("inf"), True: (1, "ü\ud800")}])
+def test_whatever_json_takes_is_read_back(pool, tmp_path, meta):
+    checkpoint.save(tmp_path, {"a": pool.zeros(3)}, meta=meta).result()
+    assert checkpoint.meta(tmp_path) == json.loads(json.dumps(meta))
+    checkpoint.verify(tmp_path)
+
+
+def test_what_is_saved_beside_arrays_is_that_of_the_cut(pool, tmp_path):
+    meta = {"losses": [1, 2]}
+    save = checkpoint.save(tmp_path, {"a": pool.zeros(1 << 17)}, meta=meta, at_most="8 MiB")
+    meta["losses"].append(3)
+    save.result()
+    assert checkpoint.meta(tmp_path) == {"losses": [1, 2]}
+
+
+def test_whatever_numpy_finds_in_an_altered_file_is_one_error(pool, tmp_path):
+    checkpoint.save(tmp_path, {"a": pool.zeros(100_000), "b": pool.zeros(3)}).result()
+    for file in (tmp_path / "data").iterdir():
+        whole = file.read_bytes()
+        for at in range(128):
+            for letter in b"(9'}\0":
+                file.write_bytes(whole[:at] + bytes([letter]) + whole[at + 1 :])
+                try:
+                    checkpoint.load(tmp_path)
+                except hf.CheckpointError as error:
+                    assert "load another checkpoint" in str(error)
+        file.write_bytes(whole)
+    checkpoint.verify(tmp_path)

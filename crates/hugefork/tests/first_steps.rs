@@ -186,3 +186,23 @@ fn threads_populate_a_region_and_say_how_far_they_are() {
     let (full, rest) = (pool.region(180 << 20).unwrap(), |_| {});
     assert!(matches!(full.populate_with(2, rest), Err(RegionError::PoolFull { .. })));
 }
+
+#[test]
+fn no_more_threads_populate_a_region_than_there_is_work_for() {
+    let pool = pool(Backing::Auto, 8 << 20, BlockSize::MIB_2).unwrap();
+    let region = pool.region(8 << 20).unwrap();
+    region.populate_with(usize::MAX, |_| {}).unwrap();
+    assert_eq!(region.stats().blocks_present, 4);
+}
+
+#[test]
+fn a_panic_ends_the_work_of_all_threads() {
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    let pool = pool(Backing::Auto, 640 << 20, BlockSize::MIB_2).unwrap();
+    let region = pool.region(640 << 20).unwrap();
+    let end = |_| resume_unwind(Box::new("enough"));
+    let populate = AssertUnwindSafe(|| region.populate_with(2, end));
+    let panic = catch_unwind(populate).unwrap_err();
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"enough"));
+    assert!(region.stats().blocks_present <= 2 * 32, "each thread has done what it had begun");
+}

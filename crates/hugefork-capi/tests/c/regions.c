@@ -60,6 +60,7 @@ static void memory(hf_pool *pool)
     WELL(hf_region_populate_with(region, 1, progress, &seen));
     CHECK(seen.calls == 1 && seen.most == 8 * MIB);
     WELL(hf_region_populate_with(region, 2, NULL, NULL));
+    WELL(hf_region_populate_with(region, SIZE_MAX, NULL, NULL));
     WELL(hf_region_prepare_write(region, 5, 3 * MIB));
     memset(bytes_of(region), 1, 8 * MIB);
     WELL(hf_region_discard(region, BLOCK, BLOCK + 1));

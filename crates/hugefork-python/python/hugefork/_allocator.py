@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -9,6 +10,9 @@ from . import _native
 from ._pool import Pool, Size, parse_size
 
 __all__ = ["AllocatorStats", "numpy_allocator"]
+
+_before: ContextVar[tuple[object, ...]] = ContextVar("hugefork_before", default=())
+"""What each block that is entered in this context has found in force, the outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +70,24 @@ class numpy_allocator:
     """
 
     def __init__(self, pool: Pool, *, least: Size | None = None, keep: Size | None = None) -> None:
+        if not isinstance(pool, Pool):
+            raise TypeError(f"{type(pool).__name__} is no pool: give a hugefork.Pool")
         self._native = _native.NumpyAllocator(
             pool._native,
             pool.block_size if least is None else parse_size(least),
             pool.capacity // 2 if keep is None else parse_size(keep),
         )
-        self._before: list[object] = []
 
     def __enter__(self) -> numpy_allocator:
-        self._before.append(self._native.install())
+        _before.set((*_before.get(), self._native.install()))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._native.restore(self._before.pop())
+        *earlier, before = _before.get()
+        _before.set(tuple(earlier))
+        self._native.restore(before)
 
     def stats(self) -> AllocatorStats:
         """What it did."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -93,8 +94,10 @@ def checked_dtype(dtype: Any) -> np.dtype[Any]:
 
 def checked_shape(shape: Any) -> tuple[int, ...]:
     """A shape as a tuple."""
-    lengths = (shape,) if hasattr(shape, "__index__") else tuple(shape)
-    made = tuple(int(length.__index__()) for length in lengths)
+    try:
+        made = tuple(map(operator.index, (shape,) if hasattr(shape, "__index__") else shape))
+    except TypeError:
+        raise TypeError(f"{shape!r} is no shape: give a length, or a tuple of lengths") from None
     if any(length < 0 for length in made):
         raise ValueError(f"shape {made} has a negative length")
     return made

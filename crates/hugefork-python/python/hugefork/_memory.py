@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import select
+import sys
+import termios
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from . import _native
 from ._arrays import Array, place_of, range_of, region_place
-from ._snapshot import Snapshot
+from ._errors import HugeforkError
+from ._snapshot import Snapshot, checked_snapshot
 from ._stats import LazyFreed, RegionStats
 
 __all__ = [
@@ -25,6 +31,10 @@ __all__ = [
     "reset",
     "stats",
 ]
+
+
+_READ_AT_ONCE = 64 << 20
+"""So many bytes are read before Python looks after signals."""
 
 
 class HasDescriptor(Protocol):
@@ -49,17 +59,18 @@ def populate(array: Array, *, threads: int = 1, progress: Callable[[int], Any] |
     Parameters
     ----------
     threads
-        How many threads do it.
+        How many threads do it, at most.
     progress
-        Called with the bytes that are done, after each 64 MiB, from any of them.
+        Called with the bytes that are done, after each 64 MiB, from any of them. What it raises ends the work.
 
     Raises
     ------
-    PoolFullError, OutOfMemoryError, TooManyMappingsError, RevokedError; and what `progress` raises, at the end.
+    PoolFullError, OutOfMemoryError, TooManyMappingsError, RevokedError; and what `progress` raises. What has been done by
+    then stays.
     """
     if threads < 1:
         raise ValueError(f"threads={threads}: give at least one")
-    region_place(array)[0].populate(threads, progress)
+    region_place(array)[0].populate(min(threads, sys.maxsize), progress)
 
 
 def prepare_write(array: Array) -> None:
@@ -81,7 +92,8 @@ def pin(array: Array) -> _native.Pin:
 
 def read_into(array: Array, file: HasDescriptor | int, *, offset: int | None = None) -> int:
     """Reads from a file, pipe or stream socket into an array without gaps, whatever is shared or was never written.
-    Returns the bytes that were read: fewer than asked for at the end of the file only.
+    Returns the bytes that were read: fewer than asked for at the end of the file only. A signal whose handler raises, such
+    as Ctrl-C, ends the wait for a pipe or socket; what was read by then is in the array.
 
     Parameters
     ----------
@@ -96,7 +108,46 @@ def read_into(array: Array, file: HasDescriptor | int, *, offset: int | None = N
     SystemCallError, and what `populate` raises.
     """
     region, start, stop = range_of(array)
-    return region.read_from(file if isinstance(file, int) else file.fileno(), start, stop, offset)
+    if not isinstance(file, int) and not hasattr(file, "fileno"):
+        raise TypeError(f"{file!r} is no file: give an object with fileno(), or a descriptor")
+    if offset is not None and offset < 0:
+        raise ValueError(f"offset={offset}: give the bytes from the start of the file")
+    fd = file if isinstance(file, int) else file.fileno()
+    done, whole = 0, stop - start
+    while done < whole:
+        # Between the pieces, Python looks after signals.
+        piece = min(whole - done, _READ_AT_ONCE if offset is not None else _readable(fd))
+        at = start + done
+        try:
+            came = region.read_from(fd, at, at + piece, None if offset is None else offset + done)
+        except HugeforkError as error:
+            error.done = done + (error.done or 0)
+            raise
+        done += came
+        if came < piece:
+            break
+    return done
+
+
+def _readable(fd: int) -> int:
+    """How many bytes to ask a descriptor for: those that are there, for which this waits. A descriptor that does not
+    block, or cannot tell, is asked for more."""
+    try:
+        if not os.get_blocking(fd):
+            return _READ_AT_ONCE
+    except OSError:
+        # The call that reads says what is wrong.
+        return _READ_AT_ONCE
+    waiting, there = select.poll(), bytearray(4)
+    waiting.register(fd, select.POLLIN)
+    waiting.poll()
+    try:
+        fcntl.ioctl(fd, termios.FIONREAD, there)
+    except OSError:
+        return _READ_AT_ONCE
+    count = int.from_bytes(there, sys.byteorder, signed=True)
+    # None are there at the end; and of a large file the count is too small.
+    return min(count, _READ_AT_ONCE) if count > 0 else _READ_AT_ONCE
 
 
 def lazy_free(array: Array) -> LazyFreed:
@@ -187,6 +238,8 @@ def reset(*arrays: Array | Snapshot, to: Snapshot | None = None) -> None:
     >>> branch
     array([0., 0., 0.])
     """
+    if to is not None:
+        checked_snapshot(to)
     *named, last = arrays or (None,)
     if isinstance(last, Snapshot):
         if to is not None:
@@ -250,6 +303,8 @@ def changed_since(
     """
     if by not in ("page", "block"):
         raise ValueError(f"by={by!r}: take one of page, block")
+    for cut in (older,) if newer is None else (older, newer):
+        checked_snapshot(cut)
     region, start, stop = range_of(array)
     side = region if newer is None else newer._part(region)
     size = max(1, array.itemsize)

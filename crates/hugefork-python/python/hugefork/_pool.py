@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from types import TracebackType
 from typing import Any, Literal
 
@@ -28,8 +29,8 @@ def parse_size(size: Size) -> int:
     if not hasattr(size, "__index__"):
         raise TypeError(f"{size!r} is no size: give bytes, or text such as '512 MiB'")
     nbytes = int(size.__index__())
-    if nbytes < 0:
-        raise ValueError(f"a size of {nbytes} bytes: give a positive one")
+    if not 0 <= nbytes <= sys.maxsize:
+        raise ValueError(f"a size of {nbytes} bytes: give a positive one that memory can have")
     return nbytes
 
 
@@ -153,6 +154,8 @@ class Pool:
         """
         elements, lengths = checked_dtype(dtype), checked_shape(shape)
         nbytes = math.prod(lengths) * elements.itemsize
+        if nbytes > sys.maxsize:
+            raise ValueError(f"shape {lengths} of {elements} takes {nbytes} bytes: give one that memory can have")
         block = self._native.block_size
         region = self._native.region(
             max(1, -(-nbytes // block)) * block,

@@ -12,7 +12,7 @@ import numpy as np
 
 from . import _native
 from ._arrays import Array, bytes_of
-from ._snapshot import Snapshot
+from ._snapshot import Snapshot, checked_snapshot
 
 __all__ = ["Shared", "share"]
 
@@ -107,7 +107,7 @@ def share(snapshot: Snapshot, *, copy: bool = False) -> Shared:
     ...     next(iter(shared)).tolist()
     [1.0, 2.0]
     """
-    parts = snapshot._open()
+    parts = checked_snapshot(snapshot)._open()
     numbers = {region: nth for nth, region in enumerate(parts)}
     exports = [_native.Export(part, copy) for _, part in parts.values()]
     layouts = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 import numpy as np
 
@@ -67,6 +67,9 @@ class Snapshot:
         self._part(region).read_at(place.start, buffer)
         return np.ndarray(place.shape, place.dtype, buffer, place.offset - place.start, place.strides)
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a snapshot stays with its process: send hugefork.share(snapshot), which copies nothing")
+
     @property
     def id(self) -> int:
         """Tells it from all other snapshots of this process. Of two, the later has the greater."""
@@ -114,6 +117,13 @@ class Snapshot:
             return "<hugefork.Snapshot, closed>"
         lost = ", parts of which were taken away" if self.is_revoked else ""
         return f"<hugefork.Snapshot {self.id} of {len(self)} array(s), {in_words(self.nbytes)}{lost}>"
+
+
+def checked_snapshot(given: Any) -> Snapshot:
+    """What has to be a snapshot."""
+    if not isinstance(given, Snapshot):
+        raise TypeError(f"{type(given).__name__} is no snapshot: give one that hugefork.snapshot has taken")
+    return given
 
 
 def snapshot(*arrays: Array, reserve: bool = False) -> Snapshot:

@@ -60,7 +60,7 @@ import numpy as np
 
 from . import _native
 from ._arrays import Array, Place, holder_of, region_place
-from ._errors import CheckpointError, HugeforkError
+from ._errors import CheckpointError, ForkedChildError, HugeforkError, RevokedError
 from ._pool import Pool, Size, parse_size
 from ._snapshot import Snapshot, snapshot
 
@@ -112,13 +112,16 @@ class Save:
         self._manifest: Entry | None = None
         self._error: BaseException | None = None
         self._is_told = False
+        self._process = os.getpid()
+        # Nobody joins the thread: Python takes one for ended whose `join` a signal has interrupted.
+        self._over = threading.Event()
         # Python waits for it at the end of the program.
         self._thread = threading.Thread(target=self._run, name="hugefork-checkpoint")
         self._thread.start()
 
     def done(self) -> bool:
         """Whether it is written, or has failed."""
-        return not self._thread.is_alive()
+        return self._over.is_set()
 
     def result(self, timeout: float | None = None) -> Path:
         """Waits until the checkpoint is written and safe on the disk, and returns its directory.
@@ -131,9 +134,11 @@ class Save:
             It could not be written, because the disk is full, say. The checkpoint before is as it was.
         RevokedError
             The pool was full, and a part of the snapshot was taken away. As above.
+        ForkedChildError
+            The parent of this process writes it.
         """
-        self._thread.join(timeout)
-        if self._thread.is_alive():
+        self._wait(timeout)
+        if not self.done():
             raise TimeoutError(f"the checkpoint is not written after {timeout} seconds: wait longer")
         self._is_told = True
         if self._error is not None:
@@ -142,8 +147,13 @@ class Save:
 
     def release(self) -> None:
         """Gives up what a later save would compare with. Waits until this one is done."""
-        self._thread.join()
+        self._wait()
         self._snapshot = None
+
+    def _wait(self, timeout: float | None = None) -> None:
+        if not self.done() and self._process != os.getpid():
+            raise ForkedChildError("this checkpoint is written by the parent of this process: wait for it there")
+        self._over.wait(timeout)
 
     def __del__(self) -> None:
         if getattr(self, "_error", None) is not None and not self._is_told:
@@ -164,7 +174,7 @@ class Save:
                 self._copy_what_is_shared()
             since = self._since
             if since is not None:
-                since._thread.join()
+                since._over.wait()
             data = self.path / "data"
             data.mkdir(parents=True, exist_ok=True)
             with _alone(self.path):
@@ -175,6 +185,7 @@ class Save:
             self._error = error
         finally:
             self._since, self._copies = None, {}
+            self._over.set()
 
     def _copy_what_is_shared(self) -> None:
         """Copies in the writers' place what they share with the snapshot, as long as the pool has blocks to spare."""
@@ -220,9 +231,12 @@ class Save:
         if earlier is not None:
             assert since is not None and since._snapshot is not None
             older = since._snapshot._part(place.holder)
-            found = (
-                (max(low, place.start), min(high, place.stop)) for low, high in part.changed_since(older, True)
-            )
+            try:
+                differing = part.changed_since(older, True)
+            except RevokedError:
+                # Mostly it is the older one that has lost a part. If it is this one, to write it fails.
+                differing = [(place.start, place.stop)]
+            found = ((max(low, place.start), min(high, place.stop)) for low, high in differing)
             ranges = [(low, high) for low, high in found if low < high]
             changed = sum(high - low for low, high in ranges)
             if not changed:
@@ -297,7 +311,7 @@ def save(
         The save before, to the same directory: of each array that is the same memory, only what has changed since is
         written. After some such saves, or when half of an array has changed, all of it is written.
     meta
-        Anything that `json` takes, for `manifest.json`.
+        Anything that `json` takes, for `manifest.json`, as it is now. Keys become text.
     copy_ahead
         For a state that is soon written all over, in arrays with ``copy_grain="block"``: before the background thread
         writes, it copies their blocks, so that most first writes do not. It stops when the pool has few free blocks
@@ -320,9 +334,13 @@ def save(
     directory = Path(path).absolute()
     if directory.exists() and not directory.is_dir():
         raise NotADirectoryError(f"{directory} is no directory: a checkpoint is one")
+    if since is not None and not isinstance(since, Save):
+        raise TypeError(f"since={since!r}: give what an earlier save returned")
     if since is not None and since.path != directory:
         raise ValueError(f"since is a save to {since.path}: give one to {directory}")
-    json.dumps(meta)
+    meta = as_read_back(meta)
+    if not isinstance(arrays, Mapping):
+        raise TypeError(f"{type(arrays).__name__} is no mapping: give arrays by name, such as {{'w': w}}")
     rate = None if at_most is None else parse_size(at_most)
     if rate == 0:
         raise ValueError("at_most=0: give the bytes to write in a second, or None")
@@ -365,7 +383,7 @@ def load(path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool 
                 _verify(directory, manifest)
             arrays = {name: _array(directory, name, entries) for name, entries in manifest["arrays"].items()}
             break
-        except CheckpointError:
+        except (CheckpointError, FileNotFoundError):
             # A save may just have replaced it.
             if attempt == 9 or _manifest_or_none(directory) == manifest:
                 raise
@@ -381,6 +399,11 @@ def verify(path: str | os.PathLike[str]) -> None:
     """Reads all of a checkpoint and compares its checksums. Raises what `load` raises."""
     directory = Path(path)
     _verify(directory, _manifest(directory))
+
+
+def as_read_back(meta: Any) -> Any:
+    """A copy of what is saved beside arrays, as `json` reads it back: its checksum is that of what will be read."""
+    return json.loads(json.dumps(meta))
 
 
 def _order(array: Array) -> Any:
@@ -440,17 +463,31 @@ def _replace(directory: Path, manifest: str) -> None:
     _sync(directory)
 
 
-_THREADS = threading.Lock()
-_DIRECTORIES: dict[Path, threading.Lock] = {}
+class _Writers:
+    """Which directories threads of this process write to. A child of `os.fork()` begins with none."""
+
+    def __init__(self) -> None:
+        self.changes = threading.Lock()
+        self.locks: dict[tuple[int, int], threading.Lock] = {}
+
+    def of(self, directory: Path) -> threading.Lock:
+        """The lock of a directory, by whichever path."""
+        found = os.stat(directory)
+        with self.changes:
+            return self.locks.setdefault((found.st_dev, found.st_ino), threading.Lock())
+
+
+_writers = _Writers()
+os.register_at_fork(after_in_child=_writers.__init__)  # type: ignore[misc]
 
 
 @contextlib.contextmanager
 def _alone(directory: Path) -> Iterator[None]:
     """Nobody else writes a checkpoint here meanwhile, in this process or another."""
-    with _THREADS:
-        lock = _DIRECTORIES.setdefault(directory, threading.Lock())
-    with lock, open(directory / ".lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    # The lock of the file is that of `fcntl`, which children of this process do not inherit: one that lives on would
+    # keep it after the save, and after the end of this process. But it does not tell threads from each other.
+    with _writers.of(directory), open(directory / ".lock", "w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
         yield
 
 
@@ -533,8 +570,8 @@ def _array(directory: Path, name: str, entries: list[Entry]) -> Array:
             for start, stop in ranges.tolist():
                 flat[start:stop] = new[at : at + stop - start]
                 at += stop - start
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, CheckpointError):
-            raise
+    except (CheckpointError, OSError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001: numpy, which reads what was altered, raises whatever comes to it.
         raise CheckpointError(f"array {name!r} of {directory} was altered: {error}; load another checkpoint") from error
     return array

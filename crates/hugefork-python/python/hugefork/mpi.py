@@ -135,6 +135,7 @@ def save(
     comm.Barrier()
     mine, error = None, None
     try:
+        meta = checkpoint.as_read_back(meta)
         mine = checkpoint.save(directory / f"{number}.rank-{rank}", arrays, copy_ahead=copy_ahead, at_most=at_most)
     except Exception as caught:  # noqa: BLE001: the others must learn of whatever it is.
         error = caught

@@ -278,8 +278,13 @@ fn obtain_all(core: &PoolCore<Linux>) -> Result<(), BuildError> {
         Ok(())
     };
     let result = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..blocks).step_by(share).map(|first| scope.spawn(move || obtain(first))).collect();
-        workers.into_iter().try_for_each(|worker| worker.join().expect("obtaining memory does not panic"))
+        let worker = |first| std::thread::Builder::new().spawn_scoped(scope, move || obtain(first)).ok();
+        let workers: Vec<_> = (0..blocks).step_by(share).map(|first| (first, worker(first))).collect();
+        workers.into_iter().try_for_each(|(first, worker)| match worker {
+            Some(worker) => worker.join().expect("obtaining memory does not panic"),
+            // The system has no room for so many threads.
+            None => obtain(first),
+        })
     });
     result.map_err(|source| BuildError::OutOfMemory { wanted: core.block_size.len_of(blocks), source })?;
     core.frames.mark_all_zeroed();

@@ -75,6 +75,17 @@ pub struct Region {
     held: Counted<Routed>,
 }
 
+/// Has all threads that populate a region end their work if one of them panics.
+struct EndsAll<'a>(&'a AtomicBool);
+
+impl Drop for EndsAll<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Region {
     pub(crate) fn new(pool: Pool, core: Fixed<RegionCore<Linux>>) -> Region {
         Region { held: Routed::new(pool, core) }
@@ -144,21 +155,22 @@ impl Region {
         self.core().populate(0..self.len())
     }
 
-    /// As [`Region::populate`], on `threads` threads, at least one. After each 64 MiB, or each block if blocks are
-    /// larger, one of them calls `progress` with the bytes that are done. For regions of many gigabytes and for blocks
-    /// of 1 GiB.
+    /// As [`Region::populate`], on up to `threads` threads, at least one. After each 64 MiB, or each block if blocks
+    /// are larger, one of them calls `progress` with the bytes that are done. For regions of many gigabytes and for
+    /// blocks of 1 GiB.
     ///
     /// # Errors
     /// Those of [`Region::populate`]; the first one ends the work of all threads.
     ///
     /// # Panics
-    /// If `progress` does.
+    /// If `progress` does, which ends the work of all threads, too.
     pub fn populate_with(&self, threads: usize, progress: impl Fn(usize) + Sync) -> Result<(), RegionError> {
         const STEP: usize = 64 << 20;
         check_owner()?;
         let step = STEP.max(self.pool().block_size().bytes());
         let (next, done, failed) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
         let work = || -> Result<(), RegionError> {
+            let _ends_all = EndsAll(&failed);
             while !failed.load(Ordering::Relaxed) {
                 let start = next.fetch_add(step, Ordering::Relaxed);
                 if start >= self.len() {
@@ -170,8 +182,11 @@ impl Region {
             }
             Ok(())
         };
+        // No more than there is work for. The system may have room for fewer; then those that there are do it.
+        let threads = threads.min(self.len().div_ceil(step));
         std::thread::scope(|scope| {
-            let helpers: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+            let helper = |_| std::thread::Builder::new().spawn_scoped(scope, work);
+            let helpers: Vec<_> = (1..threads).map_while(|nth| helper(nth).ok()).collect();
             let mine = work();
             helpers
                 .into_iter()
@@ -390,6 +405,8 @@ impl Region {
     /// # Threads
     /// Others may write meanwhile. A write either comes before the reset and is gone, or after it and stays. The cut is
     /// consistent, as that of a snapshot: if a write is gone, so is every write that happened before it.
+    /// It is a cut of one region: several go back one after another, which is one cut over all of them only while
+    /// nobody writes. There is no counterpart to [`Region::snapshot_all`].
     ///
     /// * In a process without other threads, hugefork's own not counted, nobody has to wait.
     /// * If only single pages differ, and they are in one mapping, it happens at one moment, also for readers. Writers
