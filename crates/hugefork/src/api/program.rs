@@ -315,6 +315,40 @@ impl ProgramMemory {
         all.start <= range.start && range.end <= all.end && self.touched(&range).all(is_free)
     }
 
+    /// The first piece of a range at which something is mapped, for all that is known here, and whether it was mapped
+    /// here and not handed over.
+    pub fn first_piece(&self, range: &Range<usize>) -> Option<(Range<usize>, bool)> {
+        let (mut at, mut found): (_, Option<(Range<usize>, bool)>) = (range.start, None);
+        while at < range.end {
+            let (end, is_here) = self.what_is_at(at);
+            let piece = at..end.min(range.end);
+            at = piece.end;
+            match (&mut found, is_here) {
+                (None, None) => {}
+                (None, Some(is_here)) => found = Some((piece, is_here)),
+                (Some((so_far, before)), Some(is_here)) if *before == is_here => so_far.end = piece.end,
+                (Some(_), _) => break,
+            }
+        }
+        found
+    }
+
+    /// Up to where something lies at an address, and whether it was mapped here; None if nothing is there.
+    fn what_is_at(&self, at: usize) -> (usize, Option<bool>) {
+        let all = self.addresses();
+        if !all.contains(&at) {
+            return (if at < all.start { all.start } else { usize::MAX }, Some(false));
+        }
+        let index = (at - all.start) / HUGE_PAGE;
+        let start = all.start + index * HUGE_PAGE;
+        let used = start + self.used[index] as usize;
+        match self.used[index] {
+            PLAIN => (start + HUGE_PAGE, Some(false)),
+            _ if at < used && self.core.has(index) => (used, Some(true)),
+            _ => (start + HUGE_PAGE, None),
+        }
+    }
+
     /// Makes a range read as zeros. Calls `others` as [`ProgramMemory::unmap`] does, with what is not here.
     pub fn empty(&mut self, range: Range<usize>, mut others: impl FnMut(Range<usize>)) {
         self.split(&range, |this, piece, what| match what {
@@ -480,6 +514,14 @@ enum What {
     Part,
     /// The kernel's.
     Plain,
+}
+
+impl Inherited {
+    /// Takes up what the children of another fork hold: from now on, both are given up together.
+    pub fn join(&mut self, mut other: Inherited) {
+        self.blocks.append(&mut other.blocks);
+        // What is dropped of the other is empty.
+    }
 }
 
 impl Drop for Inherited {
