@@ -27,7 +27,7 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-use hugefork::{Inherited, ProgramMemory};
+use hugefork::{Full, Inherited, ProgramMemory};
 
 use super::asked::{Mapping, Wish};
 use super::{Growth, collapse};
@@ -547,6 +547,9 @@ pub(super) fn tend() -> bool {
     // A round at most; in between, others have their turn.
     let_others_go_first();
     while with(ProgramMemory::tend) == Some(true) {
+        // Who waits for memory that is held aside waits for this thread to run. With a short rest before each round, it
+        // has its share of the processor to itself again when it holds some.
+        let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000 });
         let_others_go_first();
     }
     with(|engine| {
@@ -569,8 +572,13 @@ fn collapse_what_is_full(is_shared: &mut dyn FnMut() -> bool) -> Option<usize> {
     let (mut next, mut made) = (Some(0), 0);
     while let Some(from) = next {
         let_others_go_first();
-        let Some((more, rest)) = with(|engine| engine.collapse(from)) else { break };
-        (made, next) = (made + more, rest);
+        let Some((full, rest)) = with(|engine| engine.next_full(from)) else { break };
+        next = rest;
+        // Without the lock: the kernel may take long.
+        if let Some(full) = full.filter(Full::collapse) {
+            with(|engine| engine.note_huge(&full));
+            made += 1;
+        }
         if is_shared() {
             return None;
         }
