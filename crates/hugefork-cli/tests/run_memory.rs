@@ -19,6 +19,11 @@ const CALLS: &str = include_str!("programs/calls.c");
 const DIRECT: &str = include_str!("programs/direct.c");
 const HEIRS: &str = include_str!("programs/heirs.c");
 const DAEMON: &str = include_str!("programs/daemon.c");
+const MANY: &str = include_str!("programs/many.c");
+const SLOW: &str = include_str!("programs/slow.c");
+const BESIDE: &str = include_str!("programs/beside.c");
+const INHERITED: &str = include_str!("programs/inherited.c");
+const STACKS: &str = include_str!("programs/stacks.c");
 const HANDLERS: &str = include_str!("programs/handlers.c");
 const HANDLED: &str = include_str!("programs/handled.c");
 
@@ -120,6 +125,52 @@ fn no_write_is_lost_and_no_child_sees_one() {
 }
 
 #[test]
+fn what_threads_do_to_their_memory_meanwhile_is_done() {
+    let scratch = Scratch::new("changes");
+    let Some(program) = compiled(&scratch, "stress", STRESS) else { return };
+    for mode in MODES {
+        let said = output_of(scratch.run(mode).arg(&program).args(["60", "3", "2"]));
+        assert_eq!(said, "60 forks, 0 bad\n", "{mode}");
+    }
+}
+
+/// What waits for ever cannot be ended by other signals.
+const AT_MOST: [&str; 4] = ["timeout", "-s", "KILL", "200"];
+
+#[test]
+fn nobody_waits_for_a_fork_that_waits_for_him() {
+    let scratch = Scratch::new("beside");
+    if !has(&["cc"]) {
+        return;
+    }
+    let (library, source) = (scratch.path().join("libslow.so"), scratch.file("slow.c", SLOW));
+    output_of(Command::new("cc").args(["-O1", "-shared", "-fPIC", "-pthread", "-o"]).arg(&library).arg(source));
+    let (program, source) = (scratch.path().join("beside"), scratch.file("beside.c", BESIDE));
+    output_of(Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(source).arg(&library));
+    for mode in MODES {
+        assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program)), "0 bad\n", "{mode}");
+    }
+}
+
+#[test]
+fn a_child_that_empties_memory_touches_nothing_else() {
+    let scratch = Scratch::new("inherited");
+    let Some(program) = compiled(&scratch, "inherited", INHERITED) else { return };
+    for mode in MODES {
+        assert_eq!(output_of(scratch.run(mode).arg(&program)), "0 bad\n", "{mode}");
+    }
+}
+
+#[test]
+fn threads_on_stacks_of_the_programs_own_are_joined() {
+    let scratch = Scratch::new("stacks");
+    let Some(program) = compiled(&scratch, "stacks", STACKS) else { return };
+    for mode in MODES {
+        assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program)), "0 bad\n", "{mode}");
+    }
+}
+
+#[test]
 fn system_calls_write_into_memory_that_is_promoted_and_folded() {
     let scratch = Scratch::new("calls");
     let Some(program) = compiled(&scratch, "calls", CALLS) else { return };
@@ -179,6 +230,28 @@ fn a_daemon_goes_on_with_what_it_has_inherited() {
     for mode in MODES {
         assert_eq!(output_of(scratch.run(mode).arg(&program)), "0 bad\n", "{mode}");
     }
+}
+
+/// Whoever lives no more holds nothing, however many there were: what was written is folded.
+#[test]
+fn many_children_leave_nothing_behind() {
+    let scratch = Scratch::new("many");
+    let Some(program) = compiled(&scratch, "many", MANY) else { return };
+    let mut running = Running::start(scratch.run("-q --mode pool").arg(program));
+    let mut said = std::io::BufReader::new(running.child().stdout.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+    assert_eq!(line, "0 bad\n");
+    let known = scratch.stats(running.pid()).unwrap();
+    if known["pool_refused"] == 1 {
+        println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
+        return;
+    }
+    let count = |name: &str| scratch.stats(running.pid()).unwrap()[name].as_u64().unwrap();
+    wait_for("nobody to live", || (count("forks_alive") == 0).then_some(()));
+    wait_for("the pages to be folded", || (count("pages_folded") >= 32).then_some(()));
+    drop(running.child().stdin.take());
+    assert!(running.child().wait().unwrap().success());
 }
 
 /// In a child, handlers of others may be called before the library's own.

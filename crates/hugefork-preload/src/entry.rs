@@ -78,12 +78,13 @@ pub unsafe extern "C" fn mmap(
     if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0
         && let Some(range) = special(start, len)
     {
-        if flags & libc::MAP_FIXED_NOREPLACE != 0 && quietly(|| modes::is_free(&range)) {
+        if flags & libc::MAP_FIXED_NOREPLACE == 0 {
+            if !quietly(|| modes::make_way(&range)) {
+                return no_memory();
+            }
+        } else if quietly(|| modes::take_if_free(&range)) {
             // The kernel sees addresses there that are kept for later.
             flags = flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED;
-        }
-        if flags & libc::MAP_FIXED_NOREPLACE == 0 && !quietly(|| modes::make_way(&range)) {
-            return no_memory();
         }
     }
     // SAFETY: the caller's.
@@ -465,7 +466,8 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
     let libcs = unsafe { mem::transmute::<usize, unsafe extern "C" fn() -> libc::pid_t>(libcs) };
     // SAFETY: the caller's.
     let child = unsafe { libcs() };
-    if child > 0 {
+    // Also if it has failed: what was prepared for it is to be taken back.
+    if child != 0 {
         quietly(fork::afterwards);
     }
     child

@@ -20,6 +20,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::liveness::{Outstanding, Token};
 use crate::lock::{Guarded, Taken};
+use crate::signals::Mask;
 use crate::stats::own as stats;
 use crate::{config, copies, modes, signals, worker};
 
@@ -36,6 +37,8 @@ pub(crate) struct State {
     token: Option<Token>,
     is_followed: bool,
     began: u64,
+    /// The signals of the thread that forks. A handler could fork in the middle of the fork.
+    mask: Option<Mask>,
 }
 
 /// Locked by [`prepare`], and given back by [`parent`] and [`child`].
@@ -47,9 +50,10 @@ pub(crate) static STATE: Guarded<State> = Guarded::new(State {
     token: None,
     is_followed: false,
     began: 0,
+    mask: None,
 });
 
-/// Forks within a fork of the same thread, by a signal handler. They are not followed.
+/// Forks within a fork of the same thread, by another handler of it. They are not followed.
 static NESTED: AtomicU32 = AtomicU32::new(0);
 
 impl State {
@@ -83,6 +87,7 @@ fn now() -> u64 {
 
 /// Before the fork.
 pub(crate) extern "C" fn prepare() {
+    let mask = signals::block();
     if copies::is_unnoticed() {
         // Whoever had the lock is not in this process.
         STATE.reset();
@@ -95,18 +100,23 @@ pub(crate) extern "C" fn prepare() {
     }
     if STATE.take() == Taken::Before {
         NESTED.fetch_add(1, Ordering::Relaxed);
-        return;
+        return mask.restore();
     }
     // SAFETY: taken just now.
     let state = unsafe { STATE.held() };
+    state.mask = Some(mask);
     state.began = now();
     state.copied = Some(getpid());
     state.is_followed = modes::prepare();
     if state.is_followed {
         copies::watch();
     }
-    // Without one, the descendants of this fork count as gone.
-    state.token = if state.is_followed { Token::make().ok() } else { None };
+    if state.is_followed && state.outstanding.is_full() {
+        // The worker has not come to it yet.
+        state.outstanding.reap(modes::gone);
+    }
+    // Without one, the descendants of this fork count as gone in mode `collapse`, and never do in mode `pool`.
+    state.token = if state.is_followed { Token::next(&state.outstanding).ok() } else { None };
 }
 
 fn is_nested() -> bool {
@@ -124,12 +134,17 @@ pub(crate) extern "C" fn parent() {
     // SAFETY: `prepare` has taken it, in this thread.
     let state = unsafe { STATE.held() };
     state.copied = None;
-    let place = state.token.take().and_then(|token| token.hold(&mut state.outstanding));
+    let held = modes::parent();
+    match state.token.take() {
+        Some(token) => token.hold(&mut state.outstanding, held),
+        None => held.keep_for_ever(),
+    }
     if state.is_followed {
-        modes::parent(place);
         stats::forked(now().saturating_sub(state.began));
     }
+    let mask = state.mask.take();
     STATE.give_back();
+    mask.into_iter().for_each(Mask::restore);
 }
 
 /// After the fork, in the new process, which has this thread alone.
@@ -139,12 +154,11 @@ pub(crate) extern "C" fn child() {
     }
     // SAFETY: `prepare` has taken it, in the thread whose copy this is.
     let state = unsafe { STATE.held() };
-    let is_followed = state.is_followed;
     state.begin_anew();
-    if is_followed {
-        modes::child();
-    }
+    modes::child();
+    let mask = state.mask.take();
     STATE.reset();
+    mask.into_iter().for_each(Mask::restore);
 }
 
 /// After a fork, in the parent, when all handlers are through. In the middle of another call of this thread, which a
@@ -193,6 +207,6 @@ mod tests {
         prepare();
         parent();
         parent();
-        assert_eq!(STATE.with(|state| state.outstanding.reap()), Some(0));
+        assert_eq!(STATE.with(|state| state.outstanding.reap(|_| ())), Some(0));
     }
 }

@@ -6,11 +6,12 @@
 //! of them have ended, were killed, or have become another program.
 //!
 //! ```text
-//! prepare                 Token::make        mapped here
+//! prepare                 Token::next        mapped here
 //! fork(2)                                    mapped here and in the child
 //! parent  outstanding ◀── Token::hold        mapped in the child            child  Token::inherit, and keeps it mapped
 //! worker  reap                               sealed once nobody maps it
 //! ```
+//! What the descendants of a fork hold of the program's memory lies beside its token: both go together.
 
 use std::ffi::c_void;
 use std::os::fd::AsFd;
@@ -20,10 +21,11 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::descriptor::Kept;
+use crate::modes::Held;
 use crate::{BASE_PAGE, Mode, config};
 
-/// Forks of which something still lives. More are not told apart: they have no place.
-pub(crate) const MOST: usize = 64;
+/// So many forks are told apart. Those that come on top share the token of the one before, and are over with it.
+const MOST: usize = 64;
 
 /// What a fork's descendants hold.
 pub(crate) struct Token {
@@ -33,31 +35,35 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    /// A token that this process maps.
+    /// A token that this process maps: a new one, or that of the last fork of which something still lives, if there
+    /// can be no other.
     ///
     /// # Errors
-    /// The process has no descriptor or no mapping left.
-    pub(crate) fn make() -> Result<Token, Errno> {
+    /// The process has no descriptor or no mapping left, and nobody lives.
+    pub(crate) fn next(outstanding: &Outstanding) -> Result<Token, Errno> {
+        let made = if outstanding.is_full() { Err(Errno::MFILE) } else { Token::make() };
+        made.or_else(|errno| outstanding.last().and_then(|file| Token::of(file).ok()).ok_or(errno))
+    }
+
+    fn make() -> Result<Token, Errno> {
         let file = Kept::memory(c"hugefork-token")?;
+        Token::of(file).inspect_err(|_| file.close())
+    }
+
+    fn of(file: Kept) -> Result<Token, Errno> {
         let number = file.get().ok_or(Errno::BADF)?;
         // Nobody looks at it, so it needs no memory.
         // SAFETY: a new mapping where the kernel likes.
         let mapped =
             unsafe { mmap(ptr::null_mut(), BASE_PAGE, ProtFlags::empty(), MapFlags::SHARED, number.as_fd(), 0) };
-        match mapped {
-            Ok(mapped) => Ok(Token { file, mapped: mapped as usize }),
-            Err(errno) => {
-                file.close();
-                Err(errno)
-            }
-        }
+        Ok(Token { file, mapped: mapped? as usize })
     }
 
-    /// In the parent: lets go of it, and notes it. Gives its place; none if there is none left.
-    pub(crate) fn hold(self, outstanding: &mut Outstanding) -> Option<usize> {
+    /// In the parent: lets go of it, and notes it, with what the descendants hold.
+    pub(crate) fn hold(self, outstanding: &mut Outstanding, held: Held) {
         // SAFETY: mapped by this token, and nobody looks at it.
         let _ = unsafe { munmap(self.mapped as *mut c_void, BASE_PAGE) };
-        outstanding.add(self.file)
+        outstanding.add(self.file, held);
     }
 
     /// In the child: keeps it mapped until the process ends.
@@ -66,67 +72,74 @@ impl Token {
     }
 }
 
-/// The tokens of forks of which something may still live.
+/// A fork of which something may still live, or several that share a token.
+struct Fork {
+    token: Kept,
+    held: Held,
+}
+
+/// The forks of which something may still live.
 pub(crate) struct Outstanding {
-    files: [Option<Kept>; MOST],
-    /// The places whose descendants are gone, and of which the memory that they held is not given up yet: a bit for
-    /// each.
-    gone: u64,
+    forks: [Option<Fork>; MOST],
+    /// The place of the last.
+    last: usize,
 }
 
 impl Outstanding {
     pub(crate) const fn none() -> Outstanding {
-        Outstanding { files: [None; MOST], gone: 0 }
+        Outstanding { forks: [const { None }; MOST], last: 0 }
     }
 
-    fn add(&mut self, file: Kept) -> Option<usize> {
-        self.reap();
-        // A place is not used again before what those had who are gone is given up: whoever gives it up knows it by
-        // its place.
-        let free = (0..MOST).find(|&place| self.files[place].is_none() && self.gone >> place & 1 == 0);
-        match free {
-            Some(place) => self.files[place] = Some(file),
-            None => file.close(),
+    /// Whether there is no place for one more.
+    pub(crate) fn is_full(&self) -> bool {
+        self.forks.iter().all(Option::is_some)
+    }
+
+    /// The token of the last fork of which something may live.
+    fn last(&self) -> Option<Kept> {
+        let (earlier, later) = self.forks.split_at(self.last + 1);
+        earlier.iter().rev().chain(later).flatten().map(|fork| fork.token).next()
+    }
+
+    fn add(&mut self, token: Kept, held: Held) {
+        if let Some(shared) = self.forks.iter_mut().flatten().find(|fork| fork.token == token) {
+            return shared.held.join(held);
         }
-        free
+        match self.forks.iter().position(Option::is_none) {
+            Some(place) => {
+                self.forks[place] = Some(Fork { token, held });
+                self.last = place;
+            }
+            // It cannot be: where there is no place, there is no new token.
+            None => held.keep_for_ever(),
+        }
     }
 
-    /// The places whose descendants are gone, a bit for each. They stay taken until [`Outstanding::given_up`].
-    pub(crate) fn gone(&self) -> u64 {
-        self.gone
-    }
-
-    /// What was held at these places is given up.
-    pub(crate) fn given_up(&mut self, places: u64) {
-        self.gone &= !places;
-    }
-
-    /// Forgets those of which nobody lives any more. Gives the number of the others.
-    pub(crate) fn reap(&mut self) -> usize {
+    /// Takes out those of which nobody lives any more, and passes on what was held for them. Gives the number of the
+    /// others.
+    pub(crate) fn reap(&mut self, mut give_up: impl FnMut(Held)) -> usize {
         // What is shared with somebody must not change, so there it is not taken for granted that he is gone.
         let unknown = config::mode() != Some(Mode::Pool);
-        for (nth, place) in self.files.iter_mut().enumerate() {
-            if place.is_some_and(|file| file.is_unmapped(unknown))
-                && let Some(file) = place.take()
-            {
-                file.close();
-                self.gone |= 1 << nth;
+        for place in &mut self.forks {
+            if let Some(fork) = place.take_if(|fork| fork.token.is_unmapped(unknown)) {
+                fork.token.close();
+                give_up(fork.held);
             }
         }
-        self.files.iter().flatten().count()
+        self.forks.iter().flatten().count()
     }
 
     /// Whether no fork is known of which something may live.
     pub(crate) fn is_empty(&self) -> bool {
-        self.files.iter().all(Option::is_none)
+        self.forks.iter().all(Option::is_none)
     }
 
     /// In a child: forgets all, which are its siblings.
     pub(crate) fn forget(&mut self) {
-        for file in self.files.iter_mut().filter_map(Option::take) {
-            file.close();
+        for fork in self.forks.iter_mut().filter_map(Option::take) {
+            fork.token.close();
+            fork.held.keep_for_ever();
         }
-        self.gone = 0;
     }
 }
 
@@ -134,56 +147,65 @@ impl Outstanding {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_token_is_over_when_nobody_maps_it() {
-        let mut outstanding = Outstanding::none();
-        assert_eq!(outstanding.reap(), 0);
-        let token = Token::make().unwrap();
-        // As a child maps it.
-        let number = token.file.get().unwrap();
-        // SAFETY: a new mapping where the kernel likes.
-        let held = unsafe { mmap(ptr::null_mut(), BASE_PAGE, ProtFlags::empty(), MapFlags::SHARED, number, 0) };
-        token.hold(&mut outstanding);
-        assert_eq!(outstanding.reap(), 1);
-        assert_eq!(outstanding.reap(), 1);
-        // SAFETY: mapped above.
-        unsafe { munmap(held.unwrap(), BASE_PAGE) }.unwrap();
-        assert_eq!(outstanding.reap(), 0);
-    }
+    /// A token as a child maps it, until this is dropped.
+    struct Child(*mut c_void);
 
-    #[test]
-    fn a_place_is_not_used_again_before_what_was_held_there_is_given_up() {
-        let mut outstanding = Outstanding::none();
-        let first = Token::make().unwrap().hold(&mut outstanding).unwrap();
-        assert_eq!(outstanding.reap(), 0);
-        let gone = outstanding.gone();
-        assert_eq!(gone, 1 << first);
-        // A fork comes between what the worker has learned and what it does about it.
-        let second = Token::make().unwrap().hold(&mut outstanding).unwrap();
-        assert_ne!(second, first);
-        outstanding.given_up(gone);
-        assert_eq!(outstanding.reap(), 0);
-        assert_eq!(outstanding.gone(), 1 << second);
-        assert_eq!(Token::make().unwrap().hold(&mut outstanding), Some(first));
-        outstanding.forget();
-    }
-
-    #[test]
-    fn more_than_can_be_told_apart_are_not_kept() {
-        let mut outstanding = Outstanding::none();
-        let mut held = Vec::new();
-        for _ in 0..MOST + 3 {
-            let token = Token::make().unwrap();
+    impl Child {
+        fn of(token: &Token) -> Child {
             let number = token.file.get().unwrap();
             // SAFETY: a new mapping where the kernel likes.
             let mapped = unsafe { mmap(ptr::null_mut(), BASE_PAGE, ProtFlags::empty(), MapFlags::SHARED, number, 0) };
-            held.push(mapped.unwrap());
-            token.hold(&mut outstanding);
+            Child(mapped.unwrap())
         }
-        assert_eq!(outstanding.reap(), MOST);
+    }
+
+    impl Drop for Child {
+        fn drop(&mut self) {
+            // SAFETY: mapped by this.
+            unsafe { munmap(self.0, BASE_PAGE) }.unwrap();
+        }
+    }
+
+    fn forked(outstanding: &mut Outstanding) -> Child {
+        let token = Token::next(outstanding).unwrap();
+        let child = Child::of(&token);
+        token.hold(outstanding, Held::nothing());
+        child
+    }
+
+    /// How many live, and of how many that was given up which was held for them.
+    fn reaped(outstanding: &mut Outstanding) -> (usize, usize) {
+        let mut given_up = 0;
+        (outstanding.reap(|_| given_up += 1), given_up)
+    }
+
+    #[test]
+    fn a_token_is_over_when_nobody_maps_it() {
+        let mut outstanding = Outstanding::none();
+        assert_eq!(reaped(&mut outstanding), (0, 0));
+        let child = forked(&mut outstanding);
+        assert_eq!(reaped(&mut outstanding), (1, 0));
+        assert_eq!(reaped(&mut outstanding), (1, 0));
+        drop(child);
+        assert_eq!(reaped(&mut outstanding), (0, 1));
+        assert_eq!(reaped(&mut outstanding), (0, 0));
+    }
+
+    #[test]
+    fn more_than_can_be_told_apart_share_a_token_and_are_over_together() {
+        let mut outstanding = Outstanding::none();
+        let mut children: Vec<_> = (0..MOST + 3).map(|_| forked(&mut outstanding)).collect();
+        assert_eq!(reaped(&mut outstanding), (MOST, 0));
+        // The last four share one.
+        children.truncate(MOST);
+        assert_eq!(reaped(&mut outstanding), (MOST, 0));
+        children.pop();
+        assert_eq!(reaped(&mut outstanding), (MOST - 1, 1));
+        children.push(forked(&mut outstanding));
+        assert_eq!(reaped(&mut outstanding), (MOST, 0));
+        children.remove(0);
+        assert_eq!(reaped(&mut outstanding), (MOST - 1, 1));
         outstanding.forget();
-        assert_eq!(outstanding.reap(), 0);
-        // SAFETY: mapped above.
-        held.into_iter().for_each(|mapped| unsafe { munmap(mapped, BASE_PAGE) }.unwrap());
+        assert_eq!(reaped(&mut outstanding), (0, 0));
     }
 }

@@ -10,6 +10,7 @@ use std::os::fd::{BorrowedFd, IntoRawFd};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
+use rustix::mm::ProtFlags;
 
 /// Bytes that are read at once. Longer lines, of files with long names, are not whole; what is wanted of a line is at
 /// its beginning.
@@ -37,6 +38,37 @@ pub(crate) fn is_writable(range: &Range<usize>) -> bool {
         next < range.end
     });
     read.is_ok() && next >= range.end
+}
+
+/// Calls `each` with what private mappings of the engine's file show of a range, and the rights there, in order.
+///
+/// # Errors
+/// The file cannot be read.
+pub(crate) fn inherited(range: &Range<usize>, mut each: impl FnMut(Range<usize>, ProtFlags)) -> Result<(), Errno> {
+    lines(c"/proc/self/maps", |line| {
+        let Some((there, rights)) = parse_inherited(line) else { return true };
+        let piece = there.start.max(range.start)..there.end.min(range.end);
+        if !piece.is_empty() {
+            each(piece, rights);
+        }
+        there.end < range.end
+    })
+}
+
+/// Whether all of a range is private memory that the program can write to, and some of it shows the engine's file.
+pub(crate) fn is_partly_inherited(range: &Range<usize>) -> bool {
+    let (mut next, mut is_partly) = (range.start, false);
+    let read = lines(c"/proc/self/maps", |line| {
+        let writable = |rights: ProtFlags| rights == ProtFlags::READ | ProtFlags::WRITE;
+        let inherited = parse_inherited(line).filter(|(_, rights)| writable(*rights)).map(|(there, _)| there);
+        let is_inherited = inherited.is_some();
+        if let Some(there) = inherited.or_else(|| parse(line)).filter(|there| there.contains(&next)) {
+            next = there.end;
+            is_partly |= is_inherited;
+        }
+        next < range.end
+    });
+    read.is_ok() && next >= range.end && is_partly
 }
 
 /// Whether `is` says so of the line of any mapping, which ends with the path of its file. False if nobody can say.
@@ -130,10 +162,23 @@ fn parse(line: &[u8]) -> Option<Range<usize>> {
     (rights == "rw-p" && inode == "0" && is_memory).then_some(range)
 }
 
+/// The range and the rights of a line, if it is a private mapping of the engine's file.
+///
+/// `7f0a1c000000-7f0a5c000000 rw-p 00200000 00:01 2051      /memfd:hugefork (deleted)`
+fn parse_inherited(line: &[u8]) -> Option<(Range<usize>, ProtFlags)> {
+    let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+    let (from, to) = words.next()?.split_once('-')?;
+    let range = usize::from_str_radix(from, 16).ok()?..usize::from_str_radix(to, 16).ok()?;
+    let [read, write, run, kind] = words.next()?.as_bytes() else { return None };
+    let named = [(read, b'r', ProtFlags::READ), (write, b'w', ProtFlags::WRITE), (run, b'x', ProtFlags::EXEC)];
+    let rights = named.into_iter().filter(|(has, name, _)| *has == name).map(|(.., right)| right).collect();
+    (*kind == b'p' && words.nth(3) == Some("/memfd:hugefork")).then_some((range, rights))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+    use rustix::mm::{MapFlags, mmap_anonymous, munmap};
 
     #[test]
     fn memory_is_told_from_files_stacks_and_guards() {
@@ -154,6 +199,19 @@ mod tests {
             assert_eq!(parsed(other), None, "{other}");
         }
         assert_eq!(parse(b"1000-3000 rw-p 00001000 fe:00 99   /tmp/\xff"), None);
+    }
+
+    #[test]
+    fn what_was_inherited_is_told_from_all_else() {
+        let parsed = |line: &str| parse_inherited(line.as_bytes());
+        let read_write = ProtFlags::READ | ProtFlags::WRITE;
+        let line = |rights: &str, path: &str| format!("1000-3000 {rights} 00200000 00:01 2051      {path} (deleted)");
+        assert_eq!(parsed(&line("rw-p", "/memfd:hugefork")), Some((0x1000..0x3000, read_write)));
+        assert_eq!(parsed(&line("---p", "/memfd:hugefork")), Some((0x1000..0x3000, ProtFlags::empty())));
+        for other in [line("rw-s", "/memfd:hugefork"), line("rw-p", "/memfd:hugefork-token"), line("rw-p", "/tmp/x")] {
+            assert_eq!(parsed(&other), None, "{other}");
+        }
+        assert_eq!(parsed("1000-3000 rw-p 00000000 00:00 0 "), None);
     }
 
     #[test]

@@ -3,14 +3,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The first number that is noted, and so many after it. The library's descriptors lie there.
-const FIRST: i32 = 900;
-const COUNT: usize = 1024;
+/// Numbers from here on are not noted. The library's begin at 900, or are low where the program may not have so many.
+const COUNT: usize = 2048;
 
 static NOTED: [AtomicU64; COUNT / 64] = [const { AtomicU64::new(0) }; COUNT / 64];
 
 fn place(number: i32) -> Option<(&'static AtomicU64, u64)> {
-    let at = usize::try_from(number.checked_sub(FIRST)?).ok()?;
+    let at = usize::try_from(number).ok()?;
     Some((NOTED.get(at / 64)?, 1 << (at % 64)))
 }
 
@@ -40,8 +39,7 @@ pub(crate) fn is_noted(number: i32) -> bool {
 
 /// The first that is the library's in a range of numbers.
 pub(crate) fn first_in(from: u32, to: u32) -> Option<u32> {
-    let (first, end) = (FIRST as u32, FIRST as u32 + COUNT as u32);
-    (from.max(first)..=to.min(end)).find(|number| is_noted(*number as i32))
+    (from..=to.min(COUNT as u32)).find(|number| is_noted(*number as i32))
 }
 
 #[cfg(test)]
@@ -51,13 +49,13 @@ mod tests {
     #[test]
     fn noted_ones_are_found_until_they_are_forgotten() {
         assert_eq!(first_in(0, u32::MAX), None);
-        for number in [899, 1000, 1001, 1923, 1924] {
+        for number in [-1, 3, 1000, 1001, 2047, 2048] {
             note(number);
         }
-        assert_eq!([899, 1000, 1923, 1924].map(is_noted), [false, true, true, false]);
-        assert_eq!((first_in(0, u32::MAX), first_in(1001, 5000), first_in(0, 999)), (Some(1000), Some(1001), None));
+        assert_eq!([-1, 3, 1000, 2047, 2048].map(is_noted), [false, true, true, true, false]);
+        assert_eq!((first_in(0, u32::MAX), first_in(1001, 5000), first_in(4, 999)), (Some(3), Some(1001), None));
         forget(1001);
-        assert_eq!(first_in(1001, u32::MAX), Some(1923));
+        assert_eq!(first_in(1001, u32::MAX), Some(2047));
         forget_all();
         assert_eq!(first_in(0, u32::MAX), None);
     }

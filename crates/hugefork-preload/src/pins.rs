@@ -10,6 +10,7 @@
 //! | `open`, `openat`, `fcntl` with `O_DIRECT` | all of the pool's memory is handed over; there is no more of it |
 //! | `setsockopt` with `SO_ZEROCOPY` | the same |
 //! | `vmsplice` | what it names is handed over |
+//! | `pthread_attr_setstack` | the same: when a thread ends, the kernel finds who joins it by a page there |
 //!
 //! Programs that pin memory in other ways are told by their libraries, before there is any (modes/pool.rs).
 
@@ -47,15 +48,17 @@ impl Libcs {
 
 type Open = unsafe extern "C" fn(*const c_char, c_int, c_uint) -> c_int;
 type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint) -> c_int;
+type SetStack = unsafe extern "C" fn(*mut libc::pthread_attr_t, *mut c_void, usize) -> c_int;
 type Control = unsafe extern "C" fn(c_int, c_int, c_long) -> c_int;
 
 static OPEN: Libcs = Libcs::new(c"open");
 static OPENAT: Libcs = Libcs::new(c"openat");
 static FCNTL: Libcs = Libcs::new(c"fcntl");
+static SET_STACK: Libcs = Libcs::new(c"pthread_attr_setstack");
 
 /// Looks for libc's functions, so that none is looked for in a signal handler.
 pub(crate) fn resolve() {
-    [&OPEN, &OPENAT, &FCNTL].into_iter().for_each(|function| _ = function.find());
+    [&OPEN, &OPENAT, &FCNTL, &SET_STACK].into_iter().for_each(|function| _ = function.find());
 }
 
 fn look(flags: c_int) {
@@ -184,4 +187,19 @@ pub unsafe extern "C" fn vmsplice(pipe: c_int, pieces: *const libc::iovec, count
     }
     // SAFETY: the caller's.
     unsafe { libc::syscall(libc::SYS_vmsplice, pipe, pieces, count, flags) as isize }
+}
+
+/// As libc's `pthread_attr_setstack`.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn pthread_attr_setstack(
+    attributes: *mut libc::pthread_attr_t,
+    stack: *mut c_void,
+    len: usize,
+) -> c_int {
+    make_plain(stack, len);
+    // SAFETY: libc's function takes these, and the rest is the caller's.
+    unsafe { mem::transmute::<usize, SetStack>(SET_STACK.find())(attributes, stack, len) }
 }

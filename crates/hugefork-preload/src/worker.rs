@@ -127,14 +127,16 @@ extern "C" fn run(_: *mut c_void) -> c_int {
     let _ = set_name(c"hugefork-run");
     let (mut pause, mut is_to_pass, mut idle) = (SHORTEST_NS, false, 0);
     loop {
-        let known = STATE.with(|state| (state.outstanding.reap(), state.outstanding.gone()));
-        let (alive, gone) = known.unwrap_or((0, 0));
+        // What was held for those who are gone is given up under the lock that forks take.
+        let alive = STATE.with(|state| {
+            state.outstanding.reap(|held| {
+                is_to_pass = true;
+                modes::gone(held);
+            })
+        });
+        let alive = alive.unwrap_or(0);
         stats::set(Word::Outstanding, alive as u64);
-        if gone != 0 {
-            modes::gone(gone);
-            STATE.with(|state| state.outstanding.given_up(gone));
-        }
-        is_to_pass |= alive > 0 || gone != 0;
+        is_to_pass |= alive > 0;
         let is_shared = modes::tend();
         if alive > 0 {
             if is_shared {

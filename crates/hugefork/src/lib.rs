@@ -84,7 +84,7 @@ pub use api::import::Imported;
 pub use api::machine;
 pub use api::pinned::{OwnedPin, Pinned};
 pub use api::pool::Pool;
-pub use api::program::{Inherited, ProgramCounts, ProgramMemory};
+pub use api::program::{Full, Inherited, ProgramCounts, ProgramMemory};
 pub use api::region::Region;
 pub use api::snapshot::Snapshot;
 pub use api::stats::{PoolStats, RegionStats};

@@ -15,7 +15,7 @@ use std::ffi::c_int;
 use std::ops::Range;
 
 pub(crate) use asked::{Mapping, Wish};
-pub(crate) use pool::Resized;
+pub(crate) use pool::{Held, Resized};
 
 use crate::config;
 use crate::environment::Mode;
@@ -59,9 +59,10 @@ pub(crate) fn make_way(range: &Range<usize>) -> bool {
     pool::make_way(range)
 }
 
-/// Whether nothing is mapped at a range, for all that the program knows.
-pub(crate) fn is_free(range: &Range<usize>) -> bool {
-    pool::is_free(range)
+/// The program maps something over a range if nothing is mapped there, for all that it knows. Whether that is so; then
+/// the range is the kernel's.
+pub(crate) fn take_if_free(range: &Range<usize>) -> bool {
+    pool::take_if_free(range)
 }
 
 /// The program drops the contents of a range, and `plain` has the kernel do so. True if all is done.
@@ -89,27 +90,21 @@ pub(crate) fn is_all_ours(range: &Range<usize>) -> bool {
     pool::is_all_ours(range)
 }
 
-/// A fork is about to copy the process. False if it is not worth to be followed.
+/// A fork is about to copy the process. False if it is not worth to be followed; [`parent`] or [`child`] come then too.
 pub(crate) fn prepare() -> bool {
     match config::mode() {
         Some(Mode::Collapse) => collapse::is_worth_following(),
-        Some(Mode::Pool) => {
-            let is_followed = pool::is_worth_following();
-            if is_followed {
-                pool::prepare();
-            }
-            is_followed
-        }
+        Some(Mode::Pool) => pool::prepare(),
         None => false,
     }
 }
 
-/// A fork that is followed has copied the process; this is the one that forked. `place` is that of the fork's token.
-pub(crate) fn parent(place: Option<usize>) {
+/// A fork has copied the process; this is the one that forked. Gives what its descendants hold.
+pub(crate) fn parent() -> Held {
     match config::mode() {
-        Some(Mode::Pool) => pool::parent(place),
+        Some(Mode::Pool) => pool::parent(),
         // The pages are the kernel's.
-        Some(Mode::Collapse) | None => {}
+        Some(Mode::Collapse) | None => Held::nothing(),
     }
 }
 
@@ -171,12 +166,9 @@ pub(crate) fn leave_it_all_to_the_kernel() {
     }
 }
 
-/// Nobody lives any more of the forks at these places, a bit for each.
-pub(crate) fn gone(places: u64) {
-    match config::mode() {
-        Some(Mode::Pool) => pool::gone(places),
-        Some(Mode::Collapse) | None => {}
-    }
+/// Nobody lives any more for whom this was held.
+pub(crate) fn gone(held: Held) {
+    pool::gone(held);
 }
 
 /// Does what is to be done also while descendants live. True if there is more.

@@ -15,23 +15,24 @@
 //! The child of a fork has private mappings of the pool's file where the program's memory was. The kernel does the same
 //! for them as for anonymous ones, with two exceptions: what is dropped (`MADV_DONTNEED`) would show the file again, so
 //! it is replaced by anonymous memory; and a mapping that grows would show what follows in the file, so it is copied.
+//! What an heir has mapped since, the kernel alone knows: it is asked each time.
 //!
 //! # While another thread forks
 //! An allocator may hold a lock in whose possession another thread maps or drops memory, and wait for it in a handler
 //! of the fork that comes after ours. So nobody waits for a fork in `mmap`, `munmap` and `madvise`: new memory is the
-//! kernel's then, what is dropped is filled with zeros, and what is unmapped is unmapped later.
+//! kernel's then, what is dropped is filled with zeros, and what is unmapped is unmapped later. Who has begun to wait
+//! before the fork is sent away by the lock. What only the kernel can do waits: other rights, locks, `MAP_FIXED`.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-use hugefork::{Inherited, ProgramMemory};
+use hugefork::{Full, Inherited, ProgramMemory};
 
 use super::asked::{Mapping, Wish};
 use super::{Growth, collapse};
-use crate::liveness::MOST;
-use crate::lock::{Guarded, Taken};
-use crate::signals::{self, Mask};
+use crate::lock::{Guarded, Taken, Tried};
+use crate::signals;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::{BASE_PAGE, HUGE_PAGE, config, copies, mappings, own};
@@ -83,9 +84,6 @@ static NEEDS_COLLAPSE: AtomicBool = AtomicBool::new(false);
 /// Whether a thread forks just now.
 static IS_FORKING: AtomicBool = AtomicBool::new(false);
 
-/// So many ranges that are unmapped during a fork are kept for later. More are never unmapped.
-const MOST_LATER: usize = 64;
-
 /// Pieces that are smaller share no block: taking one of them away has the kernel take the block over.
 const LEAST: usize = HUGE_PAGE / 2;
 
@@ -93,17 +91,45 @@ struct Memory {
     engine: Option<ProgramMemory>,
     /// Where the last mapping ends that is smaller than a block. The next may follow it.
     small_end: usize,
-    /// What the children of each fork hold, at the place of its token.
-    inherited: [Option<Inherited>; MOST],
-    /// Of the fork that is under way.
-    pending: Option<(Option<Inherited>, Mask)>,
+    /// What the child will hold of the fork that is under way.
+    pending: Held,
 }
 
-static MEMORY: Guarded<Memory> =
-    Guarded::new(Memory { engine: None, small_end: 0, inherited: [const { None }; MOST], pending: None });
+static MEMORY: Guarded<Memory> = Guarded::new(Memory { engine: None, small_end: 0, pending: Held::nothing() });
 
-/// Parts that were unmapped during a fork, for whoever has the lock next.
-static LATER: Guarded<([Range<usize>; MOST_LATER], usize)> = Guarded::new(([const { 0..0 }; MOST_LATER], 0));
+/// What the descendants of a fork hold of the engine's memory.
+pub(crate) struct Held(Option<Inherited>);
+
+impl Held {
+    pub(crate) const fn nothing() -> Held {
+        Held(None)
+    }
+
+    /// Both are given up together from now on.
+    pub(crate) fn join(&mut self, other: Held) {
+        match (&mut self.0, other.0) {
+            (Some(held), Some(more)) => held.join(more),
+            (held @ None, more) => *held = more,
+            (Some(_), None) => {}
+        }
+    }
+
+    /// It is another process's to give it up, or nobody can say when that may be done.
+    pub(crate) fn keep_for_ever(self) {
+        std::mem::forget(self);
+    }
+}
+
+/// A piece that was unmapped during a fork, for whoever has the lock next. This lies in the piece itself, which nobody
+/// uses any more.
+struct Later {
+    piece: Range<usize>,
+    /// The address of the next; 0 if there is none.
+    next: usize,
+}
+
+/// The address of the first [`Later`]; 0 if there is none.
+static LATER: AtomicUsize = AtomicUsize::new(0);
 
 /// Threads of the program that wait for the lock. The worker lets them go first.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
@@ -126,6 +152,69 @@ fn with<R>(work: impl FnOnce(&mut ProgramMemory) -> R) -> Option<R> {
     done.flatten()
 }
 
+/// As [`with`], for what an allocator does in possession of its locks: it does not wait for a fork.
+fn with_unless_forking<R>(work: impl FnOnce(&mut Memory) -> R) -> Tried<R> {
+    let mask = signals::block();
+    WAITING.fetch_add(1, Ordering::Relaxed);
+    let tried = MEMORY.with_unless_kept(|memory| {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+        if let Some(engine) = &mut memory.engine {
+            unmap_what_was_left(engine);
+        }
+        work(memory)
+    });
+    if !matches!(tried, Tried::Done(_)) {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+    }
+    mask.restore();
+    tried
+}
+
+/// Looks at the engine while another thread forks. None if none does, any more.
+fn look<R>(work: impl FnOnce(&ProgramMemory) -> R) -> Option<R> {
+    let mask = signals::block();
+    let seen = MEMORY.look(|memory| memory.engine.as_ref().map(work));
+    mask.restore();
+    seen.flatten()
+}
+
+/// Asks the engine something. None if there is none, or this thread is at work with it already.
+fn ask<R>(question: impl Fn(&ProgramMemory) -> R) -> Option<R> {
+    loop {
+        match with_unless_forking(|memory| memory.engine.as_ref().map(&question)) {
+            Tried::Done(answer) => return answer,
+            Tried::Within => return None,
+            Tried::Kept => {}
+        }
+        if let Some(answer) = look(&question) {
+            return Some(answer);
+        }
+    }
+}
+
+/// Does `work` with the engine to all of a range; or, while another thread forks, `ours` and `plain` to the pieces that
+/// are the engine's and the kernel's. False if there is no engine, or this thread is at work with it already.
+fn work_through(
+    range: &Range<usize>,
+    work: impl Fn(&mut ProgramMemory, Range<usize>),
+    ours: impl Fn(Range<usize>),
+    plain: impl Fn(Range<usize>),
+) -> bool {
+    let mut rest = range.clone();
+    loop {
+        match with_unless_forking(|memory| memory.engine.as_mut().map(|engine| work(engine, rest.clone()))) {
+            Tried::Done(done) => return done.is_some(),
+            Tried::Within => return false,
+            Tried::Kept => {}
+        }
+        while let Some(first) = look(|engine| engine.first_piece(&rest)) {
+            let Some((piece, is_ours)) = first else { return true };
+            rest.start = piece.end;
+            if is_ours { ours(piece) } else { plain(piece) }
+        }
+    }
+}
+
 /// Lets all go first who wait for the engine, or fork. For the worker, which nobody waits for.
 fn let_others_go_first() {
     while WAITING.load(Ordering::Relaxed) > 0 {
@@ -133,13 +222,26 @@ fn let_others_go_first() {
     }
 }
 
-fn unmap_what_was_left(engine: &mut ProgramMemory) {
-    LATER.with(|(ranges, count)| {
-        for range in ranges.iter().take(*count) {
-            engine.unmap(range.clone(), |others| unmap_plain(&others));
+fn unmap_later(piece: Range<usize>) {
+    let (place, mut next) = (piece.start, LATER.load(Ordering::Relaxed));
+    loop {
+        // SAFETY: whole pages of the engine's, which are writable, and which the program has unmapped.
+        unsafe { (place as *mut Later).write(Later { piece: piece.clone(), next }) };
+        match LATER.compare_exchange(next, place, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(first) => next = first,
         }
-        *count = 0;
-    });
+    }
+}
+
+fn unmap_what_was_left(engine: &mut ProgramMemory) {
+    let mut next = LATER.swap(0, Ordering::Acquire);
+    while next != 0 {
+        // SAFETY: `unmap_later` has put it there, and it is still mapped.
+        let later = unsafe { (next as *const Later).read() };
+        engine.unmap(later.piece, |others| unmap_plain(&others));
+        next = later.next;
+    }
 }
 
 fn unmap_plain(range: &Range<usize>) {
@@ -159,25 +261,21 @@ pub(super) fn map(wish: &Wish) -> Option<usize> {
         && wish.hint == 0
         && wish.rights == libc::PROT_READ | libc::PROT_WRITE
         && wish.flags & !(libc::MAP_NORESERVE | libc::MAP_POPULATE) == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let is_closed = || IS_FORKING.load(Ordering::Acquire) || IS_OVER.load(Ordering::Relaxed);
-    if !is_wanted || role() != Role::Owner || is_closed() {
+    if !is_wanted || role() != Role::Owner || IS_OVER.load(Ordering::Relaxed) {
         return None;
     }
     let wanted = WANTED.fetch_add(wish.len, Ordering::Relaxed).saturating_add(wish.len);
     if wanted < WORTH_A_POOL {
         return None;
     }
-    let mask = signals::block();
-    let mapped = MEMORY.with(|memory| {
+    let mapped = with_unless_forking(|memory| {
         if memory.engine.is_none() {
             memory.engine = begin();
         }
         let engine = memory.engine.as_mut()?;
-        unmap_what_was_left(engine);
         if wish.len < HUGE_PAGE { map_small(engine, &mut memory.small_end, wish.len) } else { engine.map(wish.len) }
     });
-    mask.restore();
-    let start = mapped.flatten()?;
+    let Tried::Done(Some(start)) = mapped else { return None };
     if wish.flags & libc::MAP_POPULATE != 0 {
         // As the kernel: what fails is left to the first touch.
         // SAFETY: new memory, which keeps its contents.
@@ -252,20 +350,9 @@ pub(super) fn mapped(mapping: &Mapping) {
 
 /// The program unmaps something near the engine's memory. True if all is done; else the kernel is to do it.
 pub(super) fn unmap(range: &Range<usize>) -> bool {
-    if role() != Role::Owner {
-        return false;
-    }
-    if IS_FORKING.load(Ordering::Acquire) {
-        return LATER
-            .with(|(ranges, count)| {
-                if let Some(place) = ranges.get_mut(*count) {
-                    *place = range.clone();
-                    *count += 1;
-                }
-            })
-            .is_some();
-    }
-    with(|engine| engine.unmap(range.clone(), |others| unmap_plain(&others))).is_some()
+    let plain = |others: Range<usize>| unmap_plain(&others);
+    let work = |engine: &mut ProgramMemory, range| engine.unmap(range, plain);
+    role() == Role::Owner && work_through(range, work, unmap_later, plain)
 }
 
 /// The program maps something at an address of its own choice. What was there is gone. False if nothing may be mapped
@@ -277,31 +364,42 @@ pub(super) fn make_way(range: &Range<usize>) -> bool {
     with(|engine| engine.make_way(range.clone())).unwrap_or(true)
 }
 
-/// Whether nothing is mapped at a range, for all that the program knows.
-pub(super) fn is_free(range: &Range<usize>) -> bool {
-    role() == Role::Owner && with(|engine| engine.is_free(range.clone())).unwrap_or(false)
+/// Leaves a range to the kernel, as [`make_way`], if nothing is mapped there, for all that the program knows. Whether
+/// that is so.
+pub(super) fn take_if_free(range: &Range<usize>) -> bool {
+    let take = |engine: &mut ProgramMemory| engine.is_free(range.clone()) && engine.make_way(range.clone());
+    role() == Role::Owner && with(take).unwrap_or(false)
 }
 
 /// The program drops contents. True if all is done.
 pub(super) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> bool {
+    let fill = |piece: Range<usize>| {
+        // SAFETY: the program's own memory, which is writable and to read as zeros.
+        unsafe { (piece.start as *mut u8).write_bytes(0, piece.len()) };
+    };
     match role() {
-        Role::Owner if IS_FORKING.load(Ordering::Acquire) => {
-            // SAFETY: the program's own memory, which is to read as zeros.
-            unsafe { (range.start as *mut u8).write_bytes(0, range.len()) };
-            true
-        }
-        Role::Owner => with(|engine| engine.empty(range.clone(), plain)).is_some(),
-        Role::Heir => replace(range),
+        Role::Owner => work_through(range, |engine, range| engine.empty(range, &plain), fill, &plain),
+        Role::Heir => empty_inherited(range, plain),
         Role::Without => false,
     }
 }
 
 /// In an heir: shows anonymous memory in place of what was inherited.
-fn replace(range: &Range<usize>) -> bool {
-    let rights = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
-    let flags = rustix::mm::MapFlags::PRIVATE | rustix::mm::MapFlags::FIXED | rustix::mm::MapFlags::NORESERVE;
-    // SAFETY: the program's own memory, which is to read as zeros.
-    unsafe { rustix::mm::mmap_anonymous(range.start as *mut c_void, range.len(), rights, flags) }.is_ok()
+fn empty_inherited(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> bool {
+    let mut next = range.start;
+    let told = mappings::inherited(range, |piece, rights| {
+        if next < piece.start {
+            plain(next..piece.start);
+        }
+        next = piece.end;
+        let flags = rustix::mm::MapFlags::PRIVATE | rustix::mm::MapFlags::FIXED | rustix::mm::MapFlags::NORESERVE;
+        // SAFETY: the program's own memory, which is to read as zeros. If the kernel refuses, it stays as it is.
+        let _ = unsafe { rustix::mm::mmap_anonymous(piece.start as *mut c_void, piece.len(), rights, flags) };
+    });
+    if next < range.end {
+        plain(next..range.end);
+    }
+    told.is_ok()
 }
 
 /// The program wants something of a range that only the kernel has. False if it is not the kernel's even now.
@@ -344,7 +442,7 @@ pub(super) fn resize(old: &Range<usize>, len: usize) -> Resized {
             }
         })
         .unwrap_or(Resized::Plain),
-        Role::Heir if len > old.len() => Resized::ByCopy,
+        Role::Heir if len > old.len() && mappings::is_partly_inherited(old) => Resized::ByCopy,
         Role::Heir | Role::Without => Resized::Plain,
     }
 }
@@ -356,22 +454,18 @@ pub(super) fn has_rights(range: &Range<usize>, rights: c_int) -> bool {
 
 /// Whether advice that changes no contents may be left out, since all of it is the engine's.
 pub(super) fn is_all_ours(range: &Range<usize>) -> bool {
-    role() == Role::Owner && with(|engine| engine.has_all(range.clone())).unwrap_or(false)
+    role() == Role::Owner && ask(|engine| engine.has_all(range.clone())).unwrap_or(false)
 }
 
-pub(super) fn is_worth_following() -> bool {
-    (role() == Role::Owner && END.load(Ordering::Acquire) != 0) || collapse::is_worth_following()
-}
-
-/// Before a fork, in the thread that forks, until [`parent`] or [`child`].
-pub(super) fn prepare() {
-    let mask = signals::block();
+/// Before a fork, in the thread that forks, until [`parent`] or [`child`]. False if it is not worth to be followed:
+/// even so the lock is taken, since a thread that has it while the process is copied has it for ever in the copy.
+pub(super) fn prepare() -> bool {
     WAITING.fetch_add(1, Ordering::Relaxed);
     let taken = MEMORY.take();
     WAITING.fetch_sub(1, Ordering::Relaxed);
-    if taken == Taken::Before {
+    if taken != Taken::Now {
         // It cannot be: signals are blocked as long as this thread has it.
-        return mask.restore();
+        return false;
     }
     IS_FORKING.store(true, Ordering::Release);
     // SAFETY: taken just now.
@@ -381,77 +475,68 @@ pub(super) fn prepare() {
         stats::set(Word::PoolUnseen, engine.counts().unseen);
         inherited
     });
-    memory.pending = Some((inherited, mask));
+    memory.pending = Held(inherited);
+    let is_followed = memory.engine.is_some() || collapse::is_worth_following();
+    MEMORY.keep();
+    is_followed
 }
 
-/// After it, in the process that forked. `place` is that of the fork's token; none if nobody can say when it is over.
-pub(super) fn parent(place: Option<usize>) {
+/// After it, in the process that forked. Gives what the child holds.
+pub(super) fn parent() -> Held {
+    if !IS_FORKING.load(Ordering::Relaxed) {
+        return Held::nothing();
+    }
+    MEMORY.keep_no_longer();
     // SAFETY: `prepare` has taken it, in this thread.
     let memory = unsafe { MEMORY.held() };
-    let Some((inherited, mask)) = memory.pending.take() else { return };
-    match (inherited, place.and_then(|place| memory.inherited.get_mut(place))) {
-        (Some(inherited), Some(place)) => *place = Some(inherited),
-        // Held for ever.
-        (Some(inherited), None) => std::mem::forget(inherited),
-        (None, _) => {}
-    }
+    let held = std::mem::replace(&mut memory.pending, Held::nothing());
     IS_FORKING.store(false, Ordering::Release);
     MEMORY.give_back();
-    mask.restore();
+    held
 }
 
 /// After it, in the child.
 pub(super) fn child() {
+    if !IS_FORKING.load(Ordering::Relaxed) {
+        return;
+    }
     // SAFETY: `prepare` has taken it, in the thread whose copy this is.
     let memory = unsafe { MEMORY.held() };
-    let pending = memory.pending.take();
     if memory.engine.is_some() {
         ROLE.store(Role::Heir as u8, Ordering::Release);
         own::forget_all();
     }
-    std::mem::forget(memory.engine.take());
-    memory.inherited.iter_mut().for_each(|held| std::mem::forget(held.take()));
-    LATER.reset();
-    LATER.with(|(_, count)| *count = 0);
+    let_go_of_all(memory);
+    LATER.store(0, Ordering::Relaxed);
     IS_FORKING.store(false, Ordering::Release);
     WAITING.store(0, Ordering::Relaxed);
     MEMORY.reset();
-    if let Some((inherited, mask)) = pending {
-        std::mem::forget(inherited);
-        mask.restore();
-    }
+}
+
+/// In a copy of the process: all of it is the other's.
+fn let_go_of_all(memory: &mut Memory) {
+    std::mem::forget(memory.engine.take());
+    std::mem::replace(&mut memory.pending, Held::nothing()).keep_for_ever();
 }
 
 /// In a copy of the process that no handler was told of: it does not have the engine's memory, which is shared.
 pub(super) fn in_unnoticed_copy() {
     MEMORY.reset();
-    LATER.reset();
+    LATER.store(0, Ordering::Relaxed);
     MEMORY.with(|memory| {
         if memory.engine.is_some() {
             ROLE.store(Role::Without as u8, Ordering::Release);
         }
-        std::mem::forget(memory.engine.take());
-        memory.inherited.iter_mut().for_each(|held| std::mem::forget(held.take()));
-        std::mem::forget(memory.pending.take());
+        let_go_of_all(memory);
     });
     own::forget_all();
     IS_FORKING.store(false, Ordering::Release);
     WAITING.store(0, Ordering::Relaxed);
 }
 
-/// Nobody lives any more of the forks at these places, a bit for each.
-pub(super) fn gone(places: u64) {
-    if places == 0 {
-        return;
-    }
-    for place in 0..MOST {
-        if places >> place & 1 == 1 {
-            let_others_go_first();
-            let mask = signals::block();
-            MEMORY.with(|memory| drop(memory.inherited[place].take()));
-            mask.restore();
-        }
-    }
+/// Nobody lives any more for whom this was held. The thread that forks has the lock already, and keeps all others out.
+pub(super) fn gone(held: Held) {
+    MEMORY.with(|_| drop(held));
 }
 
 /// Looks after what children share or have shared. True if that is to go on soon.
@@ -462,6 +547,9 @@ pub(super) fn tend() -> bool {
     // A round at most; in between, others have their turn.
     let_others_go_first();
     while with(ProgramMemory::tend) == Some(true) {
+        // Who waits for memory that is held aside waits for this thread to run. With a short rest before each round, it
+        // has its share of the processor to itself again when it holds some.
+        let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000 });
         let_others_go_first();
     }
     with(|engine| {
@@ -484,8 +572,13 @@ fn collapse_what_is_full(is_shared: &mut dyn FnMut() -> bool) -> Option<usize> {
     let (mut next, mut made) = (Some(0), 0);
     while let Some(from) = next {
         let_others_go_first();
-        let Some((more, rest)) = with(|engine| engine.collapse(from)) else { break };
-        (made, next) = (made + more, rest);
+        let Some((full, rest)) = with(|engine| engine.next_full(from)) else { break };
+        next = rest;
+        // Without the lock: the kernel may take long.
+        if let Some(full) = full.filter(Full::collapse) {
+            with(|engine| engine.note_huge(&full));
+            made += 1;
+        }
         if is_shared() {
             return None;
         }

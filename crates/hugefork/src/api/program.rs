@@ -33,9 +33,6 @@ const PLAIN: u32 = u32::MAX;
 /// So often is tried to have everybody wait.
 const TRIES: usize = 100;
 
-/// So many blocks at once: each takes a quarter of a millisecond.
-const COLLAPSED_AT_ONCE: usize = 4;
-
 /// So many blocks at once are given back to the system.
 const TRIMMED_AT_ONCE: usize = 16;
 
@@ -73,7 +70,7 @@ pub struct ProgramMemory {
     high: usize,
     /// How many bytes of each block are the program's, from its start on; or [`PLAIN`].
     used: Vec<u32>,
-    /// What [`ProgramMemory::collapse`] has made huge pages of.
+    /// What [`Full::collapse`] has made huge pages of.
     is_huge: Vec<bool>,
     counts: ProgramCounts,
     heirs: Arc<Heirs>,
@@ -213,23 +210,27 @@ impl ProgramMemory {
         true
     }
 
-    /// Whether the kernel makes huge pages only of what it is asked to ([`ProgramMemory::collapse`]).
+    /// Whether the kernel makes huge pages only of what it is asked to ([`Full::collapse`]).
     pub fn needs_collapse(&self) -> bool {
         self.core.pool().sys.collapses()
     }
 
-    /// Makes huge pages of some blocks that the program has filled, from the `from`th on, where the kernel does not by
-    /// itself. Gives how many have become huge, and where to go on.
-    pub fn collapse(&mut self, from: usize) -> (usize, Option<usize>) {
-        let (mut next, mut made) = (from, 0);
-        while next < self.high && next < from + LOOKED_AT_ONCE && made < COLLAPSED_AT_ONCE {
-            if !self.is_huge[next] && self.core.collapse(EntryIndex(next)) {
-                self.is_huge[next] = true;
-                made += 1;
-            }
-            next += 1;
+    /// The next block that the program has filled and that is not known to be huge, from the `from`th on, and where to
+    /// go on.
+    pub fn next_full(&self, from: usize) -> (Option<Full>, Option<usize>) {
+        let end = self.high.min(from.saturating_add(LOOKED_AT_ONCE));
+        let block_at = |index| self.core.full_block(EntryIndex(index)).map(|block| (index, block));
+        let found = (from..end).filter(|&index| !self.is_huge[index]).find_map(block_at);
+        let next = found.map_or(end.max(from), |(index, _)| index + 1);
+        let full = found.map(|(index, block)| Full { pool: self.core.pool().clone(), index, block });
+        (full, (next < self.high).then_some(next))
+    }
+
+    /// Notes that a block is huge, if it is where it was.
+    pub fn note_huge(&mut self, full: &Full) {
+        if self.core.table.get(EntryIndex(full.index)).block() == Some(full.block) {
+            self.is_huge[full.index] = true;
         }
-        (made, (next < self.high).then_some(next))
     }
 
     /// How many blocks were made huge and still are, as far as is known here.
@@ -313,6 +314,40 @@ impl ProgramMemory {
         let all = self.addresses();
         let is_free = |index: usize| !self.core.has(index) && self.used[index] != PLAIN;
         all.start <= range.start && range.end <= all.end && self.touched(&range).all(is_free)
+    }
+
+    /// The first piece of a range at which something is mapped, for all that is known here, and whether it was mapped
+    /// here and not handed over.
+    pub fn first_piece(&self, range: &Range<usize>) -> Option<(Range<usize>, bool)> {
+        let (mut at, mut found): (_, Option<(Range<usize>, bool)>) = (range.start, None);
+        while at < range.end {
+            let (end, is_here) = self.what_is_at(at);
+            let piece = at..end.min(range.end);
+            at = piece.end;
+            match (&mut found, is_here) {
+                (None, None) => {}
+                (None, Some(is_here)) => found = Some((piece, is_here)),
+                (Some((so_far, before)), Some(is_here)) if *before == is_here => so_far.end = piece.end,
+                (Some(_), _) => break,
+            }
+        }
+        found
+    }
+
+    /// Up to where something lies at an address, and whether it was mapped here; None if nothing is there.
+    fn what_is_at(&self, at: usize) -> (usize, Option<bool>) {
+        let all = self.addresses();
+        if !all.contains(&at) {
+            return (if at < all.start { all.start } else { usize::MAX }, Some(false));
+        }
+        let index = (at - all.start) / HUGE_PAGE;
+        let start = all.start + index * HUGE_PAGE;
+        let used = start + self.used[index] as usize;
+        match self.used[index] {
+            PLAIN => (start + HUGE_PAGE, Some(false)),
+            _ if at < used && self.core.has(index) => (used, Some(true)),
+            _ => (start + HUGE_PAGE, None),
+        }
     }
 
     /// Makes a range read as zeros. Calls `others` as [`ProgramMemory::unmap`] does, with what is not here.
@@ -480,6 +515,46 @@ enum What {
     Part,
     /// The kernel's.
     Plain,
+}
+
+/// A block that the program has filled, and that may become a huge page.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let Ok(mut memory) = hugefork::ProgramMemory::new(64 << 20) else { return Ok(()) };
+/// memory.map(4 << 20).expect("there is room");
+/// assert!(memory.next_full(0).0.is_none(), "nothing was written yet");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Full {
+    pool: Counted<PoolCore<Linux>>,
+    index: usize,
+    block: BlockId,
+}
+
+impl Full {
+    /// Makes a huge page of it. False if the kernel refuses. It takes a quarter of a millisecond, and tens of them
+    /// where others want the processors, since the kernel waits for something to run on each: so nobody is kept
+    /// waiting, and the program may go on with the block. If that is given back meanwhile, it has memory that reads as
+    /// zeros until it is used again.
+    pub fn collapse(&self) -> bool {
+        self.pool.sys.collapse_full(self.pool.offset(self.block))
+    }
+}
+
+impl fmt::Debug for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Full").field("block", &self.block).finish_non_exhaustive()
+    }
+}
+
+impl Inherited {
+    /// Takes up what the children of another fork hold: from now on, both are given up together.
+    pub fn join(&mut self, mut other: Inherited) {
+        self.blocks.append(&mut other.blocks);
+        // What is dropped of the other is empty.
+    }
 }
 
 impl Drop for Inherited {

@@ -226,12 +226,12 @@ impl RegionCore<Linux> {
         unseen
     }
 
-    /// Makes a huge page of a block that the program has filled. True if that is done, or was before.
-    pub(crate) fn collapse(&self, index: EntryIndex) -> bool {
+    /// The block of an entry, if the region alone holds it and all of it has memory.
+    pub(crate) fn full_block(&self, index: EntryIndex) -> Option<BlockId> {
         let _signals = SignalsBlocked::new();
         let _window = self.table.lock(index);
-        let Entry::Private(block) = self.table.get(index) else { return false };
-        self.pool().sys.collapse_full(self.pool().offset(block))
+        let Entry::Private(block) = self.table.get(index) else { return None };
+        self.pool().sys.is_full(self.pool().offset(block)).then_some(block)
     }
 
     /// Whether `entry` is the region's, and not the kernel's or nobody's.

@@ -265,14 +265,16 @@ impl Linux {
         self.kind == Kind::ShmemHuge { collapse: true }
     }
 
-    /// Makes a huge page of the 2 MiB at `offset`, if all of it has memory, and the kernel does not do so by itself.
-    /// False if there was nothing to do, or the kernel refused.
+    /// Whether all of the 2 MiB at `offset` has memory.
+    pub(crate) fn is_full(&self, offset: usize) -> bool {
+        let hole = || seek(&self.fd, SeekFrom::Hole(offset as u64));
+        self.check_descriptor().is_ok() && hole().is_ok_and(|hole| hole >= (offset + HUGE_PAGE) as u64)
+    }
+
+    /// Makes a huge page of the 2 MiB at `offset`, if the kernel does not do so by itself. False if there was nothing
+    /// to do, or the kernel refused.
     pub(crate) fn collapse_full(&self, offset: usize) -> bool {
-        if !self.collapses() || self.check_descriptor().is_err() {
-            return false;
-        }
-        let hole = seek(&self.fd, SeekFrom::Hole(offset as u64));
-        hole.is_ok_and(|hole| hole >= (offset + HUGE_PAGE) as u64) && self.collapse(offset)
+        self.collapses() && self.is_full(offset) && self.collapse(offset)
     }
 
     /// Whether there is no memory for a range of the pool.

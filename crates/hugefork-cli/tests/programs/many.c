@@ -1,0 +1,77 @@
+/* Forks faster than anybody can keep up with, has more children at once than are told apart, and forks when it may open
+   no more files. Each child looks whether its memory stays as it is. What was written meanwhile lies in single pages,
+   and can go back into its blocks when nobody lives any more. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB (1ul << 20)
+#define LEN (64 * MIB)
+#define BLOCK (2 * MIB)
+#define AT_ONCE 150
+
+static char *memory;
+
+static void write_a_page_of_each_block(char value) {
+    for (size_t at = 0; at < LEN; at += BLOCK) memory[at] = value;
+}
+
+static int is_everywhere(char value) {
+    for (size_t at = 0; at < LEN; at += BLOCK)
+        if (memory[at] != value || memory[at + 4096] != 1) return 0;
+    return 1;
+}
+
+/* Looks once more when the other end of the pipe is closed. */
+static pid_t child_that_waits(int ends[2], char value) {
+    pid_t child = fork();
+    if (child == 0) {
+        char byte;
+        close(ends[1]);
+        int was = is_everywhere(value);
+        if (read(ends[0], &byte, 1) != 0) _exit(2);
+        _exit(!was || !is_everywhere(value));
+    }
+    return child;
+}
+
+static int ended_badly(pid_t child) {
+    int status;
+    return child < 0 || waitpid(child, &status, 0) != child || status != 0;
+}
+
+int main(void) {
+    int bad = 0, ends[2];
+    pid_t children[AT_ONCE + 1];
+    memory = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(memory, 1, LEN);
+    for (int number = 0; number < 400; number++) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        bad += ended_badly(child);
+    }
+    if (pipe(ends)) return 65;
+    for (int number = 0; number < AT_ONCE; number++) {
+        children[number] = child_that_waits(ends, 1 + number % 100);
+        write_a_page_of_each_block(1 + (number + 1) % 100);
+    }
+    struct rlimit limit, none;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    none = limit;
+    none.rlim_cur = 0;
+    setrlimit(RLIMIT_NOFILE, &none);
+    children[AT_ONCE] = child_that_waits(ends, 1 + AT_ONCE % 100);
+    setrlimit(RLIMIT_NOFILE, &limit);
+    write_a_page_of_each_block(7);
+    close(ends[1]);
+    for (int number = 0; number <= AT_ONCE; number++) bad += ended_badly(children[number]);
+    printf("%d bad\n", bad);
+    fflush(stdout);
+    getchar();
+    return bad != 0 || !is_everywhere(7);
+}

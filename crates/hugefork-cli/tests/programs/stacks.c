@@ -1,0 +1,49 @@
+/* Threads whose stacks the program has made. The kernel says that a thread is over by a word on its stack, and finds
+   who waits for that by what lies there: a fork in between must not change it. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB (1ul << 20)
+
+static atomic_int may_end, joined;
+
+static void *work(void *none) {
+    while (!may_end) usleep(1000);
+    return none;
+}
+
+static void *join(void *thread) {
+    pthread_join(*(pthread_t *)thread, NULL);
+    joined = 1;
+    return NULL;
+}
+
+int main(void) {
+    alarm(60);
+    char *memory = mmap(NULL, 64 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(memory, 1, 64 * MIB);
+    for (int round = 0; round < 5; round++) {
+        pthread_t worker, waiter;
+        pthread_attr_t attributes;
+        may_end = joined = 0;
+        pthread_attr_init(&attributes);
+        if (pthread_attr_setstack(&attributes, memory + round * 8 * MIB, 8 * MIB)) return 65;
+        if (pthread_create(&worker, &attributes, work, NULL)) return 66;
+        pthread_create(&waiter, NULL, join, &worker);
+        usleep(50000);
+        pid_t child = fork();
+        if (child == 0) _exit(joined);
+        may_end = 1;
+        pthread_join(waiter, NULL);
+        int status;
+        if (waitpid(child, &status, 0) != child || status) return 67;
+    }
+    puts("0 bad");
+    return 0;
+}
