@@ -179,7 +179,11 @@ impl Owner<'_> {
     fn collapse(&mut self) {
         let mut next = Some(0);
         while let Some(from) = next {
-            next = self.memory.collapse(from).1;
+            let (full, rest) = self.memory.next_full(from);
+            if let Some(full) = full.filter(hugefork::Full::collapse) {
+                self.memory.note_huge(&full);
+            }
+            next = rest;
         }
     }
 
