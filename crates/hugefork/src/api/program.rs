@@ -440,18 +440,18 @@ impl ProgramMemory {
             Some(from) => from,
             None => {
                 let overlays = self.core.books.overlays.load(Ordering::Relaxed) as u64;
-                let are_many = sys.minor_faults().wrapping_sub(self.faults) >= FEW.max(FAULTS * overlays);
+                let faults = sys.minor_faults();
+                let are_many = faults.wrapping_sub(self.faults) >= FEW.max(FAULTS * overlays);
                 let have_gone = self.heirs.have_gone.swap(false, Ordering::Relaxed);
                 if !are_many && !have_gone && self.heirs.living.load(Ordering::Relaxed) > 0 {
                     return false;
                 }
+                // What is written from now on may be where this round has been: it counts for the next.
+                self.faults = faults;
                 0
             }
         };
         self.round = self.core.tend(from).filter(|&next| next < self.high);
-        if self.round.is_none() {
-            self.faults = sys.minor_faults();
-        }
         self.round.is_some()
     }
 
