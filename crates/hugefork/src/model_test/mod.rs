@@ -255,6 +255,28 @@ proptest! {
     }
 }
 
+/// A program that chance has found: what a reset has left apart shows a block that another region gives back.
+#[test]
+fn what_lies_apart_keeps_no_block() {
+    let ops = [
+        Op::Create { blocks: 0, with: 6 },
+        Op::Write { region: 0, offset: 0, value: 1 },
+        Op::Snapshot { region: 0, with: 0 },
+        Op::Reset { region: 0, snapshot: 0 },
+        Op::Pin { region: 0, start: 0, len: 0 },
+        Op::ForkSnapshot { snapshot: 0 },
+        Op::Write { region: 1, offset: 0, value: 1 },
+        Op::DropSnapshot { snapshot: 0 },
+        Op::Snapshot { region: 1, with: 0 },
+        Op::Reset { region: 2, snapshot: 0 },
+        Op::Create { blocks: 12, with: 0 },
+        Op::Write { region: 2, offset: 0, value: 1 },
+        Op::LazyFree { region: 2, start: 1764738511039758349, len: 71515489519629002 },
+        Op::Reclaim { blocks: 1 },
+    ];
+    run(SPLITTING, &ops);
+}
+
 /// Each call of the operating system fails, the first time and the third, in a program that makes all of them.
 #[test]
 fn every_call_may_fail() {
