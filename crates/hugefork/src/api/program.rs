@@ -523,7 +523,14 @@ enum What {
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let Ok(mut memory) = hugefork::ProgramMemory::new(64 << 20) else { return Ok(()) };
 /// memory.map(4 << 20).expect("there is room");
-/// assert!(memory.next_full(0).0.is_none(), "nothing was written yet");
+/// let mut next = Some(0);
+/// while let Some(from) = next {
+///     let (full, rest) = memory.next_full(from);
+///     if let Some(full) = full.filter(|full| full.collapse()) {
+///         memory.note_huge(&full);
+///     }
+///     next = rest;
+/// }
 /// # Ok(())
 /// # }
 /// ```
