@@ -22,10 +22,12 @@ def pool():
 
 @pytest.fixture
 def run():
-    """Runs a program of its own and returns what came of it."""
+    """Runs a program of its own and returns what came of it. Ctrl-C interrupts it, even where the tests were started in
+    the background of a shell, which has them ignore that."""
 
     def run(program, *options, **settings):
-        command = [sys.executable, *options, "-c", "import hugefork as hf, numpy as np\n" + program]
+        start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\nimport hugefork as hf, numpy as np\n"
+        command = [sys.executable, *options, "-c", start + program]
         return subprocess.run(command, capture_output=True, text=True, timeout=100, **settings)
 
     return run
