@@ -1,4 +1,4 @@
-//! Which blocks of 2 MiB are in base pages, and putting them together again.
+//! Which blocks of 2 MiB are in base pages.
 //!
 //! `PAGEMAP_SCAN` (Linux 6.7) names the base pages of a range and steps over huge ones, in the time that base pages
 //! take. Before, `/proc/self/pagemap` has a word for each page, and does not tell what is huge; to collapse what is
@@ -92,54 +92,6 @@ impl Drop for Pagemap {
         // SAFETY: opened by this, and not used again.
         unsafe { rustix::io::close(self.number) };
     }
-}
-
-/// Makes a huge page of the block at `start`.
-///
-/// # Errors
-/// The kernel has none, or the block is not what it was any more.
-pub(crate) fn collapse(start: usize) -> Result<(), Errno> {
-    // libc's `madvise` would touch `errno`, which the worker shares with a thread of the program, and `rustix` does not
-    // know this advice.
-    // SAFETY: contents stay, whatever is mapped there.
-    match unsafe { madvise(start, HUGE_PAGE, libc::MADV_COLLAPSE as usize) } {
-        0 => Ok(()),
-        failed => Err(Errno::from_raw_os_error(-failed as i32)),
-    }
-}
-
-/// The system call. Gives 0 or the negative of an error.
-///
-/// # Safety
-/// The advice does not take away what somebody needs.
-#[cfg(target_arch = "x86_64")]
-unsafe fn madvise(start: usize, len: usize, advice: usize) -> isize {
-    let mut result = libc::SYS_madvise as isize;
-    // SAFETY: the instruction changes the three registers that are named, and no memory of the compiler's.
-    unsafe {
-        std::arch::asm!(
-            "syscall", inlateout("rax") result, in("rdi") start, in("rsi") len, in("rdx") advice,
-            lateout("rcx") _, lateout("r11") _, options(nostack)
-        );
-    }
-    result
-}
-
-/// As on x86-64.
-///
-/// # Safety
-/// As there.
-#[cfg(target_arch = "aarch64")]
-unsafe fn madvise(start: usize, len: usize, advice: usize) -> isize {
-    let mut result = start as isize;
-    // SAFETY: the instruction changes the register of the result, and no memory of the compiler's.
-    unsafe {
-        std::arch::asm!(
-            "svc 0", in("x8") libc::SYS_madvise, inlateout("x0") result, in("x1") len, in("x2") advice,
-            options(nostack)
-        );
-    }
-    result
 }
 
 /// Base pages of the block that is being looked at. They come in order.
@@ -317,8 +269,8 @@ mod tests {
         // Where transparent huge pages are off, the last has one page only.
         assert_eq!(found().unwrap(), [0]);
         area.allow_huge(0);
-        if let Err(errno) = collapse(area.start) {
-            println!("skipped: this kernel does not collapse: {errno}");
+        if let Err(refused) = hugefork::collapse(area.start as *mut c_void) {
+            println!("skipped: this kernel does not collapse: {refused}");
             return;
         }
         assert_eq!(found().unwrap(), [0; 0]);

@@ -108,6 +108,7 @@ pub use region::lazy_free::LazyFreed;
 pub use stats::counters::FaultStats;
 pub use stats::histogram::Histogram;
 pub use sys::SystemError;
+pub use sys::linux::advice::collapse;
 pub use terms::advice::Advice;
 pub use terms::backing::{Backing, Commit, CoreDump, Fallback, Granted};
 pub use terms::code::ErrorCode;

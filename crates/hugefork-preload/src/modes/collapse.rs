@@ -8,7 +8,6 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
 use super::asked::Mapping;
@@ -84,11 +83,11 @@ pub(super) fn pass(is_shared: &mut dyn FnMut() -> bool) -> bool {
 
 /// Puts one block together.
 fn collapse(block: usize) {
-    match pages::collapse(block) {
+    match hugefork::collapse(block as *mut c_void) {
         Ok(()) => stats::add(Word::Collapsed, 1),
         // The block is no longer the program's memory, or the program wants no huge pages there. Before Linux 6.1, the
         // kernel does not know the call.
-        Err(Errno::INVAL) => {}
+        Err(refused) if refused.raw_os_error() == libc::EINVAL => {}
         Err(_) => stats::add(Word::NotCollapsed, 1),
     }
 }

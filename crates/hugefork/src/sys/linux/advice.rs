@@ -1,52 +1,63 @@
-//! Advice that neither rustix knows nor may be given through libc: that would change `errno` when it is refused, and
-//! the thread that asks may share it with a thread of the program (`hugefork run`).
+//! Calls that neither rustix knows nor may be made through libc: that would change `errno` when one is refused, and the
+//! thread that asks may share it with a thread of the program (`hugefork run`).
 
 use std::ffi::c_void;
 
 use rustix::io::Errno;
+use syscalls::{Sysno, syscall};
 
-/// Makes huge pages of a range (`MADV_COLLAPSE`, Linux 6.1).
+use super::named;
+use crate::sys::SystemError;
+use crate::units::HUGE_PAGE;
+
+/// Makes a huge page of the 2 MiB at `start` (`MADV_COLLAPSE`, Linux 6.1), whose contents stay: plain memory, or memory
+/// of a file such as a memfd. For threads that have time: nobody else who wants something of the address space waits
+/// for long, a `fork(2)` above all.
 ///
-/// # Safety
-/// The range is the caller's to name; its contents stay.
-pub(super) unsafe fn collapse(start: *mut c_void, len: usize) -> Result<(), Errno> {
-    // SAFETY: the advice keeps contents.
-    match unsafe { madvise(start, len, libc::MADV_COLLAPSE as usize) } {
-        0 => Ok(()),
-        failed => Err(Errno::from_raw_os_error(-failed as i32)),
-    }
+/// It takes some 0.3 ms where a processor is idle, tens of milliseconds where others want all of them. `errno` is left
+/// alone.
+///
+/// # Errors
+/// [`SystemError`] with the kernel's answer: `EINVAL` where no huge page may be (or before Linux 6.1), `EAGAIN` where
+/// somebody uses a page just then, `ENOMEM` where there is no memory, or none at `start`.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut memory = vec![1_u8; 4 << 20];
+/// let start = memory.as_mut_ptr().map_addr(|address| address.next_multiple_of(2 << 20));
+/// match hugefork::collapse(start.cast()) {
+///     Ok(()) => println!("2 MiB are one page"),
+///     Err(refused) => println!("they stay as they are: {refused}"),
+/// }
+/// assert!(memory.iter().all(|&byte| byte == 1));
+/// # Ok(())
+/// # }
+/// ```
+pub fn collapse(start: *mut c_void) -> Result<(), SystemError> {
+    empty_the_batches();
+    named("madvise(MADV_COLLAPSE)", collapse_now(start))
 }
 
-/// The system call. Gives 0 or the negative of an error.
-///
-/// # Safety
-/// The advice does not take away what somebody needs.
-#[cfg(target_arch = "x86_64")]
-unsafe fn madvise(start: *mut c_void, len: usize, advice: usize) -> isize {
-    let mut result = libc::SYS_madvise as isize;
-    // SAFETY: the instruction changes the three registers that are named, and no memory of the compiler's.
-    unsafe {
-        std::arch::asm!(
-            "syscall", inlateout("rax") result, in("rdi") start, in("rsi") len, in("rdx") advice,
-            lateout("rcx") _, lateout("r11") _, options(nostack)
-        );
-    }
-    result
+/// As [`collapse`], for who waits for it himself.
+pub(super) fn collapse_now(start: *mut c_void) -> Result<(), Errno> {
+    // SAFETY: contents stay, whatever is mapped there.
+    let done = unsafe { syscall!(Sysno::madvise, start, HUGE_PAGE, libc::MADV_COLLAPSE) };
+    done.map(drop).map_err(|errno| Errno::from_raw_os_error(errno.into_raw()))
 }
 
-/// As on x86-64.
+/// Has each processor put the pages that it has lately been given where the kernel finds them.
 ///
-/// # Safety
-/// As there.
-#[cfg(target_arch = "aarch64")]
-unsafe fn madvise(start: *mut c_void, len: usize, advice: usize) -> isize {
-    let mut result = start as isize;
-    // SAFETY: the instruction changes the register of the result, and no memory of the compiler's.
-    unsafe {
-        std::arch::asm!(
-            "svc 0", in("x8") libc::SYS_madvise, inlateout("x0") result, in("x1") len, in("x2") advice,
-            options(nostack)
-        );
-    }
-    result
+/// `MADV_COLLAPSE` does so first of all (`lru_add_drain_all` in the kernel's `madvise_collapse`), and has the lock of
+/// the address space meanwhile: it waits for a thread of the kernel on each processor that has such pages, and as many
+/// milliseconds as others want that processor. `move_pages` of no page does the same without the lock, and leaves it
+/// nothing to wait for. Who may not call it (containers forbid it, with other calls about NUMA) has the longer waits.
+/// docs/design.md has figures.
+fn empty_the_batches() {
+    /// `MPOL_MF_MOVE` of linux/mempolicy.h: pages that this process alone has.
+    const MOVE_OWN: usize = 1 << 1;
+    let nothing = [0_usize; 1];
+    // SAFETY: no page is named, so neither array is read or written; they are there so that pages are to be moved, not
+    // looked for.
+    let _ =
+        unsafe { syscall!(Sysno::move_pages, 0, 0, nothing.as_ptr(), nothing.as_ptr(), nothing.as_ptr(), MOVE_OWN) };
 }

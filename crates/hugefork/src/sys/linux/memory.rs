@@ -226,8 +226,8 @@ impl Linux {
         /// A try fails if somebody holds or moves a page just then.
         const TRIES: usize = 3;
         for _ in 0..TRIES {
-            // SAFETY: the range lies in the direct map, and to collapse it keeps its contents.
-            match unsafe { advice::collapse(self.direct.byte_add(offset), HUGE_PAGE) } {
+            // SAFETY: the range lies in the direct map.
+            match advice::collapse_now(unsafe { self.direct.byte_add(offset) }) {
                 Ok(()) => return true,
                 Err(Errno::AGAIN) => {}
                 Err(_) => break,
@@ -272,9 +272,11 @@ impl Linux {
     }
 
     /// Makes a huge page of the 2 MiB at `offset`, if the kernel does not do so by itself. False if there was nothing
-    /// to do, or the kernel refused.
+    /// to do, or the kernel refused. For threads that have time.
     pub(crate) fn collapse_full(&self, offset: usize) -> bool {
-        self.collapses() && self.is_full(offset) && self.collapse(offset)
+        // SAFETY: the range lies in the direct map.
+        let start = unsafe { self.direct.byte_add(offset) };
+        self.collapses() && self.is_full(offset) && advice::collapse(start).is_ok()
     }
 
     /// Whether there is no memory for a range of the pool.

@@ -24,7 +24,7 @@
 //! | `stderr` | writes one line on standard error |
 //! | `threads` | whether the process has threads beside this one and the engine's own |
 
-mod advice;
+pub(crate) mod advice;
 pub(crate) mod arena;
 mod attic;
 pub(crate) mod descriptor;
