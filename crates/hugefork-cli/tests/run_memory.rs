@@ -21,6 +21,7 @@ const HEIRS: &str = include_str!("programs/heirs.c");
 const DAEMON: &str = include_str!("programs/daemon.c");
 const MANY: &str = include_str!("programs/many.c");
 const SLOW: &str = include_str!("programs/slow.c");
+const RIGHTS: &str = include_str!("programs/rights.c");
 const BESIDE: &str = include_str!("programs/beside.c");
 const INHERITED: &str = include_str!("programs/inherited.c");
 const STACKS: &str = include_str!("programs/stacks.c");
@@ -137,16 +138,34 @@ fn what_threads_do_to_their_memory_meanwhile_is_done() {
 /// What waits for ever cannot be ended by other signals.
 const AT_MOST: [&str; 4] = ["timeout", "-s", "KILL", "200"];
 
+/// A program with the library of `SLOW`, which is built with `option`.
+fn compiled_with_slow(scratch: &Scratch, name: &str, source: &str, option: &str) -> Option<PathBuf> {
+    if !has(&["cc"]) {
+        return None;
+    }
+    let (library, slow) = (scratch.path().join("libslow.so"), scratch.file("slow.c", SLOW));
+    let options = ["-O1", "-shared", "-fPIC", "-pthread", option, "-o"];
+    output_of(Command::new("cc").args(options).arg(&library).arg(slow));
+    let (program, source) = (scratch.path().join(name), scratch.file(&format!("{name}.c"), source));
+    output_of(Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(source).arg(&library));
+    Some(program)
+}
+
 #[test]
 fn nobody_waits_for_a_fork_that_waits_for_him() {
-    let scratch = Scratch::new("beside");
-    if !has(&["cc"]) {
-        return;
+    for option in ["-DPAST", "-UPAST"] {
+        let scratch = Scratch::new("beside");
+        let Some(program) = compiled_with_slow(&scratch, "beside", BESIDE, option) else { return };
+        for mode in MODES {
+            assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program)), "0 bad\n", "{mode} {option}");
+        }
     }
-    let (library, source) = (scratch.path().join("libslow.so"), scratch.file("slow.c", SLOW));
-    output_of(Command::new("cc").args(["-O1", "-shared", "-fPIC", "-pthread", "-o"]).arg(&library).arg(source));
-    let (program, source) = (scratch.path().join("beside"), scratch.file("beside.c", BESIDE));
-    output_of(Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(source).arg(&library));
+}
+
+#[test]
+fn who_has_a_lock_that_a_fork_takes_may_wait_for_the_kernel() {
+    let scratch = Scratch::new("rights");
+    let Some(program) = compiled_with_slow(&scratch, "rights", RIGHTS, "-UPAST") else { return };
     for mode in MODES {
         assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program)), "0 bad\n", "{mode}");
     }

@@ -19,9 +19,11 @@
 //!
 //! # While another thread forks
 //! An allocator may hold a lock in whose possession another thread maps or drops memory, and wait for it in a handler
-//! of the fork that comes after ours. So nobody waits for a fork in `mmap`, `munmap` and `madvise`: new memory is the
-//! kernel's then, what is dropped is filled with zeros, and what is unmapped is unmapped later. Who has begun to wait
-//! before the fork is sent away by the lock. What only the kernel can do waits: other rights, locks, `MAP_FIXED`.
+//! of the fork. The library's handler is called after those of all others (`start::follow_forks`), so who forks has
+//! such locks already. But libc takes some of its own after all handlers, and not all handlers are registered where the
+//! library sees it. So nobody waits for a fork in `mmap`, `munmap` and `madvise`: new memory is the kernel's then, what
+//! is dropped is filled with zeros, and what is unmapped is unmapped later. Who has begun to wait before the fork is
+//! sent away by the lock. What only the kernel can do waits: other rights, locks, `MAP_FIXED`.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
