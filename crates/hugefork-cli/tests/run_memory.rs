@@ -20,6 +20,7 @@ const DIRECT: &str = include_str!("programs/direct.c");
 const HEIRS: &str = include_str!("programs/heirs.c");
 const DAEMON: &str = include_str!("programs/daemon.c");
 const MANY: &str = include_str!("programs/many.c");
+const FEW: &str = include_str!("programs/few.c");
 const SLOW: &str = include_str!("programs/slow.c");
 const RIGHTS: &str = include_str!("programs/rights.c");
 const BESIDE: &str = include_str!("programs/beside.c");
@@ -270,6 +271,30 @@ fn many_children_leave_nothing_behind() {
     wait_for("nobody to live", || (count("forks_alive") == 0).then_some(()));
     wait_for("the pages to be folded", || (count("pages_folded") >= 32).then_some(()));
     drop(running.child().stdin.take());
+    assert!(running.child().wait().unwrap().success());
+}
+
+/// Who may open no more files is known to live, too.
+#[test]
+fn a_fork_without_descriptors_is_over_some_time() {
+    let scratch = Scratch::new("few");
+    let Some(program) = compiled(&scratch, "few", FEW) else { return };
+    let mut running = Running::start(scratch.run("-q --mode pool").arg(program));
+    let pid = running.pid();
+    let mut said = std::io::BufReader::new(running.child().stdout.take().unwrap());
+    for pages in [32, 64] {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+        assert_eq!(line, "written\n");
+        let known = scratch.stats(pid).unwrap();
+        if known["pool_refused"] == 1 {
+            println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
+            return;
+        }
+        let folded = || scratch.stats(pid).unwrap()["pages_folded"].as_u64().unwrap();
+        wait_for("the pages to be folded", || (folded() >= pages).then_some(()));
+        std::io::Write::write_all(running.child().stdin.as_mut().unwrap(), b"\n").unwrap();
+    }
     assert!(running.child().wait().unwrap().success());
 }
 

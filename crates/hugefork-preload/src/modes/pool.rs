@@ -37,7 +37,7 @@ use crate::lock::{Guarded, Taken, Tried};
 use crate::signals;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{BASE_PAGE, HUGE_PAGE, config, copies, mappings, own};
+use crate::{BASE_PAGE, HUGE_PAGE, config, copies, liveness, mappings, own};
 
 /// What this process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -315,6 +315,7 @@ fn begin() -> Option<ProgramMemory> {
         Ok(engine) => {
             copies::watch();
             engine.descriptors().for_each(own::note);
+            liveness::keep_spare();
             let addresses = engine.addresses();
             NEEDS_COLLAPSE.store(engine.needs_collapse(), Ordering::Relaxed);
             END.store(addresses.end, Ordering::Release);
