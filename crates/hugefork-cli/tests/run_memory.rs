@@ -20,7 +20,9 @@ const DIRECT: &str = include_str!("programs/direct.c");
 const HEIRS: &str = include_str!("programs/heirs.c");
 const DAEMON: &str = include_str!("programs/daemon.c");
 const MANY: &str = include_str!("programs/many.c");
+const FEW: &str = include_str!("programs/few.c");
 const SLOW: &str = include_str!("programs/slow.c");
+const RIGHTS: &str = include_str!("programs/rights.c");
 const BESIDE: &str = include_str!("programs/beside.c");
 const INHERITED: &str = include_str!("programs/inherited.c");
 const STACKS: &str = include_str!("programs/stacks.c");
@@ -137,16 +139,34 @@ fn what_threads_do_to_their_memory_meanwhile_is_done() {
 /// What waits for ever cannot be ended by other signals.
 const AT_MOST: [&str; 4] = ["timeout", "-s", "KILL", "200"];
 
+/// A program with the library of `SLOW`, which is built with `option`.
+fn compiled_with_slow(scratch: &Scratch, name: &str, source: &str, option: &str) -> Option<PathBuf> {
+    if !has(&["cc"]) {
+        return None;
+    }
+    let (library, slow) = (scratch.path().join("libslow.so"), scratch.file("slow.c", SLOW));
+    let options = ["-O1", "-shared", "-fPIC", "-pthread", option, "-o"];
+    output_of(Command::new("cc").args(options).arg(&library).arg(slow));
+    let (program, source) = (scratch.path().join(name), scratch.file(&format!("{name}.c"), source));
+    output_of(Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(source).arg(&library));
+    Some(program)
+}
+
 #[test]
 fn nobody_waits_for_a_fork_that_waits_for_him() {
-    let scratch = Scratch::new("beside");
-    if !has(&["cc"]) {
-        return;
+    for option in ["-DPAST", "-UPAST"] {
+        let scratch = Scratch::new("beside");
+        let Some(program) = compiled_with_slow(&scratch, "beside", BESIDE, option) else { return };
+        for mode in MODES {
+            assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program)), "0 bad\n", "{mode} {option}");
+        }
     }
-    let (library, source) = (scratch.path().join("libslow.so"), scratch.file("slow.c", SLOW));
-    output_of(Command::new("cc").args(["-O1", "-shared", "-fPIC", "-pthread", "-o"]).arg(&library).arg(source));
-    let (program, source) = (scratch.path().join("beside"), scratch.file("beside.c", BESIDE));
-    output_of(Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(source).arg(&library));
+}
+
+#[test]
+fn who_has_a_lock_that_a_fork_takes_may_wait_for_the_kernel() {
+    let scratch = Scratch::new("rights");
+    let Some(program) = compiled_with_slow(&scratch, "rights", RIGHTS, "-UPAST") else { return };
     for mode in MODES {
         assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program)), "0 bad\n", "{mode}");
     }
@@ -251,6 +271,30 @@ fn many_children_leave_nothing_behind() {
     wait_for("nobody to live", || (count("forks_alive") == 0).then_some(()));
     wait_for("the pages to be folded", || (count("pages_folded") >= 32).then_some(()));
     drop(running.child().stdin.take());
+    assert!(running.child().wait().unwrap().success());
+}
+
+/// Who may open no more files is known to live, too.
+#[test]
+fn a_fork_without_descriptors_is_over_some_time() {
+    let scratch = Scratch::new("few");
+    let Some(program) = compiled(&scratch, "few", FEW) else { return };
+    let mut running = Running::start(scratch.run("-q --mode pool").arg(program));
+    let pid = running.pid();
+    let mut said = std::io::BufReader::new(running.child().stdout.take().unwrap());
+    for pages in [32, 64] {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+        assert_eq!(line, "written\n");
+        let known = scratch.stats(pid).unwrap();
+        if known["pool_refused"] == 1 {
+            println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
+            return;
+        }
+        let folded = || scratch.stats(pid).unwrap()["pages_folded"].as_u64().unwrap();
+        wait_for("the pages to be folded", || (folded() >= pages).then_some(()));
+        std::io::Write::write_all(running.child().stdin.as_mut().unwrap(), b"\n").unwrap();
+    }
     assert!(running.child().wait().unwrap().success());
 }
 

@@ -7,6 +7,7 @@
 //! | `close`, `close_range`, `closefrom`, `dup2`, `dup3` | the library's descriptors stay, in mode `pool` |
 //! | `fork` | afterwards, in the parent, the worker is started if it is needed |
 //! | `_Fork` | the handlers are called, in mode `pool` |
+//! | `__register_atfork` (`pthread_atfork`) | the library's own handlers come before all others |
 //! | `prctl` | `PR_SET_THP_DISABLE` is not passed on, and `PR_GET_THP_DISABLE` answers as if it had been |
 //!
 //! Each does the kernel's work by the system call itself, with libc's `errno`, so that it works before the constructor
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::modes::{self, Mapping, Resized, Wish};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{BASE_PAGE, Mode, config, fork, mappings, own};
+use crate::{BASE_PAGE, Mode, config, fork, mappings, own, start};
 
 /// Does `work`, and leaves `errno` as it was.
 pub(crate) fn quietly<R>(work: impl FnOnce() -> R) -> R {
@@ -407,6 +408,32 @@ pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong
     }
     // SAFETY: the caller's.
     unsafe { libc::syscall(libc::SYS_prctl, c_long::from(option), a, b, c, d) as c_int }
+}
+
+/// What `pthread_atfork` and its like call.
+type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
+type Handler = Option<unsafe extern "C" fn()>;
+
+/// As libc's `__register_atfork`. The first call, whoever makes it, comes after the library's own handlers were
+/// registered: an allocator may hold a lock while it waits for the library, which waits for a fork, and take that lock
+/// in a handler.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn __register_atfork(
+    prepare: Handler,
+    parent: Handler,
+    child: Handler,
+    library: *mut c_void,
+) -> c_int {
+    start::follow_forks();
+    // SAFETY: a name that ends. libc's function has this type.
+    let libcs = unsafe {
+        mem::transmute::<*mut c_void, Option<Register>>(libc::dlsym(libc::RTLD_NEXT, c"__register_atfork".as_ptr()))
+    };
+    // SAFETY: the caller's.
+    libcs.map_or(libc::ENOMEM, |libcs| unsafe { libcs(prepare, parent, child, library) })
 }
 
 /// As libc's `_Fork`, which calls no handlers. Without ours, the child would not have the memory of mode `pool`.

@@ -9,7 +9,7 @@
 //! afterwards   outside of the handlers, in the parent: the page of statistics, the worker
 //! ```
 //!
-//! Handlers of others, such as an allocator's, may hold their locks around ours: so nothing is allocated in ours, and
+//! Handlers of others, such as an allocator's, hold their locks around ours: so nothing is allocated in ours, and
 //! nothing is started. `vfork`, `posix_spawn` and `system` call no handlers, since they copy nothing. A fork within
 //! libc (`daemon`, `forkpty`) calls the handlers, but not [`afterwards`]: the next one makes good for it.
 

@@ -11,7 +11,8 @@
 //! parent  outstanding ◀── Token::hold        mapped in the child            child  Token::inherit, and keeps it mapped
 //! worker  reap                               sealed once nobody maps it
 //! ```
-//! What the descendants of a fork hold of the program's memory lies beside its token: both go together.
+//! What the descendants of a fork hold of the program's memory lies beside its token: both go together. Without a token
+//! nobody could say when they do, so in mode `pool` a file is kept ready for a fork that gets no other.
 
 use std::ffi::c_void;
 use std::os::fd::AsFd;
@@ -21,11 +22,39 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::descriptor::Kept;
+use crate::lock::Guarded;
 use crate::modes::Held;
 use crate::{BASE_PAGE, Mode, config};
 
 /// So many forks are told apart. Those that come on top share the token of the one before, and are over with it.
 const MOST: usize = 64;
+
+/// The file that is kept ready.
+struct Spare {
+    is_wanted: bool,
+    file: Option<Kept>,
+}
+
+static SPARE: Guarded<Spare> = Guarded::new(Spare { is_wanted: false, file: None });
+
+/// From now on, a file is kept ready for a fork that gets no descriptor.
+pub(crate) fn keep_spare() {
+    SPARE.with(|spare| spare.is_wanted = true);
+    find_spare();
+}
+
+/// Gets a file ready, if it is wanted and can be had.
+fn find_spare() {
+    SPARE.with(|spare| {
+        if spare.is_wanted && spare.file.is_none() {
+            spare.file = new_file().ok();
+        }
+    });
+}
+
+fn new_file() -> Result<Kept, Errno> {
+    Kept::memory(c"hugefork-token")
+}
 
 /// What a fork's descendants hold.
 pub(crate) struct Token {
@@ -36,17 +65,19 @@ pub(crate) struct Token {
 
 impl Token {
     /// A token that this process maps: a new one, or that of the last fork of which something still lives, if there
-    /// can be no other.
+    /// can be no other, or else of the file that is kept ready.
     ///
     /// # Errors
     /// The process has no descriptor or no mapping left, and nobody lives.
     pub(crate) fn next(outstanding: &Outstanding) -> Result<Token, Errno> {
-        let made = if outstanding.is_full() { Err(Errno::MFILE) } else { Token::make() };
-        made.or_else(|errno| outstanding.last().and_then(|file| Token::of(file).ok()).ok_or(errno))
+        let made = if outstanding.is_full() { Err(Errno::MFILE) } else { new_file().and_then(Token::of_new) };
+        made.or_else(|errno| match outstanding.last() {
+            Some(file) => Token::of(file),
+            None => SPARE.with(|spare| spare.file.take()).flatten().map_or(Err(errno), Token::of_new),
+        })
     }
 
-    fn make() -> Result<Token, Errno> {
-        let file = Kept::memory(c"hugefork-token")?;
+    fn of_new(file: Kept) -> Result<Token, Errno> {
         Token::of(file).inspect_err(|_| file.close())
     }
 
@@ -123,6 +154,7 @@ impl Outstanding {
         for place in &mut self.forks {
             if let Some(fork) = place.take_if(|fork| fork.token.is_unmapped(unknown)) {
                 fork.token.close();
+                find_spare();
                 give_up(fork.held);
             }
         }
@@ -140,6 +172,11 @@ impl Outstanding {
             fork.token.close();
             fork.held.keep_for_ever();
         }
+        SPARE.reset();
+        SPARE.with(|spare| {
+            spare.is_wanted = false;
+            spare.file.take().into_iter().for_each(Kept::close);
+        });
     }
 }
 

@@ -1,6 +1,7 @@
-/* A library with a lock, and handlers of fork(2) that take it, as allocators have. Its `prepare` is called after those
-   of what is preloaded, and takes its time. */
+/* A library with a lock, and handlers of fork(2) that take it, as allocators have. Its `prepare` takes its time. With
+   PAST it is registered with libc itself, past what is preloaded, and called after the handlers of that. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -21,4 +22,13 @@ static void after(void) {
     pthread_mutex_unlock(&slow_lock);
 }
 
-__attribute__((constructor)) static void begin(void) { pthread_atfork(prepare, after, after); }
+__attribute__((constructor)) static void begin(void) {
+#ifdef PAST
+    void *libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
+    typedef void handler(void);
+    int (*registers)(handler *, handler *, handler *, void *) = dlsym(libc, "__register_atfork");
+    registers(prepare, after, after, NULL);
+#else
+    pthread_atfork(prepare, after, after);
+#endif
+}
