@@ -300,3 +300,59 @@ fn nothing_is_lost_while_calls_are_refused() {
     })
     .well();
 }
+
+/// Whether anything can be read there.
+fn is_there(at: usize) -> bool {
+    let mut byte = 0_u8;
+    let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let from = libc::iovec { iov_base: std::ptr::without_provenance_mut(at), iov_len: 1 };
+    // SAFETY: reads one byte of this process into `byte`; an address without access is an error.
+    unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) == 1 }
+}
+
+/// Runs a test with memory of some blocks and nothing refused yet, in a process of its own.
+fn with_memory(blocks: usize, test: impl FnOnce(ProgramMemory, &Refusals)) {
+    match (ProgramMemory::new(blocks * BLOCK), Refusals::start(1)) {
+        (Ok(memory), Ok(refusals)) => test(memory, &refusals),
+        (Err(why), _) => println!("skipped: {why}"),
+        (_, Err(error)) => println!("skipped: no supervised system calls: {error}"),
+    }
+}
+
+#[test]
+fn where_nothing_could_be_mapped_nothing_is_there() {
+    alone(|| {
+        with_memory(4, |mut memory, refusals| {
+            let start = memory.addresses().start;
+            assert!(!is_there(start));
+            refusals.arm_blocks();
+            assert_eq!(memory.map(2 * BLOCK), None);
+            refusals.disarm();
+            assert_eq!([Kind::Remap, Kind::Look].map(|kind| refusals.refused(kind)), [1, 1]);
+            assert!(memory.is_free(start..start + 2 * BLOCK));
+            assert!(!is_there(start) && !is_there(start + BLOCK), "something is left there");
+            assert!(memory.map(4 * BLOCK).is_some());
+        });
+    })
+    .well();
+}
+
+#[test]
+fn what_was_mapped_in_vain_and_could_not_be_taken_away_goes_later() {
+    alone(|| {
+        with_memory(4, |mut memory, refusals| {
+            let first = memory.map(3 * BLOCK).expect("there is room");
+            refusals.arm(1, &[Kind::Hide]);
+            assert_eq!(memory.map(2 * BLOCK), None, "there is one block");
+            refusals.disarm();
+            assert_eq!(refusals.refused(Kind::Hide), 1);
+            let behind = first + 3 * BLOCK;
+            assert!(is_there(behind), "it was refused");
+            memory.tend();
+            assert!(!is_there(behind) && memory.is_free(behind..behind + 2 * BLOCK), "it is there still");
+            assert_eq!(memory.map(BLOCK), Some(behind));
+            word(behind).store(1, Ordering::Relaxed);
+        });
+    })
+    .well();
+}

@@ -72,6 +72,8 @@ pub struct ProgramMemory {
     used: Vec<u32>,
     /// What [`Full::collapse`] has made huge pages of.
     is_huge: Vec<bool>,
+    /// Entries of mappings that failed, some of which could not be taken away yet. Nobody knows of them.
+    rests: Vec<Range<usize>>,
     counts: ProgramCounts,
     heirs: Arc<Heirs>,
     /// Where the round goes on, and the faults that were counted after the last.
@@ -176,6 +178,7 @@ impl ProgramMemory {
             high: 0,
             used,
             is_huge,
+            rests: Vec::new(),
             counts: ProgramCounts::default(),
             heirs: Arc::default(),
             round: None,
@@ -242,12 +245,11 @@ impl ProgramMemory {
     pub fn map(&mut self, len: usize) -> Option<usize> {
         let len = len.checked_next_multiple_of(BASE_PAGE)?;
         let count = len.div_ceil(HUGE_PAGE);
+        self.take_rests_away();
         let entries = self.free.take(count.max(1), 1)?;
         if self.core.open(entries.clone()).is_err() {
-            let opened = entries.start..entries.clone().find(|&index| !self.core.has(index)).unwrap_or(entries.end);
-            if opened.is_empty() || self.core.close(&opened).is_ok() {
-                self.free.give_back(entries);
-            }
+            self.rests.push(entries);
+            self.take_rests_away();
             return None;
         }
         self.used[entries.clone()].fill(HUGE_PAGE as u32);
@@ -255,6 +257,18 @@ impl ProgramMemory {
         self.used[entries.end - 1] = (len - (count - 1) * HUGE_PAGE) as u32;
         self.high = self.high.max(entries.end);
         Some(self.core.addresses.base() + entries.start * HUGE_PAGE)
+    }
+
+    /// Takes away what was opened for mappings that failed. What the kernel keeps is tried again the next time.
+    fn take_rests_away(&mut self) {
+        for entries in std::mem::take(&mut self.rests) {
+            let opened = entries.start..entries.clone().find(|&index| !self.core.has(index)).unwrap_or(entries.end);
+            if opened.is_empty() || self.core.close(&opened).is_ok() {
+                self.free.give_back(entries);
+            } else {
+                self.rests.push(entries);
+            }
+        }
     }
 
     /// Whether all of a range of addresses is memory that was mapped here and not handed over.
@@ -430,6 +444,7 @@ impl ProgramMemory {
     /// is to be looked at at once.
     pub fn tend(&mut self) -> bool {
         let _signals = SignalsBlocked::new();
+        self.take_rests_away();
         let sys = &self.core.pool().sys;
         sys.tidy();
         if !self.core.has_overlays() {

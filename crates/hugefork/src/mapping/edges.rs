@@ -18,6 +18,7 @@ use crate::pool::core::PoolCore;
 use crate::sys::{Access, Merging, Shows, Sys};
 use crate::table::split::SplitPage;
 use crate::table::{Entries, Entry, Table};
+use crate::terms::options::Writers;
 use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex};
 
 /// What a run of pages shows at its ends, and the edges inside it.
@@ -66,15 +67,18 @@ pub(crate) struct Shown<'a> {
     table: Option<&'a Table>,
     merging: Merging,
     size: BlockSize,
+    writers: Writers,
 }
 
 impl<'a> Shown<'a> {
-    pub(crate) fn of_region<S: Sys>(pool: &PoolCore<S>, table: &'a Table) -> Shown<'a> {
-        Shown { entries: table, table: Some(table), merging: pool.sys.merging(), size: pool.block_size }
+    pub(crate) fn of_region<S: Sys>(pool: &PoolCore<S>, table: &'a Table, writers: Writers) -> Shown<'a> {
+        let (merging, size) = (pool.sys.merging(), pool.block_size);
+        Shown { entries: table, table: Some(table), merging, size, writers }
     }
 
     pub(crate) fn of_snapshot<S: Sys>(pool: &PoolCore<S>, entries: &'a Entries) -> Shown<'a> {
-        Shown { entries, table: None, merging: pool.sys.merging(), size: pool.block_size }
+        let (merging, size) = (pool.sys.merging(), pool.block_size);
+        Shown { entries, table: None, merging, size, writers: Writers::Fault }
     }
 
     /// Whether any of `entries` is shown through a private mapping.
@@ -110,7 +114,7 @@ impl<'a> Shown<'a> {
             | Entry::Overlaid(..)
             | Entry::Sealed(..)
             | Entry::Revoked => {
-                let shows = first.shows().unwrap_or(Shows::Hidden);
+                let shows = self.shows(first).unwrap_or(Shows::Hidden);
                 self.face(self.in_pool(shows), self.size.len_of(count))
             }
         }
@@ -148,11 +152,19 @@ impl<'a> Shown<'a> {
     fn page(&self, at: usize) -> Face {
         let (index, by) = (EntryIndex(self.size.count(at)), self.size.within(at));
         let entry = self.entries.get(index);
-        let shows = match (entry.shows(), entry.block()) {
+        let shows = match (self.shows(entry), entry.block()) {
             (None, Some(block)) => self.page_of(index, block, by / BASE_PAGE),
             (shows, _) => self.in_pool(shows.unwrap_or(Shows::Hidden)).map(|start| start + by),
         };
         self.face(shows, BASE_PAGE)
+    }
+
+    /// What an entry shows, if it is not split. Where no write faults, nothing can be read either that was not mapped.
+    fn shows(&self, entry: Entry) -> Option<Shows<BlockId>> {
+        match (entry.shows(), self.writers) {
+            (Some(Shows::Zeros), Writers::NeverFault) => Some(Shows::Hidden),
+            (shows, Writers::Fault | Writers::NeverFault) => shows,
+        }
     }
 
     fn len(&self) -> usize {
@@ -197,7 +209,7 @@ impl<'a> Shown<'a> {
     pub(crate) fn shown_from(&self, at: usize) -> (usize, Shows<usize>) {
         let (index, by) = (EntryIndex(self.size.count(at)), self.size.within(at));
         let entry = self.entries.get(index);
-        match (entry.shows(), entry.block()) {
+        match (self.shows(entry), entry.block()) {
             (None, Some(block)) => self.pages_from(index, block, by / BASE_PAGE),
             (shows, _) => {
                 (self.size.bytes() - by, self.in_pool(shows.unwrap_or(Shows::Hidden)).map(|start| start + by))

@@ -145,7 +145,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// The entries as the kernel sees them.
     pub(crate) fn shown(&self) -> Shown<'_> {
-        Shown::of_region(self.pool(), &self.table)
+        Shown::of_region(self.pool(), &self.table, self.books.writers)
     }
 
     /// The addresses and entries where a transaction changes what is visible.

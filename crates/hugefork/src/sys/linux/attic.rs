@@ -19,6 +19,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use rustix::mm::{Advice, MremapFlags, madvise, mremap_fixed, munlock};
 
 use super::arena::Arena;
+use super::mappings::Mappings;
 use super::stderr::say_and_abort;
 use crate::sys::Part;
 
@@ -67,10 +68,11 @@ impl Attic {
         Some(Attic { start, count, rooms: [const { AtomicUsize::new(FREE) }; ROOMS] })
     }
 
-    /// Moves the page tables of a part that shows pool memory out of the way, if that can be done. Returns the room
-    /// where they lie: the caller keeps or returns them.
-    pub(super) fn take(&self, part: Part<'_>) -> Option<usize> {
-        if part.len() < LEAST || part.len() > ROOM {
+    /// Moves the page tables of a part that shows pool memory out of the way, if that can be done. It has to be one
+    /// mapping: a call that moves several may fail when some have moved. Returns the room where they lie: the caller
+    /// keeps or returns them.
+    pub(super) fn take(&self, mappings: &Mappings, part: Part<'_>) -> Option<usize> {
+        if part.len() < LEAST || part.len() > ROOM || !mappings.is_one(part.at(), part.len()) {
             return None;
         }
         let mut nth = 0;

@@ -27,6 +27,7 @@ use rustix::mm::{
     MapFlags, MremapFlags, MsyncFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, mremap_fixed, msync, userfaultfd,
 };
 
+use super::mappings::Mappings;
 use super::stderr::say_and_abort;
 use super::{last_error, move_high, owner};
 use crate::sys::{Part, SystemError};
@@ -105,29 +106,35 @@ impl Holder {
     }
 
     /// As [`Sys::hold`](crate::sys::Sys::hold).
-    pub(super) fn hold(&self, part: Part<'_>, aside: Part<'_>) -> Result<(), SystemError> {
+    pub(super) fn hold(&self, mappings: &Mappings, part: Part<'_>, aside: Part<'_>) -> Result<(), SystemError> {
         if owner::is_forked_child() {
             return Err(SystemError::new("ioctl(UFFDIO_REGISTER)", Errno::PERM));
         }
-        let mut register = Register { range: addresses(part), mode: MODE_MISSING | MODE_MINOR, ioctls: 0 };
-        match self.call("ioctl(UFFDIO_REGISTER)", UFFDIO_REGISTER, &mut register) {
+        match self.register(part.at(), part.len()) {
             Ok(()) => {}
             Err(error) => return Err(error),
         }
-        match move_pages(part, aside, 0, part.len()) {
+        match move_pages(mappings, part, aside, 0, part.len()) {
             Ok(()) => Ok(()),
             Err((moved, error)) => {
-                self.put_some_back(part, aside, moved);
+                self.put_some_back(mappings, part, aside, moved);
                 Err(error)
             }
         }
     }
 
+    /// From now on whoever finds no page there waits.
+    pub(super) fn register(&self, at: usize, len: usize) -> Result<(), SystemError> {
+        let range = Addresses { start: at as u64, len: len as u64 };
+        let mut register = Register { range, mode: MODE_MISSING | MODE_MINOR, ioctls: 0 };
+        self.call("ioctl(UFFDIO_REGISTER)", UFFDIO_REGISTER, &mut register)
+    }
+
     /// After a failure: the first `moved` bytes come back, and the rest is there still.
     #[cold]
     #[inline(never)] // Not on the stack below a hold that succeeds.
-    fn put_some_back(&self, part: Part<'_>, aside: Part<'_>, moved: usize) {
-        move_surely(aside, part, moved);
+    fn put_some_back(&self, mappings: &Mappings, part: Part<'_>, aside: Part<'_>, moved: usize) {
+        move_surely(mappings, aside, part, moved);
         if self.call("ioctl(UFFDIO_UNREGISTER)", UFFDIO_UNREGISTER, &mut addresses(part)).is_err() {
             abort(part);
         }
@@ -144,8 +151,8 @@ impl Holder {
 }
 
 /// As [`Sys::put_back`](crate::sys::Sys::put_back).
-pub(super) fn put_back(part: Part<'_>, aside: Part<'_>) {
-    move_surely(aside, part, part.len());
+pub(super) fn put_back(mappings: &Mappings, part: Part<'_>, aside: Part<'_>) {
+    move_surely(mappings, aside, part, part.len());
 }
 
 /// Moves all that `from` shows, which is one mapping. It stays there without pages. A failure changes nothing at
@@ -161,33 +168,41 @@ pub(super) fn move_at_once(from: Part<'_>, to: Part<'_>) -> Result<(), SystemErr
 
 /// Moves the first `len` bytes. Without them the program would not see its memory, so what fails is tried once more,
 /// and then the process says so and aborts.
-fn move_surely(from: Part<'_>, to: Part<'_>, len: usize) {
-    let moved = match move_pages(from, to, 0, len) {
+fn move_surely(mappings: &Mappings, from: Part<'_>, to: Part<'_>, len: usize) {
+    let moved = match move_pages(mappings, from, to, 0, len) {
         Ok(()) => return,
         Err((moved, _)) => moved,
     };
-    if move_pages(from, to, moved, len).is_err() {
+    if move_pages(mappings, from, to, moved, len).is_err() {
         abort(to);
     }
 }
 
-/// Moves bytes `at..end` of what `from` shows to `to`. A call moves no more than one mapping, and neighbours that could
-/// be one are not always, so what is refused for that is moved in halves. A failure says where.
-fn move_pages(from: Part<'_>, to: Part<'_>, mut at: usize, end: usize) -> Result<(), (usize, SystemError)> {
-    let mut piece = end - at;
+/// Moves bytes `at..end` of what `from` shows to `to`, with a call for each mapping. A call that moves several (Linux
+/// 6.17) may fail on the way, and whoever repeats it puts what is left of the first, which is nothing, over what has
+/// come. Older kernels refuse such a call. Those that do not tell where a mapping ends are asked for halves: neighbours
+/// that could be one are not always. A failure says where.
+fn move_pages(
+    mappings: &Mappings,
+    from: Part<'_>,
+    to: Part<'_>,
+    mut at: usize,
+    end: usize,
+) -> Result<(), (usize, SystemError)> {
+    let mut most = end - at;
     while at < end {
-        let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+        let (flags, piece) = (MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP, mappings.first(from.at() + at, most));
         // SAFETY: both ranges are the caller's.
         match unsafe { mremap_fixed(pointer(from.at() + at), piece, piece, flags, pointer(to.at() + at)) } {
             Ok(_) => {
                 at += piece;
-                piece = end - at;
+                most = end - at;
             }
             Err(errno) => {
                 if !fill(to.at() + at, piece) || errno != Errno::FAULT || piece <= BASE_PAGE {
                     return Err((at, SystemError::new("mremap to hold a range", errno)));
                 }
-                piece = (piece / 2).next_multiple_of(BASE_PAGE);
+                most = (piece / 2).next_multiple_of(BASE_PAGE);
             }
         }
     }
@@ -232,4 +247,41 @@ fn new_descriptor() -> Result<OwnedFd, SystemError> {
     let fd = unsafe { libc::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW as _, flags.bits() as c_int) };
     // SAFETY: it is new, and nobody else has it.
     if fd < 0 { Err(refused) } else { Ok(unsafe { OwnedFd::from_raw_fd(fd) }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::{Dump, Kind, Linux};
+    use super::*;
+    use crate::sys::{Access, Shows, Sys};
+
+    /// What lies aside is two mappings, and a call that moves both fails at the second, when the first has moved.
+    #[test]
+    fn private_pages_come_back_though_a_call_fails_half_way() {
+        const PAGES: usize = 8;
+        const LEN: usize = PAGES * BASE_PAGE;
+        let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut).unwrap();
+        let aside = match memory.set_aside(LEN, BASE_PAGE) {
+            Ok(aside) => aside,
+            Err(error) => return println!("skipped: nobody can be made to wait: {error}"),
+        };
+        memory.obtain(0, LEN, 0).unwrap();
+        let extent = memory.claim(LEN, BASE_PAGE).unwrap();
+        let (part, away) = (extent.part(0, LEN), aside.part(0, LEN));
+        memory.show(part, Shows::Overlay { start: 0, access: Access::ReadWrite }).unwrap();
+        let page = |nth: usize| pointer(part.at() + nth * BASE_PAGE).cast::<u8>();
+        // SAFETY: the range is ours, and shows a private mapping.
+        (0..PAGES).for_each(|nth| unsafe { page(nth).write_volatile(1 + nth as u8) });
+        memory.hold(part, away).unwrap();
+        // The kernel moves what is registered only by itself, and finds that when it comes to it.
+        let holder = memory.overlays.as_ref().unwrap().holder().unwrap();
+        holder.register(away.at() + LEN / 2, LEN / 2).unwrap();
+        memory.put_back(part, away);
+        memory.let_go(part, away);
+        // SAFETY: as above.
+        let seen: Vec<u8> = (0..PAGES).map(|nth| unsafe { page(nth).read_volatile() }).collect();
+        assert_eq!(seen, (1..=PAGES as u8).collect::<Vec<_>>(), "private pages are gone");
+        memory.release(extent).unwrap();
+        memory.release(aside).unwrap();
+    }
 }

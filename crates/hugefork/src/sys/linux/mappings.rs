@@ -1,11 +1,14 @@
-//! Whether a range of addresses is one mapping, by `PROCMAP_QUERY` (Linux 6.11).
+//! Where mappings end, by `PROCMAP_QUERY` (Linux 6.11).
 //!
-//! Who moves several mappings with one call (Linux 6.17) moves one after the other, and other threads see that. Older
-//! kernels refuse it, so where the kernel does not tell, there is no need to ask.
+//! Who moves several mappings with one call (Linux 6.17) moves one after the other: other threads see that, and where
+//! the call fails on the way, nothing tells what has moved. Older kernels refuse it, so where the kernel does not tell,
+//! there is no need to ask.
 
 use std::ffi::c_ulong;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+
+use crate::units::BASE_PAGE;
 
 /// `struct procmap_query`.
 #[repr(C)]
@@ -49,6 +52,18 @@ impl Mappings {
         }
     }
 
+    /// How many of these bytes a call moves as one mapping, or refuses: from the first on.
+    pub(super) fn first(&self, at: usize, len: usize) -> usize {
+        match &self.0 {
+            Some(maps) => match end_of(maps, at) {
+                Some(end) => len.min(end - at),
+                // It has told before: then a page, which is never more than one.
+                None => len.min(BASE_PAGE),
+            },
+            None => len,
+        }
+    }
+
     pub(super) fn file(&mut self) -> Option<&mut OwnedFd> {
         self.0.as_mut()
     }
@@ -59,6 +74,7 @@ impl Mappings {
 }
 
 /// Where the mapping ends that is at this address.
+#[inline(never)] // What it needs is off the handler's stack when the mapping is moved.
 fn end_of(maps: &OwnedFd, address: usize) -> Option<usize> {
     let mut query = Query { size: size_of::<Query>() as u64, address: address as u64, ..Query::default() };
     // SAFETY: the argument is the structure that the call reads and writes; it names no buffers.
@@ -71,7 +87,6 @@ mod tests {
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
     use super::*;
-    use crate::units::BASE_PAGE;
 
     #[test]
     fn two_mappings_are_not_one() {
@@ -86,8 +101,10 @@ mod tests {
         // SAFETY: our own mapping, which nobody uses.
         unsafe { mprotect(map.byte_add(2 * BASE_PAGE), 2 * BASE_PAGE, MprotectFlags::empty()) }.unwrap();
         assert!(mappings.is_one(map.addr(), 2 * BASE_PAGE) && !mappings.is_one(map.addr(), 3 * BASE_PAGE));
+        assert_eq!([BASE_PAGE, len].map(|len| mappings.first(map.addr(), len)), [BASE_PAGE, 2 * BASE_PAGE]);
         // SAFETY: as above.
         unsafe { munmap(map, len) }.unwrap();
         assert!(!mappings.is_one(map.addr(), BASE_PAGE), "nothing is there");
+        assert_eq!(mappings.first(map.addr(), len), BASE_PAGE, "nobody says how much");
     }
 }

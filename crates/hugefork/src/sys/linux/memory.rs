@@ -450,8 +450,11 @@ impl Sys for Linux {
     }
 
     fn hold(&self, part: Part<'_>, aside: Part<'_>) -> Result<(), SystemError> {
-        let Some(holder) = self.holder() else { return Err(SystemError::new("userfaultfd", Errno::NOTSUP)) };
-        match holder.hold(part, aside) {
+        let held = match &self.overlays {
+            Ok(overlays) => overlays.hold(part, aside),
+            Err(_) => Err(SystemError::new("userfaultfd", Errno::NOTSUP)),
+        };
+        match held {
             Ok(()) => Ok(()),
             Err(error) => {
                 // Nothing is left there. If the kernel refuses that too, the next hold replaces it.
@@ -462,7 +465,9 @@ impl Sys for Linux {
     }
 
     fn put_back(&self, part: Part<'_>, aside: Part<'_>) {
-        hold::put_back(part, aside);
+        if let Ok(overlays) = &self.overlays {
+            overlays.put_back(part, aside);
+        }
     }
 
     fn let_go(&self, part: Part<'_>, aside: Part<'_>) {
@@ -493,8 +498,12 @@ impl Sys for Linux {
     }
 
     fn bring_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError> {
+        let overlays = match &self.overlays {
+            Ok(overlays) if overlays.is_one_mapping(apart) => overlays,
+            Ok(_) | Err(_) => return Err(SystemError::new("mremap of several mappings", Errno::INVAL)),
+        };
         match hold::move_at_once(apart, part) {
-            Err(_) if !is_whole(part) => hold::put_back(part, apart),
+            Err(_) if !is_whole(part) => overlays.put_back(part, apart),
             moved => moved?,
         }
         Ok(())

@@ -24,7 +24,7 @@ use rustix::mm::{
 
 use super::arena::Arena;
 use super::attic::Attic;
-use super::hold::Holder;
+use super::hold::{self, Holder};
 use super::mappings::Mappings;
 use super::memory::{Dump, give_up, pointer};
 use super::{move_high, named, owner, pagemap};
@@ -125,7 +125,7 @@ impl Overlays {
     /// Moves what the part shows out of the way, if it is much. It may have private pages.
     fn take_away(&self, part: Part<'_>) -> Option<usize> {
         match &self.attic {
-            Some(attic) => attic.take(part),
+            Some(attic) => attic.take(&self.mappings, part),
             None => None,
         }
     }
@@ -162,6 +162,19 @@ impl Overlays {
     /// Whether one call moves all of a part at one moment, or refuses to.
     pub(super) fn is_one_mapping(&self, part: Part<'_>) -> bool {
         self.mappings.is_one(part.at(), part.len())
+    }
+
+    /// As [`Sys::hold`](crate::sys::Sys::hold).
+    pub(super) fn hold(&self, part: Part<'_>, aside: Part<'_>) -> Result<(), SystemError> {
+        match self.holder() {
+            Some(holder) => holder.hold(&self.mappings, part, aside),
+            None => Err(SystemError::new("userfaultfd", Errno::NOTSUP)),
+        }
+    }
+
+    /// As [`Sys::put_back`](crate::sys::Sys::put_back).
+    pub(super) fn put_back(&self, part: Part<'_>, aside: Part<'_>) {
+        hold::put_back(&self.mappings, part, aside);
     }
 
     #[cfg(test)]

@@ -250,6 +250,23 @@ mod tests {
     /// They were moved out of the way when the kernel refused, and are nowhere else.
     #[test]
     fn private_pages_are_there_still_if_nothing_else_can_be_shown() {
+        show_nothing_else(|_, _| ());
+    }
+
+    /// The second half is registered, and what is, the kernel moves only by itself: it finds that when it comes to it.
+    #[test]
+    fn private_pages_are_there_still_if_they_are_moved_half_way_and_nothing_else_can_be_shown() {
+        show_nothing_else(|memory, part| {
+            let Ok(aside) = memory.set_aside(part.len(), HUGE_PAGE) else {
+                return println!("skipped: nobody can be made to wait");
+            };
+            let half = part.len() / 2;
+            memory.overlays.as_ref().unwrap().holder().unwrap().register(part.at() + half, half).unwrap();
+            memory.release(aside).unwrap();
+        });
+    }
+
+    fn show_nothing_else(prepare: impl FnOnce(&Linux, Part<'_>)) {
         const LEN: usize = 16 << 20;
         let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut).unwrap();
         let Ok(overlays) = &memory.overlays else {
@@ -263,6 +280,7 @@ mod tests {
         let written = pointer(part.at()).cast::<u8>().wrapping_add(3 * BASE_PAGE);
         // SAFETY: the range is ours, and shows a private mapping.
         unsafe { written.write_volatile(7) };
+        prepare(&memory, part);
         // From now on there is nothing that another mapping could be made of.
         // SAFETY: nobody else knows the template.
         unsafe { munmap(overlays.template(), LEN) }.unwrap();
