@@ -351,9 +351,10 @@ pub(crate) fn round(plan: &Plan, refusals: &Refusals, beside: Beside<'_>) -> Opt
             cutters.push(cutter.join().unwrap());
         }
         over.store(true, Ordering::Relaxed);
-        if plan.is_tight {
+        if plan.is_tight || (plan.may_fail && plan.one_in == 0) {
             // What was never written or was discarded has no block that could be taken back from a cut. So a first
-            // write in a full pool waits until somebody drops one, and nobody else does any more.
+            // write in a full pool waits until somebody drops one, and nobody else does any more. So does a write that
+            // needs a mapping.
             cutters.clear();
         }
         for (writer, count) in writers.into_iter().map(|writer| writer.join().unwrap()).enumerate() {
