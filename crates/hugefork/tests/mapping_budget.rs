@@ -3,44 +3,14 @@
 mod common;
 
 use common::alone::alone;
+use common::mappings::{build, leave, make_foreign_mappings};
 use common::signals::handle;
-use hugefork::{Backing, BlockSize, Pool, Region, RegionError};
+use hugefork::{BlockSize, Region, RegionError};
 use libc::SIGBUS;
 use procfs::process::Process;
 
 const PAGE: usize = 4096;
 const BLOCK: usize = 2 << 20;
-
-fn build(capacity: usize, block_size: BlockSize) -> Pool {
-    let builder = Pool::builder().name("test").capacity(capacity).block_size(block_size);
-    builder.backing(Backing::ShmemBase).build().unwrap()
-}
-
-/// Makes `count` foreign mappings, if the kernel lets it.
-fn make_foreign_mappings(count: usize) -> std::io::Result<()> {
-    let len = count * PAGE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping.
-    let start = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
-    if start == libc::MAP_FAILED {
-        return Err(std::io::Error::last_os_error());
-    }
-    for page in (PAGE..len).step_by(2 * PAGE) {
-        // SAFETY: it is inside the new mapping, which nobody uses.
-        if unsafe { libc::mprotect(start.wrapping_byte_add(page), PAGE, libc::PROT_READ) } != 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-    }
-    Ok(())
-}
-
-/// Makes so many foreign mappings that a pool that is built now finds about `left` for its regions.
-fn leave(left: usize) {
-    let limit = build(BLOCK, BlockSize::MIB_2).stats().mappings_limit;
-    make_foreign_mappings(limit.checked_sub(left).unwrap()).unwrap();
-    let limit = build(BLOCK, BlockSize::MIB_2).stats().mappings_limit;
-    assert!((left.saturating_sub(10)..left + 10).contains(&limit), "{limit} are left, not {left}");
-}
 
 /// How many mappings a region is split into, as the kernel counts them.
 fn mappings_of(region: &Region) -> usize {

@@ -52,6 +52,11 @@ impl std::fmt::Display for Ended {
     }
 }
 
+/// Whether this is such a process.
+pub(crate) fn is_alone() -> bool {
+    std::env::var_os(WHICH).is_some()
+}
+
 /// Runs `body`, a closure written in the test itself, in a process of its own, which has no other threads than `body`
 /// starts. Call it once in a test.
 pub(crate) fn alone<Body: FnOnce()>(body: Body) -> Ended {

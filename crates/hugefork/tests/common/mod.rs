@@ -5,6 +5,7 @@
 pub(crate) mod alone;
 pub(crate) mod foreign;
 pub(crate) mod forked;
+pub(crate) mod mappings;
 pub(crate) mod refusals;
 pub(crate) mod seccomp;
 pub(crate) mod signals;

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use hugefork::{Region, RegionError, ResetError, Snapshot};
 
-use super::common::refusals::Random;
 use super::{PAGE, Plan, count_of, had, stamp, word};
+use crate::common::refusals::Random;
 
 pub(crate) const PLAYERS: usize = 2;
 pub(crate) const DIRECTORS: usize = 2;
@@ -62,11 +62,6 @@ pub(crate) struct Stage<'a> {
 struct Scene {
     snapshot: Snapshot,
     bytes: Vec<u8>,
-}
-
-/// How long the stage is in a pool of such blocks.
-pub(crate) fn stage_len(plan: &Plan) -> usize {
-    (4 * plan.block.bytes()).max(1 << 20)
 }
 
 fn word_of(bytes: &[u8], at: usize) -> u64 {

@@ -3,7 +3,7 @@
 use hugefork::Pool;
 use procfs::process::Process;
 
-use super::common::wait::until;
+use crate::common::wait::until;
 
 pub(crate) struct Accounts;
 

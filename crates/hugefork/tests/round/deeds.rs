@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use hugefork::Region;
 
-use super::common::refusals::Random;
 use super::{PAGE, Plan, TENANT, count_of, had, stamp, word};
+use crate::common::refusals::Random;
 
 /// What a page holds, at its beginning and at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(crate) struct Tenant<'a> {
 /// What it does, with pages of its own, counted from the start of its part.
 type Deed = fn(&mut Tenant<'_>, Range<usize>);
 
-const DEEDS: [Deed; 12] = [
+const DEEDS: [Deed; 13] = [
     |tenant, pages| tenant.write(pages),
     |tenant, pages| tenant.write(pages),
     |tenant, pages| tenant.write(pages),
@@ -42,6 +42,7 @@ const DEEDS: [Deed; 12] = [
     |tenant, pages| tenant.pin(pages),
     |tenant, pages| tenant.reclaim(pages),
     |tenant, pages| tenant.populate(pages),
+    |tenant, pages| tenant.compare(pages),
 ];
 
 impl<'a> Tenant<'a> {
@@ -116,6 +117,10 @@ impl<'a> Tenant<'a> {
     }
 
     fn pin(&mut self, pages: Range<usize>) {
+        if !self.tenancy.start.is_multiple_of(self.plan.block.bytes()) {
+            // What is pinned is copied for a cut while others write to it, and here others write to the same block.
+            return;
+        }
         let bytes = self.bytes(&pages);
         let Some(pinned) = had(self.region.pin(bytes), self.plan) else { return };
         self.write(pages.clone());
@@ -131,6 +136,27 @@ impl<'a> Tenant<'a> {
 
     fn populate(&mut self, _: Range<usize>) {
         had(self.region.populate(), self.plan);
+    }
+
+    /// Writes to some pages after a snapshot, and asks what differs.
+    fn compare(&mut self, pages: Range<usize>) {
+        let Some(snapshot) = had(self.region.snapshot(), self.plan) else { return };
+        self.write(pages.clone());
+        let mut told = vec![false; self.region.len() / PAGE];
+        let Some(changes) = had(self.region.changed_since(&snapshot), self.plan) else { return };
+        for range in changes.pages() {
+            let Some(range) = had(range, self.plan) else { return };
+            told[range.start / PAGE..range.end / PAGE].fill(true);
+        }
+        for page in pages {
+            let (at, mut before) = (self.tenancy.start + page * PAGE, [0; 8]);
+            let is_there = had(snapshot.read_at(at, &mut before), self.plan).is_some();
+            if !is_there || self.pages[page].may_be_zero {
+                continue;
+            }
+            let differs = word(self.region, at).load(Ordering::Relaxed) != u64::from_ne_bytes(before);
+            assert_eq!(told[at / PAGE], differs, "what is told of page {page}");
+        }
     }
 
     fn check(&mut self, pages: Range<usize>) {

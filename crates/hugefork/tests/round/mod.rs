@@ -1,0 +1,401 @@
+//! Threads that write, take cuts, free, discard, pin and reset in one pool, and know what each place must show. What
+//! else happens meanwhile is for the test: calls are refused (refused_calls.rs), or signals come, and forks, and others
+//! map memory (stress.rs).
+//!
+//! ```text
+//!   writers    count in places of their own, in an order of their own: what a place shows is known, and so is
+//!              what a cut may show
+//!   relay      writers hand a number on: what one has seen of another's is in every cut that has what it did then
+//!   companion  a second region, to which the relay goes on: a cut of both is one cut
+//!   cutters    take cuts, look at them at once, later, and after others were dropped; compare them; export them and
+//!              map that; make forks and set those back (cutter.rs)
+//!   tenant     has the last quarter of the region to itself: deeds.rs has what it does there
+//!   stage      a third region, which is set back to its snapshots while others write to it (resets.rs)
+//! ```
+//! Each value says who wrote it and where, so one at another place is a block that was shown to the wrong owner. After
+//! each round all accounts are back where they were: blocks, reservations, mappings, private pages, addresses.
+
+mod accounts;
+mod cutter;
+mod deeds;
+mod resets;
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::ops::Range;
+
+use accounts::Accounts;
+use cutter::Cutter;
+use deeds::Tenant;
+use hugefork::{
+    Backing, BlockSize, CopyGrain, Fallback, OnLimit, Pool, PoolBuilder, Region, RegionError, RegionOptions, Reserve,
+    ZeroedStock,
+};
+use resets::{DIRECTORS, PLAYERS, Stage};
+
+use crate::common::refusals::{Kind, Random, Refusals};
+use crate::common::{Over, built};
+
+pub(crate) const PAGE: usize = 4096;
+const WRITERS: usize = 3;
+const CUTTERS: usize = 2;
+/// A cutter keeps so many cuts while it makes more.
+const KEPT: usize = 2;
+/// So many pages of each writer are scattered.
+const SPARSE: usize = 40;
+/// So many of each lie in a row: enough that a block of them is promoted.
+const DENSE: usize = 120;
+/// Who writes in its own quarter.
+pub(crate) const TENANT: u64 = 15;
+/// The first of those that write to their own forks.
+const SCRIBBLER: u64 = 8;
+
+/// How often a write ended in `SIGBUS`, and was repeated.
+pub(crate) static REPEATED: AtomicU64 = AtomicU64::new(0);
+
+/// As the documents say: a handler may make room and return. Here room comes by itself, since the next call may not be
+/// refused, or in a full pool since somebody drops a cut.
+pub(crate) extern "C" fn repeat(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
+    REPEATED.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: sleeps, which a signal handler may.
+    unsafe { libc::usleep(100) };
+}
+
+/// What is written: who, where and how often. Nobody has written zero yet.
+pub(crate) fn stamp(who: u64, place: usize, count: u64) -> u64 {
+    if count == 0 { 0 } else { who << 60 | (place as u64) << 32 | count & 0xffff_ffff }
+}
+
+/// The count in a value that `who` may have written to `place`.
+#[track_caller]
+pub(crate) fn count_of(value: u64, who: u64, place: usize) -> u64 {
+    let count = value & 0xffff_ffff;
+    assert_eq!(value, stamp(who, place, count), "a value of another place, or of another owner, at {place} of {who}");
+    count
+}
+
+/// Whether what was asked for could be had. Errors that name a refused call, or memory, are no surprise.
+#[track_caller]
+pub(crate) fn had<T>(asked: Result<T, RegionError>, plan: &Plan) -> Option<T> {
+    match asked {
+        Ok(had) => Some(had),
+        Err(RegionError::System(_) | RegionError::OutOfMemory { .. } | RegionError::OutOfAddresses { .. })
+            if plan.may_fail =>
+        {
+            None
+        }
+        Err(RegionError::TooManyMappings { .. }) if plan.may_fail => None,
+        Err(RegionError::PoolFull { .. }) if plan.is_tight => None,
+        Err(RegionError::Revoked) if plan.may_revoke() => None,
+        Err(error) => panic!("another error: {error}"),
+    }
+}
+
+/// One round.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) backing: Backing,
+    pub(crate) block: BlockSize,
+    /// So many blocks has the region, and the stage half of that; none if there is no stage.
+    pub(crate) blocks: usize,
+    pub(crate) has_stage: bool,
+    pub(crate) grain: CopyGrain,
+    /// The pool has no room for all cuts, so blocks are revoked.
+    pub(crate) is_tight: bool,
+    pub(crate) is_limited: bool,
+    pub(crate) has_stock: bool,
+    /// Each cutter makes so many cuts.
+    pub(crate) cuts: usize,
+    /// Calls may be refused, by the test or for want of memory or mappings.
+    pub(crate) may_fail: bool,
+    /// One in so many calls of these kinds.
+    pub(crate) one_in: u32,
+    pub(crate) kinds: Vec<Kind>,
+}
+
+impl Plan {
+    pub(crate) fn random(&self, who: u64) -> Random {
+        Random::new(self.seed ^ who << 32)
+    }
+
+    pub(crate) fn options(&self) -> RegionOptions {
+        let options = RegionOptions::new().copy_grain(self.grain);
+        if self.is_limited { options.max_cow_bytes(4 << 20, OnLimit::Revoke) } else { options }
+    }
+
+    fn len(&self) -> usize {
+        (self.blocks * self.block.bytes()).max(4 << 20)
+    }
+
+    fn stage_len(&self) -> usize {
+        if self.has_stage { (self.blocks / 2 * self.block.bytes()).max(1 << 20) } else { 0 }
+    }
+
+    /// May blocks be taken away from forks and snapshots?
+    fn may_revoke(&self) -> bool {
+        self.is_tight || self.is_limited
+    }
+}
+
+/// The places of the counters.
+struct Layout {
+    len: usize,
+    /// Where each writer counts, in its order.
+    orders: Vec<Vec<usize>>,
+    relay: [usize; WRITERS],
+    companion_len: usize,
+    /// Who counts at an offset, and which place in its order that is.
+    owners: HashMap<usize, (usize, usize)>,
+}
+
+impl Layout {
+    fn new(plan: &Plan) -> Layout {
+        let len = plan.len();
+        let mut random = plan.random(99);
+        let pages = len / 4 * 3 / PAGE;
+        let orders: Vec<Vec<usize>> = (0..WRITERS)
+            .map(|writer| {
+                let start = random.below(pages - DENSE);
+                let mut order: Vec<usize> = (0..SPARSE).map(|_| random.below(pages)).collect();
+                order.retain(|page| !(start..start + DENSE).contains(page));
+                order.sort_unstable();
+                order.dedup();
+                let at = random.below(order.len());
+                order.splice(at..at, start..start + DENSE);
+                let swaps = if random.one_in(2) { order.len() } else { SPARSE / 2 };
+                for _ in 0..swaps {
+                    let (one, other) = (random.below(order.len()), random.below(order.len()));
+                    order.swap(one, other);
+                }
+                order.into_iter().map(|page| page * PAGE + writer * 64).collect()
+            })
+            .collect();
+        let relay = core::array::from_fn(|writer| random.below(pages) * PAGE + 512 + writer * 8);
+        let places = |(writer, order): (usize, &Vec<usize>)| -> Vec<(usize, (usize, usize))> {
+            order.iter().enumerate().map(|(nth, &at)| (at, (writer, nth))).collect()
+        };
+        let owners = orders.iter().enumerate().flat_map(places).collect();
+        Layout { len, orders, relay, companion_len: plan.block.bytes().max(256 << 10), owners }
+    }
+
+    /// Where the relay goes on in the companion.
+    fn second_relay(&self, writer: usize) -> usize {
+        self.relay[writer] % self.companion_len
+    }
+
+    fn tenancy(&self) -> Range<usize> {
+        self.len / 4 * 3..self.len
+    }
+
+    /// What a cut shows, once it is checked to be consistent. `read` reads the value at an offset, if it is there
+    /// still.
+    fn check(&self, read: impl Fn(usize) -> Option<u64>) -> Vec<Option<u64>> {
+        let mut seen = Vec::new();
+        for (writer, order) in self.orders.iter().enumerate() {
+            let counts: Vec<Option<u64>> = order
+                .iter()
+                .enumerate()
+                .map(|(nth, &at)| read(at).map(|value| count_of(value, writer as u64 + 1, nth)))
+                .collect();
+            let there: Vec<u64> = counts.iter().copied().flatten().collect();
+            let in_order = there.is_sorted_by(|earlier, later| earlier >= later);
+            let is_one_lap = there.first().zip(there.last()).is_none_or(|(first, last)| *first <= last + 1);
+            assert!(in_order && is_one_lap, "writer {writer}: {counts:?}");
+            seen.extend(counts);
+        }
+        let relay: Vec<Option<u64>> = self.relay.iter().map(|&at| read(at)).collect();
+        seen.extend(&relay);
+        last_of(&relay);
+        seen
+    }
+
+    /// What a cut shows of the companion, once it is checked to be one with that of the region, if that is known.
+    fn check_companion(&self, seen: &[Option<u64>], read: impl Fn(usize) -> Option<u64>) -> Vec<Option<u64>> {
+        let relay: Vec<Option<u64>> = (0..WRITERS).map(|writer| read(self.second_relay(writer))).collect();
+        let first = last_of(&seen[seen.len() - WRITERS..]);
+        if let (Some(first), Some(second)) = (first, last_of(&relay)) {
+            assert!(first == second || first == second + 1, "relay: {first} here, {second} in the companion");
+        }
+        relay
+    }
+
+    /// Checks all bytes of some pages of a cut: what nobody has written to is zero. `scribbled`: what the fork's owner
+    /// wrote to each page that it wrote to.
+    fn check_pages(&self, random: &mut Random, read: impl Fn(usize) -> Option<u64>, scribbled: impl Fn(usize) -> u64) {
+        let pages = self.len / PAGE;
+        let first = random.below(pages);
+        for page in first..pages.min(first + 24) {
+            for at in (page * PAGE..(page + 1) * PAGE).step_by(8) {
+                let Some(value) = read(at) else { break };
+                if let Some(&(writer, nth)) = self.owners.get(&at) {
+                    count_of(value, writer as u64 + 1, nth);
+                } else if self.tenancy().contains(&at) && (at % PAGE == 0 || at % PAGE == PAGE - 8) {
+                    count_of(value, TENANT, page);
+                } else if at % PAGE == SCRIBBLED {
+                    assert_eq!(value, scribbled(page), "what a fork's owner wrote to page {page}");
+                } else if !self.relay.contains(&at) {
+                    assert_eq!(value, 0, "nobody writes to {at}");
+                }
+            }
+        }
+    }
+}
+
+/// The last number of the relay, once it is checked to be consistent; none if some were taken away.
+fn last_of(relay: &[Option<u64>]) -> Option<u64> {
+    let mut there = relay.iter().copied().collect::<Option<Vec<u64>>>()?;
+    there.sort_unstable();
+    assert!(there.windows(2).all(|pair| pair[0] + 1 == pair[1]), "relay: {there:?}");
+    there.last().copied()
+}
+
+/// Where in a page the owner of a fork writes.
+const SCRIBBLED: usize = 2048;
+
+/// A word of the region, for threads that write beside each other.
+pub(crate) fn word(region: &Region, at: usize) -> &AtomicU64 {
+    assert!(at + 8 <= region.len() && at.is_multiple_of(8));
+    // SAFETY: it is inside the region, which the reference borrows, and aligned. It is used as an atomic while others
+    // may write.
+    unsafe { AtomicU64::from_ptr(region.as_mut_ptr().add(at).cast()) }
+}
+
+/// Counts, and takes part in the relay, until it is over. Returns the last count.
+fn write(regions: [&Region; 2], layout: &Layout, writer: usize, token: &AtomicU64, over: &AtomicBool) -> u64 {
+    let [region, companion] = regions;
+    let (mut count, who) = (0, writer as u64 + 1);
+    while !over.load(Ordering::Relaxed) {
+        for (nth, &at) in layout.orders[writer].iter().enumerate() {
+            let word = word(region, at);
+            assert_eq!(word.load(Ordering::Relaxed), stamp(who, nth, count), "a write of {writer} was lost at {at}");
+            word.store(stamp(who, nth, count + 1), Ordering::Release);
+            let turn = token.load(Ordering::Acquire);
+            if turn % WRITERS as u64 == writer as u64 {
+                self::word(region, layout.relay[writer]).store(turn, Ordering::Release);
+                self::word(companion, layout.second_relay(writer)).store(turn, Ordering::Release);
+                token.store(turn + 1, Ordering::Release);
+                std::thread::yield_now();
+            }
+        }
+        count += 1;
+    }
+    count
+}
+
+/// How the pool of a round is built.
+fn builder(plan: &Plan, layout: &Layout) -> PoolBuilder {
+    let (copies, others) = if plan.is_tight { (2, 2) } else { (2 + CUTTERS * (KEPT + 2), 8) };
+    let capacity = copies * layout.len + others * (layout.companion_len + plan.stage_len()) + layout.companion_len;
+    let builder = Pool::builder().name("test").capacity(capacity).block_size(plan.block).backing(plan.backing);
+    if !plan.has_stock || plan.backing == Backing::Hugetlb {
+        return builder;
+    }
+    builder.obtain_ahead(16 << 20).zeroed_stock(ZeroedStock::keep(capacity / 4, capacity / 2))
+}
+
+/// What goes on beside a round, until it is over: with the region, and with a small one that has a reservation.
+pub(crate) type Beside<'a> = &'a (dyn Fn(&Region, &Region, &AtomicBool) + Sync);
+
+/// One round. Returns what it was about, in words; `None` if the machine lacks what it takes.
+pub(crate) fn round(plan: &Plan, refusals: &Refusals, beside: Beside<'_>) -> Option<String> {
+    let layout = Layout::new(plan);
+    let (hidden, punched) = (refusals.refused(Kind::Hide), refusals.refused(Kind::Punch));
+    let mappings = Accounts::pool_mappings();
+    // A pool that is built while calls are refused is built, or there is an error and nothing stays.
+    refusals.arm(plan.one_in, &plan.kinds);
+    drop(builder(plan, &layout).fallback(Fallback::Refused).build());
+    refusals.disarm();
+    let pool = built(builder(plan, &layout), plan.backing)?;
+    let repeated = REPEATED.load(Ordering::Relaxed);
+    let region = pool.region_with(layout.len, plan.options()).unwrap();
+    let companion = pool.region_with(layout.companion_len, plan.options()).unwrap();
+    let of_others = pool.region_with(layout.companion_len, plan.options().reserve(Reserve::Full)).unwrap();
+    let of_stage = plan.has_stage.then(|| pool.region_with(plan.stage_len(), plan.options()).unwrap());
+    // The relay starts as if every writer had had its turn.
+    for writer in 0..WRITERS {
+        word(&region, layout.relay[writer]).store(writer as u64, Ordering::Relaxed);
+        word(&companion, layout.second_relay(writer)).store(writer as u64, Ordering::Relaxed);
+    }
+    let stage = of_stage.as_ref().map(|region| Stage::new(region, plan));
+    refusals.arm(plan.one_in, &plan.kinds);
+    let (token, over) = (AtomicU64::new(WRITERS as u64), AtomicBool::new(false));
+    let mut cutters = Vec::new();
+    std::thread::scope(|scope| {
+        let _over = Over(&over);
+        let (region, companion, layout) = (&region, &companion, &layout);
+        let (token, over, regions) = (&token, &over, [region, companion]);
+        let writers: Vec<_> =
+            (0..WRITERS).map(|writer| scope.spawn(move || write(regions, layout, writer, token, over))).collect();
+        if let Some(stage) = &stage {
+            (0..DIRECTORS).for_each(|director| drop(scope.spawn(move || stage.direct(director, over))));
+            (0..PLAYERS).for_each(|player| drop(scope.spawn(move || stage.play(player, over))));
+        }
+        let of_others = &of_others;
+        scope.spawn(move || beside(region, of_others, over));
+        let tenant = scope.spawn(move || {
+            Tenant::new(region, layout.tenancy(), plan).live(over);
+        });
+        let of_cutters: Vec<_> = (0..CUTTERS as u64)
+            .map(|nth| {
+                let (who, random) = (SCRIBBLER + nth, plan.random(SCRIBBLER + nth));
+                let mut cutter = Cutter { region, companion, layout, plan, who, random, kept: Vec::new() };
+                scope.spawn(move || {
+                    cutter.cut();
+                    cutter.kept
+                })
+            })
+            .collect();
+        for cutter in of_cutters {
+            cutters.push(cutter.join().unwrap());
+        }
+        over.store(true, Ordering::Relaxed);
+        if plan.is_tight || (plan.may_fail && plan.one_in == 0) {
+            // What was never written or was discarded has no block that could be taken back from a cut. So a first
+            // write in a full pool waits until somebody drops one, and nobody else does any more. So does a write that
+            // needs a mapping.
+            cutters.clear();
+        }
+        for (writer, count) in writers.into_iter().map(|writer| writer.join().unwrap()).enumerate() {
+            for (nth, &at) in layout.orders[writer].iter().enumerate() {
+                let there = word(region, at).load(Ordering::Relaxed);
+                assert_eq!(there, stamp(writer as u64 + 1, nth, count), "a write of {writer} was lost at {at}");
+            }
+        }
+        tenant.join().unwrap();
+    });
+    let faults = region.stats().faults;
+    let (resets, refused_resets) = stage.map_or((0, 0), |stage| stage.counts());
+    // Some go while calls are refused, some afterwards.
+    cutters.pop();
+    let is_late = plan.seed.is_multiple_of(2);
+    if is_late {
+        refusals.disarm();
+    }
+    drop(cutters);
+    drop((region, companion, of_others, of_stage));
+    refusals.disarm();
+    let lost = refusals.refused(Kind::Hide) - hidden;
+    Accounts::check(pool, lost, refusals.refused(Kind::Punch) - punched, mappings);
+    let repeated = REPEATED.load(Ordering::Relaxed) - repeated;
+    assert!(plan.may_fail || plan.may_revoke() || repeated == 0, "{repeated} writes failed");
+    Some(format!(
+        "{} by {}, {:?}, one in {} of {} kinds{}{}: {repeated} writes repeated, {lost} not unmapped; \
+         {} zeroed, {} copied, {} reused, {} by page, {} folded, {} promoted; \
+         {refused_resets} of {resets} resets refused",
+        plan.backing,
+        plan.block,
+        plan.grain,
+        plan.one_in,
+        plan.kinds.len(),
+        if plan.is_tight { ", tight" } else { "" },
+        if plan.is_limited { ", limited" } else { "" },
+        faults.demand_zero,
+        faults.copied,
+        faults.reused,
+        faults.overlaid,
+        faults.blocks_folded,
+        faults.blocks_promoted,
+    ))
+}

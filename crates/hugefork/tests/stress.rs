@@ -1,0 +1,208 @@
+//! A program with everything in it at once: threads that write, take cuts, fork, free, discard, pin and reset
+//! (round/mod.rs has who writes what, and what must be there), and beside them signals, `fork(2)`, `exec` and mappings
+//! that come and go (stress/noise.rs). No call is refused, but memory, mappings and blocks may run out.
+//!
+//! | test | memory |
+//! |---|---|
+//! | `on_every_backing` | hugetlb of 2 MiB and 1 GiB, shmem by setting, base pages; with room and at full pools |
+//! | `on_collapsed_pages` | shmem with `MADV_COLLAPSE`, which no setting allows |
+//! | `with_few_mappings` | base pages, and hardly a mapping more than the pool needs |
+//! | `while_memory_is_short` | base and huge pages under a limit of the control group, with swap |
+//!
+//! The ordinary tests take the machine as it is, and make a round on what it has. With `HUGEFORK_STRESS_SECONDS=450`
+//! each goes on for so long, and as root it sets up what it needs, which goes back afterwards:
+//!
+//! `HUGEFORK_STRESS_SECONDS=450 cargo test --release -p hugefork --test stress -- --nocapture --test-threads=1`
+//!
+//! `HUGEFORK_STRESS_SEED` is for the seed that a failure names. It decides what is done, not which thread is first.
+
+mod common;
+#[path = "stress/noise.rs"]
+mod noise;
+mod round;
+#[path = "stress/settings.rs"]
+mod settings;
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use common::alone::{alone, is_alone};
+use common::mappings::leave;
+use common::refusals::{Random, Refusals};
+use common::signals::handle_info;
+use hugefork::{Backing, BlockSize, CopyGrain};
+use noise::Counts;
+use round::{Plan, repeat, round};
+use settings::{Lent, Short};
+
+/// The memory of a round.
+type Memory = (Backing, BlockSize);
+
+const HUGETLB: [Memory; 2] = [(Backing::Hugetlb, BlockSize::MIB_2), (Backing::Hugetlb, BlockSize::GIB_1)];
+const SHMEM: [Memory; 2] = [(Backing::ShmemHuge, BlockSize::MIB_2), (Backing::ShmemHuge, BlockSize::KIB_64)];
+const BASE: [Memory; 3] = [
+    (Backing::ShmemBase, BlockSize::MIB_2),
+    (Backing::ShmemBase, BlockSize::KIB_64),
+    (Backing::ShmemBase, BlockSize::KIB_4),
+];
+
+/// Where few pages of 1 GiB are to be had, blocks of that size are tried on these.
+const GIGANTIC_BASE: Memory = (Backing::ShmemBase, BlockSize::GIB_1);
+
+/// The seed of the ordinary tests.
+const ORDINARY: u64 = 7;
+/// A pool of a round with blocks of 1 GiB has so many.
+const GIGANTIC: usize = 5;
+/// So much memory a process may have that is to give most of it back all the time.
+const SHORT: usize = 400 << 20;
+
+/// The regions of a round with small blocks need at most 1408 mappings, so their writes always find one. Their forks and
+/// snapshots may not.
+const ENOUGH: usize = 1800;
+
+/// What a process has too little of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lacks {
+    Nothing,
+    Mappings,
+    Memory,
+}
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+fn plan(seed: u64, (backing, block): Memory, lacks: Lacks) -> Plan {
+    let mut random = Random::new(seed);
+    let is_gigantic = block == BlockSize::GIB_1;
+    Plan {
+        seed,
+        backing,
+        block,
+        blocks: if is_gigantic { 1 } else { 8 },
+        // It compares all bytes.
+        has_stage: !is_gigantic,
+        grain: [CopyGrain::Auto, CopyGrain::Auto, CopyGrain::Page, CopyGrain::Block][random.below(4)],
+        is_tight: is_gigantic || random.one_in(3),
+        is_limited: random.one_in(8),
+        has_stock: random.one_in(3),
+        cuts: if is_gigantic { 2 } else { 5 },
+        may_fail: lacks != Lacks::Nothing,
+        one_in: 0,
+        kinds: Vec::new(),
+    }
+}
+
+/// A round on each kind of memory.
+fn rounds(memory: impl IntoIterator<Item = Memory>, lacks: Lacks) {
+    let seed = variable("HUGEFORK_STRESS_TURN").unwrap_or(ORDINARY);
+    println!("seed {seed}");
+    handle_info(libc::SIGBUS, repeat);
+    let before = shared_memory();
+    for (nth, memory) in (0..).zip(memory) {
+        if memory == HUGETLB[1] && !settings::has_gigantic_pages(GIGANTIC) {
+            println!("skipped: {GIGANTIC} free hugetlb pages of 1 GiB are needed");
+            continue;
+        }
+        let (plan, counts) = (plan(seed.wrapping_add(nth), memory, lacks), Counts::default());
+        // On its own line before, so that a round that does not end is known too.
+        println!("round {nth}: {plan:?}");
+        let noise = |region: &_, other: &_, over: &_| noise::make(region, other, &plan, over, &counts);
+        if let Some(what) = round(&plan, &Refusals::none(), &noise) {
+            println!("  {what}; {counts:?}");
+            assert!(counts.children.load(Ordering::Relaxed) > 0 || plan.may_fail, "no child was made");
+            assert_eq!(shared_memory(), before, "memory of the pool is still there");
+        }
+    }
+}
+
+/// Bytes of shared memory and hugetlb pages that this process has in its page tables.
+fn shared_memory() -> u64 {
+    let status = procfs::process::Process::myself().unwrap().status().unwrap();
+    status.rssshmem.unwrap_or(0) + status.hugetlbpages.unwrap_or(0)
+}
+
+/// For as long as was asked for, with what the machine lends for it; once in the ordinary test.
+fn again_and_again<Loan>(lend: impl FnOnce() -> io::Result<Loan>, test: impl Fn()) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    if is_alone() {
+        return test();
+    }
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let lent = lend();
+    if let Err(error) = &lent {
+        return println!("skipped: this cannot be set up: {error}");
+    }
+    let seconds = variable("HUGEFORK_STRESS_SECONDS");
+    let first = variable("HUGEFORK_STRESS_SEED").unwrap_or(ORDINARY);
+    let started = Instant::now();
+    for turn in 0.. {
+        let seed = first + 100 * turn;
+        // SAFETY: no other thread of this process uses the environment: the other tests wait.
+        unsafe { std::env::set_var("HUGEFORK_STRESS_TURN", seed.to_string()) };
+        test();
+        println!("seed {seed}: done after {} s", started.elapsed().as_secs());
+        if seconds.is_none_or(|seconds| started.elapsed() >= Duration::from_secs(seconds)) {
+            break;
+        }
+    }
+}
+
+fn is_long() -> bool {
+    variable("HUGEFORK_STRESS_SECONDS").is_some()
+}
+
+/// Only the first in the ordinary tests.
+fn few<const N: usize>(memory: [Memory; N]) -> impl Iterator<Item = Memory> {
+    memory.into_iter().take(if is_long() { N } else { 1 })
+}
+
+/// Nothing in the ordinary tests.
+fn in_long_ones<const N: usize>(lend: [fn() -> io::Result<Lent>; N]) -> io::Result<Vec<Lent>> {
+    if is_long() { lend.into_iter().map(|lend| lend()).collect() } else { Ok(Vec::new()) }
+}
+
+#[test]
+fn on_every_backing() {
+    let lend = || {
+        in_long_ones([
+            || settings::huge_pages(false, 260),
+            || settings::huge_pages(true, GIGANTIC),
+            || settings::shmem("advise"),
+        ])
+    };
+    again_and_again(lend, || {
+        let gigantic = is_long().then_some(GIGANTIC_BASE);
+        alone(|| rounds(HUGETLB.into_iter().chain(gigantic).chain(SHMEM).chain(BASE), Lacks::Nothing)).well();
+    });
+}
+
+#[test]
+fn on_collapsed_pages() {
+    let lend = || in_long_ones([|| settings::shmem("never")]);
+    again_and_again(lend, || {
+        alone(|| rounds(few(SHMEM), Lacks::Nothing)).well();
+    });
+}
+
+#[test]
+fn with_few_mappings() {
+    let lend = || in_long_ones([|| settings::most_mappings(3000)]);
+    again_and_again(lend, || {
+        alone(|| {
+            leave(ENOUGH);
+            rounds(few([BASE[2], BASE[1]]), Lacks::Mappings);
+        })
+        .well();
+    });
+}
+
+#[test]
+fn while_memory_is_short() {
+    let lend = || Ok((settings::swap(512 << 20)?, Short::enter(SHORT)?));
+    again_and_again(lend, || {
+        alone(|| rounds(few([BASE[1], BASE[0], SHMEM[0]]), Lacks::Memory)).well();
+    });
+}
