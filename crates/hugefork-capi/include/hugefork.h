@@ -783,9 +783,9 @@ int hf_region_snapshot(hf_region *region, const hf_region_options *options, hf_s
  * made with HF_RESERVE_FULL.
  *
  * Others may write meanwhile. A write either comes before the reset and is gone, or after
- * it and stays; if a write is gone, so is every write that happened before it. Several
- * regions go back one after another: that is one cut over all only while nobody writes. What
- * is pinned stays where it is and gets the old bytes. What was lazily freed is taken back.
+ * it and stays; if a write is gone, so is every write that happened before it. For several
+ * regions there is hf_region_reset_all. What is pinned stays where it is and gets the old
+ * bytes. What was lazily freed is taken back.
  *
  * Pages that were written (HF_COPY_GRAIN_PAGE) get their old bytes back in 0.2 us each while
  * they are in the cache, and 0.8 us if not; the next writes to them take no fault. If the
@@ -813,6 +813,22 @@ int hf_region_reset_to(hf_region *region, const hf_snapshot *snapshot, size_t *d
  * closed.
  */
 int hf_region_reset(hf_region *region, size_t *done);
+
+/*
+ * As hf_region_reset_to, of `count` regions at one moment, each to the snapshot at its place
+ * in `snapshots`: if a write is gone, so is every write that happened before it, whichever of
+ * the regions it went to. Threads that write to any of them wait until all are back. Threads
+ * that only read may see one region back before the other. The regions may be of different
+ * pools, and several may go to the same snapshot.
+ *
+ * `done` counts through the regions in their order. Behind it each page of 4 KiB is as before
+ * or as the snapshot, but for what others write meanwhile, and another call goes on there.
+ *
+ * Those of hf_region_reset_to; after HF_E_ANOTHER_POOL, HF_E_ANOTHER_LENGTH and HF_E_REVOKED
+ * nothing has changed in any of them. HF_E_NULL. HF_E_BAD_VALUE if a region is named twice.
+ */
+int hf_region_reset_all(hf_region *const *regions, const hf_snapshot *const *snapshots,
+                        size_t count, size_t *done);
 
 /*
  * The id of the snapshot that the region is at: the last that was taken of it, or the one

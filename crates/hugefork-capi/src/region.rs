@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-use hugefork::{Region, ResetError, SnapshotId};
+use hugefork::{Region, ResetError, Snapshot, SnapshotId};
 
 use crate::boundary::{ask, number, range, run};
 use crate::choices::chosen;
@@ -172,6 +172,16 @@ unsafe extern "C" fn hf_region_origin(region: *const hf_region) -> u64 {
     ask(0, || Ok(unsafe { handle::get(region)? }.origin().map_or(0, SnapshotId::get)))
 }
 
+/// An error if a region is named twice.
+fn check_named_once(handles: &[*mut hf_region], then: &str) -> Result<(), Failure> {
+    let mut twice: Vec<_> = handles.to_vec();
+    twice.sort_unstable();
+    match twice.windows(2).any(|pair| pair[0] == pair[1]) {
+        true => Err(Failure::bad_value(format!("a region is named twice: {then}"))),
+        false => Ok(()),
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_snapshot_all(
     regions: *const *mut hf_region,
@@ -193,11 +203,7 @@ unsafe extern "C" fn hf_region_snapshot_all(
         let handles = unsafe { std::slice::from_raw_parts(regions, count) };
         // SAFETY: the caller's promise.
         (0..count).for_each(|nth| unsafe { out.add(nth).write(ptr::null_mut()) });
-        let mut twice: Vec<_> = handles.to_vec();
-        twice.sort_unstable();
-        if twice.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(Failure::bad_value("a region is named twice: take one snapshot of it".to_owned()));
-        }
+        check_named_once(handles, "take one snapshot of it")?;
         // SAFETY: the caller's promise.
         let named = handles.iter().map(|handle| unsafe { handle::get(*handle) }.map(Arc::as_ref));
         let named: Vec<&Region> = named.collect::<Result<_, _>>()?;
@@ -210,15 +216,12 @@ unsafe extern "C" fn hf_region_snapshot_all(
     })
 }
 
-/// A reset. Tells at `done` how much of the region is as the snapshot, also if it failed.
+/// A reset, which returns the length of all that it is about beside its result. Tells at `done` how much of that is as
+/// the snapshot, also if it failed.
 ///
 /// # Safety
-/// `region` is good for `handle::get`, `done` is null or can be written to.
-unsafe fn reset(
-    region: *mut hf_region,
-    done: *mut usize,
-    call: impl FnOnce(&Region) -> Result<Result<(), ResetError>, Failure>,
-) -> c_int {
+/// `done` is null or can be written to.
+unsafe fn reset(done: *mut usize, call: impl FnOnce() -> Result<(usize, Result<(), ResetError>), Failure>) -> c_int {
     run(|| {
         // SAFETY: the caller's promise.
         let mut done = unsafe { done.as_mut() };
@@ -228,10 +231,8 @@ unsafe fn reset(
             }
         };
         tell(0);
-        // SAFETY: the caller's promise.
-        let region = unsafe { handle::get(region)? };
-        let result = call(region)?;
-        tell(result.as_ref().map_or_else(|stopped| stopped.done, |()| region.len()));
+        let (len, result) = call()?;
+        tell(result.as_ref().map_or_else(|stopped| stopped.done, |()| len));
         Ok(result?)
     })
 }
@@ -243,11 +244,50 @@ unsafe extern "C" fn hf_region_reset_to(
     done: *mut usize,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { reset(region, done, |region| Ok(region.reset_to(handle::get(snapshot)?))) }
+    let call = || unsafe {
+        let region = handle::get(region)?;
+        Ok((region.len(), region.reset_to(handle::get(snapshot)?)))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { reset(done, call) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_reset(region: *mut hf_region, done: *mut usize) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { reset(region, done, |region| Ok(region.reset())) }
+    let region = || unsafe { handle::get(region) };
+    // SAFETY: the caller's promise.
+    unsafe { reset(done, || region().map(|region| (region.len(), region.reset()))) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_reset_all(
+    regions: *const *mut hf_region,
+    snapshots: *const *const hf_snapshot,
+    count: usize,
+    done: *mut usize,
+) -> c_int {
+    let call = || {
+        if count == 0 {
+            return Ok((0, Ok(())));
+        }
+        if regions.is_null() {
+            return Err(Failure::null("regions"));
+        }
+        if snapshots.is_null() {
+            return Err(Failure::null("snapshots"));
+        }
+        // SAFETY: the caller's promise: `count` places at both.
+        let (handles, goals) =
+            unsafe { (std::slice::from_raw_parts(regions, count), std::slice::from_raw_parts(snapshots, count)) };
+        check_named_once(handles, "it can go back to one snapshot")?;
+        let pairs = handles.iter().zip(goals).map(|(region, goal)| {
+            // SAFETY: the caller's promise.
+            unsafe { Ok((handle::get(*region)?.as_ref(), handle::get(*goal)?.as_ref())) }
+        });
+        let pairs: Vec<(&Region, &Snapshot)> = pairs.collect::<Result<_, Failure>>()?;
+        Ok((pairs.iter().map(|(region, _)| region.len()).sum(), Region::reset_all(&pairs)))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { reset(done, call) }
 }

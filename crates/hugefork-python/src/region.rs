@@ -290,8 +290,7 @@ pub(crate) fn snapshot_all(
     Ok(made.into_iter().map(RegionSnapshot::new).collect())
 }
 
-/// Sets regions back, each to its snapshot, or to the cut that it was forked at. Nothing has changed if one of them
-/// cannot.
+/// Sets regions, none of them twice, back at one moment, each to its snapshot, or to the cut that it was forked at.
 #[pyfunction]
 pub(crate) fn reset_all(
     py: Python<'_>,
@@ -302,22 +301,13 @@ pub(crate) fn reset_all(
     let named = to.iter().map(|to| to.as_ref().map(|snapshot| snapshot.get()).transpose());
     let named = named.collect::<Result<Vec<_>, _>>()?;
     py.detach(|| {
-        let goals = regions.iter().zip(&named).map(|(region, named)| named.as_deref().map_or_else(|| region.cut(), Ok));
-        let goals = goals.collect::<Result<Vec<_>, _>>().map_err(nothing_done)?;
-        let each = || regions.iter().zip(goals.iter().copied());
-        each().try_for_each(|(region, goal)| check_goal(region, goal)).map_err(nothing_done)?;
-        each().try_for_each(|(region, goal)| Ok(region.reset_to(goal)?))
+        let pairs = regions.iter().zip(&named).map(|(region, named)| {
+            let goal = named.as_deref().map_or_else(|| region.cut(), Ok)?;
+            Ok((&region.region, goal))
+        });
+        let pairs = pairs.collect::<Result<Vec<_>, _>>().map_err(|error: RegionError| Failure::from(error).after(0))?;
+        Ok(hugefork::Region::reset_all(&pairs)?)
     })
-}
-
-/// What `Region::reset_to` checks first.
-fn check_goal(region: &hugefork::Region, goal: &hugefork::Snapshot) -> Result<(), RegionError> {
-    region.changed_since(goal)?;
-    if goal.is_revoked() { Err(RegionError::Revoked) } else { Ok(()) }
-}
-
-fn nothing_done(error: RegionError) -> Failure {
-    Failure::from(error).after(0)
 }
 
 /// What can be forked.

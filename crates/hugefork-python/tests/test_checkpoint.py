@@ -307,23 +307,38 @@ def test_a_save_since_a_snapshot_that_has_lost_blocks_writes_all(pool, tmp_path)
 
 
 INTERRUPTED = """
-import signal, sys, threading
-interrupt = lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+import pathlib, signal, sys, threading, time
+path, main = pathlib.Path(sys.argv[1]), threading.main_thread().ident
 w = hf.Pool("64 MiB").array(np.arange(1 << 20))
-save = hf.checkpoint.save(sys.argv[1], {"w": w}, at_most="16 MiB")
-try:
-    threading.Timer(0.05, interrupt).start()
-    save.result()
-except KeyboardInterrupt:
-    print("interrupted", save.done())
+
+def waits():
+    frame = sys._current_frames()[main]
+    while frame is not None and frame.f_code is not hf.checkpoint.Save.result.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+def interrupt():
+    while not waits():
+        time.sleep(0)
+    signal.pthread_kill(main, signal.SIGINT)
+
+path.mkdir()
+# As long as somebody else writes there, the save is not done.
+with hf.checkpoint._alone(path):
+    save = hf.checkpoint.save(path, {"w": w})
+    try:
+        threading.Thread(target=interrupt).start()
+        save.result()
+    except KeyboardInterrupt:
+        print("interrupted", save.done())
 """
 
 
 @pytest.mark.parametrize(("program", "said"), [("save.result(); print(save.done())", "interrupted False\nTrue\n"), ("", "interrupted False\n")])
 def test_ctrl_c_ends_the_wait_and_not_the_save(run, tmp_path, program, said):
-    done = run(INTERRUPTED.replace("sys.argv[1]", repr(str(tmp_path))) + program)
+    done = run(INTERRUPTED.replace("sys.argv[1]", repr(str(tmp_path / "run"))) + program)
     assert done.stdout == said, done.stderr
-    assert np.array_equal(checkpoint.load(tmp_path, check=True)["w"], np.arange(1 << 20))
+    assert np.array_equal(checkpoint.load(tmp_path / "run", check=True)["w"], np.arange(1 << 20))
 
 
 def test_a_child_of_fork_is_in_nobodys_way(run, tmp_path):

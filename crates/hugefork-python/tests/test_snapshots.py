@@ -189,6 +189,46 @@ def test_several_arrays_go_back_to_one_cut(pool):
     assert a.tolist() == [0, 1, 2] and b.tolist() == [9, 1, 2, 3]
 
 
+@pytest.mark.parametrize("grain", ["auto", "page", "block"])
+def test_several_arrays_go_back_as_one_cut_beside_a_thread_that_writes(pool, grain):
+    """It writes to one array and then to the next: what is gone of these writes are the first ones."""
+    arrays = [pool.zeros(3 << 20, "i8", copy_grain=grain) for _ in range(4)]
+    s = hf.snapshot(*arrays)
+    begun, ended, written, torn, over = [0], [0], [0], [], threading.Event()
+
+    def write():
+        count = 0
+        while not over.is_set():
+            count += 1
+            before = ended[0]
+            for array in arrays:
+                array[1000] = count
+            seen = [int(array[1000]) for array in reversed(arrays)]
+            if begun[0] <= before + 1 and seen != sorted(seen, reverse=True):
+                # A reset may still be under way, and who only reads is not held.
+                while begun[0] != ended[0]:
+                    time.sleep(0)
+                seen = [int(array[1000]) for array in reversed(arrays)]
+                if begun[0] <= before + 1 and seen != sorted(seen, reverse=True):
+                    torn.append(seen)
+            written[0] = count
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for nth in range(60):
+            enough = written[0] + 2
+            while written[0] < enough and thread.is_alive():
+                time.sleep(0)
+            begun[0] = nth + 1
+            hf.reset(*arrays, s)
+            ended[0] = nth + 1
+    finally:
+        over.set()
+        thread.join()
+    assert torn == []
+
+
 def test_several_arrays_go_back_or_none(pool):
     a, b = pool.array([1.0, 2.0]), pool.array([3.0])
     s, only_b, long = hf.snapshot(a, b), hf.snapshot(b), hf.snapshot(pool.zeros(3 << 20, "u1"))

@@ -64,6 +64,7 @@ static void no_region(hf_region *bad, hf_region *good, const hf_snapshot *snapsh
     hf_observer observer = HF_OBSERVER_INIT;
     hf_region *regions[2], *fork;
     hf_snapshot *saved, *both[2];
+    const hf_snapshot *goals[2];
     hf_changes *changes;
     hf_region_stats stats;
     hf_fault_stats faults;
@@ -100,6 +101,9 @@ static void no_region(hf_region *bad, hf_region *good, const hf_snapshot *snapsh
     regions[0] = good, regions[1] = bad;
     FAILS(HF_E_BAD_HANDLE, hf_region_snapshot_all(regions, 2, NULL, both));
     CHECK(both[0] == NULL && both[1] == NULL);
+    goals[0] = goals[1] = snapshot;
+    FAILS(HF_E_BAD_HANDLE, hf_region_reset_all(regions, goals, 2, &done));
+    CHECK(done == 0);
     FAILS(HF_E_BAD_HANDLE, hf_region_get_stats(bad, &stats));
     FAILS(HF_E_BAD_HANDLE, hf_region_get_fault_stats(bad, &faults));
     FAILS(HF_E_BAD_HANDLE, hf_region_read_from(bad, 0, 0, 1, &done));
@@ -114,6 +118,7 @@ static void no_snapshot(hf_snapshot *bad, hf_region *region, const hf_snapshot *
     hf_changes *changes;
     hf_export *exported;
     hf_pool *pool;
+    const hf_snapshot *goals[1];
     const void *mapped;
     size_t done = 7;
     char byte;
@@ -135,6 +140,8 @@ static void no_snapshot(hf_snapshot *bad, hf_region *region, const hf_snapshot *
     FAILS(HF_E_BAD_HANDLE, hf_snapshot_changed_since(good, bad, HF_CHANGES_BY_PAGE, &changes));
     FAILS(HF_E_BAD_HANDLE, hf_region_changed_since(region, bad, HF_CHANGES_BY_PAGE, &changes));
     FAILS(HF_E_BAD_HANDLE, hf_region_reset_to(region, bad, &done));
+    goals[0] = bad;
+    FAILS(HF_E_BAD_HANDLE, hf_region_reset_all(&region, goals, 1, &done));
 }
 
 static void no_other(void *bad, int type)

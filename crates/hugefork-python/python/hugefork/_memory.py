@@ -192,9 +192,10 @@ def reset(*arrays: Array | Snapshot, to: Snapshot | None = None) -> None:
     """Sets arrays back to what they were in a snapshot, at the cost of what was written since. All memory of each array
     goes back, whatever the view shows of it; arrays and views of it stay where they are, and so does the snapshot.
 
-    Pages of 4 KiB that were written since take some 0.2 to 0.8 us each, and 3 to 4 us where other threads run. Those
-    may write meanwhile: a write comes before the reset of its array and is gone, or after it and stays. Several arrays
-    go back one after another, which is one cut over all of them if nobody writes meanwhile.
+    Pages of 4 KiB that were written since take some 0.2 to 0.8 us each, and up to 4 us where other threads run. Those
+    may write meanwhile: a write comes before the reset and is gone, or after it and stays. Several arrays go back as one
+    consistent cut: if a write is gone, so is every write that happened before it, in whichever thread and array. Threads
+    that only read may see one array back before another.
 
     Parameters
     ----------
@@ -217,10 +218,10 @@ def reset(*arrays: Array | Snapshot, to: Snapshot | None = None) -> None:
     AnotherPoolError, AnotherLengthError
         The snapshot is of other memory. Nothing has changed, as after those above.
     TooManyMappingsError, SystemCallError
-        Each block is as before, or as in the snapshot. Another call goes on there.
+        Each page is as before, or as in the snapshot; ``error.done`` bytes of the arrays' regions, in their order, are as
+        in the snapshot. Another call goes on there.
     NotReservableError
-        All of an array is as in the snapshot, but blocks could not be set aside again (``reserve=True``). Arrays behind
-        it are as before.
+        All is as in the snapshot, but blocks could not be set aside again (``reserve=True``).
 
     Examples
     --------

@@ -1,4 +1,4 @@
-//! Snapshots of several regions at one moment.
+//! Snapshots and resets of several regions at one moment.
 
 use super::pool::check_owner;
 use super::region::Region;
@@ -7,9 +7,10 @@ use crate::own::fixed::Fixed;
 use crate::own::{List, Own};
 use crate::region::core::RegionCore;
 use crate::region::cut;
+use crate::region::reset_all::{self, Pair};
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::linux::memory::Linux;
-use crate::terms::error::RegionError;
+use crate::terms::error::{RegionError, ResetError};
 use crate::terms::options::{RegionOptions, Reserve};
 
 impl Region {
@@ -55,12 +56,8 @@ impl Region {
         if options.limit.is_some() {
             return Err(RegionError::LimitOnSnapshot);
         }
+        assert!(!is_any_twice(regions.iter().copied()), "a region is named twice: take one snapshot of it");
         let mut cores: List<&RegionCore<Linux>> = List::with_capacity_in(regions.len(), Own);
-        cores.extend(regions.iter().map(|region| region.core()));
-        cores.sort_unstable_by_key(|core| core.books.cow.id());
-        let is_twice = |pair: &[&RegionCore<Linux>]| std::ptr::eq(pair[0], pair[1]);
-        assert!(!cores.windows(2).any(is_twice), "a region is named twice: take one snapshot of it");
-        cores.clear();
         cores.extend(regions.iter().map(|region| region.core()));
         let made = loop {
             let made = cut::freeze_all(&cores)?;
@@ -82,6 +79,56 @@ impl Region {
         let with_pool = |(region, frozen): (&&Region, _)| Snapshot::new(region.pool().clone(), frozen);
         Ok(regions.iter().zip(made).map(with_pool).collect())
     }
+
+    /// Gives each region the bytes of the snapshot beside it, at one moment. The cut is consistent across all of them:
+    /// if a write is gone, every write that happened before it is gone too, whichever of the regions it went to. So
+    /// regions that [`Region::snapshot_all`] has taken snapshots of go back to that cut beside threads that write. The
+    /// regions may be of different pools, and several may go to the same snapshot.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pool = hugefork::Pool::builder().capacity(16 << 20).build()?;
+    /// use hugefork::Region;
+    /// let (mut accounts, mut log) = (pool.region(4 << 20)?, pool.region(2 << 20)?);
+    /// let cut = Region::snapshot_all(&[&accounts, &log])?;
+    /// accounts.as_mut_slice()[0] = 1;
+    /// log.as_mut_slice()[0] = 1;
+    /// Region::reset_all(&[(&accounts, &cut[0]), (&log, &cut[1])])?;
+    /// assert_eq!((accounts.as_mut_slice()[0], log.as_mut_slice()[0]), (0, 0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// It takes what the resets take one by one ([`Region::reset_to`]), and threads that write to any of the regions
+    /// wait until all of them are back. Only where nothing but single pages differs, and they are in one mapping in
+    /// each region, do they wait for some microseconds a region, twice. Threads that only read see one region back
+    /// before the other, unless it was made with [`CopyGrain::Page`](crate::CopyGrain::Page) and differs in more than
+    /// that: then they wait, too.
+    ///
+    /// # Errors
+    /// Those of [`Region::reset_to`], of whichever region it is. [`ResetError::done`] counts through the regions in
+    /// their order here. Behind it each page (4 KiB) of a region is as before or as the snapshot, and what others write
+    /// meanwhile may be there or gone. Another call goes on there. After [`RegionError::AnotherPool`],
+    /// [`RegionError::AnotherLength`] and [`RegionError::Revoked`], nothing has changed anywhere.
+    ///
+    /// # Panics
+    /// If a region is named twice.
+    pub fn reset_all(pairs: &[(&Region, &Snapshot)]) -> Result<(), ResetError> {
+        check_owner().map_err(|reason| ResetError { done: 0, reason })?;
+        let is_twice = is_any_twice(pairs.iter().map(|(region, _)| *region));
+        assert!(!is_twice, "a region is named twice: it can go back to one snapshot");
+        let mut cores: List<Pair<'_, Linux>> = List::with_capacity_in(pairs.len(), Own);
+        cores.extend(pairs.iter().map(|(region, snapshot)| (region.core(), snapshot.core())));
+        reset_all::reset_all(&cores)
+    }
+}
+
+/// Whether a region is among them twice.
+fn is_any_twice<'a>(regions: impl Iterator<Item = &'a Region>) -> bool {
+    let mut cores: List<&RegionCore<Linux>> = List::new_in(Own);
+    cores.extend(regions.map(Region::core));
+    cores.sort_unstable_by_key(|core| core.books.cow.id());
+    cores.windows(2).any(|pair| std::ptr::eq(pair[0], pair[1]))
 }
 
 /// The program does not get these snapshots, so none of the regions is at one of them.

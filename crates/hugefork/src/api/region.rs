@@ -405,8 +405,7 @@ impl Region {
     /// # Threads
     /// Others may write meanwhile. A write either comes before the reset and is gone, or after it and stays. The cut is
     /// consistent, as that of a snapshot: if a write is gone, so is every write that happened before it.
-    /// It is a cut of one region: several go back one after another, which is one cut over all of them only while
-    /// nobody writes. There is no counterpart to [`Region::snapshot_all`].
+    /// It is a cut of one region: for several there is [`Region::reset_all`].
     ///
     /// * In a process without other threads, hugefork's own not counted, nobody has to wait.
     /// * If only single pages differ, and they are in one mapping, it happens at one moment, also for readers. Writers

@@ -103,6 +103,11 @@ enum Op {
         region: usize,
         snapshot: usize,
     },
+    /// Two regions back to two snapshots at one moment.
+    ResetAll {
+        regions: [usize; 2],
+        snapshots: [usize; 2],
+    },
     /// Back to the snapshot that it was forked from, if that is still there.
     ResetToOrigin {
         region: usize,
@@ -186,6 +191,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => index.clone().prop_map(|snapshot| Op::Keep { snapshot }),
         5 => (0..10usize, index.clone()).prop_map(|(newer, older)| Op::Compare { newer, older }),
         4 => (index.clone(), index.clone()).prop_map(|(region, snapshot)| Op::Reset { region, snapshot }),
+        2 => ([index.clone(), index.clone()], [index.clone(), index.clone()])
+            .prop_map(|(regions, snapshots)| Op::ResetAll { regions, snapshots }),
         1 => index.clone().prop_map(|region| Op::ResetToOrigin { region }),
         1 => (0..2usize).prop_map(|alone| Op::BeAlone(alone == 1)),
         1 => Just(Op::Tend),
@@ -362,6 +369,18 @@ fn every_call_may_fail() {
                         [Op::Write { region: 1, offset: 0, value: 5 }, Op::Reset { region: 1, snapshot }]
                     }));
                     ops.extend([
+                        // With another, of which blocks differ.
+                        Op::Create { blocks: 1, with: 11 },
+                        Op::Write { region: 2, offset: 0, value: 4 },
+                        Op::Snapshot { region: 2, with: 1 },
+                        Op::Write { region: 1, offset: 0, value: 5 },
+                        Op::Discard { region: 2, start: 0, len: shape.block },
+                        Op::ResetAll { regions: [2, 1], snapshots: [2, 1] },
+                        Op::Write { region: 1, offset: 0, value: 5 },
+                        Op::Write { region: 2, offset: 0, value: 5 },
+                        Op::ResetAll { regions: [1, 2], snapshots: [1, 2] },
+                        Op::DropRegion { region: 2 },
+                        Op::DropSnapshot { snapshot: 2 },
                         Op::DropRegion { region: 1 },
                         Op::DropSnapshot { snapshot: 1 },
                         Op::BeAlone(round < 2),

@@ -15,6 +15,7 @@ use crate::pool::shortage::Found;
 use crate::pool::stock::Stock;
 use crate::pool::supply::Got;
 use crate::region::core::RegionCore;
+use crate::region::reset_all::{Pair, reset_all};
 use crate::region::unresolved::Unresolved;
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::soft::{Call, SoftMmu};
@@ -148,39 +149,62 @@ impl World {
         snapshot: usize,
         reset: impl FnOnce(&RegionCore<SoftMmu>, &SnapshotCore<SoftMmu>) -> Result<(), ResetError>,
     ) {
-        let (block, model, goal) = (self.shape.block, &self.regions[region], &self.snapshots[snapshot]);
-        let entry = |at: usize| model.space.table.get(EntryIndex(at));
+        self.reset_each(&[(region, snapshot)], |pairs| reset(pairs[0].0, pairs[0].1));
+    }
+
+    /// Resets regions to snapshots, and looks what came of each.
+    fn reset_each(
+        &mut self,
+        asked: &[(usize, usize)],
+        reset: impl FnOnce(&[Pair<'_, SoftMmu>]) -> Result<(), ResetError>,
+    ) {
+        let entries = |model: &RegionModel| -> Vec<Entry> { model.space.table.iter().collect() };
+        let of = |(region, snapshot): (usize, usize)| (&self.regions[region], &self.snapshots[snapshot]);
+        let pinned = |model: &RegionModel| -> Vec<EntryIndex> { self.shape.pinned(model).collect() };
         let failing = self.pool.sys.failure_pending();
-        let pinned: Vec<_> = self.shape.pinned(model).map(|index| (index.0, entry(index.0))).collect();
-        let before: Vec<_> = (0..model.bytes.len() / block).map(entry).collect();
-        let was_revoked = goal.frozen.is_revoked();
-        let came = reset(&model.space, &goal.frozen);
-        for (index, before) in pinned {
-            assert_eq!(entry(index), before, "a pinned block was moved");
+        let before: Vec<_> = asked.iter().map(|&pair| (entries(of(pair).0), pinned(of(pair).0))).collect();
+        let was_revoked = asked.iter().any(|&pair| of(pair).1.frozen.is_revoked());
+        let is_other = asked.iter().any(|&pair| of(pair).0.bytes.len() != of(pair).1.bytes.len());
+        let pairs: Vec<Pair<'_, SoftMmu>> =
+            asked.iter().map(|&pair| (&*of(pair).0.space, &*of(pair).1.frozen)).collect();
+        let came = reset(&pairs);
+        for (&pair, (before, pinned)) in asked.iter().zip(&before) {
+            let after = entries(of(pair).0);
+            assert!(pinned.iter().all(|index| after[index.0] == before[index.0]), "a pinned block was moved");
         }
-        let done = match &came {
-            Ok(()) => model.bytes.len(),
+        let whole = asked.iter().map(|&pair| of(pair).0.bytes.len()).sum();
+        let mut done = match &came {
+            Ok(()) => whole,
             Err(error) => {
                 match error.reason {
-                    RegionError::AnotherLength { .. } => assert_ne!(model.bytes.len(), goal.bytes.len()),
+                    RegionError::AnotherLength { .. } => assert!(is_other),
                     RegionError::Revoked => assert!(was_revoked),
                     // What it has from another region may be taken back from now on.
                     RegionError::NotReservable { .. } => {}
                     RegionError::TooManyMappings { .. } => {}
                     ref other => assert!(failing && !self.pool.sys.failure_pending(), "{other:?}"),
                 }
-                if model.bytes.len() != goal.bytes.len() || was_revoked {
-                    let after: Vec<_> = (0..before.len()).map(entry).collect();
-                    assert_eq!((error.done, after), (0, before), "something has changed");
+                if is_other || was_revoked {
+                    let is_same = asked.iter().zip(&before).all(|(&pair, (before, _))| entries(of(pair).0) == *before);
+                    assert!(error.done == 0 && is_same, "something has changed");
                     return;
                 }
                 error.done
             }
         };
-        if came.is_err() {
-            self.regions[region].reserve = Reserve::None;
+        for &(region, snapshot) in asked {
+            if came.is_err() {
+                self.regions[region].reserve = Reserve::None;
+            }
+            let len = self.regions[region].bytes.len();
+            self.is_as_before_or_then(region, snapshot, done.min(len));
+            done -= done.min(len);
         }
-        // Each block is as before or as the snapshot.
+    }
+
+    /// Each block of a region is as before or as the snapshot; so are the first `done` bytes.
+    fn is_as_before_or_then(&mut self, region: usize, snapshot: usize, done: usize) {
+        let block = self.shape.block;
         for start in (0..self.regions[region].bytes.len()).step_by(block) {
             let (model, goal) = (&self.regions[region], &self.snapshots[snapshot]);
             let now = |offset: usize| self.pool.sys.load(model.space.addresses.base() + offset).ok();
@@ -431,6 +455,12 @@ impl World {
                 if let (Some(at), Some(to)) = (region(at), snapshot_of(snapshot)) {
                     self.reset(at, to);
                 }
+            }
+            Op::ResetAll { regions, snapshots } => {
+                let found = [0, 1].map(|nth| region(&regions[nth]).zip(snapshot_of(&snapshots[nth])));
+                let mut asked: Vec<_> = found.into_iter().flatten().collect();
+                asked.dedup_by_key(|(region, _)| *region);
+                self.reset_each(&asked, reset_all);
             }
             Op::ResetToOrigin { region: at } => {
                 if let Some(at) = region(at) {

@@ -25,6 +25,7 @@
 //! | `put_back` | what a reset does with private pages |
 //! | `reclaim` | drops what was lazily freed |
 //! | `reset` | gives a region the bytes of a snapshot again |
+//! | `reset_all` | gives several regions the bytes of snapshots, at one moment |
 //! | `returns` | what a region knows from its last reset |
 //! | `revoke` | takes a block away from forks and snapshots |
 //! | `run` | which neighbours a fault treats together with its block |
@@ -58,6 +59,7 @@ mod promises;
 mod put_back;
 mod reclaim;
 mod reset;
+pub(crate) mod reset_all;
 mod returns;
 mod revoke;
 mod run;

@@ -30,6 +30,7 @@
 //! gone, and a thread that writes later waits until the region is reset.
 
 use std::ops::Range;
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
 use super::core::RegionCore;
@@ -102,7 +103,7 @@ impl<S: Sys> RegionCore<S> {
         self.promises.bytes() + self.returns.known().bytes()
     }
 
-    fn check_goal(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
+    pub(super) fn check_goal(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
         if !self.pool().is(frozen.pool()) {
             return Err(RegionError::AnotherPool { pool: self.pool().name.clone(), other: frozen.pool().name.clone() });
         }
@@ -112,16 +113,23 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
+    /// What is known from the last reset, with room for so many pages. Under the lock that keeps snapshots and resets
+    /// apart.
+    pub(super) fn known(&self, room: usize) -> MutexGuard<'_, Known> {
+        let mut known = self.returns.known();
+        known.prepare(room, self.table.len());
+        if self.books.has_overlays() {
+            self.addresses.set_apart();
+        }
+        known
+    }
+
     fn reset_by(&self, go_back: impl Fn(&mut Known) -> Result<(), Stop>) -> Result<(), ResetError> {
         let mut room = 0;
         loop {
             let signals = SignalsBlocked::new();
             let one_at_a_time = self.freezing.lock();
-            let mut known = self.returns.known();
-            known.prepare(room, self.table.len());
-            if self.books.has_overlays() {
-                self.addresses.set_apart();
-            }
+            let mut known = self.known(room);
             let came = go_back(&mut known);
             drop((known, one_at_a_time, signals));
             // From here on, no lock is held: errors allocate.
@@ -136,11 +144,15 @@ impl<S: Sys> RegionCore<S> {
             };
             return Err(ResetError { done, reason });
         }
-        if self.books.reserve == Reserve::Full {
-            let done = self.len();
-            self.reserve_again(0..self.table.len()).map_err(|reason| ResetError { done, reason })?;
+        self.keep_reserve().map_err(|reason| ResetError { done: self.len(), reason })
+    }
+
+    /// After a reset: sets blocks aside again, if that was promised.
+    pub(super) fn keep_reserve(&self) -> Result<(), RegionError> {
+        match self.books.reserve {
+            Reserve::Full => self.reserve_again(0..self.table.len()),
+            Reserve::None => Ok(()),
         }
-        Ok(())
     }
 
     /// One try, under the lock that keeps snapshots and resets apart.
@@ -201,21 +213,27 @@ impl<S: Sys> Reset<'_, S> {
         if self.goes_at_once() {
             return Ok(());
         }
-        let region = self.region;
         let came = match self.hold() {
             Ok(()) => self.go_back(),
             Err(reason) => Err(reason.into()),
         };
-        self.let_back();
-        match came {
-            Ok(()) => self.let_go_on(),
-            Err(_) => region.open_again(self.locked, 0..region.table.len(), Place::Own),
-        }
-        region.addresses.recount(region.addresses.mappings(), 1 + region.shown().edges(0..region.table.len()));
+        self.release(came.is_ok());
         came
     }
 
-    fn go_back(&mut self) -> Result<(), Stop> {
+    /// Lets writers go on who were held, after all is done or something has failed.
+    pub(super) fn release(&mut self, is_done: bool) {
+        let (region, all) = (self.region, 0..self.region.table.len());
+        self.let_back();
+        if is_done {
+            self.let_go_on();
+        } else {
+            region.open_again(self.locked, all.clone(), Place::Own);
+        }
+        region.addresses.recount(region.addresses.mappings(), 1 + region.shown().edges(all));
+    }
+
+    pub(super) fn go_back(&mut self) -> Result<(), Stop> {
         let faults = self.look()?;
         self.region.promises.end();
         // Until all is done, what is known may be less than what there is.
@@ -233,7 +251,7 @@ impl<S: Sys> Reset<'_, S> {
     }
 
     /// Keeps writers off, as a snapshot does. If that fails, the entries are correct whether they are or not.
-    fn hold(&mut self) -> Result<(), Unresolved> {
+    pub(super) fn hold(&mut self) -> Result<(), Unresolved> {
         let (region, locked, all) = (self.region, self.locked, 0..self.region.table.len());
         self.each_visible(|run| {
             region.store(locked, Event::Snapshot, run, |alike, old| {

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::pool::holders::OverlayHolder;
+use crate::region::reset_all::{Pair, reset_all};
 use crate::stats::counters::{self, FaultStats};
 use crate::terms::error::ResetError;
 use crate::terms::options::OnLimit;
@@ -466,4 +467,202 @@ fn a_snapshot_with_a_reservation_loses_nothing_to_a_region_that_has_gone_back_to
     }
     in_both_ways::<Soft>(3, row);
     run::<Base>(3, row);
+}
+
+/// A region, and a snapshot of it.
+type Kept<G> = (Region<G>, Fixed<SnapshotCore<<G as Ground>::S>>);
+
+/// Regions, the first of which differs in blocks, and the others in pages, and their snapshots.
+fn three<G: Ground>(world: &World<G>) -> Vec<Kept<G>> {
+    let regions = [RegionOptions::new(), by_page(), by_page()].map(|options| world.written_with(3, options));
+    regions.into_iter().map(|region| (region.snapshot(), region)).map(|(snapshot, region)| (region, snapshot)).collect()
+}
+
+/// As a call of the program names them: neither by age nor by address.
+fn in_some_order<G: Ground>(all: &[Kept<G>]) -> [Pair<'_, G::S>; 3] {
+    [1, 2, 0].map(|nth| (&*all[nth].0.space, &*all[nth].1))
+}
+
+#[test]
+fn several_regions_have_the_bytes_of_their_snapshots_again() {
+    fn row<G: Ground>(world: &World<G>) {
+        let all = three(world);
+        let written = [100, G::BLOCK + BASE_PAGE + 100, 2 * G::BLOCK + 7];
+        for value in 1..6 {
+            for (region, _) in &all {
+                written.iter().for_each(|&at| region.write(at, value));
+            }
+            if value == 3 {
+                all[0].0.discard(G::BLOCK..2 * G::BLOCK).unwrap();
+            }
+            reset_all(&in_some_order(&all)).unwrap();
+            for (region, snapshot) in &all {
+                assert_eq!((region.kept(), kept_by(snapshot)), (vec![0..3 * G::PAGES], vec![0..3 * G::PAGES]));
+                assert!(written.iter().all(|&at| [Some(0), Some(pattern(at / BASE_PAGE))].contains(&region.read(at))));
+                assert_eq!((region.books.origin.get(), stats(region).resets), (snapshot.id, value.into()));
+            }
+        }
+        assert_eq!(reset_all::<G::S>(&[]), Ok(()));
+    }
+    wherever!(row, 24);
+}
+
+#[test]
+fn several_regions_go_back_to_the_same_snapshot() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(2, by_page());
+        let (fork, snapshot) = (region.fork(by_page()), region.snapshot());
+        for value in 1..4 {
+            [&region, &fork].iter().for_each(|it| it.write(100, value));
+            reset_all(&[(&*fork.space, &*snapshot), (&*region.space, &*snapshot)]).unwrap();
+            assert_eq!(
+                [&region, &fork].map(|it| (it.read(100), it.kept())),
+                [0; 2].map(|_| (Some(0), vec![0..2 * G::PAGES]))
+            );
+        }
+    }
+    wherever!(row, 10);
+}
+
+/// If one of them cannot go back, none has changed.
+#[test]
+fn several_regions_go_back_or_none_where_a_snapshot_does_not_fit() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (one, other) = (world.written(2), world.written(1));
+        let (of_one, of_other) = (one.snapshot(), other.snapshot());
+        one.write(100, 7);
+        let lengths = RegionError::AnotherLength { len: G::BLOCK, other: 2 * G::BLOCK };
+        let refused = reset_all(&[(&*one.space, &*of_one), (&*other.space, &*of_one)]);
+        assert_eq!((refused, one.read(100)), (Err(ResetError { done: 0, reason: lengths }), Some(7)));
+        let rest = world.fill();
+        other.write(100, 8);
+        assert!(of_other.is_revoked());
+        let refused = reset_all(&[(&*one.space, &*of_one), (&*other.space, &*of_other)]);
+        let revoked = ResetError { done: 0, reason: RegionError::Revoked };
+        assert_eq!((refused, one.read(100), other.read(100)), (Err(revoked), Some(7), Some(8)));
+        drop(rest);
+    }
+    wherever!(row, 6);
+}
+
+/// Each block of each region is as before or as the snapshot, those that count as done are as the snapshot, and another
+/// call goes on.
+#[test]
+fn a_call_that_fails_leaves_each_region_whole_and_another_reset_of_all_goes_on() {
+    let failing = [
+        Call::Map,
+        Call::MapZeros,
+        Call::Protect,
+        Call::Scan,
+        Call::Overlay,
+        Call::DropPrivate,
+        Call::SetApart,
+        Call::TakePages,
+        Call::BringPages,
+        Call::Hold,
+        Call::Hide,
+        Call::WriteThrough,
+    ];
+    let all = failing.into_iter().flat_map(|call| (0..5).map(move |after| (call, after)));
+    for ((call, after), holds) in all.flat_map(|fails| [false, true].map(|holds| (fails, holds))) {
+        in_both_ways::<Soft>(24, |world| {
+            // The first and the second can hold those who use them, or not.
+            world.pool.sys.fail((!holds).then_some((Call::SetAside, 0)));
+            let all = three(world);
+            world.pool.sys.fail(None);
+            let written = |block: usize| [100, (Soft::PAGES - 1) * BASE_PAGE + 100].map(|at| block * G_BLOCK + at);
+            let write = |value: u8| {
+                all.iter().for_each(|(region, _)| written(1).iter().for_each(|&at| region.write(at, value)));
+            };
+            let bytes = |region: &Region<Soft>| [0, 1, 2].map(|block| written(block).map(|at| region.read(at)));
+            let then: Vec<_> = all.iter().map(|(region, _)| bytes(region)).collect();
+            write(1);
+            reset_all(&in_some_order(&all)).unwrap();
+            write(2);
+            all[0].0.discard(2 * G_BLOCK..3 * G_BLOCK).unwrap();
+            let before: Vec<_> = all.iter().map(|(region, _)| bytes(region)).collect();
+            world.pool.sys.fail(Some((call, after)));
+            let came = reset_all(&in_some_order(&all));
+            world.pool.sys.fail(None);
+            let mut done = came.as_ref().map_or_else(|error| error.done, |()| 9 * G_BLOCK) / G_BLOCK;
+            for nth in [1, 2, 0] {
+                let now = bytes(&all[nth].0);
+                for block in 0..3 {
+                    let (is_done, now) = (block < done, now[block]);
+                    let is_one = now == then[nth][block] || !is_done && now == before[nth][block];
+                    assert!(is_one, "{call:?} after {after}: region {nth}, block {block}: {came:?}");
+                }
+                done = done.saturating_sub(3);
+            }
+            assert!(!world.pool.sys.holds_anything());
+            for value in 3..6 {
+                reset_all(&in_some_order(&all)).unwrap();
+                for (region, snapshot) in &all {
+                    assert_eq!(
+                        (region.kept(), kept_by(snapshot)),
+                        (vec![0..3 * Soft::PAGES], vec![0..3 * Soft::PAGES])
+                    );
+                }
+                write(value);
+            }
+        });
+    }
+}
+
+/// What others write to one region after its moment is before that of all, and so gone.
+#[test]
+fn beside_others_what_is_written_before_all_regions_are_held_is_gone() {
+    for holds in [false, true] {
+        run::<Soft>(16, |world| {
+            let regions = [(); 2].map(|()| written_by_page(world, holds));
+            let snapshots = regions.each_ref().map(|region| region.snapshot());
+            let (before, after) = (BASE_PAGE + 100, [2 * BASE_PAGE + 100, BASE_PAGE + 101]);
+            for value in 1..5 {
+                regions.iter().for_each(|region| region.write(before, value));
+                if value > 1 {
+                    // It is made when the first region shows its snapshot already, and the second not yet.
+                    world.pool.sys.store_when_taken(after.map(|at| (regions[0].addresses.base() + at, value)));
+                }
+                reset_all(&[(&*regions[0].space, &*snapshots[0]), (&*regions[1].space, &*snapshots[1])]).unwrap();
+                for (region, snapshot) in regions.iter().zip(&snapshots) {
+                    assert_eq!((region.read(before), after.map(|at| region.read(at))), (Some(0), [Some(0); 2]));
+                    assert_eq!(
+                        (region.kept(), kept_by(snapshot)),
+                        (vec![0..4 * Soft::PAGES], vec![0..4 * Soft::PAGES])
+                    );
+                }
+                assert!(!world.pool.sys.holds_anything());
+            }
+            assert!(world.pool.sys.calls(Call::TakePages) >= 6, "they went back at one moment each");
+        });
+    }
+}
+
+/// As soon as a region is set back and let go, its writers go on.
+#[test]
+fn no_writer_goes_on_before_all_regions_are_set_back() {
+    run::<Soft>(12, |world| {
+        let regions = [(); 2].map(|()| written_by_page(world, true));
+        let snapshots = regions.each_ref().map(|region| region.snapshot());
+        regions.iter().for_each(|region| region.discard(G_BLOCK..2 * G_BLOCK).unwrap());
+        let pairs = [(&*regions[0].space, &*snapshots[0]), (&*regions[1].space, &*snapshots[1])];
+        let mmu = &world.pool.sys;
+        mmu.stop_at(Call::Overlay);
+        std::thread::scope(|scope| {
+            let reset = scope.spawn(|| reset_all(&pairs));
+            // The block of the first region is exchanged, and then that of the second.
+            let are_held = [true, false].map(|comes_again| {
+                mmu.until_it_stops();
+                let are_held = regions.each_ref().map(|region| mmu.is_held(region.addresses.base()));
+                if comes_again {
+                    mmu.stop_at(Call::Overlay);
+                }
+                mmu.go_on();
+                are_held
+            });
+            reset.join().unwrap().unwrap();
+            assert_eq!(are_held, [[true; 2]; 2]);
+        });
+        assert!(regions.iter().all(|region| region.kept() == vec![0..4 * Soft::PAGES]));
+    });
 }

@@ -412,10 +412,11 @@ pub enum ImportError {
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("after {done} bytes of the region: {reason}")]
+#[error("after {done} bytes: {reason}")]
 #[non_exhaustive]
 pub struct ResetError {
-    /// Bytes at the start of the region that are as the snapshot all the same.
+    /// Bytes at the start of the region, or of all regions in the order of the call, that are as the snapshot all the
+    /// same.
     pub done: usize,
     /// Why not more.
     #[source]
