@@ -230,6 +230,11 @@ fn a_write_that_gets_no_right_to_write_fits_too_where_each_block_is_a_mapping() 
     alone(|| refused_right(Backing::Hugetlb)).well();
 }
 
+/// Refuses nothing yet. `None`, and said so, if calls cannot be refused here.
+fn refusals() -> Option<Refusals> {
+    Refusals::start(1).inspect_err(|error| println!("skipped: no supervised system calls: {error}")).ok()
+}
+
 /// A write that copies a block, which the kernel refuses to keep from children, so that the old one is shown again.
 fn block_shown_again(backing: Backing) {
     let Some(pool) = common::pool(backing, 16 << 20, BlockSize::MIB_2) else { return };
@@ -237,10 +242,7 @@ fn block_shown_again(backing: Backing) {
     region.as_mut_slice().fill(1);
     let snapshot = region.snapshot().unwrap();
     let registers = registers();
-    let refusals = match Refusals::start(1) {
-        Ok(refusals) => refusals,
-        Err(error) => return println!("skipped: no supervised system calls: {error}"),
-    };
+    let Some(refusals) = refusals() else { return };
     common::signals::handle(libc::SIGBUS, again as *const () as usize, 0, &[]);
     let used = used_by(|| {
         refusals.arm(1, &[Kind::Advise]);
@@ -269,10 +271,7 @@ fn booked_block_shown_again(backing: Backing) {
     let snapshot = region.snapshot_with(RegionOptions::new().reserve(Reserve::Full)).unwrap();
     assert_eq!(snapshot[0], 1);
     let registers = registers();
-    let refusals = match Refusals::start(1) {
-        Ok(refusals) => refusals,
-        Err(error) => return println!("skipped: no supervised system calls: {error}"),
-    };
+    let Some(refusals) = refusals() else { return };
     common::signals::handle(libc::SIGBUS, again as *const () as usize, 0, &[]);
     let used = used_by(|| {
         match backing {
@@ -307,10 +306,7 @@ fn fold_shown_once_more(backing: Backing) {
     region.as_mut_slice()[1 << 20] = 2;
     let second = region.snapshot().unwrap();
     let (registers, before) = (registers(), region.stats().faults);
-    let refusals = match Refusals::start(1) {
-        Ok(refusals) => refusals,
-        Err(error) => return println!("skipped: no supervised system calls: {error}"),
-    };
+    let Some(refusals) = refusals() else { return };
     let used = used_by(|| {
         drop((first, second));
         refusals.arm_blocks();
@@ -339,10 +335,7 @@ fn page_of_a_block(backing: Backing) {
     region.lazy_free(5 * 4096..6 * 4096).unwrap();
     pool.reclaim(1 << 20).unwrap();
     let registers = registers();
-    let refusals = match Refusals::start(1) {
-        Ok(refusals) => refusals,
-        Err(error) => return println!("skipped: no supervised system calls: {error}"),
-    };
+    let Some(refusals) = refusals() else { return };
     common::signals::handle(libc::SIGBUS, again as *const () as usize, 0, &[]);
     let used = used_by(|| {
         refusals.arm_blocks();

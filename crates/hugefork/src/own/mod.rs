@@ -103,6 +103,12 @@ unsafe impl Zeroed for core::sync::atomic::AtomicU8 {}
 unsafe impl Zeroed for core::sync::atomic::AtomicU32 {}
 // SAFETY: as above.
 unsafe impl Zeroed for core::sync::atomic::AtomicU64 {}
+#[cfg(test)]
+// SAFETY: as above; it is one of these.
+unsafe impl Zeroed for crate::sync::steps::AtomicU32 {}
+#[cfg(test)]
+// SAFETY: as above.
+unsafe impl Zeroed for crate::sync::steps::AtomicU64 {}
 // SAFETY: all zeroes are the null pointer.
 unsafe impl<T> Zeroed for core::sync::atomic::AtomicPtr<T> {}
 

@@ -5,9 +5,8 @@
 //! summary   one bit for 64 of those: a hint that one of them may be set
 //! ```
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
 use crate::own::{self, Boxed};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A set of numbers below a limit. It is lock-free: the fault handler may call every method.
 pub(super) struct FreeBits {

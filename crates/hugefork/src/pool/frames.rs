@@ -17,10 +17,11 @@
 //! hands.
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::fence;
 
 use super::bits::{FreeBits, low_bits, place};
 use crate::own::{self, Boxed};
+use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{self, Bell};
 use crate::table::Reserved;
 use crate::units::BlockId;

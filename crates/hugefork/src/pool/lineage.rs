@@ -7,11 +7,11 @@
 //! ```
 //! The last line corrects what forks of forks make inexact, because their holders are not told apart.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::own::Counted;
 use crate::sync;
+use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::terms::options::OnLimit;
 
 /// A write that has to wait for room waits so long before it lets signals be delivered and faults again.

@@ -1,10 +1,10 @@
 //! The threads of a pool. A thread sleeps on a word, without a timer, until there is work.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{self, SignalsBlocked};
 use crate::sys::linux::owner;
 use crate::sys::linux::threads::OfEngine;

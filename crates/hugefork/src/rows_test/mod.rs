@@ -12,10 +12,12 @@
 // These lists of runs of pages may have only one run.
 #![allow(clippy::single_range_in_vec_init)]
 
+mod by_page;
 mod changes;
 mod copy_on_write;
 mod exhaustion;
 mod lazy_free;
+mod orders;
 mod overlay;
 mod races;
 mod reset;

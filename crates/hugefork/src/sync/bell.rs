@@ -7,10 +7,9 @@
 //! A ring may be missed by a thread that is just going to sleep. So nobody sleeps for longer than a moment before
 //! looking again.
 
-use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
-use super::primitive::{wait_at_most, wake};
+use super::primitive::{AtomicU32, Ordering, wait_at_most, wake};
 
 /// A missed ring costs so much time.
 const MOMENT: Duration = Duration::from_millis(1);

@@ -15,16 +15,19 @@
 //! window locks (ascending), the region lock, the lock of a snapshot. Code outside the handler holds [`SignalsBlocked`]
 //! around them: otherwise a signal handler of the program that touches the region would wait for its own thread.
 
+pub(crate) mod atomic;
 mod bell;
 mod primitive;
 mod region_lock;
 #[cfg(test)]
+pub(crate) mod steps;
+#[cfg(test)]
 mod tests;
 mod word_lock;
 
+pub(crate) use atomic::{wait, wait_at_most, wake};
 pub(crate) use bell::Bell;
 pub(crate) use region_lock::{ExclusiveGuard, RegionLock, SharedGuard};
 pub(crate) use word_lock::{WordGuard, WordLock};
 
-pub(crate) use crate::sys::linux::futex::{wait, wait_at_most, wake};
 pub(crate) use crate::sys::linux::mask::SignalsBlocked;

@@ -185,7 +185,7 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     fn bring_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError>;
 
     /// The private pages in a part that shows an overlay, in order, until `runs` is full. It looks at all of the part,
-    /// or at least at one page.
+    /// or at least at one page. Where an overlay is shown no more, it may say anything.
     fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError>;
 
     /// Drops the private pages of a part that shows an overlay, which then shows what is below. A failure leaves some.

@@ -1,10 +1,10 @@
 //! A row of entries: the table of a region, the blocks of a snapshot.
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::entry::{Entry, RESERVED, is_plainly};
 use crate::own::{self, Boxed};
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::units::{BlockId, EntryIndex};
 
 /// Whether an entry has a block reserved in the pool.

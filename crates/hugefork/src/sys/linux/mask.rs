@@ -37,3 +37,31 @@ impl Drop for SignalsBlocked {
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, core::ptr::null_mut()) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether each of these is blocked just now.
+    fn are_blocked(signals: [i32; 5]) -> [bool; 5] {
+        let mut mask = MaybeUninit::uninit();
+        // SAFETY: without a new mask, the call only writes the one that there is.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), mask.as_mut_ptr()) };
+        // SAFETY: written just now.
+        let mask = unsafe { mask.assume_init() };
+        // SAFETY: reads the mask.
+        signals.map(|signal| unsafe { libc::sigismember(&mask, signal) } == 1)
+    }
+
+    #[test]
+    fn all_signals_but_those_of_faults_wait_until_the_last_is_dropped() {
+        let signals = [libc::SIGALRM, libc::SIGUSR1, libc::SIGPROF, libc::SIGSEGV, libc::SIGBUS];
+        let before = are_blocked(signals);
+        let outer = SignalsBlocked::new();
+        assert_eq!(are_blocked(signals), [true, true, true, false, false]);
+        drop(SignalsBlocked::new());
+        assert_eq!(are_blocked(signals), [true, true, true, false, false]);
+        drop(outer);
+        assert_eq!(are_blocked(signals), before);
+    }
+}

@@ -1,0 +1,270 @@
+//! Writers, snapshots, forks, exports, resets, folds, promotions, frees and reclaim beside each other on the software
+//! MMU, in orders that a checker (shuttle) chooses: tasks take turns at each use of a lock, an entry, a count or the
+//! free list, and at each call, load and store (sync/steps.rs).
+//!
+//! ```text
+//!   writer    counts in places of its own, in their order: what a cut may show is known
+//!   cutter    takes a cut, looks at it, keeps a second (as an export does) or forks it, looks again
+//!   tender    folds and promotes, as the pool's thread does
+//!   resetter  sets the region back: there is a moment before which all of a writer's writes are gone
+//!   taker     lazily frees and reclaims, where no block is free
+//! ```
+//! Afterwards all blocks, reservations and addresses are back. Half of the orders are random; the other half
+//! interrupts few times, where it may hurt (PCT).
+//!
+//! `HUGEFORK_ORDERS_SECONDS=600` goes through others for that long in each test; `HUGEFORK_ORDER` is for the schedule
+//! that a failure prints: run only the test that printed it.
+
+use std::sync::Mutex;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
+use shuttle::thread::{Scope, scope};
+use shuttle::{Config, MaxSteps, Runner};
+
+use super::*;
+use crate::pool::holders::OverlayHolder;
+use crate::region::density::Density;
+use crate::sync::steps::checked;
+
+/// So many orders of each kind in the ordinary tests.
+const ORDERS: usize = 150;
+
+/// Entries of the region, in two windows, of which few are used.
+const ENTRIES: usize = 34;
+
+/// The first entry of the second window.
+const SECOND: usize = 32;
+
+/// Goes through orders of a scenario.
+fn in_many_orders(scenario: fn()) {
+    let seconds = std::env::var("HUGEFORK_ORDERS_SECONDS").ok().map(|seconds| seconds.parse().expect("seconds"));
+    let seed = seconds.map_or(15, |_: u64| SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs());
+    let orders = if seconds.is_some() { usize::MAX } else { ORDERS };
+    let mut config = Config::new();
+    (config.stack_size, config.max_steps) = (1 << 20, MaxSteps::FailAfter(1_000_000));
+    (config.max_time, config.silence_warnings) = (seconds.map(|seconds| Duration::from_secs(seconds / 2)), true);
+    let go = |scheduler: Box<dyn Scheduler + Send>| {
+        println!("{} orders", Runner::new(scheduler, config.clone()).run(scenario));
+    };
+    match std::env::var("HUGEFORK_ORDER") {
+        Ok(order) => go(Box::new(ReplayScheduler::new_from_encoded(&order))),
+        Err(_) => {
+            go(Box::new(RandomScheduler::new_from_seed(seed, orders)));
+            go(Box::new(PctScheduler::new_from_seed(seed, 3, orders)));
+        }
+    }
+}
+
+/// Starts tasks, and waits for them.
+fn beside_each_other<'env>(start: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>)) {
+    checked(|| scope(start));
+}
+
+/// Runs a scenario in a pool of its own. All of its blocks must be back afterwards.
+fn in_a_pool(blocks: usize, scenario: impl FnOnce(&World<Soft>)) {
+    let world = World::<Soft> { pool: Soft::pool(blocks).unwrap() };
+    scenario(&world);
+    assert_eq!((world.free(), world.reserved()), (blocks, 0), "free and reserved blocks when all is dropped");
+    assert_eq!(world.pool.leaked.load(Ordering::Relaxed), 0);
+    assert!(!world.pool.sys.holds_anything(), "somebody would wait for ever");
+}
+
+fn at(block: usize, page: usize) -> usize {
+    block * Soft::BLOCK + page * BASE_PAGE + 100
+}
+
+/// A region with blocks at some entries, each zero where the writers write.
+fn region_with_blocks(world: &World<Soft>, grain: CopyGrain, blocks: &[usize]) -> Region<Soft> {
+    let options = RegionOptions::new().copy_grain(grain);
+    let region = Region::new(RegionCore::zeros(&world.pool, ENTRIES * Soft::BLOCK, options).unwrap());
+    blocks.iter().for_each(|block| region.write(block * Soft::BLOCK, 0xff));
+    region
+}
+
+/// Writes 1 to all places in their order, then 2, up to `most`.
+fn count_up(region: &Region<Soft>, places: &[usize], most: u8) {
+    for count in 1..=most {
+        for &place in places {
+            assert_eq!(region.read(place), Some(count - 1), "a write to {place:#x} was lost");
+            region.write(place, count);
+        }
+    }
+}
+
+/// What a cut shows of a writer, which has to be what it had written at one moment. An error if it was taken away.
+fn seen_by(frozen: &SnapshotCore<SoftMmu>, places: &[usize]) -> Result<Vec<u8>, RegionError> {
+    let seen = places.iter().map(|&place| read_at(frozen, place)).collect::<Result<Vec<u8>, _>>()?;
+    let (first, last) = (seen[0], seen[seen.len() - 1]);
+    assert!(seen.is_sorted_by(|a, b| a >= b) && first <= last + 1, "no moment was like that: {seen:?}");
+    Ok(seen)
+}
+
+fn tend(region: &Region<Soft>, times: usize) {
+    let _signals = SignalsBlocked::new();
+    for _ in 0..times {
+        let mut next = Some(0);
+        while let Some(from) = next {
+            next = region.tend(from);
+        }
+        let _ = region.are_alike(1);
+    }
+}
+
+/// Takes a cut and looks at it, at a second that stays when the first goes, and at a fork that is written to.
+fn cut(region: &Region<Soft>, places: &[usize]) {
+    let frozen = region.snapshot();
+    let seen = seen_by(&frozen, places).unwrap();
+    let kept = frozen.keep().unwrap();
+    let fork = Region::<Soft>::new(RegionCore::of_snapshot(&frozen, RegionOptions::new()).unwrap());
+    drop(frozen);
+    places.iter().for_each(|&place| fork.write(place + 1, 0xee));
+    let of_fork: Vec<u8> = places.iter().map(|&place| fork.read(place).unwrap()).collect();
+    assert_eq!((&of_fork, seen_by(&kept, places).as_ref().unwrap()), (&seen, &seen), "a cut has changed");
+    drop(fork);
+    assert!(places.iter().all(|&place| read_at(&kept, place + 1) == Ok(0)), "a write to a fork is in a cut");
+}
+
+fn cuts_and_folds(grain: CopyGrain) {
+    in_a_pool(24, |world| {
+        let region = &region_with_blocks(world, grain, &[0, 1, SECOND]);
+        // One after the other shares a window with the other writer's.
+        let places = [[at(0, 1), at(SECOND, 2), at(1, 3)], [at(0, 2), at(1, 3) + 8, at(SECOND, 5)]];
+        beside_each_other(|tasks| {
+            for own in &places {
+                tasks.spawn(move || count_up(region, own, 2));
+            }
+            tasks.spawn(|| (0..2).for_each(|nth| cut(region, &places[nth])));
+            tasks.spawn(|| tend(region, 3));
+        });
+        assert!(places.iter().flatten().all(|&place| region.read(place) == Some(2)), "a write was lost");
+        tend(region, 1);
+        assert!(places.iter().flatten().all(|&place| region.read(place) == Some(2)), "a fold has lost a write");
+    });
+}
+
+#[test]
+fn cuts_beside_writers_and_folds_by_choice() {
+    in_many_orders(|| cuts_and_folds(CopyGrain::Auto));
+}
+
+#[test]
+fn cuts_beside_writers_and_folds_by_page() {
+    in_many_orders(|| cuts_and_folds(CopyGrain::Page));
+}
+
+/// Somebody writes so densely that blocks are promoted, while others let go of the blocks below.
+#[test]
+fn promotions_beside_writers_and_snapshots() {
+    in_many_orders(|| {
+        in_a_pool(24, |world| {
+            let region = &region_with_blocks(world, CopyGrain::Auto, &[0, SECOND]);
+            let dense = Density::soon_enough(world.pool.block_size) + 1;
+            let places: Vec<usize> = (1..=dense).flat_map(|page| [at(0, page), at(SECOND, page)]).collect();
+            let first = Mutex::new(Some(region.snapshot()));
+            beside_each_other(|tasks| {
+                tasks.spawn(|| count_up(region, &places, 2));
+                tasks.spawn(|| tend(region, 3));
+                tasks.spawn(|| {
+                    let first = first.lock().unwrap().take();
+                    let second = region.snapshot();
+                    let seen = seen_by(&second, &places);
+                    drop(first);
+                    assert_eq!(seen_by(&second, &places).unwrap(), seen.unwrap(), "a cut has changed");
+                });
+            });
+            assert!(places.iter().all(|&place| region.read(place) == Some(2)), "a write was lost");
+        });
+    });
+}
+
+/// What a writer has written, and what a reset may have left of it.
+fn check_reset(places: &[usize], most: u8, region: &Region<Soft>) {
+    let seen: Vec<u8> = places.iter().map(|&place| region.read(place).unwrap()).collect();
+    let last_after = |moment: usize| {
+        let last = |nth: usize| {
+            let writes = (0..usize::from(most)).rev().find(|count| count * places.len() + nth >= moment);
+            writes.map_or(0, |count| count as u8 + 1)
+        };
+        (0..places.len()).map(last).collect::<Vec<u8>>()
+    };
+    let is_possible = (0..=places.len() * usize::from(most)).any(|moment| last_after(moment) == seen);
+    assert!(is_possible, "no moment of a reset leaves {seen:?}");
+}
+
+fn resets(grain: CopyGrain, times: usize) {
+    in_a_pool(24, |world| {
+        const MOST: u8 = 2;
+        let region = &region_with_blocks(world, grain, &[0, 1, SECOND]);
+        let places = &[at(0, 1), at(SECOND, 2), at(1, 3), at(0, 4)];
+        let frozen = &region.snapshot();
+        beside_each_other(|tasks| {
+            tasks.spawn(|| {
+                for count in 1..=MOST {
+                    for &place in places {
+                        let before = region.read(place).unwrap();
+                        assert!(before == 0 || before == count - 1, "{place:#x} shows {before} before {count}");
+                        region.write(place, count);
+                        let after = region.read(place).unwrap();
+                        assert!(after == 0 || after == count, "{place:#x} shows {after} and not {count}");
+                    }
+                }
+            });
+            tasks.spawn(|| (0..times).for_each(|_| region.reset_to(frozen).unwrap()));
+            tasks.spawn(|| tend(region, 2));
+        });
+        check_reset(places, MOST, region);
+        assert!(places.iter().all(|&place| read_at(frozen, place) == Ok(0)), "a write is in the snapshot");
+        region.reset_to(frozen).unwrap();
+        assert!(places.iter().all(|&place| region.read(place) == Some(0)));
+    });
+}
+
+#[test]
+fn resets_beside_writers_and_folds_by_choice() {
+    in_many_orders(|| resets(CopyGrain::Auto, 2));
+}
+
+#[test]
+fn resets_beside_writers_and_folds_by_page() {
+    in_many_orders(|| resets(CopyGrain::Page, 2));
+}
+
+/// Writers find the pool full: they take blocks from snapshots, and what was lazily freed, but nothing of an export.
+#[test]
+fn a_full_pool_beside_snapshots_and_lazy_frees() {
+    in_many_orders(|| {
+        in_a_pool(10, |world| {
+            let region = &region_with_blocks(world, CopyGrain::Block, &[0, 1, SECOND]);
+            let places = &[at(0, 1), at(SECOND, 2), at(1, 3)];
+            let kept_region = region_with_blocks(world, CopyGrain::Block, &[0]);
+            kept_region.write(at(0, 1), 9);
+            let frozen = kept_region.snapshot();
+            let kept = frozen.keep().unwrap();
+            drop((frozen, kept_region));
+            let other = world.region(3);
+            other.populate(0..other.len()).unwrap();
+            let rest = world.fill();
+            beside_each_other(|tasks| {
+                tasks.spawn(|| count_up(region, places, 2));
+                tasks.spawn(|| {
+                    for _ in 0..2 {
+                        if let Err(error) = seen_by(&region.snapshot(), places) {
+                            assert!(matches!(error, RegionError::Revoked), "{error}");
+                        }
+                    }
+                });
+                tasks.spawn(|| {
+                    other.lazy_free(0..other.len()).unwrap();
+                    world.reclaim(Soft::BLOCK);
+                    (0..3).for_each(|block| {
+                        assert_eq!(other.read(block * Soft::BLOCK), Some(0), "it shows what is not its own");
+                    });
+                });
+            });
+            assert!(places.iter().all(|&place| region.read(place) == Some(2)), "a write was lost");
+            assert_eq!(read_at(&kept, at(0, 1)), Ok(9), "an export has lost what it keeps");
+            drop((rest, other));
+        });
+    });
+}

@@ -1,0 +1,414 @@
+//! What the engine asks of the software MMU.
+
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+
+use super::{Call, Page, SoftMmu, State, pages_of};
+use crate::sys::budget::MappingBudget;
+use crate::sys::racing::{PageBytes, ZERO_PAGE, differs};
+use crate::sys::{Access, Aftermath, Extent, MapFailure, Merging, PageRun, Part, Scanned, Shows, Sys, SystemError};
+use crate::units::{BASE_PAGE, HUGE_PAGE};
+
+impl SoftMmu {
+    /// Gives zeroed memory to those pages that have none.
+    fn give(&self, state: &mut State, offset: usize, len: usize) {
+        for page in pages_of(offset, len) {
+            if !std::mem::replace(&mut state.obtained[page], true) {
+                // SAFETY: inside the memory; nobody uses it yet.
+                unsafe { self.memory.add(page * BASE_PAGE).write_bytes(0, BASE_PAGE) };
+            }
+        }
+    }
+
+    /// Shows other pages in a claimed range.
+    fn replace(&self, call: Call, part: Part<'_>, page: impl Fn(usize) -> Page) -> Result<(), MapFailure> {
+        let (mut state, result) = match self.called(call) {
+            Ok(state) => (state, Ok(())),
+            Err(error) => {
+                let state = self.state();
+                let was_refused = state.failures.is_multiple_of(2);
+                let aftermath = if was_refused { Aftermath::Unchanged } else { Aftermath::Unknown };
+                if was_refused {
+                    return Err(MapFailure { error, aftermath });
+                }
+                (state, Err(MapFailure { error, aftermath }))
+            }
+        };
+        for (by, number) in pages_of(part.at(), part.len()).enumerate() {
+            let there = state.pages.insert(number, page(by * BASE_PAGE));
+            state.private.remove(&number);
+            state.held.remove(&number);
+            assert!(there.is_some(), "mapped outside of a claimed range");
+        }
+        result
+    }
+
+    /// What is shown writable has to be what was shown before, from the first moment on: a block that is cleared or
+    /// copied has to be so by then. What was hidden or held was seen by nobody. After a failure, what is put back may
+    /// be anything.
+    fn check_bytes_stay(&self, part: Part<'_>, start: usize) {
+        let state = self.state();
+        if state.failures > 0 {
+            return;
+        }
+        for (by, number) in pages_of(part.at(), part.len()).enumerate() {
+            let before = match (state.private.get(&number), state.pages.get(&number)) {
+                (Some(page), _) => **page,
+                (None, Some(Page::Zeros)) => ZERO_PAGE,
+                (None, Some(&Page::Memory { start, .. } | &Page::Overlay { start, .. })) => {
+                    self.bytes_at(&state, start)
+                }
+                (None, Some(Page::Hidden) | None) => continue,
+            };
+            assert!(before == self.bytes_at(&state, start + by * BASE_PAGE), "other bytes are shown than before");
+        }
+    }
+
+    fn bytes_at(&self, state: &State, offset: usize) -> PageBytes {
+        assert!(state.obtained[offset / BASE_PAGE], "showed memory that was never obtained: SIGBUS");
+        // SAFETY: offsets of mapped pages are checked when they are mapped.
+        unsafe { self.memory.add(offset).cast::<PageBytes>().read_volatile() }
+    }
+
+    /// The call that gives the right to write after another has shown something.
+    fn make_writable(&self, part: Part<'_>, to: Option<Access>) -> Result<(), MapFailure> {
+        if to != Some(Access::ReadWrite) {
+            return Ok(());
+        }
+        self.protect(part, Access::ReadWrite).map_err(|error| MapFailure { error, aftermath: Aftermath::NotWritable })
+    }
+
+    /// Addresses that show nothing.
+    fn hidden(mut state: MutexGuard<'_, State>, len: usize, align: usize) -> Extent {
+        let at = state.next_address.next_multiple_of(align);
+        state.next_address = at + len + align;
+        state.pages.extend(pages_of(at, len).map(|page| (page, Page::Hidden)));
+        // SAFETY: no range is handed out twice.
+        unsafe { Extent::new(at, len) }
+    }
+
+    /// Counts a call. It fails if its turn to fail has come.
+    fn called(&self, call: Call) -> Result<MutexGuard<'_, State>, SystemError> {
+        let mut state = self.state();
+        if state.stop == Some(call) {
+            (state.stop, state.is_stopped) = (None, true);
+            drop(state);
+            SoftMmu::ring(&self.stopped);
+            state = self.wait(&self.stopped, |state| state.is_stopped);
+        }
+        *state.calls.entry(call).or_default() += 1;
+        match state.failure {
+            Some((failing, 0)) if failing == call => {
+                state.failure = state.next_failure.take().map(|call| (call, 0));
+                state.failures += 1;
+                Err(SystemError::new("a call that the test failed", Errno::NOMEM))
+            }
+            Some((failing, after)) if failing == call => {
+                state.failure = Some((failing, after - 1));
+                Ok(state)
+            }
+            _ => Ok(state),
+        }
+    }
+}
+
+impl Sys for SoftMmu {
+    fn direct(&self) -> *mut u8 {
+        self.memory
+    }
+
+    fn merging(&self) -> Merging {
+        self.merging
+    }
+
+    fn budget(&self) -> &MappingBudget {
+        &self.budget
+    }
+
+    fn refresh_budget(&self) {}
+
+    fn make_huge(&self, offset: usize, len: usize) {
+        assert!(offset.is_multiple_of(HUGE_PAGE) && len.is_multiple_of(HUGE_PAGE));
+        assert!(offset + len <= self.layout.size());
+        for at in (offset..offset + len).step_by(HUGE_PAGE) {
+            match self.called(Call::MakeHuge) {
+                Ok(mut state) => {
+                    state.huge[at / HUGE_PAGE] = true;
+                    self.give(&mut state, at, HUGE_PAGE);
+                }
+                // One page was touched before.
+                Err(_) => self.give(&mut self.state(), at, BASE_PAGE),
+            }
+        }
+    }
+
+    fn obtain(&self, offset: usize, len: usize, touched: usize) -> Result<(), SystemError> {
+        assert!(touched < len);
+        let mut state = self.called(Call::Obtain)?;
+        self.give(&mut state, offset, len);
+        Ok(())
+    }
+
+    unsafe fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError> {
+        let mut state = self.called(Call::Punch)?;
+        let shows = |(at, page): (&usize, &Page)| match *page {
+            // Between two resets, what lies apart is nobody's (region/at_once.rs).
+            Page::Overlay { access: Access::Read, .. } if state.is_left_apart(*at) => false,
+            Page::Memory { start, .. } | Page::Overlay { start, .. } => (offset..offset + len).contains(&start),
+            Page::Zeros | Page::Hidden => false,
+        };
+        assert!(!state.pages.iter().any(shows), "gave memory back that is shown");
+        for page in pages_of(offset, len) {
+            state.obtained[page] = false;
+            state.huge[page * BASE_PAGE / HUGE_PAGE] = false;
+            // SAFETY: inside the memory; nobody uses it any more.
+            unsafe { self.memory.add(page * BASE_PAGE).write_bytes(0xee, BASE_PAGE) };
+        }
+        Ok(())
+    }
+
+    fn claim(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
+        let mut state = self.called(Call::Claim)?;
+        let at = state.next_address.next_multiple_of(align);
+        // A gap behind each range.
+        state.next_address = at + len + align;
+        state.pages.extend(pages_of(at, len).map(|page| (page, Page::Zeros)));
+        // SAFETY: no range is handed out twice.
+        Ok(unsafe { Extent::new(at, len) })
+    }
+
+    fn release(&self, extent: Extent) -> Result<(), SystemError> {
+        let mut state = self.called(Call::Release)?;
+        for page in pages_of(extent.base(), extent.len()) {
+            assert!(state.pages.remove(&page).is_some(), "released addresses that were not claimed");
+            state.private.remove(&page);
+        }
+        state.apart.retain(|pages| pages.start != extent.base() / BASE_PAGE);
+        Ok(())
+    }
+
+    fn show(&self, part: Part<'_>, what: Shows<usize>) -> Result<(), MapFailure> {
+        match what {
+            Shows::Zeros => self.replace(Call::MapZeros, part, |_| Page::Zeros),
+            Shows::Hidden => self.replace(Call::Hide, part, |_| Page::Hidden),
+            Shows::Memory { start, access } => {
+                assert!(start + part.len() <= self.layout.size());
+                if access == Access::ReadWrite {
+                    self.check_bytes_stay(part, start);
+                }
+                // As on hugetlb, where it takes another call to give the right to write.
+                let later = if self.merging == Merging::Separate { Some(access) } else { None };
+                let at_once = if later.is_some() { Access::Read } else { access };
+                self.replace(Call::Map, part, |by| Page::Memory { start: start + by, access: at_once })?;
+                self.make_writable(part, later)
+            }
+            Shows::Overlay { start, access } => {
+                assert!(start + part.len() <= self.layout.size() && self.merging == Merging::Merge);
+                self.replace(Call::Overlay, part, |by| Page::Overlay { start: start + by, access: Access::Read })?;
+                self.make_writable(part, Some(access))
+            }
+        }
+    }
+
+    fn protect(&self, part: Part<'_>, to: Access) -> Result<(), SystemError> {
+        let (at, len) = (part.at(), part.len());
+        let called = self.called(Call::Protect);
+        // An mprotect that fails has done the first part of its range.
+        let (mut state, result, len) = match called {
+            Ok(state) => (state, Ok(()), len),
+            Err(error) => (self.state(), Err(error), (len / 2).next_multiple_of(BASE_PAGE)),
+        };
+        for page in pages_of(at, len) {
+            state.was_protected |= to == Access::Read && state.watched.contains(&page);
+            match state.pages.get_mut(&page) {
+                Some(Page::Memory { access, .. } | Page::Overlay { access, .. }) => *access = to,
+                Some(Page::Zeros) => assert_eq!(to, Access::Read, "zeros made writable"),
+                Some(Page::Hidden) => panic!("protected a hidden page"),
+                None => panic!("protected a page that is not mapped"),
+            }
+        }
+        let writer = if result.is_err() { state.writer } else { None };
+        drop(state);
+        if let Some((address, value)) = writer
+            && self.store(address, value).is_ok()
+        {
+            self.state().writer = None;
+        }
+        result
+    }
+
+    fn has_overlays(&self) -> bool {
+        self.overlays
+    }
+
+    fn set_aside(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
+        let state = self.called(Call::SetAside)?;
+        if !self.overlays || state.calls[&Call::SetAside] % self.asides != 0 {
+            return Err(SystemError::new("userfaultfd", Errno::NOTSUP));
+        }
+        Ok(SoftMmu::hidden(state, len, align))
+    }
+
+    fn hold(&self, part: Part<'_>, aside: Part<'_>) -> Result<(), SystemError> {
+        let mut state = self.called(Call::Hold)?;
+        state.take(part, aside);
+        state.held.extend(pages_of(part.at(), part.len()));
+        state.aside.extend(pages_of(aside.at(), aside.len()));
+        Ok(())
+    }
+
+    fn put_back(&self, part: Part<'_>, aside: Part<'_>) {
+        let mut state = self.state();
+        pages_of(part.at(), part.len()).for_each(|page| assert!(state.held.remove(&page), "it was not held"));
+        pages_of(aside.at(), aside.len()).for_each(|page| _ = state.aside.remove(&page));
+        state.take(aside, part);
+    }
+
+    fn let_go(&self, part: Part<'_>, aside: Part<'_>) {
+        let mut state = self.state();
+        assert!(pages_of(part.at(), part.len()).all(|page| !state.held.contains(&page)), "they would wait again");
+        for page in pages_of(aside.at(), aside.len()) {
+            state.pages.insert(page, Page::Hidden);
+            state.private.remove(&page);
+            state.aside.remove(&page);
+        }
+        drop(state);
+        SoftMmu::ring(&self.let_go);
+    }
+
+    fn set_apart(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
+        let extent = SoftMmu::hidden(self.called(Call::SetApart)?, len, align);
+        self.state().apart.push(pages_of(extent.base(), extent.len()));
+        Ok(extent)
+    }
+
+    fn take_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError> {
+        let mut state = self.called(Call::TakePages)?;
+        for page in pages_of(part.at(), part.len()) {
+            assert!(matches!(state.pages[&page], Page::Overlay { .. }), "only overlays have private pages");
+        }
+        let below: Vec<_> = pages_of(part.at(), part.len()).map(|page| (page, state.pages[&page])).collect();
+        state.take(part, apart);
+        state.pages.extend(below);
+        let stores = std::mem::take(&mut state.stores);
+        drop(state);
+        stores.into_iter().for_each(|(address, value)| assert_eq!(self.store(address, value), Ok(())));
+        Ok(())
+    }
+
+    fn bring_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError> {
+        let mut state = self.called(Call::BringPages)?;
+        pages_of(part.at(), part.len()).for_each(|page| {
+            state.held.remove(&page);
+            state.private.remove(&page);
+        });
+        let below: Vec<_> = pages_of(apart.at(), apart.len()).map(|page| (page, state.pages[&page])).collect();
+        state.take(apart, part);
+        state.pages.extend(below);
+        Ok(())
+    }
+
+    fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+        let state = self.called(Call::Scan)?;
+        let mut count = 0;
+        let looked_at = |page: usize| page * BASE_PAGE - part.at();
+        for page in pages_of(part.at(), part.len()) {
+            // Who looks without the lock of a window may come too late: nothing else has private pages.
+            assert!(state.pages.contains_key(&page), "looked for private pages where nothing is");
+            if !state.private.contains_key(&page) {
+                continue;
+            }
+            let (start, end) = ((page * BASE_PAGE) as u64, ((page + 1) * BASE_PAGE) as u64);
+            if count > 0 && runs[count - 1].end == start {
+                runs[count - 1].end = end;
+            } else if count == runs.len() {
+                return Ok(Scanned { runs: count, looked_at: looked_at(page) });
+            } else {
+                runs[count] = PageRun { start, end, categories: 0 };
+                count += 1;
+            }
+        }
+        Ok(Scanned { runs: count, looked_at: part.len() })
+    }
+
+    unsafe fn copy_shown(&self, part: Part<'_>, to: *mut u8) {
+        let state = self.state();
+        for (by, number) in pages_of(part.at(), part.len()).enumerate() {
+            let page = state.private.get(&number).expect("only private pages are copied");
+            let is_open = matches!(state.pages.get(&number), Some(Page::Overlay { access: Access::ReadWrite, .. }));
+            assert!(!is_open || state.aside.contains(&number), "copied what somebody may write to");
+            // SAFETY: by contract.
+            unsafe { to.add(by * BASE_PAGE).copy_from_nonoverlapping(page.as_ptr(), BASE_PAGE) };
+        }
+    }
+
+    unsafe fn shown_differs(&self, part: Part<'_>, from: &PageBytes) -> bool {
+        assert!(part.len() == BASE_PAGE, "one page is compared");
+        let state = self.state();
+        let number = part.at() / BASE_PAGE;
+        let start = match state.pages.get(&number) {
+            Some(Page::Zeros) => return *from != ZERO_PAGE,
+            Some(&Page::Memory { start, .. } | &Page::Overlay { start, .. }) => start,
+            Some(Page::Hidden) | None => panic!("read what cannot be read"),
+        };
+        match state.private.get(&number) {
+            Some(page) => **page != *from,
+            None => {
+                assert!(state.obtained[start / BASE_PAGE], "looked at memory that was never obtained: SIGBUS");
+                // SAFETY: offsets of mapped pages were checked when they were mapped.
+                unsafe { differs(self.memory.add(start), from) }
+            }
+        }
+    }
+
+    unsafe fn restore(&self, part: Part<'_>, access: Access, from: *const u8) -> Result<bool, SystemError> {
+        let mut state = if access == Access::Read { self.called(Call::WriteThrough)? } else { self.state() };
+        let mut differed = false;
+        for (by, number) in pages_of(part.at(), part.len()).enumerate() {
+            let Some(&Page::Overlay { start: offset, access: now }) = state.pages.get(&number) else {
+                panic!("put back where there is no overlay");
+            };
+            assert!(access == Access::Read || now == Access::ReadWrite, "SIGSEGV under locks");
+            // SAFETY: by contract.
+            let then = unsafe { from.add(by * BASE_PAGE).cast::<[u8; BASE_PAGE]>().read() };
+            // SAFETY: offsets of mapped pages were checked when they were mapped.
+            let below = unsafe { self.memory.add(offset).cast::<[u8; BASE_PAGE]>().read_volatile() };
+            let is_private = state.private.contains_key(&number);
+            if state.private.get(&number).map_or(below, |page| **page) != then {
+                state.private.insert(number, Box::new(then));
+                state.faults += u64::from(!is_private);
+                differed = true;
+            }
+        }
+        Ok(differed)
+    }
+
+    fn drop_private(&self, part: Part<'_>) -> Result<(), SystemError> {
+        let mut state = self.called(Call::DropPrivate)?;
+        for page in pages_of(part.at(), part.len()) {
+            assert!(matches!(state.pages.get(&page), Some(Page::Overlay { .. })), "dropped what is not an overlay's");
+            state.private.remove(&page);
+        }
+        Ok(())
+    }
+
+    fn tidy(&self) {}
+
+    fn is_alone(&self) -> bool {
+        self.alone.load(Ordering::Relaxed)
+    }
+
+    fn minor_faults(&self) -> u64 {
+        self.state().faults
+    }
+
+    fn now(&self) -> u64 {
+        0
+    }
+
+    fn cpu_time(&self) -> u64 {
+        0
+    }
+}
