@@ -559,6 +559,8 @@ pub(super) fn tend() -> bool {
         let counts = engine.counts();
         stats::set(Word::PagesFolded, counts.pages_folded);
         stats::set(Word::Promoted, counts.promoted);
+        stats::set(Word::PoolBytes, counts.memory);
+        stats::set(Word::PoolKept, counts.kept);
         engine.is_shared()
     })
     .unwrap_or(false)
