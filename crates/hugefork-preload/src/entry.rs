@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::modes::{self, Mapping, Resized, Wish};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{BASE_PAGE, Mode, config, fork, mappings, own, start};
+use crate::{BASE_PAGE, Mode, config, fork, mappings, own};
 
 /// Does `work`, and leaves `errno` as it was.
 pub(crate) fn quietly<R>(work: impl FnOnce() -> R) -> R {
@@ -427,7 +427,7 @@ pub unsafe extern "C" fn __register_atfork(
     child: Handler,
     library: *mut c_void,
 ) -> c_int {
-    start::follow_forks();
+    fork::follow();
     // SAFETY: a name that ends. libc's function has this type.
     let libcs = unsafe {
         mem::transmute::<*mut c_void, Option<Register>>(libc::dlsym(libc::RTLD_NEXT, c"__register_atfork".as_ptr()))

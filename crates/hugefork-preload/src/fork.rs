@@ -13,7 +13,7 @@
 //! nothing is started. `vfork`, `posix_spawn` and `system` call no handlers, since they copy nothing. A fork within
 //! libc (`daemon`, `forkpty`) calls the handlers, but not [`afterwards`]: the next one makes good for it.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::process::{Pid, getpid, getppid};
 use rustix::time::{ClockId, clock_gettime};
@@ -76,6 +76,34 @@ impl State {
     /// Whether the process that this one was forked from is there, and shares memory with it.
     pub(crate) fn has_parent(&self) -> bool {
         self.forked_from.is_some() && getppid() == self.forked_from
+    }
+}
+
+/// Whether libc knows of the handlers.
+static IS_FOLLOWED: AtomicBool = AtomicBool::new(false);
+
+/// Has libc call the handlers, before anybody else has it call his own. [`prepare`] is called last then: who takes a
+/// lock in a handler has it already, and nobody else waits for us with it.
+pub(crate) fn follow() {
+    // Other libraries begin before this one, so the handlers may be there before it is known what is wanted.
+    unsafe extern "C" fn in_prepare() {
+        if config::mode().is_some() {
+            prepare();
+        }
+    }
+    unsafe extern "C" fn in_parent() {
+        if config::mode().is_some() {
+            parent();
+        }
+    }
+    unsafe extern "C" fn in_child() {
+        if config::mode().is_some() {
+            child();
+        }
+    }
+    if !IS_FOLLOWED.swap(true, Ordering::Relaxed) {
+        // SAFETY: the handlers do what handlers may do.
+        unsafe { libc::pthread_atfork(Some(in_prepare), Some(in_parent), Some(in_child)) };
     }
 }
 

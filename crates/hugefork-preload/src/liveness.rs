@@ -22,39 +22,11 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::descriptor::Kept;
-use crate::lock::Guarded;
 use crate::modes::Held;
-use crate::{BASE_PAGE, Mode, config};
+use crate::{BASE_PAGE, Mode, config, spare};
 
 /// So many forks are told apart. Those that come on top share the token of the one before, and are over with it.
 const MOST: usize = 64;
-
-/// The file that is kept ready.
-struct Spare {
-    is_wanted: bool,
-    file: Option<Kept>,
-}
-
-static SPARE: Guarded<Spare> = Guarded::new(Spare { is_wanted: false, file: None });
-
-/// From now on, a file is kept ready for a fork that gets no descriptor.
-pub(crate) fn keep_spare() {
-    SPARE.with(|spare| spare.is_wanted = true);
-    find_spare();
-}
-
-/// Gets a file ready, if it is wanted and can be had.
-fn find_spare() {
-    SPARE.with(|spare| {
-        if spare.is_wanted && spare.file.is_none() {
-            spare.file = new_file().ok();
-        }
-    });
-}
-
-fn new_file() -> Result<Kept, Errno> {
-    Kept::memory(c"hugefork-token")
-}
 
 /// What a fork's descendants hold.
 pub(crate) struct Token {
@@ -70,10 +42,10 @@ impl Token {
     /// # Errors
     /// The process has no descriptor or no mapping left, and nobody lives.
     pub(crate) fn next(outstanding: &Outstanding) -> Result<Token, Errno> {
-        let made = if outstanding.is_full() { Err(Errno::MFILE) } else { new_file().and_then(Token::of_new) };
+        let made = if outstanding.is_full() { Err(Errno::MFILE) } else { spare::new_file().and_then(Token::of_new) };
         made.or_else(|errno| match outstanding.last() {
             Some(file) => Token::of(file),
-            None => SPARE.with(|spare| spare.file.take()).flatten().map_or(Err(errno), Token::of_new),
+            None => spare::take().map_or(Err(errno), Token::of_new),
         })
     }
 
@@ -154,7 +126,7 @@ impl Outstanding {
         for place in &mut self.forks {
             if let Some(fork) = place.take_if(|fork| fork.token.is_unmapped(unknown)) {
                 fork.token.close();
-                find_spare();
+                spare::find();
                 give_up(fork.held);
             }
         }
@@ -172,11 +144,7 @@ impl Outstanding {
             fork.token.close();
             fork.held.keep_for_ever();
         }
-        SPARE.reset();
-        SPARE.with(|spare| {
-            spare.is_wanted = false;
-            spare.file.take().into_iter().for_each(Kept::close);
-        });
+        spare::in_child();
     }
 }
 

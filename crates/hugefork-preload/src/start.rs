@@ -5,7 +5,6 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::config::{self, Config};
 use crate::line::Line;
@@ -41,41 +40,9 @@ extern "C" fn start() {
     }
     entry::resolve();
     pins::resolve();
-    follow_forks();
+    fork::follow();
     // Last: from here on, something is done.
     config.set();
-}
-
-/// Whether the handlers of forks are there.
-static ARE_FORKS_FOLLOWED: AtomicBool = AtomicBool::new(false);
-
-/// Has libc call the handlers of forks, before anybody else has it call his own. `prepare` is called last then: who
-/// takes a lock there has it already, and nobody else waits for us with it.
-pub(crate) fn follow_forks() {
-    if !ARE_FORKS_FOLLOWED.swap(true, Ordering::Relaxed) {
-        // SAFETY: the handlers do what handlers may do.
-        unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
-    }
-}
-
-// Other libraries begin before this one, so the handlers may be there before it is known what is wanted.
-
-unsafe extern "C" fn prepare() {
-    if config::mode().is_some() {
-        fork::prepare();
-    }
-}
-
-unsafe extern "C" fn parent() {
-    if config::mode().is_some() {
-        fork::parent();
-    }
-}
-
-unsafe extern "C" fn child() {
-    if config::mode().is_some() {
-        fork::child();
-    }
 }
 
 extern "C" fn end() {

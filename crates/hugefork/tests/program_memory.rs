@@ -201,3 +201,131 @@ fn no_more_is_given_than_there_is() {
     })
     .well();
 }
+
+/// How many pages of plain memory have been touched.
+fn touched(range: Range<usize>) -> usize {
+    let mut pages = vec![0_u8; range.len() / PAGE];
+    // SAFETY: a byte for each page of the range.
+    assert_eq!(unsafe { libc::mincore(range.start as *mut _, range.len(), pages.as_mut_ptr()) }, 0);
+    pages.iter().filter(|page| **page & 1 == 1).count()
+}
+
+fn empty(memory: &mut ProgramMemory, range: Range<usize>) {
+    memory.empty(range, |_| panic!("all of it is here"));
+}
+
+#[test]
+fn what_is_emptied_in_parts_takes_no_memory() {
+    alone(|| {
+        let Some(mut memory) = memory(64 * BLOCK) else { return };
+        let at = memory.map(4 * BLOCK).unwrap();
+        empty(&mut memory, at + PAGE..at + BLOCK / 2);
+        assert_eq!(memory.counts().memory, 0, "nobody has touched it");
+        fill(at..at + 4 * BLOCK, 3);
+        let full = memory.counts().memory as usize;
+        assert_eq!(full, 4 * BLOCK);
+        // A part that ends within a page is not the kernel's to drop.
+        empty(&mut memory, at..at + 5);
+        for piece in 0..4 {
+            empty(&mut memory, at + piece * BLOCK / 4..at + (piece + 1) * BLOCK / 4);
+        }
+        assert_eq!(memory.counts().memory as usize, full - BLOCK);
+        assert!(holds(at..at + BLOCK, 0) && holds(at + BLOCK..at + 4 * BLOCK, 3));
+    })
+    .well();
+}
+
+#[test]
+fn a_huge_page_goes_back_once_all_of_it_is_empty() {
+    alone(|| {
+        let Some(mut memory) = memory(64 * BLOCK) else { return };
+        let at = memory.map(2 * BLOCK).unwrap();
+        fill(at..at + 2 * BLOCK, 3);
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let (full, rest) = memory.next_full(from);
+            if let Some(full) = full.filter(|full| full.collapse()) {
+                memory.note_huge(&full);
+            }
+            next = rest;
+        }
+        if memory.needs_collapse() && memory.huge() < 2 {
+            return println!("skipped: the kernel makes no huge pages");
+        }
+        let halves = |block: usize| {
+            let start = at + block * BLOCK;
+            [start..start + BLOCK / 2, start + BLOCK / 2..start + BLOCK]
+        };
+        halves(0).into_iter().for_each(|half| empty(&mut memory, half));
+        assert_eq!(memory.counts().memory as usize, BLOCK);
+        let [first, second] = halves(1);
+        empty(&mut memory, first.clone());
+        fill(first.start..first.start + PAGE, 7);
+        empty(&mut memory, second.clone());
+        assert!(holds(first.start..first.start + PAGE, 7) && holds(first.start + PAGE..second.end, 0));
+        assert!(holds(at..at + BLOCK, 0));
+    })
+    .well();
+}
+
+#[test]
+fn what_nobody_has_touched_takes_no_memory_wherever_it_goes() {
+    alone(|| {
+        let Some(mut memory) = memory(64 * BLOCK) else { return };
+        if !memory.needs_collapse() {
+            return println!("skipped: the kernel makes huge pages at the first touch");
+        }
+        let at = memory.map(2 * BLOCK).unwrap();
+        let (block, other) = (at..at + BLOCK, at + BLOCK..at + 2 * BLOCK);
+        fill(block.start..block.start + 100 * PAGE, 1);
+        fill(other.start + 7 * PAGE..other.start + 9 * PAGE, 1);
+        let written = block.start + 50 * PAGE..block.start + 150 * PAGE;
+        let meanwhile = |memory: &mut ProgramMemory| {
+            fill(written.clone(), 2);
+            while memory.tend() {}
+            assert_eq!(memory.counts().promoted, 1);
+            // Where nothing is below a page that is copied, the kernel puts one there: 150 pages for each, and two.
+            assert_eq!(memory.counts().memory as usize, 302 * PAGE);
+            fill(other.start + 9 * PAGE..other.start + 10 * PAGE, 3);
+            memory.hand_over(other.clone());
+            assert_eq!(touched(other.clone()), 3);
+        };
+        assert!(forked(&mut memory, || holds(block.start..block.start + 100 * PAGE, 1), meanwhile));
+        settle(&mut memory);
+        assert!(holds(block.start..written.start, 1) && holds(written.clone(), 2) && holds(written.end..block.end, 0));
+        let (old, new) =
+            (other.start + 7 * PAGE..other.start + 9 * PAGE, other.start + 9 * PAGE..other.start + 10 * PAGE);
+        assert!(
+            holds(other.start..old.start, 0) && holds(old, 1) && holds(new.clone(), 3) && holds(new.end..other.end, 0)
+        );
+    })
+    .well();
+}
+
+#[test]
+fn copies_lie_in_what_was_kept_for_them() {
+    alone(|| {
+        let Some(mut memory) = memory(128 * BLOCK) else { return };
+        let at = memory.map(16 * BLOCK).unwrap();
+        fill(at..at + 16 * BLOCK, 1);
+        let taken = [0, 1, 0].map(|half| {
+            let (written, before) = (at + half * 8 * BLOCK..at + (half + 1) * 8 * BLOCK, memory.counts().promoted);
+            let meanwhile = |memory: &mut ProgramMemory| {
+                fill(written, 2);
+                while memory.counts().promoted < before + 8 {
+                    memory.tend();
+                }
+            };
+            assert!(forked(&mut memory, || true, meanwhile));
+            settle(&mut memory);
+            let counts = memory.counts();
+            assert_eq!(counts.memory - counts.kept, 16 * BLOCK as u64);
+            counts.memory as usize / BLOCK
+        });
+        assert_eq!(taken, [24; 3]);
+        while memory.trim() {}
+        let counts = memory.counts();
+        assert_eq!((counts.memory as usize, counts.kept), (16 * BLOCK, 0));
+    })
+    .well();
+}

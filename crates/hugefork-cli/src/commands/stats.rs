@@ -48,6 +48,8 @@ fn json(pid: u32, report: &Report) -> serde_json::Value {
         "blocks_promoted": counted.blocks_promoted,
         "blocks_made_huge": counted.blocks_made_huge,
         "pool_left": counted.pool_left,
+        "pool_bytes": counted.pool_bytes,
+        "pool_kept_bytes": counted.pool_kept_bytes,
         "resident_bytes": report.resident_bytes,
         "peak_bytes": report.peak_bytes,
         "anonymous_bytes": report.anonymous_bytes,
@@ -88,6 +90,8 @@ fn table(pid: u32, report: &Report) -> String {
         line("pool", format!("{} mappings, {} pages folded", counted.pool_mappings, counted.pages_folded));
         line("", format!("{} blocks copied beside writers", counted.blocks_promoted));
         line("", format!("{} blocks handed over to the kernel", counted.blocks_handed_over));
+        let kept = format!("{} of them kept for the next child", mib(counted.pool_kept_bytes));
+        line("", format!("{} MiB of memory, {kept}", mib(counted.pool_bytes)));
     }
     if counted.pool_refused > 0 {
         line("pool", "refused here: docs/run.md says what it needs".to_owned());

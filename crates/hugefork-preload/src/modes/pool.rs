@@ -19,7 +19,7 @@
 //!
 //! # While another thread forks
 //! An allocator may hold a lock in whose possession another thread maps or drops memory, and wait for it in a handler
-//! of the fork. The library's handler is called after those of all others (`start::follow_forks`), so who forks has
+//! of the fork. The library's handler is called after those of all others (`fork::follow`), so who forks has
 //! such locks already. But libc takes some of its own after all handlers, and not all handlers are registered where the
 //! library sees it. So nobody waits for a fork in `mmap`, `munmap` and `madvise`: new memory is the kernel's then, what
 //! is dropped is filled with zeros, and what is unmapped is unmapped later. Who has begun to wait before the fork is
@@ -37,7 +37,7 @@ use crate::lock::{Guarded, Taken, Tried};
 use crate::signals;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{BASE_PAGE, HUGE_PAGE, config, copies, liveness, mappings, own};
+use crate::{BASE_PAGE, HUGE_PAGE, config, copies, mappings, own, spare};
 
 /// What this process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -315,7 +315,7 @@ fn begin() -> Option<ProgramMemory> {
         Ok(engine) => {
             copies::watch();
             engine.descriptors().for_each(own::note);
-            liveness::keep_spare();
+            spare::keep();
             let addresses = engine.addresses();
             NEEDS_COLLAPSE.store(engine.needs_collapse(), Ordering::Relaxed);
             END.store(addresses.end, Ordering::Release);
@@ -559,6 +559,8 @@ pub(super) fn tend() -> bool {
         let counts = engine.counts();
         stats::set(Word::PagesFolded, counts.pages_folded);
         stats::set(Word::Promoted, counts.promoted);
+        stats::set(Word::PoolBytes, counts.memory);
+        stats::set(Word::PoolKept, counts.kept);
         engine.is_shared()
     })
     .unwrap_or(false)

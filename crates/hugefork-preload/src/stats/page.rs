@@ -51,6 +51,8 @@ pub(crate) enum Word {
     Promoted,
     PoolHuge,
     PoolLeft,
+    PoolBytes,
+    PoolKept,
 }
 
 /// The page.
@@ -143,6 +145,10 @@ pub struct Counters {
     pub blocks_made_huge: u64,
     /// 1 if the program does what the pool's memory is not fit for, and all is left to the kernel since.
     pub pool_left: u64,
+    /// Bytes of memory that the pool has. The kernel counts them as shared memory.
+    pub pool_bytes: u64,
+    /// Bytes of those that are kept for the copies of the next child.
+    pub pool_kept_bytes: u64,
 }
 
 impl Counters {
@@ -182,6 +188,8 @@ impl Counters {
             blocks_promoted: of(Word::Promoted),
             blocks_made_huge: of(Word::PoolHuge),
             pool_left: of(Word::PoolLeft),
+            pool_bytes: of(Word::PoolBytes),
+            pool_kept_bytes: of(Word::PoolKept),
         })
     }
 }

@@ -74,6 +74,8 @@ pub struct ProgramMemory {
     is_huge: Vec<bool>,
     /// Entries of mappings that failed, some of which could not be taken away yet. Nobody knows of them.
     rests: Vec<Range<usize>>,
+    /// How many bytes of each block were dropped and filled with zeros since it was last looked at for that.
+    dropped: Vec<u32>,
     counts: ProgramCounts,
     heirs: Arc<Heirs>,
     /// Where the round goes on, and the faults that were counted after the last.
@@ -112,6 +114,10 @@ pub struct ProgramCounts {
     pub pages_folded: u64,
     /// Blocks that became the program's own again while a child shared them.
     pub promoted: u64,
+    /// Bytes of memory that all blocks have now. What writers have had copied by page is not in it.
+    pub memory: u64,
+    /// Bytes of those that nobody holds: they are kept for the copies of the next child ([`ProgramMemory::trim`]).
+    pub kept: u64,
 }
 
 /// What the children of one fork hold of the program's memory. Drop it when none of them lives any more, and
@@ -169,9 +175,12 @@ impl ProgramMemory {
             return Err(unavailable("the process may not handle the page faults of system calls".to_owned()));
         }
         let count = ADDRESSES * blocks;
+        // What was tried out there. If the kernel keeps it, the first block has it.
+        // SAFETY: nobody has a block yet.
+        let _ = unsafe { pool.sys.punch(0, capacity.min(size.bytes())) };
         let hidden = pool.sys.show(core.addresses.part(&(0..core.len())), Shows::Hidden);
         hidden.map_err(|failure| BuildError::System(failure.error))?;
-        let (used, is_huge) = (vec![0; count], vec![false; count]);
+        let (used, is_huge, dropped) = (vec![0; count], vec![false; count], vec![0; count]);
         Ok(ProgramMemory {
             core,
             free: Ranges::new(count),
@@ -179,6 +188,7 @@ impl ProgramMemory {
             used,
             is_huge,
             rests: Vec::new(),
+            dropped,
             counts: ProgramCounts::default(),
             heirs: Arc::default(),
             round: None,
@@ -254,6 +264,7 @@ impl ProgramMemory {
         }
         self.used[entries.clone()].fill(HUGE_PAGE as u32);
         self.is_huge[entries.clone()].fill(false);
+        self.dropped[entries.clone()].fill(0);
         self.used[entries.end - 1] = (len - (count - 1) * HUGE_PAGE) as u32;
         self.high = self.high.max(entries.end);
         Some(self.core.addresses.base() + entries.start * HUGE_PAGE)
@@ -296,7 +307,7 @@ impl ProgramMemory {
                 this.used[index] = 0;
                 this.free.give_back(index..index + 1);
             }
-            What::Block(_) | What::Part => {
+            What::Block(_) | What::Part(_) => {
                 this.hand_over(piece.clone());
                 if !this.has(piece.clone()) {
                     others(piece);
@@ -374,9 +385,32 @@ impl ProgramMemory {
                     this.is_huge[index] = false;
                 }
             }
-            What::Part => this.fill_with_zeros(&piece),
+            What::Part(index) => this.empty_part(index, &piece),
             What::Plain => others(piece),
         });
+    }
+
+    /// Makes a part of a block read as zeros. Its memory goes back to the system at once, or with the rest of the huge
+    /// page that it is part of.
+    fn empty_part(&mut self, index: usize, piece: &Range<usize>) {
+        let start = self.core.addresses.base() + index * HUGE_PAGE;
+        let part = piece.start - start..piece.end - start;
+        let is_huge = self.is_huge[index] || !self.needs_collapse();
+        let are_pages = part.start.is_multiple_of(BASE_PAGE) && part.end.is_multiple_of(BASE_PAGE);
+        if are_pages && self.core.drop_part(EntryIndex(index), &part, is_huge) {
+            return;
+        }
+        self.fill_with_zeros(piece);
+        self.dropped[index] += part.len() as u32;
+        if self.dropped[index] < self.used[index] {
+            return;
+        }
+        // So much was dropped that it may be all. What was used again since is not zero.
+        self.dropped[index] = 0;
+        let here = (&raw const start).addr();
+        if !(start..start + HUGE_PAGE).contains(&here) && self.core.drop_zeros(EntryIndex(index)) {
+            self.is_huge[index] = false;
+        }
     }
 
     fn fill_with_zeros(&self, piece: &Range<usize>) {
@@ -481,6 +515,8 @@ impl ProgramMemory {
         ProgramCounts {
             pages_folded: counters.pages_folded.load(Ordering::Relaxed),
             promoted: counters.blocks_promoted.load(Ordering::Relaxed),
+            memory: self.core.pool().sys.bytes().unwrap_or(0) as u64,
+            kept: (self.core.pool().frames.used_and_free() * HUGE_PAGE) as u64,
             ..self.counts
         }
     }
@@ -510,7 +546,7 @@ impl ProgramMemory {
             } else if self.core.has(index) {
                 let all = start..start + self.used[index] as usize;
                 let piece = piece.start..piece.end.min(all.end);
-                let what = if piece == all { What::Block(index) } else { What::Part };
+                let what = if piece == all { What::Block(index) } else { What::Part(index) };
                 if !piece.is_empty() {
                     each(self, piece, what);
                 }
@@ -527,7 +563,7 @@ enum What {
     /// All that is the program's of this block.
     Block(usize),
     /// A part of one.
-    Part,
+    Part(usize),
     /// The kernel's.
     Plain,
 }

@@ -176,14 +176,30 @@ impl<S: Sys> PoolCore<S> {
     /// any. Others may write to `block` meanwhile only if it is pinned; which of their writes are in the copy is then
     /// open.
     pub(crate) fn copy_of(&self, block: BlockId, reserved: Reserved) -> Result<BlockId, Shortage> {
-        self.copy_near(block, block, reserved)
+        self.copy_near(block, block, Wanted::Any, reserved)
     }
 
-    /// As [`PoolCore::copy_of`], in the block `wish` if that is free.
-    pub(crate) fn copy_near(&self, wish: BlockId, block: BlockId, reserved: Reserved) -> Result<BlockId, Shortage> {
-        let taken = self.frames.take(wish, 0, 0, Wanted::Any, reserved).ok_or(Shortage::Blocks)?;
+    /// As [`PoolCore::copy_of`], in the block `wish` if that is free and what is wanted.
+    pub(crate) fn copy_near(
+        &self,
+        wish: BlockId,
+        block: BlockId,
+        wanted: Wanted,
+        reserved: Reserved,
+    ) -> Result<BlockId, Shortage> {
+        let taken = self.frames.take(wish, 0, 0, wanted, reserved).ok_or(Shortage::Blocks)?;
         self.note_taken(taken);
         let (new, len) = (taken.first, self.block_size.bytes());
+        let bytes = self.offset(block)..self.offset(block) + len;
+        if self.sys.next_memory(bytes.clone()) != Some(bytes.clone()) {
+            return match self.copy_parts(taken, &bytes) {
+                Ok(()) => Ok(new),
+                Err(error) => {
+                    self.give_back(taken);
+                    Err(Shortage::Memory(error))
+                }
+            };
+        }
         if self.frames.content(new) == Content::Fresh
             && let Err(error) = self.obtain(taken, 0)
         {
@@ -195,6 +211,26 @@ impl<S: Sys> PoolCore<S> {
         // `block`.
         unsafe { self.kernels.copy(len, Use::Whole).copy(self.direct(new), self.direct(block), len, Target::Unknown) };
         Ok(new)
+    }
+
+    /// Copies a block to one that was just taken, of which only as much gets memory as has it there.
+    fn copy_parts(&self, taken: Taken, from: &Range<usize>) -> Result<(), SystemError> {
+        let (new, to) = (taken.first, self.offset(taken.first));
+        if self.frames.content(new) != Content::Fresh {
+            // SAFETY: nobody else holds it, and it is shown nowhere.
+            unsafe { self.sys.punch(to, from.len()) }?;
+        }
+        self.frames.set_content(new, Content::Used);
+        let mut rest = from.clone();
+        while let Some(part) = self.sys.next_memory(rest.clone()) {
+            let (at, len) = (part.start - from.start, part.len());
+            self.sys.obtain(to + at, len, 0)?;
+            // SAFETY: both parts lie in the direct map, in different blocks; the new one is ours alone, and the caller
+            // holds the other.
+            unsafe { self.direct(new).add(at).copy_from_nonoverlapping(self.sys.direct().add(part.start), len) };
+            rest.start = part.end;
+        }
+        Ok(())
     }
 
     /// The blocks that get memory together: those of 2 MiB, or one larger block.

@@ -21,7 +21,7 @@ use crate::mapping::change::Recount;
 use crate::pool::frames::{Content, Wanted};
 use crate::sync::SignalsBlocked;
 use crate::sys::linux::memory::Linux;
-use crate::sys::{Access, Shows, Sys};
+use crate::sys::{Access, PageRun, Part, Shows, Sys};
 use crate::table::transition::Event;
 use crate::table::{Entry, Locked, Reserved, State};
 use crate::units::{BlockId, EntryIndex};
@@ -126,6 +126,50 @@ impl RegionCore<Linux> {
         Ok(())
     }
 
+    /// Makes a part of an entry read as zeros, which take no memory for that. False if the caller is to fill it, since
+    /// others hold it too, or it is part of a huge page (`is_huge`: it may be), which would become base pages.
+    pub(crate) fn drop_part(&self, index: EntryIndex, part: &Range<usize>, is_huge: bool) -> bool {
+        let (pool, _signals) = (self.pool(), SignalsBlocked::new());
+        let _window = self.table.lock(index);
+        let entry = self.table.get(index);
+        let Some(block) = entry.block() else { return false };
+        let start = pool.offset(block);
+        if pool.sys.next_memory(start + part.start..start + part.end).is_none() {
+            let only = self.bytes_of(&(index.0..index.0 + 1));
+            let shown = self.addresses.part(&(only.start + part.start..only.start + part.end));
+            return !entry.is_overlay() || pool.sys.drop_private(shown).is_ok();
+        }
+        if !matches!(entry, Entry::Private(_)) || is_huge && pool.sys.is_full(start) {
+            return false;
+        }
+        // SAFETY: the region alone holds it, and the program wants zeros there.
+        unsafe { pool.sys.punch(start + part.start, part.len()) }.is_ok()
+    }
+
+    /// Gives the memory of a block back if the region alone holds it and all of it is zero. Whoever uses it waits
+    /// meanwhile.
+    pub(crate) fn drop_zeros(&self, index: EntryIndex) -> bool {
+        let (pool, _signals) = (self.pool(), SignalsBlocked::new());
+        let window = self.table.lock(index);
+        let publishing = self.lock.shared();
+        let (locked, only) = (Locked::windows(&window, &publishing), index.0..index.0 + 1);
+        let Entry::Private(block) = self.table.get(index) else { return false };
+        if !self.holds(locked, &only) {
+            return false;
+        }
+        let part = self.addresses.part_at(Place::Aside, &self.bytes_of(&only));
+        let mut is_zero = true;
+        let looked = self.each_with_memory(index, part, |at, len| {
+            // SAFETY: the block lies in the direct map, and writers are kept off it.
+            is_zero = is_zero && unsafe { all_zero(pool.direct(block).add(at), len) };
+        });
+        let is_dropped = looked.is_ok() && is_zero && self.empty(block).is_ok();
+        self.site().put_back(locked, &only);
+        drop(publishing);
+        self.site().let_go(&only);
+        is_dropped
+    }
+
     /// Makes plain memory of the process, in one mapping, out of entries that all have blocks, with the same contents.
     /// Whoever uses it waits meanwhile.
     pub(crate) fn hand_over(&self, entries: &Range<usize>) -> Result<(), Unresolved> {
@@ -172,24 +216,43 @@ impl RegionCore<Linux> {
         let plain = pool.sys.plain(bytes.len()).map_err(Unresolved::Unmappable)?;
         for index in entries.clone() {
             let one = self.bytes_of(&(index..index + 1));
-            let entry = self.table.get(EntryIndex(index));
-            let is_empty = match entry {
-                Entry::Private(block) => pool.sys.is_hole(pool.offset(block), one.len()),
-                Entry::Zero
-                | Entry::Shared(_)
-                | Entry::Borrowed(_)
-                | Entry::Lazy(_)
-                | Entry::Split(_)
-                | Entry::Overlaid(..)
-                | Entry::Sealed(..)
-                | Entry::Revoked => false,
-            };
-            if !is_empty {
-                let from = self.addresses.part_at(Place::Aside, &one);
-                plain.fill(one.start - bytes.start, from);
-            }
+            let from = self.addresses.part_at(Place::Aside, &one);
+            self.each_with_memory(EntryIndex(index), from, |at, len| {
+                plain.fill(one.start - bytes.start + at, from.part(at, len));
+            })?;
         }
         plain.show(self.addresses.part(&bytes)).map_err(Unresolved::Unmappable)
+    }
+
+    /// Calls `each` with the places of what has memory of an entry that `part` shows, and how long each is: what its
+    /// block has, and what writers have had copied. All else reads as zeros.
+    fn each_with_memory(
+        &self,
+        index: EntryIndex,
+        part: Part<'_>,
+        mut each: impl FnMut(usize, usize),
+    ) -> Result<(), Unresolved> {
+        let (pool, entry) = (self.pool(), self.table.get(index));
+        let Some(block) = entry.block() else { return Ok(()) };
+        let start = pool.offset(block);
+        let mut rest = start..start + part.len();
+        while let Some(found) = pool.sys.next_memory(rest.clone()) {
+            each(found.start - start, found.len());
+            rest.start = found.end;
+        }
+        if !entry.is_overlay() {
+            return Ok(());
+        }
+        let (mut runs, mut at) = ([PageRun::default(); 64], 0);
+        while at < part.len() {
+            let scanned = pool.sys.private_pages(part.part(at, part.len() - at), &mut runs);
+            let scanned = scanned.map_err(Unresolved::Unmappable)?;
+            for run in &runs[..scanned.runs] {
+                each(run.start as usize - part.at(), (run.end - run.start) as usize);
+            }
+            at += scanned.looked_at;
+        }
+        Ok(())
     }
 
     /// Shows all blocks among `entries` through private mappings, which a child inherits, and holds each for it. Gives
@@ -238,4 +301,13 @@ impl RegionCore<Linux> {
     pub(crate) fn has(&self, index: usize) -> bool {
         self.table.get(EntryIndex(index)).state() != State::Zero
     }
+}
+
+/// Whether there are only zeros.
+///
+/// # Safety
+/// Whole pages that can be read, and that nobody writes to.
+unsafe fn all_zero(at: *const u8, len: usize) -> bool {
+    // SAFETY: by contract.
+    (0..len / 8).all(|nth| unsafe { at.cast::<u64>().add(nth).read_volatile() } == 0)
 }

@@ -15,6 +15,7 @@ use super::density::Density;
 use super::fault::{Become, Resolution};
 use super::fold::{Folded, PAGES_AT_ONCE};
 use crate::mapping::addresses::Place;
+use crate::pool::frames::Wanted;
 use crate::pool::holders::OverlayHolder;
 use crate::stats::counters::count;
 use crate::sys::linux::schedule::yield_now;
@@ -197,7 +198,9 @@ impl<S: Sys> RegionCore<S> {
             return;
         }
         let Some((below, origin)) = self.hold_below(index) else { return };
-        let own = pool.copy_near(self.home.wish(index, pool.frames.len()), below, Reserved::No);
+        // What is kept for the next child is there for this.
+        let wanted = if self.books.writers == Writers::NeverFault { Wanted::WithMemory } else { Wanted::Any };
+        let own = pool.copy_near(self.home.wish(index, pool.frames.len()), below, wanted, Reserved::No);
         if self.books.writers == Writers::Fault {
             // Whoever holds a lock should not lose the processor meanwhile. Elsewhere, the caller holds one already.
             yield_now();

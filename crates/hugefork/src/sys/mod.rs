@@ -14,6 +14,8 @@ pub use error::SystemError;
 pub(crate) use error::answer;
 pub(crate) use extent::{Extent, Part};
 
+use std::ops::Range;
+
 use budget::MappingBudget;
 use racing::PageBytes;
 
@@ -146,6 +148,11 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// # Safety
     /// The caller alone holds this memory, it is shown nowhere, and nobody uses it through the direct map.
     unsafe fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError>;
+
+    /// The first part of a range of the pool that has memory, for all that is known; the rest reads as zeros.
+    fn next_memory(&self, range: Range<usize>) -> Option<Range<usize>> {
+        Some(range)
+    }
 
     /// Changes what the program may do where pool memory is shown. When it returns, no processor has the old right
     /// cached. On failure, a first part of the range may have changed.

@@ -8,6 +8,7 @@
 
 use core::ptr::{self, NonNull};
 use std::ffi::c_void;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -244,7 +245,7 @@ impl Linux {
     /// How many bytes of memory the pool has now, and how many of them are in huge pages, as seen in the direct map,
     /// through which all memory is obtained. `None` if the kernel cannot tell.
     pub(crate) fn memory(&self) -> (Option<usize>, Option<usize>) {
-        let all = fstat(&self.fd).ok().map(|status| status.st_blocks as usize * 512);
+        let all = self.bytes();
         // A fork(2) child has no direct map.
         let is_mapped = !owner::is_forked_child();
         (all, is_mapped.then(|| pagemap::huge_bytes(self.direct.addr(), self.capacity)).flatten())
@@ -252,6 +253,12 @@ impl Linux {
 }
 
 impl Linux {
+    /// How many bytes of memory the pool has now; `None` if the kernel cannot tell.
+    pub(crate) fn bytes(&self) -> Option<usize> {
+        self.check_descriptor().ok()?;
+        fstat(&self.fd).ok().map(|status| status.st_blocks as usize * 512)
+    }
+
     /// What holds faults, if the process may.
     fn holder(&self) -> Option<&Holder> {
         match &self.overlays {
@@ -277,17 +284,6 @@ impl Linux {
         // SAFETY: the range lies in the direct map.
         let start = unsafe { self.direct.byte_add(offset) };
         self.collapses() && self.is_full(offset) && advice::collapse(start).is_ok()
-    }
-
-    /// Whether there is no memory for a range of the pool.
-    pub(crate) fn is_hole(&self, offset: usize, len: usize) -> bool {
-        if self.check_descriptor().is_err() {
-            return false;
-        }
-        match seek(&self.fd, SeekFrom::Data(offset as u64)) {
-            Ok(data) => data >= (offset + len) as u64,
-            Err(errno) => errno == Errno::NXIO,
-        }
     }
 }
 
@@ -431,6 +427,23 @@ impl Sys for Linux {
         self.check_descriptor()?;
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         named("fallocate(FALLOC_FL_PUNCH_HOLE)", fallocate(&self.fd, flags, offset as u64, len as u64))
+    }
+
+    /// Only the memory of a program that knows of nothing comes page by page.
+    fn next_memory(&self, range: Range<usize>) -> Option<Range<usize>> {
+        if self.children == Children::HaveNothing || self.check_descriptor().is_err() {
+            return Some(range);
+        }
+        let found = |place: SeekFrom| seek(&self.fd, place).map(|offset| offset as usize);
+        match found(SeekFrom::Data(range.start as u64)) {
+            Ok(start) if start >= range.end => None,
+            Ok(start) => {
+                let end = found(SeekFrom::Hole(start as u64)).unwrap_or(range.end);
+                Some(start..end.min(range.end))
+            }
+            Err(Errno::NXIO) => None,
+            Err(_) => Some(range),
+        }
     }
 
     fn protect(&self, part: Part<'_>, access: Access) -> Result<(), SystemError> {

@@ -146,8 +146,10 @@ impl Overlays {
         Ok(unsafe { Extent::new(at, len) })
     }
 
-    /// Gives its descriptors numbers that programs seldom have.
+    /// Gives its descriptors numbers that programs seldom have. Where overlays are writable at all times, nothing is
+    /// written through them.
     pub(super) fn move_high(&mut self) {
+        self.mem = None;
         move_high(&mut self.pagemap);
         self.mappings.file().into_iter().for_each(move_high);
         self.holder.get_or_init(|| Holder::open().ok().map(Holder::with_high_number));
