@@ -18,7 +18,7 @@ if missing "import numpy, pytest, hypothesis, mypy, maturin"; then
     "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 15 \
         'maturin>=1.16,<2' 'numpy>=1.26' 'pytest>=8' 'hypothesis>=6' 'mypy>=1.10' || cannot "pip cannot install what they take"
 fi
-# The tests with ranks of MPI are left out without it, and say so. torch is too large to be installed for its tests.
+# The tests with ranks of MPI are left out without it, and say so. torch is too large (5 GB) to be installed for its tests.
 if command -v mpirun >/dev/null && missing "import mpi4py"; then
     "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 15 mpi4py >&2 || true
 fi

@@ -341,6 +341,44 @@ def test_ctrl_c_ends_the_wait_and_not_the_save(run, tmp_path, program, said):
     assert np.array_equal(checkpoint.load(tmp_path / "run", check=True)["w"], np.arange(1 << 20))
 
 
+def test_a_signal_at_any_moment_of_the_wait_leaves_the_save_able_to_end(run, tmp_path):
+    """It comes before each instruction of Python in turn. A save that could not end would keep the program from ending."""
+    done = run(f"""
+import faulthandler, pathlib, signal, sys
+path = pathlib.Path({str(tmp_path / "run")!r})
+path.mkdir()
+faulthandler.dump_traceback_later(80, exit=True)
+count = last = 0
+
+def trace(frame, event, argument):
+    global count
+    frame.f_trace_opcodes, frame.f_trace_lines = True, False
+    if event == "opcode":
+        count += 1
+        if count == last:
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGINT)
+    return trace
+
+with hf.checkpoint._alone(path):
+    save = hf.checkpoint.save(path, {{"w": hf.Pool("4 MiB").zeros(3)}})
+    interrupted = 0
+    while True:
+        count, last = 0, last + 1
+        try:
+            sys.settrace(trace)
+            save.result(0)
+        except KeyboardInterrupt:
+            interrupted += 1
+        except TimeoutError:
+            break
+        finally:
+            sys.settrace(None)
+print(interrupted > 20, save.result() == path)
+""")
+    assert done.stdout == "True True\n", done.stderr
+
+
 def test_a_child_of_fork_is_in_nobodys_way(run, tmp_path):
     """One that is forked while a save writes lives on. It neither keeps others from writing, nor waits for the parent's."""
     done = run(f"""

@@ -47,6 +47,7 @@ import fcntl
 import io
 import json
 import os
+import select
 import threading
 import time
 import urllib.parse
@@ -78,6 +79,35 @@ _SMALL = 1 << 16
 Entry = dict[str, Any]
 
 
+class _Over:
+    """Tells threads that something is over.
+
+    An event of `threading` has a lock, which nobody gives up if a signal interrupts who has it at the wrong moment: then
+    whoever tells that it is over waits for ever. Here there is nothing to give up.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        os.eventfd_write(self._descriptor, 1)
+
+    def wait(self, timeout: float | None = None) -> None:
+        if not self._is_set:
+            waiting = select.poll()
+            waiting.register(self._descriptor, select.POLLIN)
+            waiting.poll(None if timeout is None else min(max(0, timeout * 1000), (1 << 31) - 1))
+
+
 class Save:
     """A checkpoint that is being written. `save` begins one.
 
@@ -90,6 +120,9 @@ class Save:
     ) -> None:
         self.path = path
         """The directory."""
+        # First: if the process may open no more files, nothing is begun.
+        # Nobody joins the thread: Python takes one for ended whose `join` a signal has interrupted.
+        self._over = _Over()
         in_pools = {name: array for name, array in arrays.items() if holder_of(array) is not None}
         self._places: dict[str, Place] = {name: region_place(array)[1] for name, array in in_pools.items()}
         started = time.perf_counter()
@@ -113,10 +146,8 @@ class Save:
         self._error: BaseException | None = None
         self._is_told = False
         self._process = os.getpid()
-        # Nobody joins the thread: Python takes one for ended whose `join` a signal has interrupted.
-        self._over = threading.Event()
         # Python waits for it at the end of the program.
-        self._thread = threading.Thread(target=self._run, name="hugefork-checkpoint")
+        self._thread = threading.Thread(target=_write, args=([self], self._over), name="hugefork-checkpoint")
         self._thread.start()
 
     def done(self) -> bool:
@@ -185,7 +216,6 @@ class Save:
             self._error = error
         finally:
             self._since, self._copies = None, {}
-            self._over.set()
 
     def _copy_what_is_shared(self) -> None:
         """Copies in the writers' place what they share with the snapshot, as long as the pool has blocks to spare."""
@@ -489,6 +519,14 @@ def _alone(directory: Path) -> Iterator[None]:
     with _writers.of(directory), open(directory / ".lock", "w") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
         yield
+
+
+def _write(saves: list[Save], over: _Over) -> None:
+    """What the thread of a save does. It holds nothing of the save any more when it tells that it is over."""
+    try:
+        saves.pop()._run()
+    finally:
+        over.set()
 
 
 def _check_of(manifest: Entry) -> int:
