@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl};
 
-use crate::{BASE_PAGE, HUGE_PAGE};
+use crate::{BASE_PAGE, HUGE_PAGE, call};
 
 /// So many base pages of 512 must be there for a block to be collapsed, which gives it the others too: it may cost a
 /// seventh more memory. A block that `fork(2)` has made the kernel split has all of them.
@@ -51,6 +51,22 @@ impl Pagemap {
             Err(Errno::NOTTY | Errno::INVAL) => self.read(&whole, &mut each),
             other => other,
         }
+    }
+
+    /// Calls `each` with every run of pages in `range` that are the process's own, and not those of the file below.
+    ///
+    /// # Errors
+    /// The kernel cannot say: it is older than Linux 6.7.
+    pub(crate) fn own(&self, range: &Range<usize>, mut each: impl FnMut(Range<usize>)) -> Result<(), Errno> {
+        let mut found = [Found::default(); 256];
+        let mut from = range.start;
+        while from < range.end {
+            // SAFETY: the kernel writes to `found`, which lives longer.
+            let (count, walked) = unsafe { ioctl(self.file(), Scan::own(from..range.end, &mut found)) }?;
+            found[..count].iter().for_each(|run| each(run.start as usize..run.end as usize));
+            from = walked.max(from + BASE_PAGE);
+        }
+        Ok(())
     }
 
     fn scanned(&self, whole: &Range<usize>, each: &mut impl FnMut(usize) -> bool) -> Result<(), Errno> {
@@ -99,47 +115,8 @@ impl Drop for Pagemap {
 /// # Errors
 /// The kernel has none, or the block is not what it was any more.
 pub(crate) fn collapse(start: usize) -> Result<(), Errno> {
-    // libc's `madvise` would touch `errno`, which the worker shares with a thread of the program, and `rustix` does not
-    // know this advice.
     // SAFETY: contents stay, whatever is mapped there.
-    match unsafe { madvise(start, HUGE_PAGE, libc::MADV_COLLAPSE as usize) } {
-        0 => Ok(()),
-        failed => Err(Errno::from_raw_os_error(-failed as i32)),
-    }
-}
-
-/// The system call. Gives 0 or the negative of an error.
-///
-/// # Safety
-/// The advice does not take away what somebody needs.
-#[cfg(target_arch = "x86_64")]
-unsafe fn madvise(start: usize, len: usize, advice: usize) -> isize {
-    let mut result = libc::SYS_madvise as isize;
-    // SAFETY: the instruction changes the three registers that are named, and no memory of the compiler's.
-    unsafe {
-        std::arch::asm!(
-            "syscall", inlateout("rax") result, in("rdi") start, in("rsi") len, in("rdx") advice,
-            lateout("rcx") _, lateout("r11") _, options(nostack)
-        );
-    }
-    result
-}
-
-/// As on x86-64.
-///
-/// # Safety
-/// As there.
-#[cfg(target_arch = "aarch64")]
-unsafe fn madvise(start: usize, len: usize, advice: usize) -> isize {
-    let mut result = start as isize;
-    // SAFETY: the instruction changes the register of the result, and no memory of the compiler's.
-    unsafe {
-        std::arch::asm!(
-            "svc 0", in("x8") libc::SYS_madvise, inlateout("x0") result, in("x1") len, in("x2") advice,
-            options(nostack)
-        );
-    }
-    result
+    unsafe { call::three(libc::SYS_madvise, start, HUGE_PAGE, libc::MADV_COLLAPSE as usize) }.map(drop)
 }
 
 /// Base pages of the block that is being looked at. They come in order.
@@ -201,8 +178,21 @@ struct Scan {
 }
 
 impl Scan {
+    const FILE: u64 = 1 << 2;
     const PRESENT: u64 = 1 << 3;
+    const SWAPPED: u64 = 1 << 4;
     const HUGE: u64 = 1 << 6;
+
+    /// Asks for the pages of `range` that are not a file's, in memory or swapped out.
+    fn own(range: Range<usize>, found: &mut [Found]) -> Scan {
+        Scan {
+            category_inverted: Scan::FILE,
+            category_mask: Scan::FILE,
+            category_anyof_mask: Scan::PRESENT | Scan::SWAPPED,
+            return_mask: Scan::FILE,
+            ..Scan::new(range, found)
+        }
+    }
 
     /// Asks for the pages of `range` that are there and not huge.
     fn new(range: Range<usize>, found: &mut [Found]) -> Scan {

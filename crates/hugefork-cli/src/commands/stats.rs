@@ -48,6 +48,7 @@ fn json(pid: u32, report: &Report) -> serde_json::Value {
         "blocks_promoted": counted.blocks_promoted,
         "blocks_made_huge": counted.blocks_made_huge,
         "pool_left": counted.pool_left,
+        "blocks_taken_over": counted.blocks_taken_over,
         "resident_bytes": report.resident_bytes,
         "peak_bytes": report.peak_bytes,
         "anonymous_bytes": report.anonymous_bytes,
@@ -88,6 +89,9 @@ fn table(pid: u32, report: &Report) -> String {
         line("pool", format!("{} mappings, {} pages folded", counted.pool_mappings, counted.pages_folded));
         line("", format!("{} blocks copied beside writers", counted.blocks_promoted));
         line("", format!("{} blocks handed over to the kernel", counted.blocks_handed_over));
+    }
+    if counted.blocks_taken_over > 0 {
+        line("inherited", format!("{} blocks taken over for writers", counted.blocks_taken_over));
     }
     if counted.pool_refused > 0 {
         line("pool", "refused here: docs/run.md says what it needs".to_owned());

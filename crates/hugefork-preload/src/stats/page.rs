@@ -51,6 +51,7 @@ pub(crate) enum Word {
     Promoted,
     PoolHuge,
     PoolLeft,
+    TakenOver,
 }
 
 /// The page.
@@ -143,6 +144,8 @@ pub struct Counters {
     pub blocks_made_huge: u64,
     /// 1 if the program does what the pool's memory is not fit for, and all is left to the kernel since.
     pub pool_left: u64,
+    /// Blocks that this process has inherited and written densely, and that became its own memory in huge pages.
+    pub blocks_taken_over: u64,
 }
 
 impl Counters {
@@ -182,6 +185,7 @@ impl Counters {
             blocks_promoted: of(Word::Promoted),
             blocks_made_huge: of(Word::PoolHuge),
             pool_left: of(Word::PoolLeft),
+            blocks_taken_over: of(Word::TakenOver),
         })
     }
 }
