@@ -18,6 +18,7 @@ const STRESS: &str = include_str!("programs/stress.c");
 const CALLS: &str = include_str!("programs/calls.c");
 const DIRECT: &str = include_str!("programs/direct.c");
 const HEIRS: &str = include_str!("programs/heirs.c");
+const TAKERS: &str = include_str!("programs/takers.c");
 const DAEMON: &str = include_str!("programs/daemon.c");
 const MANY: &str = include_str!("programs/many.c");
 const FEW: &str = include_str!("programs/few.c");
@@ -240,6 +241,47 @@ fn children_that_write_all_they_have_inherited_have_what_they_wrote() {
     let Some(program) = compiled(&scratch, "heirs", HEIRS) else { return };
     for mode in MODES {
         assert_eq!(output_of(scratch.run(mode).arg(&program).arg("1")), "0 bad\n", "{mode}");
+    }
+}
+
+/// Whoever may have faults handled can have children, too, whose memory becomes their own beside them.
+#[test]
+fn what_a_child_writes_densely_becomes_its_own_memory() {
+    let scratch = Scratch::new("takers");
+    let Some(program) = compiled(&scratch, "takers", TAKERS) else { return };
+    for mode in MODES {
+        let mut running = Running::start(scratch.run(mode).args(AT_MOST).arg(&program));
+        let mut said = std::io::BufReader::new(running.child().stdout.take().unwrap());
+        let mut line = || {
+            let mut line = String::new();
+            std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+            line.trim_end().to_owned()
+        };
+        let pid = line().parse().unwrap();
+        let parent = format!("/proc/{pid}/stat");
+        let parent = std::fs::read_to_string(parent).unwrap().split(' ').nth(3).unwrap().parse().unwrap();
+        let is_refused = scratch.stats(parent).unwrap()["pool_refused"] == 1;
+        if mode.ends_with("pool") && is_refused {
+            println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
+        } else if mode.ends_with("pool") {
+            // All but those at the ends of the program's memory that it shares with something else.
+            let taken = || scratch.stats(pid).map_or(0, |stats| stats["blocks_taken_over"].as_u64().unwrap());
+            wait_for("the child's blocks to be taken over", || (taken() >= 46).then_some(()));
+            assert!(taken() <= 48, "{} of 48", taken());
+        }
+        drop(running.child().stdin.take());
+        assert_eq!(line(), "0 bad", "{mode}");
+        assert!(running.child().wait().unwrap().success(), "{mode}");
+    }
+}
+
+#[test]
+fn a_child_loses_no_write_either() {
+    let scratch = Scratch::new("in-a-child");
+    let Some(program) = compiled(&scratch, "stress", STRESS) else { return };
+    for mode in MODES {
+        let said = output_of(scratch.run(mode).args(AT_MOST).arg(&program).args(["60", "3", "2", "0", "in-a-child"]));
+        assert_eq!(said, "60 forks, 0 bad\n", "{mode}");
     }
 }
 

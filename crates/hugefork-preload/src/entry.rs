@@ -170,7 +170,7 @@ pub unsafe extern "C" fn mremap(
         && unsafe { *libc::__errno_location() } == libc::EFAULT
         && let Some(old) = special(start, len)
         && let Some(new) = pages(start as usize, new_len)
-        && quietly(|| mappings::is_writable(&old))
+        && quietly(|| mappings::is_writable(&old) || mappings::is_partly_inherited(&old))
     {
         let to = if flags & libc::MREMAP_FIXED != 0 { Some(to) } else { None };
         // SAFETY: the caller's.

@@ -184,8 +184,11 @@ pub(crate) extern "C" fn child() {
     let state = unsafe { STATE.held() };
     state.begin_anew();
     modes::child();
-    let mask = state.mask.take();
+    let (mask, is_followed) = (state.mask.take(), state.is_followed);
     STATE.reset();
+    if is_followed {
+        modes::help();
+    }
     mask.into_iter().for_each(Mask::restore);
 }
 

@@ -9,7 +9,7 @@
 //! modes/        what is done about memory: collapse, pool    worker     the thread that does what takes time
 //! mappings      the program's memory, from /proc/self/maps  pages      which of it is in base pages
 //! malloc/       mimalloc in place of libc's: a library of its own, from the same sources
-//! lock, copies, descriptor, spare, own, signals, line        what stands below all of these
+//! lock, copies, descriptor, spare, own, signals, line, userfaults    what stands below all of these
 //! ```
 //!
 //! The same sources are two things. As a crate, they are linked into the command and export nothing. Built by the
@@ -45,6 +45,7 @@ pub mod pins;
 mod signals;
 mod spare;
 mod start;
+mod userfaults;
 mod worker;
 
 pub use environment::{Malloc, Mode, Settings};

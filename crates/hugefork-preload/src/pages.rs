@@ -53,6 +53,22 @@ impl Pagemap {
         }
     }
 
+    /// Calls `each` with every run of pages in `range` that are the process's own, and not those of the file below.
+    ///
+    /// # Errors
+    /// The kernel cannot say: it is older than Linux 6.7.
+    pub(crate) fn own(&self, range: &Range<usize>, mut each: impl FnMut(Range<usize>)) -> Result<(), Errno> {
+        let mut found = [Found::default(); 256];
+        let mut from = range.start;
+        while from < range.end {
+            // SAFETY: the kernel writes to `found`, which lives longer.
+            let (count, walked) = unsafe { ioctl(self.file(), Scan::own(from..range.end, &mut found)) }?;
+            found[..count].iter().for_each(|run| each(run.start as usize..run.end as usize));
+            from = walked.max(from + BASE_PAGE);
+        }
+        Ok(())
+    }
+
     fn scanned(&self, whole: &Range<usize>, each: &mut impl FnMut(usize) -> bool) -> Result<(), Errno> {
         let mut found = [Found::default(); 128];
         let mut tally = Tally::default();
@@ -153,8 +169,21 @@ struct Scan {
 }
 
 impl Scan {
+    const FILE: u64 = 1 << 2;
     const PRESENT: u64 = 1 << 3;
+    const SWAPPED: u64 = 1 << 4;
     const HUGE: u64 = 1 << 6;
+
+    /// Asks for the pages of `range` that are not a file's, in memory or swapped out.
+    fn own(range: Range<usize>, found: &mut [Found]) -> Scan {
+        Scan {
+            category_inverted: Scan::FILE,
+            category_mask: Scan::FILE,
+            category_anyof_mask: Scan::PRESENT | Scan::SWAPPED,
+            return_mask: Scan::FILE,
+            ..Scan::new(range, found)
+        }
+    }
 
     /// Asks for the pages of `range` that are there and not huge.
     fn new(range: Range<usize>, found: &mut [Found]) -> Scan {

@@ -47,6 +47,12 @@ struct Place {
 
 static PLACES: [Place; 2] = [const { Place { thread: AtomicU32::new(0), stack: AtomicUsize::new(0) } }; 2];
 
+/// The place of a helper (modes/heir), of which there is one in the whole life of a process.
+static HELPERS: Place = Place { thread: AtomicU32::new(0), stack: AtomicUsize::new(0) };
+
+/// What a thread does.
+type Body = extern "C" fn(*mut c_void) -> c_int;
+
 /// Whether [`start`] allocates nothing, in this thread.
 pub(crate) fn can_start_anywhere() -> bool {
     !modes::need_thread_local_data() || gettid() == getpid()
@@ -58,6 +64,16 @@ pub(crate) fn start() -> bool {
         return start_by_libc();
     }
     let Some(place) = PLACES.iter().find(|place| place.thread.load(Ordering::Acquire) == 0) else { return false };
+    start_at(place, run)
+}
+
+/// Starts another, in the child of a fork. Allocates nothing. What it does must do without libc, unless the thread that
+/// is there now stays.
+pub(crate) fn start_helper(body: Body) -> bool {
+    HELPERS.thread.load(Ordering::Acquire) == 0 && start_at(&HELPERS, body)
+}
+
+fn start_at(place: &Place, body: Body) -> bool {
     let Some(stack) = stack(place) else { return false };
     let flags = libc::CLONE_VM
         | libc::CLONE_FS
@@ -76,7 +92,7 @@ pub(crate) fn start() -> bool {
     // `thread` is not 0.
     let made = unsafe {
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all_signals, &raw mut before, 8);
-        let made = libc::clone(run, (stack + STACK) as *mut c_void, flags, none, thread, none, thread);
+        let made = libc::clone(body, (stack + STACK) as *mut c_void, flags, none, thread, none, thread);
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, none, 8);
         made
     };
@@ -119,7 +135,7 @@ fn stack(place: &Place) -> Option<usize> {
 
 /// In the child of a fork, which has no such thread; the stacks were copied.
 pub(crate) fn in_child() {
-    PLACES.iter().for_each(|place| place.thread.store(0, Ordering::Relaxed));
+    PLACES.iter().chain([&HELPERS]).for_each(|place| place.thread.store(0, Ordering::Relaxed));
 }
 
 /// The thread.

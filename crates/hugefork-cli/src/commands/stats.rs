@@ -50,6 +50,7 @@ fn json(pid: u32, report: &Report) -> serde_json::Value {
         "pool_left": counted.pool_left,
         "pool_bytes": counted.pool_bytes,
         "pool_kept_bytes": counted.pool_kept_bytes,
+        "blocks_taken_over": counted.blocks_taken_over,
         "resident_bytes": report.resident_bytes,
         "peak_bytes": report.peak_bytes,
         "anonymous_bytes": report.anonymous_bytes,
@@ -92,6 +93,9 @@ fn table(pid: u32, report: &Report) -> String {
         line("", format!("{} blocks handed over to the kernel", counted.blocks_handed_over));
         let kept = format!("{} of them kept for the next child", mib(counted.pool_kept_bytes));
         line("", format!("{} MiB of memory, {kept}", mib(counted.pool_bytes)));
+    }
+    if counted.blocks_taken_over > 0 {
+        line("inherited", format!("{} blocks taken over for writers", counted.blocks_taken_over));
     }
     if counted.pool_refused > 0 {
         line("pool", "refused here: docs/run.md says what it needs".to_owned());

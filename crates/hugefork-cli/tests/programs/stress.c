@@ -2,7 +2,8 @@
    and some have children of their own; each looks whether its memory is whole and stays as it is. No write may be lost,
    and no call may fail. Takes the number of forks, and how many children may live at once; and, if it likes, how many
    threads map, unmap, protect, empty and resize memory of their own meanwhile, and where their random numbers begin. They
-   know what each page holds, and every other child looks whether it has that. */
+   know what each page holds, and every other child looks whether it has that. With one argument more, all of that happens
+   in a child, which has inherited the memory. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -280,6 +281,12 @@ int main(int count, char **words) {
     buffer = mmap(NULL, READ_PAGES * PAGE, rights, flags, -1, 0);
     if ((void *)memory == MAP_FAILED || buffer == MAP_FAILED || pipe(ends)) return 65;
     for (size_t page = 0; page < PAGES; page++) memory[page * 512] = memory[page * 512 + 511] = (uint64_t)page << 32;
+    int status;
+    pid_t first = count > 5 ? fork() : 0;
+    if (first != 0) {
+        close(ends[1]);
+        return waitpid(first, &status, 0) == first && WIFEXITED(status) ? WEXITSTATUS(status) : 68;
+    }
     pthread_t threads[WRITERS + 2];
     for (size_t i = 0; i < WRITERS; i++) pthread_create(&threads[i], NULL, write_all_over, (void *)i);
     pthread_create(&threads[WRITERS], NULL, feed, NULL);

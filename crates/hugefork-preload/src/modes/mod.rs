@@ -9,6 +9,7 @@
 
 mod asked;
 mod collapse;
+mod heir;
 mod pool;
 
 use std::ffi::c_int;
@@ -112,6 +113,14 @@ pub(crate) fn parent() -> Held {
 pub(crate) fn child() {
     match config::mode() {
         Some(Mode::Pool) => pool::child(),
+        Some(Mode::Collapse) | None => {}
+    }
+}
+
+/// The same, when all that the handlers guard is free again: starts what helps the child, if anything does.
+pub(crate) fn help() {
+    match config::mode() {
+        Some(Mode::Pool) => pool::help(),
         Some(Mode::Collapse) | None => {}
     }
 }

@@ -32,12 +32,12 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use hugefork::{Full, Inherited, ProgramMemory};
 
 use super::asked::{Mapping, Wish};
-use super::{Growth, collapse};
+use super::{Growth, collapse, heir};
 use crate::lock::{Guarded, Taken, Tried};
 use crate::signals;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{BASE_PAGE, HUGE_PAGE, config, copies, mappings, own, spare};
+use crate::{BASE_PAGE, HUGE_PAGE, config, copies, mappings, own, spare, worker};
 
 /// What this process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -317,6 +317,7 @@ fn begin() -> Option<ProgramMemory> {
             engine.descriptors().for_each(own::note);
             spare::keep();
             let addresses = engine.addresses();
+            heir::set_up(&addresses);
             NEEDS_COLLAPSE.store(engine.needs_collapse(), Ordering::Relaxed);
             END.store(addresses.end, Ordering::Release);
             START.store(addresses.start, Ordering::Release);
@@ -355,12 +356,14 @@ pub(super) fn mapped(mapping: &Mapping) {
 pub(super) fn unmap(range: &Range<usize>) -> bool {
     let plain = |others: Range<usize>| unmap_plain(&others);
     let work = |engine: &mut ProgramMemory, range| engine.unmap(range, plain);
+    leave_if_inherited(range);
     role() == Role::Owner && work_through(range, work, unmap_later, plain)
 }
 
 /// The program maps something at an address of its own choice. What was there is gone. False if nothing may be mapped
 /// there.
 pub(super) fn make_way(range: &Range<usize>) -> bool {
+    leave_if_inherited(range);
     if role() != Role::Owner {
         return true;
     }
@@ -380,6 +383,7 @@ pub(super) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> bool 
         // SAFETY: the program's own memory, which is writable and to read as zeros.
         unsafe { (piece.start as *mut u8).write_bytes(0, piece.len()) };
     };
+    leave_if_inherited(range);
     match role() {
         Role::Owner => work_through(range, |engine, range| engine.empty(range, &plain), fill, &plain),
         Role::Heir => empty_inherited(range, plain),
@@ -405,8 +409,16 @@ fn empty_inherited(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> bool {
     told.is_ok()
 }
 
+/// In an heir: what the program does something about is the kernel's alone. The helper has its hands off it from now on.
+fn leave_if_inherited(range: &Range<usize>) {
+    if role() == Role::Heir {
+        heir::leave(range);
+    }
+}
+
 /// The program wants something of a range that only the kernel has. False if it is not the kernel's even now.
 pub(super) fn hand_over(range: &Range<usize>) -> bool {
+    leave_if_inherited(range);
     if role() != Role::Owner {
         return true;
     }
@@ -431,6 +443,7 @@ pub(crate) enum Resized {
 
 /// The program changes the length of a mapping near the engine's memory.
 pub(super) fn resize(old: &Range<usize>, len: usize) -> Resized {
+    leave_if_inherited(old);
     match role() {
         Role::Owner => with(|engine| {
             if !engine.has_all(old.clone()) {
@@ -471,6 +484,9 @@ pub(super) fn prepare() -> bool {
         return false;
     }
     IS_FORKING.store(true, Ordering::Release);
+    if role() == Role::Heir {
+        heir::before_fork();
+    }
     // SAFETY: taken just now.
     let memory = unsafe { MEMORY.held() };
     let inherited = memory.engine.as_mut().map(|engine| {
@@ -494,6 +510,7 @@ pub(super) fn parent() -> Held {
     let memory = unsafe { MEMORY.held() };
     let held = std::mem::replace(&mut memory.pending, Held::nothing());
     IS_FORKING.store(false, Ordering::Release);
+    heir::after_fork();
     MEMORY.give_back();
     held
 }
@@ -511,9 +528,17 @@ pub(super) fn child() {
     }
     let_go_of_all(memory);
     LATER.store(0, Ordering::Relaxed);
+    heir::in_child();
     IS_FORKING.store(false, Ordering::Release);
     WAITING.store(0, Ordering::Relaxed);
     MEMORY.reset();
+}
+
+/// In the child, afterwards.
+pub(super) fn help() {
+    if role() == Role::Heir && heir::can_help() {
+        worker::start_helper(heir::run);
+    }
 }
 
 /// In a copy of the process: all of it is the other's.
@@ -634,6 +659,9 @@ pub(super) fn trim() {
 
 /// Hands everything over, and gives no more.
 pub(super) fn leave_it_all_to_the_kernel() {
+    if role() == Role::Heir {
+        heir::leave_all();
+    }
     if role() != Role::Owner || IS_OVER.swap(true, Ordering::Relaxed) {
         return;
     }

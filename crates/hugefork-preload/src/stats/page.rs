@@ -53,6 +53,7 @@ pub(crate) enum Word {
     PoolLeft,
     PoolBytes,
     PoolKept,
+    TakenOver,
 }
 
 /// The page.
@@ -149,6 +150,8 @@ pub struct Counters {
     pub pool_bytes: u64,
     /// Bytes of those that are kept for the copies of the next child.
     pub pool_kept_bytes: u64,
+    /// Blocks that this process has inherited and written densely, and that became its own memory in huge pages.
+    pub blocks_taken_over: u64,
 }
 
 impl Counters {
@@ -190,6 +193,7 @@ impl Counters {
             pool_left: of(Word::PoolLeft),
             pool_bytes: of(Word::PoolBytes),
             pool_kept_bytes: of(Word::PoolKept),
+            blocks_taken_over: of(Word::TakenOver),
         })
     }
 }

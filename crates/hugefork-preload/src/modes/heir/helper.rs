@@ -1,0 +1,515 @@
+//! The thread that looks where the child writes densely, takes those blocks over, and goes ahead of streams.
+//!
+//! ```text
+//! sleep ── many page faults? ── which inherited blocks have private pages, and how many?
+//!             some of them: the block is taken over
+//!             all over, up to here: a stream; the next block is armed ──▶ somebody needs it: that one is taken over,
+//!                                                                        and others behind it; then the next is armed
+//! ```
+//! It is a thread as the worker is (worker.rs), with descriptors of its own: it shares no table with the program, which
+//! may close what it likes.
+
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::thread::{nanosleep, set_name};
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use syscalls::{Sysno, syscall};
+
+use super::marks::{self, Session};
+use super::replace::{Arming, Batch, HEADS, MOST, Refused, Replacer};
+use crate::fork::STATE;
+use crate::stats::own as stats;
+use crate::stats::own::Word;
+use crate::{BASE_PAGE, HUGE_PAGE, mappings};
+
+/// How long it sleeps: first so long, then twice as long, up to the longest. After so many that were in vain, it is the
+/// seldom one.
+const SHORTEST_NS: i64 = 5_000_000;
+const LONGEST_NS: i64 = 160_000_000;
+const SELDOM_NS: i64 = 1_000_000_000;
+const PATIENCE: u32 = 64;
+
+/// So many page faults are worth a look.
+const FAULTS: u64 = 256;
+
+/// A block with so many private pages is worth its copy, with more than that there are too few left to copy.
+const DENSE: usize = 64;
+const FULL: usize = 448;
+
+/// The same in a process whose parent is gone: it has time, and will fork in its turn.
+const DENSE_ALONE: usize = 16;
+const FULL_ALONE: usize = usize::MAX;
+
+/// A stream has written so many blocks, one after the other.
+const STREAM: usize = 2;
+/// So many blocks are taken over ahead of a stream, at most.
+const AHEAD: usize = 16;
+
+/// A stream that is not there for so long has ended.
+const GONE_NS: u64 = 300_000_000;
+
+/// Between two looks at how much memory there is, so many blocks are taken over.
+const UNLOOKED: usize = 32;
+
+/// Whether there can be help in this child.
+pub(in crate::modes) fn can_help() -> bool {
+    !marks::addresses().is_empty()
+}
+
+/// The thread.
+pub(in crate::modes) extern "C" fn run(_: *mut c_void) -> c_int {
+    let _ = set_name(c"hugefork-heir");
+    if wait_for_faults()
+        && let Some(mut helper) = Helper::new()
+    {
+        // What the kernel refuses once, it is not asked for again. Whoever waits is let go when the helper is dropped.
+        let _ = helper.help();
+    }
+    0
+}
+
+/// Sleeps until the child has had many page faults. Until then, it has nothing but this thread.
+fn wait_for_faults() -> bool {
+    let mut pauses = Pauses::new();
+    loop {
+        pauses.sleep();
+        // A child's count begins with nothing.
+        if page_faults() >= FAULTS || is_alone() {
+            return true;
+        }
+    }
+}
+
+/// Pauses that get longer.
+struct Pauses {
+    ns: i64,
+    in_vain: u32,
+}
+
+impl Pauses {
+    fn new() -> Pauses {
+        Pauses { ns: SHORTEST_NS, in_vain: 0 }
+    }
+
+    fn lengthen(&mut self) {
+        self.in_vain += 1;
+        self.ns = if self.in_vain > PATIENCE { SELDOM_NS } else { LONGEST_NS.min(2 * self.ns) };
+    }
+
+    fn sleep(&mut self) {
+        let _ = nanosleep(&Timespec { tv_sec: self.ns / 1_000_000_000, tv_nsec: self.ns % 1_000_000_000 });
+        self.lengthen();
+    }
+}
+
+/// Page faults of this process that needed no disk.
+fn page_faults() -> u64 {
+    // SAFETY: `rusage` is plain numbers, for which all-zero bytes are a value; the call writes to it and cannot fail.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage.ru_minflt as u64
+    }
+}
+
+/// Whether the process is a daemon now. Nobody is waited for: he might wait for the helper.
+fn is_alone() -> bool {
+    STATE.with_if_free(|state| !state.has_parent()).unwrap_or(false)
+}
+
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Where a stream of writes is expected to go on.
+#[derive(Clone, Debug)]
+struct Head {
+    /// The next block: armed, unless some are to be taken over.
+    block: usize,
+    is_downwards: bool,
+    /// So many blocks are taken over when it comes.
+    credit: usize,
+    /// So many of those are to do.
+    to_do: usize,
+    is_armed: bool,
+    /// Where its pages lie then: one of two, since the next is armed before this one is taken over.
+    slot: usize,
+    /// The blocks that it can go to.
+    limit: Range<usize>,
+    /// A block at which the stream began by reading. If it was written since, it was no mere reader.
+    probe: Option<usize>,
+    since: u64,
+}
+
+impl Head {
+    /// The block so many further on.
+    fn after(&self, count: usize) -> usize {
+        let by = count * HUGE_PAGE;
+        if self.is_downwards { self.block.wrapping_sub(by) } else { self.block + by }
+    }
+
+    fn is_within(&self, block: usize) -> bool {
+        self.limit.contains(&block) && !marks::is_left(block)
+    }
+
+    /// The next blocks in its way, `most` at most.
+    fn batch(&self, most: usize) -> Batch {
+        let count = (0..most).take_while(|nth| self.is_within(self.after(*nth))).count();
+        let places = if self.is_downwards {
+            self.after(count) + HUGE_PAGE..self.block + HUGE_PAGE
+        } else {
+            self.block..self.after(count)
+        };
+        Batch { places, is_downwards: self.is_downwards, slot: self.is_armed.then_some(self.slot) }
+    }
+}
+
+struct Helper {
+    replacer: Replacer,
+    heads: [Option<Head>; HEADS],
+    /// The address of a number for each block: its private pages at the last look.
+    counts: usize,
+    addresses: Range<usize>,
+    taken: usize,
+    looked_at: usize,
+    is_short: bool,
+    is_alone: bool,
+}
+
+/// What a look has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    inherited: bool,
+    something_to_do: bool,
+}
+
+impl Helper {
+    /// None if this process cannot be helped.
+    fn new() -> Option<Helper> {
+        // While the program's descriptors are shared: the page is to be seen among them.
+        stats::publish();
+        // A table of its own, with nothing in it.
+        const UNSHARE: usize = 1 << 1;
+        // SAFETY: closes nothing of the program's, whose table is another from then on.
+        unsafe { syscall!(Sysno::close_range, 0, u32::MAX, UNSHARE) }.ok()?;
+        let addresses = marks::addresses();
+        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        let len = addresses.len() / HUGE_PAGE * size_of::<u16>();
+        // SAFETY: a new mapping where the kernel likes.
+        let counts = unsafe { mmap_anonymous(ptr::null_mut(), len, rights, flags) }.ok()? as usize;
+        Some(Helper {
+            replacer: Replacer::open()?,
+            heads: [const { None }; HEADS],
+            counts,
+            addresses,
+            taken: 0,
+            looked_at: 0,
+            is_short: false,
+            is_alone: false,
+        })
+    }
+
+    fn count(&self, block: usize) -> &AtomicU16 {
+        // SAFETY: a number of the mapping, which stays.
+        unsafe { &*((self.counts as *const AtomicU16).add((block - self.addresses.start) / HUGE_PAGE)) }
+    }
+
+    fn private_at(&self, block: usize) -> usize {
+        self.count(block).load(Ordering::Relaxed).into()
+    }
+
+    /// Ends when nothing is inherited any more.
+    fn help(&mut self) -> Result<(), Refused> {
+        let (mut pauses, mut faults, mut looked) = (Pauses::new(), 0, 0);
+        loop {
+            while let Some(fault) = self.replacer.faults.next() {
+                self.somebody_needs(fault.address / HUGE_PAGE * HUGE_PAGE, fault.is_write)?;
+            }
+            let mut is_at_work = false;
+            for nth in 0..HEADS {
+                is_at_work |= self.go_on(nth)?;
+            }
+            if is_at_work {
+                continue;
+            }
+            if self.heads.iter().any(Option::is_some) {
+                if self.replacer.faults.wait(pauses.ns) {
+                    continue;
+                }
+                pauses.lengthen();
+                self.give_up_old_heads();
+            } else if self.replacer.faults.wait(pauses.ns) {
+                // Somebody at a block that is no longer armed.
+                continue;
+            } else {
+                pauses.lengthen();
+            }
+            // Not more than a fifth of the time.
+            let (count, began) = (page_faults(), now());
+            let is_alone_now = is_alone();
+            let is_new = is_alone_now && !self.is_alone;
+            self.is_alone |= is_alone_now;
+            if (count.wrapping_sub(faults) < FAULTS && !is_new) || began < looked {
+                continue;
+            }
+            faults = count;
+            let seen = self.look()?;
+            looked = now() + 4 * (now() - began);
+            if !seen.inherited {
+                return Ok(());
+            }
+            if seen.something_to_do {
+                pauses = Pauses::new();
+            }
+        }
+    }
+
+    /// Somebody waits for a page of a block.
+    fn somebody_needs(&mut self, block: usize, is_write: bool) -> Result<(), Refused> {
+        let is_at = |head: &Option<Head>| head.as_ref().is_some_and(|head| head.is_armed && head.block == block);
+        let Some(nth) = self.heads.iter().position(is_at) else {
+            // It was armed when the program did something there, or he is awake by now.
+            self.replacer.faults.unregister(&(block..block + HUGE_PAGE));
+            return Ok(());
+        };
+        let Some(mut head) = self.heads[nth].take() else { return Ok(()) };
+        let was_written = head.probe.take().is_some_and(|probe| {
+            self.replacer.private_pages(&(probe..probe + HUGE_PAGE)).is_some_and(|pages| pages >= DENSE)
+        });
+        if (is_write || was_written) && !self.is_memory_short() {
+            head.to_do = head.credit;
+            self.heads[nth] = Some(head);
+            return Ok(());
+        }
+        self.let_go(&head);
+        if !is_write && !was_written {
+            // Perhaps it reads each word before it writes it: this block will tell.
+            let probe = Some(head.block);
+            (head.block, head.probe, head.is_armed) = (head.after(1), probe, false);
+            return self.arm(nth, head);
+        }
+        Ok(())
+    }
+
+    /// Arms the block that a stream comes to next, if that can be.
+    fn arm(&mut self, nth: usize, mut head: Head) -> Result<(), Refused> {
+        if !head.is_within(head.block) || marks::is_tried(head.block) {
+            return Ok(());
+        }
+        let Some(session) = Session::begin() else { return Ok(()) };
+        if !head.is_within(head.block) {
+            return Ok(());
+        }
+        self.arm_in(&session, &mut head)?;
+        drop(session);
+        self.heads[nth] = Some(head);
+        Ok(())
+    }
+
+    /// The same in a session. What is written there already is taken over at once.
+    fn arm_in(&mut self, session: &Session, head: &mut Head) -> Result<(), Refused> {
+        match self.replacer.arm(session, head.block, head.slot) {
+            Arming::Armed => head.is_armed = true,
+            Arming::Written => {
+                let only =
+                    Batch { places: head.block..head.block + HUGE_PAGE, is_downwards: false, slot: Some(head.slot) };
+                let taken = self.replacer.replace(session, &only)?;
+                self.note(taken);
+                head.to_do = if taken == 0 { 0 } else { head.to_do.max(head.credit) };
+                head.block = head.after(1);
+            }
+            Arming::Refused => return Err(Refused),
+        }
+        Ok(())
+    }
+
+    /// Takes some blocks over that a stream will come to. False if there is nothing to do.
+    fn go_on(&mut self, nth: usize) -> Result<bool, Refused> {
+        let Some(head) = self.heads[nth].take_if(|head| head.to_do > 0 || !head.is_armed) else { return Ok(false) };
+        let session = Session::begin();
+        let batch = head.batch(head.to_do.min(MOST));
+        let (Some(session), false) = (session, batch.places.is_empty()) else {
+            self.let_go(&head);
+            return Ok(true);
+        };
+        let wanted = batch.places.len() / HUGE_PAGE;
+        let mut next = head.clone();
+        (next.block, next.slot, next.is_armed) = (head.after(wanted), head.slot ^ 1, false);
+        next.to_do = head.to_do - wanted;
+        if next.to_do == 0 {
+            next.credit = AHEAD.min(2 * head.credit);
+        }
+        next.since = now();
+        // Who is through with these waits at the next.
+        let goes_on = next.is_within(next.block);
+        let armed = if goes_on { self.arm_in(&session, &mut next) } else { Ok(()) };
+        let taken = self.replacer.replace(&session, &batch)?;
+        self.note(taken);
+        armed?;
+        drop(session);
+        if !goes_on || taken < wanted {
+            self.let_go(&next);
+        } else {
+            self.heads[nth] = Some(next);
+        }
+        Ok(true)
+    }
+
+    fn let_go(&self, head: &Head) {
+        if head.is_armed {
+            self.replacer.disarm(head.block, head.slot);
+        }
+    }
+
+    fn give_up_old_heads(&mut self) {
+        for nth in 0..HEADS {
+            if let Some(head) = self.heads[nth].take_if(|head| now() - head.since > GONE_NS) {
+                marks::note_tried(head.block);
+                self.let_go(&head);
+            }
+        }
+    }
+
+    fn note(&mut self, taken: usize) {
+        self.taken += taken;
+        stats::add(Word::TakenOver, taken as u64);
+    }
+
+    /// Whether there is too little memory to give some away for speed.
+    fn is_memory_short(&mut self) -> bool {
+        if self.taken >= self.looked_at {
+            self.looked_at = self.taken + UNLOOKED;
+            self.is_short = mappings::is_memory_short();
+            self.replacer.may_swap = mappings::counted_in(c"/proc/meminfo", "SwapTotal:") != Some(0);
+        }
+        self.is_short
+    }
+
+    /// Looks at all that is inherited.
+    fn look(&mut self) -> Result<Seen, Refused> {
+        let mut seen = Ok(Seen::default());
+        let addresses = self.addresses.clone();
+        let read_write = ProtFlags::READ | ProtFlags::WRITE;
+        let _ = mappings::inherited(&addresses, |there, rights| {
+            let blocks = there.start.next_multiple_of(HUGE_PAGE)..there.end / HUGE_PAGE * HUGE_PAGE;
+            if let Ok(so_far) = seen
+                && !blocks.is_empty()
+                && rights == read_write
+            {
+                let found = self.look_at(&blocks);
+                seen = found.map(|found| Seen { inherited: true, something_to_do: so_far.something_to_do | found });
+            }
+        });
+        seen
+    }
+
+    /// Looks at one mapping. True if there was something to do.
+    fn look_at(&mut self, blocks: &Range<usize>) -> Result<bool, Refused> {
+        blocks.clone().step_by(HUGE_PAGE).for_each(|block| self.count(block).store(0, Ordering::Relaxed));
+        let counted = self.replacer.pagemap.own(blocks, |run| {
+            let mut from = run.start;
+            while from < run.end {
+                let block = from / HUGE_PAGE * HUGE_PAGE;
+                let to = run.end.min(block + HUGE_PAGE);
+                self.count(block).fetch_add(((to - from) / BASE_PAGE) as u16, Ordering::Relaxed);
+                from = to;
+            }
+        });
+        if counted.is_err() || self.is_memory_short() {
+            return Ok(false);
+        }
+        let dense = if self.is_alone { DENSE_ALONE } else { DENSE };
+        let (mut at, mut has_done) = (blocks.start, false);
+        while at < blocks.end {
+            let start = at;
+            while at < blocks.end && !marks::is_left(at) && self.private_at(at) >= dense {
+                at += HUGE_PAGE;
+            }
+            if start < at {
+                self.expect(&(start..at), blocks)?;
+                has_done |= self.take_dense(&(start..at))?;
+            } else {
+                at += HUGE_PAGE;
+            }
+        }
+        Ok(has_done)
+    }
+
+    /// Blocks in a row were written densely: perhaps that goes on at one of its ends.
+    fn expect(&mut self, written: &Range<usize>, limit: &Range<usize>) -> Result<(), Refused> {
+        let before =
+            |block: usize| (1..=AHEAD).take_while(|nth| marks::is_taken(block.wrapping_sub(nth * HUGE_PAGE))).count();
+        let behind = |block: usize| (0..AHEAD).take_while(|nth| marks::is_taken(block + nth * HUGE_PAGE)).count();
+        let len = written.len() / HUGE_PAGE;
+        for is_downwards in [false, true] {
+            let (block, more) = if is_downwards {
+                (written.start.wrapping_sub(HUGE_PAGE), behind(written.end))
+            } else {
+                (written.end, before(written.start))
+            };
+            let credit = AHEAD.min(len + more);
+            let head = Head {
+                block,
+                is_downwards,
+                credit,
+                to_do: 0,
+                is_armed: false,
+                slot: 0,
+                limit: limit.clone(),
+                probe: None,
+                since: now(),
+            };
+            let is_known = self.heads.iter().flatten().any(|head| head.block == block);
+            let free = self.heads.iter().position(Option::is_none);
+            if let Some(nth) = free
+                && credit >= STREAM
+                && !is_known
+            {
+                self.arm(nth, Head { slot: 2 * nth, ..head })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes those blocks over that are worth it. True if there were any.
+    fn take_dense(&mut self, written: &Range<usize>) -> Result<bool, Refused> {
+        let full = if self.is_alone { FULL_ALONE } else { FULL };
+        let (mut at, mut has_taken) = (written.start, false);
+        while at < written.end {
+            let start = at;
+            let most = written.end.min(start + MOST * HUGE_PAGE);
+            while at < most && !marks::is_left(at) && self.private_at(at) < full {
+                at += HUGE_PAGE;
+            }
+            if start == at {
+                at += HUGE_PAGE;
+                continue;
+            }
+            let Some(session) = Session::begin() else { return Ok(has_taken) };
+            if (start..at).step_by(HUGE_PAGE).any(marks::is_left) {
+                continue;
+            }
+            let batch = Batch { places: start..at, is_downwards: false, slot: None };
+            let taken = self.replacer.replace(&session, &batch)?;
+            drop(session);
+            self.note(taken);
+            has_taken |= taken > 0;
+            if self.is_memory_short() {
+                return Ok(has_taken);
+            }
+            // Those who wait for an armed block have their turn.
+            while let Some(fault) = self.replacer.faults.next() {
+                self.somebody_needs(fault.address / HUGE_PAGE * HUGE_PAGE, fault.is_write)?;
+            }
+            for nth in 0..HEADS {
+                self.go_on(nth)?;
+            }
+        }
+        Ok(has_taken)
+    }
+}

@@ -1,0 +1,165 @@
+//! Which of the inherited blocks the helper may work on, and when.
+//!
+//! The program's threads and the helper agree by two words that each looks at after it has written the other:
+//!
+//! ```text
+//! program   marks blocks as left ── is a session on? wait for its end ── its own call to the kernel
+//! fork      says so              ── is a session on? wait for its end ── fork(2) ── says so no more
+//! helper    begins a session     ── are blocks marked, or is a fork on? ── works on the others ── ends it
+//! ```
+//! Nobody waits for anything but the end of a session, which takes a millisecond or two and needs no lock of anybody.
+//! So it may be waited for in possession of any lock, and in the handlers of a fork.
+//!
+//! The marks are set up in the process that has the pool, and each child has its copy: what was left to the kernel
+//! before a fork, or taken over, is nothing that was inherited for the children that come after.
+
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::thread::nanosleep;
+use rustix::time::Timespec;
+
+use crate::HUGE_PAGE;
+
+/// The kernel's alone: the program has done something there, or it is taken over.
+const LEFT: u8 = 1 << 0;
+/// A stream of writes was expected there in vain.
+const TRIED: u8 = 1 << 1;
+/// Taken over.
+const TAKEN: u8 = 1 << 2;
+
+/// The address of a byte for each block; 0 before there are any.
+static MARKS: AtomicUsize = AtomicUsize::new(0);
+/// The addresses of the first block and behind the last.
+static START: AtomicUsize = AtomicUsize::new(0);
+static END: AtomicUsize = AtomicUsize::new(0);
+
+/// Odd during a session.
+static SESSION: AtomicU32 = AtomicU32::new(0);
+static IS_FORKING: AtomicBool = AtomicBool::new(false);
+static IS_ALL_LEFT: AtomicBool = AtomicBool::new(false);
+
+/// Sets the marks up for all children to come. Without memory for them, no child is helped.
+pub(in crate::modes) fn set_up(addresses: &Range<usize>) {
+    let rights = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new mapping where the kernel likes.
+    let new = unsafe { mmap_anonymous(ptr::null_mut(), addresses.len() / HUGE_PAGE, rights, flags) };
+    if let Ok(new) = new {
+        START.store(addresses.start, Ordering::Relaxed);
+        END.store(addresses.end, Ordering::Relaxed);
+        MARKS.store(new as usize, Ordering::Release);
+    }
+}
+
+/// The addresses that have marks; none if there are none.
+pub(super) fn addresses() -> Range<usize> {
+    match MARKS.load(Ordering::Acquire) {
+        0 => 0..0,
+        _ => START.load(Ordering::Relaxed)..END.load(Ordering::Relaxed),
+    }
+}
+
+fn mark(block: usize) -> Option<&'static AtomicU8> {
+    let (marks, addresses) = (MARKS.load(Ordering::Acquire), addresses());
+    if !addresses.contains(&block) {
+        return None;
+    }
+    // SAFETY: a byte of the mapping, which stays.
+    Some(unsafe { &*((marks + (block - addresses.start) / HUGE_PAGE) as *const AtomicU8) })
+}
+
+/// Leaves all blocks to the kernel that a range touches. When this returns, the helper has its hands off them.
+pub(in crate::modes) fn leave(range: &Range<usize>) {
+    let addresses = addresses();
+    let range = range.start.max(addresses.start)..range.end.min(addresses.end);
+    let blocks = range.start / HUGE_PAGE * HUGE_PAGE..range.end;
+    blocks.step_by(HUGE_PAGE).filter_map(mark).for_each(|mark| _ = mark.fetch_or(LEFT, Ordering::SeqCst));
+    wait_for_the_session();
+}
+
+/// The same with all.
+pub(in crate::modes) fn leave_all() {
+    IS_ALL_LEFT.store(true, Ordering::SeqCst);
+    wait_for_the_session();
+}
+
+/// Nothing is in the middle of being taken over from now on, until [`after_fork`] or [`in_child`].
+pub(in crate::modes) fn before_fork() {
+    IS_FORKING.store(true, Ordering::SeqCst);
+    wait_for_the_session();
+}
+
+/// In the process that has forked.
+pub(in crate::modes) fn after_fork() {
+    IS_FORKING.store(false, Ordering::SeqCst);
+}
+
+/// In the child, which has no helper yet.
+pub(in crate::modes) fn in_child() {
+    SESSION.store(0, Ordering::SeqCst);
+    IS_FORKING.store(false, Ordering::SeqCst);
+}
+
+fn wait_for_the_session() {
+    let seen = SESSION.load(Ordering::SeqCst);
+    while seen % 2 == 1 && SESSION.load(Ordering::SeqCst) == seen {
+        let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: 20_000 });
+    }
+}
+
+/// Whether a thread of the program forks.
+pub(super) fn is_forking() -> bool {
+    IS_FORKING.load(Ordering::SeqCst)
+}
+
+/// While it is there, no fork copies the process, and nobody changes mappings of blocks that were not left when it
+/// began. The helper alone begins sessions, one at a time.
+pub(super) struct Session(());
+
+impl Session {
+    /// None while somebody forks.
+    pub(super) fn begin() -> Option<Session> {
+        SESSION.fetch_add(1, Ordering::SeqCst);
+        let session = Session(());
+        (!is_forking()).then_some(session)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        SESSION.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Whether a block is the kernel's alone.
+pub(super) fn is_left(block: usize) -> bool {
+    IS_ALL_LEFT.load(Ordering::SeqCst) || mark(block).is_none_or(|mark| mark.load(Ordering::SeqCst) & LEFT != 0)
+}
+
+/// Whether a block was taken over.
+pub(super) fn is_taken(block: usize) -> bool {
+    mark(block).is_some_and(|mark| mark.load(Ordering::Relaxed) & TAKEN != 0)
+}
+
+/// Whether a stream of writes was expected at a block in vain.
+pub(super) fn is_tried(block: usize) -> bool {
+    mark(block).is_some_and(|mark| mark.load(Ordering::Relaxed) & TRIED != 0)
+}
+
+/// Notes that a block was taken over.
+pub(super) fn note_taken(block: usize) {
+    mark(block).into_iter().for_each(|mark| _ = mark.fetch_or(TAKEN | LEFT, Ordering::SeqCst));
+}
+
+/// Notes that nothing came.
+pub(super) fn note_tried(block: usize) {
+    mark(block).into_iter().for_each(|mark| _ = mark.fetch_or(TRIED, Ordering::SeqCst));
+}
+
+/// Notes that nothing is to be done about a block.
+pub(super) fn note_left(block: usize) {
+    mark(block).into_iter().for_each(|mark| _ = mark.fetch_or(LEFT, Ordering::SeqCst));
+}

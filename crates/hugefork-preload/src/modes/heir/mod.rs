@@ -1,0 +1,19 @@
+//! What a child does about memory that it has inherited from a program in mode `pool`, and writes.
+//!
+//! It has private mappings of the pool's file, of which the kernel copies each page at its first write. Blocks that are
+//! written densely are *taken over*: they become plain anonymous memory of the child, in huge pages, with the same
+//! contents. A thread of the child does that, beside those who write.
+//!
+//! ```text
+//! marks    which blocks are left to the kernel, by the program's own calls or since they are taken over
+//! helper   the thread: where is it written densely, and where does that go on?
+//! replace  takes blocks over, while those who use them wait
+//! ```
+//! Nothing is kept from whoever does not write densely: the thread sleeps, and looks at the number of page faults.
+
+mod helper;
+mod marks;
+mod replace;
+
+pub(super) use helper::{can_help, run};
+pub(super) use marks::{after_fork, before_fork, in_child, leave, leave_all, set_up};

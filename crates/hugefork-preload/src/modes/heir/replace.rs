@@ -1,0 +1,256 @@
+//! Takes blocks over: plain memory in place of private mappings of the pool's file, with the same contents.
+//!
+//! ```text
+//! place    | private mapping | ──▶ | the same, no pages: who needs one sleeps | ──▶ | huge page |  wake
+//! aside    | nothing         |     | the pages ──────────── copy ─────┐       |     | nothing   |
+//! staging  | nothing         |     | a new huge page of zeros ◀───────┘ ──────────── mremap ──┘
+//! ```
+//! Until the huge page is in its place, nothing is lost: a failure moves the pages back. What the file has no memory
+//! for stays zero, so that it takes none.
+//!
+//! A block may also be *armed*: its pages, none of which is private, are dropped, so that the next to use it sleeps and
+//! the helper is told. Whoever finds it so in another way, such as a copy of the process by `clone(2)`, sees what the
+//! file has, which is right.
+
+use std::ffi::c_void;
+use std::ops::Range;
+use std::ptr;
+
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed, munmap};
+use syscalls::{Sysno, syscall};
+
+use super::marks::{self, Session};
+use crate::line::Line;
+use crate::pages::Pagemap;
+use crate::userfaults::UserFaults;
+use crate::{BASE_PAGE, HUGE_PAGE};
+
+/// So many blocks are taken over in a session: whoever forks or unmaps waits for its end.
+pub(super) const MOST: usize = 4;
+
+/// So many streams are followed at once.
+pub(super) const HEADS: usize = 4;
+/// Two armed blocks for each.
+const SLOTS: usize = 2 * HEADS;
+
+/// What blocks are taken over with.
+pub(super) struct Replacer {
+    pub(super) faults: UserFaults,
+    pub(super) pagemap: Pagemap,
+    /// Addresses for the pages of armed blocks, and then of those that are taken over. Whole huge pages.
+    aside: usize,
+    /// Whether pages may be swapped out, which nobody can tell from such that were never there.
+    pub(super) may_swap: bool,
+}
+
+/// What became of arming a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arming {
+    Armed,
+    /// It has private pages already: it is held, and to be taken over in the same session.
+    Written,
+    Refused,
+}
+
+/// Blocks that are next to each other, and in which order they are wanted.
+#[derive(Clone, Debug)]
+pub(super) struct Batch {
+    pub(super) places: Range<usize>,
+    pub(super) is_downwards: bool,
+    /// The slot of the first in order, if that is armed.
+    pub(super) slot: Option<usize>,
+}
+
+/// The kernel has refused what it should not: nothing more is taken over in this process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refused;
+
+impl Replacer {
+    /// None if the process may not, or has no addresses.
+    pub(super) fn open() -> Option<Replacer> {
+        let (faults, pagemap) = (UserFaults::open().ok()?, Pagemap::open().ok()?);
+        let aside = aligned((SLOTS + MOST) * HUGE_PAGE, ProtFlags::empty())?;
+        Some(Replacer { faults, pagemap, aside, may_swap: true })
+    }
+
+    fn slot(&self, slot: usize) -> usize {
+        self.aside + slot * HUGE_PAGE
+    }
+
+    /// The number of private pages of a range; none if the kernel cannot say.
+    pub(super) fn private_pages(&self, range: &Range<usize>) -> Option<usize> {
+        let mut pages = 0;
+        self.pagemap.own(range, |run| pages += run.len() / BASE_PAGE).ok()?;
+        Some(pages)
+    }
+
+    /// Takes the pages of a range aside; who needs one sleeps.
+    fn hold(&self, range: &Range<usize>, aside: usize) -> Result<(), Refused> {
+        let held = self.faults.register(range).is_ok() && shift(range.start, aside, range.len()).is_ok();
+        if !held {
+            self.faults.unregister(range);
+        }
+        held.then_some(()).ok_or(Refused)
+    }
+
+    /// Arms a block.
+    pub(super) fn arm(&self, _: &Session, block: usize, slot: usize) -> Arming {
+        let (range, aside) = (block..block + HUGE_PAGE, self.slot(slot));
+        if self.hold(&range, aside).is_err() {
+            return Arming::Refused;
+        }
+        match self.private_pages(&(aside..aside + HUGE_PAGE)) {
+            Some(0) => Arming::Armed,
+            Some(_) | None => Arming::Written,
+        }
+    }
+
+    /// Lets those go who wait for an armed block: they have the file's pages.
+    pub(super) fn disarm(&self, block: usize, slot: usize) {
+        self.faults.unregister(&(block..block + HUGE_PAGE));
+        empty(self.slot(slot), HUGE_PAGE);
+    }
+
+    /// Takes blocks over, as many as can be. Those that are armed and stay here are let go of.
+    pub(super) fn replace(&self, _: &Session, batch: &Batch) -> Result<usize, Refused> {
+        let Batch { places, is_downwards, slot } = batch.clone();
+        let first = if is_downwards { places.end - HUGE_PAGE } else { places.start };
+        let others = match (slot, is_downwards) {
+            (None, _) => places.clone(),
+            (Some(_), true) => places.start..first,
+            (Some(_), false) => first + HUGE_PAGE..places.end,
+        };
+        let rest_aside = self.slot(SLOTS);
+        let aside_of = |place: usize| match slot {
+            Some(slot) if place == first => self.slot(slot),
+            _ => rest_aside + (place - others.start),
+        };
+        let staging = new_huge(places.len());
+        let held = match staging {
+            Some(_) if others.is_empty() => Ok(()),
+            Some(_) => self.hold(&others, rest_aside),
+            None => Ok(()),
+        };
+        let count = places.len() / HUGE_PAGE;
+        let in_order =
+            |nth: usize| if is_downwards { places.end - (nth + 1) * HUGE_PAGE } else { places.start + nth * HUGE_PAGE };
+        let (mut taken, mut goes_on) = (0, staging.is_some());
+        for place in (0..count).map(in_order) {
+            let is_held = slot.is_some() && place == first || staging.is_some() && held.is_ok();
+            let aside = aside_of(place);
+            let is_taken = goes_on
+                && is_held
+                && staging.is_some_and(|staging| self.take_over(aside, staging + (place - places.start), place));
+            if is_taken {
+                marks::note_taken(place);
+                taken += 1;
+            } else {
+                goes_on = false;
+                if is_held {
+                    bring_back(aside, place);
+                }
+                if let Some(staging) = staging {
+                    unmap(staging + (place - places.start), HUGE_PAGE);
+                }
+            }
+            if is_held {
+                self.faults.wake(&(place..place + HUGE_PAGE));
+            }
+        }
+        slot.into_iter().for_each(|slot| empty(self.slot(slot), HUGE_PAGE));
+        if staging.is_some() && !others.is_empty() {
+            empty(rest_aside, others.len());
+        }
+        held.map(|()| taken)
+    }
+
+    /// One block. False if it is to be brought back.
+    fn take_over(&self, aside: usize, staging: usize, place: usize) -> bool {
+        if !self.copy(aside, staging) {
+            // Nothing there that would be worth a huge page.
+            marks::note_left(place);
+            return false;
+        }
+        let flags = MremapFlags::MAYMOVE;
+        // SAFETY: the staging block is ours, and what is at the place has no pages.
+        unsafe { mremap_fixed(staging as *mut c_void, HUGE_PAGE, HUGE_PAGE, flags, place as *mut c_void) }.is_ok()
+    }
+
+    /// Copies what there is of a block. False if there is nothing.
+    fn copy(&self, aside: usize, staging: usize) -> bool {
+        let mut is_there = [0_u8; HUGE_PAGE / BASE_PAGE];
+        // SAFETY: the call writes a byte for each page.
+        let looked = unsafe { syscall!(Sysno::mincore, aside, HUGE_PAGE, is_there.as_mut_ptr()) };
+        if looked.is_err() || self.may_swap {
+            is_there.fill(1);
+        }
+        let mut from = 0;
+        while let Some(skipped) = is_there[from..].iter().position(|there| there & 1 == 1) {
+            let start = from + skipped;
+            let len = is_there[start..].iter().position(|there| there & 1 == 0).unwrap_or(is_there.len() - start);
+            from = start + len;
+            let (start, len) = (start * BASE_PAGE, len * BASE_PAGE);
+            // SAFETY: both are ours, whole blocks, and nobody else uses them.
+            unsafe { ptr::copy_nonoverlapping((aside + start) as *const u8, (staging + start) as *mut u8, len) };
+        }
+        from > 0
+    }
+}
+
+/// Moves the pages of a range, which stays mapped without them.
+fn shift(from: usize, to: usize, len: usize) -> Result<(), Refused> {
+    let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+    // SAFETY: both ranges are those of a block and of the addresses aside, by the callers.
+    let moved = unsafe { mremap_fixed(from as *mut c_void, len, len, flags, to as *mut c_void) };
+    moved.map(drop).map_err(|_| Refused)
+}
+
+/// Moves the pages of a block back to its place. Without them the program would not see its memory.
+#[cold]
+fn bring_back(aside: usize, place: usize) {
+    if shift(aside, place, HUGE_PAGE).is_err() && shift(aside, place, HUGE_PAGE).is_err() {
+        Line::new(format_args!("hugefork: the kernel refused to move memory back to {place:#x}; aborting"))
+            .write_to(libc::STDERR_FILENO);
+        std::process::abort();
+    }
+}
+
+/// Gives up what lies aside, and keeps the addresses.
+fn empty(at: usize, len: usize) {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: our own addresses. If the kernel refuses, the next that comes there takes its place.
+    let _ = unsafe { mmap_anonymous(at as *mut c_void, len, ProtFlags::empty(), flags) };
+}
+
+fn unmap(at: usize, len: usize) {
+    // SAFETY: our own, and nobody uses it any more.
+    let _ = unsafe { munmap(at as *mut c_void, len) };
+}
+
+/// New addresses from a multiple of 2 MiB on.
+fn aligned(len: usize, rights: ProtFlags) -> Option<usize> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new mapping where the kernel likes.
+    let whole = unsafe { mmap_anonymous(ptr::null_mut(), len + HUGE_PAGE, rights, flags) }.ok()? as usize;
+    let start = whole.next_multiple_of(HUGE_PAGE);
+    for (at, len) in [(whole, start - whole), (start + len, whole + HUGE_PAGE - start)] {
+        if len > 0 {
+            unmap(at, len);
+        }
+    }
+    Some(start)
+}
+
+/// New memory in huge pages, if the kernel has any. None if it has no memory.
+fn new_huge(len: usize) -> Option<usize> {
+    let start = aligned(len, ProtFlags::READ | ProtFlags::WRITE)?;
+    let at = start as *mut c_void;
+    // SAFETY: our own new memory. A kernel without huge pages refuses the first.
+    let _ = unsafe { madvise(at, len, Advice::LinuxHugepage) };
+    // SAFETY: as above.
+    if unsafe { madvise(at, len, Advice::LinuxPopulateWrite) }.is_err() {
+        unmap(start, len);
+        return None;
+    }
+    Some(start)
+}

@@ -1,0 +1,223 @@
+//! Faults that this process handles itself: whoever needs a page of a range that is registered, and finds none, sleeps
+//! until he is woken, system calls too. The thread that handles them reads where they were.
+//!
+//! The engine has the same for the process that owns the memory (sys/linux/hold.rs), whose sleepers nobody reads of.
+
+use std::ffi::c_void;
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, IntoRawFd, RawFd};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
+use rustix::mm::{UserfaultfdFlags, userfaultfd};
+use rustix::time::Timespec;
+use syscalls::{Sysno, syscall};
+
+/// `struct uffdio_api`.
+#[repr(C)]
+struct Api {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+/// `struct uffdio_range`.
+#[repr(C)]
+struct Addresses {
+    start: u64,
+    len: u64,
+}
+
+/// `struct uffdio_register`.
+#[repr(C)]
+struct Register {
+    range: Addresses,
+    mode: u64,
+    ioctls: u64,
+}
+
+/// `struct uffd_msg`, of a page fault.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Message {
+    event: u8,
+    reserved: [u8; 7],
+    flags: u64,
+    address: u64,
+    thread: u64,
+}
+
+const API: u64 = 0xaa;
+const MISSING_SHMEM: u64 = 1 << 5;
+const MINOR_SHMEM: u64 = 1 << 10;
+const MODE_MISSING: u64 = 1 << 0;
+const MODE_MINOR: u64 = 1 << 2;
+const EVENT_PAGEFAULT: u8 = 0x12;
+const FLAG_WRITE: u64 = 1 << 0;
+
+/// A call on the descriptor.
+struct Call<'a, Argument> {
+    opcode: Opcode,
+    argument: &'a mut Argument,
+}
+
+// SAFETY: the opcodes are those of `<linux/userfaultfd.h>`, and the arguments have the types that it names.
+unsafe impl<Argument> Ioctl for Call<'_, Argument> {
+    type Output = ();
+
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        self.opcode
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::from_mut(self.argument).cast()
+    }
+
+    unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> rustix::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A fault that somebody waits with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// The start of the page.
+    pub(crate) address: usize,
+    pub(crate) is_write: bool,
+}
+
+/// What faults are handled with.
+pub(crate) struct UserFaults {
+    number: RawFd,
+}
+
+impl UserFaults {
+    /// Opens it, if the process may handle the faults of system calls.
+    ///
+    /// # Errors
+    /// The process may not, or the kernel cannot.
+    pub(crate) fn open() -> Result<UserFaults, Errno> {
+        let faults = UserFaults { number: new_descriptor()? };
+        let mut api = Api { api: API, features: MISSING_SHMEM | MINOR_SHMEM, ioctls: 0 };
+        faults.call(opcode::read_write::<Api>(0xaa, 0x3f), &mut api)?;
+        Ok(faults)
+    }
+
+    fn file(&self) -> BorrowedFd<'_> {
+        // SAFETY: open until this is dropped, in a table of descriptors that the program does not have.
+        unsafe { BorrowedFd::borrow_raw(self.number) }
+    }
+
+    fn call<Argument>(&self, opcode: Opcode, argument: &mut Argument) -> Result<(), Errno> {
+        // SAFETY: the argument is the one of this call, which writes to nothing else, and changes no bytes of mappings.
+        unsafe { ioctl(self.file(), Call { opcode, argument }) }
+    }
+
+    /// From now on, who finds no page there sleeps.
+    ///
+    /// # Errors
+    /// The kernel refuses: it needs a mapping more, or something else is there than private memory.
+    pub(crate) fn register(&self, range: &Range<usize>) -> Result<(), Errno> {
+        let mut register = Register { range: addresses(range), mode: MODE_MISSING | MODE_MINOR, ioctls: 0 };
+        self.call(opcode::read_write::<Register>(0xaa, 0x00), &mut register)
+    }
+
+    /// No longer. Who sleeps looks again.
+    pub(crate) fn unregister(&self, range: &Range<usize>) {
+        // What is unmapped meanwhile, or another mapping, is not registered.
+        let _ = self.call(opcode::read::<Addresses>(0xaa, 0x01), &mut addresses(range));
+        self.wake(range);
+    }
+
+    /// Who sleeps looks again.
+    pub(crate) fn wake(&self, range: &Range<usize>) {
+        // It fails only for a range that is none.
+        let _ = self.call(opcode::read::<Addresses>(0xaa, 0x02), &mut addresses(range));
+    }
+
+    /// Waits until somebody sleeps; false if nobody does within the time.
+    pub(crate) fn wait(&self, ns: i64) -> bool {
+        let time = Timespec { tv_sec: ns / 1_000_000_000, tv_nsec: ns % 1_000_000_000 };
+        poll(&mut [PollFd::from_borrowed_fd(self.file(), PollFlags::IN)], Some(&time)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// The next fault that nobody was told of.
+    pub(crate) fn next(&self) -> Option<Fault> {
+        let mut bytes = [0; size_of::<Message>()];
+        let got = rustix::io::read(self.file(), &mut bytes).ok()?;
+        if got < bytes.len() {
+            return None;
+        }
+        // SAFETY: a message is plain numbers, for which all bytes are values.
+        let message = unsafe { bytes.as_ptr().cast::<Message>().read_unaligned() };
+        let is_write = message.flags & FLAG_WRITE != 0;
+        (message.event == EVENT_PAGEFAULT).then_some(Fault { address: message.address as usize, is_write })
+    }
+}
+
+impl Drop for UserFaults {
+    fn drop(&mut self) {
+        // Nothing is registered any more then, and nobody sleeps.
+        // SAFETY: opened by this, and not used again.
+        unsafe { rustix::io::close(self.number) };
+    }
+}
+
+fn addresses(range: &Range<usize>) -> Addresses {
+    Addresses { start: range.start as u64, len: range.len() as u64 }
+}
+
+fn new_descriptor() -> Result<RawFd, Errno> {
+    let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
+    // SAFETY: as long as nothing is registered, it does nothing.
+    let refused = match unsafe { userfaultfd(flags) } {
+        Ok(new) => return Ok(new.into_raw_fd()),
+        Err(errno) => errno,
+    };
+    // Who may open this file may handle the faults of system calls, too.
+    let device = open(c"/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|_| refused)?;
+    let device = device.into_raw_fd();
+    // SAFETY: the call takes flags by value, and gives a descriptor.
+    let new = unsafe { syscall!(Sysno::ioctl, device, 0xaa << 8, flags.bits()) };
+    // SAFETY: opened above, and not used again.
+    unsafe { rustix::io::close(device) };
+    new.map(|number| number as RawFd).map_err(|errno| Errno::from_raw_os_error(errno.into_raw()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::BASE_PAGE;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+    #[test]
+    fn who_finds_no_page_is_told_of_and_woken() {
+        let faults = match UserFaults::open() {
+            Ok(faults) => faults,
+            Err(errno) => return println!("skipped: this process may not handle the faults of system calls: {errno}"),
+        };
+        let file = memfd_create(c"hugefork-test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, BASE_PAGE as u64).unwrap();
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping where the kernel likes.
+        let at = unsafe { mmap(std::ptr::null_mut(), BASE_PAGE, rights, MapFlags::PRIVATE, &file, 0) }.unwrap();
+        let range = at as usize..at as usize + BASE_PAGE;
+        faults.register(&range).unwrap();
+        assert!(!faults.wait(1_000_000) && faults.next().is_none());
+        std::thread::scope(|scope| {
+            // SAFETY: within the mapping, whose address stays.
+            let writer = scope.spawn(|| unsafe { (range.start as *mut u8).write_volatile(7) });
+            assert!(faults.wait(60_000_000_000));
+            assert_eq!(faults.next(), Some(Fault { address: range.start, is_write: true }));
+            faults.unregister(&range);
+            writer.join().unwrap();
+        });
+        // SAFETY: our own mapping, which nobody uses any more.
+        unsafe { munmap(at, BASE_PAGE) }.unwrap();
+    }
+}
