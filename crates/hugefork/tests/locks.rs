@@ -1,9 +1,11 @@
-//! The handler's locks in every interleaving of a few steps, with every value that relaxed memory could show. These are
-//! the engine's own files, on the atomics of a concurrency checker, with a model of the futex.
+//! The handler's locks and the free list in every interleaving of a few steps, with every value that relaxed memory
+//! could show. These are the engine's own files, on the atomics of a concurrency checker, with a model of the futex.
 
-// The models do not use all of each lock.
+// The models do not use all of each.
 #![allow(dead_code)]
 
+#[path = "../src/pool/bits.rs"]
+mod bits;
 #[path = "../src/sync/region_lock.rs"]
 mod region_lock;
 #[path = "../src/sync/word_lock.rs"]
@@ -20,6 +22,24 @@ mod primitive {
     pub(crate) fn spin_loop() {}
 }
 
+/// What the free list is made of.
+mod sync {
+    pub(crate) mod atomic {
+        pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+    }
+}
+
+mod own {
+    use super::sync::atomic::AtomicU64;
+
+    pub(crate) type Boxed<T> = Box<T>;
+
+    pub(crate) fn zeroed(count: usize) -> Boxed<[AtomicU64]> {
+        (0..count).map(|_| AtomicU64::new(0)).collect()
+    }
+}
+
+use bits::FreeBits;
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
@@ -135,4 +155,35 @@ fn a_snapshot_is_alone_and_wakes_who_waits() {
     race(snapshot, snapshot, 2);
     race(snapshot, fault, 1);
     race(fault, fault, 0);
+}
+
+/// Takes a block if it is there, writes to it, and gives it back. Returns how often.
+fn use_block(free: &Guarded<FreeBits>, block: usize) -> u32 {
+    let taken = free.lock.take(block);
+    if taken {
+        add(free);
+        free.lock.put(block);
+    }
+    u32::from(taken)
+}
+
+#[test]
+fn a_free_block_is_given_to_one_who_sees_what_was_written_and_is_found_again() {
+    // The second block is in a word that only the hint leads to.
+    for (blocks, block) in [(1, 0_usize), (65, 64)] {
+        loom::model(move || {
+            let free = guarded(FreeBits::all(blocks));
+            let from = block.saturating_sub(1);
+            assert!(from == block || free.lock.take(from));
+            let other = {
+                let free = Arc::clone(&free);
+                thread::spawn(move || use_block(&free, block))
+            };
+            let uses = use_block(&free, block) + other.join().unwrap();
+            assert!(uses > 0, "the first to come finds it");
+            assert_eq!(free.lock.next(from), Some(block), "nobody finds it any more");
+            assert!(free.lock.take(block));
+            assert_eq!(read(&free), uses);
+        });
+    }
 }

@@ -64,7 +64,7 @@ impl RegionCore<Linux> {
     fn empty(&self, block: BlockId) -> Result<(), Unresolved> {
         let pool = self.pool();
         if pool.frames.content(block) == Content::Used {
-            // SAFETY: by contract.
+            // SAFETY: the caller alone holds the block, and who is shown it wants zeros there.
             let punched = unsafe { pool.sys.punch(pool.offset(block), pool.block_size.bytes()) };
             punched.map_err(Unresolved::OutOfMemory)?;
         }

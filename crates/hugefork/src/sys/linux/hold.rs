@@ -100,7 +100,8 @@ impl Holder {
     // Plain loops and matches: without optimisation each closure takes its own place on the fault handler's stack.
 
     fn call<Argument>(&self, name: &'static str, call: c_ulong, argument: &mut Argument) -> Result<(), SystemError> {
-        // SAFETY: the argument is the one of this call, which writes to nothing else, and no bytes of mappings change.
+        // SAFETY: the argument has the size that the number of the call says, and the call writes to nothing else. It
+        // changes who waits for pages, and no page.
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), call as _, ptr::from_mut(argument)) };
         if result == -1 { Err(SystemError::new(name, last_error())) } else { Ok(()) }
     }
@@ -159,7 +160,7 @@ pub(super) fn put_back(mappings: &Mappings, part: Part<'_>, aside: Part<'_>) {
 /// `from`, but Linux before 6.17 may have unmapped what was at `to`.
 pub(super) fn move_at_once(from: Part<'_>, to: Part<'_>) -> Result<(), SystemError> {
     let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
-    // SAFETY: both ranges are the caller's.
+    // SAFETY: both are parts of what the arena set aside for the caller, who has seen that what `to` shows is to go.
     match unsafe { mremap_fixed(pointer(from.at()), from.len(), from.len(), flags, pointer(to.at())) } {
         Ok(_) => Ok(()),
         Err(errno) => Err(SystemError::new("mremap of private pages", errno)),
@@ -192,7 +193,8 @@ fn move_pages(
     let mut most = end - at;
     while at < end {
         let (flags, piece) = (MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP, mappings.first(from.at() + at, most));
-        // SAFETY: both ranges are the caller's.
+        // SAFETY: both are parts of what the arena set aside for the caller. At `to`, nothing is shown, or what is held
+        // without its pages.
         match unsafe { mremap_fixed(pointer(from.at() + at), piece, piece, flags, pointer(to.at() + at)) } {
             Ok(_) => {
                 at += piece;

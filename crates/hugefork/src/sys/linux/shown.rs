@@ -95,7 +95,7 @@ impl Linux {
     /// Makes addresses of the process inaccessible that show plain memory nobody uses.
     pub(crate) fn hide_plain(&self, range: Range<usize>) -> Result<(), SystemError> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the caller's.
+        // SAFETY: the caller has seen that nobody uses what is mapped there, and that it is the program's.
         let hidden = unsafe { mmap_anonymous(pointer(range.start), range.len(), ProtFlags::empty(), flags) };
         named("mmap to hide a part", hidden).map(drop)
     }
