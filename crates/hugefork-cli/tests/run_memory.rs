@@ -22,6 +22,7 @@ const TAKERS: &str = include_str!("programs/takers.c");
 const DAEMON: &str = include_str!("programs/daemon.c");
 const MANY: &str = include_str!("programs/many.c");
 const FEW: &str = include_str!("programs/few.c");
+const SHORT: &str = include_str!("programs/short.c");
 const SLOW: &str = include_str!("programs/slow.c");
 const RIGHTS: &str = include_str!("programs/rights.c");
 const BESIDE: &str = include_str!("programs/beside.c");
@@ -425,4 +426,105 @@ fn the_pool_promotes_what_is_written_densely_folds_the_rest_and_gives_memory_bac
     wait_for("the memory to be given back", || (count("resident_bytes") < 8 << 20).then_some(()));
     assert_eq!((count("blocks_handed_over"), count("blocks_unseen")), (0, 0));
     go_on();
+}
+
+/// A control group of its own for a program, with a limit on its memory.
+struct Group(PathBuf);
+
+impl Group {
+    /// Says why if there can be none.
+    fn new(bytes: u64) -> Option<Group> {
+        let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let made = groups.lines().find_map(|line| {
+            let [number, controllers, path] = line.splitn(3, ':').collect::<Vec<_>>().try_into().ok()?;
+            let (root, limit) = match (number, controllers) {
+                ("0", "") => ("/sys/fs/cgroup", "memory.max"),
+                (_, "memory") => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+                _ => return None,
+            };
+            let group = PathBuf::from(format!("{root}{path}/hugefork-test-{}", std::process::id()));
+            std::fs::create_dir(&group).ok()?;
+            let group = Group(group);
+            std::fs::write(group.0.join(limit), bytes.to_string()).ok()?;
+            Some(group)
+        });
+        if made.is_none() {
+            println!("skipped: no control group can be made here, which root can");
+        }
+        made
+    }
+
+    /// `command`, in the group.
+    fn command(&self, command: &Command) -> Command {
+        let mut within = Command::new("sh");
+        within.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(self.0.join("cgroup.procs"));
+        within.arg(command.get_program()).args(command.get_args());
+        command.get_envs().for_each(|(name, value)| match value {
+            Some(value) => _ = within.env(name, value),
+            None => _ = within.env_remove(name),
+        });
+        within
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Who has just ended may be in it for a moment.
+        let _ = (0..100).find(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            std::fs::remove_dir(&self.0).is_ok()
+        });
+    }
+}
+
+#[test]
+fn what_is_kept_for_the_next_child_is_given_back_where_memory_is_short() {
+    let scratch = Scratch::new("short");
+    let Some(program) = compiled(&scratch, "short", SHORT) else { return };
+    for is_short in [false, true] {
+        let group = match is_short {
+            true => match Group::new(304 << 20) {
+                Some(group) => Some(group),
+                None => return,
+            },
+            false => None,
+        };
+        let mut command = scratch.run("-q --mode pool");
+        command.arg(&program);
+        if let Some(group) = &group {
+            command = group.command(&command);
+        }
+        let mut running = Running::start(&mut command);
+        let pid = running.pid();
+        let mut said = std::io::BufReader::new(running.child().stdout.take().unwrap());
+        let mut line = || {
+            let mut line = String::new();
+            std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+            line.trim_end().to_owned()
+        };
+        let mut go_on = || std::io::Write::write_all(running.child().stdin.as_mut().unwrap(), b"\n").unwrap();
+        let count = |name: &str| scratch.stats(pid).unwrap()[name].as_u64().unwrap();
+        assert_eq!(line(), "written");
+        if count("pool_refused") == 1 {
+            println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
+            return;
+        }
+        for blocks in [32, 64] {
+            if !is_short {
+                wait_for("all to be promoted", || (count("blocks_promoted") >= blocks).then_some(()));
+            }
+            go_on();
+            assert_eq!(line(), if blocks == 32 { "written" } else { "gone" });
+        }
+        wait_for("the second child to be known to be gone", || (count("forks_alive") == 1).then_some(()));
+        match is_short {
+            false => wait_for("its memory to be kept", || (count("pool_kept_bytes") >= 64 << 20).then_some(())),
+            true => {
+                wait_for("the memory to be given back", || (count("pool_kept_bytes") == 0).then_some(()));
+                wait_for("as much to be taken as is needed", || (count("pool_bytes") <= 140 << 20).then_some(()));
+            }
+        }
+        go_on();
+        assert_eq!(line(), "0 bad");
+    }
 }

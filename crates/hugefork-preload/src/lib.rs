@@ -8,6 +8,7 @@
 //! fork          prepare, parent, child                      liveness   who of the descendants still lives
 //! modes/        what is done about memory: collapse, pool    worker     the thread that does what takes time
 //! mappings      the program's memory, from /proc/self/maps  pages      which of it is in base pages
+//! shortage      how much more memory there is
 //! malloc/       mimalloc in place of libc's: a library of its own, from the same sources
 //! lock, copies, descriptor, spare, own, signals, line, userfaults    what stands below all of these
 //! ```
@@ -42,6 +43,7 @@ mod modes;
 mod own;
 mod pages;
 pub mod pins;
+mod shortage;
 mod signals;
 mod spare;
 mod start;

@@ -144,7 +144,10 @@ fn kib(text: &[u8]) -> Option<u64> {
 }
 
 /// Calls `each` with every line of a file, until that says false.
-fn lines(path: &CStr, each: impl FnMut(&[u8]) -> bool) -> Result<(), Errno> {
+///
+/// # Errors
+/// The file cannot be read.
+pub(crate) fn lines(path: &CStr, each: impl FnMut(&[u8]) -> bool) -> Result<(), Errno> {
     let number = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?.into_raw_fd();
     // SAFETY: opened above. Not owned, since an owned one is closed by libc, which may touch `errno`.
     let file = unsafe { BorrowedFd::borrow_raw(number) };

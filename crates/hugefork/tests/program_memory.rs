@@ -329,3 +329,27 @@ fn copies_lie_in_what_was_kept_for_them() {
     })
     .well();
 }
+
+#[test]
+fn while_memory_is_short_no_block_is_copied() {
+    alone(|| {
+        let Some(mut memory) = memory(64 * BLOCK) else { return };
+        let at = memory.map(2 * BLOCK).unwrap();
+        fill(at..at + 2 * BLOCK, 1);
+        memory.save_memory(true);
+        let work = || holds(at..at + 2 * BLOCK, 1);
+        let meanwhile = |memory: &mut ProgramMemory| {
+            fill(at..at + BLOCK, 2);
+            while memory.tend() {}
+            assert_eq!((memory.counts().promoted, memory.counts().memory as usize), (0, 2 * BLOCK));
+            memory.save_memory(false);
+            fill(at + BLOCK..at + 2 * BLOCK, 2);
+            while memory.tend() {}
+            assert_eq!(memory.counts().promoted, 2);
+        };
+        assert!(forked(&mut memory, work, meanwhile));
+        settle(&mut memory);
+        assert!(holds(at..at + 2 * BLOCK, 2));
+    })
+    .well();
+}

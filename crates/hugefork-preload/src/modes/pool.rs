@@ -34,6 +34,7 @@ use hugefork::{Full, Inherited, ProgramMemory};
 use super::asked::{Mapping, Wish};
 use super::{Growth, collapse, heir};
 use crate::lock::{Guarded, Taken, Tried};
+use crate::shortage::{self, Shortage};
 use crate::signals;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
@@ -572,12 +573,14 @@ pub(super) fn tend() -> bool {
     if role() != Role::Owner || END.load(Ordering::Acquire) == 0 {
         return false;
     }
+    save_memory();
     // A round at most; in between, others have their turn.
     let_others_go_first();
     while with(ProgramMemory::tend) == Some(true) {
         // Who waits for memory that is held aside waits for this thread to run. With a short rest before each round, it
         // has its share of the processor to itself again when it holds some.
         let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000 });
+        save_memory();
         let_others_go_first();
     }
     with(|engine| {
@@ -589,6 +592,27 @@ pub(super) fn tend() -> bool {
         engine.is_shared()
     })
     .unwrap_or(false)
+}
+
+/// Where memory is short, gives back what is kept for the next child; and where there is hardly any left, no block is
+/// copied whose pages can be. Looks no more often than the worker looks for children.
+fn save_memory() {
+    const NS: u64 = 5_000_000;
+    static LOOKED: AtomicU64 = AtomicU64::new(0);
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+    if now.wrapping_sub(LOOKED.load(Ordering::Relaxed)) < NS {
+        return;
+    }
+    LOOKED.store(now, Ordering::Relaxed);
+    if !with(|engine| engine.is_shared() || engine.counts().kept > 0).unwrap_or(false) {
+        return;
+    }
+    let shortage = shortage::now();
+    with(|engine| engine.save_memory(shortage == Shortage::Here));
+    if shortage > Shortage::None {
+        trim();
+    }
 }
 
 /// Makes huge pages of blocks that the program has filled, where the kernel does not by itself (`shmem_enabled`). False

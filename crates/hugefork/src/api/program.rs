@@ -223,6 +223,12 @@ impl ProgramMemory {
         true
     }
 
+    /// Whether memory is to be saved: while it is, no block is copied for a child whose pages can be.
+    pub fn save_memory(&mut self, is_short: bool) {
+        let _signals = SignalsBlocked::new();
+        self.core.pool().tending.tell_short(is_short);
+    }
+
     /// Whether the kernel makes huge pages only of what it is asked to ([`Full::collapse`]).
     pub fn needs_collapse(&self) -> bool {
         self.core.pool().sys.collapses()

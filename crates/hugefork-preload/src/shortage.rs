@@ -1,0 +1,185 @@
+//! How much more memory the process may take before somebody is killed for it: the kernel says so to nobody who could
+//! still give some back.
+//!
+//! | who sets the limit | limit | taken | of that, may be taken back |
+//! |---|---|---|---|
+//! | control group, version 2 | `memory.max` | `memory.current` | `inactive_file`, `active_file` of `memory.stat` |
+//! | version 1 | `hierarchical_memory_limit` of `memory.stat` | `memory.usage_in_bytes` | the same, with `total_` |
+//! | the machine | `MemTotal` of `/proc/meminfo` | all but `MemAvailable` | |
+//!
+//! The process's own group is looked at, and none above it.
+
+use std::ffi::CStr;
+
+use crate::mappings::lines;
+
+/// How short memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Shortage {
+    /// There is enough.
+    None,
+    /// What is only kept for later is better given back.
+    Near,
+    /// As little as possible is to be taken.
+    Here,
+}
+
+/// Memory is near its end if less than this part of the limit is left, or less than so many bytes.
+const NEAR: (u64, u64) = (8, 128 << 20);
+/// The same for its end.
+const HERE: (u64, u64) = (16, 32 << 20);
+
+/// A limit, and how much is left of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Room {
+    limit: u64,
+    left: u64,
+}
+
+impl Room {
+    fn shortage(self) -> Shortage {
+        // Of a small limit, half is enough to keep something.
+        let is_within = |(part, least): (u64, u64)| self.left < (self.limit / part).max(least).min(self.limit / 2);
+        match (is_within(HERE), is_within(NEAR)) {
+            (true, _) => Shortage::Here,
+            (false, true) => Shortage::Near,
+            (false, false) => Shortage::None,
+        }
+    }
+}
+
+/// How short memory is just now. It takes some tens of microseconds.
+pub(crate) fn now() -> Shortage {
+    let all = [group(), machine()];
+    all.into_iter().flatten().map(Room::shortage).max().unwrap_or(Shortage::None)
+}
+
+fn machine() -> Option<Room> {
+    let (mut limit, mut left) = (None, None);
+    lines(c"/proc/meminfo", |line| {
+        limit = limit.or_else(|| after(line, "MemTotal:"));
+        left = left.or_else(|| after(line, "MemAvailable:"));
+        limit.is_none() || left.is_none()
+    })
+    .ok()?;
+    Some(Room { limit: limit? << 10, left: left? << 10 })
+}
+
+/// The process's control group, if it has a limit.
+fn group() -> Option<Room> {
+    let mut found = None;
+    lines(c"/proc/self/cgroup", |line| {
+        if let Some((version, path)) = group_of(line) {
+            // In a container, the file system may begin with the container's group.
+            found = [path, &b""[..]].into_iter().find_map(|path| room_of(version, path));
+        }
+        found.is_none()
+    })
+    .ok()?;
+    found
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+/// The version and the path of a line that is about memory: `4:memory:/path`, `0::/path`.
+fn group_of(line: &[u8]) -> Option<(Version, &[u8])> {
+    let mut words = line.splitn(3, |byte| *byte == b':');
+    let (number, controllers, path) = (words.next()?, words.next()?, words.next()?);
+    let path = path.strip_suffix(b"/").unwrap_or(path);
+    if controllers.split(|byte| *byte == b',').any(|name| name == b"memory") {
+        return Some((Version::One, path));
+    }
+    (number == b"0" && controllers.is_empty()).then_some((Version::Two, path))
+}
+
+fn room_of(version: Version, path: &[u8]) -> Option<Room> {
+    let root: &[u8] = if version == Version::One { b"/sys/fs/cgroup/memory" } else { b"/sys/fs/cgroup" };
+    let mut place = Place::new();
+    let mut number = |file: &[u8], name: &str| {
+        let (mut sum, mut is_there) = (0_u64, false);
+        lines(place.at(&[root, path, b"/", file])?, |line| {
+            if let Some(value) = after(line, name) {
+                (sum, is_there) = (sum.saturating_add(value), true);
+            }
+            true
+        })
+        .ok()?;
+        is_there.then_some(sum)
+    };
+    let (limit, taken, prefix) = match version {
+        Version::One => {
+            let limit = number(b"memory.stat", "hierarchical_memory_limit ")?;
+            (limit, number(b"memory.usage_in_bytes", "")?, ["total_inactive_file ", "total_active_file "])
+        }
+        Version::Two => {
+            (number(b"memory.max", "")?, number(b"memory.current", "")?, ["inactive_file ", "active_file "])
+        }
+    };
+    let cache: u64 = prefix.into_iter().filter_map(|name| number(b"memory.stat", name)).sum();
+    // Version 1 says a huge number where there is no limit.
+    (limit < 1 << 50).then(|| Room { limit, left: limit.saturating_sub(taken.saturating_sub(cache)) })
+}
+
+/// The number after `name` at the beginning of a line.
+fn after(line: &[u8], name: &str) -> Option<u64> {
+    let rest = std::str::from_utf8(line.strip_prefix(name.as_bytes())?).ok()?;
+    rest.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// The name of a file, put together on the stack.
+struct Place {
+    bytes: [u8; 512],
+}
+
+impl Place {
+    fn new() -> Place {
+        Place { bytes: [0; 512] }
+    }
+
+    /// None if it is too long.
+    fn at(&mut self, parts: &[&[u8]]) -> Option<&CStr> {
+        let mut len = 0;
+        for part in parts {
+            self.bytes.get_mut(len..len + part.len())?.copy_from_slice(part);
+            len += part.len();
+        }
+        *self.bytes.get_mut(len)? = 0;
+        CStr::from_bytes_with_nul(self.bytes.get(..=len)?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_group_is_found_in_either_version() {
+        assert_eq!(group_of(b"4:cpu,memory:/a/b"), Some((Version::One, &b"/a/b"[..])));
+        assert_eq!(group_of(b"0::/"), Some((Version::Two, &b""[..])));
+        assert_eq!((group_of(b"9:name=systemd:/"), group_of(b"")), (None, None));
+    }
+
+    #[test]
+    fn memory_is_short_by_its_limit_and_by_bytes() {
+        const GIB: u64 = 1 << 30;
+        let of = |limit, left| Room { limit, left }.shortage();
+        assert_eq!(
+            [GIB, 2 * GIB, 3 * GIB].map(|left| of(32 * GIB, left)),
+            [Shortage::Here, Shortage::Near, Shortage::Near]
+        );
+        assert_eq!((of(32 * GIB, 5 * GIB), of(GIB, 200 << 20)), (Shortage::None, Shortage::None));
+        assert_eq!((of(GIB, 100 << 20), of(GIB, 60 << 20)), (Shortage::Near, Shortage::Here));
+        assert_eq!((of(64 << 20, 40 << 20), of(64 << 20, 20 << 20)), (Shortage::None, Shortage::Here));
+    }
+
+    #[test]
+    fn the_machine_says_what_is_left() {
+        let room = machine().unwrap();
+        assert!(0 < room.left && room.left < room.limit);
+        let _ = now();
+    }
+}
