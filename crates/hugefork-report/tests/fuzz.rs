@@ -1,8 +1,11 @@
 //! Whatever a file holds, reading it gives a record or one line, and a record can be compared and drawn.
 
+mod fuzzed;
+
 use std::path::Path;
 
-use hugefork_report::{compare, parse, report};
+use fuzzed::survive;
+use hugefork_report::parse;
 use proptest::prelude::*;
 
 fn golden() -> Vec<u8> {
@@ -13,18 +16,12 @@ fn curves() -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/curves.json")).unwrap()
 }
 
-/// Reads `bytes`, and does all that can be done with a record if they give one.
-fn survive(bytes: &[u8]) {
-    match parse("some\nfile.json", bytes) {
-        Ok(record) => {
-            let _ = compare(&record, &record).to_string();
-            let _ = report(&[record]).unwrap();
-        }
-        Err(error) => {
-            let line = error.to_string();
-            assert!(line.starts_with("some\u{fffd}file.json: ") && !line.contains(char::is_control), "{line:?}");
-        }
-    }
+#[test]
+fn what_the_fuzzer_has_found_goes_well() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/results");
+    // A package of this crate alone has none.
+    let Ok(entries) = std::fs::read_dir(folder) else { return println!("skipped: {folder} is not there") };
+    entries.flatten().for_each(|entry| survive(&std::fs::read(entry.path()).unwrap()));
 }
 
 proptest! {

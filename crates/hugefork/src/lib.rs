@@ -61,7 +61,7 @@
 mod api;
 mod fault;
 mod mapping;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 mod model_test;
 mod own;
 mod pool;
@@ -118,6 +118,13 @@ pub use terms::observer::Observer;
 pub use terms::options::{CopyGrain, OnLimit, RegionOptions, Reserve};
 pub use terms::snapshot_id::SnapshotId;
 pub use units::{BlockSize, ByteSize, SizeError};
+
+/// Runs a program on the software MMU, for the fuzzer. It is there only with `--cfg fuzzing`.
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub fn fuzz_model(program: &[u8]) {
+    model_test::run_bytes(program);
+}
 
 /// The code in the README is tested.
 #[cfg(doctest)]

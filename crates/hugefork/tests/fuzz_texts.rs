@@ -2,12 +2,9 @@
 //! Whatever they are, the answer is a value that prints as what was read, or an error; and what was read as extents can
 //! be mapped, or is refused, without harm.
 
-use std::fmt::Display;
-use std::fs::File;
-use std::str::FromStr;
+mod fuzzed;
 
-use hugefork::kernels::Kernel;
-use hugefork::{Backing, BlockSize, ByteSize, Extents, ImportError, Imported};
+use fuzzed::{check_all, file};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
@@ -95,47 +92,13 @@ fn changed(text: &str, changes: &[Change]) -> String {
     letters.into_iter().collect()
 }
 
-/// What is read prints as something that is read as the same.
-fn check<T: FromStr + Display + PartialEq + std::fmt::Debug>(text: &str) {
-    if let Ok(value) = text.parse::<T>() {
-        assert_eq!(value.to_string().parse::<T>().ok().as_ref(), Some(&value), "{text:?}");
-    }
-}
-
-/// A file of three pages that cannot become shorter.
-fn file() -> File {
-    let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
-    let file = rustix::fs::memfd_create("fuzz", flags).unwrap();
-    rustix::fs::ftruncate(&file, 3 * 4096).unwrap();
-    rustix::fs::fcntl_add_seals(&file, rustix::fs::SealFlags::SHRINK).unwrap();
-    file.into()
-}
-
-fn check_all(text: &str, file: &File) {
-    check::<ByteSize>(text);
-    check::<BlockSize>(text);
-    check::<Backing>(text);
-    check::<Kernel>(text);
-    let Ok(extents) = text.parse::<Extents>() else { return };
-    assert_eq!(extents.to_string(), text, "extents are read exactly as they print");
-    match Imported::map(file, &extents) {
-        Ok(imported) => {
-            let mut byte = [1];
-            // Pages behind the end of the file would be a SIGBUS.
-            for extent in extents.iter() {
-                imported.read_at(extent.offset + extent.len - 1, &mut byte).unwrap();
-                assert_eq!(byte, [0]);
-            }
-            imported.read_at(imported.len() - 1, &mut byte).unwrap();
-        }
-        Err(error) => assert!(
-            matches!(
-                error,
-                ImportError::TooShort { .. } | ImportError::TooManyMappings { .. } | ImportError::System(_)
-            ),
-            "{error}"
-        ),
-    }
+#[test]
+fn what_the_fuzzer_has_found_does_no_harm() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/texts");
+    // A package of this crate alone has none.
+    let Ok(entries) = std::fs::read_dir(folder) else { return println!("skipped: {folder} is not there") };
+    let texts = entries.flatten().map(|entry| std::fs::read(entry.path()).unwrap());
+    texts.for_each(|text| check_all(&String::from_utf8_lossy(&text), &file()));
 }
 
 #[test]

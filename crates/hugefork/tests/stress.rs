@@ -58,8 +58,8 @@ const GIGANTIC: usize = 5;
 /// So much memory a process may have that is to give most of it back all the time.
 const SHORT: usize = 400 << 20;
 
-/// The regions of a round with small blocks need at most 1408 mappings, so their writes always find one. Their forks and
-/// snapshots may not.
+/// The regions of a round with small blocks need at most 1408 mappings, so their writes always find one. Their forks
+/// and snapshots may not.
 const ENOUGH: usize = 1800;
 
 /// What a process has too little of.
@@ -88,7 +88,7 @@ fn plan(seed: u64, (backing, block): Memory, lacks: Lacks) -> Plan {
         is_tight: is_gigantic || random.one_in(3),
         is_limited: random.one_in(8),
         has_stock: random.one_in(3),
-        cuts: if is_gigantic { 2 } else { 5 },
+        cuts: if is_gigantic || !is_long() { 2 } else { 5 },
         may_fail: lacks != Lacks::Nothing,
         one_in: 0,
         kinds: Vec::new(),

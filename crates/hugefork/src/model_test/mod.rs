@@ -8,16 +8,22 @@
 //! | `world` | a pool, its regions and snapshots beside their models, and what each operation does to both |
 //! | `changes` | what differs, as the engine tells it and as the vectors do |
 //! | `check` | everything that is checked after each operation |
+//! | `bytes` | programs as bytes, for the fuzzer and its corpus |
 
+mod bytes;
 mod changes;
 mod check;
 mod world;
 
 use std::ops::Range;
 
+#[cfg(fuzzing)]
+pub(crate) use bytes::run_bytes;
+#[cfg(test)]
 use proptest::prelude::*;
 
 use crate::sys::Merging;
+#[cfg(test)]
 use crate::sys::soft::Call;
 use crate::units::BASE_PAGE;
 use world::World;
@@ -140,7 +146,9 @@ struct Shape {
 /// 4 KiB blocks share a window of 512 and are given in runs; 2 MiB blocks are alone in theirs.
 const SMALL: Shape = Shape { block: 4 << 10, blocks: 48, merging: Merging::Merge, mappings: 1000 };
 const SPLITTING: Shape = Shape { block: 64 << 10, blocks: 12, merging: Merging::Merge, mappings: 1000 };
+#[cfg(test)]
 const HUGE: Shape = Shape { block: 2 << 20, blocks: 6, merging: Merging::Merge, mappings: 1000 };
+#[cfg(test)]
 const HUGETLB: Shape = Shape { block: 2 << 20, blocks: 6, merging: Merging::Separate, mappings: 1000 };
 const SCARCE_MAPPINGS: Shape = Shape { block: 16 << 10, blocks: 48, merging: Merging::Merge, mappings: 14 };
 
@@ -165,6 +173,7 @@ fn sub_range(start: usize, len: usize, whole: usize, block: usize) -> Range<usiz
     start..start + len
 }
 
+#[cfg(test)]
 fn op() -> impl Strategy<Value = Op> {
     let index = 0..5usize;
     let any = 0..usize::MAX / 2;
@@ -203,6 +212,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// `HUGEFORK_MODEL_CASES=6000` runs a million operations.
+#[cfg(test)]
 fn cases(usual: u32) -> u32 {
     std::env::var("HUGEFORK_MODEL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
 }
@@ -229,6 +239,7 @@ fn run(shape: Shape, ops: &[Op]) {
     assert_eq!(world.pool.frames.reserved(), 0);
 }
 
+#[cfg(test)]
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(150), failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -248,6 +259,7 @@ proptest! {
     }
 }
 
+#[cfg(test)]
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(12), failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -238,7 +238,7 @@ impl<S: Sys> Drop for RegionCore<S> {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 impl<S: Sys> RegionCore<S> {
     /// The address of an entry.
     pub(crate) fn address_of(&self, index: usize) -> usize {

@@ -42,7 +42,7 @@ impl<S: Sys> SnapshotCore<S> {
     }
 
     /// How many mappings are counted.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn mappings(&self) -> usize {
         self.view.get().map_or(0, Addresses::mappings)
     }

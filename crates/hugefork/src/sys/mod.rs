@@ -7,7 +7,8 @@ mod extent;
 pub(crate) mod linux;
 pub(crate) mod racing;
 pub(crate) mod restore;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
+#[cfg_attr(not(test), allow(dead_code, reason = "the fuzzer uses a part of it"))]
 pub(crate) mod soft;
 
 pub use error::SystemError;

@@ -99,7 +99,7 @@ fn ring(region: &Region, of_handler: &Region, plan: &Plan, over: &AtomicBool, co
 fn multiply(region: &Region, plan: &Plan, over: &AtomicBool, counts: &Counts) {
     let (reader, writer) = std::io::pipe().unwrap();
     let mut random = plan.random(71);
-    while !over.load(Ordering::Relaxed) {
+    loop {
         let (at, executes) = (random.below(region.len() / PAGE) * PAGE, random.one_in(3));
         let (program, arguments) = (c"/bin/true".as_ptr(), [c"true".as_ptr(), ptr::null()]);
         // SAFETY: the child makes system calls only, with addresses that were made before.
@@ -134,6 +134,10 @@ fn multiply(region: &Region, plan: &Plan, over: &AtomicBool, counts: &Counts) {
             }
             assert_eq!(status, 0, "a child, of exec: {executes}, has the region or failed");
             counts.children.fetch_add(1, Ordering::Relaxed);
+        }
+        // A round may be over before it has begun here.
+        if over.load(Ordering::Relaxed) {
+            break;
         }
         std::thread::sleep(Duration::from_micros(random.below(4000) as u64));
     }
