@@ -7,6 +7,7 @@
 //! | `close`, `close_range`, `closefrom`, `dup2`, `dup3` | the library's descriptors stay, in mode `pool` |
 //! | `fork` | afterwards, in the parent, the worker is started if it is needed |
 //! | `_Fork` | the handlers are called, in mode `pool` |
+//! | `unshare` | the thread of a child leaves first, which is in the way of a user namespace |
 //! | `prctl` | `PR_SET_THP_DISABLE` is not passed on, and `PR_GET_THP_DISABLE` answers as if it had been |
 //!
 //! Each does the kernel's work by the system call itself, with libc's `errno`, so that it works before the constructor
@@ -407,6 +408,19 @@ pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong
     }
     // SAFETY: the caller's.
     unsafe { libc::syscall(libc::SYS_prctl, c_long::from(option), a, b, c, d) as c_int }
+}
+
+/// As libc's `unshare`. Only a process with one thread may have a new user namespace: the helper of a child leaves first.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+    if flags & libc::CLONE_NEWUSER != 0 && config::mode().is_some() {
+        quietly(modes::help_no_more);
+    }
+    // SAFETY: the caller's.
+    unsafe { libc::syscall(libc::SYS_unshare, flags) as c_int }
 }
 
 /// As libc's `_Fork`, which calls no handlers. Without ours, the child would not have the memory of mode `pool`.

@@ -538,6 +538,14 @@ pub(super) fn help() {
     }
 }
 
+/// In an heir: what helps it leaves.
+pub(super) fn help_no_more() {
+    if role() == Role::Heir {
+        heir::leave_all();
+        worker::wait_for_helper();
+    }
+}
+
 /// In a copy of the process: all of it is the other's.
 fn let_go_of_all(memory: &mut Memory) {
     std::mem::forget(memory.engine.take());

@@ -76,6 +76,9 @@ fn wait_for_faults() -> bool {
     let mut pauses = Pauses::new();
     loop {
         pauses.sleep();
+        if marks::is_all_left() {
+            return false;
+        }
         // A child's count begins with nothing.
         if page_faults() >= FAULTS || is_alone() {
             return true;
@@ -222,10 +225,14 @@ impl Helper {
         self.count(block).load(Ordering::Relaxed).into()
     }
 
-    /// Ends when nothing is inherited any more.
+    /// Ends when nothing is inherited any more, or all is left to the kernel.
     fn help(&mut self) -> Result<(), Refused> {
         let (mut pauses, mut faults, mut looked) = (Pauses::new(), 0, 0);
         loop {
+            if marks::is_all_left() {
+                // Whoever waits is let go of with the descriptor.
+                return Ok(());
+            }
             while let Some(fault) = self.replacer.faults.next() {
                 self.somebody_needs(fault.address / HUGE_PAGE * HUGE_PAGE, fault.is_write)?;
             }
