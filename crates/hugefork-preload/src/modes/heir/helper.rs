@@ -51,7 +51,7 @@ const AHEAD: usize = 16;
 /// A stream that is not there for so long has ended.
 const GONE_NS: u64 = 300_000_000;
 
-/// Between two looks at how much memory there is, so many blocks are taken over.
+/// Between two looks at how much memory there is, and how many mappings, so many blocks are taken over.
 const UNLOOKED: usize = 32;
 
 /// Whether there can be help in this child.
@@ -390,7 +390,8 @@ impl Helper {
     fn is_memory_short(&mut self) -> bool {
         if self.taken >= self.looked_at {
             self.looked_at = self.taken + UNLOOKED;
-            self.is_short = mappings::is_memory_short();
+            // Each block may cost two mappings. Near the limit, nothing could be moved back.
+            self.is_short = mappings::is_memory_short() || mappings::are_mappings_short();
             self.replacer.may_swap = mappings::counted_in(c"/proc/meminfo", "SwapTotal:") != Some(0);
         }
         self.is_short
