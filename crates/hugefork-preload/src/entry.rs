@@ -410,7 +410,7 @@ pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong
     unsafe { libc::syscall(libc::SYS_prctl, c_long::from(option), a, b, c, d) as c_int }
 }
 
-/// As libc's `unshare`. Only a process with one thread may have a new user namespace: the helper of a child leaves first.
+/// As libc's `unshare`. Only a process with one thread may have a new user namespace: a child's helper leaves first.
 ///
 /// # Safety
 /// As libc's.

@@ -406,7 +406,7 @@ fn empty_inherited(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> bool {
     told.is_ok()
 }
 
-/// In an heir: what the program does something about is the kernel's alone. The helper has its hands off it from now on.
+/// In an heir: what the program does something about is the kernel's alone. The helper lets go of it for good.
 fn leave_if_inherited(range: &Range<usize>) {
     if role() == Role::Heir {
         heir::leave(range);
