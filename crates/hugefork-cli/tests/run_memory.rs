@@ -18,6 +18,7 @@ const STRESS: &str = include_str!("programs/stress.c");
 const CALLS: &str = include_str!("programs/calls.c");
 const DIRECT: &str = include_str!("programs/direct.c");
 const HEIRS: &str = include_str!("programs/heirs.c");
+const SPACES: &str = include_str!("programs/spaces.c");
 const TAKERS: &str = include_str!("programs/takers.c");
 const DAEMON: &str = include_str!("programs/daemon.c");
 const MANY: &str = include_str!("programs/many.c");
@@ -273,6 +274,18 @@ fn what_a_child_writes_densely_becomes_its_own_memory() {
         drop(running.child().stdin.take());
         assert_eq!(line(), "0 bad", "{mode}");
         assert!(running.child().wait().unwrap().success(), "{mode}");
+    }
+}
+
+#[test]
+fn a_child_may_have_a_user_namespace() {
+    let scratch = Scratch::new("spaces");
+    let Some(program) = compiled(&scratch, "spaces", SPACES) else { return };
+    if output_of(&mut Command::new(&program)) != "0 bad\n" {
+        return println!("skipped: there are no user namespaces here");
+    }
+    for mode in MODES {
+        assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program)), "0 bad\n", "{mode}");
     }
 }
 

@@ -8,6 +8,7 @@
 //! | `fork` | afterwards, in the parent, the worker is started if it is needed |
 //! | `_Fork` | the handlers are called, in mode `pool` |
 //! | `__register_atfork` (`pthread_atfork`) | the library's own handlers come before all others |
+//! | `unshare` | the thread of a child leaves first, which is in the way of a user namespace |
 //! | `prctl` | `PR_SET_THP_DISABLE` is not passed on, and `PR_GET_THP_DISABLE` answers as if it had been |
 //!
 //! Each does the kernel's work by the system call itself, with libc's `errno`, so that it works before the constructor
@@ -434,6 +435,19 @@ pub unsafe extern "C" fn __register_atfork(
     };
     // SAFETY: the caller's.
     libcs.map_or(libc::ENOMEM, |libcs| unsafe { libcs(prepare, parent, child, library) })
+}
+
+/// As libc's `unshare`. Only a process with one thread may have a new user namespace: a child's helper leaves first.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+    if flags & libc::CLONE_NEWUSER != 0 && config::mode().is_some() {
+        quietly(modes::help_no_more);
+    }
+    // SAFETY: the caller's.
+    unsafe { libc::syscall(libc::SYS_unshare, flags) as c_int }
 }
 
 /// As libc's `_Fork`, which calls no handlers. Without ours, the child would not have the memory of mode `pool`.

@@ -10,8 +10,9 @@
 //! ```
 //!
 //! Handlers of others, such as an allocator's, hold their locks around ours: so nothing is allocated in ours, and
-//! nothing is started. `vfork`, `posix_spawn` and `system` call no handlers, since they copy nothing. A fork within
-//! libc (`daemon`, `forkpty`) calls the handlers, but not [`afterwards`]: the next one makes good for it.
+//! nothing is started but a child's helper (modes/heir), which looks at none of them. `vfork`, `posix_spawn` and
+//! `system` call no handlers, since they copy nothing. A fork within libc (`daemon`, `forkpty`) calls the handlers, but
+//! not [`afterwards`]: the next one makes good for it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

@@ -107,7 +107,22 @@ pub(crate) fn is_memory_short() -> bool {
     left < all / LEFT_OF || is_group_short().unwrap_or(false)
 }
 
-/// The same of the control group; none if it has no limit, or nobody can say.
+/// Whether the process has most of the mappings that it may have.
+pub(crate) fn are_mappings_short() -> bool {
+    const USUAL: usize = 65_530;
+    let (mut most, mut count) = (USUAL, 0);
+    let _ = lines(c"/proc/sys/vm/max_map_count", |line| {
+        most = std::str::from_utf8(line).ok().and_then(|text| text.parse().ok()).unwrap_or(USUAL);
+        false
+    });
+    let read = lines(c"/proc/self/maps", |_| {
+        count += 1;
+        count <= most
+    });
+    read.is_err() || count > most / 4 * 3
+}
+
+/// Whether the control group has little memory left; none if it has no limit, or nobody can say.
 fn is_group_short() -> Option<bool> {
     let mut path = [0; PIECE];
     let mut len = 0;

@@ -73,6 +73,13 @@ pub(crate) fn start_helper(body: Body) -> bool {
     HELPERS.thread.load(Ordering::Acquire) == 0 && start_at(&HELPERS, body)
 }
 
+/// Waits until the helper has left, which was told to.
+pub(crate) fn wait_for_helper() {
+    while HELPERS.thread.load(Ordering::Acquire) != 0 {
+        let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 });
+    }
+}
+
 fn start_at(place: &Place, body: Body) -> bool {
     let Some(stack) = stack(place) else { return false };
     let flags = libc::CLONE_VM

@@ -125,6 +125,14 @@ pub(crate) fn help() {
     }
 }
 
+/// Lets what helps this child leave, and returns when it has. It does not come back.
+pub(crate) fn help_no_more() {
+    match config::mode() {
+        Some(Mode::Pool) => pool::help_no_more(),
+        Some(Mode::Collapse) | None => {}
+    }
+}
+
 /// This is a copy of the process that no handler was told of.
 pub(crate) fn in_unnoticed_copy() {
     match config::mode() {

@@ -410,7 +410,7 @@ fn empty_inherited(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> bool {
     told.is_ok()
 }
 
-/// In an heir: what the program does something about is the kernel's alone. The helper has its hands off it from now on.
+/// In an heir: what the program does something about is the kernel's alone. The helper lets go of it for good.
 fn leave_if_inherited(range: &Range<usize>) {
     if role() == Role::Heir {
         heir::leave(range);
@@ -539,6 +539,14 @@ pub(super) fn child() {
 pub(super) fn help() {
     if role() == Role::Heir && heir::can_help() {
         worker::start_helper(heir::run);
+    }
+}
+
+/// In an heir: what helps it leaves.
+pub(super) fn help_no_more() {
+    if role() == Role::Heir {
+        heir::leave_all();
+        worker::wait_for_helper();
     }
 }
 

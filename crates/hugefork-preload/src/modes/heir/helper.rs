@@ -52,7 +52,7 @@ const AHEAD: usize = 16;
 /// A stream that is not there for so long has ended.
 const GONE_NS: u64 = 300_000_000;
 
-/// Between two looks at how much memory there is, so many blocks are taken over.
+/// Between two looks at how much memory there is, and how many mappings, so many blocks are taken over.
 const UNLOOKED: usize = 32;
 
 /// Whether there can be help in this child.
@@ -77,6 +77,9 @@ fn wait_for_faults() -> bool {
     let mut pauses = Pauses::new();
     loop {
         pauses.sleep();
+        if marks::is_all_left() {
+            return false;
+        }
         // A child's count begins with nothing.
         if page_faults() >= FAULTS || is_alone() {
             return true;
@@ -223,10 +226,14 @@ impl Helper {
         self.count(block).load(Ordering::Relaxed).into()
     }
 
-    /// Ends when nothing is inherited any more.
+    /// Ends when nothing is inherited any more, or all is left to the kernel.
     fn help(&mut self) -> Result<(), Refused> {
         let (mut pauses, mut faults, mut looked) = (Pauses::new(), 0, 0);
         loop {
+            if marks::is_all_left() {
+                // Whoever waits is let go of with the descriptor.
+                return Ok(());
+            }
             while let Some(fault) = self.replacer.faults.next() {
                 self.somebody_needs(fault.address / HUGE_PAGE * HUGE_PAGE, fault.is_write)?;
             }
@@ -384,7 +391,8 @@ impl Helper {
     fn is_memory_short(&mut self) -> bool {
         if self.taken >= self.looked_at {
             self.looked_at = self.taken + UNLOOKED;
-            self.is_short = mappings::is_memory_short();
+            // Each block may cost two mappings. Near the limit, nothing could be moved back.
+            self.is_short = mappings::is_memory_short() || mappings::are_mappings_short();
             self.replacer.may_swap = mappings::counted_in(c"/proc/meminfo", "SwapTotal:") != Some(0);
         }
         self.is_short

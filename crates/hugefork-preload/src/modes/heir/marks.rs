@@ -80,7 +80,7 @@ pub(in crate::modes) fn leave(range: &Range<usize>) {
     wait_for_the_session();
 }
 
-/// The same with all.
+/// The same with all. The helper leaves.
 pub(in crate::modes) fn leave_all() {
     IS_ALL_LEFT.store(true, Ordering::SeqCst);
     wait_for_the_session();
@@ -134,9 +134,14 @@ impl Drop for Session {
     }
 }
 
-/// Whether a block is the kernel's alone.
+/// Whether all blocks are the kernel's alone.
+pub(super) fn is_all_left() -> bool {
+    IS_ALL_LEFT.load(Ordering::SeqCst)
+}
+
+/// Whether a block is.
 pub(super) fn is_left(block: usize) -> bool {
-    IS_ALL_LEFT.load(Ordering::SeqCst) || mark(block).is_none_or(|mark| mark.load(Ordering::SeqCst) & LEFT != 0)
+    is_all_left() || mark(block).is_none_or(|mark| mark.load(Ordering::SeqCst) & LEFT != 0)
 }
 
 /// Whether a block was taken over.
