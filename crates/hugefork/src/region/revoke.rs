@@ -14,7 +14,8 @@
 //!
 //! All this happens after the fault has released its own lock, so it may wait for any other. The window is locked again
 //! inside the visit to the holders. So a writer waits for the windows of regions that were forked from its own, and
-//! never the other way round. This file has what a region does when it is asked, snapshot/revoke.rs what a snapshot
+//! never the other way round: a region that is older, which has gone back to one of its snapshots, is asked again when
+//! its window is free. This file has what a region does when it is asked, snapshot/revoke.rs what a snapshot
 //! does.
 
 use std::sync::atomic::Ordering;
@@ -39,6 +40,8 @@ enum Asked {
     Strangers,
     /// All were asked, and `holders` of them have kept it, this region included.
     Kept { block: BlockId, holders: u32 },
+    /// Somebody who has it could not be asked just then.
+    Busy,
 }
 
 /// A visit to all who may hold the block of an entry.
@@ -69,11 +72,16 @@ impl<'a, S: Sys> Asking<'a, S> {
     /// Asks one holder.
     fn ask(&mut self, holder: &dyn Holder) {
         let Asked::Kept { block, holders } = &mut self.asked else { return };
-        if holder.id() != Some(self.region.books.cow.id()) {
-            match holder.let_go(self.index, *block, self.ask) {
+        let asker = self.region.books.cow.id();
+        if holder.id() != Some(asker) {
+            match holder.let_go(self.index, *block, self.ask, asker) {
                 LetGo::Revoked => self.revoked += 1,
                 LetGo::Copied => self.copied = true,
                 LetGo::No => {}
+                LetGo::Busy => {
+                    self.asked = Asked::Busy;
+                    return;
+                }
             }
         }
         *holders += u32::from(holder.holds(self.index, *block));
@@ -91,9 +99,11 @@ impl<S: Sys> RegionCore<S> {
         if has_lost || self.may_have_changed(index, asked) { Found::Some } else { Found::None }
     }
 
-    /// Takes the block at `index` away from forks and snapshots without a reservation. True if anybody lost it.
+    /// Takes the block at `index` away from forks and snapshots without a reservation. True if anybody lost it, or may
+    /// lose it the next time.
     pub(crate) fn revoke_from_others(&self, index: EntryIndex) -> bool {
-        self.ask_all(index, Ask::Revoke).1
+        let (asked, has_lost) = self.ask_all(index, Ask::Revoke);
+        has_lost || asked == Asked::Busy
     }
 
     /// Asks the holders, under the window's lock, to let go of the block at `index`, if there are others and all of
@@ -124,6 +134,10 @@ impl<S: Sys> RegionCore<S> {
         match asked {
             _ if holders == 1 => true,
             Asked::Changed => true,
+            Asked::Busy => {
+                pool.frames.given_back.wait_a_moment();
+                true
+            }
             Asked::Strangers => false,
             // Those who leaked the block will never let go of it.
             Asked::Kept { .. } if asked == Asked::Kept { block, holders } => false,
@@ -183,12 +197,18 @@ impl<S: Sys> Holder for RegionCore<S> {
         index.0 < self.table.len() && self.table.get(index).block() == Some(block)
     }
 
-    fn let_go(&self, index: EntryIndex, block: BlockId, ask: Ask) -> LetGo {
+    fn let_go(&self, index: EntryIndex, block: BlockId, ask: Ask, asker: RegionId) -> LetGo {
         // Looked at without the lock first: whoever has not borrowed this block may be waiting for us.
         if !ask.is_met_by(self.on_revoke(index, block)) {
             return LetGo::No;
         }
-        let window = self.table.lock(index);
+        // Locks of several regions are taken oldest first. One that is older than the asker has this block from a reset.
+        let window = if self.books.cow.id() < asker {
+            let Some(window) = self.table.try_lock(index) else { return LetGo::Busy };
+            window
+        } else {
+            self.table.lock(index)
+        };
         let publishing = self.lock.shared();
         match self.on_revoke(index, block) {
             OnRevoke::Hide => LetGo::Revoked.if_done(self.hide(Locked::windows(&window, &publishing), index)),

@@ -25,6 +25,7 @@ use shuttle::{Config, MaxSteps, Runner};
 use super::*;
 use crate::pool::holders::OverlayHolder;
 use crate::region::density::Density;
+use crate::region::reset_all::reset_all;
 use crate::sync::steps::checked;
 
 /// So many orders of each kind in the ordinary tests.
@@ -265,6 +266,33 @@ fn a_full_pool_beside_snapshots_and_lazy_frees() {
             assert!(places.iter().all(|&place| region.read(place) == Some(2)), "a write was lost");
             assert_eq!(read_at(&kept, at(0, 1)), Ok(9), "an export has lost what it keeps");
             drop((rest, other));
+        });
+    });
+}
+
+/// An older region has gone back to a younger one's snapshot. So the younger takes a block away from the older, against
+/// the order in which a reset of both takes their locks.
+#[test]
+fn a_full_pool_beside_resets_of_regions_that_went_to_each_others_snapshots() {
+    in_many_orders(|| {
+        in_a_pool(8, |world| {
+            let older = region_with_blocks(world, CopyGrain::Block, &[]);
+            let younger = region_with_blocks(world, CopyGrain::Block, &[0, SECOND]);
+            let places = &[at(0, 1), at(SECOND, 2)];
+            let frozen = older.snapshot();
+            older.reset_to(&younger.snapshot()).unwrap();
+            let rest = world.fill();
+            beside_each_other(|tasks| {
+                tasks.spawn(|| places.iter().for_each(|&place| younger.write(place, 1)));
+                tasks.spawn(|| {
+                    let other = younger.snapshot();
+                    match reset_all(&[(&*older, &*frozen), (&*younger, &*other)]) {
+                        Ok(()) => {}
+                        Err(error) => assert!(matches!(error.reason, RegionError::Revoked), "{error}"),
+                    }
+                });
+            });
+            drop((rest, frozen, older, younger));
         });
     });
 }
