@@ -80,6 +80,11 @@ impl State {
     }
 }
 
+/// Whether the parent of this process is gone. Nobody is waited for: he might wait for the asker.
+fn is_orphan() -> bool {
+    STATE.with_if_free(|state| !state.has_parent()).unwrap_or(false)
+}
+
 /// Whether libc knows of the handlers.
 static IS_FOLLOWED: AtomicBool = AtomicBool::new(false);
 
@@ -188,7 +193,7 @@ pub(crate) extern "C" fn child() {
     let (mask, is_followed) = (state.mask.take(), state.is_followed);
     STATE.reset();
     if is_followed {
-        modes::help();
+        modes::help(is_orphan);
     }
     mask.into_iter().for_each(Mask::restore);
 }

@@ -10,7 +10,7 @@
 //! mappings      the program's memory, from /proc/self/maps  pages      which of it is in base pages
 //! shortage      how much more memory there is
 //! malloc/       mimalloc in place of libc's: a library of its own, from the same sources
-//! lock, copies, descriptor, spare, own, signals, line, userfaults    what stands below all of these
+//! lock, copies, descriptor, spare, own, signals, line, thread, userfaults    what stands below all of these
 //! ```
 //!
 //! The same sources are two things. As a crate, they are linked into the command and export nothing. Built by the
@@ -47,6 +47,7 @@ mod shortage;
 mod signals;
 mod spare;
 mod start;
+mod thread;
 mod userfaults;
 mod worker;
 

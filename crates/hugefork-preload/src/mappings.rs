@@ -97,16 +97,6 @@ pub(crate) fn counted_in(path: &CStr, field: &str) -> Option<u64> {
     done.ok().and(found)
 }
 
-/// A machine with less than this part of its memory left has none for speed, and so has a control group.
-const LEFT_OF: u64 = 16;
-
-/// Whether the machine has little memory left, or the control group of this process.
-pub(crate) fn is_memory_short() -> bool {
-    let of = |field| counted_in(c"/proc/meminfo", field);
-    let (Some(all), Some(left)) = (of("MemTotal:"), of("MemAvailable:")) else { return false };
-    left < all / LEFT_OF || is_group_short().unwrap_or(false)
-}
-
 /// Whether the process has most of the mappings that it may have.
 pub(crate) fn are_mappings_short() -> bool {
     const USUAL: usize = 65_530;
@@ -120,37 +110,6 @@ pub(crate) fn are_mappings_short() -> bool {
         count <= most
     });
     read.is_err() || count > most / 4 * 3
-}
-
-/// Whether the control group has little memory left; none if it has no limit, or nobody can say.
-fn is_group_short() -> Option<bool> {
-    let mut path = [0; PIECE];
-    let mut len = 0;
-    let mut put = |part: &[u8]| {
-        path.get_mut(len..len + part.len())?.copy_from_slice(part);
-        len += part.len();
-        Some(())
-    };
-    put(b"/sys/fs/cgroup")?;
-    let mut is_put = None;
-    lines(c"/proc/self/cgroup", |line| {
-        is_put = line.strip_prefix(b"0::").and_then(&mut put);
-        is_put.is_none()
-    })
-    .ok()?;
-    is_put?;
-    let mut number = |name: &[u8]| {
-        path.get_mut(len..len + name.len())?.copy_from_slice(name);
-        let mut found = None;
-        lines(CStr::from_bytes_until_nul(&path).ok()?, |line| {
-            found = std::str::from_utf8(line).ok().and_then(|text| text.parse::<u64>().ok());
-            false
-        })
-        .ok()?;
-        found
-    };
-    let (most, now) = (number(b"/memory.max\0")?, number(b"/memory.current\0")?);
-    Some(now > most - most / LEFT_OF)
 }
 
 /// `  123 kB` in bytes.

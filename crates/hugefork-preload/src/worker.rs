@@ -2,20 +2,13 @@
 //! memory any more, lets the mode do its pass, and leaves. No fork, no thread, unless the mode looks after memory
 //! that grows.
 //!
-//! It is not one of libc's threads but made by `clone(2)`. `pthread_create` allocates, which a fork in a signal handler
-//! must not do; it makes libc take locks that a program with one thread does without; and a program whose main thread
-//! ends by `pthread_exit` would wait for it for ever. The price: it shares the thread-local data of the thread that
-//! made it, `errno` included. So it makes system calls by `rustix` alone, and never panics on purpose. The engine (mode
-//! `pool`) calls libc, so there only the program's first thread makes it so: its data stays.
-//!
-//! All signals are blocked in it, so that the program's handlers run in the program's threads.
+//! It is made as thread.rs says. But the engine (mode `pool`) calls libc, so there only the program's first thread
+//! makes it so: its data stays.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::process::getpid;
 use rustix::thread::{gettid, nanosleep, set_name};
 use rustix::time::Timespec;
@@ -24,10 +17,8 @@ use crate::fork::STATE;
 use crate::modes::Growth;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
+use crate::thread::Place;
 use crate::{modes, signals};
-
-/// The stack holds two pieces of files, and little else.
-const STACK: usize = 128 << 10;
 
 /// How long it sleeps before it looks for descendants again: first after this, then twice as long, up to the longest.
 const SHORTEST_NS: i64 = 5_000_000;
@@ -37,21 +28,8 @@ const LONGEST_NS: i64 = 160_000_000;
 /// long.
 const PATIENCE: u32 = 64;
 
-/// A place for a thread. There are two, since one that is leaving still stands on its stack.
-struct Place {
-    /// The thread; the kernel writes 0 when it is gone.
-    thread: AtomicU32,
-    /// The address of its stack; 0 before the first.
-    stack: AtomicUsize,
-}
-
-static PLACES: [Place; 2] = [const { Place { thread: AtomicU32::new(0), stack: AtomicUsize::new(0) } }; 2];
-
-/// The place of a helper (modes/heir), of which there is one in the whole life of a process.
-static HELPERS: Place = Place { thread: AtomicU32::new(0), stack: AtomicUsize::new(0) };
-
-/// What a thread does.
-type Body = extern "C" fn(*mut c_void) -> c_int;
+/// There are two, since one that is leaving still stands on its stack.
+static PLACES: [Place; 2] = [const { Place::new() }; 2];
 
 /// Whether [`start`] allocates nothing, in this thread.
 pub(crate) fn can_start_anywhere() -> bool {
@@ -63,47 +41,7 @@ pub(crate) fn start() -> bool {
     if !can_start_anywhere() {
         return start_by_libc();
     }
-    let Some(place) = PLACES.iter().find(|place| place.thread.load(Ordering::Acquire) == 0) else { return false };
-    start_at(place, run)
-}
-
-/// Starts another, in the child of a fork. Allocates nothing. What it does must do without libc, unless the thread that
-/// is there now stays.
-pub(crate) fn start_helper(body: Body) -> bool {
-    HELPERS.thread.load(Ordering::Acquire) == 0 && start_at(&HELPERS, body)
-}
-
-/// Waits until the helper has left, which was told to.
-pub(crate) fn wait_for_helper() {
-    while HELPERS.thread.load(Ordering::Acquire) != 0 {
-        let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 });
-    }
-}
-
-fn start_at(place: &Place, body: Body) -> bool {
-    let Some(stack) = stack(place) else { return false };
-    let flags = libc::CLONE_VM
-        | libc::CLONE_FS
-        | libc::CLONE_FILES
-        | libc::CLONE_SIGHAND
-        | libc::CLONE_THREAD
-        | libc::CLONE_SYSVSEM
-        | libc::CLONE_PARENT_SETTID
-        | libc::CLONE_CHILD_CLEARTID;
-    let thread = place.thread.as_ptr();
-    let none = ptr::null_mut::<c_void>();
-    let all_signals = u64::MAX;
-    let mut before = 0_u64;
-    // The thread begins with the mask of the one that makes it. libc's own call would leave libc's signals open.
-    // SAFETY: masks of the size that is named; `run` stands on a stack of its own, that nobody else stands on while
-    // `thread` is not 0.
-    let made = unsafe {
-        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all_signals, &raw mut before, 8);
-        let made = libc::clone(body, (stack + STACK) as *mut c_void, flags, none, thread, none, thread);
-        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, none, 8);
-        made
-    };
-    made > 0
+    PLACES.iter().find(|place| place.is_free()).is_some_and(|place| place.start(run, ptr::null_mut()))
 }
 
 /// Starts one of libc's. The thread that forks may end before this one does, and its thread-local data with it; those
@@ -128,21 +66,9 @@ fn start_by_libc() -> bool {
     made == 0
 }
 
-fn stack(place: &Place) -> Option<usize> {
-    let known = place.stack.load(Ordering::Relaxed);
-    if known != 0 {
-        return Some(known);
-    }
-    let rights = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping where the kernel likes.
-    let new = unsafe { mmap_anonymous(ptr::null_mut(), STACK, rights, MapFlags::PRIVATE) }.ok()? as usize;
-    place.stack.store(new, Ordering::Relaxed);
-    Some(new)
-}
-
-/// In the child of a fork, which has no such thread; the stacks were copied.
+/// In the child of a fork.
 pub(crate) fn in_child() {
-    PLACES.iter().chain([&HELPERS]).for_each(|place| place.thread.store(0, Ordering::Relaxed));
+    PLACES.iter().for_each(Place::in_child);
 }
 
 /// The thread.

@@ -118,9 +118,10 @@ pub(crate) fn child() {
 }
 
 /// The same, when all that the handlers guard is free again: starts what helps the child, if anything does.
-pub(crate) fn help() {
+/// It asks `is_orphan` whether the parent is gone.
+pub(crate) fn help(is_orphan: fn() -> bool) {
     match config::mode() {
-        Some(Mode::Pool) => pool::help(),
+        Some(Mode::Pool) => pool::help(is_orphan),
         Some(Mode::Collapse) | None => {}
     }
 }

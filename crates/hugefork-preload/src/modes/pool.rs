@@ -38,7 +38,7 @@ use crate::shortage::{self, Shortage};
 use crate::signals;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{BASE_PAGE, HUGE_PAGE, config, copies, mappings, own, spare, worker};
+use crate::{BASE_PAGE, HUGE_PAGE, config, copies, mappings, own, spare};
 
 /// What this process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -536,17 +536,16 @@ pub(super) fn child() {
 }
 
 /// In the child, afterwards.
-pub(super) fn help() {
-    if role() == Role::Heir && heir::can_help() {
-        worker::start_helper(heir::run);
+pub(super) fn help(is_orphan: fn() -> bool) {
+    if role() == Role::Heir {
+        heir::help(is_orphan);
     }
 }
 
 /// In an heir: what helps it leaves.
 pub(super) fn help_no_more() {
     if role() == Role::Heir {
-        heir::leave_all();
-        worker::wait_for_helper();
+        heir::help_no_more();
     }
 }
 

@@ -202,7 +202,7 @@ impl<S: Sys> Holder for RegionCore<S> {
         if !ask.is_met_by(self.on_revoke(index, block)) {
             return LetGo::No;
         }
-        // Locks of several regions are taken oldest first. One that is older than the asker has this block from a reset.
+        // Locks of several regions are taken oldest first. One that is older has this block from a reset.
         let window = if self.books.cow.id() < asker {
             let Some(window) = self.table.try_lock(index) else { return LetGo::Busy };
             window

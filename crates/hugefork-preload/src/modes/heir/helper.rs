@@ -10,6 +10,7 @@
 //! may close what it likes.
 
 use std::ffi::{c_int, c_void};
+use std::mem;
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -21,9 +22,10 @@ use syscalls::{Sysno, syscall};
 
 use super::marks::{self, Session};
 use super::replace::{Arming, Batch, HEADS, MOST, Refused, Replacer};
-use crate::fork::STATE;
+use crate::shortage::{self, Shortage};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
+use crate::thread::Place;
 use crate::{BASE_PAGE, HUGE_PAGE, mappings};
 
 /// How long it sleeps: first so long, then twice as long, up to the longest. After so many that were in vain, it is the
@@ -55,16 +57,35 @@ const GONE_NS: u64 = 300_000_000;
 /// Between two looks at how much memory there is, and how many mappings, so many blocks are taken over.
 const UNLOOKED: usize = 32;
 
-/// Whether there can be help in this child.
-pub(in crate::modes) fn can_help() -> bool {
-    !marks::addresses().is_empty()
+/// There is one in the whole life of a process.
+static PLACE: Place = Place::new();
+
+/// Starts the thread, if there can be help in this child. Allocates nothing.
+pub(in crate::modes) fn help(is_orphan: fn() -> bool) {
+    if !marks::addresses().is_empty() && PLACE.is_free() {
+        PLACE.start(run, is_orphan as *mut c_void);
+    }
+}
+
+/// Lets the thread leave, and returns when it has.
+pub(in crate::modes) fn help_no_more() {
+    marks::leave_all();
+    PLACE.wait_until_free();
+}
+
+/// In the child of a fork, which has no helper yet.
+pub(in crate::modes) fn in_child() {
+    PLACE.in_child();
+    marks::in_child();
 }
 
 /// The thread.
-pub(in crate::modes) extern "C" fn run(_: *mut c_void) -> c_int {
+extern "C" fn run(is_orphan: *mut c_void) -> c_int {
     let _ = set_name(c"hugefork-heir");
-    if wait_for_faults()
-        && let Some(mut helper) = Helper::new()
+    // SAFETY: `help` has made it of such a function.
+    let is_orphan = unsafe { mem::transmute::<*mut c_void, fn() -> bool>(is_orphan) };
+    if wait_for_faults(is_orphan)
+        && let Some(mut helper) = Helper::new(is_orphan)
     {
         // What the kernel refuses once, it is not asked for again. Whoever waits is let go when the helper is dropped.
         let _ = helper.help();
@@ -73,7 +94,7 @@ pub(in crate::modes) extern "C" fn run(_: *mut c_void) -> c_int {
 }
 
 /// Sleeps until the child has had many page faults. Until then, it has nothing but this thread.
-fn wait_for_faults() -> bool {
+fn wait_for_faults(is_orphan: fn() -> bool) -> bool {
     let mut pauses = Pauses::new();
     loop {
         pauses.sleep();
@@ -81,7 +102,7 @@ fn wait_for_faults() -> bool {
             return false;
         }
         // A child's count begins with nothing.
-        if page_faults() >= FAULTS || is_alone() {
+        if page_faults() >= FAULTS || is_orphan() {
             return true;
         }
     }
@@ -117,11 +138,6 @@ fn page_faults() -> u64 {
         libc::getrusage(libc::RUSAGE_SELF, &mut usage);
         usage.ru_minflt as u64
     }
-}
-
-/// Whether the process is a daemon now. Nobody is waited for: he might wait for the helper.
-fn is_alone() -> bool {
-    STATE.with_if_free(|state| !state.has_parent()).unwrap_or(false)
 }
 
 fn now() -> u64 {
@@ -181,6 +197,8 @@ struct Helper {
     taken: usize,
     looked_at: usize,
     is_short: bool,
+    /// Says whether the parent is gone: the process is a daemon then.
+    is_orphan: fn() -> bool,
     is_alone: bool,
 }
 
@@ -193,7 +211,7 @@ struct Seen {
 
 impl Helper {
     /// None if this process cannot be helped.
-    fn new() -> Option<Helper> {
+    fn new(is_orphan: fn() -> bool) -> Option<Helper> {
         // While the program's descriptors are shared: the page is to be seen among them.
         stats::publish();
         // A table of its own, with nothing in it.
@@ -213,6 +231,7 @@ impl Helper {
             taken: 0,
             looked_at: 0,
             is_short: false,
+            is_orphan,
             is_alone: false,
         })
     }
@@ -258,7 +277,7 @@ impl Helper {
             }
             // Not more than a fifth of the time.
             let (count, began) = (page_faults(), now());
-            let is_alone_now = is_alone();
+            let is_alone_now = (self.is_orphan)();
             let is_new = is_alone_now && !self.is_alone;
             self.is_alone |= is_alone_now;
             if (count.wrapping_sub(faults) < FAULTS && !is_new) || began < looked {
@@ -392,7 +411,7 @@ impl Helper {
         if self.taken >= self.looked_at {
             self.looked_at = self.taken + UNLOOKED;
             // Each block may cost two mappings. Near the limit, nothing could be moved back.
-            self.is_short = mappings::is_memory_short() || mappings::are_mappings_short();
+            self.is_short = shortage::now() > Shortage::None || mappings::are_mappings_short();
             self.replacer.may_swap = mappings::counted_in(c"/proc/meminfo", "SwapTotal:") != Some(0);
         }
         self.is_short

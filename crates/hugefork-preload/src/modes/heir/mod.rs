@@ -15,5 +15,5 @@ mod helper;
 mod marks;
 mod replace;
 
-pub(super) use helper::{can_help, run};
-pub(super) use marks::{after_fork, before_fork, in_child, leave, leave_all, set_up};
+pub(super) use helper::{help, help_no_more, in_child};
+pub(super) use marks::{after_fork, before_fork, leave, leave_all, set_up};
