@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fuzzes each target for so many seconds (60 if nothing is said), two at once, from the corpus; ends with a line
-# "N passed, N failed". What fails is kept in fuzz/found, and goes on failing with
+# "N passed, N failed". What fails is kept in target/fuzz-found, and goes on failing with
 #     fuzz/run.sh 0 TARGET FILE
 # What finds new ways is kept in target/fuzz-corpus; `fuzz/run.sh keep` puts the 80 that do most of it into fuzz/corpus.
 #
@@ -34,10 +34,10 @@ if [ $# -gt 1 ]; then
     exec "$built/$2" "${@:3}"
 fi
 
-mkdir -p fuzz/found target/fuzz-log
+mkdir -p target/fuzz-found target/fuzz-log
 fuzz() {
     mkdir -p "fuzz/corpus/$1" "target/fuzz-corpus/$1"
-    "$built/$1" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=4096 -max_len=4096 -artifact_prefix="fuzz/found/$1-" \
+    "$built/$1" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=4096 -max_len=4096 -artifact_prefix="target/fuzz-found/$1-" \
         "target/fuzz-corpus/$1" "fuzz/corpus/$1" >"target/fuzz-log/$1" 2>&1
 }
 passed=0 failed=0
