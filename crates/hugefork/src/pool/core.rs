@@ -190,15 +190,8 @@ impl<S: Sys> PoolCore<S> {
         let taken = self.frames.take(wish, 0, 0, wanted, reserved).ok_or(Shortage::Blocks)?;
         self.note_taken(taken);
         let (new, len) = (taken.first, self.block_size.bytes());
-        let bytes = self.offset(block)..self.offset(block) + len;
-        if self.sys.next_memory(bytes.clone()) != Some(bytes.clone()) {
-            return match self.copy_parts(taken, &bytes) {
-                Ok(()) => Ok(new),
-                Err(error) => {
-                    self.give_back(taken);
-                    Err(Shortage::Memory(error))
-                }
-            };
+        if !self.is_all_there(block) {
+            return self.copy_parts(taken, block);
         }
         if self.frames.content(new) == Content::Fresh
             && let Err(error) = self.obtain(taken, 0)
@@ -213,8 +206,27 @@ impl<S: Sys> PoolCore<S> {
         Ok(new)
     }
 
+    /// Whether all of a block has memory, for all that is known.
+    #[inline(never)] // Not on the stack below a copy.
+    fn is_all_there(&self, block: BlockId) -> bool {
+        let bytes = self.offset(block)..self.offset(block) + self.block_size.bytes();
+        self.sys.next_memory(bytes.clone()) == Some(bytes)
+    }
+
     /// Copies a block to one that was just taken, of which only as much gets memory as has it there.
-    fn copy_parts(&self, taken: Taken, from: &Range<usize>) -> Result<(), SystemError> {
+    #[inline(never)] // As above.
+    fn copy_parts(&self, taken: Taken, block: BlockId) -> Result<BlockId, Shortage> {
+        let bytes = self.offset(block)..self.offset(block) + self.block_size.bytes();
+        match self.copy_each_part(taken, &bytes) {
+            Ok(()) => Ok(taken.first),
+            Err(error) => {
+                self.give_back(taken);
+                Err(Shortage::Memory(error))
+            }
+        }
+    }
+
+    fn copy_each_part(&self, taken: Taken, from: &Range<usize>) -> Result<(), SystemError> {
         let (new, to) = (taken.first, self.offset(taken.first));
         if self.frames.content(new) != Content::Fresh {
             // SAFETY: nobody else holds it, and it is shown nowhere.

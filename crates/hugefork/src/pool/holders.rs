@@ -49,9 +49,8 @@ pub(crate) trait Holder: Sync {
     }
 
     /// Lets go of `block` at `index`, which it has borrowed. An access there is an error from then on. If a block is
-    /// reserved for a copy and `ask` allows one, it makes the copy instead. The region `asker` holds the lock of its
-    /// window there.
-    fn let_go(&self, index: EntryIndex, block: BlockId, ask: Ask, asker: RegionId) -> LetGo;
+    /// reserved for a copy and `ask` allows one, it makes the copy instead. The asker holds the lock of a window.
+    fn let_go(&self, index: EntryIndex, block: BlockId, ask: Ask) -> LetGo;
 }
 
 /// How a holder may let go of a block.
@@ -80,7 +79,7 @@ pub(crate) enum LetGo {
     No,
     Revoked,
     Copied,
-    /// Somebody works on it, for whom the asker must not wait.
+    /// Somebody works on it, and may wait for the asker.
     Busy,
 }
 
@@ -267,7 +266,7 @@ mod tests {
             false
         }
 
-        fn let_go(&self, _index: EntryIndex, _block: BlockId, _ask: Ask, _asker: RegionId) -> LetGo {
+        fn let_go(&self, _index: EntryIndex, _block: BlockId, _ask: Ask) -> LetGo {
             LetGo::No
         }
     }

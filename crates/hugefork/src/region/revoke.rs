@@ -13,10 +13,8 @@
 //! itself, and for what its parent has left to it.
 //!
 //! All this happens after the fault has released its own lock, so it may wait for any other. The window is locked again
-//! inside the visit to the holders. So a writer waits for the windows of regions that were forked from its own, and
-//! never the other way round: a region that is older, which has gone back to one of its snapshots, is asked again when
-//! its window is free. This file has what a region does when it is asked, snapshot/revoke.rs what a snapshot
-//! does.
+//! inside the visit to the holders. A region whose window is taken is asked again a moment later. This file has what a
+//! region does when it is asked, snapshot/revoke.rs what a snapshot does.
 
 use std::sync::atomic::Ordering;
 
@@ -51,8 +49,7 @@ struct Asking<'a, S: Sys> {
     ask: Ask,
     _window: WindowsGuard<'a>,
     asked: Asked,
-    revoked: u64,
-    copied: bool,
+    has_lost: bool,
 }
 
 impl<'a, S: Sys> Asking<'a, S> {
@@ -66,25 +63,32 @@ impl<'a, S: Sys> Asking<'a, S> {
             Some(block) if !family.keeps(index, block) && is_ours(block) => Asked::Kept { block, holders: 0 },
             Some(_) => Asked::Strangers,
         };
-        Asking { region, index, ask, _window: window, asked, revoked: 0, copied: false }
+        Asking { region, index, ask, _window: window, asked, has_lost: false }
     }
 
     /// Asks one holder.
     fn ask(&mut self, holder: &dyn Holder) {
-        let Asked::Kept { block, holders } = &mut self.asked else { return };
-        let asker = self.region.books.cow.id();
-        if holder.id() != Some(asker) {
-            match holder.let_go(self.index, *block, self.ask, asker) {
-                LetGo::Revoked => self.revoked += 1,
-                LetGo::Copied => self.copied = true,
-                LetGo::No => {}
-                LetGo::Busy => {
-                    self.asked = Asked::Busy;
-                    return;
+        let Asked::Kept { block, .. } = self.asked else { return };
+        if holder.id() != Some(self.region.books.cow.id()) {
+            match holder.let_go(self.index, block, self.ask) {
+                LetGo::Revoked => {
+                    self.has_lost = true;
+                    count(&self.region.counters.blocks_revoked, 1);
                 }
+                LetGo::Copied => self.has_lost = true,
+                LetGo::No => {}
+                LetGo::Busy => return self.asked = Asked::Busy,
             }
         }
-        *holders += u32::from(holder.holds(self.index, *block));
+        self.count(holder);
+    }
+
+    /// Counts a holder that has kept the block.
+    #[inline(never)] // Not on the stack below a copy.
+    fn count(&mut self, holder: &dyn Holder) {
+        if let Asked::Kept { block, holders } = &mut self.asked {
+            *holders += u32::from(holder.holds(self.index, *block));
+        }
     }
 }
 
@@ -118,8 +122,7 @@ impl<S: Sys> RegionCore<S> {
         for holder in visit.family.members() {
             asking.ask(holder);
         }
-        count(&self.counters.blocks_revoked, asking.revoked);
-        (asking.asked, asking.revoked > 0 || asking.copied)
+        (asking.asked, asking.has_lost)
     }
 
     /// Whether a write to `index` that found no room may find some now: others have made it meanwhile, or a holder was
@@ -197,18 +200,14 @@ impl<S: Sys> Holder for RegionCore<S> {
         index.0 < self.table.len() && self.table.get(index).block() == Some(block)
     }
 
-    fn let_go(&self, index: EntryIndex, block: BlockId, ask: Ask, asker: RegionId) -> LetGo {
+    fn let_go(&self, index: EntryIndex, block: BlockId, ask: Ask) -> LetGo {
         // Looked at without the lock first: whoever has not borrowed this block may be waiting for us.
         if !ask.is_met_by(self.on_revoke(index, block)) {
             return LetGo::No;
         }
-        // Locks of several regions are taken oldest first. One that is older has this block from a reset.
-        let window = if self.books.cow.id() < asker {
-            let Some(window) = self.table.try_lock(index) else { return LetGo::Busy };
-            window
-        } else {
-            self.table.lock(index)
-        };
+        // Whoever has the window may wait for the asker's: those of several regions are locked oldest first, and an
+        // older region may have a block of the asker's from a reset.
+        let Some(window) = self.table.try_lock(index) else { return LetGo::Busy };
         let publishing = self.lock.shared();
         match self.on_revoke(index, block) {
             OnRevoke::Hide => LetGo::Revoked.if_done(self.hide(Locked::windows(&window, &publishing), index)),

@@ -95,7 +95,7 @@ impl<S: Sys> Holder for SnapshotCore<S> {
         self.keeping == Keeping::ForGood && self.holds(index, block)
     }
 
-    fn let_go(&self, index: EntryIndex, block: BlockId, ask: Ask, _asker: RegionId) -> LetGo {
+    fn let_go(&self, index: EntryIndex, block: BlockId, ask: Ask) -> LetGo {
         if !ask.is_met_by(self.on_revoke(index, block)) {
             return LetGo::No;
         }

@@ -463,18 +463,12 @@ impl Sys for Linux {
     }
 
     fn hold(&self, part: Part<'_>, aside: Part<'_>) -> Result<(), SystemError> {
-        let held = match &self.overlays {
-            Ok(overlays) => overlays.hold(part, aside),
-            Err(_) => Err(SystemError::new("userfaultfd", Errno::NOTSUP)),
-        };
-        match held {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                // Nothing is left there. If the kernel refuses that too, the next hold replaces it.
-                let _ = self.hide(aside);
-                Err(error)
-            }
-        }
+        // Short, as it is on the stack below what moves pages.
+        let Ok(overlays) = &self.overlays else { return Err(SystemError::new("userfaultfd", Errno::NOTSUP)) };
+        overlays.hold(part, aside).inspect_err(|_| {
+            // Nothing is left there. If the kernel refuses that too, the next hold replaces it.
+            let _ = self.hide(aside);
+        })
     }
 
     fn put_back(&self, part: Part<'_>, aside: Part<'_>) {
