@@ -36,6 +36,9 @@ __all__ = [
 _READ_AT_ONCE = 64 << 20
 """So many bytes are read before Python looks after signals."""
 
+_LOOK_AFTER_SIGNALS = 100
+"""So many milliseconds a descriptor is waited for before Python looks after signals."""
+
 
 class HasDescriptor(Protocol):
     """A file, pipe or socket."""
@@ -140,7 +143,9 @@ def _readable(fd: int) -> int:
         return _READ_AT_ONCE
     waiting, there = select.poll(), bytearray(4)
     waiting.register(fd, select.POLLIN)
-    waiting.poll()
+    # A signal that comes just before the call does not end it: Python looks after it when the call returns.
+    while not waiting.poll(_LOOK_AFTER_SIGNALS):
+        pass
     try:
         fcntl.ioctl(fd, termios.FIONREAD, there)
     except OSError:
