@@ -52,7 +52,7 @@ pub(super) fn collapse_now(start: *mut c_void) -> Result<(), Errno> {
 /// milliseconds as others want that processor. `move_pages` of no page does the same without the lock, and leaves it
 /// nothing to wait for. Who may not call it (containers forbid it, with other calls about NUMA) has the longer waits.
 /// docs/design.md has figures.
-fn empty_the_batches() {
+pub(super) fn empty_the_batches() {
     /// `MPOL_MF_MOVE` of linux/mempolicy.h: pages that this process alone has.
     const MOVE_OWN: usize = 1 << 1;
     let nothing = [0_usize; 1];

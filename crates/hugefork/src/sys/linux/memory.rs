@@ -281,9 +281,11 @@ impl Linux {
     /// Makes a huge page of the 2 MiB at `offset`, if the kernel does not do so by itself. False if there was nothing
     /// to do, or the kernel refused. For threads that have time.
     pub(crate) fn collapse_full(&self, offset: usize) -> bool {
-        // SAFETY: the range lies in the direct map.
-        let start = unsafe { self.direct.byte_add(offset) };
-        self.collapses() && self.is_full(offset) && advice::collapse(start).is_ok()
+        if !self.collapses() || !self.is_full(offset) {
+            return false;
+        }
+        advice::empty_the_batches();
+        self.collapse(offset)
     }
 }
 
