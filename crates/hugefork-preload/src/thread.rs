@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::thread::nanosleep;
 use rustix::time::Timespec;
+use syscalls::{Sysno, syscall};
 
 /// The stack holds two pieces of files, and little else.
 const STACK: usize = 128 << 10;
@@ -22,15 +23,17 @@ pub(crate) type Body = extern "C" fn(*mut c_void) -> c_int;
 
 /// A place for a thread.
 pub(crate) struct Place {
-    /// The thread; the kernel writes 0 when it is gone.
+    /// The thread; the kernel writes 0 when it uses its stack no more.
     thread: AtomicU32,
+    /// The thread that was started last; 0 before the first.
+    last: AtomicU32,
     /// The address of its stack; 0 before the first.
     stack: AtomicUsize,
 }
 
 impl Place {
     pub(crate) const fn new() -> Place {
-        Place { thread: AtomicU32::new(0), stack: AtomicUsize::new(0) }
+        Place { thread: AtomicU32::new(0), last: AtomicU32::new(0), stack: AtomicUsize::new(0) }
     }
 
     pub(crate) fn is_free(&self) -> bool {
@@ -61,19 +64,35 @@ impl Place {
             libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, none, 8);
             made
         };
+        self.last.store(made.max(0) as u32, Ordering::Relaxed);
         made > 0
     }
 
-    /// Waits until the thread has left, which was told to.
-    pub(crate) fn wait_until_free(&self) {
+    /// Waits until the thread has left, which was told to: the kernel counts it among the process's no more.
+    pub(crate) fn wait_until_gone(&self) {
+        const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
         while !self.is_free() {
-            let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 });
+            let _ = nanosleep(&PAUSE);
         }
+        // If the kernel knows it for so long, a thread of the program's has its number by now.
+        let last = self.last.load(Ordering::Relaxed);
+        for _ in 0..10_000 {
+            if !is_counted(last) {
+                break;
+            }
+            let _ = nanosleep(&PAUSE);
+        }
+        // The kernel takes it out of the process's list just after its number, both with the lock of the process's
+        // signals, which this call takes too: it returns when both are done (`__exit_signal` of Linux).
+        let mut pending = 0_u64;
+        // SAFETY: the call writes a mask of the size that is named.
+        let _ = unsafe { syscall!(Sysno::rt_sigpending, &raw mut pending, size_of::<u64>()) };
     }
 
     /// In the child of a fork, which has no such thread; the stack was copied.
     pub(crate) fn in_child(&self) {
         self.thread.store(0, Ordering::Relaxed);
+        self.last.store(0, Ordering::Relaxed);
     }
 
     fn stack(&self) -> Option<usize> {
@@ -87,4 +106,12 @@ impl Place {
         self.stack.store(new, Ordering::Relaxed);
         Some(new)
     }
+}
+
+/// Whether the kernel knows a thread of this process with such a number.
+fn is_counted(thread: u32) -> bool {
+    const NO_SIGNAL: usize = 0;
+    let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
+    // SAFETY: sends nothing.
+    thread != 0 && unsafe { syscall!(Sysno::tgkill, process, thread as usize, NO_SIGNAL) }.is_ok()
 }

@@ -1,5 +1,5 @@
 /* A child with memory that it has inherited takes a user namespace of its own, which only a process with one thread may
-   have, and writes to its memory before and after. */
+   have, and writes to its memory before and after. Many such children, some with a thread of the library's just then. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -8,17 +8,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define LEN (64ul << 20)
+#define LEN (48ul << 20)
 
 int main(void) {
     char *memory = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(memory, 1, LEN);
     int bad = 0, status;
-    for (int wait_ms = 0; wait_ms < 40; wait_ms += 13) {
+    for (int tried = 0; tried < 60; tried++) {
         pid_t child = fork();
         if (child == 0) {
             memset(memory, 2, LEN / 2);
-            usleep(wait_ms * 1000);
+            usleep(tried % 20 * 700);
             if (unshare(CLONE_NEWUSER)) _exit(1);
             memset(memory + LEN / 4, 3, LEN / 2);
             for (size_t at = 0; at < LEN; at++)

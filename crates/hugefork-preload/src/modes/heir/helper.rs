@@ -70,7 +70,7 @@ pub(in crate::modes) fn help(is_orphan: fn() -> bool) {
 /// Lets the thread leave, and returns when it has.
 pub(in crate::modes) fn help_no_more() {
     marks::leave_all();
-    PLACE.wait_until_free();
+    PLACE.wait_until_gone();
 }
 
 /// In the child of a fork, which has no helper yet.
