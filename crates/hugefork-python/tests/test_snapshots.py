@@ -1,6 +1,7 @@
 """Snapshots and forks of arrays."""
 
 import gc
+import sys
 import threading
 import time
 
@@ -353,23 +354,27 @@ def test_a_reset_to_a_snapshot_that_has_lost_blocks_is_an_error(pool):
     assert error.value.done == 0 and (a == 2).all()
 
 
-def test_long_calls_let_other_threads_run(pool):
-    """A thread counts while another is in calls that take long."""
+@pytest.mark.parametrize("call", [hf.populate, hf.discard])
+def test_long_calls_let_other_threads_run(pool, call):
+    """A thread that the interpreter never switches to by itself runs while another is in a call that takes long."""
     big = pool.zeros(32 << 20, "u1")
-    over, counted = threading.Event(), [0]
-
-    def count():
-        while not over.is_set():
-            counted[0] += 1
-
-    thread = threading.Thread(target=count)
+    may_run, has_run = threading.Lock(), []
+    may_run.acquire()
+    thread = threading.Thread(target=lambda: (may_run.acquire(), has_run.append(True)))
     thread.start()
-    before = counted[0]
-    for _ in range(3):
-        hf.populate(big)
-        hf.discard(big)
-    over.set()
-    thread.join()
-    assert counted[0] > before
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1_000)
+    try:
+        may_run.release()
+        # The thread may wake too late for one call, if the machine is busy.
+        tried = 0
+        while not has_run and tried < 100_000:
+            tried += 1
+            call(big)
+        let_run = bool(has_run)
+    finally:
+        sys.setswitchinterval(usual)
+        thread.join()
     del big
     gc.collect()
+    assert let_run

@@ -82,8 +82,22 @@ impl Unsealed {
     /// Ends all change.
     pub(crate) fn seal(self) -> Result<OwnedFd, SystemError> {
         let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        named("fcntl(F_ADD_SEALS)", fcntl_add_seals(&self.0, seals))?;
+        named("fcntl(F_ADD_SEALS)", once_not_busy(|| fcntl_add_seals(&self.0, seals)))?;
         Ok(self.0)
+    }
+}
+
+/// Tries again what the kernel refuses as long as somebody has a page in hand. Here that is the kernel itself, which
+/// moves pages between its lists or looks at them, since nobody else has the memory. It waits for itself for 150 ms
+/// (`memfd_wait_for_pins`), which are too few on a busy machine.
+fn once_not_busy(mut call: impl FnMut() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
+    const MOST: usize = 100;
+    let mut tried = 1;
+    loop {
+        match call() {
+            Err(Errno::BUSY) if tried < MOST => tried += 1,
+            result => return result,
+        }
     }
 }
 
@@ -231,5 +245,29 @@ impl Drop for PrivateMemory {
     fn drop(&mut self) {
         // SAFETY: whoever borrowed from it is gone. If the kernel refuses, it stays.
         let _ = unsafe { munmap(self.at, self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_busy_is_tried_again_but_not_for_ever() {
+        let mut tried = 0;
+        let is_free_later = || {
+            tried += 1;
+            if tried < 5 { Err(Errno::BUSY) } else { Ok(()) }
+        };
+        assert_eq!(once_not_busy(is_free_later), Ok(()));
+        assert_eq!(tried, 5);
+        assert_eq!(once_not_busy(|| Err(Errno::BUSY)), Err(Errno::BUSY));
+        let mut tried = 0;
+        let is_refused = || {
+            tried += 1;
+            Err(Errno::PERM)
+        };
+        assert_eq!(once_not_busy(is_refused), Err(Errno::PERM));
+        assert_eq!(tried, 1);
     }
 }
