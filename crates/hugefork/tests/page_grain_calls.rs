@@ -200,6 +200,25 @@ fn without_the_right_to_hold_them_system_calls_may_fail_and_nothing_is_lost() {
     .well();
 }
 
+/// Who may open this file may hold them without any other right.
+#[test]
+fn with_the_device_file_alone_system_calls_wait() {
+    alone(|| {
+        refuse(every(libc::SYS_userfaultfd, libc::EPERM));
+        if let Err(error) = File::options().read(true).write(true).open("/dev/userfaultfd") {
+            println!("skipped: no /dev/userfaultfd: {error}");
+            return;
+        }
+        let pool = pool(Backing::ShmemBase, (KEPT + 6) * LEN, BlockSize::MIB_2).unwrap();
+        if let Some(why) = pool.no_page_grain() {
+            println!("skipped: {why}");
+            return;
+        }
+        assert_eq!(cut_while_they_read(&pool), 0, "calls that failed");
+    })
+    .well();
+}
+
 /// Calls that read what they find in a region succeed at every moment of a reset; those that write to it wait.
 #[test]
 fn system_calls_beside_resets_succeed() {

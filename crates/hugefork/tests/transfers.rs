@@ -4,9 +4,11 @@ mod common;
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write, pipe};
+use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use common::signals::handle;
@@ -80,27 +82,71 @@ fn reads_of_a_file_beside_snapshots_are_never_short() {
     }
 }
 
+/// Reads what comes through a pipe or socket, while snapshots are taken.
+fn lose_nothing(pool: &Pool, reader: impl AsFd, mut writer: impl Write + Send) {
+    let region = pool.region(LEN).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // The pattern comes again and again, until the reader goes.
+            let bytes = pattern(LEN);
+            std::iter::repeat_with(|| writer.write_all(&bytes)).find(Result::is_err);
+        });
+        let (expected, mut at) = (pattern(LEN), 0);
+        beside_snapshots(&region, |enough_snapshots| {
+            for round in (0..).take_while(|&round| round < READS || !enough_snapshots()) {
+                let to = range(round);
+                assert_eq!(region.read_from(&reader, to.clone()), Ok(to.len()), "{round}");
+                let read = bytes_of(&region, to);
+                let (now, after_the_end) = read.split_at(read.len().min(LEN - at));
+                assert!(now == &expected[at..at + now.len()], "{round}");
+                assert!(after_the_end == &expected[..after_the_end.len()], "{round}");
+                at = (at + read.len()) % LEN;
+            }
+        });
+        drop(reader);
+    });
+}
+
 #[test]
 fn reads_of_a_pipe_beside_snapshots_are_never_short_and_lose_nothing() {
     for pool in pools() {
+        let (reader, writer) = pipe().unwrap();
+        lose_nothing(&pool, reader, writer);
+    }
+}
+
+#[test]
+fn reads_of_stream_sockets_beside_snapshots_are_never_short_and_lose_nothing() {
+    let (reader, writer) = UnixStream::pair().unwrap();
+    lose_nothing(&pools().next().unwrap(), reader, writer);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let writer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    lose_nothing(&pools().last().unwrap(), listener.accept().unwrap().0, writer);
+}
+
+/// The kernel drops a message that it cannot copy, so there must be no moment at which it cannot. These lie in what one
+/// call reads.
+#[test]
+fn reads_of_messages_beside_snapshots_lose_none() {
+    const CALL: usize = 64 << 10;
+    for pool in pools() {
         let region = pool.region(LEN).unwrap();
-        let (reader, mut writer) = pipe().unwrap();
+        let (reader, writer) = UnixDatagram::pair().unwrap();
+        let message = |round: usize| {
+            let start = range(round).start / CALL * CALL;
+            start..start + range(round).len().min(CALL)
+        };
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                // The pattern comes again and again, until the reader goes.
+            scope.spawn(move || {
                 let bytes = pattern(LEN);
-                std::iter::repeat_with(|| writer.write_all(&bytes)).find(Result::is_err);
+                (0..).map(|round| writer.send(&bytes[message(round)])).find(Result::is_err);
             });
-            let (expected, mut at) = (pattern(LEN), 0);
+            let expected = pattern(LEN);
             beside_snapshots(&region, |enough_snapshots| {
                 for round in (0..).take_while(|&round| round < READS || !enough_snapshots()) {
-                    let to = range(round);
+                    let to = message(round);
                     assert_eq!(region.read_from(&reader, to.clone()), Ok(to.len()), "{round}");
-                    let read = bytes_of(&region, to);
-                    let (now, after_the_end) = read.split_at(read.len().min(LEN - at));
-                    assert!(now == &expected[at..at + now.len()], "{round}");
-                    assert!(after_the_end == &expected[..after_the_end.len()], "{round}");
-                    at = (at + read.len()) % LEN;
+                    assert!(bytes_of(&region, to.clone()) == expected[to], "{round}");
                 }
             });
             drop(reader);

@@ -159,6 +159,10 @@ unsafe impl dlmalloc::Allocator for Mappings {
 mod tests {
     use super::*;
     use core::sync::atomic::{AtomicU32, Ordering};
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    use dlmalloc::Allocator;
 
     #[test]
     fn what_is_given_back_is_used_again_and_zeroed_again() {
@@ -170,6 +174,29 @@ mod tests {
             }
         }
         assert!(zeroed::<AtomicU32>(0).is_empty());
+    }
+
+    /// The heap does so when a lot of it is unused.
+    #[test]
+    fn a_part_of_a_mapping_goes_and_the_rest_stays() {
+        const HALF: usize = 8 * BASE_PAGE;
+        let memory = File::open("/proc/self/mem").unwrap();
+        let goes = || {
+            let (at, len, flags) = Mappings.alloc(2 * HALF);
+            assert!(!at.is_null() && len == 2 * HALF && Mappings.can_release_part(flags));
+            // SAFETY: it is new, and ours.
+            unsafe { at.write_bytes(7, len) };
+            assert!(Mappings.free_part(at, len, HALF));
+            let is_there = |offset: usize| memory.read_at(&mut [0], (at.addr() + offset) as u64).is_ok();
+            let is_gone = !is_there(HALF) && !is_there(len - 1);
+            // SAFETY: this half is ours still.
+            assert!((0..HALF).all(|offset| unsafe { at.add(offset).read() } == 7));
+            assert!(Mappings.remap(at, HALF, len, true).is_null(), "what grows is copied");
+            assert!(Mappings.free(at, HALF));
+            is_gone
+        };
+        // Another test may have been given these addresses meanwhile, but not each time.
+        assert!((0..1000).any(|_| goes()), "all of it stays");
     }
 
     #[test]

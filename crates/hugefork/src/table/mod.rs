@@ -153,16 +153,21 @@ impl Table {
 
     /// Makes room for the pages of a block that is about to be split. Allocates, so no lock may be held.
     pub(crate) fn prepare_split(&self, index: EntryIndex, block_size: BlockSize) -> &Split {
-        let slot = &self.splits.get_or_init(|| own::zeroed(self.len()))[index.0];
-        if slot.load(Ordering::Acquire).is_null() {
-            let new = Boxed::into_raw(Boxed::new_in(Split::new(block_size.bytes() / BASE_PAGE), Own));
-            let null = core::ptr::null_mut();
-            if slot.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
-                // SAFETY: `new` was made above from a box and was not stored anywhere.
-                drop(unsafe { Boxed::from_raw_in(new, Own) });
-            }
+        if self.split(index).is_none() {
+            self.leave(index, Split::new(block_size.bytes() / BASE_PAGE));
         }
         self.split(index).expect("just made")
+    }
+
+    /// Leaves pages there, unless another thread has done so meanwhile.
+    fn leave(&self, index: EntryIndex, pages: Split) {
+        let slot = &self.splits.get_or_init(|| own::zeroed(self.len()))[index.0];
+        let new = Boxed::into_raw(Boxed::new_in(pages, Own));
+        let null = core::ptr::null_mut();
+        if slot.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: `new` was made above from a box and was not stored anywhere.
+            drop(unsafe { Boxed::from_raw_in(new, Own) });
+        }
     }
 }
 
@@ -183,5 +188,22 @@ impl Drop for Table {
                 drop(unsafe { Boxed::from_raw_in(split, Own) });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_another_thread_has_left_meanwhile_stay() {
+        let (table, index) = (Table::new(4, BlockSize::KIB_64), EntryIndex(2));
+        assert!(table.split(index).is_none() && table.page(index, 3) == SplitPage::Readable);
+        let first = table.prepare_split(index, BlockSize::KIB_64);
+        first.set(3..4, SplitPage::Lazy);
+        table.leave(index, Split::new(16));
+        let second = table.prepare_split(index, BlockSize::KIB_64);
+        assert!(core::ptr::eq(first, second) && table.page(index, 3) == SplitPage::Lazy);
+        assert!(table.has_splits() && table.split(EntryIndex(1)).is_none());
     }
 }

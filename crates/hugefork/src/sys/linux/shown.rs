@@ -208,6 +208,7 @@ mod tests {
 
     use rustix::fs::{MemfdFlags, memfd_create};
     use rustix::io::pwrite;
+    use rustix::mm::{MsyncFlags, msync};
 
     use super::*;
     use crate::sys::Shows;
@@ -245,6 +246,23 @@ mod tests {
             assert_eq!(unsafe { memory.direct().read_volatile() }, 0);
             memory.release(extent).unwrap();
         }
+    }
+
+    #[test]
+    fn plain_memory_that_is_not_shown_goes() {
+        const LEN: usize = 8 * BASE_PAGE;
+        let memory = Linux::new(Kind::ShmemBase, HUGE_PAGE, Dump::LeftOut).unwrap();
+        let goes = || {
+            let plain = memory.plain(LEN).unwrap();
+            let at = plain.at;
+            // SAFETY: with this flag the call only looks whether all of a range is mapped.
+            let is_there = || unsafe { msync(at, LEN, MsyncFlags::ASYNC) }.is_ok();
+            assert!(is_there());
+            drop(plain);
+            !is_there()
+        };
+        // Another test may have been given these addresses meanwhile, but not each time.
+        assert!((0..1000).any(|_| goes()), "it stays");
     }
 
     /// They were moved out of the way when the kernel refused, and are nowhere else.
