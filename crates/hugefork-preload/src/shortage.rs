@@ -18,16 +18,15 @@ use crate::mappings::lines;
 pub(crate) enum Shortage {
     /// There is enough.
     None,
-    /// What is only kept for later is better given back.
-    Near,
-    /// As little as possible is to be taken.
+    /// What there is may not be had twice: no more is to be copied than must be.
+    OfCopies,
+    /// As little as possible is to be taken, and what is only kept for later is better given back.
     Here,
 }
 
-/// Memory is near its end if less than this part of the limit is left, or less than so many bytes.
-const NEAR: (u64, u64) = (8, 128 << 20);
-/// The same for its end.
-const HERE: (u64, u64) = (16, 32 << 20);
+/// Memory is short if less than this part of the limit is left, or less than so many bytes.
+const PART: u64 = 8;
+const LEAST: u64 = 128 << 20;
 
 /// A limit, and how much is left of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,21 +36,22 @@ struct Room {
 }
 
 impl Room {
-    fn shortage(self) -> Shortage {
+    fn shortage(self, copied: u64) -> Shortage {
         // Of a small limit, half is enough to keep something.
-        let is_within = |(part, least): (u64, u64)| self.left < (self.limit / part).max(least).min(self.limit / 2);
-        match (is_within(HERE), is_within(NEAR)) {
-            (true, _) => Shortage::Here,
-            (false, true) => Shortage::Near,
-            (false, false) => Shortage::None,
+        if self.left < (self.limit / PART).max(LEAST).min(self.limit / 2) {
+            Shortage::Here
+        } else if self.left < copied / 2 {
+            Shortage::OfCopies
+        } else {
+            Shortage::None
         }
     }
 }
 
-/// How short memory is just now. It takes some tens of microseconds.
-pub(crate) fn now() -> Shortage {
+/// How short memory is just now for a process that may come to copy so many bytes. It takes some tens of microseconds.
+pub(crate) fn now(copied: u64) -> Shortage {
     let all = [group(), machine()];
-    all.into_iter().flatten().map(Room::shortage).max().unwrap_or(Shortage::None)
+    all.into_iter().flatten().map(|room| room.shortage(copied)).max().unwrap_or(Shortage::None)
 }
 
 fn machine() -> Option<Room> {
@@ -166,20 +166,18 @@ mod tests {
     #[test]
     fn memory_is_short_by_its_limit_and_by_bytes() {
         const GIB: u64 = 1 << 30;
-        let of = |limit, left| Room { limit, left }.shortage();
-        assert_eq!(
-            [GIB, 2 * GIB, 3 * GIB].map(|left| of(32 * GIB, left)),
-            [Shortage::Here, Shortage::Near, Shortage::Near]
-        );
-        assert_eq!((of(32 * GIB, 5 * GIB), of(GIB, 200 << 20)), (Shortage::None, Shortage::None));
-        assert_eq!((of(GIB, 100 << 20), of(GIB, 60 << 20)), (Shortage::Near, Shortage::Here));
-        assert_eq!((of(64 << 20, 40 << 20), of(64 << 20, 20 << 20)), (Shortage::None, Shortage::Here));
+        let of = |limit, left, copied| Room { limit, left }.shortage(copied);
+        assert_eq!([3 * GIB, 5 * GIB].map(|left| of(32 * GIB, left, 0)), [Shortage::Here, Shortage::None]);
+        assert_eq!([100, 200].map(|left| of(GIB, left << 20, 0)), [Shortage::Here, Shortage::None]);
+        assert_eq!([20, 40].map(|left| of(64 << 20, left << 20, 0)), [Shortage::Here, Shortage::None]);
+        assert_eq!([8, 12].map(|size| of(32 * GIB, 5 * GIB, size * GIB)), [Shortage::None, Shortage::OfCopies]);
+        assert_eq!(of(32 * GIB, 3 * GIB, 12 * GIB), Shortage::Here);
     }
 
     #[test]
     fn the_machine_says_what_is_left() {
         let room = machine().unwrap();
         assert!(0 < room.left && room.left < room.limit);
-        let _ = now();
+        let _ = now(0);
     }
 }

@@ -14,7 +14,7 @@ use rustix::thread::{gettid, nanosleep, set_name};
 use rustix::time::Timespec;
 
 use crate::fork::STATE;
-use crate::modes::Growth;
+use crate::modes::{Growth, Tended};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::thread::Place;
@@ -86,9 +86,12 @@ extern "C" fn run(_: *mut c_void) -> c_int {
         let alive = alive.unwrap_or(0);
         stats::set(Word::Outstanding, alive as u64);
         is_to_pass |= alive > 0;
-        let is_shared = modes::tend();
+        let tended = modes::tend();
+        if tended == Tended::InPart {
+            continue;
+        }
         if alive > 0 {
-            if is_shared {
+            if tended == Tended::Some {
                 pause = SHORTEST_NS;
             }
             sleep(&mut pause);
@@ -97,7 +100,7 @@ extern "C" fn run(_: *mut c_void) -> c_int {
         // What a child collapsed that it shares with its parent would be copied.
         let has_parent = STATE.with(|state| state.has_parent()).unwrap_or(true);
         let mut is_shared = || STATE.with(|state| !state.outstanding.is_empty()).unwrap_or(true);
-        if modes::tend() {
+        if tended == Tended::Some {
             // What somebody just works on has its turn later.
             let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: SHORTEST_NS });
             continue;

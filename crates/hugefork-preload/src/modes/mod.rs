@@ -189,11 +189,22 @@ pub(crate) fn gone(held: Held) {
     pool::gone(held);
 }
 
-/// Does what is to be done also while descendants live. True if there is more.
-pub(crate) fn tend() -> bool {
+/// What was done about what descendants share or have shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tended {
+    /// Nothing is shared any more.
+    All,
+    /// What can be done now.
+    Some,
+    /// Some of that. What nobody holds any more is better given up before it goes on.
+    InPart,
+}
+
+/// Does what is to be done also while descendants live, for some milliseconds at most.
+pub(crate) fn tend() -> Tended {
     match config::mode() {
         Some(Mode::Pool) => pool::tend(),
-        Some(Mode::Collapse) | None => false,
+        Some(Mode::Collapse) | None => Tended::All,
     }
 }
 

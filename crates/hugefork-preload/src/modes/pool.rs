@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use hugefork::{Full, Inherited, ProgramMemory};
 
 use super::asked::{Mapping, Wish};
-use super::{Growth, collapse, heir};
+use super::{Growth, Tended, collapse, heir};
 use crate::lock::{Guarded, Taken, Tried};
 use crate::shortage::{self, Shortage};
 use crate::signals;
@@ -80,6 +80,10 @@ static WANTED: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether no more is given to the program.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+/// Whether memory is short while children share some. New memory is the kernel's then, in base pages: what a block is
+/// held for takes all of it, though a child needs few of its pages.
+static IS_SHORT: AtomicBool = AtomicBool::new(false);
 
 /// Whether huge pages come only by asking for each.
 static NEEDS_COLLAPSE: AtomicBool = AtomicBool::new(false);
@@ -264,7 +268,7 @@ pub(super) fn map(wish: &Wish) -> Option<usize> {
         && wish.hint == 0
         && wish.rights == libc::PROT_READ | libc::PROT_WRITE
         && wish.flags & !(libc::MAP_NORESERVE | libc::MAP_POPULATE) == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    if !is_wanted || role() != Role::Owner || IS_OVER.load(Ordering::Relaxed) {
+    if !is_wanted || role() != Role::Owner || IS_OVER.load(Ordering::Relaxed) || IS_SHORT.load(Ordering::Relaxed) {
         return None;
     }
     let wanted = WANTED.fetch_add(wish.len, Ordering::Relaxed).saturating_add(wish.len);
@@ -350,7 +354,9 @@ fn refuse() -> Option<ProgramMemory> {
 
 /// What the kernel has mapped.
 pub(super) fn mapped(mapping: &Mapping) {
-    collapse::mapped(mapping);
+    if !IS_SHORT.load(Ordering::Relaxed) {
+        collapse::mapped(mapping);
+    }
 }
 
 /// The program unmaps something near the engine's memory. True if all is done; else the kernel is to do it.
@@ -575,49 +581,64 @@ pub(super) fn gone(held: Held) {
     MEMORY.with(|_| drop(held));
 }
 
-/// Looks after what children share or have shared. True if that is to go on soon.
-pub(super) fn tend() -> bool {
+/// For so long at most it is not looked who lives no more, and how short memory is.
+const UNLOOKED_NS: u64 = 5_000_000;
+
+/// Looks after what children share or have shared.
+pub(super) fn tend() -> Tended {
     if role() != Role::Owner || END.load(Ordering::Acquire) == 0 {
-        return false;
+        return Tended::All;
     }
-    save_memory();
-    // A round at most; in between, others have their turn.
-    let_others_go_first();
-    while with(ProgramMemory::tend) == Some(true) {
-        // Who waits for memory that is held aside waits for this thread to run. With a short rest before each round, it
-        // has its share of the processor to itself again when it holds some.
-        let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000 });
+    let began = now();
+    let mut is_over = false;
+    while !is_over && now().wrapping_sub(began) < UNLOOKED_NS {
         save_memory();
+        // A round at most; in between, others have their turn.
         let_others_go_first();
+        is_over = with(ProgramMemory::tend) != Some(true);
+        if !is_over {
+            // Who waits for memory that is held aside waits for this thread to run. With a short rest before each
+            // round, it has its share of the processor to itself again when it holds some.
+            let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000 });
+        }
     }
-    with(|engine| {
+    let is_shared = with(|engine| {
         let counts = engine.counts();
         stats::set(Word::PagesFolded, counts.pages_folded);
         stats::set(Word::Promoted, counts.promoted);
         stats::set(Word::PoolBytes, counts.memory);
         stats::set(Word::PoolKept, counts.kept);
         engine.is_shared()
-    })
-    .unwrap_or(false)
+    });
+    match is_shared.unwrap_or(false) {
+        true if is_over => Tended::Some,
+        true => Tended::InPart,
+        false => Tended::All,
+    }
+}
+
+fn now() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Where memory is short, gives back what is kept for the next child; and where there is hardly any left, no block is
 /// copied whose pages can be. Looks no more often than the worker looks for children.
 fn save_memory() {
-    const NS: u64 = 5_000_000;
     static LOOKED: AtomicU64 = AtomicU64::new(0);
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let now = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
-    if now.wrapping_sub(LOOKED.load(Ordering::Relaxed)) < NS {
+    let now = now();
+    if now.wrapping_sub(LOOKED.load(Ordering::Relaxed)) < UNLOOKED_NS {
         return;
     }
     LOOKED.store(now, Ordering::Relaxed);
-    if !with(|engine| engine.is_shared() || engine.counts().kept > 0).unwrap_or(false) {
-        return;
+    let has = with(|engine| (engine.is_shared(), engine.counts()));
+    let has = has.filter(|(is_shared, counts)| *is_shared || counts.kept > 0);
+    let shortage = has.map_or(Shortage::None, |(_, counts)| shortage::now(counts.memory - counts.kept));
+    IS_SHORT.store(shortage == Shortage::Here, Ordering::Relaxed);
+    if has.is_some() {
+        with(|engine| engine.save_memory(shortage > Shortage::None));
     }
-    let shortage = shortage::now();
-    with(|engine| engine.save_memory(shortage == Shortage::Here));
-    if shortage > Shortage::None {
+    if shortage == Shortage::Here {
         trim();
     }
 }

@@ -54,8 +54,10 @@ const AHEAD: usize = 16;
 /// A stream that is not there for so long has ended.
 const GONE_NS: u64 = 300_000_000;
 
-/// Between two looks at how much memory there is, and how many mappings, so many blocks are taken over.
+/// Between two looks at how many mappings there are, so many blocks are taken over.
 const UNLOOKED: usize = 32;
+/// Between two looks at how much memory there is: others take some, too.
+const UNLOOKED_NS: u64 = 5_000_000;
 
 /// There is one in the whole life of a process.
 static PLACE: Place = Place::new();
@@ -196,7 +198,9 @@ struct Helper {
     addresses: Range<usize>,
     taken: usize,
     looked_at: usize,
+    looked: u64,
     is_short: bool,
+    are_mappings_short: bool,
     /// Says whether the parent is gone: the process is a daemon then.
     is_orphan: fn() -> bool,
     is_alone: bool,
@@ -230,7 +234,9 @@ impl Helper {
             addresses,
             taken: 0,
             looked_at: 0,
+            looked: 0,
             is_short: false,
+            are_mappings_short: false,
             is_orphan,
             is_alone: false,
         })
@@ -406,15 +412,20 @@ impl Helper {
         stats::add(Word::TakenOver, taken as u64);
     }
 
-    /// Whether there is too little memory to give some away for speed.
+    /// Whether there is too little memory to give some away for speed, or too few mappings.
     fn is_memory_short(&mut self) -> bool {
         if self.taken >= self.looked_at {
             self.looked_at = self.taken + UNLOOKED;
             // Each block may cost two mappings. Near the limit, nothing could be moved back.
-            self.is_short = shortage::now() > Shortage::None || mappings::are_mappings_short();
+            self.are_mappings_short = mappings::are_mappings_short();
             self.replacer.may_swap = mappings::counted_in(c"/proc/meminfo", "SwapTotal:") != Some(0);
         }
-        self.is_short
+        let now = now();
+        if now.wrapping_sub(self.looked) >= UNLOOKED_NS {
+            self.looked = now;
+            self.is_short = shortage::now(0) > Shortage::None;
+        }
+        self.is_short || self.are_mappings_short
     }
 
     /// Looks at all that is inherited.
