@@ -1,9 +1,11 @@
 //! Drawings as PNG, with the fonts of the system.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use resvg::tiny_skia::{Pixmap, Transform};
-use resvg::usvg::fontdb::{Database, Family, Query};
+use resvg::usvg::fontdb::{Database, Family, ID, Query, Source};
 use resvg::usvg::{Options, Tree};
 
 /// Why there is no picture. The message is one line that says what to do.
@@ -46,7 +48,9 @@ impl Painter {
         // The system's sans-serif may name a font that it does not have.
         let any = || fonts.faces().next().and_then(|face| Some(face.families.first()?.0.clone()));
         let family = FAMILIES.iter().copied().find(has).map(str::to_owned).or_else(any);
-        fonts.set_sans_serif_family(family.ok_or(PictureError::NoFont)?);
+        let family = family.ok_or(PictureError::NoFont)?;
+        keep_in_memory(&mut fonts, &family);
+        fonts.set_sans_serif_family(family);
         let font_family = "sans-serif".to_owned();
         Ok(Painter(Options { fontdb: Arc::new(fonts), font_family, ..Options::default() }))
     }
@@ -60,6 +64,22 @@ impl Painter {
             Pixmap::new(size.width(), size.height()).ok_or_else(|| failed("it is too large".to_owned()))?;
         resvg::render(&tree, Transform::from_scale(SCALE, SCALE), &mut pixels.as_mut());
         pixels.encode_png().map_err(|error| failed(error.to_string()))
+    }
+}
+
+/// Reads the files of a family once. From the others, which only lend what it lacks, each text is read anew.
+fn keep_in_memory(fonts: &mut Database, family: &str) {
+    let mut files: BTreeMap<PathBuf, Vec<ID>> = BTreeMap::new();
+    for face in fonts.faces().filter(|face| face.families.iter().any(|(name, _)| name == family)) {
+        if let Source::File(path) = &face.source {
+            files.entry(path.clone()).or_default().push(face.id);
+        }
+    }
+    for (path, faces) in files {
+        // What cannot be read any more cannot be drawn with either way.
+        let Ok(bytes) = std::fs::read(path) else { continue };
+        faces.into_iter().for_each(|face| fonts.remove_face(face));
+        fonts.load_font_source(Source::Binary(Arc::new(bytes)));
     }
 }
 

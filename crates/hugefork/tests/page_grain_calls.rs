@@ -49,11 +49,12 @@ impl Random {
     }
 }
 
-/// A file in which byte `at` is `byte(at)`.
-fn source() -> File {
+/// A file in which byte `at` is `byte(at)`, and these bytes.
+fn source() -> (File, Vec<u8>) {
     let mut file = File::from(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
-    file.write_all(&(0..SOURCE).map(byte).collect::<Vec<u8>>()).unwrap();
-    file
+    let bytes: Vec<u8> = (0..SOURCE).map(byte).collect();
+    file.write_all(&bytes).unwrap();
+    (file, bytes)
 }
 
 const SOURCE: usize = 64 << 10;
@@ -86,7 +87,7 @@ fn fill(region: &Region, file: &File, at: usize, len: usize, from: usize) -> usi
 /// Reads into pages of its own, and writes to some of them, until it is over. Returns what they have to be, and how
 /// many calls failed.
 fn read_and_write(region: &Region, thread: usize, rounds: &AtomicU64, over: &AtomicBool) -> (Vec<u8>, usize) {
-    let (file, mut random, mut failed) = (source(), Random(31 + thread as u64), 0);
+    let ((file, bytes), mut random, mut failed) = (source(), Random(31 + thread as u64), 0);
     let mut expected = vec![0xff; LEN];
     while !over.load(Ordering::Relaxed) {
         let page = random.below(LEN / PAGE / THREADS) * THREADS + thread;
@@ -94,7 +95,7 @@ fn read_and_write(region: &Region, thread: usize, rounds: &AtomicU64, over: &Ato
         let len = 1 + random.below(PAGE - within - 1);
         let at = page * PAGE + within;
         failed += fill(region, &file, at, len, from);
-        (0..len).for_each(|by| expected[at + by] = byte(from + by));
+        expected[at..at + len].copy_from_slice(&bytes[from..from + len]);
         let (at, value) = (page * PAGE + random.below(PAGE), random.below(255) as u8);
         // SAFETY: as in `fill`.
         unsafe { region.as_mut_ptr().add(at).write_volatile(value) };
@@ -237,7 +238,7 @@ fn system_calls_beside_resets_succeed() {
                 .map(|thread| {
                     let (region, over) = (&region, &over);
                     scope.spawn(move || {
-                        let (file, mut random) = (source(), Random(7 + thread as u64));
+                        let ((file, _), mut random) = (source(), Random(7 + thread as u64));
                         let sink =
                             File::from(rustix::fs::memfd_create("sink", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
                         let (mut failed, mut calls) = (0, 0);

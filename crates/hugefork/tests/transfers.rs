@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use common::signals::handle;
@@ -21,7 +22,9 @@ const READS: usize = 500;
 
 /// Bytes that differ between neighbouring places, and between neighbouring blocks.
 fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect()
+    static LONGEST: LazyLock<Vec<u8>> =
+        LazyLock::new(|| (0..LEN).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect());
+    LONGEST[..len].to_vec()
 }
 
 /// A file without a name.
