@@ -1,11 +1,16 @@
-//! The handler's locks and the free list in every interleaving of a few steps, with every value that relaxed memory
-//! could show. These are the engine's own files, on the atomics of a concurrency checker, with a model of the futex.
+//! The handler's locks, the free list and the references to blocks in every interleaving of a few steps, with every
+//! value that relaxed memory could show. These are the engine's own files, on the atomics of a concurrency checker,
+//! with a model of the futex.
 
 // The models do not use all of each.
 #![allow(dead_code)]
 
+#[path = "../src/sync/bell.rs"]
+mod bell;
 #[path = "../src/pool/bits.rs"]
 mod bits;
+#[path = "../src/pool/frames.rs"]
+mod frames;
 #[path = "../src/sync/region_lock.rs"]
 mod region_lock;
 #[path = "../src/sync/word_lock.rs"]
@@ -14,7 +19,7 @@ mod word_lock;
 mod primitive {
     pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
 
-    pub(crate) use super::{wait, wake};
+    pub(crate) use super::{wait, wait_at_most, wake};
 
     /// To look more than once is the same step to the checker.
     pub(crate) const SPINS: u32 = 1;
@@ -22,29 +27,58 @@ mod primitive {
     pub(crate) fn spin_loop() {}
 }
 
-/// What the free list is made of.
+/// What the free list and the references are made of.
 mod sync {
+    pub(crate) use super::bell::Bell;
+    pub(crate) use super::{wait, wake};
+
     pub(crate) mod atomic {
-        pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+        pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
     }
 }
 
 mod own {
-    use super::sync::atomic::AtomicU64;
-
     pub(crate) type Boxed<T> = Box<T>;
 
-    pub(crate) fn zeroed(count: usize) -> Boxed<[AtomicU64]> {
-        (0..count).map(|_| AtomicU64::new(0)).collect()
+    pub(crate) fn zeroed<T: Default>(count: usize) -> Boxed<[T]> {
+        (0..count).map(|_| T::default()).collect()
     }
 }
 
+mod table {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Reserved {
+        Yes,
+        No,
+    }
+}
+
+mod units {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct BlockId(pub(crate) u32);
+
+    impl BlockId {
+        pub(crate) fn index(self) -> usize {
+            self.0 as usize
+        }
+
+        pub(crate) fn offset(self, by: usize) -> BlockId {
+            BlockId(self.0 + by as u32)
+        }
+    }
+}
+
+use std::time::Duration;
+
 use bits::FreeBits;
+use frames::{Content, Frames, Wanted};
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use primitive::{AtomicU32, Ordering};
 use region_lock::RegionLock;
+use table::Reserved;
+use units::BlockId;
 use word_lock::WordLock;
 
 loom::lazy_static! {
@@ -67,6 +101,11 @@ fn wait(word: &AtomicU32, seen: u32) {
 fn wake(_word: &AtomicU32, _count: u32) {
     let _held = BUCKET.lock().unwrap();
     WAKES.fetch_add(1, Ordering::SeqCst);
+}
+
+/// It may wake at any time.
+fn wait_at_most(_word: &AtomicU32, _seen: u32, _most: Duration) {
+    thread::yield_now();
 }
 
 struct Guarded<L> {
@@ -186,4 +225,107 @@ fn a_free_block_is_given_to_one_who_sees_what_was_written_and_is_found_again() {
             assert_eq!(read(&free), uses);
         });
     }
+}
+
+const BLOCK: BlockId = BlockId(0);
+const OTHER: BlockId = BlockId(1);
+
+/// A pool with one block to give out. Another is taken for good.
+fn one_free() -> Arc<Guarded<Frames>> {
+    let frames = guarded(Frames::new(2));
+    assert!(frames.lock.take(OTHER, 0, 0, Wanted::Any, Reserved::No).is_some_and(|taken| taken.first == OTHER));
+    frames
+}
+
+/// The same, and two hold it.
+fn held_by_two() -> Arc<Guarded<Frames>> {
+    let frames = one_free();
+    assert!(take(&frames));
+    frames.lock.add_reference(BLOCK);
+    frames
+}
+
+/// Takes the block if it is free, by asking for the other: whoever asks for a block has read its word before, and would
+/// see by that alone what its holders did.
+fn take(frames: &Guarded<Frames>) -> bool {
+    let taken = frames.lock.take(OTHER, 0, 0, Wanted::Any, Reserved::No);
+    taken.inspect(|taken| assert_eq!(taken.first, BLOCK)).is_some()
+}
+
+/// In all orders in which threads are interrupted no more than three times: all others would take minutes.
+fn in_orders(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+#[test]
+fn who_takes_a_block_comes_after_all_who_have_held_it() {
+    in_orders(|| {
+        let frames = held_by_two();
+        // Each reads the block, lets go of it, and takes it if it is free by then.
+        let hold = |frames: &Guarded<Frames>| {
+            read(frames);
+            let was_last = frames.lock.drop_reference(BLOCK, Reserved::No);
+            let taken = take(frames);
+            if taken {
+                add(frames);
+            }
+            (was_last, taken)
+        };
+        let other = {
+            let frames = Arc::clone(&frames);
+            thread::spawn(move || hold(&frames))
+        };
+        let (here, there) = (hold(&frames), other.join().unwrap());
+        assert!(here.0 != there.0, "one of them is the last");
+        assert!(here.1 != there.1, "the last one finds it free, and nobody else has it too");
+        assert_eq!((read(&frames), frames.lock.references(BLOCK), frames.lock.free()), (1, 1, 0));
+    });
+}
+
+#[test]
+fn who_is_left_alone_with_a_block_may_write_to_it() {
+    in_orders(|| {
+        let frames = held_by_two();
+        let other = {
+            let frames = Arc::clone(&frames);
+            thread::spawn(move || {
+                read(&frames);
+                assert!(!frames.lock.drop_reference(BLOCK, Reserved::No));
+            })
+        };
+        if frames.lock.references(BLOCK) == 1 {
+            add(&frames);
+        }
+        other.join().unwrap();
+        assert_eq!(frames.lock.references(BLOCK), 1);
+        assert!(frames.lock.drop_reference(BLOCK, Reserved::Yes));
+        assert_eq!((frames.lock.available(), frames.lock.reserved()), (0, 1));
+    });
+}
+
+#[test]
+fn a_block_that_is_given_out_and_comes_back_is_counted_once() {
+    in_orders(|| {
+        let frames = one_free();
+        let once = |frames: &Guarded<Frames>| {
+            let taken = take(frames);
+            if taken {
+                add(frames);
+                frames.lock.set_content(BLOCK, Content::Used);
+                assert!(frames.lock.drop_reference(BLOCK, Reserved::No));
+            }
+            u32::from(taken)
+        };
+        let other = {
+            let frames = Arc::clone(&frames);
+            thread::spawn(move || once(&frames))
+        };
+        let taken = once(&frames) + other.join().unwrap();
+        assert!(taken > 0, "the first to come finds it");
+        assert_eq!((frames.lock.available(), frames.lock.used_and_free(), frames.lock.zeroed()), (1, 1, 0));
+        assert!(take(&frames) && frames.lock.content(BLOCK) == Content::Used);
+        assert_eq!(read(&frames), taken);
+    });
 }

@@ -17,11 +17,10 @@
 //! hands.
 
 use core::ops::Range;
-use core::sync::atomic::fence;
 
 use super::bits::{FreeBits, low_bits, place};
 use crate::own::{self, Boxed};
-use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::{self, Bell};
 use crate::table::Reserved;
 use crate::units::BlockId;
@@ -117,7 +116,7 @@ pub(crate) struct Frames {
     /// only one holder left.
     changes: AtomicU64,
     /// Those who take runs, and are promised more blocks than they may find: `[ started : 32 | under way : 32 ]`.
-    runs: AtomicU64,
+    pub(super) runs: AtomicU64,
     /// Rung when a block, a reference or a reservation has been given back.
     pub(crate) given_back: Bell,
 }
@@ -486,7 +485,7 @@ impl Frames {
 
     /// Promises up to `most` available blocks, whose bits the caller may then clear. `None` if there are fewer than
     /// `least`.
-    fn promise(&self, least: usize, most: usize) -> Option<usize> {
+    pub(super) fn promise(&self, least: usize, most: usize) -> Option<usize> {
         let mut seen = self.available.load(Ordering::SeqCst);
         loop {
             if seen < least {
@@ -537,7 +536,3 @@ impl Frames {
         self.free.next(from).map(|index| BlockId(index as u32))
     }
 }
-
-#[cfg(test)]
-#[path = "frames_tests.rs"]
-mod tests;

@@ -1,6 +1,9 @@
 //! The blocks of a pool, taken and given back by one thread and by many.
 
-use super::*;
+use super::frames::{Content, Frames, Taken, Wanted};
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::table::Reserved;
+use crate::units::BlockId;
 
 fn take(frames: &Frames, near: u32) -> Option<u32> {
     frames.take(BlockId(near), 0, 0, Wanted::Any, Reserved::No).map(|taken| {

@@ -22,6 +22,8 @@ pub(crate) mod ahead;
 mod bits;
 pub(crate) mod core;
 pub(crate) mod frames;
+#[cfg(test)]
+mod frames_tests;
 pub(crate) mod holders;
 pub(crate) mod homes;
 pub(crate) mod kernels;
