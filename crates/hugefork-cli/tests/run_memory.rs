@@ -356,6 +356,20 @@ fn a_fork_without_descriptors_is_over_some_time() {
     assert!(running.child().wait().unwrap().success());
 }
 
+/// Descriptors of which a program has few are its own.
+#[test]
+fn a_program_has_all_the_descriptors_that_it_may_have() {
+    let scratch = Scratch::new("all-descriptors");
+    let Some(program) = compiled(&scratch, "many", MANY) else { return };
+    for mode in MODES {
+        let command = scratch.run(mode);
+        let mut limited = Command::new("sh");
+        limited.args(["-c", "ulimit -n 6 && exec \"$@\"", "sh"]).arg(command.get_program()).args(command.get_args());
+        limited.arg(&program).env("XDG_CACHE_HOME", scratch.path()).stdin(std::process::Stdio::null());
+        assert_eq!(output_of(&mut limited), "0 bad\n", "{mode}");
+    }
+}
+
 /// In a child, handlers of others may be called before the library's own.
 #[test]
 fn handlers_of_others_change_memory_in_the_child() {

@@ -8,11 +8,20 @@ use std::os::fd::{BorrowedFd, IntoRawFd, RawFd};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, memfd_create};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::process::{Resource, getrlimit};
 
 use crate::own;
 
 /// Numbers from here on are seldom a program's, which takes the lowest that is free.
 const HIGH: RawFd = 900;
+
+/// So many can be there at once: a pool's, and one for each fork of which something lives.
+const MANY: u64 = 80;
+
+/// Whether the process may have all that may be needed, and the program does not miss them.
+pub(crate) fn are_enough() -> bool {
+    getrlimit(Resource::Nofile).current.is_none_or(|most| most >= HIGH as u64 + MANY)
+}
 
 /// A file of memory that is kept open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,19 +33,18 @@ pub(crate) struct Kept {
 
 impl Kept {
     /// A new file that `exec` closes.
+    ///
+    /// # Errors
+    /// The process has no descriptor left, among those that the program leaves alone.
     pub(crate) fn memory(name: &CStr) -> Result<Kept, Errno> {
         let low = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?.into_raw_fd();
         // SAFETY: open, and only this function knows of it.
         let borrowed = unsafe { BorrowedFd::borrow_raw(low) };
-        let number = match fcntl_dupfd_cloexec(borrowed, HIGH) {
-            Ok(high) => {
-                // SAFETY: as above, and not used again.
-                unsafe { rustix::io::close(low) };
-                high.into_raw_fd()
-            }
-            // The program may not have so many.
-            Err(_) => low,
-        };
+        let high = fcntl_dupfd_cloexec(borrowed, HIGH).map(IntoRawFd::into_raw_fd);
+        // SAFETY: as above, and not used again.
+        unsafe { rustix::io::close(low) };
+        // Where the process may not have so many, they are the program's.
+        let number = high?;
         // SAFETY: open since a moment ago.
         let file = fstat(unsafe { BorrowedFd::borrow_raw(number) })?;
         own::note(number);

@@ -38,7 +38,7 @@ use crate::shortage::{self, Shortage};
 use crate::signals;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{BASE_PAGE, HUGE_PAGE, config, copies, mappings, own, spare};
+use crate::{BASE_PAGE, HUGE_PAGE, config, copies, descriptor, mappings, own, spare};
 
 /// What this process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -307,7 +307,7 @@ fn map_small(engine: &mut ProgramMemory, end: &mut usize, len: usize) -> Option<
 
 /// The engine's first memory in this process.
 fn begin() -> Option<ProgramMemory> {
-    if pins_memory() {
+    if pins_memory() || !descriptor::are_enough() {
         return refuse();
     }
     // SAFETY: `sysinfo` is plain numbers, for which all-zero bytes are a value, and the call writes to it.
