@@ -353,3 +353,34 @@ fn while_memory_is_short_no_block_is_copied() {
     })
     .well();
 }
+
+/// The block that a copy comes to has memory already, with bytes that were the program's.
+#[test]
+fn a_copy_of_what_was_touched_shows_nothing_of_what_was_in_its_block() {
+    alone(|| {
+        let Some(mut memory) = memory(64 * BLOCK) else { return };
+        if !memory.needs_collapse() {
+            return println!("skipped: the kernel makes huge pages at the first touch");
+        }
+        let at = memory.map(2 * BLOCK).unwrap();
+        let (full, part) = (at..at + BLOCK, at + BLOCK..at + 2 * BLOCK);
+        let rewrite = |memory: &mut ProgramMemory, range: Range<usize>, promoted: u64| {
+            fill(range, 2);
+            while memory.tend() {}
+            assert_eq!(memory.counts().promoted, promoted);
+        };
+        fill(full.clone(), 7);
+        assert!(forked(&mut memory, || true, |memory| rewrite(memory, full.clone(), 1)));
+        settle(&mut memory);
+        assert_eq!(memory.counts().kept as usize, BLOCK, "what was copied is kept for the next copy");
+        let touched = part.start..part.start + 100 * PAGE;
+        let written = part.start + 50 * PAGE..part.start + 150 * PAGE;
+        fill(touched.clone(), 1);
+        assert!(forked(&mut memory, || holds(touched, 1), |memory| rewrite(memory, written.clone(), 2)));
+        settle(&mut memory);
+        assert!(holds(part.start..written.start, 1) && holds(written.clone(), 2));
+        assert!(holds(written.end..part.end, 0), "bytes of another block");
+        assert!(holds(full, 2));
+    })
+    .well();
+}
