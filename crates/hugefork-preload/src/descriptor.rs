@@ -40,11 +40,16 @@ impl Kept {
         let low = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?.into_raw_fd();
         // SAFETY: open, and only this function knows of it.
         let borrowed = unsafe { BorrowedFd::borrow_raw(low) };
-        let high = fcntl_dupfd_cloexec(borrowed, HIGH).map(IntoRawFd::into_raw_fd);
-        // SAFETY: as above, and not used again.
-        unsafe { rustix::io::close(low) };
-        // Where the process may not have so many, they are the program's.
-        let number = high?;
+        let number = if low < HIGH {
+            let high = fcntl_dupfd_cloexec(borrowed, HIGH).map(IntoRawFd::into_raw_fd);
+            // SAFETY: as above, and not used again.
+            unsafe { rustix::io::close(low) };
+            // Where there is none, low ones are the program's.
+            high?
+        } else {
+            // No other is free.
+            low
+        };
         // SAFETY: open since a moment ago.
         let file = fstat(unsafe { BorrowedFd::borrow_raw(number) })?;
         own::note(number);
