@@ -19,6 +19,7 @@ const STRESS: &str = include_str!("programs/stress.c");
 const CALLS: &str = include_str!("programs/calls.c");
 const DIRECT: &str = include_str!("programs/direct.c");
 const HEIRS: &str = include_str!("programs/heirs.c");
+const DROPPED: &str = include_str!("programs/dropped.c");
 const SPACES: &str = include_str!("programs/spaces.c");
 const TAKERS: &str = include_str!("programs/takers.c");
 const DAEMON: &str = include_str!("programs/daemon.c");
@@ -215,15 +216,24 @@ fn without_rights_nothing_fails_either() {
     let (Some(calls), Some(stress)) = (compiled(&scratch, "calls", CALLS), compiled(&scratch, "stress", STRESS)) else {
         return;
     };
+    assert_eq!(output_of(as_nobody(&scratch, &calls).arg("10")), "24 calls, 0 bad\n");
+    assert_eq!(output_of(as_nobody(&scratch, &stress).args(["20", "3"])), "20 forks, 0 bad\n");
+}
+
+/// Whether this process, and what it starts, may handle the page faults of system calls.
+fn may_handle_faults() -> bool {
+    // SAFETY: as long as nothing is registered, it does nothing.
+    let opened = unsafe { rustix::mm::userfaultfd(rustix::mm::UserfaultfdFlags::CLOEXEC) };
+    opened.is_ok() || std::fs::File::options().read(true).write(true).open("/dev/userfaultfd").is_ok()
+}
+
+/// A program in mode `pool` that runs as a user who may not handle the page faults of system calls.
+fn as_nobody(scratch: &Scratch, program: &PathBuf) -> Command {
     // The command itself may lie where that user cannot come.
     let variables = output_of(&mut scratch.hugefork("run --print-env=file --mode pool"));
-    let nobody = |program: &PathBuf, words: &[&str]| {
-        let mut command = Command::new(program);
-        command.envs(variables.lines().filter_map(|line| line.split_once('=')));
-        output_of(command.args(words).current_dir("/").uid(65534).gid(65534))
-    };
-    assert_eq!(nobody(&calls, &["10"]), "24 calls, 0 bad\n");
-    assert_eq!(nobody(&stress, &["20", "3"]), "20 forks, 0 bad\n");
+    let mut command = Command::new(program);
+    command.envs(variables.lines().filter_map(|line| line.split_once('='))).current_dir("/").uid(65534).gid(65534);
+    command
 }
 
 /// What a device writes to pages arrives in the program's memory, whatever is done to that meanwhile.
@@ -288,6 +298,27 @@ fn a_child_may_have_a_user_namespace() {
     }
     for mode in MODES {
         assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program)), "0 bad\n", "{mode}");
+    }
+}
+
+/// A process may have 65 530 mappings, and Redis drops each value that its child has saved.
+#[test]
+fn what_a_child_drops_piece_by_piece_costs_no_mappings() {
+    let scratch = Scratch::new("dropped");
+    let Some(program) = compiled(&scratch, "dropped", DROPPED) else { return };
+    let mappings = |said: String| {
+        let number = said.strip_suffix(" mappings more, 0 bad\n").unwrap_or_else(|| panic!("{said}"));
+        number.parse::<usize>().unwrap()
+    };
+    for mode in MODES {
+        let more = mappings(output_of(scratch.run(mode).args(AT_MOST).arg(&program)));
+        if may_handle_faults() {
+            assert!(more < 100, "{mode}: {more} of them");
+        }
+    }
+    if rustix::process::getuid().is_root() {
+        // Somebody who may not handle page faults has more of them, and then none.
+        mappings(output_of(as_nobody(&scratch, &program).arg("35000")));
     }
 }
 

@@ -43,6 +43,7 @@ mod modes;
 mod own;
 mod pages;
 pub mod pins;
+mod queries;
 mod shortage;
 mod signals;
 mod spare;

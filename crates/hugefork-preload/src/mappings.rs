@@ -12,6 +12,8 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 
+use crate::queries::Maps;
+
 /// Bytes that are read at once. Longer lines, of files with long names, are not whole; what is wanted of a line is at
 /// its beginning.
 const PIECE: usize = 4096;
@@ -45,6 +47,25 @@ pub(crate) fn is_writable(range: &Range<usize>) -> bool {
 /// # Errors
 /// The file cannot be read.
 pub(crate) fn inherited(range: &Range<usize>, mut each: impl FnMut(Range<usize>, ProtFlags)) -> Result<(), Errno> {
+    let maps = Maps::open()?;
+    let mut next = range.start;
+    while next < range.end {
+        let Ok(found) = maps.at_or_behind(next) else {
+            drop(maps);
+            return inherited_by_text(&(next..range.end), each);
+        };
+        let Some(found) = found else { break };
+        let piece = found.range.start.max(next)..found.range.end.min(range.end);
+        if found.is_inherited && !piece.is_empty() {
+            each(piece, found.rights);
+        }
+        next = found.range.end;
+    }
+    Ok(())
+}
+
+/// The same before Linux 6.11.
+fn inherited_by_text(range: &Range<usize>, mut each: impl FnMut(Range<usize>, ProtFlags)) -> Result<(), Errno> {
     lines(c"/proc/self/maps", |line| {
         let Some((there, rights)) = parse_inherited(line) else { return true };
         let piece = there.start.max(range.start)..there.end.min(range.end);

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
-use rustix::mm::{UserfaultfdFlags, userfaultfd};
+use rustix::mm::{Advice, UserfaultfdFlags, madvise, userfaultfd};
 use rustix::time::Timespec;
 use syscalls::{Sysno, syscall};
 
@@ -36,6 +36,15 @@ struct Register {
     range: Addresses,
     mode: u64,
     ioctls: u64,
+}
+
+/// `struct uffdio_zeropage`.
+#[repr(C)]
+struct Zeros {
+    range: Addresses,
+    mode: u64,
+    /// Bytes that were done, or an error.
+    done: i64,
 }
 
 /// `struct uffd_msg`, of a page fault.
@@ -122,8 +131,30 @@ impl UserFaults {
     /// # Errors
     /// The kernel refuses: it needs a mapping more, or something else is there than private memory.
     pub(crate) fn register(&self, range: &Range<usize>) -> Result<(), Errno> {
-        let mut register = Register { range: addresses(range), mode: MODE_MISSING | MODE_MINOR, ioctls: 0 };
+        self.register_for(range, MODE_MISSING | MODE_MINOR)
+    }
+
+    fn register_for(&self, range: &Range<usize>, mode: u64) -> Result<(), Errno> {
+        let mut register = Register { range: addresses(range), mode, ioctls: 0 };
         self.call(opcode::read_write::<Register>(0xaa, 0x00), &mut register)
+    }
+
+    /// Drops the pages of a range that is registered, and puts pages of zeros there.
+    fn drop_and_zero(&self, range: &Range<usize>) -> Result<(), Errno> {
+        // SAFETY: by the caller, nobody needs what is there.
+        unsafe { madvise(range.start as *mut c_void, range.len(), Advice::LinuxDontNeed) }?;
+        let mut next = range.start;
+        while next < range.end {
+            let mut zeros = Zeros { range: addresses(&(next..range.end)), mode: 0, done: 0 };
+            let called = self.call(opcode::read_write::<Zeros>(0xaa, 0x04), &mut zeros);
+            next += zeros.done.max(0) as usize;
+            match called {
+                // Something else is done to the process's mappings just now.
+                Ok(()) | Err(Errno::AGAIN) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
     }
 
     /// No longer. Who sleeps looks again.
@@ -165,6 +196,22 @@ impl Drop for UserFaults {
         // SAFETY: opened by this, and not used again.
         unsafe { rustix::io::close(self.number) };
     }
+}
+
+/// Has a range of private memory read as zeros, which take no memory, and no mapping: the kernel puts its page of zeros
+/// there, also into a private mapping of a file. Who comes there meanwhile sleeps.
+///
+/// # Errors
+/// The process may not, or the kernel cannot. Something may have been dropped.
+///
+/// # Safety
+/// Nobody needs what is there.
+pub(crate) unsafe fn show_zeros(range: &Range<usize>) -> Result<(), Errno> {
+    let faults = UserFaults::open()?;
+    faults.register_for(range, MODE_MISSING)?;
+    let done = faults.drop_and_zero(range);
+    faults.unregister(range);
+    done
 }
 
 fn addresses(range: &Range<usize>) -> Addresses {
@@ -219,5 +266,33 @@ mod tests {
         });
         // SAFETY: our own mapping, which nobody uses any more.
         unsafe { munmap(at, BASE_PAGE) }.unwrap();
+    }
+
+    #[test]
+    fn zeros_hide_what_a_file_has_and_can_be_written() {
+        let file = memfd_create(c"hugefork-test", MemfdFlags::CLOEXEC).unwrap();
+        let len = 4 * BASE_PAGE;
+        rustix::io::pwrite(&file, &vec![7; len], 0).unwrap();
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping where the kernel likes.
+        let at = unsafe { mmap(std::ptr::null_mut(), len, rights, MapFlags::PRIVATE, &file, 0) }.unwrap();
+        // SAFETY: all of the mapping, which stays as long as this is used.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), len) };
+        bytes[2 * BASE_PAGE] = 8;
+        let middle = at as usize + BASE_PAGE..at as usize + 3 * BASE_PAGE;
+        // SAFETY: nobody needs it.
+        match unsafe { show_zeros(&middle) } {
+            Ok(()) => {}
+            Err(errno) => return println!("skipped: this process may not handle the faults of system calls: {errno}"),
+        }
+        let expected = |nth: usize| if (1..3).contains(&(nth / BASE_PAGE)) { 0 } else { 7 };
+        assert!(bytes.iter().enumerate().all(|(nth, byte)| *byte == expected(nth)));
+        bytes[BASE_PAGE] = 9;
+        assert_eq!((bytes[BASE_PAGE - 1], bytes[BASE_PAGE], bytes[BASE_PAGE + 1]), (7, 9, 0));
+        let mut in_file = vec![0; len];
+        rustix::io::pread(&file, &mut in_file, 0).unwrap();
+        assert!(in_file.iter().all(|byte| *byte == 7));
+        // SAFETY: our own mapping, which nobody uses any more.
+        unsafe { munmap(at, len) }.unwrap();
     }
 }

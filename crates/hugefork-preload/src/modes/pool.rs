@@ -14,7 +14,7 @@
 //! # Heirs
 //! The child of a fork has private mappings of the pool's file where the program's memory was. The kernel does the same
 //! for them as for anonymous ones, with two exceptions: what is dropped (`MADV_DONTNEED`) would show the file again, so
-//! it is replaced by anonymous memory; and a mapping that grows would show what follows in the file, so it is copied.
+//! zeros are shown instead; and a mapping that grows would show what follows in the file, so it is copied.
 //! What an heir has mapped since, the kernel alone knows: it is asked each time.
 //!
 //! # While another thread forks
@@ -393,27 +393,9 @@ pub(super) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> bool 
     leave_if_inherited(range);
     match role() {
         Role::Owner => work_through(range, |engine, range| engine.empty(range, &plain), fill, &plain),
-        Role::Heir => empty_inherited(range, plain),
+        Role::Heir => heir::empty(range, plain),
         Role::Without => false,
     }
-}
-
-/// In an heir: shows anonymous memory in place of what was inherited.
-fn empty_inherited(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> bool {
-    let mut next = range.start;
-    let told = mappings::inherited(range, |piece, rights| {
-        if next < piece.start {
-            plain(next..piece.start);
-        }
-        next = piece.end;
-        let flags = rustix::mm::MapFlags::PRIVATE | rustix::mm::MapFlags::FIXED | rustix::mm::MapFlags::NORESERVE;
-        // SAFETY: the program's own memory, which is to read as zeros. If the kernel refuses, it stays as it is.
-        let _ = unsafe { rustix::mm::mmap_anonymous(piece.start as *mut c_void, piece.len(), rights, flags) };
-    });
-    if next < range.end {
-        plain(next..range.end);
-    }
-    told.is_ok()
 }
 
 /// In an heir: what the program does something about is the kernel's alone. The helper lets go of it for good.

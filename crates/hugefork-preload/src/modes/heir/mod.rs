@@ -8,12 +8,15 @@
 //! marks    which blocks are left to the kernel, by the program's own calls or since they are taken over
 //! helper   the thread: where is it written densely, and where does that go on?
 //! replace  takes blocks over, while those who use them wait
+//! empty    what the child drops, which is to read as zeros
 //! ```
 //! Nothing is kept from whoever does not write densely: the thread sleeps, and looks at the number of page faults.
 
+mod empty;
 mod helper;
 mod marks;
 mod replace;
 
+pub(super) use empty::empty;
 pub(super) use helper::{help, help_no_more, in_child};
 pub(super) use marks::{after_fork, before_fork, leave, leave_all, set_up};

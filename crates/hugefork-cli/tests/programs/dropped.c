@@ -1,0 +1,71 @@
+/* A child drops many small pieces of what it has inherited, in no order, as Redis does with each value that it has saved.
+   They read as zeros, for its own child too, can be written, and all else stays. Says how many mappings it cost. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PAGE 4096ul
+
+static size_t count_mappings(void) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    size_t count = 0;
+    for (int c; (c = fgetc(maps)) != EOF;) count += c == '\n';
+    fclose(maps);
+    return count;
+}
+
+static char *memory;
+static size_t pieces;
+
+/* Of four pages of a piece, the two in the middle are dropped. */
+static int expected(size_t page) { return page % 4 == 1 || page % 4 == 2 ? 0 : 1 + (int)(page % 100); }
+
+static int bad(void) {
+    int found = 0;
+    for (size_t page = 0; page < 4 * pieces; page++)
+        for (size_t at = 0; at < PAGE; at += 63) found += memory[page * PAGE + at] != expected(page);
+    return found;
+}
+
+int main(int count, char **words) {
+    pieces = count > 1 ? atol(words[1]) : 1000;
+    size_t len = 4 * pieces * PAGE;
+    memory = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t page = 0; page < 4 * pieces; page++) memset(memory + page * PAGE, 1 + (int)(page % 100), PAGE);
+    int status, wrong = 0, more[2];
+    if (pipe(more)) return 1;
+    pid_t child = fork();
+    if (child == 0) {
+        size_t before = count_mappings();
+        for (size_t nth = 0; nth < pieces; nth++) {
+            size_t piece = nth * 7919 % pieces;
+            char *at = memory + (4 * piece + 1) * PAGE;
+            if (nth % 2) at[100] = 99;
+            if (madvise(at, 2 * PAGE, MADV_DONTNEED)) _exit(1);
+        }
+        size_t new = count_mappings() - before;
+        if (write(more[1], &new, sizeof new) != sizeof new) _exit(2);
+        if (bad()) _exit(3);
+        pid_t grandchild = fork();
+        if (grandchild == 0) _exit(bad() != 0);
+        if (waitpid(grandchild, &status, 0) != grandchild || status) _exit(4);
+        for (size_t piece = 0; piece < pieces; piece++) memory[(4 * piece + 2) * PAGE + 7] = 5;
+        for (size_t piece = 0; piece < pieces; piece++) {
+            char *at = memory + (4 * piece + 1) * PAGE;
+            if (at[0] || at[PAGE + 6] || at[PAGE + 7] != 5) _exit(5);
+            at[PAGE + 7] = 0;
+        }
+        _exit(bad() ? 6 : 0);
+    }
+    size_t new = 0;
+    wrong += read(more[0], &new, sizeof new) != sizeof new;
+    wrong += waitpid(child, &status, 0) != child || status;
+    for (size_t page = 0; page < 4 * pieces; page++)
+        for (size_t at = 0; at < PAGE; at += 63) wrong += memory[page * PAGE + at] != 1 + (int)(page % 100);
+    printf("%zu mappings more, %d bad\n", new, wrong);
+    return 0;
+}

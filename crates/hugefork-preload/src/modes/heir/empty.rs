@@ -1,0 +1,71 @@
+//! What the child drops of what it has inherited is to read as zeros: a private mapping would show the file again.
+//!
+//! Whole blocks become anonymous memory. Parts of blocks get the kernel's page of zeros instead: programs drop many
+//! small pieces one by one (Redis each value that it has saved), and each would cost two mappings, of which a process
+//! may have 65 530. Where the process may not handle page faults, such a part is anonymous memory, too, as long as it
+//! may have mappings; and after that it is written.
+
+use std::ffi::c_void;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
+use crate::{HUGE_PAGE, mappings, userfaults};
+
+/// Drops the contents of a range; `plain` has the kernel do so where nothing is inherited. False if nobody can say what
+/// is.
+pub(in crate::modes) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> bool {
+    let mut next = range.start;
+    let told = mappings::inherited(range, |piece, rights| {
+        if next < piece.start {
+            plain(next..piece.start);
+        }
+        next = piece.end;
+        empty_inherited(&piece, rights);
+    });
+    if told.is_ok() && next < range.end {
+        plain(next..range.end);
+    }
+    told.is_ok()
+}
+
+/// One mapping.
+fn empty_inherited(piece: &Range<usize>, rights: ProtFlags) {
+    let first = piece.start.next_multiple_of(HUGE_PAGE).min(piece.end);
+    let last = (piece.end / HUGE_PAGE * HUGE_PAGE).max(first);
+    for part in [piece.start..first, last..piece.end] {
+        if !part.is_empty() && !shows_zeros(&part) {
+            replace(&part, rights);
+        }
+    }
+    if first < last {
+        replace(&(first..last), rights);
+    }
+}
+
+/// Whether a part of a block reads as zeros from now on.
+fn shows_zeros(part: &Range<usize>) -> bool {
+    static MAY: AtomicBool = AtomicBool::new(true);
+    if !MAY.load(Ordering::Relaxed) {
+        return false;
+    }
+    // SAFETY: the program drops it.
+    let shown = unsafe { userfaults::show_zeros(part) };
+    if matches!(shown, Err(Errno::PERM | Errno::ACCESS | Errno::NOSYS)) {
+        MAY.store(false, Ordering::Relaxed);
+    }
+    shown.is_ok()
+}
+
+/// Shows anonymous memory there.
+fn replace(part: &Range<usize>, rights: ProtFlags) {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    // SAFETY: the program's own memory, which is to read as zeros.
+    let mapped = unsafe { mmap_anonymous(part.start as *mut c_void, part.len(), rights, flags) };
+    if mapped.is_err() && rights.contains(ProtFlags::READ | ProtFlags::WRITE) {
+        // SAFETY: as above, and it can be written.
+        unsafe { (part.start as *mut u8).write_bytes(0, part.len()) };
+    }
+}
