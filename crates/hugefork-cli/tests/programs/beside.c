@@ -14,7 +14,7 @@
 #define PIECES 150
 
 extern pthread_mutex_t slow_lock;
-extern atomic_int slow_fork, slow_us;
+extern atomic_int slow_forks, slow_us;
 
 static _Atomic(char *) first;
 static char *pieces[PIECES];
@@ -32,8 +32,9 @@ static int is(const char *at, size_t len, char value) {
 }
 
 static void *first_memory(void *none) {
+    int begun = slow_forks;
     is_ready = 1;
-    while (!slow_fork) {}
+    while (slow_forks == begun) {}
     char *new = map(64 * MIB);
     memset(new, 3, 64 * MIB);
     first = new;
@@ -41,8 +42,9 @@ static void *first_memory(void *none) {
 }
 
 static void *unmap_all(void *none) {
+    int begun = slow_forks;
     is_ready = 1;
-    while (!slow_fork) {}
+    while (slow_forks == begun) {}
     for (int i = 0; i < PIECES; i++) munmap(pieces[i], 2 * MIB);
     return none;
 }

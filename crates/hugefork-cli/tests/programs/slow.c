@@ -7,12 +7,14 @@
 #include <unistd.h>
 
 pthread_mutex_t slow_lock = PTHREAD_MUTEX_INITIALIZER;
-/* Whether a fork is under way, and how long it takes. */
+/* Whether a fork is under way, how many have begun, and how long each takes. */
 atomic_int slow_fork;
+atomic_int slow_forks;
 atomic_int slow_us = 2000;
 
 static void prepare(void) {
     slow_fork = 1;
+    slow_forks++;
     usleep(slow_us);
     pthread_mutex_lock(&slow_lock);
 }
