@@ -131,11 +131,7 @@ impl UserFaults {
     /// # Errors
     /// The kernel refuses: it needs a mapping more, or something else is there than private memory.
     pub(crate) fn register(&self, range: &Range<usize>) -> Result<(), Errno> {
-        self.register_for(range, MODE_MISSING | MODE_MINOR)
-    }
-
-    fn register_for(&self, range: &Range<usize>, mode: u64) -> Result<(), Errno> {
-        let mut register = Register { range: addresses(range), mode, ioctls: 0 };
+        let mut register = Register { range: addresses(range), mode: MODE_MISSING | MODE_MINOR, ioctls: 0 };
         self.call(opcode::read_write::<Register>(0xaa, 0x00), &mut register)
     }
 
@@ -205,10 +201,10 @@ impl Drop for UserFaults {
 /// The process may not, or the kernel cannot. Something may have been dropped.
 ///
 /// # Safety
-/// Nobody needs what is there.
+/// Nobody needs what is there, and this thread does not come there: signals are blocked.
 pub(crate) unsafe fn show_zeros(range: &Range<usize>) -> Result<(), Errno> {
     let faults = UserFaults::open()?;
-    faults.register_for(range, MODE_MISSING)?;
+    faults.register(range)?;
     let done = faults.drop_and_zero(range);
     faults.unregister(range);
     done

@@ -1,10 +1,13 @@
 /* A child drops many small pieces of what it has inherited, in no order, as Redis does with each value that it has saved.
-   They read as zeros, for its own child too, can be written, and all else stays. Says how many mappings it cost. */
+   They read as zeros, for its own child too, can be written, and all else stays. Says how many mappings it cost.
+   Handlers of signals may come to what is just dropped. */
 #define _GNU_SOURCE
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,15 +34,35 @@ static int bad(void) {
     return found;
 }
 
+/* Behind the pieces. */
+#define MORE 64
+static char *more_memory;
+
+static void count_there(int number) {
+    for (size_t page = 0; page < MORE; page++) more_memory[page * PAGE]++;
+}
+
+static void drop_beside_a_handler(void) {
+    struct itimerval often = {{0, 50}, {0, 50}}, never = {{0, 0}, {0, 0}};
+    signal(SIGALRM, count_there);
+    setitimer(ITIMER_REAL, &often, NULL);
+    for (int round = 0; round < 3000; round++)
+        if (madvise(more_memory + round % (MORE - 1) * PAGE, 2 * PAGE, MADV_DONTNEED)) _exit(7);
+    setitimer(ITIMER_REAL, &never, NULL);
+    signal(SIGALRM, SIG_DFL);
+}
+
 int main(int count, char **words) {
-    pieces = count > 1 ? atol(words[1]) : 1000;
+    pieces = count > 1 ? atol(words[1]) : 3000;
     size_t len = 4 * pieces * PAGE;
-    memory = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memory = mmap(NULL, len + MORE * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    more_memory = memset(memory + len, 1, MORE * PAGE);
     for (size_t page = 0; page < 4 * pieces; page++) memset(memory + page * PAGE, 1 + (int)(page % 100), PAGE);
     int status, wrong = 0, more[2];
     if (pipe(more)) return 1;
     pid_t child = fork();
     if (child == 0) {
+        drop_beside_a_handler();
         size_t before = count_mappings();
         for (size_t nth = 0; nth < pieces; nth++) {
             size_t piece = nth * 7919 % pieces;

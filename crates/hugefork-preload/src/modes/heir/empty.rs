@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-use crate::{HUGE_PAGE, mappings, userfaults};
+use crate::{HUGE_PAGE, mappings, signals, userfaults};
 
 /// Drops the contents of a range; `plain` has the kernel do so where nothing is inherited. False if nobody can say what
 /// is.
@@ -51,8 +51,11 @@ fn shows_zeros(part: &Range<usize>) -> bool {
     if !MAY.load(Ordering::Relaxed) {
         return false;
     }
+    // A handler of the program's in this thread would sleep for ever, if it came there meanwhile.
+    let mask = signals::block();
     // SAFETY: the program drops it.
     let shown = unsafe { userfaults::show_zeros(part) };
+    mask.restore();
     if matches!(shown, Err(Errno::PERM | Errno::ACCESS | Errno::NOSYS)) {
         MAY.store(false, Ordering::Relaxed);
     }
