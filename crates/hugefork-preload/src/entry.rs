@@ -19,7 +19,7 @@ use std::mem;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::modes::{self, Mapping, Resized, Wish};
+use crate::modes::{self, Emptied, Mapping, Resized, Wish};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::{BASE_PAGE, Mode, config, fork, mappings, own};
@@ -219,7 +219,16 @@ pub unsafe extern "C" fn madvise(start: *mut c_void, len: usize, advice: c_int) 
         };
         let is_done = match advice {
             // The kernel may drop what was freed at any time, so also now.
-            libc::MADV_DONTNEED | libc::MADV_FREE => quietly(|| modes::empty(&range, plain)),
+            libc::MADV_DONTNEED | libc::MADV_FREE => match quietly(|| modes::empty(&range, plain)) {
+                Emptied::All => true,
+                Emptied::Plain => false,
+                Emptied::Refused => {
+                    // As the kernel says where it lacks something for the moment.
+                    // SAFETY: this thread's own.
+                    unsafe { *libc::__errno_location() = libc::EAGAIN };
+                    return -1;
+                }
+            },
             libc::MADV_NORMAL
             | libc::MADV_RANDOM
             | libc::MADV_SEQUENTIAL

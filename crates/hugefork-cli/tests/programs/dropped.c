@@ -2,11 +2,13 @@
    They read as zeros, for its own child too, can be written, and all else stays. Says how many mappings it cost.
    Handlers of signals may come to what is just dropped. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -82,7 +84,15 @@ int main(int count, char **words) {
             if (at[0] || at[PAGE + 6] || at[PAGE + 7] != 5) _exit(5);
             at[PAGE + 7] = 0;
         }
-        _exit(bad() ? 6 : 0);
+        if (bad()) _exit(6);
+        /* Without a descriptor, it may be refused, and then nothing has changed. */
+        struct rlimit few = {20, 20};
+        setrlimit(RLIMIT_NOFILE, &few);
+        while (dup(1) >= 0) {}
+        memory[0] = 77;
+        errno = 0;
+        int refused = madvise(memory, PAGE, MADV_DONTNEED);
+        _exit(refused ? memory[0] != 77 || errno != EAGAIN : memory[0] != 0);
     }
     size_t new = 0;
     wrong += read(more[0], &new, sizeof new) != sizeof new;

@@ -66,8 +66,19 @@ pub(crate) fn take_if_free(range: &Range<usize>) -> bool {
     pool::take_if_free(range)
 }
 
-/// The program drops the contents of a range, and `plain` has the kernel do so. True if all is done.
-pub(crate) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> bool {
+/// What became of contents that the program drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Emptied {
+    /// They are zero.
+    All,
+    /// The kernel is to do it.
+    Plain,
+    /// They are what they were: nobody can say whose they are just now.
+    Refused,
+}
+
+/// The program drops the contents of a range, and `plain` has the kernel do so.
+pub(crate) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> Emptied {
     pool::empty(range, plain)
 }
 

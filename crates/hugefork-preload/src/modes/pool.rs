@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use hugefork::{Full, Inherited, ProgramMemory};
 
 use super::asked::{Mapping, Wish};
-use super::{Growth, Tended, collapse, heir};
+use super::{Emptied, Growth, Tended, collapse, heir};
 use crate::lock::{Guarded, Taken, Tried};
 use crate::shortage::{self, Shortage};
 use crate::signals;
@@ -384,17 +384,18 @@ pub(super) fn take_if_free(range: &Range<usize>) -> bool {
     role() == Role::Owner && with(take).unwrap_or(false)
 }
 
-/// The program drops contents. True if all is done.
-pub(super) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> bool {
+/// The program drops contents.
+pub(super) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> Emptied {
     let fill = |piece: Range<usize>| {
         // SAFETY: the program's own memory, which is writable and to read as zeros.
         unsafe { (piece.start as *mut u8).write_bytes(0, piece.len()) };
     };
     leave_if_inherited(range);
     match role() {
-        Role::Owner => work_through(range, |engine, range| engine.empty(range, &plain), fill, &plain),
-        Role::Heir => heir::empty(range, plain),
-        Role::Without => false,
+        Role::Owner if work_through(range, |engine, range| engine.empty(range, &plain), fill, &plain) => Emptied::All,
+        Role::Heir if heir::empty(range, plain) => Emptied::All,
+        Role::Heir => Emptied::Refused,
+        Role::Owner | Role::Without => Emptied::Plain,
     }
 }
 

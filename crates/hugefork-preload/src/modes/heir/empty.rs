@@ -15,7 +15,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use crate::{HUGE_PAGE, mappings, signals, userfaults};
 
 /// Drops the contents of a range; `plain` has the kernel do so where nothing is inherited. False if nobody can say what
-/// is.
+/// is, for which a descriptor is needed: then the contents are to stay, since the kernel alone would show the file's.
 pub(in crate::modes) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> bool {
     let mut next = range.start;
     let told = mappings::inherited(range, |piece, rights| {
