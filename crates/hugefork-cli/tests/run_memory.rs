@@ -30,6 +30,7 @@ const LEAN: &str = include_str!("programs/lean.c");
 const SLOW: &str = include_str!("programs/slow.c");
 const RIGHTS: &str = include_str!("programs/rights.c");
 const BESIDE: &str = include_str!("programs/beside.c");
+const REFUSED: &str = include_str!("programs/refused.c");
 const INHERITED: &str = include_str!("programs/inherited.c");
 const STACKS: &str = include_str!("programs/stacks.c");
 const HANDLERS: &str = include_str!("programs/handlers.c");
@@ -286,6 +287,18 @@ fn what_a_child_writes_densely_becomes_its_own_memory() {
         drop(running.child().stdin.take());
         assert_eq!(line(), "0 bad", "{mode}");
         assert!(running.child().wait().unwrap().success(), "{mode}");
+    }
+}
+
+/// Whatever the kernel refuses to what helps a child, and to what stands in for its calls. Many more were tried: for
+/// those, the program takes a number of children.
+#[test]
+fn what_the_kernel_refuses_beside_a_child_changes_none_of_its_memory() {
+    let scratch = Scratch::new("refused");
+    let Some(program) = compiled(&scratch, "refused", REFUSED) else { return };
+    match &*output_of(scratch.run("-q --mode pool").args(AT_MOST).arg(&program).args(["4", "1"])) {
+        "no filter\n" => println!("skipped: the kernel has no filters that ask, or the process may have none"),
+        said => assert_eq!(said, "0 bad\n"),
     }
 }
 

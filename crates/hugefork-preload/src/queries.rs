@@ -77,16 +77,19 @@ impl Maps {
             [(READABLE, ProtFlags::READ), (WRITABLE, ProtFlags::WRITE), (EXECUTABLE, ProtFlags::EXEC)].into_iter();
         let rights = named.filter(|(flag, _)| query.vma_flags & flag != 0).map(|(_, right)| right).collect();
         let is_private_file = query.vma_flags & SHARED == 0 && query.inode != 0;
-        let is_inherited = is_private_file && self.is_of_the_engine(query.start);
+        let is_inherited = is_private_file && self.is_of_the_engine(query.start)?;
         Ok(Some(Found { range: query.start as usize..query.end as usize, rights, is_inherited }))
     }
 
-    fn is_of_the_engine(&self, start: u64) -> bool {
-        // The kernel refuses to tell a name that is longer.
+    fn is_of_the_engine(&self, start: u64) -> Result<bool, Errno> {
         let mut name = [0_u8; 64];
         let (name_len, at) = (name.len() as u32, name.as_mut_ptr() as u64);
         let mut query = Query { address: start, name_len, name: at, ..Query::default() };
-        self.ask(&mut query).is_ok() && name.starts_with(b"/memfd:hugefork (deleted)\0")
+        match self.ask(&mut query) {
+            // A name that is longer, or the mapping is gone. Without memory, for one, nobody knows.
+            Err(Errno::NAMETOOLONG | Errno::NOENT) => Ok(false),
+            answer => answer.map(|()| name.starts_with(b"/memfd:hugefork (deleted)\0")),
+        }
     }
 
     fn ask(&self, query: &mut Query) -> Result<(), Errno> {

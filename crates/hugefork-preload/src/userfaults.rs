@@ -154,35 +154,52 @@ impl UserFaults {
     }
 
     /// No longer. Who sleeps looks again.
-    pub(crate) fn unregister(&self, range: &Range<usize>) {
-        // What is unmapped meanwhile, or another mapping, is not registered.
-        let _ = self.call(opcode::read::<Addresses>(0xaa, 0x01), &mut addresses(range));
-        self.wake(range);
+    ///
+    /// # Errors
+    /// The kernel refuses. Who comes there may sleep until this is dropped.
+    pub(crate) fn unregister(&self, range: &Range<usize>) -> Result<(), Errno> {
+        match self.call(opcode::read::<Addresses>(0xaa, 0x01), &mut addresses(range)) {
+            // What is unmapped meanwhile, or another mapping, is not registered.
+            Ok(()) | Err(Errno::INVAL) => self.wake(range),
+            refused => refused,
+        }
     }
 
     /// Who sleeps looks again.
-    pub(crate) fn wake(&self, range: &Range<usize>) {
-        // It fails only for a range that is none.
-        let _ = self.call(opcode::read::<Addresses>(0xaa, 0x02), &mut addresses(range));
+    ///
+    /// # Errors
+    /// The kernel refuses. Who sleeps may do so until this is dropped.
+    pub(crate) fn wake(&self, range: &Range<usize>) -> Result<(), Errno> {
+        self.call(opcode::read::<Addresses>(0xaa, 0x02), &mut addresses(range))
     }
 
     /// Waits until somebody sleeps; false if nobody does within the time.
-    pub(crate) fn wait(&self, ns: i64) -> bool {
+    ///
+    /// # Errors
+    /// The kernel refuses to wait.
+    pub(crate) fn wait(&self, ns: i64) -> Result<bool, Errno> {
         let time = Timespec { tv_sec: ns / 1_000_000_000, tv_nsec: ns % 1_000_000_000 };
-        poll(&mut [PollFd::from_borrowed_fd(self.file(), PollFlags::IN)], Some(&time)).is_ok_and(|ready| ready > 0)
+        match poll(&mut [PollFd::from_borrowed_fd(self.file(), PollFlags::IN)], Some(&time)) {
+            Err(Errno::INTR) => Ok(false),
+            polled => polled.map(|ready| ready > 0),
+        }
     }
 
     /// The next fault that nobody was told of.
-    pub(crate) fn next(&self) -> Option<Fault> {
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub(crate) fn next(&self) -> Result<Option<Fault>, Errno> {
         let mut bytes = [0; size_of::<Message>()];
-        let got = rustix::io::read(self.file(), &mut bytes).ok()?;
-        if got < bytes.len() {
-            return None;
+        match rustix::io::read(self.file(), &mut bytes) {
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            got if got? < bytes.len() => return Ok(None),
+            _ => {}
         }
         // SAFETY: a message is plain numbers, for which all bytes are values.
         let message = unsafe { bytes.as_ptr().cast::<Message>().read_unaligned() };
         let is_write = message.flags & FLAG_WRITE != 0;
-        (message.event == EVENT_PAGEFAULT).then_some(Fault { address: message.address as usize, is_write })
+        Ok((message.event == EVENT_PAGEFAULT).then_some(Fault { address: message.address as usize, is_write }))
     }
 }
 
@@ -206,7 +223,8 @@ pub(crate) unsafe fn show_zeros(range: &Range<usize>) -> Result<(), Errno> {
     let faults = UserFaults::open()?;
     faults.register(range)?;
     let done = faults.drop_and_zero(range);
-    faults.unregister(range);
+    // If the kernel refuses, it is so in a moment, when the descriptor is closed.
+    let _ = faults.unregister(range);
     done
 }
 
@@ -251,13 +269,13 @@ mod tests {
         let at = unsafe { mmap(std::ptr::null_mut(), BASE_PAGE, rights, MapFlags::PRIVATE, &file, 0) }.unwrap();
         let range = at as usize..at as usize + BASE_PAGE;
         faults.register(&range).unwrap();
-        assert!(!faults.wait(1_000_000) && faults.next().is_none());
+        assert_eq!((faults.wait(1_000_000), faults.next()), (Ok(false), Ok(None)));
         std::thread::scope(|scope| {
             // SAFETY: within the mapping, whose address stays.
             let writer = scope.spawn(|| unsafe { (range.start as *mut u8).write_volatile(7) });
-            assert!(faults.wait(60_000_000_000));
-            assert_eq!(faults.next(), Some(Fault { address: range.start, is_write: true }));
-            faults.unregister(&range);
+            assert_eq!(faults.wait(60_000_000_000), Ok(true));
+            assert_eq!(faults.next(), Ok(Some(Fault { address: range.start, is_write: true })));
+            faults.unregister(&range).unwrap();
             writer.join().unwrap();
         });
         // SAFETY: our own mapping, which nobody uses any more.

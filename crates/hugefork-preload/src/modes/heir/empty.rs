@@ -16,33 +16,31 @@ use crate::{HUGE_PAGE, mappings, signals, userfaults};
 
 /// Drops the contents of a range; `plain` has the kernel do so where nothing is inherited. False if nobody can say what
 /// is, for which a descriptor is needed: then the contents are to stay, since the kernel alone would show the file's.
+/// Or if the kernel refuses all ways to do it: then a part is dropped.
 pub(in crate::modes) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> bool {
-    let mut next = range.start;
+    let (mut next, mut is_done) = (range.start, true);
     let told = mappings::inherited(range, |piece, rights| {
         if next < piece.start {
             plain(next..piece.start);
         }
         next = piece.end;
-        empty_inherited(&piece, rights);
+        is_done &= empty_inherited(&piece, rights);
     });
     if told.is_ok() && next < range.end {
         plain(next..range.end);
     }
-    told.is_ok()
+    told.is_ok() && is_done
 }
 
-/// One mapping.
-fn empty_inherited(piece: &Range<usize>, rights: ProtFlags) {
+/// One mapping. False if some of it is as it was.
+fn empty_inherited(piece: &Range<usize>, rights: ProtFlags) -> bool {
+    let mut is_done = true;
     let first = piece.start.next_multiple_of(HUGE_PAGE).min(piece.end);
     let last = (piece.end / HUGE_PAGE * HUGE_PAGE).max(first);
     for part in [piece.start..first, last..piece.end] {
-        if !part.is_empty() && !shows_zeros(&part) {
-            replace(&part, rights);
-        }
+        is_done &= part.is_empty() || shows_zeros(&part) || replace(&part, rights);
     }
-    if first < last {
-        replace(&(first..last), rights);
-    }
+    is_done && (first == last || replace(&(first..last), rights))
 }
 
 /// Whether a part of a block reads as zeros from now on.
@@ -62,13 +60,17 @@ fn shows_zeros(part: &Range<usize>) -> bool {
     shown.is_ok()
 }
 
-/// Shows anonymous memory there.
-fn replace(part: &Range<usize>, rights: ProtFlags) {
+/// Shows anonymous memory there, or fills it. False if the kernel refuses, and the program may not write there.
+fn replace(part: &Range<usize>, rights: ProtFlags) -> bool {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     // SAFETY: the program's own memory, which is to read as zeros.
     let mapped = unsafe { mmap_anonymous(part.start as *mut c_void, part.len(), rights, flags) };
-    if mapped.is_err() && rights.contains(ProtFlags::READ | ProtFlags::WRITE) {
+    if mapped.is_err() && !rights.contains(ProtFlags::READ | ProtFlags::WRITE) {
+        return false;
+    }
+    if mapped.is_err() {
         // SAFETY: as above, and it can be written.
         unsafe { (part.start as *mut u8).write_bytes(0, part.len()) };
     }
+    true
 }

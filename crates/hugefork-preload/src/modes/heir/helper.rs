@@ -16,7 +16,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-use rustix::thread::{nanosleep, set_name};
+use rustix::thread::{NanosleepRelativeResult, nanosleep, set_name};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use syscalls::{Sysno, syscall};
 
@@ -99,8 +99,7 @@ extern "C" fn run(is_orphan: *mut c_void) -> c_int {
 fn wait_for_faults(is_orphan: fn() -> bool) -> bool {
     let mut pauses = Pauses::new();
     loop {
-        pauses.sleep();
-        if marks::is_all_left() {
+        if !pauses.sleep() || marks::is_all_left() {
             return false;
         }
         // A child's count begins with nothing.
@@ -126,9 +125,11 @@ impl Pauses {
         self.ns = if self.in_vain > PATIENCE { SELDOM_NS } else { LONGEST_NS.min(2 * self.ns) };
     }
 
-    fn sleep(&mut self) {
-        let _ = nanosleep(&Timespec { tv_sec: self.ns / 1_000_000_000, tv_nsec: self.ns % 1_000_000_000 });
+    /// False if the kernel refuses: then it would never end.
+    fn sleep(&mut self) -> bool {
+        let slept = nanosleep(&Timespec { tv_sec: self.ns / 1_000_000_000, tv_nsec: self.ns % 1_000_000_000 });
         self.lengthen();
+        !matches!(slept, NanosleepRelativeResult::Err(_))
     }
 }
 
@@ -259,9 +260,7 @@ impl Helper {
                 // Whoever waits is let go of with the descriptor.
                 return Ok(());
             }
-            while let Some(fault) = self.replacer.faults.next() {
-                self.somebody_needs(fault.address / HUGE_PAGE * HUGE_PAGE, fault.is_write)?;
-            }
+            self.see_to_faults()?;
             let mut is_at_work = false;
             for nth in 0..HEADS {
                 is_at_work |= self.go_on(nth)?;
@@ -270,12 +269,12 @@ impl Helper {
                 continue;
             }
             if self.heads.iter().any(Option::is_some) {
-                if self.replacer.faults.wait(pauses.ns) {
+                if self.does_somebody_come(pauses.ns)? {
                     continue;
                 }
                 pauses.lengthen();
-                self.give_up_old_heads();
-            } else if self.replacer.faults.wait(pauses.ns) {
+                self.give_up_old_heads()?;
+            } else if self.does_somebody_come(pauses.ns)? {
                 // Somebody at a block that is no longer armed.
                 continue;
             } else {
@@ -301,13 +300,25 @@ impl Helper {
         }
     }
 
+    /// Waits for somebody to need a page, for so long at most.
+    fn does_somebody_come(&self, ns: i64) -> Result<bool, Refused> {
+        self.replacer.faults.wait(ns).map_err(|_| Refused)
+    }
+
+    /// Sees to all who wait for pages.
+    fn see_to_faults(&mut self) -> Result<(), Refused> {
+        while let Some(fault) = self.replacer.faults.next().map_err(|_| Refused)? {
+            self.somebody_needs(fault.address / HUGE_PAGE * HUGE_PAGE, fault.is_write)?;
+        }
+        Ok(())
+    }
+
     /// Somebody waits for a page of a block.
     fn somebody_needs(&mut self, block: usize, is_write: bool) -> Result<(), Refused> {
         let is_at = |head: &Option<Head>| head.as_ref().is_some_and(|head| head.is_armed && head.block == block);
         let Some(nth) = self.heads.iter().position(is_at) else {
             // It was armed when the program did something there, or he is awake by now.
-            self.replacer.faults.unregister(&(block..block + HUGE_PAGE));
-            return Ok(());
+            return self.replacer.let_in(block);
         };
         let Some(mut head) = self.heads[nth].take() else { return Ok(()) };
         let was_written = head.probe.take().is_some_and(|probe| {
@@ -318,7 +329,7 @@ impl Helper {
             self.heads[nth] = Some(head);
             return Ok(());
         }
-        self.let_go(&head);
+        self.let_go(&head)?;
         if !is_write && !was_written {
             // Perhaps it reads each word before it writes it: this block will tell.
             let probe = Some(head.block);
@@ -366,7 +377,7 @@ impl Helper {
         let session = Session::begin();
         let batch = head.batch(head.to_do.min(MOST));
         let (Some(session), false) = (session, batch.places.is_empty()) else {
-            self.let_go(&head);
+            self.let_go(&head)?;
             return Ok(true);
         };
         let wanted = batch.places.len() / HUGE_PAGE;
@@ -385,26 +396,25 @@ impl Helper {
         armed?;
         drop(session);
         if !goes_on || taken < wanted {
-            self.let_go(&next);
+            self.let_go(&next)?;
         } else {
             self.heads[nth] = Some(next);
         }
         Ok(true)
     }
 
-    fn let_go(&self, head: &Head) {
-        if head.is_armed {
-            self.replacer.disarm(head.block, head.slot);
-        }
+    fn let_go(&self, head: &Head) -> Result<(), Refused> {
+        if head.is_armed { self.replacer.disarm(head.block, head.slot) } else { Ok(()) }
     }
 
-    fn give_up_old_heads(&mut self) {
+    fn give_up_old_heads(&mut self) -> Result<(), Refused> {
         for nth in 0..HEADS {
             if let Some(head) = self.heads[nth].take_if(|head| now() - head.since > GONE_NS) {
                 marks::note_tried(head.block);
-                self.let_go(&head);
+                self.let_go(&head)?;
             }
         }
+        Ok(())
     }
 
     fn note(&mut self, taken: usize) {
@@ -541,9 +551,7 @@ impl Helper {
                 return Ok(has_taken);
             }
             // Those who wait for an armed block have their turn.
-            while let Some(fault) = self.replacer.faults.next() {
-                self.somebody_needs(fault.address / HUGE_PAGE * HUGE_PAGE, fault.is_write)?;
-            }
+            self.see_to_faults()?;
             for nth in 0..HEADS {
                 self.go_on(nth)?;
             }

@@ -88,7 +88,8 @@ impl Replacer {
     fn hold(&self, range: &Range<usize>, aside: usize) -> Result<(), Refused> {
         let held = self.faults.register(range).is_ok() && shift(range.start, aside, range.len()).is_ok();
         if !held {
-            self.faults.unregister(range);
+            // The helper leaves, and with it what the kernel may keep registered.
+            let _ = self.faults.unregister(range);
         }
         held.then_some(()).ok_or(Refused)
     }
@@ -106,9 +107,15 @@ impl Replacer {
     }
 
     /// Lets those go who wait for an armed block: they have the file's pages.
-    pub(super) fn disarm(&self, block: usize, slot: usize) {
-        self.faults.unregister(&(block..block + HUGE_PAGE));
+    pub(super) fn disarm(&self, block: usize, slot: usize) -> Result<(), Refused> {
+        self.let_in(block)?;
         empty(self.slot(slot), HUGE_PAGE);
+        Ok(())
+    }
+
+    /// Nobody waits for a block any more, or will.
+    pub(super) fn let_in(&self, block: usize) -> Result<(), Refused> {
+        self.faults.unregister(&(block..block + HUGE_PAGE)).map_err(|_| Refused)
     }
 
     /// Takes blocks over, as many as can be. Those that are armed and stay here are let go of.
@@ -134,7 +141,7 @@ impl Replacer {
         let count = places.len() / HUGE_PAGE;
         let in_order =
             |nth: usize| if is_downwards { places.end - (nth + 1) * HUGE_PAGE } else { places.start + nth * HUGE_PAGE };
-        let (mut taken, mut goes_on) = (0, staging.is_some());
+        let (mut taken, mut goes_on, mut woken) = (0, staging.is_some(), Ok(()));
         for place in (0..count).map(in_order) {
             let is_held = slot.is_some() && place == first || staging.is_some() && held.is_ok();
             let aside = aside_of(place);
@@ -154,14 +161,15 @@ impl Replacer {
                 }
             }
             if is_held {
-                self.faults.wake(&(place..place + HUGE_PAGE));
+                woken = woken.and(self.faults.wake(&(place..place + HUGE_PAGE)));
             }
         }
         slot.into_iter().for_each(|slot| empty(self.slot(slot), HUGE_PAGE));
-        if staging.is_some() && !others.is_empty() {
+        // Where the kernel has refused to take pages to, somebody else's may be by now.
+        if staging.is_some() && held.is_ok() && !others.is_empty() {
             empty(rest_aside, others.len());
         }
-        held.map(|()| taken)
+        held.and(woken.map_err(|_| Refused)).map(|()| taken)
     }
 
     /// One block. False if it is to be brought back.
