@@ -46,6 +46,7 @@ import contextlib
 import fcntl
 import io
 import json
+import math
 import os
 import select
 import threading
@@ -75,6 +76,12 @@ _MOST_CHANGES = 16
 
 _SMALL = 1 << 16
 """Smaller files are read, not mapped."""
+
+_HEADS: Any = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+"""What reads the heads that are written here, by their version."""
+
+_LONGEST_HEAD = 1 << 24
+"""numpy by itself reads no head of more than 10 000 letters, which types with some hundreds of fields have."""
 
 Entry = dict[str, Any]
 
@@ -535,6 +542,15 @@ def _check_of(manifest: Entry) -> int:
     return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
 
 
+SENSELESS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What comes of a manifest that makes no sense. Python cannot follow lists within lists for ever."""
+
+
+def is_name(name: str) -> bool:
+    """Whether a manifest may name a file of its directory so."""
+    return Path(name).name == name and name not in ("", "..") and "\0" not in name
+
+
 def _manifest(directory: Path) -> Entry:
     """The manifest, checked."""
     text = (directory / "manifest.json").read_bytes()
@@ -546,10 +562,14 @@ def _manifest(directory: Path) -> Entry:
             raise ValueError(f"its version is {manifest['version']!r}: take a newer hugefork")
         if manifest["crc32"] != _check_of(manifest):
             raise ValueError("its checksum is another")
+        if type(manifest["save"]) is not int or "meta" not in manifest:
+            raise ValueError("something is missing")
         for file in _files_of(manifest):
-            if Path(file["file"]).name != file["file"]:
+            if not is_name(file["file"]):
                 raise ValueError(f"{file['file']!r} is no name of a file")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if type(file["nbytes"]) is not int or type(file["crc32"]) is not int:
+                raise ValueError(f"the length or the checksum of {file['file']!r} is no number")
+    except SENSELESS as error:
         raise CheckpointError(
             f"{directory}/manifest.json is no manifest of a checkpoint, or was altered: {error}; load another checkpoint"
         ) from error
@@ -595,21 +615,39 @@ def _array(directory: Path, name: str, entries: list[Entry]) -> Array:
     """An array, mapped copy-on-write, with its changes applied."""
     try:
         first, *changes = entries
-        path = _path_of(directory, first)
-        if first["nbytes"] < _SMALL:
-            array: Array = np.load(path, allow_pickle=False)
-        else:
-            array = np.load(path, mmap_mode="c", allow_pickle=False).view(np.ndarray)
+        array = _read(directory, first, is_mapped=first["nbytes"] >= _SMALL)
         flat = array.ravel("K").view(np.uint8)
         for change in changes:
-            ranges = np.load(_path_of(directory, change["ranges"]), allow_pickle=False)
-            new = np.load(_path_of(directory, change["bytes"]), allow_pickle=False)
+            ranges = _read(directory, change["ranges"], is_mapped=False)
+            new = _read(directory, change["bytes"], is_mapped=False)
             at = 0
             for start, stop in ranges.tolist():
+                if not 0 <= start <= stop <= flat.size:
+                    raise ValueError(f"bytes {start}..{stop} of {flat.size} are said to have changed")
                 flat[start:stop] = new[at : at + stop - start]
                 at += stop - start
+            if at != new.size:
+                raise ValueError(f"{at} bytes have changed, and there are {new.size}")
     except (CheckpointError, OSError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001: numpy, which reads what was altered, raises whatever comes to it.
         raise CheckpointError(f"array {name!r} of {directory} was altered: {error}; load another checkpoint") from error
     return array
+
+
+def _read(directory: Path, entry: Entry, is_mapped: bool) -> Array:
+    """The array of a file of numpy, which is as long as its head says: no memory is taken for what is not there."""
+    path = _path_of(directory, entry)
+    with open(path, "rb") as file:
+        try:
+            version = np.lib.format.read_magic(file)
+            shape, _, dtype = _HEADS[version](file, max_header_size=_LONGEST_HEAD)
+        except MemoryError as error:
+            # So Python says that it cannot follow what is in the head.
+            raise ValueError(f"the head of {path.name} makes no sense") from error
+        length = file.tell() + dtype.itemsize * math.prod(shape)
+    if length != entry["nbytes"]:
+        raise ValueError(f"{path.name} is {entry['nbytes']} bytes long, and should be {length}")
+    mode: Any = "c" if is_mapped else None
+    array = np.load(path, mmap_mode=mode, allow_pickle=False, max_header_size=_LONGEST_HEAD)
+    return array.view(np.ndarray)  # type: ignore[no-any-return]

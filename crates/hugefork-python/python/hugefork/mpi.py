@@ -219,10 +219,14 @@ def _manifest(directory: Path) -> dict[str, Any]:
             raise ValueError(f"its format is {manifest['format']!r}, version {manifest['version']!r}")
         if manifest["crc32"] != checkpoint._check_of(manifest):
             raise ValueError("its checksum is another")
+        if not isinstance(manifest["parts"], list) or "meta" not in manifest:
+            raise ValueError("something is missing")
         for part in manifest["parts"]:
-            if Path(part["directory"]).name != part["directory"]:
+            if not checkpoint.is_name(part["directory"]):
                 raise ValueError(f"{part['directory']!r} is no name of a directory")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if type(part["crc32"]) is not int:
+                raise ValueError(f"the checksum of {part['directory']!r} is no number")
+    except checkpoint.SENSELESS as error:
         raise CheckpointError(
             f"{directory}/manifest.json is no manifest of a checkpoint of MPI, or was altered: {error}; load another "
             "checkpoint"

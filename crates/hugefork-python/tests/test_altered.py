@@ -1,0 +1,255 @@
+"""Checkpoints that were altered: by a disk, which keeps no checksum right, and by somebody who does. An altered one is
+refused with an error that says so, or has exactly what was saved; and nobody gets another error than those."""
+
+import json
+import shutil
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import hugefork as hf
+from hugefork import checkpoint
+
+ALTERED = "load another checkpoint"
+
+# No test depends on how fast the machine is.
+in_any_time = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A directory for copies, the files of a checkpoint, and its arrays. One array is mapped, and the others are read."""
+    path = tmp_path_factory.mktemp("saved")
+    with hf.Pool("64 MiB") as pool:
+        arrays = {
+            "mapped": pool.array(np.arange(10_000.0)),
+            "order F": pool.array(np.arange(9000, dtype="i2").reshape(90, 100), order="F"),
+            "records": pool.array(np.ones(3, [("x", "i4"), ("y", "f8", 2)])),
+            "step": np.array(17),
+        }
+        save = checkpoint.save(path, arrays, meta={"epoch": 3})
+        save.result()
+        arrays["mapped"][[5, 700, 9000]] = -1
+        arrays["order F"][2, 3] = -1
+        checkpoint.save(path, arrays, since=save, meta={"epoch": 3}).result()
+        save.release()
+        expected = {name: np.array(array, order="K") for name, array in arrays.items()}
+        del arrays, save
+    files = {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    del files[".lock"]
+    assert len(files) == 9, "the manifest, and four arrays of which two have changed"
+    return path.parent, files, expected
+
+
+def put(saved, altered):
+    """The checkpoint, with some files altered."""
+    path, files, _ = saved
+    path = path / "altered"
+    shutil.rmtree(path, ignore_errors=True)
+    (path / "data").mkdir(parents=True)
+    for name, contents in {**files, **altered}.items():
+        if contents is not None:
+            (path / name).write_bytes(contents)
+    return path
+
+
+def refused(path, work):
+    """What comes of it, if it is not refused."""
+    try:
+        return work()
+    except hf.CheckpointError as error:
+        assert ALTERED in str(error) and str(path) in str(error)
+    except FileNotFoundError as error:
+        assert str(path) in str(error)
+    return None
+
+
+def same(arrays, expected):
+    assert set(arrays) == set(expected)
+    for name, array in arrays.items():
+        assert type(array) is np.ndarray and array.dtype == expected[name].dtype
+        assert array.shape == expected[name].shape and np.array_equal(array, expected[name])
+
+
+CHANGES = st.one_of(
+    st.tuples(st.just("replace"), st.floats(0, 1), st.binary(min_size=1, max_size=4)),
+    st.tuples(st.just("insert"), st.floats(0, 1), st.binary(min_size=1, max_size=20)),
+    st.tuples(st.just("insert"), st.floats(0, 1), st.sampled_from([b"9", b"-", b"0", b"[", b"(", b'"', b"\n", b" "])),
+    st.tuples(st.just("remove"), st.floats(0, 1), st.integers(1, 30)),
+    st.tuples(st.just("end"), st.floats(0, 1), st.none()),
+)
+
+
+def changed(whole, changes):
+    for kind, place, what in changes:
+        # Most of what can go wrong stands at the beginning.
+        at = int(place * place * len(whole))
+        match kind:
+            case "replace":
+                whole = whole[:at] + what + whole[at + len(what) :]
+            case "insert":
+                whole = whole[:at] + what + whole[at:]
+            case "remove":
+                whole = whole[:at] + whole[at + what :]
+            case "end":
+                whole = whole[:at]
+    return whole
+
+
+@in_any_time
+@given(data=st.data())
+def test_what_a_disk_alters_is_refused_or_is_what_was_saved(saved, data):
+    _, files, expected = saved
+    names = st.sampled_from(sorted(files))
+    altered = {}
+    for name in data.draw(st.sets(names, min_size=1, max_size=2)):
+        if data.draw(st.integers(0, 9)) == 0:
+            altered[name] = data.draw(st.sampled_from([None, b"", *files.values()]))
+        else:
+            altered[name] = changed(files[name], data.draw(st.lists(CHANGES, min_size=1, max_size=3)))
+    path = put(saved, altered)
+    arrays = refused(path, lambda: checkpoint.load(path, check=True))
+    if arrays is not None:
+        same(arrays, expected)
+        checkpoint.verify(path)
+    # Without the checksums, what is in the arrays may be altered, but nothing else.
+    arrays = refused(path, lambda: checkpoint.load(path))
+    if arrays is not None:
+        assert set(arrays) == set(expected)
+        assert all(array.tobytes() is not None for array in arrays.values())
+    refused(path, lambda: checkpoint.meta(path))
+
+
+def test_each_file_is_refused_wherever_it_ends(saved):
+    for name, whole in saved[1].items():
+        path = put(saved, {})
+        for length in [*range(0, min(len(whole), 400)), *range(400, len(whole), 997)]:
+            (path / name).write_bytes(whole[:length])
+            with pytest.raises(hf.CheckpointError, match=ALTERED):
+                checkpoint.load(path)
+
+
+def sealed(manifest):
+    """A manifest with the checksum that it should have."""
+    if isinstance(manifest, dict):
+        manifest = {**manifest, "crc32": checkpoint._check_of(manifest)}
+    return json.dumps(manifest).encode()
+
+
+WORDS = ["file", "ranges", "bytes", "nbytes", "crc32", "w", "mapped.1.npy", "mapped.2.bytes.npy", "", "..", ".", "a/b", "\0", "x" * 300]
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(WORDS) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def places(value, path=()):
+    """The ways to all that is in a manifest."""
+    yield path
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(inner, (*path, key))
+
+
+def with_another(value, path, new):
+    """`new` stands there, or nothing if it is `...`."""
+    if not path:
+        return None if new is ... else new
+    copy = value.copy()
+    if len(path) == 1 and new is ...:
+        del copy[path[0]]
+    else:
+        copy[path[0]] = with_another(value[path[0]], path[1:], new)
+    return copy
+
+
+@in_any_time
+@given(data=st.data())
+def test_a_manifest_that_somebody_has_altered_does_no_harm(saved, data):
+    manifest = json.loads(saved[1]["manifest.json"])
+    for _ in range(data.draw(st.integers(1, 2))):
+        path = data.draw(st.sampled_from(list(places(manifest))))
+        manifest = with_another(manifest, path, data.draw(st.just(...) | ANYTHING))
+    path = put(saved, {"manifest.json": sealed(manifest)})
+    for work in (
+        lambda: checkpoint.load(path),
+        lambda: checkpoint.load(path, check=True),
+        lambda: checkpoint.verify(path),
+        lambda: checkpoint.meta(path),
+    ):
+        refused(path, work)
+    # It does not keep anybody from saving there.
+    checkpoint.save(path, {"a": np.arange(3)}).result()
+    assert np.array_equal(checkpoint.load(path, check=True)["a"], np.arange(3))
+
+
+def test_lists_within_lists_are_no_manifest(saved):
+    for deep in (b"[" * 200_000, b'{"arrays":' * 200_000, b"9" * 10_000):
+        path = put(saved, {"manifest.json": deep})
+        with pytest.raises(hf.CheckpointError, match=ALTERED):
+            checkpoint.load(path)
+
+
+HEADS = st.one_of(
+    st.sampled_from(["(" * 5000, "-" * 8000 + "1", "{'a':" * 3000, "", "[]", "{}", "\0"]),
+    st.fixed_dictionaries(
+        {
+            "descr": st.sampled_from(["<f8", "|u1", "|O", "|V0", "|S0", "<M8[ns]", [("x", "<i4")], [], None, 3]),
+            "fortran_order": st.booleans() | st.none(),
+            "shape": st.lists(st.integers(-3, 10) | st.sampled_from([1 << 31, 1 << 40, 1 << 62, 1 << 64]), max_size=4).map(tuple),
+        }
+    ).map(repr),
+)
+
+
+def numpy_file(head, contents):
+    text = head.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + contents
+
+
+@in_any_time
+@given(head=HEADS, contents=st.binary(max_size=100), which=st.integers(0, 7))
+def test_a_head_that_somebody_has_altered_does_no_harm(saved, head, contents, which):
+    """The manifest says what it should of the file."""
+    manifest = json.loads(saved[1]["manifest.json"])
+    entry = sorted(checkpoint._files_of(manifest), key=lambda file: file["file"])[which]
+    altered = numpy_file(head, contents)
+    entry["nbytes"], entry["crc32"] = len(altered), zlib.crc32(altered)
+    path = put(saved, {"manifest.json": sealed(manifest), f"data/{entry['file']}": altered})
+    arrays = refused(path, lambda: checkpoint.load(path, check=True))
+    if arrays is not None:
+        assert sum(array.nbytes for array in arrays.values()) < 200_000
+
+
+@pytest.mark.parametrize(
+    ("ranges", "new"),
+    [
+        ([(0, 80_008)], np.ones(80_008, "u1")),
+        ([(-8, 0)], np.ones(8, "u1")),
+        ([(8, 0)], np.ones(0, "u1")),
+        ([(0, 8)], np.ones(1, "u1")),
+        ([(0, 8)], np.ones(9, "u1")),
+        ([(0, 8, 8)], np.ones(8, "u1")),
+    ],
+)
+def test_changes_that_somebody_has_altered_are_refused(saved, ranges, new):
+    manifest = json.loads(saved[1]["manifest.json"])
+    change, altered = manifest["arrays"]["mapped"][1], {}
+    for key, array in (("ranges", np.array(ranges)), ("bytes", new)):
+        file = numpy_file(repr(checkpoint._head(array)), array.tobytes())
+        change[key] = {**change[key], "nbytes": len(file), "crc32": zlib.crc32(file)}
+        altered[f"data/{change[key]['file']}"] = file
+    path = put(saved, {"manifest.json": sealed(manifest), **altered})
+    with pytest.raises(hf.CheckpointError, match=ALTERED):
+        checkpoint.load(path, check=True)
+
+
+def test_types_of_many_fields_are_loaded(pool, tmp_path):
+    many = np.zeros(2, [(f"a field with a long name, number {nth}", "f8") for nth in range(400)])
+    many[many.dtype.names[7]] = 7
+    checkpoint.save(tmp_path, {"many": pool.array(many)}).result()
+    same(checkpoint.load(tmp_path, check=True), {"many": many})
