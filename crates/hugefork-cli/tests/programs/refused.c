@@ -164,6 +164,8 @@ static void *decide(void *of) {
     enum manner manner = below(&random, MANNERS + 1) % MANNERS;
     uint64_t one_in = 2 + below(&random, 30), from = below(&random, 40), which = below(&random, COUNT), count = 0;
     int error = KINDS[which].errors[below(&random, 4)];
+    /* What is interrupted is done again. */
+    if (manner == ALL_FROM && (error == EINTR || error == EAGAIN)) error = ENOMEM;
     struct last lasts[16] = {{0}};
     for (;;) {
         struct pollfd ready = {wish.listener, POLLIN, 0};

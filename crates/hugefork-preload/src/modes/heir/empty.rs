@@ -34,11 +34,12 @@ pub(in crate::modes) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>)
 
 /// One mapping. False if some of it is as it was.
 fn empty_inherited(piece: &Range<usize>, rights: ProtFlags) -> bool {
-    let mut is_done = true;
+    let (mut is_done, is_writable) = (true, rights.contains(ProtFlags::READ | ProtFlags::WRITE));
     let first = piece.start.next_multiple_of(HUGE_PAGE).min(piece.end);
     let last = (piece.end / HUGE_PAGE * HUGE_PAGE).max(first);
     for part in [piece.start..first, last..piece.end] {
-        is_done &= part.is_empty() || shows_zeros(&part) || replace(&part, rights);
+        // The first way shows the file if it fails in the middle: then all that is left is to write there.
+        is_done &= part.is_empty() || is_writable && shows_zeros(&part) || replace(&part, rights);
     }
     is_done && (first == last || replace(&(first..last), rights))
 }

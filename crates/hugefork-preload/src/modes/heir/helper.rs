@@ -179,9 +179,10 @@ impl Head {
         self.limit.contains(&block) && !marks::is_left(block)
     }
 
-    /// The next blocks in its way, `most` at most.
-    fn batch(&self, most: usize) -> Batch {
-        let count = (0..most).take_while(|nth| self.is_within(self.after(*nth))).count();
+    /// The next blocks in its way, `most` at most, up to one where another waits.
+    fn batch(&self, most: usize, others: &[Option<Head>]) -> Batch {
+        let is_free = |block: usize| self.is_within(block) && !is_armed(others, block);
+        let count = (0..most).take_while(|nth| is_free(self.after(*nth))).count();
         let places = if self.is_downwards {
             self.after(count) + HUGE_PAGE..self.block + HUGE_PAGE
         } else {
@@ -189,6 +190,12 @@ impl Head {
         };
         Batch { places, is_downwards: self.is_downwards, slot: self.is_armed.then_some(self.slot) }
     }
+}
+
+/// Whether one of some heads waits at a block. Nobody else may work on that: if he had to bring its pages back, the
+/// program would write to them, and the head would not know.
+fn is_armed(heads: &[Option<Head>], block: usize) -> bool {
+    heads.iter().flatten().any(|head| head.is_armed && head.block == block)
 }
 
 struct Helper {
@@ -315,8 +322,7 @@ impl Helper {
 
     /// Somebody waits for a page of a block.
     fn somebody_needs(&mut self, block: usize, is_write: bool) -> Result<(), Refused> {
-        let is_at = |head: &Option<Head>| head.as_ref().is_some_and(|head| head.is_armed && head.block == block);
-        let Some(nth) = self.heads.iter().position(is_at) else {
+        let Some(nth) = self.heads.iter().position(|head| is_armed(std::slice::from_ref(head), block)) else {
             // It was armed when the program did something there, or he is awake by now.
             return self.replacer.let_in(block);
         };
@@ -341,7 +347,7 @@ impl Helper {
 
     /// Arms the block that a stream comes to next, if that can be.
     fn arm(&mut self, nth: usize, mut head: Head) -> Result<(), Refused> {
-        if !head.is_within(head.block) || marks::is_tried(head.block) {
+        if !head.is_within(head.block) || marks::is_tried(head.block) || is_armed(&self.heads, head.block) {
             return Ok(());
         }
         let Some(session) = Session::begin() else { return Ok(()) };
@@ -375,7 +381,7 @@ impl Helper {
     fn go_on(&mut self, nth: usize) -> Result<bool, Refused> {
         let Some(head) = self.heads[nth].take_if(|head| head.to_do > 0 || !head.is_armed) else { return Ok(false) };
         let session = Session::begin();
-        let batch = head.batch(head.to_do.min(MOST));
+        let batch = head.batch(head.to_do.min(MOST), &self.heads);
         let (Some(session), false) = (session, batch.places.is_empty()) else {
             self.let_go(&head)?;
             return Ok(true);
@@ -389,7 +395,7 @@ impl Helper {
         }
         next.since = now();
         // Who is through with these waits at the next.
-        let goes_on = next.is_within(next.block);
+        let goes_on = next.is_within(next.block) && !is_armed(&self.heads, next.block);
         let armed = if goes_on { self.arm_in(&session, &mut next) } else { Ok(()) };
         let taken = self.replacer.replace(&session, &batch)?;
         self.note(taken);
@@ -531,7 +537,7 @@ impl Helper {
         while at < written.end {
             let start = at;
             let most = written.end.min(start + MOST * HUGE_PAGE);
-            while at < most && !marks::is_left(at) && self.private_at(at) < full {
+            while at < most && !marks::is_left(at) && self.private_at(at) < full && !is_armed(&self.heads, at) {
                 at += HUGE_PAGE;
             }
             if start == at {
