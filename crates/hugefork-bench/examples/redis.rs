@@ -7,9 +7,7 @@
 //! It starts a `redis-server` of its own, on a socket in a new directory, and fills it with `--keys` values of 1 KiB.
 //! `--connections` set random keys from then on, `--pipeline` commands at a time, first for two seconds, and then while
 //! each of `--saves` runs of BGSAVE goes on, with two seconds of rest in between. Rates and latencies while saving are
-//! those of all saves but the first. Before each save, `--warm` MiB are touched and given back: where the host of a
-//! virtual machine takes free memory away after seconds, a huge page that is new from it costs milliseconds, and the
-//! table would say what the host does. In the end the last save is loaded by another server, whose digest must be what
+//! those of all saves but the first. In the end the last save is loaded by another server, whose digest must be what
 //! the first had when that save began.
 //!
 //! `thp` wants `transparent_hugepage/enabled` to be `always`. `collapse` and `pool` are modes of `hugefork run`; the
@@ -21,11 +19,8 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::ptr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 const VALUE: usize = 1024;
 const REST: Duration = Duration::from_secs(2);
@@ -52,20 +47,18 @@ struct Asked {
     pipeline: usize,
     connections: usize,
     saves: usize,
-    warm: usize,
     ways: Vec<String>,
 }
 
 impl Asked {
     fn read(mut words: impl Iterator<Item = String>) -> Result<Asked> {
-        let mut asked = Asked { keys: 2_000_000, pipeline: 16, connections: 16, saves: 5, warm: 0, ways: Vec::new() };
+        let mut asked = Asked { keys: 2_000_000, pipeline: 16, connections: 16, saves: 5, ways: Vec::new() };
         while let Some(word) = words.next() {
             let number = match word.as_str() {
                 "--keys" => &mut asked.keys,
                 "--pipeline" => &mut asked.pipeline,
                 "--connections" => &mut asked.connections,
                 "--saves" => &mut asked.saves,
-                "--warm" => &mut asked.warm,
                 "plain" | "thp" | "collapse" | "pool" => {
                     asked.ways.push(word);
                     continue;
@@ -75,7 +68,7 @@ impl Asked {
             *number = words.next().ok_or("a number is missing at the end")?.parse()?;
         }
         if asked.ways.is_empty() || [asked.keys, asked.pipeline, asked.connections, asked.saves].contains(&0) {
-            return Err("name one of plain, thp, collapse, pool; all numbers but --warm are at least 1".into());
+            return Err("name one of plain, thp, collapse, pool; all numbers are at least 1".into());
         }
         Ok(asked)
     }
@@ -98,7 +91,6 @@ fn row(way: &str, asked: &Asked) -> Result<String> {
     let mut digest = String::new();
     for save in 0..asked.saves {
         sleep(REST);
-        warm(asked.warm << 20)?;
         if save + 1 == asked.saves {
             digest = redis.ask("debug digest")?;
         }
@@ -129,21 +121,6 @@ fn row(way: &str, asked: &Asked) -> Result<String> {
     let (usual, busy, peak) = (calm.rate(), saving.rate(), (before - least) >> 20);
     let (late, latest) = (saving.quantile(0.999), saving.quantile(1.0));
     Ok(format!("| {way} | {} | {later} | {usual:.0} | {busy:.0} | {late:.2} | {latest:.1} | {peak} |", forks[0]))
-}
-
-/// Touches as much new memory, in huge pages if they are to be had, and gives it back.
-fn warm(bytes: usize) -> Result<()> {
-    if bytes == 0 {
-        return Ok(());
-    }
-    let rights = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping where the kernel likes, of which nobody else knows, and which goes at once.
-    unsafe {
-        let at = mmap_anonymous(ptr::null_mut(), bytes, rights, MapFlags::PRIVATE)?;
-        madvise(at, bytes, Advice::LinuxHugepage).and(madvise(at, bytes, Advice::LinuxPopulateWrite))?;
-        munmap(at, bytes)?;
-    }
-    Ok(())
 }
 
 /// Bytes that the system could give to programs.
