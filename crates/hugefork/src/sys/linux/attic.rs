@@ -24,7 +24,7 @@ use super::stderr::say_and_abort;
 use crate::sys::Part;
 
 /// So many rooms at most.
-const ROOMS: usize = 4;
+const ROOMS: usize = 16;
 
 /// The size of a room, and what it begins at a multiple of.
 const ROOM: usize = 1 << 30;
@@ -41,7 +41,7 @@ const AT_ONCE: usize = 64 << 20;
 /// A room that nobody uses.
 const FREE: usize = 0;
 
-/// A room that somebody just fills or empties. Other numbers are the bytes in it.
+/// A room that somebody just fills or empties. Other numbers say how many bytes from its beginning on are in use.
 const BUSY: usize = usize::MAX;
 
 /// Moves page tables and leaves the mapping in place. False if the kernel refuses.
@@ -50,6 +50,11 @@ fn move_pages(from: *mut c_void, to: *mut c_void, len: usize) -> bool {
     // SAFETY: both are the caller's: a part, and a room that nobody else uses. What the part shows is not changed, or
     // comes back.
     unsafe { mremap_fixed(from, len, len, flags, to) }.is_ok()
+}
+
+/// How many rooms a part takes, one after the other.
+fn rooms_of(part: Part<'_>) -> usize {
+    (part.at() % ROOM + part.len()).div_ceil(ROOM)
 }
 
 /// Addresses for what is to be unmapped. Whoever opened it gives them back.
@@ -62,49 +67,72 @@ pub(super) struct Attic {
 impl Attic {
     /// Addresses for a pool of this size, if there are plenty.
     pub(super) fn open(arena: &Arena, capacity: usize) -> Option<Attic> {
-        let count = (capacity / ROOM).clamp(1, ROOMS);
+        // What begins within a GiB takes a room more.
+        let count = (1 + capacity.div_ceil(ROOM)).min(ROOMS);
         let has_plenty = arena.slots() >= ARENA_SLOTS && capacity >= LEAST;
         let start = if has_plenty { arena.take(count * ROOM, ROOM).ok()? } else { return None };
         Some(Attic { start, count, rooms: [const { AtomicUsize::new(FREE) }; ROOMS] })
     }
 
     /// Moves the page tables of a part that shows pool memory out of the way, if that can be done. It has to be one
-    /// mapping: a call that moves several may fail when some have moved. Returns the room where they lie: the caller
-    /// keeps or returns them.
+    /// mapping: a call that moves several may fail when some have moved. Returns the first of the rooms where they lie:
+    /// the caller keeps or returns them.
     pub(super) fn take(&self, mappings: &Mappings, part: Part<'_>) -> Option<usize> {
-        if part.len() < LEAST || part.len() > ROOM || !mappings.is_one(part.at(), part.len()) {
+        if part.len() < LEAST || !mappings.is_one(part.at(), part.len()) {
             return None;
         }
-        let mut nth = 0;
-        while nth < self.count {
-            let room = &self.rooms[nth];
-            if room.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                if move_pages(ptr::with_exposed_provenance_mut(part.at()), self.room(nth), part.len()) {
-                    return Some(nth);
+        let wanted = rooms_of(part);
+        let mut first = 0;
+        while first + wanted <= self.count {
+            let mut taken = 0;
+            while taken < wanted
+                && self.rooms[first + taken].compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                taken += 1;
+            }
+            if taken == wanted {
+                if move_pages(ptr::with_exposed_provenance_mut(part.at()), self.place(first, part), part.len()) {
+                    return Some(first);
                 }
-                room.store(FREE, Ordering::Release);
+                self.set(first, taken, FREE);
                 return None;
             }
-            nth += 1;
+            self.set(first, taken, FREE);
+            first += taken + 1;
         }
         None
     }
 
-    /// Something else is shown at the part now: what lies in its room is to be dropped.
-    pub(super) fn keep(&self, room: usize, part: Part<'_>) {
-        self.rooms[room].store(part.len(), Ordering::Release);
+    /// Something else is shown at the part now: what lies in its rooms is to be dropped.
+    pub(super) fn keep(&self, first: usize, part: Part<'_>) {
+        let last = first + rooms_of(part) - 1;
+        self.set(first, last - first, ROOM);
+        self.rooms[last].store((part.at() % ROOM + part.len() - 1) % ROOM + 1, Ordering::Release);
     }
 
     /// The part shows what it showed: its page tables come back. There may be private pages among them, which are
     /// nowhere else. Both mappings are there, so the kernel has no reason to refuse.
     #[cold]
     #[inline(never)] // Not on the stack where nothing fails.
-    pub(super) fn give_back(&self, room: usize, part: Part<'_>) {
-        let to = ptr::with_exposed_provenance_mut(part.at());
-        if !move_pages(self.room(room), to, part.len()) && !move_pages(self.room(room), to, part.len()) {
+    pub(super) fn give_back(&self, first: usize, part: Part<'_>) {
+        let (from, to) = (self.place(first, part), ptr::with_exposed_provenance_mut(part.at()));
+        if !move_pages(from, to, part.len()) && !move_pages(from, to, part.len()) {
             say_and_abort(format_args!("the kernel refused to move memory back to {:#x}; aborting", part.at()));
         }
-        self.rooms[room].store(FREE, Ordering::Release);
+        self.set(first, rooms_of(part), FREE);
+    }
+
+    fn set(&self, first: usize, count: usize, state: usize) {
+        let mut nth = first;
+        while nth < first + count {
+            self.rooms[nth].store(state, Ordering::Release);
+            nth += 1;
+        }
+    }
+
+    /// Where a part comes to lie: as far behind a multiple of a GiB as it is.
+    fn place(&self, first: usize, part: Part<'_>) -> *mut c_void {
+        ptr::with_exposed_provenance_mut(self.start + first * ROOM + part.at() % ROOM)
     }
 
     /// Drops what lies here. Not for faults.
@@ -133,6 +161,12 @@ impl Attic {
 
     fn room(&self, nth: usize) -> *mut c_void {
         ptr::with_exposed_provenance_mut(self.start + nth * ROOM)
+    }
+
+    /// How many rooms are not free.
+    #[cfg(test)]
+    pub(super) fn in_use(&self) -> usize {
+        self.rooms.iter().filter(|room| room.load(Ordering::Relaxed) != FREE).count()
     }
 
     /// All of it.

@@ -184,6 +184,11 @@ impl Overlays {
         self.template
     }
 
+    #[cfg(test)]
+    pub(super) fn attic(&self) -> Option<&Attic> {
+        self.attic.as_ref()
+    }
+
     /// What holds faults, if the process may.
     pub(super) fn holder(&self) -> Option<&Holder> {
         match self.holder.get() {

@@ -212,6 +212,7 @@ mod tests {
 
     use super::*;
     use crate::sys::Shows;
+    use crate::sys::linux::attic::Attic;
     use crate::sys::linux::descriptor;
     use crate::sys::linux::memory::Kind;
     use crate::units::{BASE_PAGE, HUGE_PAGE};
@@ -268,13 +269,18 @@ mod tests {
     /// They were moved out of the way when the kernel refused, and are nowhere else.
     #[test]
     fn private_pages_are_there_still_if_nothing_else_can_be_shown() {
-        show_nothing_else(|_, _| ());
+        show_nothing_else(16 << 20, |_, _| ());
+    }
+
+    #[test]
+    fn private_pages_of_several_gib_are_there_still_if_nothing_else_can_be_shown() {
+        show_nothing_else((2 << 30) + 2 * HUGE_PAGE, |_, _| ());
     }
 
     /// The second half is registered, and what is, the kernel moves only by itself: it finds that when it comes to it.
     #[test]
     fn private_pages_are_there_still_if_they_are_moved_half_way_and_nothing_else_can_be_shown() {
-        show_nothing_else(|memory, part| {
+        show_nothing_else(16 << 20, |memory, part| {
             let Ok(aside) = memory.set_aside(part.len(), HUGE_PAGE) else {
                 return println!("skipped: nobody can be made to wait");
             };
@@ -284,28 +290,35 @@ mod tests {
         });
     }
 
-    fn show_nothing_else(prepare: impl FnOnce(&Linux, Part<'_>)) {
-        const LEN: usize = 16 << 20;
-        let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut).unwrap();
+    /// Writes to some pages that are shown privately, and shows something else there, which the kernel refuses.
+    fn show_nothing_else(len: usize, prepare: impl FnOnce(&Linux, Part<'_>)) {
+        let memory = Linux::new(Kind::ShmemBase, len, Dump::LeftOut).unwrap();
         let Ok(overlays) = &memory.overlays else {
             return println!("skipped: this kernel copies no single pages of a pool (Linux 6.7)");
         };
-        memory.obtain(0, LEN, 0).unwrap();
-        let extent = memory.claim(LEN, HUGE_PAGE).unwrap();
-        let (part, shows) = (extent.part(0, LEN), Shows::Overlay { start: 0, access: Access::ReadWrite });
+        let extent = memory.claim((1 << 30) + len, 1 << 30).unwrap();
+        let behind = (1 << 30) - HUGE_PAGE;
+        let (part, shows) = (extent.part(behind, len), Shows::Overlay { start: 0, access: Access::ReadWrite });
         memory.show(part, shows).unwrap();
         memory.tidy();
-        let written = pointer(part.at()).cast::<u8>().wrapping_add(3 * BASE_PAGE);
+        let in_use = || overlays.attic().map_or(0, Attic::in_use);
+        assert_eq!(in_use(), 0);
+        memory.show(part, shows).unwrap();
+        // It does not begin with a GiB.
+        assert!(overlays.attic().is_none() || in_use() == 1 + len.div_ceil(1 << 30));
+        memory.tidy();
+        let written = [3 * BASE_PAGE, len / 2, len - BASE_PAGE].map(|at| pointer(part.at() + at).cast::<u8>());
         // SAFETY: the range is ours, and shows a private mapping.
-        unsafe { written.write_volatile(7) };
+        written.iter().for_each(|page| unsafe { page.write_volatile(7) });
         prepare(&memory, part);
         // From now on there is nothing that another mapping could be made of.
         // SAFETY: nobody else knows the template.
-        unsafe { munmap(overlays.template(), LEN) }.unwrap();
+        unsafe { munmap(overlays.template(), len) }.unwrap();
         let failure = memory.show(part, shows).unwrap_err();
         assert_eq!(failure.aftermath, Aftermath::Unchanged);
         // SAFETY: as above.
-        assert_eq!(unsafe { written.read_volatile() }, 7);
+        assert!(written.iter().all(|page| unsafe { page.read_volatile() } == 7));
+        assert_eq!(in_use(), 0);
         memory.release(extent).unwrap();
     }
 }
