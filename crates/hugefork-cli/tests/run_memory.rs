@@ -2,15 +2,12 @@
 
 mod programs;
 
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use programs::ours::{AT_MOST, MODES, as_nobody, compiled};
 use programs::{Running, Scratch, has, output_of, wait_for};
-
-/// Options for either mode.
-const MODES: [&str; 2] = ["-q --mode collapse", "-q --mode pool"];
 
 const PIECES: &str = include_str!("programs/pieces.c");
 const PROMISES: &str = include_str!("programs/promises.c");
@@ -35,16 +32,6 @@ const INHERITED: &str = include_str!("programs/inherited.c");
 const STACKS: &str = include_str!("programs/stacks.c");
 const HANDLERS: &str = include_str!("programs/handlers.c");
 const HANDLED: &str = include_str!("programs/handled.c");
-
-/// A C program of ours; none if there is no compiler.
-fn compiled(scratch: &Scratch, name: &str, source: &str) -> Option<PathBuf> {
-    if !has(&["cc"]) {
-        return None;
-    }
-    let (file, program) = (scratch.file(&format!("{name}.c"), source), scratch.path().join(name));
-    output_of(Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(file));
-    Some(program)
-}
 
 #[test]
 fn what_linux_promises_holds() {
@@ -143,9 +130,6 @@ fn what_threads_do_to_their_memory_meanwhile_is_done() {
     }
 }
 
-/// What waits for ever cannot be ended by other signals.
-const AT_MOST: [&str; 4] = ["timeout", "-s", "KILL", "200"];
-
 /// A program with the library of `SLOW`, which is built with `option`.
 fn compiled_with_slow(scratch: &Scratch, name: &str, source: &str, option: &str) -> Option<PathBuf> {
     if !has(&["cc"]) {
@@ -226,15 +210,6 @@ fn may_handle_faults() -> bool {
     // SAFETY: as long as nothing is registered, it does nothing.
     let opened = unsafe { rustix::mm::userfaultfd(rustix::mm::UserfaultfdFlags::CLOEXEC) };
     opened.is_ok() || std::fs::File::options().read(true).write(true).open("/dev/userfaultfd").is_ok()
-}
-
-/// A program in mode `pool` that runs as a user who may not handle the page faults of system calls.
-fn as_nobody(scratch: &Scratch, program: &PathBuf) -> Command {
-    // The command itself may lie where that user cannot come.
-    let variables = output_of(&mut scratch.hugefork("run --print-env=file --mode pool"));
-    let mut command = Command::new(program);
-    command.envs(variables.lines().filter_map(|line| line.split_once('='))).current_dir("/").uid(65534).gid(65534);
-    command
 }
 
 /// What a device writes to pages arrives in the program's memory, whatever is done to that meanwhile.

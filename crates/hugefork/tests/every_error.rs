@@ -18,7 +18,7 @@ use hugefork::kernels::{Kernel, KernelError, Order, Primitive, PrimitiveName};
 use hugefork::machine::PressureError;
 use hugefork::{
     Backing, BlockSize, BuildError, ByteSize, Commit, ErrorCode, Extents, Fallback, ImportError, Imported, Observer,
-    OnLimit, Pool, Region, RegionError, RegionOptions, Reserve, SizeError,
+    OnLimit, Pool, Region, RegionError, RegionOptions, Reserve, ResetError, SizeError,
 };
 
 const BLOCK: usize = 2 << 20;
@@ -337,6 +337,57 @@ fn errors_around_others_say_how_far_it_came_and_what_to_do() {
     assert!(transfer.to_string().contains("after 0 bytes") && transfer.to_string().contains("ENOSPC"), "{transfer}");
     let reset = region.reset().unwrap_err();
     assert!(reset.to_string().contains("0 bytes") && reset.to_string().contains("take one, fork that"), "{reset}");
+}
+
+/// Why a reset may be refused: what it says to do, how many bytes it had done, and how it comes about.
+const RESETS: [(&str, usize, fn() -> Failed); 6] = [
+    ("take one of the same pool", 0, || failed(region(1).reset_to(&region(1).snapshot().unwrap()))),
+    ("take one of the same length", 0, || {
+        let pool = pool(4);
+        failed(pool.region(BLOCK).unwrap().reset_to(&pool.region(2 * BLOCK).unwrap().snapshot().unwrap()))
+    }),
+    ("take one, fork that, and keep it", 0, || failed(region(1).reset())),
+    ("make it with Reserve::Full", 0, || {
+        let mut region = written(&pool(2), 2);
+        let snapshot = region.snapshot().unwrap();
+        region.as_mut_slice()[0] = 2;
+        failed(region.reset_to(&snapshot))
+    }),
+    ("do not cross fork(2)", 0, || {
+        let region = region(1);
+        let snapshot = region.snapshot().unwrap();
+        in_child(|| failed(region.reset_to(&snapshot)))
+    }),
+    // The snapshot of before the first write needs nothing; the region would need a block again.
+    ("take Reserve::None", BLOCK, || {
+        let pool = pool(2);
+        let mut region = pool.region_with(BLOCK, by_block().reserve(Reserve::Full)).unwrap();
+        let empty = region.snapshot().unwrap();
+        region.as_mut_slice()[0] = 1;
+        let _keeps = region.snapshot().unwrap();
+        let _rest = written(&pool, 1);
+        let error = failed(region.reset_to(&empty));
+        assert_eq!(region.as_mut_slice()[0], 0, "it is as the snapshot all the same");
+        error
+    }),
+];
+
+#[test]
+fn a_reset_that_is_refused_says_what_to_do_and_how_far_it_came() {
+    alone(|| {
+        for (advice, done, provoke) in RESETS {
+            let status = in_fork(|| {
+                let failed = provoke();
+                let error: &ResetError = failed.downcast_ref().expect("an error of a reset");
+                let said = error.to_string();
+                assert!(said.starts_with(&format!("after {done} bytes: ")) && said.contains(advice), "{said}");
+                assert_eq!((error.done, Some(error.code())), (done, ErrorCode::of(&error.reason)));
+                0
+            });
+            assert!(status.success(), "{advice}");
+        }
+    })
+    .well();
 }
 
 /// The variants of the public enums in these files whose names end in `Error`.

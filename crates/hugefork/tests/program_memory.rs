@@ -331,6 +331,22 @@ fn copies_lie_in_what_was_kept_for_them() {
 }
 
 #[test]
+fn no_more_is_kept_than_there_is() {
+    alone(|| {
+        let Some(mut memory) = memory(64 * BLOCK) else { return };
+        let at = memory.map(4 * BLOCK).unwrap();
+        (at..at + 4 * BLOCK).step_by(BLOCK).for_each(|block| fill(block..block + PAGE, 1));
+        let meanwhile = |memory: &mut ProgramMemory| memory.unmap(at..at + 4 * BLOCK, |_| unreachable!());
+        assert!(forked(&mut memory, || true, meanwhile));
+        settle(&mut memory);
+        let counts = memory.counts();
+        assert_eq!(counts.memory as usize, if memory.needs_collapse() { 4 * PAGE } else { 4 * BLOCK });
+        assert_eq!(counts.kept, counts.memory);
+    })
+    .well();
+}
+
+#[test]
 fn while_memory_is_short_no_block_is_copied() {
     alone(|| {
         let Some(mut memory) = memory(64 * BLOCK) else { return };

@@ -2,12 +2,14 @@
 //! forked that look at what they have, others are mapped and unmapped beside it, and parts are handed over to the
 //! kernel. No write may fault, none is lost, a child sees one moment, and all blocks come back.
 //!
-//! `HUGEFORK_REFUSED_SEED` is for the seed that a failure names.
+//! `HUGEFORK_REFUSED_SECONDS=1800` goes on for that long, in one process after the other; `HUGEFORK_REFUSED_SEED` is
+//! for the seed that a failure names. It decides what is done, not which thread is first.
 
 mod common;
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::Over;
 use common::alone::alone;
@@ -282,23 +284,39 @@ fn round(seed: u64, refusals: &Refusals) -> bool {
     true
 }
 
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// The seed of the ordinary test.
+const ORDINARY: u64 = 15;
+
+fn rounds(is_long: bool) {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64 & 0xffff_ffff;
+    let seed = number("HUGEFORK_REFUSED_SEED").unwrap_or_else(|| if is_long { now() } else { ORDINARY });
+    println!("seed {seed}");
+    let refusals = match Refusals::start(seed) {
+        Ok(refusals) => refusals,
+        Err(error) => return println!("skipped: no supervised system calls: {error}"),
+    };
+    for nth in 0..ROUNDS {
+        if !round(seed.wrapping_add(nth), &refusals) {
+            return;
+        }
+    }
+    println!("{}", refusals.table());
+}
+
 #[test]
 fn nothing_is_lost_while_calls_are_refused() {
-    alone(|| {
-        let seed = std::env::var("HUGEFORK_REFUSED_SEED").map_or(15, |seed| seed.parse().expect("a number"));
-        println!("seed {seed}");
-        let refusals = match Refusals::start(seed) {
-            Ok(refusals) => refusals,
-            Err(error) => return println!("skipped: no supervised system calls: {error}"),
-        };
-        for nth in 0..ROUNDS {
-            if !round(seed + nth, &refusals) {
-                return;
-            }
+    let seconds = number("HUGEFORK_REFUSED_SECONDS").map(Duration::from_secs);
+    let (started, is_long) = (Instant::now(), seconds.is_some());
+    loop {
+        alone(|| rounds(is_long)).well();
+        if seconds.is_none_or(|seconds| started.elapsed() >= seconds) {
+            break;
         }
-        println!("{}", refusals.table());
-    })
-    .well();
+    }
 }
 
 /// Whether anything can be read there.

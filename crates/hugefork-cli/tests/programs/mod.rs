@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // Each test binary uses its part of it.
 
+pub(crate) mod ours;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -11,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// What does not happen for so long does not happen, however slow the machine is.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The command under test.
 pub(crate) const HUGEFORK: &str = env!("CARGO_BIN_EXE_hugefork");

@@ -3,7 +3,7 @@
    and no call may fail. Takes the number of forks, and how many children may live at once; and, if it likes, how many
    threads map, unmap, protect, empty and resize memory of their own meanwhile, and where their random numbers begin. They
    know what each page holds, and every other child looks whether it has that. With one argument more, all of that happens
-   in a child, which has inherited the memory. */
+   in a child, which has inherited the memory. In the end nothing is mapped any more, and it waits until its input ends. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -324,6 +324,12 @@ int main(int count, char **words) {
     for (size_t i = 0; i < WRITERS + 2; i++) pthread_join(threads[i], NULL);
     for (int i = 0; i < changers_count; i++) pthread_join(changing[i], NULL);
     if (!is_as_they_know()) bad++;
+    for (int i = 0; i < changers_count; i++)
+        for (int j = 0; j < SLOTS; j++)
+            if (changers[i].slots[j].at) unmap_pages(&changers[i].slots[j], 0, changers[i].slots[j].pages);
+    if (munmap(buffer, READ_PAGES * PAGE) || munmap((void *)memory, PAGES * PAGE)) return 69;
     printf("%d forks, %d bad\n", forks, bad);
+    fflush(stdout);
+    getchar();
     return bad != 0;
 }

@@ -586,11 +586,7 @@ pub(super) fn tend() -> Tended {
         }
     }
     let is_shared = with(|engine| {
-        let counts = engine.counts();
-        stats::set(Word::PagesFolded, counts.pages_folded);
-        stats::set(Word::Promoted, counts.promoted);
-        stats::set(Word::PoolBytes, counts.memory);
-        stats::set(Word::PoolKept, counts.kept);
+        tell(engine);
         engine.is_shared()
     });
     match is_shared.unwrap_or(false) {
@@ -598,6 +594,15 @@ pub(super) fn tend() -> Tended {
         true => Tended::InPart,
         false => Tended::All,
     }
+}
+
+/// For `hugefork stats`.
+fn tell(engine: &ProgramMemory) {
+    let counts = engine.counts();
+    stats::set(Word::PagesFolded, counts.pages_folded);
+    stats::set(Word::Promoted, counts.promoted);
+    stats::set(Word::PoolBytes, counts.memory);
+    stats::set(Word::PoolKept, counts.kept);
 }
 
 fn now() -> u64 {
@@ -690,6 +695,7 @@ pub(super) fn trim() {
     while role() == Role::Owner && !IS_FORKING.load(Ordering::Relaxed) && with(ProgramMemory::trim) == Some(true) {
         let_others_go_first();
     }
+    with(|engine| tell(engine));
 }
 
 /// Hands everything over, and gives no more.

@@ -117,6 +117,7 @@ pub struct ProgramCounts {
     /// Bytes of memory that all blocks have now. What writers have had copied by page is not in it.
     pub memory: u64,
     /// Bytes of those that nobody holds: they are kept for the copies of the next child ([`ProgramMemory::trim`]).
+    /// Blocks that have memory in part count whole, but all of them as no more than there is.
     pub kept: u64,
 }
 
@@ -517,12 +518,13 @@ impl ProgramMemory {
 
     /// What has happened so far.
     pub fn counts(&self) -> ProgramCounts {
-        let counters = &self.core.counters;
+        let (counters, pool) = (&self.core.counters, self.core.pool());
+        let memory = pool.sys.bytes().unwrap_or(0);
         ProgramCounts {
             pages_folded: counters.pages_folded.load(Ordering::Relaxed),
             promoted: counters.blocks_promoted.load(Ordering::Relaxed),
-            memory: self.core.pool().sys.bytes().unwrap_or(0) as u64,
-            kept: (self.core.pool().frames.used_and_free() * HUGE_PAGE) as u64,
+            memory: memory as u64,
+            kept: memory.min(pool.frames.used_and_free() * HUGE_PAGE) as u64,
             ..self.counts
         }
     }

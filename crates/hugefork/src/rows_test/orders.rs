@@ -26,6 +26,7 @@ use super::*;
 use crate::pool::holders::OverlayHolder;
 use crate::region::density::Density;
 use crate::region::reset_all::reset_all;
+use crate::region::unresolved::Unresolved;
 use crate::sync::steps::checked;
 
 /// So many orders of each kind in the ordinary tests.
@@ -295,4 +296,65 @@ fn a_full_pool_beside_resets_of_regions_that_went_to_each_others_snapshots() {
             drop((rest, frozen, older, younger));
         });
     });
+}
+
+/// Writes as a region does that may lose blocks; false if it has lost this one.
+fn may_write(region: &Region<Soft>, place: usize, value: u8) -> bool {
+    while region.pool().sys.store(region.addresses.base() + place, value).is_err() {
+        match region.resolve(place) {
+            Ok(_) => {}
+            Err(Unresolved::Revoked) => return false,
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    true
+}
+
+/// A writer finds the pool full and takes blocks away from a fork that has written to them by page, while windows of
+/// that are locked: its pages are folded, it is snapshotted, it writes.
+fn revocations_beside_folds(options: RegionOptions) {
+    in_a_pool(12, |world| {
+        let region = &region_with_blocks(world, CopyGrain::Block, &[0, 1, SECOND]);
+        let places = &[at(0, 1), at(SECOND, 2), at(1, 3)];
+        let fork = &Region::<Soft>::new(RegionCore::of_snapshot(&region.snapshot(), options).unwrap());
+        let own = &[at(0, 4), at(SECOND, 5), at(1, 6)];
+        own.iter().for_each(|&place| fork.write(place, 0));
+        let rest = world.fill();
+        beside_each_other(|tasks| {
+            tasks.spawn(|| count_up(region, places, 2));
+            tasks.spawn(|| tend(fork, 2));
+            tasks.spawn(|| {
+                for count in 1..=2 {
+                    for &place in own {
+                        let there = fork.read(place);
+                        assert!(there.is_none() || there == Some(count - 1), "a write of the fork was lost: {there:?}");
+                        may_write(fork, place, count);
+                    }
+                    match fork.freeze() {
+                        Ok(frozen) => drop(frozen),
+                        Err(error) => {
+                            assert!(matches!(error, RegionError::Revoked | RegionError::PoolFull { .. }), "{error}")
+                        }
+                    }
+                }
+            });
+        });
+        assert!(places.iter().all(|&place| region.read(place) == Some(2)), "a write was lost");
+        assert!(own.iter().all(|&place| region.read(place) == Some(0)), "a write of the fork is in the region");
+        for place in places {
+            let there = fork.read(*place);
+            assert!(there.is_none() || there == Some(0), "the fork shows what was written later: {there:?}");
+        }
+        drop(rest);
+    });
+}
+
+#[test]
+fn a_full_pool_beside_forks_that_fold_by_choice() {
+    in_many_orders(|| revocations_beside_folds(RegionOptions::new()));
+}
+
+#[test]
+fn a_full_pool_beside_forks_that_fold_by_page() {
+    in_many_orders(|| revocations_beside_folds(RegionOptions::new().copy_grain(CopyGrain::Page)));
 }
