@@ -10,8 +10,8 @@
 //! | `while_memory_is_short` | is root, under a limit of the control group, with swap |
 //! | `without_rights_while_memory_is_short` | is another user, under such a limit |
 //!
-//! The ordinary tests let it fork a few times. With `HUGEFORK_STRESS_SECONDS=450` each goes on for so long, in one
-//! program after the other:
+//! The ordinary tests let it fork a few times, with room: where memory is short, run_memory.rs has one that takes
+//! seconds. With `HUGEFORK_STRESS_SECONDS=450` each goes on for so long, in one program after the other:
 //!
 //! `HUGEFORK_STRESS_SECONDS=450 cargo test --release -p hugefork-cli --test run_stress -- --nocapture --test-threads=1`
 //!
@@ -39,9 +39,9 @@ const ORDINARY: u64 = 13;
 /// As in `ours`. With swap, and beside other programs, it may take long.
 const AT_MOST: [&str; 4] = ["timeout", "-s", "KILL", "900"];
 /// What there may be where memory is short: of its own the program has about 200 MiB, and the pages that it writes
-/// while children live come twice. Of swap, there is more in the long run.
+/// while children live come twice.
 const LIMIT: usize = 256 << 20;
-const SWAP: [usize; 2] = [256 << 20, 1 << 30];
+const SWAP: usize = 1 << 30;
 /// What may be left in the pool: what the C library's `malloc` has given the program.
 const LEFT: u64 = 8 << 20;
 
@@ -145,7 +145,7 @@ fn is_empty(counted: impl Fn() -> Option<Value>, turn: &Turn, is_long: bool) {
 }
 
 /// For as long as was asked for, with what the machine lends for it; once in the ordinary test.
-fn again_and_again<Loan>(name: &str, rights: Rights, lend: impl FnOnce(bool) -> io::Result<Loan>) {
+fn again_and_again<Loan>(name: &str, rights: Rights, lend: impl FnOnce() -> io::Result<Loan>) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let scratch = Scratch::new(name);
@@ -154,7 +154,7 @@ fn again_and_again<Loan>(name: &str, rights: Rights, lend: impl FnOnce(bool) -> 
         return println!("skipped: only root can run a program as another user");
     }
     let seconds = variable("HUGEFORK_STRESS_SECONDS").map(Duration::from_secs);
-    let lent = lend(seconds.is_some());
+    let lent = lend();
     if let Err(error) = &lent {
         return println!("skipped: this cannot be set up: {error}");
     }
@@ -173,18 +173,21 @@ fn again_and_again<Loan>(name: &str, rights: Rights, lend: impl FnOnce(bool) -> 
 }
 
 /// A limit, and a swap file.
-fn short(is_long: bool) -> io::Result<(settings::Lent, Short)> {
-    Ok((settings::swap(SWAP[usize::from(is_long)])?, Short::enter(LIMIT)?))
+fn short() -> io::Result<(settings::Lent, Short)> {
+    if variable("HUGEFORK_STRESS_SECONDS").is_none() {
+        return Err(io::Error::other("without HUGEFORK_STRESS_SECONDS, nobody waits for a program that swaps"));
+    }
+    Ok((settings::swap(SWAP)?, Short::enter(LIMIT)?))
 }
 
 #[test]
 fn with_all_rights() {
-    again_and_again("with-all-rights", Rights::All, |_| Ok(()));
+    again_and_again("with-all-rights", Rights::All, || Ok(()));
 }
 
 #[test]
 fn without_rights() {
-    again_and_again("no-rights", Rights::None, |_| Ok(()));
+    again_and_again("no-rights", Rights::None, || Ok(()));
 }
 
 #[test]

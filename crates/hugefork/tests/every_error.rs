@@ -339,8 +339,11 @@ fn errors_around_others_say_how_far_it_came_and_what_to_do() {
     assert!(reset.to_string().contains("0 bytes") && reset.to_string().contains("take one, fork that"), "{reset}");
 }
 
-/// Why a reset may be refused: what it says to do, how many bytes it had done, and how it comes about.
-const RESETS: [(&str, usize, fn() -> Failed); 6] = [
+/// What a refused reset says to do, how many bytes it had done, and how it comes about.
+type Refused = (&'static str, usize, fn() -> Failed);
+
+/// Why a reset may be refused.
+const RESETS: [Refused; 6] = [
     ("take one of the same pool", 0, || failed(region(1).reset_to(&region(1).snapshot().unwrap()))),
     ("take one of the same length", 0, || {
         let pool = pool(4);
