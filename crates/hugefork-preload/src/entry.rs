@@ -148,6 +148,10 @@ pub unsafe extern "C" fn mremap(
     {
         return no_memory();
     }
+    if len == 0 {
+        // The kernel maps shared memory twice then, as the pool's is, and refuses to do so with plain memory.
+        make_plain(start, 1);
+    }
     if let Some(old) = special(start, len)
         && let Some(new) = pages(start as usize, new_len)
     {
@@ -219,16 +223,18 @@ pub unsafe extern "C" fn madvise(start: *mut c_void, len: usize, advice: c_int) 
         };
         let is_done = match advice {
             // The kernel may drop what was freed at any time, so also now.
-            libc::MADV_DONTNEED | libc::MADV_FREE => match quietly(|| modes::empty(&range, plain)) {
-                Emptied::All => true,
-                Emptied::Plain => false,
-                Emptied::Refused => {
-                    // As the kernel says where it lacks something for the moment.
-                    // SAFETY: this thread's own.
-                    unsafe { *libc::__errno_location() = libc::EAGAIN };
-                    return -1;
+            libc::MADV_DONTNEED | libc::MADV_DONTNEED_LOCKED | libc::MADV_FREE => {
+                match quietly(|| modes::empty(&range, plain)) {
+                    Emptied::All => true,
+                    Emptied::Plain => false,
+                    Emptied::Refused => {
+                        // As the kernel says where it lacks something for the moment.
+                        // SAFETY: this thread's own.
+                        unsafe { *libc::__errno_location() = libc::EAGAIN };
+                        return -1;
+                    }
                 }
-            },
+            }
             libc::MADV_NORMAL
             | libc::MADV_RANDOM
             | libc::MADV_SEQUENTIAL

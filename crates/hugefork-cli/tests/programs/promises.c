@@ -14,6 +14,8 @@
 
 #define MIB (1ul << 20)
 #define PAGE 4096ul
+/* Linux 5.18; older headers lack it. */
+#define DONTNEED_LOCKED 24
 
 static int broken;
 #define HOLDS(what) do { if (!(what)) { broken++; printf("line %d, errno %d: %s\n", __LINE__, errno, #what); } } while (0)
@@ -56,6 +58,9 @@ static int child(struct memory m) {
     bad |= !(is(m.a, 4 * MIB, 0) && is(m.a + 4 * MIB, 12 * MIB, 7)) << 2;
     madvise(m.a + 5 * MIB + PAGE, 2 * PAGE, MADV_DONTNEED);
     bad |= !(m.a[5 * MIB + PAGE - 1] == 7 && is(m.a + 5 * MIB + PAGE, 2 * PAGE, 0) && m.a[5 * MIB + 3 * PAGE] == 7) << 3;
+    int dropped = madvise(m.a + 7 * MIB + PAGE, 2 * PAGE, DONTNEED_LOCKED);
+    bad |= !(dropped == 0 && is(m.a + 7 * MIB + PAGE, 2 * PAGE, 0) && m.a[7 * MIB + 3 * PAGE] == 7) << 7;
+    bad |= !(mremap(m.a, 0, 4 * MIB, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL) << 7;
     char *moved = mremap(m.b, 5 * MIB + PAGE, 20 * MIB, MREMAP_MAYMOVE);
     bad |= !(moved != MAP_FAILED && is(moved, 5 * MIB + PAGE, 9) && is(moved + 5 * MIB + PAGE, 15 * MIB - PAGE, 0)) << 4;
     bad |= !(munmap(m.c, 8 * MIB) == 0 && !reads(m.c)) << 5;
@@ -72,6 +77,8 @@ static void contents(struct memory m) {
     HOLDS(is(a + 2 * MIB, 4 * MIB, 8));
     HOLDS(madvise(a + 3 * MIB + PAGE, 3 * PAGE, MADV_DONTNEED) == 0 && is(a + 3 * MIB + PAGE, 3 * PAGE, 0));
     HOLDS(a[3 * MIB + PAGE - 1] == 8 && a[3 * MIB + 4 * PAGE] == 8);
+    HOLDS(madvise(a + 9 * MIB + PAGE, PAGE, DONTNEED_LOCKED) == 0 && is(a + 9 * MIB + PAGE, PAGE, 0));
+    HOLDS(a[9 * MIB + PAGE - 1] == 7 && a[9 * MIB + 2 * PAGE] == 7);
     HOLDS(madvise(a + 7 * MIB, 2 * MIB, MADV_FREE) == 0 && a[7 * MIB - 1] == 7 && a[9 * MIB] == 7);
     memset(a + 7 * MIB, 1, 2 * MIB);
     HOLDS(is(a + 7 * MIB, 2 * MIB, 1));
@@ -110,6 +117,9 @@ static void rights_and_places(struct memory m) {
 }
 
 static void lengths(struct memory m) {
+    /* Only shared memory is mapped twice so. */
+    HOLDS(mremap(m.b, 0, 4 * MIB, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL);
+    HOLDS(is(m.b, 5 * MIB + PAGE, 9));
     char *b = mremap(m.b, 5 * MIB + PAGE, 40 * MIB, MREMAP_MAYMOVE);
     HOLDS(b != MAP_FAILED && is(b, 5 * MIB + PAGE, 9) && is(b + 5 * MIB + PAGE, 35 * MIB - PAGE, 0));
     char *shorter = mremap(b, 40 * MIB, 3 * MIB, 0);
