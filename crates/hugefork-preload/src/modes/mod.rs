@@ -73,7 +73,7 @@ pub(crate) enum Emptied {
     All,
     /// The kernel is to do it.
     Plain,
-    /// They are what they were: nobody can say whose they are just now.
+    /// They are what they were, at least in part: nobody can say whose they are just now, or the kernel refuses.
     Refused,
 }
 

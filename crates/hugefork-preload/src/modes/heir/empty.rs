@@ -14,9 +14,9 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 use crate::{HUGE_PAGE, mappings, signals, userfaults};
 
-/// Drops the contents of a range; `plain` has the kernel do so where nothing is inherited. False if nobody can say what
-/// is, for which a descriptor is needed: then the contents are to stay, since the kernel alone would show the file's.
-/// Or if the kernel refuses all ways to do it: then a part is dropped.
+/// Drops the contents of a range; `plain` has the kernel do so where nothing is inherited. False if it cannot be done:
+/// nobody can say what is inherited, for which a descriptor is needed, or the kernel refuses all ways to show zeros.
+/// What is not dropped then stays as it is, since the kernel alone would show the file's.
 pub(in crate::modes) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> bool {
     let (mut next, mut is_done) = (range.start, true);
     let told = mappings::inherited(range, |piece, rights| {
