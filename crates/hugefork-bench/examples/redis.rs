@@ -7,8 +7,8 @@
 //! It starts a `redis-server` of its own, on a socket in a new directory, and fills it with `--keys` values of 1 KiB.
 //! `--connections` set random keys from then on, `--pipeline` commands at a time, first for two seconds, and then while
 //! each of `--saves` runs of BGSAVE goes on, with two seconds of rest in between. Rates and latencies while saving are
-//! those of all saves but the first. In the end the last save is loaded by another server, whose digest must be what
-//! the first had when that save began.
+//! those of all saves but the first, from the BGSAVE on: who waits for the fork is among them. In the end the last save
+//! is loaded by another server, whose digest must be what the first had when that save began.
 //!
 //! `thp` wants `transparent_hugepage/enabled` to be `always`. `collapse` and `pool` are modes of `hugefork run`; the
 //! command is the one that the variable `HUGEFORK` names, or else in `PATH`.
@@ -94,9 +94,14 @@ fn row(way: &str, asked: &Asked) -> Result<String> {
         if save + 1 == asked.saves {
             digest = redis.ask("debug digest")?;
         }
-        redis.expect("bgsave", "+Background saving started")?;
-        let mut first = Tally::default();
+        // What the connections send meanwhile comes after it, and waits for the fork.
+        redis.send("bgsave")?;
+        let (mut first, mut has_begun) = (Tally::default(), false);
         load.run(if save == 0 { &mut first } else { &mut saving }, |_| {
+            if !has_begun {
+                redis.answers("bgsave", "+Background saving started")?;
+                has_begun = true;
+            }
             least = least.min(available()?);
             Ok(redis.info("rdb_bgsave_in_progress")? == "1")
         })?;
@@ -183,13 +188,22 @@ impl Redis {
         }
     }
 
+    fn send(&mut self, words: &str) -> Result<()> {
+        Ok(self.connection.stream.write_all(format!("{words}\r\n").as_bytes())?)
+    }
+
     fn ask(&mut self, words: &str) -> Result<String> {
-        self.connection.stream.write_all(format!("{words}\r\n").as_bytes())?;
+        self.send(words)?;
         self.connection.line()
     }
 
     fn expect(&mut self, words: &str, answer: &str) -> Result<()> {
-        match self.ask(words)? {
+        self.send(words)?;
+        self.answers(words, answer)
+    }
+
+    fn answers(&mut self, words: &str, answer: &str) -> Result<()> {
+        match self.connection.line()? {
             said if said == answer => Ok(()),
             said => Err(format!("Redis answers to {words}: {said}").into()),
         }
