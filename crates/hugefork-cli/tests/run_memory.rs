@@ -114,8 +114,8 @@ fn no_write_is_lost_and_no_child_sees_one() {
     let Some(program) = compiled(&scratch, "stress", STRESS) else { return };
     for mode in MODES {
         for most in ["1", "5"] {
-            let said = output_of(scratch.run(mode).arg(&program).args(["60", most]));
-            assert_eq!(said, "60 forks, 0 bad\n", "{mode}, {most} at once");
+            let said = output_of(scratch.run(mode).arg(&program).args(["30", most]));
+            assert_eq!(said, "30 forks, 0 bad\n", "{mode}, {most} at once");
         }
     }
 }
@@ -125,8 +125,8 @@ fn what_threads_do_to_their_memory_meanwhile_is_done() {
     let scratch = Scratch::new("changes");
     let Some(program) = compiled(&scratch, "stress", STRESS) else { return };
     for mode in MODES {
-        let said = output_of(scratch.run(mode).arg(&program).args(["60", "3", "2"]));
-        assert_eq!(said, "60 forks, 0 bad\n", "{mode}");
+        let said = output_of(scratch.run(mode).arg(&program).args(["30", "3", "2"]));
+        assert_eq!(said, "30 forks, 0 bad\n", "{mode}");
     }
 }
 
@@ -315,8 +315,8 @@ fn a_child_loses_no_write_either() {
     let scratch = Scratch::new("in-a-child");
     let Some(program) = compiled(&scratch, "stress", STRESS) else { return };
     for mode in MODES {
-        let said = output_of(scratch.run(mode).args(AT_MOST).arg(&program).args(["60", "3", "2", "0", "in-a-child"]));
-        assert_eq!(said, "60 forks, 0 bad\n", "{mode}");
+        let said = output_of(scratch.run(mode).args(AT_MOST).arg(&program).args(["30", "3", "2", "0", "in-a-child"]));
+        assert_eq!(said, "30 forks, 0 bad\n", "{mode}");
     }
 }
 

@@ -16,7 +16,7 @@ use hugefork::{Backing, BlockSize, CopyGrain, Pool, Region, RegionOptions};
 const PAGE: usize = 4096;
 const THREADS: usize = 3;
 const LEN: usize = 12 << 20;
-const CUTS: usize = 60;
+const CUTS: usize = 30;
 const KEPT: usize = 2;
 
 /// What a call did that came upon memory which is not writable.
