@@ -156,7 +156,7 @@ pub struct Counters {
 
 impl Counters {
     /// Reads bytes of a page; none if it is not one that this version knows.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Counters> {
+    pub fn from_bytes(bytes: &[u8]) -> Option<Counters> {
         let word = |place: usize| bytes.get(place * 8..place * 8 + 8)?.try_into().ok().map(u64::from_le_bytes);
         (bytes.len() >= BASE_PAGE).then_some(())?;
         Counters::from(|place| word(place).unwrap_or(0))
@@ -169,7 +169,7 @@ impl Counters {
         }
         let mode = crate::Mode::ALL.get(of(Word::Mode) as usize)?;
         Some(Counters {
-            process: of(Word::Process) as u32,
+            process: u32::try_from(of(Word::Process)).ok()?,
             mode: mode.name(),
             mappings: of(Word::Mappings),
             mapped_bytes: of(Word::MappedBytes),

@@ -67,6 +67,23 @@ pub struct Report {
     pub huge_bytes: u64,
 }
 
+impl Report {
+    /// What was counted, and what the kernel's texts say: the process's `status` and `smaps_rollup`.
+    pub fn new(counters: Counters, status: &str, rollup: &str) -> Report {
+        let of = |text: &str, field: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(field))?;
+            line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+        };
+        Report {
+            counters,
+            resident_bytes: of(status, "VmRSS:").unwrap_or(0),
+            peak_bytes: of(status, "VmHWM:").unwrap_or(0),
+            anonymous_bytes: of(rollup, "Anonymous:").unwrap_or(0),
+            huge_bytes: of(rollup, "AnonHugePages:").unwrap_or(0),
+        }
+    }
+}
+
 /// Reads what is known of process `pid`.
 ///
 /// # Errors
@@ -80,14 +97,18 @@ pub fn of(pid: u32) -> Result<Report, ReadError> {
     };
     let status = fs::read_to_string(process.join("status")).map_err(refused)?;
     let maps = fs::read_to_string(process.join("maps")).map_err(refused)?;
+    let report = |counters: Counters| {
+        let rollup = fs::read_to_string(process.join("smaps_rollup")).unwrap_or_default();
+        Report::new(counters, &status, &rollup)
+    };
     let mine = |counters: &Counters| counters.process == own_number(&status).unwrap_or(pid);
     if let Some(counters) = from_descriptors(&process).filter(mine) {
-        return Ok(report(counters, &process, &status));
+        return Ok(report(counters));
     }
     let mapped = maps.lines().find(|line| line.contains(NAME)).and_then(address);
     match mapped.map(|address| from_memory(pid, address)) {
         Some(Ok(bytes)) => match Counters::from_bytes(&bytes) {
-            Some(counters) if mine(&counters) => Ok(report(counters, &process, &status)),
+            Some(counters) if mine(&counters) => Ok(report(counters)),
             Some(_) => Err(ReadError::Nothing(pid)),
             None => Err(ReadError::Unreadable(pid, io::Error::other("they are of another version"))),
         },
@@ -133,21 +154,6 @@ fn from_memory(pid: u32, address: usize) -> io::Result<Vec<u8>> {
         Ok(BASE_PAGE) => Ok(bytes),
         Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
         Err(_) => Err(io::Error::last_os_error()),
-    }
-}
-
-fn report(counters: Counters, process: &Path, status: &str) -> Report {
-    let rollup = fs::read_to_string(process.join("smaps_rollup")).unwrap_or_default();
-    let of = |text: &str, field: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(field))?;
-        line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
-    };
-    Report {
-        counters,
-        resident_bytes: of(status, "VmRSS:").unwrap_or(0),
-        peak_bytes: of(status, "VmHWM:").unwrap_or(0),
-        anonymous_bytes: of(&rollup, "Anonymous:").unwrap_or(0),
-        huge_bytes: of(&rollup, "AnonHugePages:").unwrap_or(0),
     }
 }
 

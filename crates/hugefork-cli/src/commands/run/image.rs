@@ -1,12 +1,17 @@
 //! What the ELF of a program says of it.
 
 use std::fs::File;
+use std::io::{Read, Seek};
 use std::path::Path;
 
 use hugefork_preload::environment::ALLOCATORS as LIBRARIES;
-use object::elf::{DT_NEEDED, EM_AARCH64, EM_X86_64, FileHeader64};
-use object::read::elf::{ElfFile, FileHeader, ProgramHeader};
-use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef};
+use object::elf::{
+    DT_NEEDED, DT_NULL, Dyn64, EM_AARCH64, EM_X86_64, FileHeader64, PT_INTERP, ProgramHeader64, SHT_DYNAMIC,
+    SHT_DYNSYM, SHT_SYMTAB, SectionHeader64, SectionType, Sym64,
+};
+use object::pod::Pod;
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader, Sym};
+use object::{Endianness, ReadCache, ReadRef, SectionIndex, StringTable};
 
 /// Where `malloc` comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +53,16 @@ const SANITIZERS: [(&str, &str, &str); 5] = [
     ("liblsan.", "__lsan_init", "LeakSanitizer"),
 ];
 
+/// What Go leaves in each of its programs.
+const GO_SECTION: &[u8] = b".go.buildinfo";
+
+/// The longest path of a loader that the kernel takes, with the zero at its end.
+const LONGEST_PATH: u64 = 4096;
+/// The longest name of a file.
+const LONGEST_NAME: usize = 255;
+/// No program needs as many.
+const MOST_LIBRARIES: usize = 4096;
+
 /// What is known of an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Image {
@@ -66,35 +81,48 @@ pub(super) struct Image {
 impl Image {
     /// Reads an image; none if nobody may read it, or it makes no sense.
     pub(super) fn read(path: &Path) -> Option<Image> {
-        let cache = ReadCache::new(File::open(path).ok()?);
+        Image::of(File::open(path).ok()?)
+    }
+
+    /// The same of whatever can be read. No part of it is read twice, whatever it says of itself.
+    pub(super) fn of(file: impl Read + Seek) -> Option<Image> {
+        let cache = ReadCache::new(file);
         let class = (&cache).read_bytes_at(0, 6).ok()?;
         // The fifth byte says 64 bits, the sixth which end comes first.
         if !class.starts_with(b"\x7fELF") || class[4..6] != [2, 1] {
             return class.starts_with(b"\x7fELF").then(Image::default);
         }
-        let file = ElfFile::<FileHeader64<Endianness>, _>::parse(&cache).ok()?;
-        let endian = file.endian();
+        let header = FileHeader64::parse(&cache).ok()?;
+        let endian = header.endian().ok()?;
         let machine = if cfg!(target_arch = "aarch64") { EM_AARCH64 } else { EM_X86_64 };
-        let headers = file.elf_program_headers();
-        let loader = headers.iter().find_map(|header| header.interpreter(endian, file.data()).ok()?);
-        let dynamic = file.elf_dynamic_table().ok()?;
-        let needed = dynamic.iter().filter(|entry| entry.tag == DT_NEEDED);
-        let names = needed.filter_map(|entry| dynamic.string(entry).ok());
-        let defined = |symbol: object::read::elf::ElfSymbol<'_, '_, FileHeader64<Endianness>, _>| {
-            let name = symbol.name().ok().filter(|name| symbol.is_definition() && is_telling(name))?;
-            Some(name.to_owned())
+        // As the kernel, which takes the first one or runs nothing.
+        let is_loader = |part: &&ProgramHeader64<Endianness>| part.p_type(endian) == PT_INTERP;
+        let loader = match header.program_headers(endian, &cache).ok()?.iter().find(is_loader) {
+            Some(part) if part.p_filesz(endian) > LONGEST_PATH => return None,
+            Some(part) => Some(part.interpreter(endian, &cache).ok()??),
+            None => None,
         };
-        let mut has: Vec<String> = file.dynamic_symbols().filter_map(defined).collect();
+        let sections = Sections { endian, cache: &cache, headers: header.section_headers(endian, &cache).ok()? };
+        let (dynamic, names) = sections.entries::<Dyn64<Endianness>>(SHT_DYNAMIC)?;
+        let dynamic = dynamic.iter().take_while(|entry| entry.d_tag(endian) != DT_NULL);
+        let needed = dynamic.filter(|entry| entry.d_tag(endian) == DT_NEEDED);
+        let needs = needed.filter_map(|entry| name(names, entry.d_val(endian))).take(MOST_LIBRARIES);
+        let mut has = sections.telling_functions(SHT_DYNSYM)?;
         // Only then is it worth to look which one it is.
         if has.iter().any(|name| name == "malloc") {
-            has.extend(file.symbols().filter_map(defined));
+            has.extend(sections.telling_functions(SHT_SYMTAB)?);
         }
+        let is_go = !sections.headers.is_empty() && {
+            let names = sections.data(header.section_strings_index(endian, &cache).ok()?)?;
+            sections.headers.iter().any(|section| name(names, section.sh_name(endian).into()) == Some(GO_SECTION))
+        };
+        let owned = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
         Some(Image {
-            is_of_this_machine: file.elf_header().e_machine(endian) == machine,
-            loader: loader.map(|name| String::from_utf8_lossy(name).into_owned()),
-            needs: names.map(|name| String::from_utf8_lossy(name).into_owned()).collect(),
+            is_of_this_machine: header.e_machine(endian) == machine,
+            loader: loader.map(owned),
+            needs: needs.map(owned).collect(),
             has,
-            is_go: file.section_by_name(".go.buildinfo").is_some(),
+            is_go,
         })
     }
 
@@ -117,6 +145,52 @@ impl Image {
         };
         SANITIZERS.iter().find(is_there).map(|(_, _, name)| *name)
     }
+}
+
+/// The sections of a file. Each is read as a whole: a symbol that names a string costs no call and no memory.
+struct Sections<'data, R: Read + Seek> {
+    endian: Endianness,
+    cache: &'data ReadCache<R>,
+    headers: &'data [SectionHeader64<Endianness>],
+}
+
+impl<'data, R: Read + Seek> Sections<'data, R> {
+    fn data(&self, section: SectionIndex) -> Option<&'data [u8]> {
+        self.headers.get(section.0)?.data(self.endian, self.cache).ok()
+    }
+
+    /// What the first section of that type lists, and the strings that it names; nothing if there is no such section.
+    fn entries<T: Pod>(&self, kind: SectionType) -> Option<(&'data [T], &'data [u8])> {
+        let Some(section) = self.headers.iter().find(|section| section.sh_type(self.endian) == kind) else {
+            return Some((&[], &[]));
+        };
+        let entries = section.data_as_array(self.endian, self.cache).ok()?;
+        Some((entries, self.data(section.link(self.endian))?))
+    }
+
+    /// The functions that [`is_telling`] knows and a table of symbols defines, each once.
+    fn telling_functions(&self, table: SectionType) -> Option<Vec<String>> {
+        let (symbols, names) = self.entries::<Sym64<Endianness>>(table)?;
+        let strings = StringTable::new(names, 0, names.len() as u64);
+        let mut functions: Vec<String> = Vec::new();
+        for symbol in symbols {
+            let name = name(names, symbol.st_name(self.endian).into());
+            let Some(name) = name.and_then(|name| str::from_utf8(name).ok()).filter(|name| is_telling(name)) else {
+                continue;
+            };
+            if symbol.is_definition(self.endian, strings) && functions.iter().all(|other| other != name) {
+                functions.push(name.to_owned());
+            }
+        }
+        Some(functions)
+    }
+}
+
+/// The name at a place among strings; none if it is longer than any that is looked for.
+fn name(strings: &[u8], at: u64) -> Option<&[u8]> {
+    let from = strings.get(usize::try_from(at).ok()?..)?;
+    let most = &from[..from.len().min(LONGEST_NAME + 1)];
+    Some(&most[..most.iter().position(|byte| *byte == 0)?])
 }
 
 fn is_telling(name: &str) -> bool {

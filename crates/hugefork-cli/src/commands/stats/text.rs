@@ -1,28 +1,10 @@
-//! `hugefork stats`: what the library has counted in a running program.
+//! What is printed of a process. Its numbers come from memory that the process writes to: they may be any.
 
-use std::process::ExitCode;
-
-use anyhow::Context;
-use hugefork_preload::stats::{self, BUCKETS, Report};
+use hugefork_preload::stats::{BUCKETS, Report};
 use serde_json::json;
 
-use crate::args::stats::StatsArgs;
-use crate::failure::Failure;
-use crate::output::stdout::print;
-use crate::output::terminal::fitted;
-
-/// Prints what is known of the process.
-pub(crate) fn run(args: &StatsArgs) -> Result<ExitCode, Failure> {
-    let report = stats::of(args.pid).map_err(anyhow::Error::new)?;
-    let text = match args.json {
-        true => serde_json::to_string_pretty(&json(args.pid, &report)).context("writing JSON")? + "\n",
-        false => fitted(table(args.pid, &report)),
-    };
-    print(&text)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn json(pid: u32, report: &Report) -> serde_json::Value {
+/// For programs.
+pub(super) fn json(pid: u32, report: &Report) -> serde_json::Value {
     let counted = &report.counters;
     json!({
         "schema": 1,
@@ -58,7 +40,8 @@ fn json(pid: u32, report: &Report) -> serde_json::Value {
     })
 }
 
-fn table(pid: u32, report: &Report) -> String {
+/// For people.
+pub(super) fn table(pid: u32, report: &Report) -> String {
     let counted = &report.counters;
     let ms = |us: u64| us as f64 / 1e3;
     let mib = |bytes: u64| bytes >> 20;
