@@ -120,10 +120,18 @@ pub unsafe extern "C" fn mmap64(
 /// As libc's.
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn munmap(start: *mut c_void, len: usize) -> c_int {
-    if let Some(range) = special(start, len)
-        && quietly(|| modes::unmap(&range))
-    {
-        return 0;
+    if let Some(range) = special(start, len) {
+        if let Some(behind) = modes::behind(&range) {
+            // First: where addresses end, only the kernel knows, and what it refuses changes nothing.
+            // SAFETY: the caller's.
+            let done = unsafe { libc::syscall(libc::SYS_munmap, behind.start, behind.len()) };
+            if done != 0 {
+                return -1;
+            }
+        }
+        if quietly(|| modes::unmap(&range)) {
+            return 0;
+        }
     }
     // SAFETY: the caller's.
     unsafe { libc::syscall(libc::SYS_munmap, start, len) as c_int }

@@ -116,6 +116,15 @@ static void rights_and_places(struct memory m) {
     HOLDS(madvise((void *)1, PAGE, MADV_NORMAL) == -1 && errno == EINVAL);
 }
 
+/* What the kernel refuses changes nothing. */
+static void refused_unmapping(struct memory m) {
+    /* There are addresses of up to 57 bits. */
+    size_t beyond = 1ul << 62;
+    HOLDS(munmap(m.a, beyond) == -1 && errno == EINVAL && munmap(m.a, -(size_t)m.a) == -1 && errno == EINVAL);
+    HOLDS(munmap(m.a, ~0ul) == -1 && errno == EINVAL && munmap(m.a, 0) == -1 && errno == EINVAL);
+    HOLDS(munmap(m.a + 1, PAGE) == -1 && errno == EINVAL && reads(m.a) && m.a[0] == 7 && m.a[MIB] == 7);
+}
+
 static void lengths(struct memory m) {
     /* Only shared memory is mapped twice so. */
     HOLDS(mremap(m.b, 0, 4 * MIB, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL);
@@ -161,6 +170,7 @@ static void all(enum sharing kind) {
     }
     if (kind == WRITTEN) memset(m.a, 7, 16 * MIB);
     contents(m);
+    refused_unmapping(m);
     rights_and_places(m);
     lengths(m);
     close(ends[0]);

@@ -50,6 +50,11 @@ pub(crate) fn is_plain(start: usize, len: usize) -> bool {
 
 // What follows is about ranges that are not plain.
 
+/// The part of a range that lies behind all addresses that the mode gives.
+pub(crate) fn behind(range: &Range<usize>) -> Option<Range<usize>> {
+    pool::behind(range)
+}
+
 /// The program unmaps a range. True if all is done; otherwise the kernel is to do it.
 pub(crate) fn unmap(range: &Range<usize>) -> bool {
     pool::unmap(range)

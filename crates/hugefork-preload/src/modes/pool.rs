@@ -262,6 +262,12 @@ pub(super) fn is_near(start: usize, len: usize) -> bool {
     start < to && start.saturating_add(len) > from
 }
 
+/// The part of a range that lies behind the engine's addresses.
+pub(super) fn behind(range: &Range<usize>) -> Option<Range<usize>> {
+    let end = END.load(Ordering::Acquire).max(range.start);
+    (end < range.end).then_some(end..range.end)
+}
+
 /// Gives the program memory of the pool.
 pub(super) fn map(wish: &Wish) -> Option<usize> {
     let is_wanted = wish.len >= config::min_size().max(LEAST)
