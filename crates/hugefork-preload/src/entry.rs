@@ -80,13 +80,23 @@ pub unsafe extern "C" fn mmap(
     if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0
         && let Some(range) = special(start, len)
     {
-        if flags & libc::MAP_FIXED_NOREPLACE == 0 {
-            if !quietly(|| modes::make_way(&range)) {
-                return no_memory();
+        // What the kernel refuses, whatever the place, leaves there what was.
+        // SAFETY: the caller's.
+        match (unsafe { refusal(len, rights, flags, file, offset) }, flags & libc::MAP_FIXED_NOREPLACE == 0) {
+            (None, false) if quietly(|| modes::take_if_free(&range)) => {
+                // The kernel sees addresses there that are kept for later.
+                flags = flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED;
             }
-        } else if quietly(|| modes::take_if_free(&range)) {
-            // The kernel sees addresses there that are kept for later.
-            flags = flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED;
+            (_, false) => {}
+            (Some(errno), true) if errno != libc::ENOMEM => return refused(errno),
+            (refusal, true) => {
+                // There may be no memory for one more, and too few addresses behind: only the kernel can say. So what
+                // was is there until it has said.
+                let is_open = refusal.is_some() || modes::behind(&range).is_some();
+                if !quietly(|| (!is_open || modes::hand_over(&range)) && modes::make_way(&range)) {
+                    return refused(libc::ENOMEM);
+                }
+            }
         }
     }
     // SAFETY: the caller's.
@@ -95,6 +105,26 @@ pub unsafe extern "C" fn mmap(
         modes::mapped(&Mapping { start: mapped as usize, len, rights, flags });
     }
     mapped as *mut c_void
+}
+
+/// What the kernel says if it refuses a mapping at any address, none in particular.
+///
+/// # Safety
+/// As libc's `mmap`.
+unsafe fn refusal(len: usize, rights: c_int, flags: c_int, file: c_int, offset: i64) -> Option<c_int> {
+    quietly(|| {
+        let flags = flags & !(libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_POPULATE);
+        // SAFETY: a new mapping where the kernel likes, which nobody uses.
+        unsafe {
+            match libc::syscall(libc::SYS_mmap, 0, len, rights, flags, file, offset) {
+                -1 => Some(*libc::__errno_location()),
+                tried => {
+                    libc::syscall(libc::SYS_munmap, tried, len);
+                    None
+                }
+            }
+        }
+    })
 }
 
 /// As libc's `mmap64`, which is `mmap`.
@@ -152,9 +182,10 @@ pub unsafe extern "C" fn mremap(
 ) -> *mut c_void {
     if flags & libc::MREMAP_FIXED != 0
         && let Some(range) = special(to, new_len)
-        && !quietly(|| modes::make_way(&range))
+        // If the kernel refuses, what was is there still.
+        && !quietly(|| modes::hand_over(&range) && modes::make_way(&range))
     {
-        return no_memory();
+        return refused(libc::ENOMEM);
     }
     if len == 0 {
         // The kernel maps shared memory twice then, as the pool's is, and refuses to do so with plain memory.
@@ -169,8 +200,8 @@ pub unsafe extern "C" fn mremap(
             Resized::InPlace => return start,
             // SAFETY: the caller's.
             Resized::ByCopy if may_move => return unsafe { moved(&old, new.len(), None) },
-            Resized::ByCopy => return no_memory(),
-            Resized::Plain if !quietly(|| modes::hand_over(&old)) => return no_memory(),
+            Resized::ByCopy => return refused(libc::ENOMEM),
+            Resized::Plain if !quietly(|| modes::hand_over(&old)) => return refused(libc::ENOMEM),
             Resized::Plain => {}
         }
     }
@@ -193,9 +224,9 @@ pub unsafe extern "C" fn mremap(
 }
 
 /// As the kernel refuses.
-fn no_memory() -> *mut c_void {
+fn refused(errno: c_int) -> *mut c_void {
     // SAFETY: this thread's own.
-    unsafe { *libc::__errno_location() = libc::ENOMEM };
+    unsafe { *libc::__errno_location() = errno };
     libc::MAP_FAILED
 }
 

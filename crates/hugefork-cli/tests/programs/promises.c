@@ -125,6 +125,35 @@ static void refused_unmapping(struct memory m) {
     HOLDS(munmap(m.a + 1, PAGE) == -1 && errno == EINVAL && reads(m.a) && m.a[0] == 7 && m.a[MIB] == 7);
 }
 
+/* Mappings at an address of the program's choice: in the memory, and from it on. */
+static void refused_mappings(struct memory m) {
+    int rights = PROT_READ | PROT_WRITE, private = MAP_PRIVATE | MAP_FIXED, plain = private | MAP_ANONYMOUS;
+    int file = open("/proc/self/exe", O_RDONLY), directory = open("/", O_RDONLY), nul = open("/dev/null", O_WRONLY);
+    char *none = mapped(4 * MIB), *a = m.a + PAGE, *b = m.b;
+    HOLDS(munmap(none, 4 * MIB) == 0);
+    HOLDS(mmap(a, 4 * MIB, rights, private, -1, 0) == MAP_FAILED && errno == EBADF);
+    HOLDS(mmap(a, 4 * MIB, PROT_READ, private, directory, 0) == MAP_FAILED && errno == ENODEV);
+    HOLDS(mmap(a, 4 * MIB, PROT_READ, private, nul, 0) == MAP_FAILED && errno == EACCES);
+    HOLDS(mmap(a, 4 * MIB, rights, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED && errno == EACCES);
+    HOLDS(mmap(a, 4 * MIB, PROT_READ, private, file, 1) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mmap(a, 4 * MIB, rights, MAP_FIXED | MAP_ANONYMOUS, -1, 0) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mmap(a, 0, rights, plain, -1, 0) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mmap(a + 1, PAGE, rights, plain, -1, 0) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mmap(a, 1ul << 62, rights, plain | MAP_NORESERVE, -1, 0) == MAP_FAILED && errno == ENOMEM);
+    HOLDS(mmap(a, ~0ul, rights, plain | MAP_NORESERVE, -1, 0) == MAP_FAILED && errno == ENOMEM);
+    int fixed = MREMAP_MAYMOVE | MREMAP_FIXED;
+    HOLDS(mremap(b, 2 * MIB, 2 * MIB, MREMAP_FIXED, a) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mremap(b, 2 * MIB, 2 * MIB, fixed | 64, a) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mremap(b, 2 * MIB, 2 * MIB, fixed, a + 1) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mremap(b + 1, 2 * MIB, 2 * MIB, fixed, a) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mremap(b, 2 * MIB, 0, fixed, a) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mremap(b, 2 * MIB, 1ul << 62, fixed, a) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mremap(b, 4 * MIB, 4 * MIB, fixed, b + 2 * MIB) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mremap(none, 2 * MIB, 2 * MIB, fixed, a) == MAP_FAILED && errno == EFAULT);
+    HOLDS(is(m.a, 2 * MIB, 7) && is(m.a + 2 * MIB, MIB + PAGE, 8) && is(m.a + 3 * MIB + 4 * PAGE, 2 * MIB, 8) && is(b, 5 * MIB + PAGE, 9));
+    for (int *number = (int[]){file, directory, nul, -1}; *number >= 0; number++) close(*number);
+}
+
 static void lengths(struct memory m) {
     /* Only shared memory is mapped twice so. */
     HOLDS(mremap(m.b, 0, 4 * MIB, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL);
@@ -171,6 +200,7 @@ static void all(enum sharing kind) {
     if (kind == WRITTEN) memset(m.a, 7, 16 * MIB);
     contents(m);
     refused_unmapping(m);
+    refused_mappings(m);
     rights_and_places(m);
     lengths(m);
     close(ends[0]);
