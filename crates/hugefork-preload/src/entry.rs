@@ -409,7 +409,17 @@ unsafe fn advise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
         }
     }
     // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_madvise, start, len, advice) as c_int }
+    let done = unsafe { libc::syscall(libc::SYS_madvise, start, len, advice) as c_int };
+    // What a child has inherited is private memory of a file, of which the kernel says so; of any other, `EINVAL`.
+    if done != 0
+        && advice == libc::MADV_REMOVE
+        && let Some(range) = special(start, len)
+        && quietly(|| mappings::is_partly_inherited(&range))
+    {
+        // SAFETY: this thread's own.
+        unsafe { *libc::__errno_location() = libc::EINVAL };
+    }
+    done
 }
 
 /// As libc's `mprotect`.
