@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mmap`, `mmap64` | the mode gives the memory, or is told of the new mapping |
 //! | `munmap`, `mremap`, `madvise`, `mprotect`, `mlock` and so on | the mode works on what it gave, or hands it over |
+//! | `munlock`, `msync`, `mincore` | what is kept for later is not mapped, in mode `pool` |
 //! | `close`, `close_range`, `closefrom`, `dup2`, `dup3` | the library's descriptors stay, in mode `pool` |
 //! | `fork` | afterwards, in the parent, the worker is started if it is needed |
 //! | `_Fork` | the handlers are called, in mode `pool` |
@@ -14,6 +15,7 @@
 //! Each does the kernel's work by the system call itself, with libc's `errno`, so that it works before the constructor
 //! has run. Only `fork` calls libc's, which runs the program's handlers.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::mem;
 use std::ops::Range;
@@ -56,6 +58,49 @@ pub(crate) fn make_plain(start: *mut c_void, len: usize) {
     }
 }
 
+/// What the kernel does about what is left of a range when it comes to addresses at which nothing is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AtHole {
+    Stop,
+    GoOn,
+}
+
+/// Where addresses begin at which no process has anything: the kernel's own.
+const NOWHERE: usize = 0_usize.wrapping_sub(1 << 47);
+
+/// Does `call` with each part of a range at which the program has mapped something, as the kernel would do it with the
+/// range: that sees the addresses mapped, too, that are kept for later.
+fn by_parts(start: usize, len: usize, at_hole: AtHole, call: impl Fn(usize, usize) -> c_int) -> c_int {
+    let Some(mut rest) = special(start as *mut c_void, len) else { return call(start, len) };
+    let mut has_hole = false;
+    while !rest.is_empty() {
+        let part = quietly(|| modes::first_mapped(&rest)).unwrap_or(rest.end..rest.end);
+        has_hole |= part.start > rest.start;
+        if part.is_empty() || has_hole && at_hole == AtHole::Stop {
+            break;
+        }
+        if call(part.start, part.len()) != 0 {
+            // SAFETY: this thread's own.
+            if at_hole == AtHole::Stop || unsafe { *libc::__errno_location() } != libc::ENOMEM {
+                return -1;
+            }
+            has_hole = true;
+        }
+        rest.start = part.end;
+    }
+    // The kernel says it there, or what else is wrong.
+    if has_hole { call(NOWHERE, BASE_PAGE) } else { 0 }
+}
+
+/// As [`by_parts`], for calls that take the address of any byte of the first page, and stop where nothing is mapped.
+fn by_parts_from_within(start: *mut c_void, len: usize, call: impl Fn(usize, usize) -> c_int) -> c_int {
+    let within = start as usize % BASE_PAGE;
+    match len.checked_add(within) {
+        Some(len) if len > within => by_parts(start as usize - within, len, AtHole::Stop, call),
+        _ => call(start as usize, len),
+    }
+}
+
 /// As libc's `mmap`.
 ///
 /// # Safety
@@ -76,25 +121,75 @@ pub unsafe extern "C" fn mmap(
         }
         return given as *mut c_void;
     }
-    let mut flags = flags;
+    let (mut flags, mut taken) = (flags, None);
     if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0
         && let Some(range) = special(start, len)
+        && !quietly(|| goes_beyond(&range))
     {
+        // What the kernel refuses, whatever the place, leaves there what was.
+        // SAFETY: the caller's.
+        let refusal = unsafe { refusal(len, rights, flags, file, offset) };
         if flags & libc::MAP_FIXED_NOREPLACE == 0 {
-            if !quietly(|| modes::make_way(&range)) {
-                return no_memory();
+            match refusal {
+                None if quietly(|| modes::make_way(&range)) => {}
+                // There may be no memory for one more: only the kernel can say. What was is there until it has said.
+                Some(libc::ENOMEM) if quietly(|| modes::hand_over(&range) && modes::make_way(&range)) => {}
+                refusal => return refused(refusal.unwrap_or(libc::ENOMEM)),
             }
-        } else if quietly(|| modes::take_if_free(&range)) {
+            taken = Some(range);
+        } else if refusal.is_none() && quietly(|| modes::take_if_free(&range)) {
             // The kernel sees addresses there that are kept for later.
             flags = flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED;
+            taken = Some(range);
         }
     }
     // SAFETY: the caller's.
     let mapped = unsafe { libc::syscall(libc::SYS_mmap, start, len, rights, flags, file, offset) };
+    if let Some(range) = taken {
+        quietly(|| modes::settle(&range, mapped != -1));
+    }
     if mapped != -1 {
         modes::mapped(&Mapping { start: mapped as usize, len, rights, flags });
     }
     mapped as *mut c_void
+}
+
+/// What the kernel says if it refuses a mapping at any address, none in particular.
+///
+/// # Safety
+/// As libc's `mmap`.
+unsafe fn refusal(len: usize, rights: c_int, flags: c_int, file: c_int, offset: i64) -> Option<c_int> {
+    quietly(|| {
+        let flags = flags & !(libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_POPULATE);
+        // SAFETY: a new mapping where the kernel likes, which nobody uses.
+        unsafe {
+            match libc::syscall(libc::SYS_mmap, 0, len, rights, flags, file, offset) {
+                -1 => Some(*libc::__errno_location()),
+                tried => {
+                    libc::syscall(libc::SYS_munmap, tried, len);
+                    None
+                }
+            }
+        }
+    })
+}
+
+/// Whether a range ends where no process has addresses, as far as nothing lies behind it that the mode knows of.
+fn goes_beyond(range: &Range<usize>) -> bool {
+    if modes::behind(range).is_none() {
+        return false;
+    }
+    let (last, flags) = (range.end - BASE_PAGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE);
+    // SAFETY: a new mapping that replaces nothing, and that nobody uses.
+    unsafe {
+        match libc::syscall(libc::SYS_mmap, last, BASE_PAGE, libc::PROT_NONE, flags, -1, 0) {
+            -1 => *libc::__errno_location() == libc::ENOMEM,
+            tried => {
+                libc::syscall(libc::SYS_munmap, tried, BASE_PAGE);
+                false
+            }
+        }
+    }
 }
 
 /// As libc's `mmap64`, which is `mmap`.
@@ -120,10 +215,18 @@ pub unsafe extern "C" fn mmap64(
 /// As libc's.
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn munmap(start: *mut c_void, len: usize) -> c_int {
-    if let Some(range) = special(start, len)
-        && quietly(|| modes::unmap(&range))
-    {
-        return 0;
+    if let Some(range) = special(start, len) {
+        if let Some(behind) = modes::behind(&range) {
+            // First: where addresses end, only the kernel knows, and what it refuses changes nothing.
+            // SAFETY: the caller's.
+            let done = unsafe { libc::syscall(libc::SYS_munmap, behind.start, behind.len()) };
+            if done != 0 {
+                return -1;
+            }
+        }
+        if quietly(|| modes::unmap(&range)) {
+            return 0;
+        }
     }
     // SAFETY: the caller's.
     unsafe { libc::syscall(libc::SYS_munmap, start, len) as c_int }
@@ -142,12 +245,26 @@ pub unsafe extern "C" fn mremap(
     flags: c_int,
     to: *mut c_void,
 ) -> *mut c_void {
-    if flags & libc::MREMAP_FIXED != 0
-        && let Some(range) = special(to, new_len)
-        && !quietly(|| modes::make_way(&range))
-    {
-        return no_memory();
+    let taken = if flags & libc::MREMAP_FIXED == 0 { None } else { special(to, new_len) };
+    if let Some(range) = taken.filter(|range| !quietly(|| goes_beyond(range))) {
+        // If the kernel refuses, what was is there still.
+        if !quietly(|| modes::hand_over(&range) && modes::make_way(&range)) {
+            return refused(libc::ENOMEM);
+        }
+        // SAFETY: the caller's.
+        let done = unsafe { remapped(start, len, new_len, flags, to) };
+        quietly(|| modes::settle(&range, done != libc::MAP_FAILED));
+        return done;
     }
+    // SAFETY: the caller's.
+    unsafe { remapped(start, len, new_len, flags, to) }
+}
+
+/// The same where way was made for what is to be at a place of the program's choice.
+///
+/// # Safety
+/// As libc's `mremap`.
+unsafe fn remapped(start: *mut c_void, len: usize, new_len: usize, flags: c_int, to: *mut c_void) -> *mut c_void {
     if len == 0 {
         // The kernel maps shared memory twice then, as the pool's is, and refuses to do so with plain memory.
         make_plain(start, 1);
@@ -155,14 +272,29 @@ pub unsafe extern "C" fn mremap(
     if let Some(old) = special(start, len)
         && let Some(new) = pages(start as usize, new_len)
     {
+        match quietly(|| modes::first_mapped(&old)) {
+            Some(part) if part == old => {}
+            // All that is longer goes, whatever it is.
+            Some(part) if part.start == old.start && new.len() <= old.len() && flags & !libc::MREMAP_MAYMOVE == 0 => {
+                // SAFETY: the caller's.
+                let cut =
+                    new.end == old.end || unsafe { munmap(new.end as *mut c_void, new.len().abs_diff(old.len())) } == 0;
+                return if cut { start } else { libc::MAP_FAILED };
+            }
+            _ => {
+                // As the kernel refuses where nothing is mapped.
+                // SAFETY: the caller's.
+                return unsafe { libc::syscall(libc::SYS_mremap, NOWHERE, len, new_len, flags, to) as *mut c_void };
+            }
+        }
         let may_move = flags == libc::MREMAP_MAYMOVE;
         let resized = if may_move || flags == 0 { quietly(|| modes::resize(&old, new.len())) } else { Resized::Plain };
         match resized {
             Resized::InPlace => return start,
             // SAFETY: the caller's.
             Resized::ByCopy if may_move => return unsafe { moved(&old, new.len(), None) },
-            Resized::ByCopy => return no_memory(),
-            Resized::Plain if !quietly(|| modes::hand_over(&old)) => return no_memory(),
+            Resized::ByCopy => return refused(libc::ENOMEM),
+            Resized::Plain if !quietly(|| modes::hand_over(&old)) => return refused(libc::ENOMEM),
             Resized::Plain => {}
         }
     }
@@ -185,9 +317,9 @@ pub unsafe extern "C" fn mremap(
 }
 
 /// As the kernel refuses.
-fn no_memory() -> *mut c_void {
+fn refused(errno: c_int) -> *mut c_void {
     // SAFETY: this thread's own.
-    unsafe { *libc::__errno_location() = libc::ENOMEM };
+    unsafe { *libc::__errno_location() = errno };
     libc::MAP_FAILED
 }
 
@@ -216,21 +348,43 @@ unsafe fn moved(old: &Range<usize>, new_len: usize, to: Option<*mut c_void>) -> 
 /// As libc's.
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn madvise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
+    let at_hole = match advice {
+        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => AtHole::Stop,
+        _ => AtHole::GoOn,
+    };
+    // SAFETY: the caller's.
+    by_parts(start as usize, len, at_hole, |start, len| unsafe { advise(start as *mut c_void, len, advice) })
+}
+
+/// The same about a part of it at which something is mapped everywhere.
+///
+/// # Safety
+/// As libc's `madvise`.
+unsafe fn advise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
     if let Some(range) = special(start, len) {
+        let said = Cell::new(0);
         let plain = |others: Range<usize>| {
             // SAFETY: the caller's.
-            unsafe { libc::syscall(libc::SYS_madvise, others.start, others.len(), advice) };
+            let done = unsafe { libc::syscall(libc::SYS_madvise, others.start, others.len(), advice) } == 0;
+            if !done {
+                // SAFETY: this thread's own.
+                said.set(unsafe { *libc::__errno_location() });
+            }
+            // It goes on where nothing is mapped.
+            done || said.get() == libc::ENOMEM
         };
         let is_done = match advice {
             // The kernel may drop what was freed at any time, so also now.
             libc::MADV_DONTNEED | libc::MADV_DONTNEED_LOCKED | libc::MADV_FREE => {
                 match quietly(|| modes::empty(&range, plain)) {
-                    Emptied::All => true,
+                    Emptied::All if said.get() == 0 => true,
                     Emptied::Plain => false,
-                    Emptied::Refused => {
-                        // As the kernel says where it lacks something for the moment.
+                    Emptied::All | Emptied::Refused => {
+                        // Of its own parts, what the kernel has said; else as it does where it lacks something for the
+                        // moment.
+                        let errno = if said.get() != 0 { said.get() } else { libc::EAGAIN };
                         // SAFETY: this thread's own.
-                        unsafe { *libc::__errno_location() = libc::EAGAIN };
+                        unsafe { *libc::__errno_location() = errno };
                         return -1;
                     }
                 }
@@ -255,7 +409,17 @@ pub unsafe extern "C" fn madvise(start: *mut c_void, len: usize, advice: c_int) 
         }
     }
     // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_madvise, start, len, advice) as c_int }
+    let done = unsafe { libc::syscall(libc::SYS_madvise, start, len, advice) as c_int };
+    // What a child has inherited is private memory of a file, of which the kernel says so; of any other, `EINVAL`.
+    if done != 0
+        && advice == libc::MADV_REMOVE
+        && let Some(range) = special(start, len)
+        && quietly(|| mappings::is_partly_inherited(&range))
+    {
+        // SAFETY: this thread's own.
+        unsafe { *libc::__errno_location() = libc::EINVAL };
+    }
+    done
 }
 
 /// As libc's `mprotect`.
@@ -264,14 +428,16 @@ pub unsafe extern "C" fn madvise(start: *mut c_void, len: usize, advice: c_int) 
 /// As libc's.
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn mprotect(start: *mut c_void, len: usize, rights: c_int) -> c_int {
-    if let Some(range) = special(start, len) {
-        if quietly(|| modes::has_rights(&range, rights)) {
-            return 0;
+    by_parts(start as usize, len, AtHole::Stop, |start, len| {
+        if let Some(range) = special(start as *mut c_void, len) {
+            if quietly(|| modes::has_rights(&range, rights)) {
+                return 0;
+            }
+            quietly(|| modes::hand_over(&range));
         }
-        quietly(|| modes::hand_over(&range));
-    }
-    // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_mprotect, start, len, rights) as c_int }
+        // SAFETY: the caller's.
+        unsafe { libc::syscall(libc::SYS_mprotect, start, len, rights) as c_int }
+    })
 }
 
 /// As libc's `pkey_mprotect`.
@@ -284,9 +450,11 @@ pub unsafe extern "C" fn pkey_mprotect(start: *mut c_void, len: usize, rights: c
         // SAFETY: the caller's.
         return unsafe { mprotect(start, len, rights) };
     }
-    make_plain(start, len);
-    // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_pkey_mprotect, start, len, rights, key) as c_int }
+    by_parts(start as usize, len, AtHole::Stop, |start, len| {
+        make_plain(start as *mut c_void, len);
+        // SAFETY: the caller's.
+        unsafe { libc::syscall(libc::SYS_pkey_mprotect, start, len, rights, key) as c_int }
+    })
 }
 
 /// As libc's `mlock`.
@@ -295,9 +463,11 @@ pub unsafe extern "C" fn pkey_mprotect(start: *mut c_void, len: usize, rights: c
 /// As libc's.
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn mlock(start: *mut c_void, len: usize) -> c_int {
-    make_plain(start, len);
-    // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_mlock, start, len) as c_int }
+    by_parts_from_within(start, len, |start, len| {
+        make_plain(start as *mut c_void, len);
+        // SAFETY: the caller's.
+        unsafe { libc::syscall(libc::SYS_mlock, start, len) as c_int }
+    })
 }
 
 /// As libc's `mlock2`.
@@ -306,9 +476,45 @@ pub unsafe extern "C" fn mlock(start: *mut c_void, len: usize) -> c_int {
 /// As libc's.
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn mlock2(start: *mut c_void, len: usize, flags: c_uint) -> c_int {
-    make_plain(start, len);
+    by_parts_from_within(start, len, |start, len| {
+        make_plain(start as *mut c_void, len);
+        // SAFETY: the caller's.
+        unsafe { libc::syscall(libc::SYS_mlock2, start, len, flags) as c_int }
+    })
+}
+
+/// As libc's `munlock`. What is locked was handed over.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn munlock(start: *mut c_void, len: usize) -> c_int {
     // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_mlock2, start, len, flags) as c_int }
+    by_parts_from_within(start, len, |start, len| unsafe { libc::syscall(libc::SYS_munlock, start, len) as c_int })
+}
+
+/// As libc's `msync`, by which programs ask whether something is mapped. It cannot be cancelled by `pthread_cancel`.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn msync(start: *mut c_void, len: usize, flags: c_int) -> c_int {
+    // SAFETY: the caller's.
+    let sync = |start: usize, len: usize| unsafe { libc::syscall(libc::SYS_msync, start, len, flags) as c_int };
+    by_parts(start as usize, len, AtHole::GoOn, sync)
+}
+
+/// As libc's `mincore`, by which programs ask whether something is mapped.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn mincore(start: *mut c_void, len: usize, seen: *mut u8) -> c_int {
+    by_parts(start as usize, len, AtHole::Stop, |part, len| {
+        let seen = seen.wrapping_add(part.wrapping_sub(start as usize) / BASE_PAGE);
+        // SAFETY: the caller's; it has a byte for each page.
+        unsafe { libc::syscall(libc::SYS_mincore, part, len, seen) as c_int }
+    })
 }
 
 /// Whether a descriptor is the library's, and the program must not have it.

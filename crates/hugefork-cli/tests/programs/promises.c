@@ -48,7 +48,53 @@ static int is(const char *at, size_t len, char value) {
 }
 
 enum sharing { ALONE, SHARED, WRITTEN, KINDS };
-struct memory { char *a, *b, *c, *d, *untouched; };
+/* Of `e`, the third and the fourth MiB of eight are unmapped, and the sixth page. */
+struct memory { char *a, *b, *c, *d, *e, *untouched; };
+
+/* Calls about addresses at which nothing is, alone and among others. */
+static int holes(char *e) {
+    int before = broken, fixed = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+    unsigned char seen[8 * 256];
+    struct { char *at; size_t len; } ranges[] = {{e + 2 * MIB, 2 * MIB}, {e + 3 * MIB, PAGE}, {e + MIB, 2 * MIB},
+        {e + 3 * MIB, 2 * MIB}, {e + MIB, 4 * MIB}, {e + 5 * PAGE, PAGE}, {e + 4 * PAGE, 3 * PAGE}};
+    for (int i = 0; i < 7; i++) {
+        char *at = ranges[i].at;
+        size_t len = ranges[i].len;
+        HOLDS(mincore(at, len, seen) == -1 && errno == ENOMEM);
+        HOLDS(msync(at, len, MS_ASYNC) == -1 && errno == ENOMEM && msync(at, len, 1024) == -1 && errno == EINVAL);
+        HOLDS(mlock(at, len) == -1 && errno == ENOMEM && munlock(at, len) == -1 && errno == ENOMEM);
+        HOLDS(madvise(at, len, MADV_NORMAL) == -1 && errno == ENOMEM && madvise(at, len, 999) == -1 && errno == EINVAL);
+        HOLDS(madvise(at, len, MADV_DONTDUMP) == -1 && errno == ENOMEM);
+        HOLDS(mprotect(at, len, PROT_READ | PROT_WRITE) == -1 && errno == ENOMEM);
+        HOLDS(mprotect(at, len, 1 << 20) == -1 && errno == EINVAL);
+    }
+    HOLDS(!reads(e + 2 * MIB) && !reads(e + 4 * MIB - 1) && reads(e + 2 * MIB - 1) && reads(e + 4 * MIB));
+    /* Rights end at what is missing, and advice does not. */
+    HOLDS(mprotect(e + MIB, 4 * MIB, PROT_READ) == -1 && errno == ENOMEM);
+    HOLDS(!writes(e + MIB) && !writes(e + 2 * MIB - 1) && writes(e + 4 * MIB) && !reads(e + 3 * MIB));
+    HOLDS(mprotect(e + MIB, MIB, PROT_READ | PROT_WRITE) == 0 && writes(e + MIB));
+    HOLDS(madvise(e + MIB, 4 * MIB, MADV_DONTNEED) == -1 && errno == ENOMEM);
+    HOLDS(is(e + MIB, MIB, 0) && is(e + 4 * MIB, MIB, 0) && e[MIB - 1] == 5 && e[5 * MIB] == 5);
+    HOLDS(mremap(e + 2 * MIB, PAGE, 2 * PAGE, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT);
+    HOLDS(mremap(e + 3 * MIB, MIB, MIB, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT);
+    HOLDS(mremap(e + MIB, 4 * MIB, 8 * MIB, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT);
+    HOLDS(mmap(e + 3 * MIB, MIB, PROT_READ, fixed, -1, 0) == e + 3 * MIB && e[3 * MIB] == 0);
+    HOLDS(mincore(e + 3 * MIB, 2 * MIB, seen) == 0 && mincore(e + 2 * MIB, MIB, seen) == -1 && errno == ENOMEM);
+    HOLDS(mremap(e + MIB, 6 * MIB, PAGE, 0) == e + MIB && e[MIB] == 0 && !reads(e + MIB + PAGE));
+    HOLDS(!reads(e + 3 * MIB) && !reads(e + 7 * MIB - 1) && is(e + 7 * MIB, MIB, 5));
+    return broken - before;
+}
+
+/* The kernel drops nothing that is locked, and nothing behind it. */
+static int refused_dropping(char *e) {
+    int before = broken;
+    HOLDS(mlock(e + 6 * MIB + PAGE, PAGE) == 0);
+    HOLDS(madvise(e + 5 * MIB, 3 * MIB, MADV_DONTNEED) == -1 && errno == EINVAL);
+    HOLDS(is(e + 5 * MIB, MIB + PAGE, 0) && is(e + 6 * MIB + PAGE, 2 * MIB - PAGE, 5));
+    HOLDS(munlock(e + 6 * MIB + PAGE, PAGE) == 0);
+    memset(e + 5 * MIB, 5, MIB + PAGE);
+    return broken - before;
+}
 
 /* What a child does with what it has inherited. Gives a bit for each promise that was broken. */
 static int child(struct memory m) {
@@ -61,11 +107,13 @@ static int child(struct memory m) {
     int dropped = madvise(m.a + 7 * MIB + PAGE, 2 * PAGE, DONTNEED_LOCKED);
     bad |= !(dropped == 0 && is(m.a + 7 * MIB + PAGE, 2 * PAGE, 0) && m.a[7 * MIB + 3 * PAGE] == 7) << 7;
     bad |= !(mremap(m.a, 0, 4 * MIB, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL) << 7;
+    bad |= !(madvise(m.b, PAGE, MADV_REMOVE) == -1 && errno == EINVAL) << 7;
     char *moved = mremap(m.b, 5 * MIB + PAGE, 20 * MIB, MREMAP_MAYMOVE);
     bad |= !(moved != MAP_FAILED && is(moved, 5 * MIB + PAGE, 9) && is(moved + 5 * MIB + PAGE, 15 * MIB - PAGE, 0)) << 4;
     bad |= !(munmap(m.c, 8 * MIB) == 0 && !reads(m.c)) << 5;
     mprotect(m.d, PAGE, PROT_READ);
     bad |= !(!writes(m.d) && m.d[0] == 4 && writes(m.d + PAGE)) << 6;
+    bad |= (holes(m.e) != 0) << 3;
     return bad;
 }
 
@@ -116,6 +164,43 @@ static void rights_and_places(struct memory m) {
     HOLDS(madvise((void *)1, PAGE, MADV_NORMAL) == -1 && errno == EINVAL);
 }
 
+/* What the kernel refuses changes nothing. */
+static void refused_unmapping(struct memory m) {
+    /* There are addresses of up to 57 bits. */
+    size_t beyond = 1ul << 62;
+    HOLDS(munmap(m.a, beyond) == -1 && errno == EINVAL && munmap(m.a, -(size_t)m.a) == -1 && errno == EINVAL);
+    HOLDS(munmap(m.a, ~0ul) == -1 && errno == EINVAL && munmap(m.a, 0) == -1 && errno == EINVAL);
+    HOLDS(munmap(m.a + 1, PAGE) == -1 && errno == EINVAL && reads(m.a) && m.a[0] == 7 && m.a[MIB] == 7);
+}
+
+/* Mappings at an address of the program's choice: in the memory, and from it on. */
+static void refused_mappings(struct memory m) {
+    int rights = PROT_READ | PROT_WRITE, private = MAP_PRIVATE | MAP_FIXED, plain = private | MAP_ANONYMOUS;
+    int file = open("/proc/self/exe", O_RDONLY), directory = open("/", O_RDONLY), nul = open("/dev/null", O_WRONLY);
+    char *a = m.a + PAGE, *b = m.b, *none = m.e + 2 * MIB;
+    HOLDS(mmap(a, 4 * MIB, rights, private, -1, 0) == MAP_FAILED && errno == EBADF);
+    HOLDS(mmap(a, 4 * MIB, PROT_READ, private, directory, 0) == MAP_FAILED && errno == ENODEV);
+    HOLDS(mmap(a, 4 * MIB, PROT_READ, private, nul, 0) == MAP_FAILED && errno == EACCES);
+    HOLDS(mmap(a, 4 * MIB, rights, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED && errno == EACCES);
+    HOLDS(mmap(a, 4 * MIB, PROT_READ, private, file, 1) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mmap(a, 4 * MIB, rights, MAP_FIXED | MAP_ANONYMOUS, -1, 0) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mmap(a, 0, rights, plain, -1, 0) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mmap(a + 1, PAGE, rights, plain, -1, 0) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mmap(a, 1ul << 62, rights, plain | MAP_NORESERVE, -1, 0) == MAP_FAILED && errno == ENOMEM);
+    HOLDS(mmap(a, ~0ul, rights, plain | MAP_NORESERVE, -1, 0) == MAP_FAILED && errno == ENOMEM);
+    int fixed = MREMAP_MAYMOVE | MREMAP_FIXED;
+    HOLDS(mremap(b, 2 * MIB, 2 * MIB, MREMAP_FIXED, a) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mremap(b, 2 * MIB, 2 * MIB, fixed | 64, a) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mremap(b, 2 * MIB, 2 * MIB, fixed, a + 1) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mremap(b + 1, 2 * MIB, 2 * MIB, fixed, a) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mremap(b, 2 * MIB, 0, fixed, a) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mremap(b, 2 * MIB, 1ul << 62, fixed, a) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mremap(b, 4 * MIB, 4 * MIB, fixed, b + 2 * MIB) == MAP_FAILED && errno == EINVAL);
+    HOLDS(mremap(none, 2 * MIB, 2 * MIB, fixed, a) == MAP_FAILED && errno == EFAULT);
+    HOLDS(is(m.a, 2 * MIB, 7) && is(m.a + 2 * MIB, MIB + PAGE, 8) && is(m.a + 3 * MIB + 4 * PAGE, 2 * MIB, 8) && is(b, 5 * MIB + PAGE, 9));
+    for (int *number = (int[]){file, directory, nul, -1}; *number >= 0; number++) close(*number);
+}
+
 static void lengths(struct memory m) {
     /* Only shared memory is mapped twice so. */
     HOLDS(mremap(m.b, 0, 4 * MIB, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL);
@@ -130,6 +215,7 @@ static void lengths(struct memory m) {
     HOLDS(munmap(moved, 4 * MIB) == 0 && !reads(moved));
     HOLDS(munmap(m.c, 8 * MIB) == 0 && !reads(m.c) && !reads(m.c + 8 * MIB - 1));
     HOLDS(munmap(m.untouched, 8 * MIB) == 0 && munmap(m.a, 16 * MIB) == 0 && munmap(m.d, 6 * MIB) == 0);
+    HOLDS(munmap(m.e, 8 * MIB) == 0 && !reads(m.e));
     HOLDS(!reads(m.a) && !reads(m.d));
     int flags = MAP_PRIVATE | MAP_ANONYMOUS;
     char *there = mmap(m.a + 4 * MIB, 3 * MIB, PROT_READ | PROT_WRITE, flags | MAP_FIXED_NOREPLACE, -1, 0);
@@ -146,11 +232,13 @@ static void lengths(struct memory m) {
 }
 
 static void all(enum sharing kind) {
-    struct memory m = {mapped(16 * MIB), mapped(5 * MIB + PAGE), mapped(8 * MIB), mapped(6 * MIB), mapped(8 * MIB)};
+    struct memory m = {mapped(16 * MIB), mapped(5 * MIB + PAGE), mapped(8 * MIB), mapped(6 * MIB), mapped(8 * MIB), mapped(8 * MIB)};
     memset(m.a, 7, 16 * MIB);
     memset(m.b, 9, 5 * MIB + PAGE);
     memset(m.c, 3, 8 * MIB);
     memset(m.d, 4, 6 * MIB);
+    memset(m.e, 5, 8 * MIB);
+    HOLDS(munmap(m.e + 2 * MIB, 2 * MIB) == 0 && munmap(m.e + 5 * PAGE, PAGE) == 0);
     int ends[2];
     pid_t forked = 0;
     HOLDS(pipe(ends) == 0);
@@ -161,6 +249,10 @@ static void all(enum sharing kind) {
     }
     if (kind == WRITTEN) memset(m.a, 7, 16 * MIB);
     contents(m);
+    refused_unmapping(m);
+    refused_mappings(m);
+    refused_dropping(m.e);
+    holes(m.e);
     rights_and_places(m);
     lengths(m);
     close(ends[0]);

@@ -50,18 +50,34 @@ pub(crate) fn is_plain(start: usize, len: usize) -> bool {
 
 // What follows is about ranges that are not plain.
 
+/// The part of a range that lies behind all addresses that the mode gives.
+pub(crate) fn behind(range: &Range<usize>) -> Option<Range<usize>> {
+    pool::behind(range)
+}
+
+/// The first part of a range at which something is mapped everywhere, for all that the program knows; or all of what
+/// the kernel alone can say that of.
+pub(crate) fn first_mapped(range: &Range<usize>) -> Option<Range<usize>> {
+    pool::first_mapped(range)
+}
+
 /// The program unmaps a range. True if all is done; otherwise the kernel is to do it.
 pub(crate) fn unmap(range: &Range<usize>) -> bool {
     pool::unmap(range)
 }
 
-/// The program maps something over a range. False if nothing may be mapped there.
+/// The program maps something over a range. False if nothing may be mapped there; otherwise [`settle`] comes next.
 pub(crate) fn make_way(range: &Range<usize>) -> bool {
     pool::make_way(range)
 }
 
+/// The kernel has done so, or has refused.
+pub(crate) fn settle(range: &Range<usize>, is_mapped: bool) {
+    pool::settle(range, is_mapped);
+}
+
 /// The program maps something over a range if nothing is mapped there, for all that it knows. Whether that is so; then
-/// the range is the kernel's.
+/// [`settle`] comes next.
 pub(crate) fn take_if_free(range: &Range<usize>) -> bool {
     pool::take_if_free(range)
 }
@@ -77,8 +93,8 @@ pub(crate) enum Emptied {
     Refused,
 }
 
-/// The program drops the contents of a range, and `plain` has the kernel do so.
-pub(crate) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> Emptied {
+/// The program drops the contents of a range, and `plain` has the kernel do so: false if that does not go on.
+pub(crate) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> Emptied {
     pool::empty(range, plain)
 }
 

@@ -262,6 +262,18 @@ pub(super) fn is_near(start: usize, len: usize) -> bool {
     start < to && start.saturating_add(len) > from
 }
 
+/// The part of a range that lies behind the engine's addresses.
+pub(super) fn behind(range: &Range<usize>) -> Option<Range<usize>> {
+    let end = END.load(Ordering::Acquire).max(range.start);
+    (end < range.end).then_some(end..range.end)
+}
+
+/// The first part of a range at which something is mapped everywhere. In an heir, all of it: the kernel knows.
+pub(super) fn first_mapped(range: &Range<usize>) -> Option<Range<usize>> {
+    let found = if role() == Role::Owner { ask(|engine| engine.first_mapped(range)) } else { None };
+    found.unwrap_or_else(|| Some(range.clone()))
+}
+
 /// Gives the program memory of the pool.
 pub(super) fn map(wish: &Wish) -> Option<usize> {
     let is_wanted = wish.len >= config::min_size().max(LEAST)
@@ -377,6 +389,13 @@ pub(super) fn make_way(range: &Range<usize>) -> bool {
     with(|engine| engine.make_way(range.clone())).unwrap_or(true)
 }
 
+/// The kernel has mapped something where way was made, or has refused.
+pub(super) fn settle(range: &Range<usize>, is_mapped: bool) {
+    if role() == Role::Owner {
+        with(|engine| engine.settle(range.clone(), is_mapped));
+    }
+}
+
 /// Leaves a range to the kernel, as [`make_way`], if nothing is mapped there, for all that the program knows. Whether
 /// that is so.
 pub(super) fn take_if_free(range: &Range<usize>) -> bool {
@@ -385,17 +404,36 @@ pub(super) fn take_if_free(range: &Range<usize>) -> bool {
 }
 
 /// The program drops contents.
-pub(super) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> Emptied {
+pub(super) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> Emptied {
+    leave_if_inherited(range);
+    match role() {
+        Role::Owner => empty_own(range, plain),
+        Role::Heir if heir::empty(range, plain) => Emptied::All,
+        Role::Heir => Emptied::Refused,
+        Role::Without => Emptied::Plain,
+    }
+}
+
+/// Piece by piece, since the kernel may refuse its own.
+fn empty_own(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> Emptied {
     let fill = |piece: Range<usize>| {
         // SAFETY: the program's own memory, which is writable and to read as zeros.
         unsafe { (piece.start as *mut u8).write_bytes(0, piece.len()) };
     };
-    leave_if_inherited(range);
-    match role() {
-        Role::Owner if work_through(range, |engine, range| engine.empty(range, &plain), fill, &plain) => Emptied::All,
-        Role::Heir if heir::empty(range, plain) => Emptied::All,
-        Role::Heir => Emptied::Refused,
-        Role::Owner | Role::Without => Emptied::Plain,
+    let handed_over = |piece: Range<usize>| _ = plain(piece);
+    let mut rest = range.clone();
+    loop {
+        let Some(first) = ask(|engine| engine.first_piece(&rest)) else { return Emptied::Plain };
+        let Some((piece, is_ours)) = first else { return Emptied::All };
+        rest.start = piece.end;
+        let is_done = if is_ours {
+            work_through(&piece, |engine, piece| engine.empty(piece, handed_over), fill, handed_over)
+        } else {
+            plain(piece)
+        };
+        if !is_done {
+            return Emptied::Refused;
+        }
     }
 }
 

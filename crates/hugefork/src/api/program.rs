@@ -16,6 +16,7 @@ use crate::pool::stock::Stock;
 use crate::ranges::Ranges;
 use crate::region::core::RegionCore;
 use crate::sync::SignalsBlocked;
+use crate::sys::linux::arena;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 use crate::sys::{Shows, Sys};
@@ -29,6 +30,9 @@ const ADDRESSES: usize = 4;
 
 /// In the place of a number of bytes: the kernel's for ever.
 const PLAIN: u32 = u32::MAX;
+
+/// The same: the kernel's as soon as it has mapped something there. Nothing is there until then.
+const PROMISED: u32 = u32::MAX - 1;
 
 /// So often is tried to have everybody wait.
 const TRIES: usize = 100;
@@ -181,6 +185,7 @@ impl ProgramMemory {
         let _ = unsafe { pool.sys.punch(0, capacity.min(size.bytes())) };
         let hidden = pool.sys.show(core.addresses.part(&(0..core.len())), Shows::Hidden);
         hidden.map_err(|failure| BuildError::System(failure.error))?;
+        arena::leave_holes();
         let (used, is_huge, dropped) = (vec![0; count], vec![false; count], vec![0; count]);
         Ok(ProgramMemory {
             core,
@@ -324,8 +329,9 @@ impl ProgramMemory {
         });
     }
 
-    /// Leaves a range to the kernel, for a mapping at an address of the program's choice. What was there is gone. False
-    /// if that cannot be: then nothing may be mapped there.
+    /// Leaves a range to the kernel, for a mapping at an address of the program's choice. What was there is gone, but
+    /// for what was handed over. False if that cannot be: then nothing may be mapped there. Otherwise
+    /// [`ProgramMemory::settle`] comes next.
     pub fn make_way(&mut self, range: Range<usize>) -> bool {
         self.unmap(range.clone(), |_| {});
         let touched = self.touched(&range);
@@ -333,19 +339,49 @@ impl ProgramMemory {
             return false;
         }
         for index in touched {
-            if self.used[index] != PLAIN {
-                self.free.take_at(index);
-                self.used[index] = PLAIN;
+            if self.used[index] != PLAIN && self.free.take_at(index) {
+                self.used[index] = PROMISED;
             }
         }
         true
     }
 
+    /// The kernel has mapped something where way was made, or has refused.
+    pub fn settle(&mut self, range: Range<usize>, is_mapped: bool) {
+        for index in self.touched(&range) {
+            if self.used[index] != PROMISED {
+                continue;
+            }
+            if is_mapped {
+                self.used[index] = PLAIN;
+                // The rest of the block is the kernel's, too, and nothing is there.
+                let start = self.core.addresses.base() + index * HUGE_PAGE;
+                self.unmap_rest(start..range.start);
+                self.unmap_rest(range.end..start + HUGE_PAGE);
+            } else {
+                self.used[index] = 0;
+                self.free.give_back(index..index + 1);
+            }
+        }
+    }
+
     /// Whether a range is as good as unmapped: all of it lies here, and nothing is there.
     pub fn is_free(&self, range: Range<usize>) -> bool {
         let all = self.addresses();
-        let is_free = |index: usize| !self.core.has(index) && self.used[index] != PLAIN;
+        let is_free = |index: usize| !self.core.has(index) && ![PLAIN, PROMISED].contains(&self.used[index]);
         all.start <= range.start && range.end <= all.end && self.touched(&range).all(is_free)
+    }
+
+    /// The first part of a range at which something is mapped everywhere, for all that is known here: what the kernel
+    /// has got counts, whatever it has done with it.
+    pub fn first_mapped(&self, range: &Range<usize>) -> Option<Range<usize>> {
+        let (mut found, _) = self.first_piece(range)?;
+        while let Some((next, _)) =
+            self.first_piece(&(found.end..range.end)).filter(|(next, _)| next.start == found.end)
+        {
+            found.end = next.end;
+        }
+        Some(found)
     }
 
     /// The first piece of a range at which something is mapped, for all that is known here, and whether it was mapped
@@ -454,8 +490,15 @@ impl ProgramMemory {
         let base = self.core.addresses.base();
         for index in entries.filter(|&index| (self.used[index] as usize) < HUGE_PAGE) {
             let start = base + index * HUGE_PAGE;
-            // If the kernel refuses, it is there, and nobody knows of it.
-            let _ = self.core.pool().sys.hide_plain(start + self.used[index] as usize..start + HUGE_PAGE);
+            self.unmap_rest(start + self.used[index] as usize..start + HUGE_PAGE);
+        }
+    }
+
+    /// Has the kernel forget a part of a block that is its own from now on, and that nobody uses.
+    fn unmap_rest(&self, rest: Range<usize>) {
+        if !rest.is_empty() {
+            // If the kernel refuses, something is there, and nobody knows of it.
+            let _ = self.core.pool().sys.unmap_plain(rest);
         }
     }
 

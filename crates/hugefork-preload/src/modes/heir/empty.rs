@@ -14,22 +14,19 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 use crate::{HUGE_PAGE, mappings, signals, userfaults};
 
-/// Drops the contents of a range; `plain` has the kernel do so where nothing is inherited. False if it cannot be done:
-/// nobody can say what is inherited, for which a descriptor is needed, or the kernel refuses all ways to show zeros.
-/// What is not dropped then stays as it is, since the kernel alone would show the file's.
-pub(in crate::modes) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>)) -> bool {
-    let (mut next, mut is_done) = (range.start, true);
+/// Drops the contents of a range; `plain` has the kernel do so where nothing is inherited, up to where it says that it
+/// does not go on. False if it cannot be done: it has said so, nobody can say what is inherited, for which a descriptor
+/// is needed, or the kernel refuses all ways to show zeros. What is not dropped then stays as it is, since the kernel
+/// alone would show the file's.
+pub(in crate::modes) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> bool {
+    let (mut next, mut goes_on, mut is_done) = (range.start, true, true);
     let told = mappings::inherited(range, |piece, rights| {
-        if next < piece.start {
-            plain(next..piece.start);
-        }
+        goes_on = goes_on && (next >= piece.start || plain(next..piece.start));
         next = piece.end;
-        is_done &= empty_inherited(&piece, rights);
+        is_done &= !goes_on || empty_inherited(&piece, rights);
     });
-    if told.is_ok() && next < range.end {
-        plain(next..range.end);
-    }
-    told.is_ok() && is_done
+    goes_on = goes_on && told.is_ok() && (next >= range.end || plain(next..range.end));
+    goes_on && is_done
 }
 
 /// One mapping. False if some of it is as it was.

@@ -12,10 +12,11 @@
 //! The used parts of the arena do not cross a fork. They would leave holes, which the child's next mappings would fill,
 //! and pointers or borrows from before the fork would reach those. So a child first makes the holes inaccessible. A
 //! child that was forked without the C library (raw `clone`, `_Fork`) keeps the holes, but methods recognise it by the
-//! owner's mark.
+//! owner's mark. Where a program knows nothing of regions ([`leave_holes`]), its children keep the holes as well.
 
 use core::ops::{Range, RangeInclusive};
 use core::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::io::Errno;
@@ -167,10 +168,21 @@ impl Arena {
     }
 }
 
+/// Whether children keep the holes, since nothing points into them.
+static HOLES_STAY: AtomicBool = AtomicBool::new(false);
+
+/// Leaves holes in children from now on: a program that knows nothing of regions has unmapped what was there, and asks
+/// the kernel whether it has.
+pub(crate) fn leave_holes() {
+    HOLES_STAY.store(true, Ordering::Relaxed);
+}
+
 /// Runs in each child that the C library forks, before anything that was registered later and before `fork` returns
 /// there.
 extern "C" fn close_holes() {
-    if let Some(arena) = Arena::get() {
+    if let Some(arena) = Arena::get()
+        && !HOLES_STAY.load(Ordering::Relaxed)
+    {
         let Range { start, end } = arena.range();
         close(start, end - start);
     }

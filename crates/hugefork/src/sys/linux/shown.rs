@@ -92,12 +92,10 @@ impl Linux {
         refused(part, named("mmap of a block", mapped))
     }
 
-    /// Makes addresses of the process inaccessible that show plain memory nobody uses.
-    pub(crate) fn hide_plain(&self, range: Range<usize>) -> Result<(), SystemError> {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    /// Unmaps addresses of the process that nobody uses: they are the kernel's, to give them to others.
+    pub(crate) fn unmap_plain(&self, range: Range<usize>) -> Result<(), SystemError> {
         // SAFETY: the caller has seen that nobody uses what is mapped there, and that it is the program's.
-        let hidden = unsafe { mmap_anonymous(pointer(range.start), range.len(), ProtFlags::empty(), flags) };
-        named("mmap to hide a part", hidden).map(drop)
+        named("munmap of a part", unsafe { munmap(pointer(range.start), range.len()) })
     }
 
     /// New plain memory of the process, all zero.
@@ -135,6 +133,8 @@ impl Linux {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: the range is the caller's.
         let mapped = unsafe { mmap_anonymous(pointer(part.at()), part.len(), ProtFlags::empty(), flags) };
+        // A child has nothing there. If the kernel refuses this, it has addresses that nobody can use.
+        let _ = mapped.is_ok() && leave_out_of_forks(part).is_ok();
         refused(part, named("mmap to hide a block", mapped))
     }
 }
