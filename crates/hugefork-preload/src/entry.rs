@@ -313,6 +313,13 @@ unsafe fn remapped(start: *mut c_void, len: usize, new_len: usize, flags: c_int,
         // SAFETY: the caller's.
         return unsafe { moved(&old, new.len(), to) };
     }
+    if done != libc::MAP_FAILED
+        && flags & libc::MREMAP_DONTUNMAP != 0
+        && let Some(old) = special(start, len)
+    {
+        // What a child has inherited would show the file there.
+        quietly(|| modes::empty(&old, |_| true));
+    }
     done
 }
 

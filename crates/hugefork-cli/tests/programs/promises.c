@@ -108,6 +108,9 @@ static int child(struct memory m) {
     bad |= !(dropped == 0 && is(m.a + 7 * MIB + PAGE, 2 * PAGE, 0) && m.a[7 * MIB + 3 * PAGE] == 7) << 7;
     bad |= !(mremap(m.a, 0, 4 * MIB, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL) << 7;
     bad |= !(madvise(m.b, PAGE, MADV_REMOVE) == -1 && errno == EINVAL) << 7;
+    char *aside = mremap(m.a + 9 * MIB, 4 * MIB, 4 * MIB, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+    bad |= !(aside != MAP_FAILED && is(aside, 4 * MIB, 7) && is(m.a + 9 * MIB, 4 * MIB, 0)) << 2;
+    bad |= !(is(m.a + 8 * MIB, MIB, 7) && is(m.a + 13 * MIB, 3 * MIB, 7)) << 2;
     char *moved = mremap(m.b, 5 * MIB + PAGE, 20 * MIB, MREMAP_MAYMOVE);
     bad |= !(moved != MAP_FAILED && is(moved, 5 * MIB + PAGE, 9) && is(moved + 5 * MIB + PAGE, 15 * MIB - PAGE, 0)) << 4;
     bad |= !(munmap(m.c, 8 * MIB) == 0 && !reads(m.c)) << 5;
