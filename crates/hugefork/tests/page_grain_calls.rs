@@ -223,7 +223,7 @@ fn with_the_device_file_alone_system_calls_wait() {
 /// Calls that read what they find in a region succeed at every moment of a reset; those that write to it wait.
 #[test]
 fn system_calls_beside_resets_succeed() {
-    const CALLS: usize = 400;
+    const CALLS: usize = 200;
     if !may_hold() {
         println!("skipped: this process may not handle the faults of system calls");
         return;

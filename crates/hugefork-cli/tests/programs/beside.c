@@ -116,7 +116,7 @@ int main(void) {
     munmap(region + 8 * MIB, 2 * MIB);
     pthread_t threads[] = {start(use_all)};
     pid_t last = 0;
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < 30; round++) {
         child = fork();
         if (child == 0) {
             usleep(3000);

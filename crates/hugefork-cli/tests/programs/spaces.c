@@ -14,7 +14,7 @@ int main(void) {
     char *memory = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(memory, 1, LEN);
     int bad = 0, status;
-    for (int tried = 0; tried < 60; tried++) {
+    for (int tried = 0; tried < 30; tried++) {
         pid_t child = fork();
         if (child == 0) {
             memset(memory, 2, LEN / 2);
