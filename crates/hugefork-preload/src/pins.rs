@@ -12,7 +12,7 @@
 //! | `vmsplice` | what it names is handed over |
 //! | `pthread_attr_setstack` | the same: when a thread ends, the kernel finds who joins it by a page there |
 //!
-//! Programs that pin memory in other ways are told by their libraries, before there is any (modes/pool.rs).
+//! Programs that pin memory in other ways are told by their libraries, before there is any (modes/pool/engine.rs).
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::mem;

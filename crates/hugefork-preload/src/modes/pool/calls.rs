@@ -1,0 +1,212 @@
+//! The program's calls about memory: `mmap`, `munmap`, `madvise` and so on, done to the engine's memory.
+
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hugefork::ProgramMemory;
+
+use super::super::asked::{Mapping, Wish};
+use super::super::{Emptied, collapse, heir};
+use super::engine::{ask, begin, unmap_later, unmap_plain, with, with_unless_forking, work_through};
+use super::{IS_OVER, IS_SHORT, Role, role};
+use crate::lock::Tried;
+use crate::stats::own as stats;
+use crate::stats::own::Word;
+use crate::{BASE_PAGE, HUGE_PAGE, config, mappings};
+
+/// A program that has never mapped so much in all gets no pool: it copies few page tables, and a pool takes a
+/// millisecond to set up.
+const WORTH_A_POOL: usize = 32 << 20;
+
+/// What the program has mapped that the pool could have given.
+static WANTED: AtomicUsize = AtomicUsize::new(0);
+
+/// Pieces that are smaller share no block: taking one of them away has the kernel take the block over.
+const LEAST: usize = HUGE_PAGE / 2;
+
+/// The first part of a range at which something is mapped everywhere. In an heir, all of it: the kernel knows.
+pub(in crate::modes) fn first_mapped(range: &Range<usize>) -> Option<Range<usize>> {
+    let found = if role() == Role::Owner { ask(|engine| engine.first_mapped(range)) } else { None };
+    found.unwrap_or_else(|| Some(range.clone()))
+}
+
+/// Gives the program memory of the pool.
+pub(in crate::modes) fn map(wish: &Wish) -> Option<usize> {
+    let is_wanted = wish.len >= config::min_size().max(LEAST)
+        && wish.hint == 0
+        && wish.rights == libc::PROT_READ | libc::PROT_WRITE
+        && wish.flags & !(libc::MAP_NORESERVE | libc::MAP_POPULATE) == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    if !is_wanted || role() != Role::Owner || IS_OVER.load(Ordering::Relaxed) || IS_SHORT.load(Ordering::Relaxed) {
+        return None;
+    }
+    let wanted = WANTED.fetch_add(wish.len, Ordering::Relaxed).saturating_add(wish.len);
+    if wanted < WORTH_A_POOL {
+        return None;
+    }
+    let mapped = with_unless_forking(|memory| {
+        if memory.engine.is_none() {
+            memory.engine = begin();
+        }
+        let engine = memory.engine.as_mut()?;
+        if wish.len < HUGE_PAGE { map_small(engine, &mut memory.small_end, wish.len) } else { engine.map(wish.len) }
+    });
+    let Tried::Done(Some(start)) = mapped else { return None };
+    if wish.flags & libc::MAP_POPULATE != 0 {
+        // As the kernel: what fails is left to the first touch.
+        // SAFETY: new memory, which keeps its contents.
+        let _ = unsafe { rustix::mm::madvise(start as *mut c_void, wish.len, rustix::mm::Advice::LinuxPopulateWrite) };
+    }
+    collapse::note_big(wish.len);
+    stats::add(Word::PoolMappings, 1);
+    stats::publish();
+    Some(start)
+}
+
+/// Gives memory behind the last that was small, if its block has room for that: two of 1 MiB, such as CPython maps for
+/// its objects, are a huge page.
+fn map_small(engine: &mut ProgramMemory, end: &mut usize, len: usize) -> Option<usize> {
+    let last = end.saturating_sub(BASE_PAGE)..*end;
+    let new_end = end.saturating_add(len.next_multiple_of(BASE_PAGE));
+    let start =
+        if engine.has_all(last.clone()) && engine.grow_in_place(last, new_end) { *end } else { engine.map(len)? };
+    *end = start + len.next_multiple_of(BASE_PAGE);
+    Some(start)
+}
+
+/// What the kernel has mapped.
+pub(in crate::modes) fn mapped(mapping: &Mapping) {
+    if !IS_SHORT.load(Ordering::Relaxed) {
+        collapse::mapped(mapping);
+    }
+}
+
+/// The program unmaps something near the engine's memory. True if all is done; else the kernel is to do it.
+pub(in crate::modes) fn unmap(range: &Range<usize>) -> bool {
+    let plain = |others: Range<usize>| unmap_plain(&others);
+    let work = |engine: &mut ProgramMemory, range| engine.unmap(range, plain);
+    leave_if_inherited(range);
+    role() == Role::Owner && work_through(range, work, unmap_later, plain)
+}
+
+/// The program maps something at an address of its own choice. What was there is gone. False if nothing may be mapped
+/// there.
+pub(in crate::modes) fn make_way(range: &Range<usize>) -> bool {
+    leave_if_inherited(range);
+    if role() != Role::Owner {
+        return true;
+    }
+    with(|engine| engine.make_way(range.clone())).unwrap_or(true)
+}
+
+/// The kernel has mapped something where way was made, or has refused.
+pub(in crate::modes) fn settle(range: &Range<usize>, is_mapped: bool) {
+    if role() == Role::Owner {
+        with(|engine| engine.settle(range.clone(), is_mapped));
+    }
+}
+
+/// Leaves a range to the kernel, as [`make_way`], if nothing is mapped there, for all that the program knows. Whether
+/// that is so.
+pub(in crate::modes) fn take_if_free(range: &Range<usize>) -> bool {
+    let take = |engine: &mut ProgramMemory| engine.is_free(range.clone()) && engine.make_way(range.clone());
+    role() == Role::Owner && with(take).unwrap_or(false)
+}
+
+/// The program drops contents.
+pub(in crate::modes) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> Emptied {
+    leave_if_inherited(range);
+    match role() {
+        Role::Owner => empty_own(range, plain),
+        Role::Heir if heir::empty(range, plain) => Emptied::All,
+        Role::Heir => Emptied::Refused,
+        Role::Without => Emptied::Plain,
+    }
+}
+
+/// Piece by piece, since the kernel may refuse its own.
+fn empty_own(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> Emptied {
+    let fill = |piece: Range<usize>| {
+        // SAFETY: the program's own memory, which is writable and to read as zeros.
+        unsafe { (piece.start as *mut u8).write_bytes(0, piece.len()) };
+    };
+    let handed_over = |piece: Range<usize>| _ = plain(piece);
+    let mut rest = range.clone();
+    loop {
+        let Some(first) = ask(|engine| engine.first_piece(&rest)) else { return Emptied::Plain };
+        let Some((piece, is_ours)) = first else { return Emptied::All };
+        rest.start = piece.end;
+        let is_done = if is_ours {
+            work_through(&piece, |engine, piece| engine.empty(piece, handed_over), fill, handed_over)
+        } else {
+            plain(piece)
+        };
+        if !is_done {
+            return Emptied::Refused;
+        }
+    }
+}
+
+/// In an heir: what the program does something about is the kernel's alone. The helper lets go of it for good.
+fn leave_if_inherited(range: &Range<usize>) {
+    if role() == Role::Heir {
+        heir::leave(range);
+    }
+}
+
+/// The program wants something of a range that only the kernel has. False if it is not the kernel's even now.
+pub(in crate::modes) fn hand_over(range: &Range<usize>) -> bool {
+    leave_if_inherited(range);
+    if role() != Role::Owner {
+        return true;
+    }
+    let handed = with(|engine| {
+        engine.hand_over(range.clone());
+        stats::set(Word::PoolHandedOver, engine.counts().handed_over);
+        !engine.has(range.clone())
+    });
+    handed.unwrap_or(true)
+}
+
+/// What is to be done about a mapping that changes its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resized {
+    /// It has.
+    InPlace,
+    /// It is to be copied.
+    ByCopy,
+    /// The kernel does it.
+    Plain,
+}
+
+/// The program changes the length of a mapping near the engine's memory.
+pub(in crate::modes) fn resize(old: &Range<usize>, len: usize) -> Resized {
+    leave_if_inherited(old);
+    match role() {
+        Role::Owner => with(|engine| {
+            if !engine.has_all(old.clone()) {
+                Resized::Plain
+            } else if len < old.len() {
+                engine.unmap(old.start + len..old.end, |others| unmap_plain(&others));
+                Resized::InPlace
+            } else if len == old.len() || engine.grow_in_place(old.clone(), old.start + len) {
+                Resized::InPlace
+            } else {
+                Resized::ByCopy
+            }
+        })
+        .unwrap_or(Resized::Plain),
+        Role::Heir if len > old.len() && mappings::is_partly_inherited(old) => Resized::ByCopy,
+        Role::Heir | Role::Without => Resized::Plain,
+    }
+}
+
+/// Whether the rights that the program asks for are there already: memory of the engine can be read and written.
+pub(in crate::modes) fn has_rights(range: &Range<usize>, rights: c_int) -> bool {
+    rights == libc::PROT_READ | libc::PROT_WRITE && role() == Role::Owner && is_all_ours(range)
+}
+
+/// Whether advice that changes no contents may be left out, since all of it is the engine's.
+pub(in crate::modes) fn is_all_ours(range: &Range<usize>) -> bool {
+    role() == Role::Owner && ask(|engine| engine.has_all(range.clone())).unwrap_or(false)
+}

@@ -1,0 +1,157 @@
+//! What the worker does: it promotes, folds, makes huge pages of what is full, and saves memory where it is short.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hugefork::{Full, ProgramMemory};
+
+use super::super::{Growth, Tended};
+use super::engine::{Held, MEMORY, let_others_go_first, with};
+use super::{END, IS_FORKING, IS_SHORT, NEEDS_COLLAPSE, Role, role};
+use crate::shortage::{self, Shortage};
+use crate::stats::own as stats;
+use crate::stats::own::Word;
+use crate::{BASE_PAGE, HUGE_PAGE};
+
+/// Whether the worker has something to do about memory that grows.
+pub(in crate::modes) fn wants_worker() -> bool {
+    NEEDS_COLLAPSE.load(Ordering::Relaxed) && role() == Role::Owner
+}
+
+/// Nobody lives any more for whom this was held. The thread that forks has the lock already, and keeps all others out.
+pub(in crate::modes) fn gone(held: Held) {
+    MEMORY.with(|_| drop(held));
+}
+
+/// For so long at most it is not looked who lives no more, and how short memory is.
+const UNLOOKED_NS: u64 = 5_000_000;
+
+/// Looks after what children share or have shared.
+pub(in crate::modes) fn tend() -> Tended {
+    if role() != Role::Owner || END.load(Ordering::Acquire) == 0 {
+        return Tended::All;
+    }
+    let began = now();
+    let mut is_over = false;
+    while !is_over && now().wrapping_sub(began) < UNLOOKED_NS {
+        save_memory();
+        // A round at most; in between, others have their turn.
+        let_others_go_first();
+        is_over = with(ProgramMemory::tend) != Some(true);
+        if !is_over {
+            // Who waits for memory that is held aside waits for this thread to run. With a short rest before each
+            // round, it has its share of the processor to itself again when it holds some.
+            let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000 });
+        }
+    }
+    let is_shared = with(|engine| {
+        tell(engine);
+        engine.is_shared()
+    });
+    match is_shared.unwrap_or(false) {
+        true if is_over => Tended::Some,
+        true => Tended::InPart,
+        false => Tended::All,
+    }
+}
+
+/// For `hugefork stats`.
+fn tell(engine: &ProgramMemory) {
+    let counts = engine.counts();
+    stats::set(Word::PagesFolded, counts.pages_folded);
+    stats::set(Word::Promoted, counts.promoted);
+    stats::set(Word::PoolBytes, counts.memory);
+    stats::set(Word::PoolKept, counts.kept);
+}
+
+fn now() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Where memory is short, gives back what is kept for the next child; and where there is hardly any left, no block is
+/// copied whose pages can be. Looks no more often than the worker looks for children.
+fn save_memory() {
+    static LOOKED: AtomicU64 = AtomicU64::new(0);
+    let now = now();
+    if now.wrapping_sub(LOOKED.load(Ordering::Relaxed)) < UNLOOKED_NS {
+        return;
+    }
+    LOOKED.store(now, Ordering::Relaxed);
+    let has = with(|engine| (engine.is_shared(), engine.counts()));
+    let has = has.filter(|(is_shared, counts)| *is_shared || counts.kept > 0);
+    let shortage = has.map_or(Shortage::None, |(_, counts)| shortage::now(counts.memory - counts.kept));
+    IS_SHORT.store(shortage == Shortage::Here, Ordering::Relaxed);
+    if has.is_some() {
+        with(|engine| engine.save_memory(shortage > Shortage::None));
+    }
+    if shortage == Shortage::Here {
+        trim();
+    }
+}
+
+/// Makes huge pages of blocks that the program has filled, where the kernel does not by itself (`shmem_enabled`). False
+/// if it was broken off.
+pub(in crate::modes) fn pass(is_shared: &mut dyn FnMut() -> bool) -> bool {
+    NEEDS_COLLAPSE.load(Ordering::Relaxed).then(|| collapse_what_is_full(is_shared)).is_none_or(|made| made.is_some())
+}
+
+/// Gives how many blocks have become huge; none if it was broken off.
+fn collapse_what_is_full(is_shared: &mut dyn FnMut() -> bool) -> Option<usize> {
+    let (mut next, mut made) = (Some(0), 0);
+    while let Some(from) = next {
+        let_others_go_first();
+        let Some((full, rest)) = with(|engine| engine.next_full(from)) else { break };
+        next = rest;
+        // Without the lock: the kernel may take long.
+        if let Some(full) = full.filter(Full::collapse) {
+            with(|engine| engine.note_huge(&full));
+            made += 1;
+        }
+        if is_shared() {
+            return None;
+        }
+    }
+    if made > 0 {
+        stats::set(Word::PoolHuge, with(|engine| engine.huge() as u64).unwrap_or(0));
+    }
+    Some(made)
+}
+
+/// The page faults of this process at the last look. There are at least as many as pages in a block that is filled.
+static FAULTS: AtomicU64 = AtomicU64::new(0);
+const FAULTS_OF_A_BLOCK: u64 = (HUGE_PAGE / BASE_PAGE) as u64;
+
+/// As [`pass`], for a program that grows.
+pub(in crate::modes) fn grown() -> Growth {
+    if role() != Role::Owner || END.load(Ordering::Acquire) == 0 {
+        return Growth::OfNoConcern;
+    }
+    if !NEEDS_COLLAPSE.load(Ordering::Relaxed) {
+        return Growth::None;
+    }
+    let faults = page_faults();
+    if faults.wrapping_sub(FAULTS.load(Ordering::Relaxed)) < FAULTS_OF_A_BLOCK {
+        return Growth::None;
+    }
+    FAULTS.store(faults, Ordering::Relaxed);
+    let mut is_forking = || IS_FORKING.load(Ordering::Relaxed);
+    if collapse_what_is_full(&mut is_forking).is_some_and(|made| made > 0) { Growth::Some } else { Growth::None }
+}
+
+/// Page faults of this process that needed no disk.
+fn page_faults() -> u64 {
+    // SAFETY: `rusage` is plain numbers, for which all-zero bytes are a value; the call writes to it and cannot fail.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage.ru_minflt as u64
+    }
+}
+
+/// Nothing has happened for long: gives back what was kept for the next child.
+pub(in crate::modes) fn trim() {
+    while role() == Role::Owner && !IS_FORKING.load(Ordering::Relaxed) && with(ProgramMemory::trim) == Some(true) {
+        let_others_go_first();
+    }
+    with(|engine| tell(engine));
+}
