@@ -304,12 +304,12 @@ fn what_nobody_has_touched_takes_no_memory_wherever_it_goes() {
 }
 
 #[test]
-fn copies_lie_in_what_was_kept_for_them() {
+fn copies_lie_in_what_was_kept_of_the_same_blocks() {
     alone(|| {
         let Some(mut memory) = memory(128 * BLOCK) else { return };
         let at = memory.map(16 * BLOCK).unwrap();
         fill(at..at + 16 * BLOCK, 1);
-        let taken = [0, 1, 0].map(|half| {
+        let taken = [0, 0, 1, 0, 1].map(|half| {
             let (written, before) = (at + half * 8 * BLOCK..at + (half + 1) * 8 * BLOCK, memory.counts().promoted);
             let meanwhile = |memory: &mut ProgramMemory| {
                 fill(written, 2);
@@ -323,12 +323,47 @@ fn copies_lie_in_what_was_kept_for_them() {
             assert_eq!(counts.memory - counts.kept, 16 * BLOCK as u64);
             counts.memory as usize / BLOCK
         });
-        assert_eq!(taken, [24; 3]);
+        assert_eq!(taken, [24, 24, 32, 32, 32]);
         while memory.trim() {}
         let counts = memory.counts();
         assert_eq!((counts.memory as usize, counts.kept), (16 * BLOCK, 0));
     })
     .well();
+}
+
+/// Each mapping is a call more before the next fork.
+#[test]
+fn neighbours_stay_one_mapping_in_whatever_order_they_are_promoted() {
+    alone(|| {
+        let Some(mut memory) = memory(128 * BLOCK) else { return };
+        let at = memory.map(16 * BLOCK).unwrap();
+        fill(at..at + 16 * BLOCK, 1);
+        for (round, step) in [(2, 3), (3, 7), (4, 5)] {
+            let meanwhile = |memory: &mut ProgramMemory| {
+                for nth in 0..16 {
+                    let block = at + nth * step % 16 * BLOCK;
+                    let before = memory.counts().promoted;
+                    fill(block..block + BLOCK, round);
+                    while memory.counts().promoted == before {
+                        memory.tend();
+                    }
+                }
+            };
+            assert!(forked(&mut memory, || true, meanwhile));
+            settle(&mut memory);
+            assert!(holds(at..at + 16 * BLOCK, round));
+            assert_eq!(mappings(at..at + 16 * BLOCK), 1);
+        }
+    })
+    .well();
+}
+
+/// How many mappings a range has.
+fn mappings(range: Range<usize>) -> usize {
+    let text = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let ends = text.lines().map(|line| line.split(' ').next().unwrap().split('-'));
+    let ends = ends.map(|ends| ends.map(|end| usize::from_str_radix(end, 16).unwrap()).collect::<Vec<_>>());
+    ends.filter(|ends| ends[0] < range.end && ends[1] > range.start).count()
 }
 
 #[test]

@@ -70,8 +70,6 @@ pub(crate) enum Wanted {
     Zeroed,
     /// A copy that overwrites all of it.
     Any,
-    /// The same. A block that has memory already is worth a place further away: new memory would be needed elsewhere.
-    WithMemory,
 }
 
 /// Blocks that were taken together: `count` neighbours from `first` on, with `wanted` among them.
@@ -226,7 +224,6 @@ impl Frames {
         let wanted = match wanted {
             Wanted::Zeroed => self.take_zeroed(near).unwrap_or_else(|| self.take_one(near)),
             Wanted::Any => self.take_one(near),
-            Wanted::WithMemory => self.take_with_memory(near).unwrap_or_else(|| self.take_one(near)),
         };
         let (mut first, mut last) = (wanted, wanted);
         let mut left = neighbours;
@@ -283,25 +280,6 @@ impl Frames {
                 return Some(block);
             }
             (skipped, at) = (0, at + 1);
-        }
-        None
-    }
-
-    /// A block that has memory: not far behind `near`, or anywhere. The caller was promised one.
-    fn take_with_memory(&self, near: BlockId) -> Option<BlockId> {
-        const NOT_FAR: usize = 1024;
-        let near = near.index();
-        let has_one = || 1 + self.free() > self.fresh() + self.coming_count.load(Ordering::SeqCst);
-        for range in [near..near + NOT_FAR, 0..self.len()] {
-            let mut at = range.start;
-            while has_one()
-                && let Some(block) = self.next_free(at).filter(|block| range.contains(&block.index()))
-            {
-                if self.content(block) != Content::Fresh && self.claim(block) {
-                    return Some(block);
-                }
-                at = block.index() + 1;
-            }
         }
         None
     }

@@ -198,9 +198,7 @@ impl<S: Sys> RegionCore<S> {
             return;
         }
         let Some((below, origin)) = self.hold_below(index) else { return };
-        // What is kept for the next child is there for this.
-        let wanted = if self.books.writers == Writers::NeverFault { Wanted::WithMemory } else { Wanted::Any };
-        let own = pool.copy_near(self.home.wish(index, pool.frames.len()), below, wanted, Reserved::No);
+        let own = pool.copy_near(self.place_of_copy(index, below), below, Wanted::Any, Reserved::No);
         if self.books.writers == Writers::Fault {
             // Whoever holds a lock should not lose the processor meanwhile. Elsewhere, the caller holds one already.
             yield_now();
@@ -215,6 +213,19 @@ impl<S: Sys> RegionCore<S> {
                 (Origin::Parent, Some(parent)) => parent.freed(1),
                 (Origin::Own, _) | (Origin::Parent, None) => self.books.cow.freed(1),
             }
+        }
+    }
+
+    /// Where a promoted block would like to lie.
+    ///
+    /// To show a program's memory to a child takes a call for each mapping. So its blocks go half a pool away, and at
+    /// the next child back again: neighbours stay neighbours, in whatever order they are promoted. The places that they
+    /// leave keep their memory, and are there for that.
+    fn place_of_copy(&self, index: EntryIndex, below: BlockId) -> BlockId {
+        let blocks = self.pool().frames.len();
+        match self.books.writers {
+            Writers::Fault => self.home.wish(index, blocks),
+            Writers::NeverFault => BlockId(((below.index() + blocks / 2) % blocks) as u32),
         }
     }
 
