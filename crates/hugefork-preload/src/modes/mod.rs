@@ -7,6 +7,7 @@
 //! | [`prepare`], [`parent`], [`child`] | `fork`, under the lock that all three share | the same |
 //! | [`gone`], [`tend`], [`pass`], [`grown`] | `worker`; the last two while no child lives | touch thread-local data |
 
+mod answers;
 mod asked;
 mod collapse;
 mod heir;
@@ -15,6 +16,7 @@ mod pool;
 use std::ffi::c_int;
 use std::ops::Range;
 
+pub(crate) use answers::{Emptied, Growth, Tended};
 pub(crate) use asked::{Mapping, Wish};
 pub(crate) use pool::{Held, Resized};
 
@@ -80,17 +82,6 @@ pub(crate) fn settle(range: &Range<usize>, is_mapped: bool) {
 /// [`settle`] comes next.
 pub(crate) fn take_if_free(range: &Range<usize>) -> bool {
     pool::take_if_free(range)
-}
-
-/// What became of contents that the program drops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Emptied {
-    /// They are zero.
-    All,
-    /// The kernel is to do it.
-    Plain,
-    /// They are what they were, at least in part: nobody can say whose they are just now, or the kernel refuses.
-    Refused,
 }
 
 /// The program drops the contents of a range, and `plain` has the kernel do so: false if that does not go on.
@@ -174,17 +165,6 @@ pub(crate) fn need_thread_local_data() -> bool {
     config::mode() == Some(Mode::Pool)
 }
 
-/// What the program has done to its memory since this was last asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Growth {
-    /// It has filled some, which was looked after.
-    Some,
-    /// Nothing that is to be looked after.
-    None,
-    /// Whatever it does, nothing is to be done before the next fork.
-    OfNoConcern,
-}
-
 /// Looks after memory that the program has filled. For the worker, while no child lives.
 pub(crate) fn grown() -> Growth {
     match config::mode() {
@@ -214,17 +194,6 @@ pub(crate) fn leave_it_all_to_the_kernel() {
 /// Nobody lives any more for whom this was held.
 pub(crate) fn gone(held: Held) {
     pool::gone(held);
-}
-
-/// What was done about what descendants share or have shared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tended {
-    /// Nothing is shared any more.
-    All,
-    /// What can be done now.
-    Some,
-    /// Some of that. What nobody holds any more is better given up before it goes on.
-    InPart,
 }
 
 /// Does what is to be done also while descendants live, for some milliseconds at most.

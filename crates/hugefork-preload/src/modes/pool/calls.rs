@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hugefork::ProgramMemory;
 
+use super::super::answers::Emptied;
 use super::super::asked::{Mapping, Wish};
-use super::super::{Emptied, collapse, heir};
+use super::super::{collapse, heir};
 use super::engine::{ask, begin, unmap_later, unmap_plain, with, with_unless_forking, work_through};
-use super::{IS_OVER, IS_SHORT, Role, role};
+use super::state::{END, IS_OVER, IS_SHORT, Role, START, role};
 use crate::lock::Tried;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
@@ -209,4 +210,19 @@ pub(in crate::modes) fn has_rights(range: &Range<usize>, rights: c_int) -> bool 
 /// Whether advice that changes no contents may be left out, since all of it is the engine's.
 pub(in crate::modes) fn is_all_ours(range: &Range<usize>) -> bool {
     role() == Role::Owner && ask(|engine| engine.has_all(range.clone())).unwrap_or(false)
+}
+
+/// Hands everything over, and gives no more.
+pub(in crate::modes) fn leave_it_all_to_the_kernel() {
+    if role() == Role::Heir {
+        heir::leave_all();
+    }
+    if role() != Role::Owner || IS_OVER.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    stats::add(Word::PoolLeft, 1);
+    let (start, end) = (START.load(Ordering::Acquire), END.load(Ordering::Acquire));
+    if start < end {
+        hand_over(&(start..end));
+    }
 }

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hugefork::{Full, ProgramMemory};
 
-use super::super::{Growth, Tended};
+use super::super::answers::{Growth, Tended};
 use super::engine::{Held, MEMORY, let_others_go_first, with};
-use super::{END, IS_FORKING, IS_SHORT, NEEDS_COLLAPSE, Role, role};
+use super::state::{END, IS_FORKING, IS_SHORT, NEEDS_COLLAPSE, Role, role};
 use crate::shortage::{self, Shortage};
 use crate::stats::own as stats;
 use crate::stats::own::Word;

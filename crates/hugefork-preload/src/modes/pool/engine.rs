@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use hugefork::{Inherited, ProgramMemory};
 
 use super::super::heir;
-use super::{END, NEEDS_COLLAPSE, ROLE, Role, START};
+use super::state::{END, NEEDS_COLLAPSE, ROLE, Role, START};
 use crate::lock::{Guarded, Tried};
 use crate::stats::own as stats;
 use crate::stats::own::Word;

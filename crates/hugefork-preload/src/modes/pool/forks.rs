@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::super::{collapse, heir};
 use super::engine::{Held, LATER, MEMORY, Memory, WAITING};
-use super::{IS_FORKING, ROLE, Role, role};
+use super::state::{IS_FORKING, ROLE, Role, role};
 use crate::lock::Taken;
 use crate::own;
 use crate::stats::own as stats;

@@ -1,0 +1,63 @@
+//! What the threads of the process know of the mode without its lock: what this process is, where the engine has its
+//! addresses, and what holds just now.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+
+use crate::copies;
+
+/// What this process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Role {
+    /// It may have a pool, and nothing came before.
+    Owner = 0,
+    /// It was forked from one that has.
+    Heir = 1,
+    /// The engine cannot work here.
+    Without = 2,
+}
+
+pub(super) static ROLE: AtomicU8 = AtomicU8::new(Role::Owner as u8);
+
+pub(super) fn role() -> Role {
+    if copies::is_unnoticed() {
+        // What the engine did here would befall the process that this one is a copy of. If it was copied in the middle
+        // of a fork, `child` is about to make an heir of it: another library's handler came first.
+        return if IS_FORKING.load(Ordering::Acquire) { Role::Heir } else { Role::Without };
+    }
+    match ROLE.load(Ordering::Acquire) {
+        0 => Role::Owner,
+        1 => Role::Heir,
+        _ => Role::Without,
+    }
+}
+
+/// The addresses that are the engine's: none before it has any.
+pub(super) static START: AtomicUsize = AtomicUsize::new(0);
+pub(super) static END: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether no more is given to the program.
+pub(super) static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+/// Whether memory is short while children share some. New memory is the kernel's then, in base pages: what a block is
+/// held for takes all of it, though a child needs few of its pages.
+pub(super) static IS_SHORT: AtomicBool = AtomicBool::new(false);
+
+/// Whether huge pages come only by asking for each.
+pub(super) static NEEDS_COLLAPSE: AtomicBool = AtomicBool::new(false);
+
+/// Whether a thread forks just now.
+pub(super) static IS_FORKING: AtomicBool = AtomicBool::new(false);
+
+/// Whether a range of addresses is, at least in part, where the engine's memory lies.
+pub(in crate::modes) fn is_near(start: usize, len: usize) -> bool {
+    let (from, to) = (START.load(Ordering::Acquire), END.load(Ordering::Acquire));
+    start < to && start.saturating_add(len) > from
+}
+
+/// The part of a range that lies behind the engine's addresses.
+pub(in crate::modes) fn behind(range: &Range<usize>) -> Option<Range<usize>> {
+    let end = END.load(Ordering::Acquire).max(range.start);
+    (end < range.end).then_some(end..range.end)
+}
