@@ -17,6 +17,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::process::{Pid, getpid, getppid};
+use rustix::thread::sched_getcpu;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::liveness::{Outstanding, Token};
@@ -38,6 +39,8 @@ pub(crate) struct State {
     token: Option<Token>,
     is_followed: bool,
     began: u64,
+    /// The processor that it began on.
+    processor: usize,
     /// The signals of the thread that forks. A handler could fork in the middle of the fork.
     mask: Option<Mask>,
 }
@@ -51,6 +54,7 @@ pub(crate) static STATE: Guarded<State> = Guarded::new(State {
     token: None,
     is_followed: false,
     began: 0,
+    processor: 0,
     mask: None,
 });
 
@@ -140,6 +144,7 @@ pub(crate) extern "C" fn prepare() {
     let state = unsafe { STATE.held() };
     state.mask = Some(mask);
     state.began = now();
+    state.processor = sched_getcpu();
     state.copied = Some(getpid());
     state.is_followed = modes::prepare();
     if state.is_followed {
@@ -188,6 +193,9 @@ pub(crate) extern "C" fn child() {
     }
     // SAFETY: `prepare` has taken it, in the thread whose copy this is.
     let state = unsafe { STATE.held() };
+    if state.is_followed && sched_getcpu() == state.processor {
+        let_the_parent_go_first();
+    }
     state.begin_anew();
     modes::child();
     let (mask, is_followed) = (state.mask.take(), state.is_followed);
@@ -196,6 +204,13 @@ pub(crate) extern "C" fn child() {
         modes::help(is_orphan);
     }
     mask.into_iter().for_each(Mask::restore);
+}
+
+/// The kernel often begins a new process on its parent's processor and in the parent's place, even where another one
+/// is idle: the parent's pause would be as long as a turn of the child's, some 3 ms. So the child sleeps, until its
+/// parent is through at most times, and is put where there is room when it wakes up.
+fn let_the_parent_go_first() {
+    let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 250_000 });
 }
 
 /// After a fork, in the parent, when all handlers are through. In the middle of another call of this thread, which a
