@@ -9,6 +9,9 @@
 //! a multiple of that, since then it is one entry (docs/design.md). The mapping that is left behind shows the same, so
 //! other threads read on. What lies in the attic is pool memory that nobody reads or writes there.
 //!
+//! Parts come to lie as far behind a multiple of a GiB as they are. So a room has place for all parts of one GiB of a
+//! region, if they come in order, as a fork goes through them: each begins behind the last.
+//!
 //! It is only faster: if there is no room, or the kernel refuses, the pages are unmapped at once.
 
 use core::ffi::c_void;
@@ -16,7 +19,7 @@ use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::mm::{Advice, MremapFlags, madvise, mremap_fixed, munlock};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed, munlock};
 
 use super::arena::Arena;
 use super::mappings::Mappings;
@@ -32,8 +35,11 @@ const ROOM: usize = 1 << 30;
 /// An arena of fewer slots (256 GiB) is small because the program may use few addresses. They are not for this.
 const ARENA_SLOTS: usize = 1 << 12;
 
-/// Less is unmapped where it is.
-const LEAST: usize = 16 << 20;
+/// Less than so much in huge pages is unmapped where it is.
+pub(super) const LEAST: usize = 16 << 20;
+
+/// From so many base pages on, which take half a microsecond each, even a block is better moved.
+pub(super) const LEAST_BASE_PAGES: usize = 32;
 
 /// So much is dropped by one call: whoever waits for the kernel's lock of all mappings waits for 0.1 ms at most.
 const AT_ONCE: usize = 64 << 20;
@@ -57,6 +63,14 @@ fn rooms_of(part: Part<'_>) -> usize {
     (part.at() % ROOM + part.len()).div_ceil(ROOM)
 }
 
+/// Where the page tables of a part have come to lie.
+#[derive(Clone, Copy)]
+pub(super) struct Moved {
+    /// The first of its rooms, and how much of that was in use before.
+    first: usize,
+    before: usize,
+}
+
 /// Addresses for what is to be unmapped. Whoever opened it gives them back.
 pub(super) struct Attic {
     start: usize,
@@ -75,38 +89,60 @@ impl Attic {
     }
 
     /// Moves the page tables of a part that shows pool memory out of the way, if that can be done. It has to be one
-    /// mapping: a call that moves several may fail when some have moved. Returns the first of the rooms where they lie:
-    /// the caller keeps or returns them.
-    pub(super) fn take(&self, mappings: &Mappings, part: Part<'_>) -> Option<usize> {
-        if part.len() < LEAST || !mappings.is_one(part.at(), part.len()) {
+    /// mapping: a call that moves several may fail when some have moved. Returns where they lie: the caller keeps them
+    /// there, or gives them back.
+    pub(super) fn take(&self, mappings: &Mappings, part: Part<'_>) -> Option<Moved> {
+        if !mappings.is_one(part.at(), part.len()) {
             return None;
         }
         let wanted = rooms_of(part);
         let mut first = 0;
         while first + wanted <= self.count {
-            let mut taken = 0;
-            while taken < wanted
-                && self.rooms[first + taken].compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
-            {
+            let before = self.enter(first, part.at() % ROOM);
+            let mut taken = usize::from(before != BUSY);
+            while taken > 0 && taken < wanted && self.enter(first + taken, 0) != BUSY {
                 taken += 1;
             }
+            let moved = Moved { first, before };
             if taken == wanted {
                 if move_pages(ptr::with_exposed_provenance_mut(part.at()), self.place(first, part), part.len()) {
-                    return Some(first);
+                    return Some(moved);
                 }
-                self.set(first, taken, FREE);
+                self.leave(moved, taken);
                 return None;
             }
-            self.set(first, taken, FREE);
+            self.leave(moved, taken);
             first += taken + 1;
         }
         None
     }
 
+    /// Makes a room the caller's, if nothing lies in it from this place on. Gives how much of it was in use; [`BUSY`]
+    /// if it is not the caller's.
+    fn enter(&self, nth: usize, place: usize) -> usize {
+        let before = self.rooms[nth].load(Ordering::Relaxed);
+        // What is busy counts as full.
+        if before > place {
+            return BUSY;
+        }
+        match self.rooms[nth].compare_exchange(before, BUSY, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => before,
+            Err(_) => BUSY,
+        }
+    }
+
+    /// Nothing was put into these rooms.
+    fn leave(&self, moved: Moved, count: usize) {
+        if count > 0 {
+            self.set(moved.first, 1, moved.before);
+            self.set(moved.first + 1, count - 1, FREE);
+        }
+    }
+
     /// Something else is shown at the part now: what lies in its rooms is to be dropped.
-    pub(super) fn keep(&self, first: usize, part: Part<'_>) {
-        let last = first + rooms_of(part) - 1;
-        self.set(first, last - first, ROOM);
+    pub(super) fn keep(&self, moved: Moved, part: Part<'_>) {
+        let last = moved.first + rooms_of(part) - 1;
+        self.set(moved.first, last - moved.first, ROOM);
         self.rooms[last].store((part.at() % ROOM + part.len() - 1) % ROOM + 1, Ordering::Release);
     }
 
@@ -114,12 +150,12 @@ impl Attic {
     /// nowhere else. Both mappings are there, so the kernel has no reason to refuse.
     #[cold]
     #[inline(never)] // Not on the stack where nothing fails.
-    pub(super) fn give_back(&self, first: usize, part: Part<'_>) {
-        let (from, to) = (self.place(first, part), ptr::with_exposed_provenance_mut(part.at()));
+    pub(super) fn give_back(&self, moved: Moved, part: Part<'_>) {
+        let (from, to) = (self.place(moved.first, part), ptr::with_exposed_provenance_mut(part.at()));
         if !move_pages(from, to, part.len()) && !move_pages(from, to, part.len()) {
             say_and_abort(format_args!("the kernel refused to move memory back to {:#x}; aborting", part.at()));
         }
-        self.set(first, rooms_of(part), FREE);
+        self.leave(moved, rooms_of(part));
     }
 
     fn set(&self, first: usize, count: usize, state: usize) {
@@ -157,6 +193,10 @@ impl Attic {
             // SAFETY: the room is ours alone and shows a file, whose contents stay. Nobody uses what is there.
             let _ = unsafe { madvise(self.room(nth).byte_add(at), AT_ONCE.min(len - at), Advice::LinuxDontNeed) };
         }
+        // Many mappings become one again. If the kernel refuses, the next that come here are put over them.
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: as above.
+        let _ = unsafe { mmap_anonymous(self.room(nth), len, ProtFlags::empty(), flags) };
     }
 
     fn room(&self, nth: usize) -> *mut c_void {

@@ -23,7 +23,7 @@ use rustix::mm::{
 };
 
 use super::arena::Arena;
-use super::attic::Attic;
+use super::attic::{Attic, LEAST, LEAST_BASE_PAGES, Moved};
 use super::hold::{self, Holder};
 use super::mappings::Mappings;
 use super::memory::{Dump, give_up, pointer};
@@ -100,9 +100,9 @@ impl Overlays {
     /// Shows the pool's memory from `offset` on, readable.
     pub(super) fn show(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
-        let room = self.take_away(part);
+        let moved = self.take_away(part, false);
         let shown = self.move_to(part.at(), part.len(), offset);
-        self.taken_away(room, part, shown.is_ok());
+        self.taken_away(moved, part, shown.is_ok());
         shown?;
         // After mlockall(MCL_CURRENT) the template is locked, and the kernel would copy every page of a part of it as
         // soon as that is writable. SAFETY: the range is the caller's; this changes no contents.
@@ -113,27 +113,36 @@ impl Overlays {
     /// As [`Overlays::show`], but writable at once, and `fork(2)` children inherit it.
     pub(super) fn show_to_heirs(&self, part: Part<'_>, fd: &OwnedFd, offset: usize) -> Result<(), SystemError> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
-        let room = self.take_away(part);
+        let moved = self.take_away(part, true);
         let (rights, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE);
         // SAFETY: the range is the caller's.
         let mapped = unsafe { mmap(pointer(part.at()), part.len(), rights, flags, fd.as_fd(), offset as u64) };
-        self.taken_away(room, part, mapped.is_ok());
+        self.taken_away(moved, part, mapped.is_ok());
         named("mmap of a private mapping", mapped).map(drop)
     }
 
-    /// Moves what the part shows out of the way, if it is much. It may have private pages.
-    fn take_away(&self, part: Part<'_>) -> Option<usize> {
-        match &self.attic {
-            Some(attic) => attic.take(&self.mappings, part),
-            None => None,
-        }
+    /// Moves what the part shows out of the way, if it is much. It may have private pages. Before a fork, many are
+    /// shown one after the other, and some have base pages (`may_be_base`).
+    fn take_away(&self, part: Part<'_>, may_be_base: bool) -> Option<Moved> {
+        let attic = match &self.attic {
+            Some(attic) => attic,
+            None => return None,
+        };
+        let is_much = part.len() >= LEAST || may_be_base && self.has_base_pages(part);
+        if is_much { attic.take(&self.mappings, part) } else { None }
+    }
+
+    #[inline(never)] // Not on the stack of a fault, where nothing is shown to heirs.
+    fn has_base_pages(&self, part: Part<'_>) -> bool {
+        let addresses = part.at() as u64..(part.at() + part.len()) as u64;
+        pagemap::are_base_pages::<LEAST_BASE_PAGES>(self.pagemap.as_fd(), addresses)
     }
 
     /// What was moved out of the way goes, or comes back if nothing else is shown there.
-    fn taken_away(&self, room: Option<usize>, part: Part<'_>, is_replaced: bool) {
-        let (Some(attic), Some(room)) = (&self.attic, room) else { return };
-        if is_replaced { attic.keep(room, part) } else { attic.give_back(room, part) }
+    fn taken_away(&self, moved: Option<Moved>, part: Part<'_>, is_replaced: bool) {
+        let (Some(attic), Some(moved)) = (&self.attic, moved) else { return };
+        if is_replaced { attic.keep(moved, part) } else { attic.give_back(moved, part) }
     }
 
     /// As [`Sys::set_aside`](crate::sys::Sys::set_aside).

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use super::named;
 use crate::sys::{PageRun, SystemError};
+use crate::units::BASE_PAGE;
 
 /// `struct pm_scan_arg`.
 #[repr(C)]
@@ -73,6 +74,22 @@ pub(super) fn private_pages(
     scan(pagemap, addresses, runs, wanted)
 }
 
+/// Whether there are `MANY` base pages or more at these addresses, as far as the kernel can tell. It takes some 2 us
+/// for 16 MiB of huge pages.
+pub(super) fn are_base_pages<const MANY: usize>(pagemap: BorrowedFd<'_>, addresses: Range<u64>) -> bool {
+    let wanted = ScanArg {
+        category_inverted: PAGE_IS_HUGE,
+        category_mask: PAGE_IS_HUGE | PAGE_IS_PRESENT,
+        return_mask: PAGE_IS_PRESENT,
+        max_pages: MANY as u64,
+        ..ScanArg::default()
+    };
+    let mut runs = [PageRun::default(); MANY];
+    let Ok((count, _)) = scan(pagemap, addresses, &mut runs, wanted) else { return false };
+    let found = runs[..count].iter().map(|run| (run.end - run.start) as usize / BASE_PAGE).sum::<usize>();
+    found >= MANY
+}
+
 /// One call. `wanted` says which pages.
 fn scan(
     pagemap: BorrowedFd<'_>,
@@ -135,6 +152,37 @@ mod tests {
             Some(0) => println!("skipped: no huge zero page here"),
             huge => assert_eq!(huge, Some(read.len() * HUGE_PAGE)),
         }
+        // SAFETY: the mapping is ours, and nobody uses it any more.
+        unsafe { munmap(at, len) }.unwrap();
+    }
+    #[test]
+    fn so_many_base_pages_are_found_and_huge_ones_are_not() {
+        const MANY: usize = 32;
+        let len = 2 * HUGE_PAGE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping touches nothing that exists.
+        let map = unsafe { mmap_anonymous(core::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) };
+        let at = map.unwrap();
+        // SAFETY: this is the mapping that was just made.
+        unsafe { madvise(at, len, Advice::LinuxNoHugepage) }.unwrap();
+        let file = File::open("/proc/self/pagemap").unwrap();
+        let are_many = || are_base_pages::<MANY>(file.as_fd(), at.addr() as u64..(at.addr() + len) as u64);
+        for nth in 0..MANY {
+            assert!(!are_many());
+            // SAFETY: within the mapping.
+            unsafe { at.cast::<u8>().add(3 * nth * BASE_PAGE).write_volatile(1) };
+        }
+        match huge_bytes(at.addr(), len) {
+            None => println!("skipped: this kernel has no PAGEMAP_SCAN (Linux 6.7)"),
+            Some(_) => assert!(are_many()),
+        }
+        // SAFETY: as above. What is there goes, and reads get the huge zero page.
+        unsafe { madvise(at, len, Advice::LinuxDontNeed).and_then(|()| madvise(at, len, Advice::LinuxHugepage)) }
+            .unwrap();
+        let huge = at.addr().next_multiple_of(HUGE_PAGE) - at.addr();
+        // SAFETY: within the mapping.
+        unsafe { at.cast::<u8>().add(huge).read_volatile() };
+        assert!(!are_many());
         // SAFETY: the mapping is ours, and nobody uses it any more.
         unsafe { munmap(at, len) }.unwrap();
     }

@@ -215,6 +215,7 @@ mod tests {
     use crate::sys::linux::attic::Attic;
     use crate::sys::linux::descriptor;
     use crate::sys::linux::memory::Kind;
+    use crate::sys::linux::overlay::Overlays;
     use crate::units::{BASE_PAGE, HUGE_PAGE};
 
     /// A system call that writes tells whether it may, without a fault.
@@ -288,6 +289,69 @@ mod tests {
             memory.overlays.as_ref().unwrap().holder().unwrap().register(part.at() + half, half).unwrap();
             memory.release(aside).unwrap();
         });
+    }
+
+    #[test]
+    fn parts_of_a_gib_lie_in_one_room_if_they_come_in_order() {
+        const LEN: usize = 16 << 20;
+        let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut).unwrap();
+        let Some(attic) = memory.overlays.as_ref().ok().and_then(Overlays::attic) else {
+            return println!("skipped: nothing is moved out of the way");
+        };
+        let extent = memory.claim(4 * LEN, LEN).unwrap();
+        let (first, second) = (extent.part(0, LEN), extent.part(2 * LEN, LEN));
+        let show = |part| memory.show(part, Shows::Overlay { start: 0, access: Access::ReadWrite });
+        let written = pointer(second.at() + LEN / 2).cast::<u8>();
+        for part in [first, second] {
+            show(part).unwrap();
+        }
+        memory.tidy();
+        assert_eq!(attic.in_use(), 0);
+        show(first).unwrap();
+        show(second).unwrap();
+        assert_eq!(attic.in_use(), 1);
+        // Its place is taken.
+        show(first).unwrap();
+        assert_eq!(attic.in_use(), 2);
+        memory.tidy();
+        assert_eq!(attic.in_use(), 0);
+        show(first).unwrap();
+        // SAFETY: the range is ours, and shows a private mapping.
+        unsafe { written.write_volatile(7) };
+        // From now on there is nothing that another mapping could be made of.
+        // SAFETY: nobody else knows the template.
+        unsafe { munmap(memory.overlays.as_ref().unwrap().template(), LEN) }.unwrap();
+        assert_eq!(show(second).unwrap_err().aftermath, Aftermath::Unchanged);
+        // SAFETY: as above.
+        assert_eq!(unsafe { written.read_volatile() }, 7);
+        // What lay there before does so still.
+        assert_eq!(attic.in_use(), 1);
+        memory.release(extent).unwrap();
+    }
+
+    /// To unmap a base page takes as long as to unmap a huge one.
+    #[test]
+    fn before_a_fork_a_block_in_many_base_pages_is_moved_and_one_with_few_is_not() {
+        let memory = Linux::new(Kind::ShmemBase, 16 << 20, Dump::LeftOut).and_then(Linux::with_heirs).unwrap();
+        let Some(attic) = memory.overlays.as_ref().ok().and_then(Overlays::attic) else {
+            return println!("skipped: nothing is moved out of the way");
+        };
+        let extent = memory.claim(HUGE_PAGE, HUGE_PAGE).unwrap();
+        let part = extent.part(0, HUGE_PAGE);
+        for (pages, moved) in [(8, 0), (64, 1)] {
+            memory.show(part, Shows::Memory { start: 0, access: Access::ReadWrite }).unwrap();
+            for nth in 0..pages {
+                // SAFETY: within the part, which shows memory that can be written.
+                unsafe { pointer(part.at() + nth * BASE_PAGE).cast::<u8>().write_volatile(1) };
+            }
+            memory.show(part, Shows::Overlay { start: 0, access: Access::ReadWrite }).unwrap();
+            assert_eq!(attic.in_use(), moved);
+            // SAFETY: as above.
+            assert_eq!(unsafe { pointer(part.at() + (pages - 1) * BASE_PAGE).cast::<u8>().read_volatile() }, 1);
+            memory.tidy();
+            assert_eq!(attic.in_use(), 0);
+        }
+        memory.release(extent).unwrap();
     }
 
     /// Writes to some pages that are shown privately, and shows something else there, which the kernel refuses.
