@@ -358,6 +358,38 @@ fn neighbours_stay_one_mapping_in_whatever_order_they_are_promoted() {
     .well();
 }
 
+/// A block with few pages stays where it is, but not alone among others that go.
+#[test]
+fn a_block_with_few_pages_goes_along_with_the_one_before_it() {
+    alone(|| {
+        let Some(mut memory) = memory(128 * BLOCK) else { return };
+        let at = memory.map(16 * BLOCK).unwrap();
+        fill(at..at + 16 * BLOCK, 1);
+        let meanwhile = |memory: &mut ProgramMemory| {
+            for block in (at..at + 15 * BLOCK).step_by(2 * BLOCK) {
+                fill(block..block + BLOCK, 2);
+                fill(block + BLOCK..block + BLOCK + 8 * PAGE, 2);
+            }
+            while memory.tend() {}
+        };
+        assert!(forked(&mut memory, || true, meanwhile));
+        assert_eq!(memory.counts().promoted, 16);
+        settle(&mut memory);
+        assert_eq!(mappings(at..at + 16 * BLOCK), 1);
+        let few = |memory: &mut ProgramMemory| {
+            fill(at..at + 8 * PAGE, 3);
+            fill(at + BLOCK..at + BLOCK + 8 * PAGE, 3);
+            while memory.tend() {}
+        };
+        assert!(forked(&mut memory, || true, few));
+        assert_eq!(memory.counts().promoted, 16);
+        settle(&mut memory);
+        assert!(holds(at..at + 8 * PAGE, 3) && holds(at + 2 * BLOCK..at + 3 * BLOCK, 2));
+        assert!(holds(at + BLOCK + 8 * PAGE..at + 2 * BLOCK, 1));
+    })
+    .well();
+}
+
 /// How many mappings a range has.
 fn mappings(range: Range<usize>) -> usize {
     let text = std::fs::read_to_string("/proc/self/maps").unwrap();

@@ -45,6 +45,11 @@ impl Density {
         Density::enough(size) * 3 / 5
     }
 
+    /// With fewer pages, a block is never promoted.
+    pub(crate) fn few(size: BlockSize) -> usize {
+        Density::soon_enough(size) / 4
+    }
+
     /// If most blocks of a region have so many pages, all are written by block from then on. 5 000 random writes to
     /// 1 GiB make 10, and some blocks have more: the median of a sample of 16 is 11 or 12 now and then.
     pub(crate) fn everywhere(size: BlockSize) -> usize {

@@ -96,8 +96,11 @@ impl<S: Sys> RegionCore<S> {
         if !self.may_promote()
             || self.density.is_by_page(index)
             || self.promises.has(index)
-            || pages < Density::soon_enough(size)
+            || pages < Density::few(size)
         {
+            return;
+        }
+        if pages < Density::soon_enough(size) && !self.is_left_behind(index, entry) {
             return;
         }
         let may_seal = self.books.writers == Writers::Fault;
@@ -227,6 +230,18 @@ impl<S: Sys> RegionCore<S> {
             Writers::Fault => self.home.wish(index, blocks),
             Writers::NeverFault => BlockId(((below.index() + blocks / 2) % blocks) as u32),
         }
+    }
+
+    /// Whether a program's block is where it was, and the one before it has gone to the place before the one that this
+    /// would have: to stay makes two mappings more, each of which costs the next fork a call.
+    fn is_left_behind(&self, index: EntryIndex, entry: Entry) -> bool {
+        let (Writers::NeverFault, Some(before), Some(below)) =
+            (self.books.writers, index.0.checked_sub(1), entry.block())
+        else {
+            return false;
+        };
+        let beside = self.table.get(EntryIndex(before)).block();
+        beside.is_some_and(|beside| beside.offset(1) == self.place_of_copy(index, below))
     }
 
     /// The block below an overlay that others hold too, with a reference to it, and who wrote it.
