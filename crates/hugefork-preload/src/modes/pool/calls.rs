@@ -18,7 +18,7 @@ use crate::{BASE_PAGE, HUGE_PAGE, config, mappings};
 
 /// A program that has never mapped so much in all gets no pool: it copies few page tables, and a pool takes a
 /// millisecond to set up.
-const WORTH_A_POOL: usize = 32 << 20;
+const WORTH_A_POOL: usize = 8 << 20;
 
 /// What the program has mapped that the pool could have given.
 static WANTED: AtomicUsize = AtomicUsize::new(0);
