@@ -269,8 +269,9 @@ typedef struct hf_pool_options {
     /* HF_CORE_DUMP_... */
     int core_dump;
     /* How many bytes of free blocks at most get their memory before they are used,
-     * by a thread of the pool. 0: 1 GiB, and none in pools below 128 MiB. HF_NONE:
-     * none. Without effect with HF_COMMIT_UPFRONT. */
+     * by a thread of the pool, which gives them back when nothing was written to for
+     * the first time for a second. 0: 32 MiB, and none in pools below 128 MiB.
+     * HF_NONE: none. Without effect with HF_COMMIT_UPFRONT. */
     size_t obtain_ahead;
     /* A thread clears used blocks in the background when less than `zeroed_low`
      * bytes of free blocks are zero, until `zeroed_high` bytes are, with at most so
@@ -429,6 +430,9 @@ typedef struct hf_pool_stats {
     /* Mappings that the regions of all pools take, and how many the process may have. */
     size_t mappings;
     size_t mappings_limit;
+    /* Blocks whose memory the thread that gets it ahead gave back, because nobody had
+     * used any for a second. */
+    uint64_t supply_blocks_given_back;
 } hf_pool_stats;
 
 /*

@@ -44,6 +44,7 @@ pub(crate) struct hf_pool_stats {
     metadata_bytes: usize,
     mappings: usize,
     mappings_limit: usize,
+    supply_blocks_given_back: u64,
 }
 
 // SAFETY: `repr(C)`, begins with its size; numbers of one size.
@@ -163,6 +164,7 @@ impl From<PoolStats> for hf_pool_stats {
             supply_time_ns: nanoseconds(stats.supply.time),
             supply_blocks_late: stats.supply.blocks_late,
             supply_stopped: stats.supply.stopped,
+            supply_blocks_given_back: stats.supply.blocks_given_back,
             stock_running: usize::from(stats.stock.running),
             stock_blocks: stats.stock.blocks,
             stock_time_ns: nanoseconds(stats.stock.time),

@@ -23,7 +23,7 @@ pub(crate) fn of_pool<'py>(py: Python<'py>, stats: &PoolStats) -> PyResult<Bound
         "bytes_huge": stats.bytes_huge, "bytes_base": stats.bytes_base, "not_collapsed": stats.not_collapsed,
         "supply_running": stats.supply.running, "supply_blocks_ahead": stats.supply.blocks_ahead,
         "supply_seconds": seconds(stats.supply.time), "supply_blocks_late": stats.supply.blocks_late,
-        "supply_stopped": stats.supply.stopped,
+        "supply_stopped": stats.supply.stopped, "supply_blocks_given_back": stats.supply.blocks_given_back,
         "stock_running": stats.stock.running, "stock_blocks": stats.stock.blocks,
         "stock_seconds": seconds(stats.stock.time),
         "pressure_running": stats.pressure.running, "pressure_events": stats.pressure.events,

@@ -131,15 +131,22 @@ fn a_pool_with_all_defaults_has_memory_ready_that_is_zero_and_sleeps_once_it_has
         println!("skipped: seven eighths of the machine's memory are in use");
         return;
     }
+    let mut given_back = 0;
     for block in 1..64 {
-        wait_until("memory for the next", || pool.stats().blocks_zeroed_free > 0);
+        wait_until("memory for the next", || pool.stats().blocks_zeroed_free > 0 || supply().blocks_given_back > 0);
+        given_back = supply().blocks_given_back;
         region.as_mut_slice()[block * HUGE + 12345] = 1;
     }
-    assert_eq!(supply().blocks_late, 1, "none but the first waited for memory");
+    // On a machine that stands still for a second, memory goes back in between.
+    assert!(supply().blocks_late == 1 || given_back > 0, "only the first waited for memory");
     assert_eq!(region.as_mut_slice().iter().map(|&byte| usize::from(byte)).sum::<usize>(), 64);
     // It is woken when there is less than half of what is wanted, and may have slept at the last writes.
-    wait_until("half as much ahead as is used", || pool.stats().blocks_zeroed_free >= 32);
-    // It is asleep, and does not wake by itself.
+    wait_until("16 MiB ahead", || pool.stats().blocks_zeroed_free >= 8 || supply().blocks_given_back > given_back);
+    // It gives back what nobody uses, is asleep, and does not wake by itself.
+    wait_until("what nobody has used to go back", || pool.stats().blocks_zeroed_free == 0);
+    if let (Some(huge), Some(base)) = (pool.stats().bytes_huge, pool.stats().bytes_base) {
+        assert_eq!(huge + base, 64 * HUGE, "a program has the memory that it has written to");
+    }
     let thread = thread().unwrap();
     let is_still = || {
         let before = sleeps(&thread);
@@ -147,15 +154,15 @@ fn a_pool_with_all_defaults_has_memory_ready_that_is_zero_and_sleeps_once_it_has
         sleeps(&thread) == before
     };
     assert!((0..50).any(|_| is_still()), "the thread wakes for nothing");
-    // It does not get back what is given back.
-    let ahead = pool.stats().blocks_zeroed_free;
-    assert_eq!(pool.trim().unwrap(), ahead * HUGE);
+    // Nothing is left for a trim, and the thread gets nothing back of what is given back.
+    let ahead = supply().blocks_ahead;
+    assert_eq!(pool.trim().unwrap(), 0);
     assert!((0..50).any(|_| is_still()));
-    assert_eq!((pool.stats().blocks_zeroed_free, supply().blocks_ahead), (0, 63 + ahead as u64));
+    assert_eq!((pool.stats().blocks_zeroed_free, supply().blocks_ahead), (0, ahead));
     // The first write after that waits, and the next ones do not.
     let snapshot = region.snapshot().unwrap();
     region.as_mut_slice()[7] = 1;
-    wait_until("memory again", || pool.stats().blocks_zeroed_free >= 8);
+    wait_until("memory again", || supply().blocks_ahead >= ahead + 8);
     drop((region, snapshot));
     drop(pool);
     // It has been joined; the kernel lists it for a moment longer.

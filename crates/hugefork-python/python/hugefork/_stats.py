@@ -89,6 +89,8 @@ class PoolStats(_Faults):
     supply_seconds: float
     supply_blocks_late: int
     supply_stopped: int
+    supply_blocks_given_back: int
+    """Blocks whose memory went back, because nobody had used any for a second."""
     stock_running: bool
     stock_blocks: int
     """Blocks that a thread has zeroed."""

@@ -11,6 +11,7 @@ use crate::pool::core::PoolCore;
 use crate::pool::kernels;
 use crate::pool::pressure::{NotWatched, PressureWatch, Watcher};
 use crate::pool::stock::{Stock, ZeroedStock};
+use crate::pool::supply;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::schedule::lower_priority;
 use crate::sys::linux::stderr::say;
@@ -79,6 +80,13 @@ impl PoolBuilder {
     }
 
     /// The most bytes that the pool may have, a multiple of the block size. There is no default.
+    ///
+    /// How much that should be: all regions that live at once; and for each fork and snapshot that is held, what is
+    /// written to while it is. Scattered writes count by block there, so as much as the region once more is always
+    /// enough for one snapshot. A pool takes memory as it is used ([`Commit::OnDemand`]): what its regions have been
+    /// written to, what forks and snapshots hold beside that, and up to 32 MiB while writes go on
+    /// ([`PoolBuilder::obtain_ahead`]). A capacity that is too large costs addresses and
+    /// [metadata](crate::PoolStats::metadata_bytes), and no memory.
     pub fn capacity(mut self, bytes: usize) -> Self {
         self.capacity = bytes;
         self
@@ -112,12 +120,14 @@ impl PoolBuilder {
         self
     }
 
-    /// How many bytes of free blocks get their memory before they are used; 0 means none. Default: 1 GiB, and 0 in
+    /// How many bytes of free blocks get their memory before they are used; 0 means none. Default: 32 MiB, and 0 in
     /// pools of less than 128 MiB. Without effect with [`Commit::Upfront`].
     ///
     /// A thread of the pool (`hugefork-ahead`) begins after the first write. It keeps memory ready for as many free
     /// blocks as have been used so far, at least 16 MiB and at most `bytes`, and leaves an eighth of the memory of the
-    /// machine or control group alone. It sleeps, without a timer, while at least half of that is ready.
+    /// machine or control group alone. It sleeps while at least half of that is ready. When no block was used for the
+    /// first time for a second, it gives back what is ready: so an idle program has only the memory that it has written
+    /// to. hugetlb pages stay, and so does all with a [zeroed stock](PoolBuilder::zeroed_stock).
     /// [`PoolStats::supply`](crate::PoolStats) tells what it did.
     ///
     /// ```
@@ -208,7 +218,7 @@ impl PoolBuilder {
             Merging::Separate => || usize::MAX,
             Merging::Merge => spare,
         };
-        let supplier = PoolCore::start_ahead(&core, spare).unwrap_or_else(|error| {
+        let supplier = PoolCore::start_ahead(&core, spare, supply::PATIENCE).unwrap_or_else(|error| {
             say(format_args!("pool `{}` gets no memory ahead: no thread for it: {error}", core.name));
             None
         });

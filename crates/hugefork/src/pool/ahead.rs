@@ -2,19 +2,19 @@
 //!
 //! ```text
 //!   free blocks that have memory
-//!   wanted   ┤·······╱╲················╱╲····     as many as first uses have taken so far, at least 16 MiB,
-//!            │      ╱  ╲   faults     ╱  ╲        at most what the builder says; asleep in between:
-//!   half     ┤·····╱    ╲·······     ╱            no timer, woken by the fault that takes one too many
-//!            └────┴──────┴──────────┴─────▶
+//!   wanted   ┤·······╱╲················╱╲────┐    as many as first uses have taken so far, at least 16 MiB, at most
+//!            │      ╱  ╲   faults     ╱  ╲   │    what the builder says; asleep in between, woken by the fault
+//!   half     ┤·····╱    ╲·······     ╱       │    that takes one too many
+//!            └────┴──────┴──────────┴─────1 s┴─▶ no first use: what is ready goes back
 //! ```
-//! What a program has used of a pool is the best guess at what it will use next: it goes on filling a region, and after
-//! a snapshot it copies all that it wrote once more. So a pool holds at most about twice the memory that was asked of
-//! it. The thread begins where the last fault took its block and goes on in the same direction, because an entry wants
-//! its block at the place in the pool that it has in its region.
+//! What is ready bridges the moments in which the thread does not run, so it is little: a writer takes 32 MiB in a few
+//! milliseconds. The thread begins where the last fault took its block and goes on in the same direction, because an
+//! entry wants its block at the place in the pool that it has in its region. When no block was used for the first time
+//! for a second, it gives back what nobody has used, and then sleeps without a timer.
 //!
-//! The first use of a pool, the first after [`trim`](crate::Pool::trim), and the first after the machine refused memory
-//! find nothing ready. They get their memory themselves, and they start the thread. It gets nothing where that would
-//! leave the machine with little memory.
+//! The first use of a pool, the first after the thread gave its memory back or after [`trim`](crate::Pool::trim), and
+//! the first after the machine refused memory find nothing ready. They get their memory themselves, and they start the
+//! thread. It gets nothing where that would leave the machine with little memory.
 //!
 //! A fault that wants the very block that memory is on its way for waits for it: to get it itself would take as long.
 
@@ -29,8 +29,8 @@ use crate::units::BlockSize;
 /// So much is ready before the second first use.
 const FIRST: usize = 16 << 20;
 
-/// The most that is ready, unless the builder says otherwise.
-pub(crate) const MOST: usize = 1 << 30;
+/// The most that is ready, unless the builder says otherwise. It is memory that the program has not asked for.
+pub(crate) const MOST: usize = 32 << 20;
 
 /// Smaller pools get nothing ahead, unless the builder says otherwise.
 pub(crate) const SMALL: usize = 128 << 20;
@@ -59,6 +59,8 @@ pub struct SupplyStats {
     pub blocks_late: u64,
     /// How often the thread stopped because the machine had no memory to spare.
     pub stopped: u64,
+    /// Blocks whose memory the thread gave back, because nobody had used any for a second.
+    pub blocks_given_back: u64,
 }
 
 /// What faults see of it. If at most 0 blocks are wanted, there is no thread, and nobody wakes one.
@@ -79,6 +81,7 @@ pub(crate) struct Ahead {
     pub(super) nanoseconds: AtomicU64,
     pub(super) late: AtomicU64,
     pub(super) stopped: AtomicU64,
+    pub(super) given_back: AtomicU64,
 }
 
 impl Ahead {
@@ -113,6 +116,7 @@ impl Ahead {
             time: Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed)),
             blocks_late: self.late.load(Ordering::Relaxed),
             stopped: self.stopped.load(Ordering::Relaxed),
+            blocks_given_back: self.given_back.load(Ordering::Relaxed),
         }
     }
 

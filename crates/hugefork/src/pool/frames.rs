@@ -174,6 +174,20 @@ impl Frames {
         self.zeroed_count.load(Ordering::SeqCst)
     }
 
+    /// The first block at `from` or after it that is free, zero and has memory, as the bits stood at that moment.
+    pub(super) fn next_zeroed(&self, from: usize) -> Option<BlockId> {
+        let (first, bit) = place(from);
+        let mut below = bit.wrapping_sub(1);
+        for (at, word) in self.zeroed.iter().enumerate().skip(first) {
+            let left = word.load(Ordering::Relaxed) & !below;
+            if left != 0 {
+                return Some(BlockId((at * 64 + left.trailing_zeros() as usize) as u32));
+            }
+            below = 0;
+        }
+        None
+    }
+
     /// Free blocks that need clearing. Blocks that are changing hands may be missed or counted twice.
     pub(crate) fn used_and_free(&self) -> usize {
         self.ready().saturating_sub(self.zeroed())

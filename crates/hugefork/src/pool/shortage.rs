@@ -5,6 +5,8 @@
 //!   trim        free blocks ─▶ memory of the system
 //! ```
 
+use std::ops::Range;
+
 use super::core::PoolCore;
 use super::frames::Content;
 use super::holders::{Droppable, Dropped, Holder};
@@ -19,6 +21,15 @@ const DROPPED_AT_ONCE: usize = 64 << 20;
 /// For that, a fault looks at so many entries at most, which takes half a millisecond. If it has found none by then, it
 /// lets signals be delivered and faults again.
 pub(crate) const LOOKED_AT_ONCE: usize = 64 << 10;
+
+/// Which free blocks give their memory back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Idle {
+    /// All that have some.
+    WithMemory,
+    /// Those that nobody has used since they got it.
+    Unused,
+}
 
 /// What a search for lazily freed blocks came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,32 +141,45 @@ impl<S: Sys> PoolCore<S> {
         while next < blocks && trimmed < wanted {
             // A run of free blocks that have memory is taken out of the free list, so nobody gets one meanwhile.
             let mut end = next;
-            while end < blocks && end - next < most && self.take_aside(end..(end + grain).min(blocks)) {
+            while end < blocks && end - next < most && self.take_aside(end..(end + grain).min(blocks), Idle::WithMemory)
+            {
                 end = (end + grain).min(blocks);
             }
             if end == next {
                 next += grain;
                 continue;
             }
-            // SAFETY: these blocks were free and are out of the free list: nobody holds or uses them.
-            let punched = unsafe { self.sys.punch(self.block_size.len_of(next), self.block_size.len_of(end - next)) };
-            for block in (next..end).map(|index| BlockId(index as u32)) {
-                let content = if punched.is_ok() { Content::Fresh } else { self.frames.content(block) };
-                self.frames.put_back(block, content);
-            }
-            punched?;
+            self.punch_aside(next..end)?;
             trimmed += end - next;
             next = end;
         }
         Ok(self.block_size.len_of(trimmed))
     }
 
-    /// Takes these blocks out of the free list, if all of them are free and one has memory.
-    fn take_aside(&self, blocks: core::ops::Range<usize>) -> bool {
+    /// Gives the memory of blocks that [`PoolCore::take_aside`] took back to the system, and the blocks to the free
+    /// list.
+    pub(super) fn punch_aside(&self, blocks: Range<usize>) -> Result<(), SystemError> {
+        // SAFETY: these blocks were free and are out of the free list: nobody holds or uses them.
+        let punched =
+            unsafe { self.sys.punch(self.block_size.len_of(blocks.start), self.block_size.len_of(blocks.len())) };
+        for block in blocks.map(|index| BlockId(index as u32)) {
+            let content = if punched.is_ok() { Content::Fresh } else { self.frames.content(block) };
+            self.frames.put_back(block, content);
+        }
+        punched
+    }
+
+    /// Takes these blocks out of the free list, if all of them are free and `idle`, and one has memory.
+    pub(super) fn take_aside(&self, blocks: Range<usize>, idle: Idle) -> bool {
         let id = |index: usize| BlockId(index as u32);
         let taken = blocks.clone().take_while(|&index| self.frames.take_aside(id(index))).count();
         let all = blocks.start..blocks.start + taken;
-        if taken == blocks.len() && all.clone().any(|index| self.frames.content(id(index)) != Content::Fresh) {
+        let has = |content: Content| all.clone().any(|index| self.frames.content(id(index)) == content);
+        let is_idle = match idle {
+            Idle::WithMemory => has(Content::Clean) || has(Content::Used),
+            Idle::Unused => has(Content::Clean) && !has(Content::Used),
+        };
+        if taken == blocks.len() && is_idle {
             return true;
         }
         for index in all {

@@ -3,17 +3,22 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::core::PoolCore;
 use super::frames::Content;
-use super::worker::Worker;
+use super::shortage::Idle;
+use super::worker::{Slept, Worker};
 use crate::own::Counted;
 use crate::stats::counters::count;
-use crate::sys::Sys;
-use crate::units::HUGE_PAGE;
+use crate::sys::{Merging, Sys};
+use crate::units::{BlockId, HUGE_PAGE};
 
 /// So much is got between two looks at what the machine can spare.
 const LOOK: usize = 32 << 20;
+
+/// When so long no block was used for the first time, what is ready goes back.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What came of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,21 +32,26 @@ pub(crate) enum Got {
 }
 
 impl<S: Sys> PoolCore<S> {
-    /// Starts the thread if the pool gets memory ahead. The thread asks `spare` how many bytes the machine can spare.
-    /// Without the thread the pool works as if it got nothing ahead; the error says why there is none.
-    pub(crate) fn start_ahead(this: &Counted<Self>, spare: fn() -> usize) -> io::Result<Option<Worker>> {
+    /// Starts the thread if the pool gets memory ahead. The thread asks `spare` how many bytes the machine can spare,
+    /// and gives its memory back when nobody has used any for `patience`. Without the thread the pool works as if it
+    /// got nothing ahead; the error says why there is none.
+    pub(crate) fn start_ahead(
+        this: &Counted<Self>,
+        spare: fn() -> usize,
+        patience: Duration,
+    ) -> io::Result<Option<Worker>> {
         if this.ahead.most == 0 {
             return Ok(None);
         }
         let (working, telling) = (this.clone(), this.clone());
-        let work = move || working.keep_ahead(spare);
+        let work = move || working.keep_ahead(spare, patience);
         let worker = Worker::start("hugefork-ahead", work, move || telling.ahead.nap.tell_to_end())?;
         this.ahead.running.store(true, Ordering::Relaxed);
         Ok(Some(worker))
     }
 
     /// Gets memory ahead until told to stop. This is the body of the thread.
-    fn keep_ahead(&self, spare: fn() -> usize) {
+    fn keep_ahead(&self, spare: fn() -> usize, patience: Duration) {
         let ahead = &self.ahead;
         let (mut filling, mut spared) = (false, 0);
         while !ahead.nap.is_over() {
@@ -52,7 +62,7 @@ impl<S: Sys> PoolCore<S> {
             };
             if !filling {
                 spared = 0;
-                ahead.nap.sleep_unless(|| ahead.is_low(&self.frames));
+                self.sleep(patience);
                 continue;
             }
             if spared == 0 {
@@ -67,6 +77,44 @@ impl<S: Sys> PoolCore<S> {
                     ahead.rest();
                 }
             }
+        }
+    }
+
+    /// Sleeps until there is work. When nobody uses memory for `patience`, what is ready goes back first.
+    fn sleep(&self, patience: Duration) {
+        let ahead = &self.ahead;
+        let is_low = || ahead.is_low(&self.frames);
+        let used = ahead.used.load(Ordering::SeqCst);
+        if used == 0 || !self.gives_back() {
+            ahead.nap.sleep_unless(is_low);
+        } else if ahead.nap.sleep_at_most(patience, is_low) == Slept::ToTheEnd
+            && ahead.used.load(Ordering::SeqCst) == used
+        {
+            ahead.rest();
+            self.give_back_unused();
+        }
+    }
+
+    /// Whether memory that nobody has used goes back. hugetlb pages are set aside for the pool, and a zeroed stock is
+    /// there because the program asked for it.
+    fn gives_back(&self) -> bool {
+        self.sys.merging() == Merging::Merge && !self.stock.is_wanted()
+    }
+
+    /// Gives the memory of free blocks that nobody has used back to the system.
+    pub(crate) fn give_back_unused(&self) {
+        let mut next = 0;
+        while let Some(block) = self.frames.next_zeroed(next) {
+            let piece = self.piece_of(block.index());
+            next = piece.end;
+            if !self.take_aside(piece.clone(), Idle::Unused) {
+                continue;
+            }
+            let zeroed = piece.clone().filter(|&at| self.frames.content(BlockId(at as u32)) == Content::Clean).count();
+            if self.punch_aside(piece).is_err() {
+                return;
+            }
+            count(&self.ahead.given_back, zeroed as u64);
         }
     }
 

@@ -21,6 +21,8 @@ use crate::units::{BASE_PAGE, BlockId};
 const MIB: usize = 1 << 20;
 /// The machine can spare any amount.
 const PLENTY: fn() -> usize = || usize::MAX;
+/// Memory that nobody uses stays.
+const NEVER: Duration = Duration::from_secs(1 << 30);
 
 /// A pool of `pieces` times 2 MiB in blocks of `block` bytes that gets at most `most` bytes ahead.
 fn pool(block: usize, pieces: usize, most: usize) -> Counted<PoolCore<SoftMmu>> {
@@ -233,6 +235,73 @@ fn nothing_is_got_after_a_trim_until_memory_is_used_again() {
 }
 
 #[test]
+fn what_nobody_has_used_goes_back_and_what_was_used_stays() {
+    for block in [64 << 10, 2 * MIB, 4 * MIB] {
+        let pool = pool(block, 64, 128 * MIB);
+        let space = region(&pool);
+        // 16 MiB are ready behind it.
+        write(&space, 4096);
+        let got = steps(&pool) * block;
+        // Some of that is used, and a block of that is free again: it has contents.
+        (0..8).for_each(|at| write(&space, at * HUGE_PAGE + 4096));
+        space.discard(4 * HUGE_PAGE..6 * HUGE_PAGE).unwrap();
+        let (fresh, used_and_free) = (pool.frames.fresh(), pool.frames.used_and_free());
+        assert!(pool.frames.zeroed() > 0 && used_and_free > 0 && got >= 16 * MIB);
+        pool.give_back_unused();
+        let unused = pool.frames.zeroed();
+        assert!(unused * block < HUGE_PAGE, "only what shares a huge page with used blocks stays");
+        assert!(pool.frames.fresh() > fresh && pool.frames.used_and_free() == used_and_free);
+        assert_eq!(pool.ahead.stats().blocks_given_back as usize, pool.frames.fresh() - fresh);
+        assert_eq!(pieces(&pool).iter().filter(|piece| **piece != NOTHING).count(), 8.max(block / HUGE_PAGE * 4));
+        let read = |offset| pool.sys.load(space.addresses.base() + offset).unwrap();
+        assert_eq!([4096, 7 * HUGE_PAGE + 4096, 4 * HUGE_PAGE + 4096, 20 * HUGE_PAGE].map(read), [1, 1, 0, 0]);
+        // It is got again at the next first use.
+        write(&space, 20 * HUGE_PAGE);
+        assert!(steps(&pool) > 0);
+    }
+}
+
+#[test]
+fn memory_that_the_kernel_does_not_take_back_stays_known() {
+    let pool = pool(2 * MIB, 64, 128 * MIB);
+    write(&region(&pool), 4096);
+    steps(&pool);
+    let before = (pool.frames.zeroed(), pool.frames.fresh(), pool.frames.available());
+    pool.sys.fail(Some((Call::Punch, 0)));
+    pool.give_back_unused();
+    assert!(!pool.sys.failure_pending());
+    assert_eq!((pool.frames.zeroed(), pool.frames.fresh(), pool.frames.available()), before);
+}
+
+#[test]
+fn the_thread_gives_back_what_is_ready_when_writes_stop_and_gets_some_at_the_next() {
+    let pool = pool(2 * MIB, 64, 128 * MIB);
+    let space = region(&pool);
+    let _worker = PoolCore::start_ahead(&pool, PLENTY, Duration::from_millis(1)).unwrap().unwrap();
+    for round in 0..3 {
+        let ahead = pool.ahead.stats().blocks_ahead;
+        write(&space, 5 * round * HUGE_PAGE);
+        wait_until("memory ahead", || pool.ahead.stats().blocks_ahead > ahead);
+        wait_until("all but what was written to to go back", || pool.frames.fresh() == 64 - (round + 1));
+        let stats = pool.ahead.stats();
+        wait_until("the count", || pool.ahead.stats().blocks_given_back + stats.blocks_late > stats.blocks_ahead);
+    }
+}
+
+#[test]
+fn what_a_program_asked_for_stays() {
+    let size = BlockSize::MIB_2;
+    let hugetlb = SoftMmu::new(64 * HUGE_PAGE, Merging::Separate, 1000);
+    let kernels = || Kernels::default_for_this_cpu();
+    let hugetlb = PoolCore::new(hugetlb, "test".to_owned(), size, 64, kernels(), Stock::default());
+    assert!(!hugetlb.gives_back(), "hugetlb pages are set aside for the pool");
+    let zeroed = Stock::new(Some(crate::ZeroedStock::keep(2 * MIB, 4 * MIB)), size, 64);
+    let soft = SoftMmu::new(64 * HUGE_PAGE, Merging::Merge, 1000);
+    assert!(!PoolCore::new(soft, "test".to_owned(), size, 64, kernels(), zeroed).gives_back());
+    assert!(pool(2 * MIB, 64, 0).gives_back());
+}
+
+#[test]
 fn a_machine_with_nothing_to_spare_is_left_alone_and_a_refusal_loses_no_block() {
     let pool = pool(64 << 10, 8, 16 * MIB);
     let space = region(&pool);
@@ -288,7 +357,7 @@ fn the_thread_is_woken_by_writes_keeps_ahead_of_them_and_ends_when_told() {
     let pool = pool(2 * MIB, 64, 128 * MIB);
     let space = region(&pool);
     let others = pool.owners();
-    let worker = PoolCore::start_ahead(&pool, PLENTY).unwrap().unwrap();
+    let worker = PoolCore::start_ahead(&pool, PLENTY, NEVER).unwrap().unwrap();
     write(&space, 4096);
     wait_until("16 MiB ahead", || pool.frames.zeroed() >= 8);
     for block in 1..40 {
@@ -307,7 +376,7 @@ fn the_thread_is_woken_by_writes_keeps_ahead_of_them_and_ends_when_told() {
 #[test]
 fn the_thread_stops_where_the_machine_has_nothing_to_spare_and_tries_again_at_the_next_use() {
     let pool = pool(2 * MIB, 64, 128 * MIB);
-    let _worker = PoolCore::start_ahead(&pool, || 0).unwrap().unwrap();
+    let _worker = PoolCore::start_ahead(&pool, || 0, NEVER).unwrap().unwrap();
     let space = region(&pool);
     for block in 0..3 {
         write(&space, block * HUGE_PAGE + 4096);

@@ -47,6 +47,15 @@ impl Drop for Worker {
     }
 }
 
+/// What ended a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slept {
+    /// Somebody woke the thread, or there was work at once.
+    UntilWoken,
+    /// Its time is over.
+    ToTheEnd,
+}
+
 /// What a thread that has nothing to do sleeps on.
 #[derive(Debug, Default)]
 pub(crate) struct Nap {
@@ -90,6 +99,22 @@ impl Nap {
             std::thread::yield_now();
         } else {
             sync::wait(&self.asleep, 1);
+        }
+    }
+
+    /// As [`Nap::sleep_unless`], but for `time` at most.
+    pub(crate) fn sleep_at_most(&self, time: Duration, is_work: impl FnOnce() -> bool) -> Slept {
+        self.asleep.store(1, Ordering::SeqCst);
+        if is_work() || self.is_over() {
+            self.asleep.store(0, Ordering::SeqCst);
+            std::thread::yield_now();
+            return Slept::UntilWoken;
+        }
+        sync::wait_at_most(&self.asleep, 1, time);
+        // Whoever wakes the thread stores 0 first.
+        match self.asleep.swap(0, Ordering::SeqCst) {
+            0 => Slept::UntilWoken,
+            _ => Slept::ToTheEnd,
         }
     }
 
