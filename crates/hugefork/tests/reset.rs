@@ -6,7 +6,7 @@ mod common;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::fs::File;
 
-use common::alone::alone;
+use common::alone::{alone, with_one_thread};
 use common::{Over, pool};
 use hugefork::{Backing, BlockSize, CopyGrain, Pool, Region, RegionOptions, Snapshot};
 
@@ -80,10 +80,7 @@ fn check_quiet_rounds() {
 
 #[test]
 fn alone_the_second_round_takes_no_fault_and_no_signal() {
-    alone(|| {
-        check_quiet_rounds();
-    })
-    .well();
+    alone(|| with_one_thread(check_quiet_rounds)).well();
 }
 
 #[test]
@@ -182,7 +179,7 @@ fn check_against_a_vector(steps: usize) {
 
 #[test]
 fn alone_a_region_behaves_like_a_vector_that_is_put_back() {
-    alone(|| check_against_a_vector(300)).well();
+    alone(|| with_one_thread(|| check_against_a_vector(300))).well();
 }
 
 #[test]

@@ -419,7 +419,14 @@ impl Region {
     ///
     /// What is [pinned](Region::pin) stays where it is and gets the old bytes. As a snapshot does not have what the
     /// user of a pin writes meanwhile, so here it may stay or be gone. What was [lazily freed](Region::lazy_free) is
-    /// taken back. Memory that another *process* writes to (`process_vm_writev(2)`, a debugger) may be overlooked.
+    /// taken back.
+    ///
+    /// # What is not a thread
+    /// * A request of `io_uring` that ends during the call writes in the thread that asked for it, between any two
+    ///   instructions of the call. Each of its bytes stays or is gone. What stays is gone after the next reset.
+    /// * What another *process* writes to these addresses (`process_vm_writev(2)`, `/proc/PID/mem`, a debugger, one of
+    ///   `clone(CLONE_VM)`) is no fault of this one. A reset finds it in pages that were written since the snapshot,
+    ///   and wherever this process has taken a fault since the last reset. Elsewhere it may be overlooked.
     ///
     /// # Errors
     /// [`ResetError`], which says how much of the region is as the snapshot. Before anything has changed:

@@ -62,3 +62,82 @@ impl Drop for Routed {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::own::{self, List, Own};
+    use crate::sync::SignalsBlocked;
+    use crate::terms::options::{CopyGrain, RegionOptions};
+    use crate::{Pool, Region, RegionError, Snapshot};
+
+    const BLOCK: usize = 2 << 20;
+
+    /// What a child of fork(2) may call, and what it may drop.
+    fn call_all(region: Region, snapshot: Snapshot, other: Snapshot) {
+        let refused = |result: Result<(), RegionError>| assert_eq!(result, Err(RegionError::ForkedChild));
+        let pool = region.pool().clone();
+        assert_eq!((region.stats().blocks, pool.stats().blocks), (4, 16));
+        assert!(!region.is_revoked() && !snapshot.is_revoked() && !format!("{pool:?}").is_empty());
+        assert_eq!((region.origin(), snapshot.parent()), (Some(other.id()), None));
+        refused(region.fork().map(drop));
+        refused(region.snapshot().map(drop));
+        refused(snapshot.fork().map(drop));
+        refused(snapshot.map().map(drop));
+        refused(snapshot.read_at(0, &mut [0]));
+        refused(snapshot.export().map(drop));
+        refused(region.changed_since(&snapshot).map(drop));
+        refused(region.populate());
+        refused(region.prepare_write(0..BLOCK));
+        refused(region.discard(0..BLOCK));
+        refused(region.lazy_free(0..BLOCK).map(drop));
+        refused(region.pin(0..BLOCK).map(drop));
+        refused(region.pin_owned(0..BLOCK).map(drop));
+        refused(region.reset_to(&snapshot).map_err(|error| error.reason));
+        refused(region.reset().map_err(|error| error.reason));
+        refused(pool.region(BLOCK).map(drop));
+        refused(pool.reclaim(1).map(drop));
+        refused(pool.trim().map(drop));
+        assert!(Pool::builder().capacity(BLOCK).build().is_err());
+        // What it gets of the engine's memory is its own.
+        let mut list = List::new_in(Own);
+        list.extend(0..5000);
+        assert!(list.iter().copied().eq(0..5000));
+        drop((list, region, snapshot, other, pool));
+    }
+
+    /// At whatever moment a process forks, in the child no lock is ever given back by the threads that it does not
+    /// have.
+    #[test]
+    fn a_child_that_was_made_while_others_held_all_locks_waits_for_none() {
+        let pool = Pool::builder().capacity(16 * BLOCK).build().unwrap();
+        let region = pool.region_with(4 * BLOCK, RegionOptions::new().copy_grain(CopyGrain::Page)).unwrap();
+        region.populate().unwrap();
+        let (snapshot, other) = (region.snapshot().unwrap(), region.snapshot().unwrap());
+        // SAFETY: inside the region, which nobody else uses.
+        unsafe { region.as_mut_ptr().write_volatile(1) };
+        let all = (&region, &snapshot, &other);
+        // SAFETY: bitwise copies for the child alone, which forgets what the parent drops.
+        let copies = unsafe { (std::ptr::read(all.0), std::ptr::read(all.1), std::ptr::read(all.2)) };
+        let copies = std::mem::ManuallyDrop::new(copies);
+        let signals = SignalsBlocked::new();
+        let locks = (region.core().lock_all(), snapshot.core().lock.exclusive(), other.core().lock.exclusive());
+        let (holders, heap) = (pool.core.holders.lock(), own::lock());
+        // SAFETY: the child calls what is tested, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: a child that waits for ever ends, too.
+            unsafe { libc::alarm(30) };
+            drop(signals);
+            let (region, snapshot, other) = std::mem::ManuallyDrop::into_inner(copies);
+            let calls = std::panic::AssertUnwindSafe(|| call_all(region, snapshot, other));
+            let came = std::panic::catch_unwind(calls);
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(came.is_err())) };
+        }
+        drop((heap, holders, locks, signals));
+        let mut status = 0;
+        // SAFETY: writes the status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "the child has waited for a lock (14), or has found something else");
+    }
+}

@@ -8,6 +8,7 @@ use crate::pool::stock::StockStats;
 use crate::region::core::RegionCore;
 use crate::stats::counters::{self, FaultStats};
 use crate::sys::linux::memory::Linux;
+use crate::sys::linux::owner;
 use crate::table::Entry;
 use crate::units::BASE_PAGE;
 
@@ -76,6 +77,12 @@ impl RegionStats {
             shared += usize::from(matches!(entry, Entry::Shared(_) | Entry::Borrowed(_)));
             split += usize::from(matches!(entry, Entry::Split(_)));
         }
+        // In a fork(2) child no page is its own, and another thread may have been in a reset at the fork.
+        let (private, for_resets) = match owner::is_forked_child() {
+            true => (0, 0),
+            false if core.books.has_overlays() => (core.private_page_count().unwrap_or(0), core.bytes_for_resets()),
+            false => (0, core.bytes_for_resets()),
+        };
         let size = core.pool().block_size.bytes();
         let lazy = core.books.lazy_blocks.load(Ordering::Relaxed);
         RegionStats {
@@ -85,7 +92,7 @@ impl RegionStats {
             blocks_lazy: lazy,
             blocks_split: split,
             blocks_overlaid: core.books.overlays.load(Ordering::Relaxed),
-            pages_private: if core.books.has_overlays() { core.private_page_count().unwrap_or(0) } else { 0 },
+            pages_private: private,
             blocks_reserved: core.table.reserved(),
             blocks_revoked: core.books.revoked.load(Ordering::Relaxed),
             bytes_lazy: lazy * size + core.books.lazy_pages.load(Ordering::Relaxed) * BASE_PAGE,
@@ -94,7 +101,7 @@ impl RegionStats {
             metadata_bytes: core.table.bytes()
                 + core.pins.bytes()
                 + core.density.bytes()
-                + core.bytes_for_resets()
+                + for_resets
                 + size_of::<RegionCore<Linux>>(),
             faults: counters::read(&core.counters),
         }

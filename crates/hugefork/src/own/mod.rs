@@ -38,6 +38,12 @@ fn heap() -> MutexGuard<'static, Dlmalloc<Mappings>> {
     HEAP.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Keeps everybody else from the memory.
+#[cfg(test)]
+pub(crate) fn lock() -> impl Sized {
+    heap()
+}
+
 /// The allocator of [`Boxed`] and [`List`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Own;
@@ -49,7 +55,7 @@ unsafe impl Allocator for Own {
             let nowhere = NonNull::new(ptr::without_provenance_mut(layout.align())).ok_or(AllocError)?;
             return Ok(NonNull::slice_from_raw_parts(nowhere, 0));
         }
-        if is_large(layout) {
+        if is_mapped(layout) {
             return sized(memory::map_anonymous(layout.size()), layout);
         }
         // SAFETY: the size is not zero.
@@ -57,7 +63,7 @@ unsafe impl Allocator for Own {
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
-        if layout.size() == 0 || is_large(layout) {
+        if layout.size() == 0 || is_mapped(layout) {
             return self.allocate(layout);
         }
         // SAFETY: the size is not zero.
@@ -65,11 +71,11 @@ unsafe impl Allocator for Own {
     }
 
     unsafe fn deallocate(&self, at: NonNull<u8>, layout: Layout) {
-        // In a fork(2) child, a thread that it does not have may hold the lock.
+        // What a fork(2) child has of its parent's stays: a thread that it does not have may hold the lock.
         if layout.size() == 0 || owner::is_forked_child() {
             return;
         }
-        if is_large(layout) {
+        if is_mapped(layout) {
             // SAFETY: it was mapped for this alone, and the caller says that nobody uses it any more. If the kernel
             // refuses, it stays.
             unsafe { memory::unmap_anonymous(at.as_ptr(), layout.size()) };
@@ -82,9 +88,10 @@ unsafe impl Allocator for Own {
 
 /// Whether memory gets a mapping of its own: the tables of very large regions do. The system gives them page by page as
 /// they are used, zeroed, and gets them back at once. Smaller ones are cleared instead, which is cheaper than a page
-/// fault for each 4 KiB of every snapshot.
-fn is_large(layout: Layout) -> bool {
-    layout.size() >= 4 << 20 && layout.align() <= BASE_PAGE
+/// fault for each 4 KiB of every snapshot. In a `fork(2)` child all do: a thread that it does not have may hold the
+/// lock of the heap.
+fn is_mapped(layout: Layout) -> bool {
+    layout.align() <= BASE_PAGE && (layout.size() >= 4 << 20 || owner::is_forked_child())
 }
 
 fn sized(at: Option<NonNull<u8>>, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {

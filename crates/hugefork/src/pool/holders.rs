@@ -9,6 +9,7 @@
 
 use core::any::Any;
 use core::cell::UnsafeCell;
+use core::ops::Range;
 use core::ptr::{self, NonNull};
 
 use crate::own::{List, Own};
@@ -136,10 +137,36 @@ pub(crate) struct Dropped {
     pub(crate) bytes: usize,
 }
 
-/// The holders of one pool.
+/// The holders of one pool, as a family tree: each is followed by its forks and snapshots, their forks and snapshots,
+/// and so on. So whether some come from one is asked of each once, and nobody goes from child to parent.
+///
+/// ```text
+///   region ─┬─ fork ─── snapshot        region 0 │ fork 1 │ snapshot 2 │ snapshot 1 │ other 0
+///           └─ snapshot                                                       depth ─┘
+/// ```
 pub(crate) struct Holders {
     lock: RegionLock,
-    list: UnsafeCell<List<NonNull<dyn Holder>>>,
+    list: UnsafeCell<List<Member>>,
+}
+
+/// One in the list.
+struct Member {
+    holder: NonNull<dyn Holder>,
+    /// How many of its ancestors live.
+    depth: usize,
+}
+
+impl Member {
+    fn holder(&self) -> &dyn Holder {
+        // SAFETY: a holder stays in place until it is removed from the list, and this is a member still.
+        unsafe { self.holder.as_ref() }
+    }
+}
+
+/// Where those stand in the list who come from the member `of`.
+fn descendants(list: &[Member], of: usize) -> Range<usize> {
+    let comes_from = |member: &&Member| member.depth > list[of].depth;
+    of + 1..of + 1 + list[of + 1..].iter().take_while(comes_from).count()
 }
 
 impl Default for Holders {
@@ -154,11 +181,11 @@ unsafe impl Send for Holders {}
 unsafe impl Sync for Holders {}
 
 impl Holders {
-    /// Adds a holder.
+    /// Adds a holder. Its tie to its parent is new, or a clone of `source`, which is that of a holder.
     ///
     /// # Safety
     /// It stays in place until it is removed.
-    pub(crate) unsafe fn add(&self, holder: &(dyn Holder + 'static)) {
+    pub(crate) unsafe fn add(&self, holder: &(dyn Holder + 'static), source: Option<&Derived>) {
         let _signals = SignalsBlocked::new();
         let mut larger = List::new_in(Own);
         loop {
@@ -171,7 +198,16 @@ impl Holders {
                 std::mem::swap(list, &mut larger);
             }
             if needed <= list.capacity() {
-                list.push(NonNull::from(holder));
+                if let (Some(tie), Some(source)) = (holder.parent(), source) {
+                    tie.catch_up(source);
+                }
+                let parent = holder.parent().and_then(Derived::parent);
+                let is_parent = |member: &Member| parent.is_some() && member.holder().id() == parent;
+                let (at, depth) = match list.iter().position(is_parent) {
+                    Some(parent) => (parent + 1, list[parent].depth + 1),
+                    None => (list.len(), 0),
+                };
+                list.insert(at, Member { holder: NonNull::from(holder), depth });
                 return;
             }
             drop(alone);
@@ -186,13 +222,21 @@ impl Holders {
         // SAFETY: the lock is held exclusively.
         let list = unsafe { &mut *self.list.get() };
         let address = ptr::from_ref(holder).addr();
-        if let Some(at) = list.iter().position(|other| other.as_ptr().addr() == address) {
-            list.swap_remove(at);
+        let Some(at) = list.iter().position(|member| member.holder.as_ptr().addr() == address) else { return };
+        let parent = holder.parent().and_then(Derived::parent);
+        for child in descendants(list, at) {
+            list[child].depth -= 1;
+            if let (Some(gone), Some(tie)) = (holder.id(), list[child].holder().parent()) {
+                tie.outlive(gone, parent);
+            }
         }
-        if let Some(gone) = holder.id() {
-            let parent = holder.parent().and_then(Derived::parent);
-            Family(list).members().filter_map(Holder::parent).for_each(|tie| tie.outlive(gone, parent));
-        }
+        list.remove(at);
+    }
+
+    /// Keeps everybody off, as who comes or goes does.
+    #[cfg(test)]
+    pub(crate) fn lock(&self) -> crate::sync::ExclusiveGuard<'_> {
+        self.lock.exclusive()
     }
 
     /// Keeps holders from coming and going until the visit is over. The visitor must hold no lock before. During the
@@ -214,40 +258,43 @@ pub(crate) struct Visit<'a> {
 
 /// All holders of a pool during a visit.
 #[derive(Clone, Copy)]
-pub(crate) struct Family<'a>(&'a [NonNull<dyn Holder>]);
+pub(crate) struct Family<'a>(&'a [Member]);
 
 impl<'a> Family<'a> {
     /// Each of them.
     pub(crate) fn members(self) -> impl Iterator<Item = &'a dyn Holder> {
-        // SAFETY: holders stay in place until they are removed, which waits for the lock that the visit holds.
-        self.0.iter().map(|holder| unsafe { holder.as_ref() })
+        self.0.iter().map(Member::holder)
     }
 
     /// Whether all holders of `block` at `index`, except the region `id`, come from that region, so that it may take
-    /// the block away from them. For each that has the block, this takes time in proportion to the number of holders.
+    /// the block away from them. This takes time in proportion to the number of holders.
     pub(crate) fn is_all_of(self, id: RegionId, index: EntryIndex, block: BlockId) -> bool {
-        let mut others = self.members().filter(|holder| holder.id() != Some(id) && holder.holds(index, block));
-        others.all(|holder| self.comes_from(holder, id))
+        // Of the region, while those are passed who come from it. A plain loop: a fault has little stack.
+        let mut own = None;
+        for member in self.0 {
+            if own.is_some_and(|depth| member.depth > depth) {
+                continue;
+            }
+            let holder = member.holder();
+            own = (holder.id() == Some(id)).then_some(member.depth);
+            if own.is_none() && holder.holds(index, block) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Whether anybody holds `block` at `index` for good, so that nobody need be asked for it.
     pub(crate) fn keeps(self, index: EntryIndex, block: BlockId) -> bool {
         self.members().any(|holder| holder.keeps(index, block))
     }
-
-    fn comes_from(self, holder: &dyn Holder, id: RegionId) -> bool {
-        let mut parent = holder.parent().and_then(Derived::parent);
-        while let Some(at) = parent.filter(|parent| *parent != id) {
-            let region = self.members().find(|holder| holder.id() == Some(at));
-            parent = region.and_then(Holder::parent).and_then(Derived::parent);
-        }
-        parent.is_some()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::own::Counted;
+    use crate::pool::lineage::CowAccount;
     use core::sync::atomic::{AtomicUsize, Ordering};
 
     struct Counting(AtomicUsize);
@@ -276,11 +323,109 @@ mod tests {
         let holders = Holders::default();
         let all: Vec<_> = (0..40).map(|_| Box::new(Counting(AtomicUsize::new(0)))).collect();
         // SAFETY: they outlive the list.
-        all.iter().for_each(|holder| unsafe { holders.add(&**holder) });
+        all.iter().for_each(|holder| unsafe { holders.add(&**holder, None) });
         all[..10].iter().for_each(|holder| holders.remove(&**holder));
         holders.visit().family.members().for_each(|holder| _ = holder.holds(EntryIndex(0), BlockId(0)));
         let visits: Vec<_> = all.iter().map(|holder| holder.0.load(Ordering::Relaxed)).collect();
         assert_eq!(visits, [[0; 10].as_slice(), &[1; 30]].concat());
+    }
+
+    /// A region without bytes, which holds the block that it is asked for.
+    struct Relative {
+        account: Counted<CowAccount>,
+        tie: Option<Derived>,
+        asked: AtomicUsize,
+    }
+
+    impl Relative {
+        fn of(parent: Option<&Relative>) -> Box<Relative> {
+            let tie = parent.map(|parent| Derived::of(&parent.account));
+            Box::new(Relative { account: Counted::new(CowAccount::default()), tie, asked: AtomicUsize::new(0) })
+        }
+    }
+
+    impl Holder for Relative {
+        fn id(&self) -> Option<RegionId> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            Some(self.account.id())
+        }
+
+        fn parent(&self) -> Option<&Derived> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            self.tie.as_ref()
+        }
+
+        fn holds(&self, _index: EntryIndex, _block: BlockId) -> bool {
+            true
+        }
+
+        fn let_go(&self, _index: EntryIndex, _block: BlockId, _ask: Ask) -> LetGo {
+            LetGo::No
+        }
+    }
+
+    #[test]
+    fn whether_all_come_from_one_is_found_by_asking_each_once() {
+        const LEN: usize = 200;
+        let holders = Holders::default();
+        let mut chain: Vec<Box<Relative>> = Vec::new();
+        for _ in 0..LEN {
+            chain.push(Relative::of(chain.last().map(|last| &**last)));
+        }
+        // SAFETY: they outlive the list.
+        chain.iter().for_each(|holder| unsafe { holders.add(&**holder, None) });
+        let of = |nth: usize| chain[nth].account.id();
+        let asked = || chain.iter().map(|holder| holder.asked.load(Ordering::Relaxed)).sum::<usize>();
+        let before = asked();
+        assert!(holders.visit().family.is_all_of(of(0), EntryIndex(0), BlockId(0)), "all are forks of the first");
+        assert!(asked() - before <= 3 * LEN, "{} questions to {LEN} holders", asked() - before);
+        assert!(!holders.visit().family.is_all_of(of(1), EntryIndex(0), BlockId(0)), "the first is not its fork");
+        holders.remove(&*chain[0]);
+        assert!(holders.visit().family.is_all_of(of(1), EntryIndex(0), BlockId(0)));
+    }
+
+    /// Whether the tie leads to this region, from parent to parent.
+    fn comes_from(all: &[Box<Relative>], relative: &Relative, id: RegionId) -> bool {
+        let parent = relative.tie.as_ref().and_then(Derived::parent);
+        let of = |parent: RegionId| all.iter().find(|other| other.account.id() == parent);
+        parent.is_some_and(|parent| parent == id || of(parent).is_some_and(|parent| comes_from(all, parent, id)))
+    }
+
+    #[test]
+    fn who_comes_from_whom_stays_known_as_relatives_come_and_go() {
+        let (holders, mut all, mut random) = (Holders::default(), Vec::<Box<Relative>>::new(), 99_u64);
+        let mut below = |end: usize| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random as usize % end
+        };
+        for _ in 0..3000 {
+            if all.len() < 3 || (all.len() < 40 && below(2) == 0) {
+                let parent = below(all.len() + 1);
+                let new = Relative::of(all.get(parent).map(|parent| &**parent));
+                // SAFETY: it is removed below, or outlives the list.
+                unsafe { holders.add(&*new, None) };
+                all.push(new);
+            } else {
+                let gone = all.swap_remove(below(all.len()));
+                holders.remove(&*gone);
+            }
+            let of = all[below(all.len())].account.id();
+            let is_other = |relative: &&Box<Relative>| relative.account.id() != of;
+            let expected = all.iter().filter(is_other).all(|relative| comes_from(&all, relative, of));
+            assert_eq!(holders.visit().family.is_all_of(of, EntryIndex(0), BlockId(0)), expected);
+            let visit = holders.visit();
+            for (at, member) in visit.family.0.iter().enumerate() {
+                let Some(id) = member.holder().id() else { continue };
+                let found: Vec<_> = visit.family.0[descendants(visit.family.0, at)].iter().collect();
+                let expected = all.iter().filter(|relative| comes_from(&all, relative, id)).count();
+                let are_all = found.iter().filter_map(|member| member.holder().id()).count();
+                assert_eq!((found.len(), are_all), (expected, expected));
+            }
+        }
+        all.iter().for_each(|relative| holders.remove(&**relative));
+        assert_eq!(holders.visit().family.members().count(), 0);
     }
 
     #[test]
@@ -292,7 +437,7 @@ mod tests {
                     for _ in 0..500 {
                         let holder = Box::new(Counting(AtomicUsize::new(0)));
                         // SAFETY: it is removed below.
-                        unsafe { holders.add(&*holder) };
+                        unsafe { holders.add(&*holder, None) };
                         let visit = holders.visit();
                         visit.family.members().for_each(|holder| _ = holder.holds(EntryIndex(0), BlockId(0)));
                         drop(visit);

@@ -139,7 +139,8 @@ impl Derived {
         let _ = self.parent.compare_exchange(gone.0, parent, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Follows `source`, which this is a clone of, if its parent went before this one was in the list of holders.
+    /// Follows `source`, which this is a clone of, if its parent went before this one was in the list of holders. Under
+    /// the lock of that list.
     pub(crate) fn catch_up(&self, source: &Derived) {
         let seen = self.parent.load(Ordering::Acquire);
         let now = source.parent.load(Ordering::Acquire);

@@ -18,7 +18,7 @@ use crate::units::{BlockId, HUGE_PAGE};
 /// the next faults find room.
 const DROPPED_AT_ONCE: usize = 64 << 20;
 
-/// For that, a fault looks at so many entries at most, which takes half a millisecond. If it has found none by then, it
+/// For that, a fault looks at so many entries and holders at most, which takes half a millisecond. If it has found none by then, it
 /// lets signals be delivered and faults again.
 pub(crate) const LOOKED_AT_ONCE: usize = 64 << 10;
 
@@ -93,6 +93,9 @@ impl<S: Sys> PoolCore<S> {
                     break;
                 }
             }
+            // To find the next region takes a look at each holder. Not before something was dropped: who has looked
+            // at enough comes again, and is to find fewer then.
+            *look = look.saturating_sub(visit.family.members().count());
         }
         done
     }

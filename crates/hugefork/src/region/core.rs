@@ -83,7 +83,7 @@ impl<S: Sys> RegionCore<S> {
     pub(super) fn at(
         mut addresses: Addresses<S>,
         options: RegionOptions,
-        parent: Option<Derived>,
+        parent: Option<&Derived>,
         forked_from: Option<SnapshotId>,
     ) -> Fixed<Self> {
         let pool = addresses.pool.clone();
@@ -98,7 +98,7 @@ impl<S: Sys> RegionCore<S> {
             lock: RegionLock::default(),
             freezing: WordLock::default(),
             tending: WordLock::default(),
-            books: Books::new(options, parent, pool.block_size),
+            books: Books::new(options, parent.cloned(), pool.block_size),
             pins: Pins::default(),
             habits: Habits::default(),
             density: Density::new(count, pool.block_size),
@@ -110,8 +110,15 @@ impl<S: Sys> RegionCore<S> {
             home: Settled::new(&pool, count),
         });
         // SAFETY: it stays in place until it is withdrawn, which removes it from the list.
-        unsafe { pool.holders.add(&*region) };
+        unsafe { pool.holders.add(&*region, parent) };
         region
+    }
+
+    /// Holds all locks of the region, as threads do that are in calls and faults.
+    #[cfg(test)]
+    pub(crate) fn lock_all(&self) -> impl Sized + '_ {
+        let calls = (self.freezing.lock(), self.returns.known(), self.tending.lock());
+        (calls, self.table.lock_windows(0..self.table.windows()), self.lock.exclusive())
     }
 
     pub(crate) fn pool(&self) -> &Counted<PoolCore<S>> {

@@ -23,10 +23,7 @@ impl<S: Sys> RegionCore<S> {
         let mappings = Shown::of_snapshot(pool, &frozen.entries).runs().count();
         let addresses = Addresses::claim(pool, frozen.len(), mappings)?;
         let reserved = pool.reserve(options.reserve, frozen.entries.len())?;
-        let region = Self::at(addresses, options, Some(frozen.parent.clone()), frozen.second_of);
-        if let Some(parent) = &region.books.parent {
-            parent.catch_up(&frozen.parent);
-        }
+        let region = Self::at(addresses, options, Some(&frozen.parent), frozen.second_of);
         region.books.origin.set(frozen.id.or(frozen.from.get()));
         reserved.give_to(pool, &region.table, 0..region.table.len(), |_| true);
         let signals = SignalsBlocked::new();

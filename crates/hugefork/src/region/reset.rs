@@ -245,8 +245,8 @@ impl<S: Sys> Reset<'_, S> {
         self.change_all().map_err(|reason| Stop::At { done: self.done, reason })?;
         self.region.books.origin.set(self.frozen.id);
         count(&self.region.counters.resets, 1);
-        // Faults of this call have made no page private.
-        self.known.seen_at = Some(if self.is_held { faults } else { self.region.pool().sys.minor_faults() });
+        // Those of before the look: even alone, the kernel may have written since, for this thread.
+        self.known.seen_at = Some(faults);
         Ok(())
     }
 

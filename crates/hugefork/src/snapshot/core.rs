@@ -63,14 +63,15 @@ impl<S: Sys> SnapshotCore<S> {
         parent: Derived,
         id: Option<SnapshotId>,
     ) -> Fixed<SnapshotCore<S>> {
-        SnapshotCore::second(pool, count, parent, id, Keeping::Lent, None)
+        SnapshotCore::new(pool, count, parent, None, id, Keeping::Lent, None)
     }
 
-    /// As [`SnapshotCore::empty`], for the blocks of another snapshot.
-    fn second(
+    /// `source` is what `parent` is a clone of, if it is one.
+    fn new(
         pool: &Counted<PoolCore<S>>,
         count: usize,
         parent: Derived,
+        source: Option<&Derived>,
         id: Option<SnapshotId>,
         keeping: Keeping,
         second_of: Option<SnapshotId>,
@@ -91,7 +92,7 @@ impl<S: Sys> SnapshotCore<S> {
             home: OnceLock::new(),
         });
         // SAFETY: it stays in place until it has been withdrawn, which removes it from the list.
-        unsafe { pool.holders.add(&*frozen) };
+        unsafe { pool.holders.add(&*frozen, source) };
         frozen
     }
 
@@ -192,9 +193,9 @@ impl<S: Sys> SnapshotCore<S> {
 
     fn duplicate_and(&self, keeping: Keeping) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
         let (count, parent) = (self.entries.len(), self.parent.clone());
-        let copy = SnapshotCore::second(&self.pool, count, parent, self.id, keeping, self.id);
+        let source = Some(&self.parent);
+        let copy = SnapshotCore::new(&self.pool, count, parent, source, self.id, keeping, self.id);
         copy.from.set(self.from.get());
-        copy.parent.catch_up(&self.parent);
         let _signals = SignalsBlocked::new();
         let filling = copy.lock.exclusive();
         let reading = self.lock.shared();

@@ -83,6 +83,27 @@ pub(crate) fn alone<Body: FnOnce()>(body: Body) -> Ended {
     ended
 }
 
+/// Runs `body` in a child that has one thread: the runner of the tests has another one beside that of the test. The
+/// process must have no pool yet.
+#[track_caller]
+pub(crate) fn with_one_thread(body: impl FnOnce()) {
+    // SAFETY: the child has a thread of its own only, and the C library sees to its locks.
+    match unsafe { libc::fork() } {
+        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
+        0 => {
+            let came = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+            std::process::exit(i32::from(came.is_err()))
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: writes the status.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            let status = ExitStatus::from_raw(status);
+            assert!(status.success(), "the child: {status}");
+        }
+    }
+}
+
 /// Waits for a process to end.
 fn watch(mut child: Child) -> Ended {
     fn read(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
