@@ -4,4 +4,4 @@
 #[path = "../../crates/hugefork/tests/fuzzed/mod.rs"]
 mod fuzzed;
 
-libfuzzer_sys::fuzz_target!(|text: &[u8]| fuzzed::check_all(&String::from_utf8_lossy(text), &fuzzed::file()));
+libfuzzer_sys::fuzz_target!(|text: &[u8]| fuzzed::check_all(&String::from_utf8_lossy(text), &fuzzed::files()));

@@ -1201,8 +1201,9 @@ int hf_export_pool(const hf_export *exported, hf_pool **out);
  *
  * HF_E_BAD_EXTENTS: the text is not one of hf_export_extents. HF_E_NOT_AN_EXPORT: the
  * descriptor is of a file that may become shorter, a read of which could kill the process,
- * or that has not all that the list names. HF_E_TOO_MANY_MAPPINGS: vm.max_map_count or
- * RLIMIT_AS. HF_E_BAD_VALUE: a negative descriptor. HF_E_SYSTEM.
+ * or that has not all that the list names, or has larger pages. HF_E_OUT_OF_MEMORY: a file
+ * of hugetlb pages has none there, and none is left. HF_E_TOO_MANY_MAPPINGS:
+ * vm.max_map_count or RLIMIT_AS. HF_E_BAD_VALUE: a negative descriptor. HF_E_SYSTEM.
  */
 int hf_import_map(int fd, const char *extents, hf_import **out);
 
@@ -1217,7 +1218,8 @@ void hf_import_close(hf_import *imported);
  * The exporting process writes to none of it until it closes its export. From then on bytes
  * may change that were not written to here before, unless hf_import_is_sealed. Where the
  * exporter's pool has hugetlb pages, a write takes a whole one of those that the system has
- * set aside, and is SIGBUS if there is none left.
+ * set aside, and is SIGBUS if there is none left; so is a read of what the exporter has
+ * given back since.
  */
 void *hf_import_address(const hf_import *imported);
 

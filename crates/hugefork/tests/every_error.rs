@@ -38,7 +38,7 @@ const fn case(name: &'static str, advice: &'static str, provoke: fn() -> Failed)
     Case { name, advice, provoke }
 }
 
-const CASES: [Case; 46] = [
+const CASES: [Case; 48] = [
     case("SizeError::NotABlockSize", "take a power of two", || failed(BlockSize::new(3))),
     case("SizeError::Zero", "take at least one block", || {
         let Err(RegionError::Length(error)) = pool(4).region(0) else { panic!("a region of nothing") };
@@ -185,6 +185,15 @@ const CASES: [Case; 46] = [
         let export = region(1).snapshot().unwrap().export().unwrap();
         failed(Imported::map(export.as_fd(), &text.parse().unwrap()))
     }),
+    case("ImportError::OtherPages", "of one export", || {
+        let text = "hugefork-extents 1\nlength 4096\npage 4096\nextent 0 0 4096\nend 1\n";
+        failed(Imported::map(hugetlb_file(), &text.parse().unwrap()))
+    }),
+    case("ImportError::NoPages", "raise vm.nr_hugepages", || {
+        let text = "hugefork-extents 1\nlength 2097152\npage 2097152\nextent 0 0 2097152\nend 1\n";
+        refuse(with(libc::SYS_madvise, 2, libc::MADV_POPULATE_READ, libc::EFAULT));
+        failed(Imported::map(hugetlb_file(), &text.parse().unwrap()))
+    }),
     case("ImportError::TooManyMappings", "raise vm.max_map_count", || {
         let export = written(&pool(1), 1).snapshot().unwrap().export().unwrap();
         refuse(with(libc::SYS_mmap, 4, export.as_fd().as_raw_fd(), libc::ENOMEM));
@@ -253,6 +262,16 @@ fn written(pool: &Pool, blocks: usize) -> Region {
     let region = pool.region_with(blocks * BLOCK, by_block()).unwrap();
     region.populate().unwrap();
     region
+}
+
+/// A file of hugetlb pages that has none of them.
+fn hugetlb_file() -> std::os::fd::OwnedFd {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    let file = memfd_create("every-error", flags).unwrap();
+    ftruncate(&file, BLOCK as u64).unwrap();
+    fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+    file
 }
 
 fn limit_addresses(bytes: u64) {

@@ -4,11 +4,15 @@
 
 mod fuzzed;
 
-use fuzzed::{check_all, file};
+use fuzzed::{check_all, files};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
 const EXTENTS: &str = "hugefork-extents 1\nlength 16384\npage 4096\nextent 0 8192 4096\nextent 8192 0 8192\nend 2\n";
+
+/// The same, of a file with huge pages.
+const LARGE: &str = "hugefork-extents 1\nlength 8388608\npage 2097152\nextent 0 4194304 2097152\nextent 4194304 0 4194304\n\
+                     end 2\n";
 
 /// What texts are changed from, and what finds something now: add to it whatever fails once.
 const CORPUS: [&str; 14] = [
@@ -98,21 +102,24 @@ fn what_the_fuzzer_has_found_does_no_harm() {
     // A package of this crate alone has none.
     let Ok(entries) = std::fs::read_dir(folder) else { return println!("skipped: {folder} is not there") };
     let texts = entries.flatten().map(|entry| std::fs::read(entry.path()).unwrap());
-    texts.for_each(|text| check_all(&String::from_utf8_lossy(&text), &file()));
+    texts.for_each(|text| check_all(&String::from_utf8_lossy(&text), &files()));
 }
 
 #[test]
 fn what_is_in_the_corpus_does_no_harm() {
-    let file = file();
-    CORPUS.iter().chain([&EXTENTS]).for_each(|text| check_all(text, &file));
+    let files = files();
+    CORPUS.iter().chain([&EXTENTS, &LARGE]).for_each(|text| check_all(text, &files));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn changed_extents_are_refused_or_can_be_mapped(changes in prop::collection::vec(change(), 1..6)) {
-        check_all(&changed(EXTENTS, &changes), &file());
+    fn changed_extents_are_refused_or_can_be_read(
+        extents in select(&[EXTENTS, EXTENTS, EXTENTS, LARGE][..]),
+        changes in prop::collection::vec(change(), 1..6),
+    ) {
+        check_all(&changed(extents, &changes), &files());
     }
 
     #[test]
@@ -120,6 +127,6 @@ proptest! {
         text in select(&CORPUS[..]),
         changes in prop::collection::vec(change(), 1..4),
     ) {
-        check_all(&changed(text, &changes), &file());
+        check_all(&changed(text, &changes), &files());
     }
 }

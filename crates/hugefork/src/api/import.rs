@@ -39,6 +39,8 @@ use crate::terms::extents::{Extent, Extents};
 pub struct Imported {
     memory: PrivateMemory,
     is_sealed: bool,
+    /// Whether a load may find that there is no page.
+    may_lack_pages: bool,
 }
 
 impl Imported {
@@ -46,25 +48,34 @@ impl Imported {
     /// the holes. It takes some 2 us for each, and no memory. The address is a multiple of 2 MiB, or of
     /// [`Extents::page_size`] if that is larger. The descriptor may be closed afterwards.
     ///
-    /// A descriptor that could make this process die of a signal, because its file becomes shorter, is refused. Where
-    /// the pool has hugetlb pages, a write takes a whole one of those that the system has set aside, and is a `SIGBUS`
-    /// if there is none left.
+    /// A descriptor that could make this process die of a signal, because its file becomes shorter, is refused, and so
+    /// is one of hugetlb for whose bytes there are no pages. Where the pool has hugetlb pages, a write takes a whole
+    /// one of those that the system has set aside, and is a `SIGBUS` if there is none left.
     ///
     /// # Errors
-    /// [`ImportError::NotAnExport`], [`ImportError::TooShort`], [`ImportError::TooManyMappings`],
-    /// [`ImportError::System`].
+    /// [`ImportError::NotAnExport`], [`ImportError::TooShort`], [`ImportError::OtherPages`],
+    /// [`ImportError::TooManyMappings`], [`ImportError::NoPages`], [`ImportError::System`].
     pub fn map(descriptor: impl AsFd, extents: &Extents) -> Result<Imported, ImportError> {
         let fd = descriptor.as_fd();
         let promises = promises_of(fd)?.ok_or(ImportError::NotAnExport)?;
         if (extents.file_len() as u64) > promises.len {
             return Err(ImportError::TooShort { needed: extents.file_len(), len: promises.len });
         }
+        if let Some(page) = promises.hugetlb.filter(|page| !extents.page_size().is_multiple_of(*page)) {
+            // The kernel would map more than the extents, over what lies behind them.
+            return Err(ImportError::OtherPages { page: extents.page_size(), of_file: page });
+        }
         let refused = |source: SystemError| match source.raw_os_error() {
             answer::OUT_OF_MEMORY => ImportError::TooManyMappings { extents: extents.iter().len(), source },
             _ => ImportError::System(source),
         };
         let memory = PrivateMemory::of(fd, extents.page_size(), stretches(extents)).map_err(refused)?;
-        Ok(Imported { memory, is_sealed: promises.is_sealed })
+        if promises.hugetlb.is_some() {
+            memory.get_pages(stretches(extents)).map_err(no_pages)?;
+        }
+        // Of a file that is sealed, nobody takes pages away.
+        let may_lack_pages = promises.hugetlb.is_some() && !promises.is_sealed;
+        Ok(Imported { memory, is_sealed: promises.is_sealed, may_lack_pages })
     }
 
     /// Length in bytes, that of the snapshot.
@@ -83,14 +94,19 @@ impl Imported {
         self.memory.at()
     }
 
-    /// Copies the bytes from `offset` on to all of `to`.
+    /// Copies the bytes from `offset` on to all of `to`. Where the exporting process has hugetlb pages, the kernel does
+    /// so (`process_vm_readv(2)`), since that process may have dropped its [`Export`](crate::Export), and the pages.
     ///
     /// # Errors
-    /// [`ImportError::OutOfRange`] unless `offset..offset + to.len()` lies inside.
+    /// [`ImportError::OutOfRange`] unless `offset..offset + to.len()` lies inside. [`ImportError::NoPages`] and
+    /// [`ImportError::System`] if the kernel copies and cannot; then some bytes of `to` may have been changed.
     pub fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<(), ImportError> {
         let end = offset.saturating_add(to.len());
         if end > self.len() {
             return Err(ImportError::OutOfRange { start: offset, end, len: self.len() });
+        }
+        if self.may_lack_pages {
+            return self.memory.try_read(offset, to).map_err(no_pages);
         }
         self.memory.read(offset, to);
         Ok(())
@@ -107,8 +123,8 @@ impl Imported {
     /// The bytes.
     ///
     /// # Safety
-    /// For as long as they are borrowed, the exporting process keeps its [`Export`](crate::Export), if it is no copy,
-    /// and nobody with the right to write to its memory does so ([`Export`](crate::Export) says who has that). Nobody
+    /// For as long as they are borrowed, the exporting process keeps its [`Export`](crate::Export), if it is no copy
+    /// (of hugetlb pages that it gives back, a read would be a `SIGBUS`), and nobody with the right to write to its memory does so ([`Export`](crate::Export) says who has that). Nobody
     /// here writes by [`Imported::as_mut_ptr`].
     pub unsafe fn bytes(&self) -> &[u8] {
         // SAFETY: all of it can be read for as long as this lives; the rest is the caller's promise.
@@ -122,6 +138,14 @@ impl Imported {
     pub unsafe fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and it is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) }
+    }
+}
+
+/// Why what is mapped cannot be read.
+fn no_pages(source: SystemError) -> ImportError {
+    match source.raw_os_error() {
+        answer::BAD_ADDRESS | answer::OUT_OF_MEMORY => ImportError::NoPages { source },
+        _ => ImportError::System(source),
     }
 }
 

@@ -383,7 +383,10 @@ impl ImportError {
     pub const fn code(&self) -> ErrorCode {
         match self {
             ImportError::Unreadable { .. } => ErrorCode::BadExtents,
-            ImportError::NotAnExport | ImportError::TooShort { .. } => ErrorCode::NotAnExport,
+            ImportError::NotAnExport | ImportError::TooShort { .. } | ImportError::OtherPages { .. } => {
+                ErrorCode::NotAnExport
+            }
+            ImportError::NoPages { .. } => ErrorCode::OutOfMemory,
             ImportError::TooManyMappings { .. } => ErrorCode::TooManyMappings,
             ImportError::OutOfRange { .. } => ErrorCode::OutOfRange,
             ImportError::System(refused) => refused.code(),

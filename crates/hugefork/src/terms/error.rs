@@ -371,6 +371,28 @@ pub enum ImportError {
         /// Bytes that there are.
         len: u64,
     },
+    /// A descriptor of hugetlb memory, with extents of smaller pages than it has.
+    #[error(
+        "the extents have pages of {page} bytes, and the file of {of_file}: take the extents and the descriptor of one \
+         export"
+    )]
+    #[non_exhaustive]
+    OtherPages {
+        /// [`Extents::page_size`](crate::Extents::page_size), in bytes.
+        page: usize,
+        /// The size of the file's pages in bytes.
+        of_file: usize,
+    },
+    /// Bytes of hugetlb memory for which there is no page: the exporting process had none there, or has given it back.
+    #[error(
+        "there is no hugetlb page for what was exported: {source}; have the exporting process keep its `Export`, or \
+         raise vm.nr_hugepages"
+    )]
+    #[non_exhaustive]
+    NoPages {
+        /// The call that failed.
+        source: SystemError,
+    },
     /// Extents and holes between them are more mappings than the process may have.
     #[error(
         "{extents} extents could not be mapped: {source}; raise vm.max_map_count, RLIMIT_AS, or take an `export_copy`"

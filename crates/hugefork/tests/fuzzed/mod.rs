@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use hugefork::kernels::Kernel;
 use hugefork::{Backing, BlockSize, ByteSize, Extents, ImportError, Imported};
+use rustix::fs::{MemfdFlags, SealFlags};
 
 /// What is read prints as something that is read as the same.
 fn check<T: FromStr + Display + PartialEq + std::fmt::Debug>(text: &str) {
@@ -14,38 +15,64 @@ fn check<T: FromStr + Display + PartialEq + std::fmt::Debug>(text: &str) {
     }
 }
 
-/// A file of three pages that cannot become shorter.
-pub(crate) fn file() -> File {
-    let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
-    let file = rustix::fs::memfd_create("fuzz", flags).unwrap();
-    rustix::fs::ftruncate(&file, 3 * 4096).unwrap();
-    rustix::fs::fcntl_add_seals(&file, rustix::fs::SealFlags::SHRINK).unwrap();
-    file.into()
+/// Files that cannot become shorter: three pages of memory, the same that nobody may write to, and of hugetlb three
+/// pages that are not there, if the machine has such files.
+pub(crate) fn files() -> Vec<File> {
+    let file = |kind: MemfdFlags, page: u64, seals: SealFlags| {
+        let file = rustix::fs::memfd_create("fuzz", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind).ok()?;
+        rustix::fs::ftruncate(&file, 3 * page).unwrap();
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | seals).unwrap();
+        Some(File::from(file))
+    };
+    let plain = [SealFlags::empty(), SealFlags::WRITE].map(|seals| file(MemfdFlags::empty(), 4096, seals));
+    let hugetlb = file(MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB, 2 << 20, SealFlags::empty());
+    plain.into_iter().chain([hugetlb]).flatten().collect()
 }
 
-pub(crate) fn check_all(text: &str, file: &File) {
+/// As much as is read in one piece.
+const MOST: usize = 32 << 20;
+
+/// Reads all of it, and where it is longer than [`MOST`], its ends and those of its extents.
+fn read_all(imported: &Imported, extents: &Extents) -> Result<(), ImportError> {
+    let mut byte = [1];
+    // Pages behind the end of the file would be a SIGBUS.
+    for extent in extents.iter() {
+        imported.read_at(extent.offset + extent.len - 1, &mut byte)?;
+        assert_eq!(byte, [0]);
+    }
+    let mut some = vec![1; imported.len().min(MOST)];
+    let zeros = vec![0; some.len()];
+    for at in [0, imported.len() - some.len()] {
+        imported.read_at(at, &mut some)?;
+        assert!(some == zeros);
+    }
+    if let Some(bytes) = imported.sealed() {
+        assert!(bytes[..some.len()] == some);
+    }
+    Ok(())
+}
+
+pub(crate) fn check_all(text: &str, files: &[File]) {
     check::<ByteSize>(text);
     check::<BlockSize>(text);
     check::<Backing>(text);
     check::<Kernel>(text);
     let Ok(extents) = text.parse::<Extents>() else { return };
     assert_eq!(extents.to_string(), text, "extents are read exactly as they print");
-    match Imported::map(file, &extents) {
-        Ok(imported) => {
-            let mut byte = [1];
-            // Pages behind the end of the file would be a SIGBUS.
-            for extent in extents.iter() {
-                imported.read_at(extent.offset + extent.len - 1, &mut byte).unwrap();
-                assert_eq!(byte, [0]);
-            }
-            imported.read_at(imported.len() - 1, &mut byte).unwrap();
-        }
-        Err(error) => assert!(
-            matches!(
-                error,
-                ImportError::TooShort { .. } | ImportError::TooManyMappings { .. } | ImportError::System(_)
+    for file in files {
+        match Imported::map(file, &extents).and_then(|imported| read_all(&imported, &extents)) {
+            Ok(()) => {}
+            Err(error) => assert!(
+                matches!(
+                    error,
+                    ImportError::TooShort { .. }
+                        | ImportError::OtherPages { .. }
+                        | ImportError::NoPages { .. }
+                        | ImportError::TooManyMappings { .. }
+                        | ImportError::System(_)
+                ),
+                "{error}"
             ),
-            "{error}"
-        ),
+        }
     }
 }

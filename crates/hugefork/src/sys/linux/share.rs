@@ -8,16 +8,22 @@
 //! A descriptor for reading gives no right to write, to map writable and shared, to punch holes or to change the
 //! length. To open it anew for writing takes the right to write by the file's mode, which nobody has but root. Who owns
 //! the file can change the mode: processes of the user who built the pool.
+//!
+//! The other process trusts nobody. A file that cannot become shorter has a page for each byte, or the kernel makes one
+//! for who reads there; but of hugetlb there may be none left, and then a load is a `SIGBUS`. So what is mapped of
+//! hugetlb gets its pages at once, and where the other side may take them away again, the kernel copies, which has an
+//! error for it.
 
 use core::ffi::c_void;
 use core::ptr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    MemfdFlags, Mode, OFlags, SealFlags, fchmod, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create, open,
+    MemfdFlags, Mode, OFlags, SealFlags, fchmod, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
+    memfd_create, open,
 };
 use rustix::io::{Errno, pwrite};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 
 use super::named;
@@ -49,6 +55,8 @@ pub(super) fn reopen_for_reading(fd: &OwnedFd) -> Result<OwnedFd, SystemError> {
 
 const MAP_EXTENT: &str = "mmap of an extent";
 const MAP_ZEROS: &str = "mmap of zeros";
+const GET_PAGES: &str = "madvise(MADV_POPULATE_READ) of an extent";
+const COPY_OUT: &str = "process_vm_readv of an import";
 
 /// Memory that is written once and then sealed.
 pub(crate) struct Unsealed(OwnedFd);
@@ -101,6 +109,9 @@ fn once_not_busy(mut call: impl FnMut() -> rustix::io::Result<()>) -> rustix::io
     }
 }
 
+/// How `fstatfs` calls hugetlb (`HUGETLBFS_MAGIC`).
+const HUGETLBFS: u64 = 0x9584_58f6;
+
 /// What somebody's descriptor promises.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Promises {
@@ -108,6 +119,8 @@ pub(crate) struct Promises {
     pub(crate) len: u64,
     /// Whether nobody can ever write to it.
     pub(crate) is_sealed: bool,
+    /// The size of its pages if they are of hugetlb: there may be none left for who reads where it has none.
+    pub(crate) hugetlb: Option<usize>,
 }
 
 /// What a descriptor promises; `None` if it may become shorter, so that a read of it may kill.
@@ -117,8 +130,11 @@ pub(crate) fn promises_of(fd: BorrowedFd<'_>) -> Result<Option<Promises>, System
         Err(Errno::INVAL) => return Ok(None),
         seals => named("fcntl(F_GET_SEALS)", seals)?,
     };
-    let len = named("fstat", fstat(fd))?.st_size.cast_unsigned();
-    let promises = Promises { len, is_sealed: seals.contains(SealFlags::WRITE) };
+    let file = named("fstat", fstat(fd))?;
+    // For hugetlb, what the kernel calls a block of the file is a page.
+    let is_hugetlb = named("fstatfs", fstatfs(fd))?.f_type.cast_unsigned() == HUGETLBFS;
+    let hugetlb = is_hugetlb.then_some(file.st_blksize as usize);
+    let promises = Promises { len: file.st_size.cast_unsigned(), is_sealed: seals.contains(SealFlags::WRITE), hugetlb };
     Ok(seals.contains(SealFlags::SHRINK).then_some(promises))
 }
 
@@ -220,6 +236,20 @@ impl PrivateMemory {
         Ok(())
     }
 
+    /// Gets the pages of all that shows a file, so that no read has to. `EFAULT` where there is none left.
+    pub(crate) fn get_pages(&self, stretches: impl Iterator<Item = Stretch>) -> Result<(), SystemError> {
+        let mut offset = 0;
+        for Stretch { len, file_offset } in stretches {
+            let at = self.at.wrapping_byte_add(offset);
+            if file_offset.is_some() {
+                // SAFETY: a part of this memory; nothing is changed.
+                named(GET_PAGES, unsafe { madvise(at, len, Advice::LinuxPopulateRead) })?;
+            }
+            offset += len;
+        }
+        Ok(())
+    }
+
     /// The first byte.
     pub(crate) fn at(&self) -> *mut u8 {
         self.at.cast()
@@ -238,6 +268,33 @@ impl PrivateMemory {
         assert!(offset <= self.len && to.len() <= self.len - offset, "they lie inside");
         // SAFETY: within the memory, all of which can be read.
         unsafe { copy_out(self.at().add(offset), to) };
+    }
+
+    /// As [`PrivateMemory::read`], where pages may be missing. `EFAULT` if the kernel has none for them.
+    ///
+    /// # Panics
+    /// If they do not lie inside.
+    pub(crate) fn try_read(&self, offset: usize, to: &mut [u8]) -> Result<(), SystemError> {
+        assert!(offset <= self.len && to.len() <= self.len - offset, "they lie inside");
+        let mut done = 0;
+        while done < to.len() {
+            let rest = to.len() - done;
+            let into = libc::iovec { iov_base: to[done..].as_mut_ptr().cast(), iov_len: rest };
+            let from = libc::iovec { iov_base: self.at.wrapping_byte_add(offset + done), iov_len: rest };
+            // SAFETY: it writes to `rest` bytes of `to`, which is borrowed exclusively, and reads this process's own
+            // memory, which the kernel checks.
+            let copied = unsafe { libc::process_vm_readv(libc::getpid(), &raw const into, 1, &raw const from, 1, 0) };
+            done += match copied {
+                1.. => copied.cast_unsigned(),
+                // There is always something to copy.
+                0 => return Err(SystemError::new(COPY_OUT, Errno::FAULT)),
+                _ => {
+                    let errno = Errno::from_io_error(&std::io::Error::last_os_error());
+                    return Err(SystemError::new(COPY_OUT, errno.unwrap_or(Errno::FAULT)));
+                }
+            };
+        }
+        Ok(())
     }
 }
 
