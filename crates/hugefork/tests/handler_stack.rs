@@ -83,7 +83,7 @@ fn short_pool() {
     other.as_mut_slice()[5000] = 1;
 }
 
-/// A write that finds the pool full and makes a fork and a snapshot copy into the blocks that are reserved for them.
+/// A write that finds the pool full and copies into what a snapshot has lent.
 fn booked_pool() {
     let pool = Pool::builder().name("booked").capacity(6 << 20).build().unwrap();
     let mut region = pool.region_with(2 << 20, by_block()).unwrap();
@@ -92,7 +92,7 @@ fn booked_pool() {
     let snapshot = region.snapshot_with(RegionOptions::new().reserve(Reserve::Full)).unwrap();
     assert_eq!(snapshot[0], 1);
     region.as_mut_slice()[0] = 2;
-    assert_eq!((snapshot[0], pool.stats().blocks_reserved, fork.is_revoked()), (1, 0, false));
+    assert_eq!((snapshot[0], pool.stats().blocks_reserved, fork.is_revoked()), (1, 1, false));
 }
 
 /// What writes to blocks need of which the kernel copies pages: to show a block so, to go on after a snapshot, to copy
@@ -114,7 +114,7 @@ fn by_page(pool: &Pool) -> [usize; 4] {
     [overlay, unseal, copy, fold]
 }
 
-/// A write that finds the pool full, and a fork by page that copies into what is reserved for it, with its pages.
+/// A write that finds the pool full and copies into what a fork by page has lent.
 fn booked_by_page(grain: CopyGrain) {
     let pool = Pool::builder().name("booked").capacity(4 << 20).backing(Backing::ShmemBase).build().unwrap();
     let mut region = pool.region_with(2 << 20, by_block()).unwrap();

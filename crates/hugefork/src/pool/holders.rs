@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   fault finds no block ─▶ Holders ─▶ each region: drop what is lazily freed, oldest first
-//!                                  ─▶ each fork and snapshot: let go of this block (revoke)
+//!                                  ─▶ each fork and snapshot: what do you offer for this block? (revoke)
 //! ```
 //! Fault handlers read the list, so its lock is one of ours. Its memory is got before the lock is taken: a thread that
 //! faulted inside `malloc` may be waiting for the lock.
@@ -15,6 +15,7 @@ use core::ptr::{self, NonNull};
 use crate::own::{List, Own};
 use crate::pool::lineage::{Derived, RegionId};
 use crate::sync::{RegionLock, SharedGuard, SignalsBlocked};
+use crate::table::Reserved;
 use crate::table::transition::OnRevoke;
 use crate::units::{BlockId, EntryIndex};
 
@@ -44,51 +45,48 @@ pub(crate) trait Holder: Sync {
     /// Whether it holds `block` at `index`, as far as that can be seen without a lock.
     fn holds(&self, index: EntryIndex, block: BlockId) -> bool;
 
-    /// Whether it holds `block` at `index` and never lets go of it.
-    fn keeps(&self, _index: EntryIndex, _block: BlockId) -> bool {
-        false
-    }
+    /// What it can do for a region that has to write to `block` at `index`, as far as that can be seen without a lock.
+    fn offer(&self, index: EntryIndex, block: BlockId) -> Offer;
 
-    /// Lets go of `block` at `index`, which it has borrowed. An access there is an error from then on. If a block is
-    /// reserved for a copy and `ask` allows one, it makes the copy instead. The asker holds the lock of a window.
-    fn let_go(&self, index: EntryIndex, block: BlockId, ask: Ask) -> LetGo;
+    /// Lets go of `block` at `index`. An access there is an error from then on. The asker holds the lock of a window.
+    fn let_go(&self, index: EntryIndex, block: BlockId) -> Answer;
+
+    /// Gives up what is reserved for `block` at `index`: the asker, which holds the lock of a window, has it now.
+    fn lend(&self, index: EntryIndex, block: BlockId) -> Answer;
 }
 
-/// How a holder may let go of a block.
+/// What a holder can do for a region that has to write to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
-    /// Only if no block is reserved for a copy.
-    Revoke,
-    /// In any case, with a copy in the reserved block if there is one.
-    RevokeOrCopy,
+pub(crate) enum Offer {
+    /// Nothing: it does not hold the block.
+    Nothing,
+    /// Nothing: it holds the block, and keeps it.
+    Keeps,
+    /// To let go of the block.
+    LetsGo,
+    /// To lend what is reserved for a copy of the block. It keeps the block itself.
+    Lends,
 }
 
-impl Ask {
-    /// Whether a holder that needs to do `needed` is asked for it.
-    pub(crate) fn is_met_by(self, needed: OnRevoke) -> bool {
-        match needed {
-            OnRevoke::Nothing => false,
-            OnRevoke::Hide => true,
-            OnRevoke::CopyIntoReserved => self == Ask::RevokeOrCopy,
+impl Offer {
+    /// What one offers who holds the block.
+    pub(crate) fn of_holder(on_revoke: OnRevoke, reserved: Reserved) -> Offer {
+        match (on_revoke, reserved) {
+            (OnRevoke::Hide, _) => Offer::LetsGo,
+            (OnRevoke::Nothing, Reserved::Yes) => Offer::Lends,
+            (OnRevoke::Nothing, Reserved::No) => Offer::Keeps,
         }
     }
 }
 
-/// What a holder did.
+/// What a holder did when it was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LetGo {
+pub(crate) enum Answer {
+    /// Nothing: it cannot, or not any more.
     No,
-    Revoked,
-    Copied,
-    /// Somebody works on it, and may wait for the asker.
+    Done,
+    /// Nothing: somebody works on it, and may wait for the asker.
     Busy,
-}
-
-impl LetGo {
-    /// `self` if it was really done.
-    pub(crate) fn if_done(self, is_done: bool) -> LetGo {
-        if is_done { self } else { LetGo::No }
-    }
 }
 
 /// What a region is asked that may have lazily freed blocks.
@@ -283,11 +281,6 @@ impl<'a> Family<'a> {
         }
         true
     }
-
-    /// Whether anybody holds `block` at `index` for good, so that nobody need be asked for it.
-    pub(crate) fn keeps(self, index: EntryIndex, block: BlockId) -> bool {
-        self.members().any(|holder| holder.keeps(index, block))
-    }
 }
 
 #[cfg(test)]
@@ -313,8 +306,16 @@ mod tests {
             false
         }
 
-        fn let_go(&self, _index: EntryIndex, _block: BlockId, _ask: Ask) -> LetGo {
-            LetGo::No
+        fn offer(&self, _index: EntryIndex, _block: BlockId) -> Offer {
+            Offer::Nothing
+        }
+
+        fn let_go(&self, _index: EntryIndex, _block: BlockId) -> Answer {
+            Answer::No
+        }
+
+        fn lend(&self, _index: EntryIndex, _block: BlockId) -> Answer {
+            Answer::No
         }
     }
 

@@ -219,21 +219,6 @@ impl<S: Sys> RegionCore<S> {
     fn needed(&self, entry: Entry, grain: Grain) -> OnWrite {
         on_write(entry.state(), self.held(entry), grain).1
     }
-
-    /// Copies the block at `index`, which others hold, into the block that is reserved for it.
-    pub(super) fn copy_reserved(
-        &self,
-        index: EntryIndex,
-        window: WindowsGuard<'_>,
-        publishing: SharedGuard<'_>,
-    ) -> bool {
-        let mut fault = Fault::new(self, window, index, None);
-        let is_copied = fault.copy_run(publishing, index.0..index.0 + 1).is_ok();
-        if !is_copied {
-            fault.open_again();
-        }
-        is_copied
-    }
 }
 
 impl<'a, S: Sys> Fault<'a, S> {

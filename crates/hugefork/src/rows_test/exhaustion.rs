@@ -203,10 +203,13 @@ fn a_reserved_snapshots_reservation_pays_for_the_copy() {
         let rest = world.fill();
         assert_eq!(world.reserved(), 2);
         region.write(100, 7);
-        // The snapshot without a reservation has lost its block, and that was not enough.
-        assert_eq!((world.reserved(), snapshot.is_revoked(), other.is_revoked()), (1, false, true));
+        // Nobody has lost a block in vain.
+        assert_eq!((world.reserved(), snapshot.is_revoked(), other.is_revoked()), (1, false, false));
         region.write(G::BLOCK + 100, 8);
-        assert_eq!((world.reserved(), kept_by(&snapshot)), (0, vec![0..2 * G::PAGES]));
+        assert_eq!(
+            (world.reserved(), kept_by(&snapshot), kept_by(&other)),
+            (0, vec![0..2 * G::PAGES], kept_by(&snapshot))
+        );
         assert_eq!((region.kept(), read_at(&snapshot, 100)), (vec![0..2 * G::PAGES], Ok(0)));
         drop(rest);
     }
@@ -294,12 +297,16 @@ fn a_reserved_fork_finds_its_block_after_its_parent_has_written_and_it_was_snaps
 fn two_reserved_forks_make_room_for_their_parents_write() {
     fn row<G: Ground>(world: &World<G>) {
         let region = world.written(1);
+        // The kernel may be reading the very block that they have.
         let (one, two, saved) = (region.fork(reserved()), region.fork(reserved()), region.snapshot());
+        let shared = region.block(0);
         saved.reserve().unwrap();
         let base = saved.map(|_| {}).unwrap();
         let rest = world.fill();
         region.write(100, 7);
-        assert_eq!((region.read(100), world.reserved()), (Some(7), 0), "each has a copy of its own");
+        assert_eq!((region.read(100), world.reserved()), (Some(7), 2), "the snapshot has lent what it had");
+        let theirs = [one.block(0), two.block(0), saved.entries.get(EntryIndex(0)).block().unwrap().index()];
+        assert_eq!((theirs, region.block(0) == shared), ([shared; 3], false), "the copy is the writer's");
         assert_eq!(
             (one.kept(), two.kept(), kept_by(&saved)),
             (vec![0..G::PAGES], vec![0..G::PAGES], vec![0..G::PAGES])
@@ -308,10 +315,60 @@ fn two_reserved_forks_make_room_for_their_parents_write() {
         one.write(100, 8);
         two.write(100, 9);
         assert_eq!([one.read(100), two.read(100), region.read(100)], [Some(8), Some(9), Some(7)]);
+        assert_eq!(world.reserved(), 0);
         assert_eq!(G::load(&world.pool, base + 100), Some(0));
         drop(rest);
     }
     everywhere!(row, 5);
+}
+
+/// One of them has lent to their parent what was reserved for it. Each may be the first to write, or go.
+#[test]
+fn what_reserved_forks_share_with_one_reservation_less_is_enough_for_all_of_them() {
+    fn row<G: Ground>(world: &World<G>) {
+        for (first, goes) in [0, 1, 2].into_iter().flat_map(|first| [false, true].map(|goes| (first, goes))) {
+            let region = world.written(1);
+            let forks = [0, 1, 2].map(|_| region.fork(reserved()));
+            let shared = region.block(0);
+            let rest = world.fill();
+            region.write(100, 7);
+            assert_eq!((forks.each_ref().map(|fork| fork.block(0)), world.reserved()), ([shared; 3], 2));
+            // What others hold without a reservation is no obstacle.
+            let child = forks[(first + 1) % 3].snapshot();
+            let mut forks = forks.map(Some);
+            forks[first].as_ref().unwrap().write(100, 8);
+            if goes {
+                forks[(first + 1) % 3] = None;
+            }
+            for (nth, fork) in forks.iter().enumerate().filter(|(nth, fork)| *nth != first && fork.is_some()) {
+                fork.as_ref().unwrap().write(100, 10 + nth as u8);
+            }
+            for (nth, fork) in forks.iter().enumerate().filter_map(|(nth, fork)| Some((nth, fork.as_ref()?))) {
+                assert_eq!(fork.read(100), Some(if nth == first { 8 } else { 10 + nth as u8 }), "{nth} of {first}");
+            }
+            assert_eq!(region.read(100), Some(7));
+            drop((child, rest));
+        }
+    }
+    everywhere!(row, 6);
+}
+
+#[test]
+fn a_fork_gets_back_what_it_has_lent_for_a_copy_that_cannot_be_made() {
+    fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
+        let region = world.written(1);
+        let fork = region.fork(reserved());
+        let rest = world.fill();
+        world.pool.sys.fail(Some((Call::Obtain, 0)));
+        assert!(matches!(region.resolve(100), Err(Unresolved::OutOfMemory(_))));
+        assert_eq!((world.reserved(), fork.table.is_reserved(EntryIndex(0))), (1, false));
+        fork.write(100, 9);
+        region.write(100, 7);
+        assert_eq!((fork.read(100), region.read(100), world.reserved()), (Some(9), Some(7), 0));
+        drop(rest);
+    }
+    run::<Soft>(3, row);
+    run::<SoftHugetlb>(3, row);
 }
 
 /// This holds for what it wrote itself, and also for what its parent has left to it.
@@ -362,7 +419,7 @@ fn a_copy_that_cannot_be_made_from_a_reservation_leaves_the_snapshot_as_it_was()
         // Without memory for the copy, with a part of the mapping carried out, and with nothing of it.
         for call in [Call::Obtain, Call::Map, Call::Map] {
             world.pool.sys.fail(Some((call, 0)));
-            assert!(matches!(region.resolve(100), Err(Unresolved::PoolFull)));
+            assert!(matches!(region.resolve(100), Err(Unresolved::OutOfMemory(_) | Unresolved::Unmappable(_))));
             assert!(!world.pool.sys.failure_pending());
             assert_eq!((world.reserved(), kept_by(&snapshot)), (1, vec![0..G::PAGES]));
             assert_eq!(kept(G::BLOCK, |offset| world.pool.sys.load(base + offset).unwrap()), vec![0..G::PAGES]);

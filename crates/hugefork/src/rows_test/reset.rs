@@ -268,9 +268,12 @@ fn a_reset_to_a_snapshot_that_has_lost_a_block_changes_nothing() {
 fn a_fork_that_has_lost_a_block_has_it_again() {
     fn row<G: Ground>(world: &World<G>) {
         let region = world.written(2);
-        let (snapshot, fork) = (region.snapshot(), region.fork(RegionOptions::new()));
-        snapshot.reserve().unwrap();
-        let rest = world.fill();
+        let snapshot = region.snapshot();
+        // The snapshot keeps another block.
+        region.prepare_blocks(0..G::BLOCK).unwrap();
+        region.write(100, 5);
+        let (fork, rest) = (region.fork(RegionOptions::new()), world.fill());
+        region.prepare_blocks(0..G::BLOCK).unwrap();
         region.write(100, 7);
         assert_eq!(fork.entry(0), Entry::Revoked);
         fork.reset_to(&snapshot).unwrap();

@@ -173,8 +173,8 @@ impl<S: Sys> SnapshotCore<S> {
         self.reserved.load(Ordering::Relaxed)
     }
 
-    /// A region has come to hold this block again, which the snapshot may have held alone, as a copy that it had to
-    /// make. Reserves one more, for the next copy. If there is none, the region cannot have the block for itself.
+    /// A region has come to hold this block again, for whose last copy the snapshot may have lent what was reserved.
+    /// Reserves one more, for the next copy. If there is none, the region cannot write to the block.
     pub(crate) fn reserve_again(&self, _locked: Locked<'_>, index: EntryIndex) {
         if self.is_reserved() && !self.entries.is_reserved(index) && self.pool.frames.reserve(1).is_some() {
             self.entries.set_reserved(index, Reserved::Yes);

@@ -2,26 +2,26 @@
 //! event at a time. This function is for the table in docs/design.md, for the test that compares it with that table,
 //! and for builds with debug assertions, which check each entry that is stored.
 
-use super::entries::Reserved;
 use super::entry::{Origin, State};
 use super::pins::Pinned;
 use super::transition::{
     Event, Goal, Grain, Held, OnCancel, OnDiscard, OnDrop, OnLazyFree, OnPin, OnReclaim, OnReset, OnRevoke, OnShare,
-    OnWrite, Owner, is_readable, on_cancel, on_discard, on_drop, on_lazy_free, on_lazy_free_part, on_pin,
-    on_protect_failed, on_reclaim, on_reset, on_revoke, on_seal, on_share, on_write,
+    OnWrite, is_readable, on_cancel, on_discard, on_drop, on_lazy_free, on_lazy_free_part, on_pin, on_protect_failed,
+    on_reclaim, on_reset, on_revoke, on_seal, on_share, on_write,
 };
 use crate::sys::Merging;
+use crate::terms::options::Reserve;
 
 /// All that matters besides the state. Each event asks only for what matters to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) held: Held,
-    pub(crate) reserved: Reserved,
+    /// Whether nothing may be taken away.
+    pub(crate) promised: Reserve,
     /// Only a `Private` block can be pinned.
     pub(crate) pinned: Pinned,
     /// Whether a block can be treated page by page.
     pub(crate) merging: Merging,
-    pub(crate) owner: Owner,
     /// Who wrote the block, where the state does not tell: the one that is there, or the one that a reset goes back to.
     pub(crate) origin: Origin,
     pub(crate) grain: Grain,
@@ -79,7 +79,7 @@ pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Wo
             (next, Work::Reclaim(work))
         }
         Event::Revoke => {
-            let (next, work) = on_revoke(state, facts.origin, facts.reserved, facts.owner);
+            let (next, work) = on_revoke(state, facts.origin, facts.promised);
             (next, Work::Revoke(work))
         }
         Event::Pin => {
@@ -159,19 +159,18 @@ pub(crate) const EVENTS: [Event; 19] = [
 
 impl Facts {
     /// How many combinations there are.
-    pub(crate) const COUNT: usize = 256;
+    pub(crate) const COUNT: usize = 128;
 
     /// One of them: each fact is a bit.
     pub(crate) const fn nth(bits: usize) -> Facts {
         Facts {
             held: if bits & 1 != 0 { Held::Alone } else { Held::ByOthersToo },
-            reserved: if bits & 2 != 0 { Reserved::Yes } else { Reserved::No },
+            promised: if bits & 2 != 0 { Reserve::Full } else { Reserve::None },
             pinned: if bits & 4 != 0 { Pinned::Yes } else { Pinned::No },
             merging: if bits & 8 != 0 { Merging::Merge } else { Merging::Separate },
-            owner: if bits & 16 != 0 { Owner::Snapshot } else { Owner::Region },
-            origin: if bits & 32 != 0 { Origin::Parent } else { Origin::Own },
-            grain: if bits & 64 != 0 { Grain::Page } else { Grain::Block },
-            goal: if bits & 128 != 0 { Goal::Same } else { Goal::Other },
+            origin: if bits & 16 != 0 { Origin::Parent } else { Origin::Own },
+            grain: if bits & 32 != 0 { Grain::Page } else { Grain::Block },
+            goal: if bits & 64 != 0 { Goal::Same } else { Goal::Other },
         }
     }
 }

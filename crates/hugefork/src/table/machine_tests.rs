@@ -15,12 +15,11 @@ const BEGIN: &str = "<!-- transitions: begin -->\n";
 const END: &str = "<!-- transitions: end -->";
 
 /// Each fact, in words: when it holds, and when it does not.
-const NAMES: [(&str, &str); 8] = [
+const NAMES: [(&str, &str); 7] = [
     ("held alone", "held by others too"),
-    ("reserved", "not reserved"),
+    ("promised", "not promised"),
     ("pinned", "not pinned"),
     ("divisible", "indivisible"),
-    ("a snapshot's", "a region's"),
     ("the parent's block", "its own block"),
     ("by page", "by block"),
     ("the snapshot's block", "another block"),

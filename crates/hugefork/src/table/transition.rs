@@ -29,23 +29,16 @@
 //!
 //! A snapshot is never written to, so its entries are only `Zero`, `Borrowed` and `Revoked`.
 
-use super::entries::Reserved;
 use super::entry::{Origin, State};
 use super::pins::Pinned;
 use crate::sys::Merging;
+use crate::terms::options::Reserve;
 
 /// Who else holds an entry's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
     Alone,
     ByOthersToo,
-}
-
-/// Whether the entry is a region's or a snapshot's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
-    Region,
-    Snapshot,
 }
 
 /// What is copied at a write to a block that others hold.
@@ -157,12 +150,10 @@ pub(crate) enum OnReclaim {
 /// What it takes to let go of a borrowed block, so that its region can write to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnRevoke {
-    /// Nothing: the block was not borrowed.
+    /// Nothing: the block was not borrowed, or was promised to stay.
     Nothing,
     /// To hide the entry.
     Hide,
-    /// To copy into the block that is reserved for the entry.
-    CopyIntoReserved,
 }
 
 /// The block that a region goes back to, beside the one that it has.
@@ -359,19 +350,17 @@ pub(crate) const fn on_reclaim(state: State, held: Held) -> (State, OnReclaim) {
     }
 }
 
-/// The region that wrote the block asks for it back.
-pub(crate) const fn on_revoke(state: State, origin: Origin, reserved: Reserved, owner: Owner) -> (State, OnRevoke) {
-    match (state, origin, reserved, owner) {
-        (State::Borrowed, _, Reserved::Yes, Owner::Snapshot) => (State::Borrowed, OnRevoke::CopyIntoReserved),
-        (State::Borrowed, _, Reserved::No, _) | (State::Overlaid | State::Sealed, Origin::Parent, Reserved::No, _) => {
+/// The region that wrote the block asks for it back. What was promised stays where it is: the kernel may be reading the
+/// very pages.
+pub(crate) const fn on_revoke(state: State, origin: Origin, promised: Reserve) -> (State, OnRevoke) {
+    match (state, origin, promised) {
+        (State::Borrowed, _, Reserve::None) | (State::Overlaid | State::Sealed, Origin::Parent, Reserve::None) => {
             (State::Revoked, OnRevoke::Hide)
         }
-        (State::Borrowed, _, Reserved::Yes, Owner::Region)
-        | (State::Overlaid | State::Sealed, Origin::Parent, Reserved::Yes, _) => {
-            (State::Private, OnRevoke::CopyIntoReserved)
-        }
-        (State::Overlaid | State::Sealed, Origin::Own, _, _)
-        | (State::Zero | State::Private | State::Shared | State::Lazy | State::Split | State::Revoked, _, _, _) => {
+        (State::Borrowed, _, Reserve::Full)
+        | (State::Overlaid | State::Sealed, Origin::Parent, Reserve::Full)
+        | (State::Overlaid | State::Sealed, Origin::Own, _)
+        | (State::Zero | State::Private | State::Shared | State::Lazy | State::Split | State::Revoked, _, _) => {
             (state, OnRevoke::Nothing)
         }
     }

@@ -25,8 +25,12 @@ pub enum Reserve {
     /// * A region: its first writes cannot fail. Writes to what forks and snapshots share take other blocks, or theirs
     ///   if no other is free.
     /// * A fork: its first writes cannot fail, and nothing is taken away from it. When its parent writes to what both
-    ///   share and the pool is empty, the fork gets its copy then, in the block that is set aside for it.
-    /// * A snapshot: nothing is taken away from it. The blocks are for such copies.
+    ///   share and the pool is empty, the parent copies to the block that is set aside for the fork, which has the
+    ///   shared one for itself then.
+    /// * A snapshot: nothing is taken away from it. The blocks are for such copies of its region.
+    ///
+    /// Until a fork is written to, and for as long as a snapshot lives, the bytes stay on the same physical pages: the
+    /// kernel may read them there (`O_DIRECT`, `vmsplice(2)`).
     Full,
 }
 
