@@ -35,6 +35,9 @@ fn this_thread() -> i32 {
 fn look() {
     let watched = WATCHED.load(Ordering::Relaxed);
     if watched != 0 && watched == this_thread() {
+        // A panic would say why only after it has allocated.
+        WATCHED.store(0, Ordering::SeqCst);
+        eprintln!("{}", std::backtrace::Backtrace::force_capture());
         give_up("the handler allocated\n");
     }
 }

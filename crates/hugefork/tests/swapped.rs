@@ -3,48 +3,18 @@
 
 mod common;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
 
 use common::alone::alone;
 use common::pool;
 use common::seccomp::{every, refuse, with};
+use common::swap::Swap;
 use hugefork::{Backing, BlockSize, CopyGrain, Region, RegionOptions};
 
 const PAGE: usize = 4096;
 const LEN: usize = 8 << 20;
-const SWAP: usize = 64 << 20;
-
-/// A swap file, in use until dropped.
-struct Swap(PathBuf, std::ffi::CString);
-
-impl Swap {
-    fn on() -> io::Result<Swap> {
-        let path = std::env::temp_dir().join(format!("hugefork-swap-{}", std::process::id()));
-        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-        let swap = Swap(path, name);
-        fs::write(&swap.0, vec![0; SWAP])?;
-        fs::set_permissions(&swap.0, fs::Permissions::from_mode(0o600))?;
-        // What mkswap(8) writes: version 1, the last page, no bad pages; and at the end of the first page the magic.
-        let file = File::options().write(true).open(&swap.0)?;
-        let header = [1, (SWAP / PAGE - 1) as u32, 0].map(u32::to_ne_bytes).concat();
-        file.write_all_at(&header, 1024)?;
-        file.write_all_at(b"SWAPSPACE2", PAGE as u64 - 10)?;
-        file.sync_all()?;
-        // SAFETY: the call reads a path.
-        if unsafe { libc::swapon(swap.1.as_ptr(), 0) } == 0 { Ok(swap) } else { Err(io::Error::last_os_error()) }
-    }
-}
-
-impl Drop for Swap {
-    fn drop(&mut self) {
-        // SAFETY: as above. It is refused where the file was never in use.
-        unsafe { libc::swapoff(self.1.as_ptr()) };
-        fs::remove_file(&self.0).unwrap();
-    }
-}
 
 /// How many pages of the region are swapped out.
 fn swapped(region: &Region) -> usize {

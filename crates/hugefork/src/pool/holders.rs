@@ -413,8 +413,8 @@ mod tests {
                 holders.remove(&*gone);
             }
             let of = all[below(all.len())].account.id();
-            let is_other = |relative: &&Box<Relative>| relative.account.id() != of;
-            let expected = all.iter().filter(is_other).all(|relative| comes_from(&all, relative, of));
+            let ids = all.iter().map(|relative| relative.account.id());
+            let expected = all.iter().zip(ids).all(|(relative, id)| id == of || comes_from(&all, relative, of));
             assert_eq!(holders.visit().family.is_all_of(of, EntryIndex(0), BlockId(0)), expected);
             let visit = holders.visit();
             for (at, member) in visit.family.0.iter().enumerate() {

@@ -18,8 +18,8 @@ use crate::units::{BlockId, HUGE_PAGE};
 /// the next faults find room.
 const DROPPED_AT_ONCE: usize = 64 << 20;
 
-/// For that, a fault looks at so many entries and holders at most, which takes half a millisecond. If it has found none by then, it
-/// lets signals be delivered and faults again.
+/// For that, a fault looks at so many entries and holders at most, which takes half a millisecond. If it has found none
+/// by then, it lets signals be delivered and faults again.
 pub(crate) const LOOKED_AT_ONCE: usize = 64 << 10;
 
 /// Which free blocks give their memory back.

@@ -9,6 +9,7 @@ pub(crate) mod mappings;
 pub(crate) mod refusals;
 pub(crate) mod seccomp;
 pub(crate) mod signals;
+pub(crate) mod swap;
 pub(crate) mod wait;
 
 use std::sync::atomic::{AtomicBool, Ordering};
