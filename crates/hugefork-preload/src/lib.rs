@@ -4,7 +4,7 @@
 //! environment   what the command asks of the library        stats/page, stats/read   what the library counted
 //! ───────────── the crate, for the command ── above ──────── in the program ── below ───────────────────────────
 //! start         constructor, and the line at the end
-//! entry, pins   the functions of libc that it stands in for
+//! entry, pins   the functions of libc that it stands in for; aliases, their other names
 //! fork          prepare, parent, child                      liveness   who of the descendants still lives
 //! modes/        what is done about memory: collapse, pool    worker     the thread that does what takes time
 //! mappings      the program's memory, from /proc/self/maps  pages      which of it is in base pages
@@ -29,6 +29,7 @@
 pub mod environment;
 pub mod stats;
 
+pub mod aliases;
 mod config;
 mod copies;
 mod descriptor;
