@@ -9,6 +9,7 @@
 //! modes/        what is done about memory: collapse, pool    worker     the thread that does what takes time
 //! mappings      the program's memory, from /proc/self/maps  pages      which of it is in base pages
 //! shortage      how much more memory there is
+//! dumps         what a core dump has of it
 //! malloc/       mimalloc in place of libc's: a library of its own, from the same sources
 //! lock, copies, descriptor, spare, own, signals, line, thread, userfaults    what stands below all of these
 //! ```
@@ -33,6 +34,7 @@ pub mod aliases;
 mod config;
 mod copies;
 mod descriptor;
+mod dumps;
 pub mod entry;
 mod fork;
 mod line;

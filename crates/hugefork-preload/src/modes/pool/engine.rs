@@ -15,7 +15,7 @@ use crate::descriptor::Kept;
 use crate::lock::{Guarded, Tried};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{copies, descriptor, mappings, signals, spare};
+use crate::{copies, descriptor, dumps, mappings, signals, spare};
 
 pub(super) struct Memory {
     pub(super) engine: Option<ProgramMemory>,
@@ -198,6 +198,7 @@ pub(super) fn begin(memory: &mut Memory) {
             copies::watch();
             // SAFETY: the engine's own, which lives until the process ends.
             memory.descriptors.extend(engine.descriptors().filter_map(|number| unsafe { Kept::of(number) }.ok()));
+            dumps::have_private_files();
             spare::keep();
             let addresses = engine.addresses();
             heir::set_up(&addresses);
