@@ -7,10 +7,10 @@
 //!
 //! | call | |
 //! |---|---|
-//! | `open`, `openat`, `open_by_handle_at`, `fcntl` with `O_DIRECT` | all of the pool's memory is handed over; there is no more of it |
+//! | `open…`, `fcntl` with `O_DIRECT` | all of the pool's memory is handed over; there is no more of it |
 //! | `setsockopt` with `SO_ZEROCOPY`, for memory of `AF_XDP`, or of the kernel's ciphers (`AF_ALG`) | the same |
 //! | `vmsplice` | what it names is handed over |
-//! | `pthread_attr_setstack`, `pthread_attr_setstackaddr` | the same: when a thread ends, the kernel finds who joins it by a page there |
+//! | `pthread_attr_setstack…` | the same: when a thread ends, the kernel finds who joins it by a page there |
 //!
 //! Programs that pin memory in other ways are told by their libraries, before there is any (modes/pool/engine.rs).
 

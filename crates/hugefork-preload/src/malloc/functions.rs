@@ -212,8 +212,8 @@ pub unsafe extern "C" fn malloc_usable_size(old: *mut c_void) -> usize {
     }
 }
 
-/// libc's own, as those call it who put a `malloc` of theirs before it. Programs that do so for some of the functions have
-/// the others from here, and give back by `__libc_free` what those gave.
+/// libc's own, as those call it who put a `malloc` of theirs before it. Programs that do so for some of the functions
+/// have the others from here, and give back by `__libc_free` what those gave.
 macro_rules! libcs_own {
     ($($name:ident = $of:ident($($word:ident: $kind:ty),*) => $gives:ty;)*) => {$(
         #[doc = concat!("As [`", stringify!($of), "`].\n\n# Safety\nAs libc's.")]

@@ -6,10 +6,10 @@
 //! since the group's bits are what they may give at most. Links are followed here and not by the kernel, and only those
 //! of this user's or root's.
 //!
-//! Each is looked up in the open directory above it, and looked at once it is open itself. So there is no moment between
-//! look and use: from when a directory was looked at, nobody else can change what the names in it lead to that belong
-//! to this user or to root, and only then is the next name looked up. What the loader finds later by the same path is
-//! therefore the same, until this user or root change it.
+//! Each is looked up in the open directory above it, and looked at once it is open itself. So there is no moment
+//! between look and use: from when a directory was looked at, nobody else can change what the names in it lead to that
+//! belong to this user or to root, and only then is the next name looked up. What the loader finds later by the same
+//! path is therefore the same, until this user or root change it.
 //!
 //! What remains is who can do more than its rights say: a file system that another user serves (FUSE) may say what it
 //! likes of owners. The kernel lets nobody else enter it unless root has allowed that, to all, in `/etc/fuse.conf`.
