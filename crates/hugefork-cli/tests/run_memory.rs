@@ -628,3 +628,13 @@ fn no_write_is_lost_where_memory_is_short() {
         assert_eq!(output_of(&mut group.command(&command)), "60 forks, 0 bad\n", "{mode}");
     }
 }
+
+/// A child that goes on with fewer rights than its parent must not get at the parent's memory.
+#[test]
+fn children_have_no_descriptor_of_their_parents_memory() {
+    let scratch = Scratch::new("descriptors");
+    let Some(program) = compiled(&scratch, "descriptors", include_str!("programs/descriptors.c")) else { return };
+    for mode in MODES {
+        assert_eq!(output_of(scratch.run(mode).arg(&program)), "0 bad\n", "{mode}");
+    }
+}

@@ -1,7 +1,7 @@
 //! What the library was asked for: read from the environment once, by the constructor, and kept in atomics that every
 //! entry point may look at.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use crate::environment::{self, Mode};
@@ -87,6 +87,11 @@ pub(crate) fn at_exit() -> bool {
     AT_EXIT.load(Ordering::Relaxed)
 }
 
+unsafe extern "C" {
+    /// As `getenv`, but for processes with more rights than their caller: those find nothing.
+    fn secure_getenv(name: *const c_char) -> *mut c_char;
+}
+
 /// A variable of this process's environment. Called before the program can change it: by the constructor, or at the
 /// first `malloc`.
 pub(crate) fn variable(name: &str) -> Option<&'static [u8]> {
@@ -95,7 +100,8 @@ pub(crate) fn variable(name: &str) -> Option<&'static [u8]> {
     bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
     let name = CStr::from_bytes_until_nul(&bytes).ok()?;
     // SAFETY: a string that ends, and nobody changes the environment before `main`.
-    let value = unsafe { libc::getenv(name.as_ptr()) };
+    // A process with more rights than its caller takes nothing from him.
+    let value = unsafe { secure_getenv(name.as_ptr()) };
     // SAFETY: the environment of the start lies in the process's first stack, and stays there.
     (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_bytes())
 }

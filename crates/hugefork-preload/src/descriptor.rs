@@ -51,6 +51,18 @@ impl Kept {
             low
         };
         // SAFETY: open since a moment ago.
+        unsafe { Kept::of(number) }
+    }
+
+    /// One that is open already.
+    ///
+    /// # Errors
+    /// The kernel cannot say which file it is.
+    ///
+    /// # Safety
+    /// It is the library's, and nobody closes it who does not ask [`Kept::get`].
+    pub(crate) unsafe fn of(number: RawFd) -> Result<Kept, Errno> {
+        // SAFETY: open, by contract.
         let file = fstat(unsafe { BorrowedFd::borrow_raw(number) })?;
         own::note(number);
         Ok(Kept { number, device: file.st_dev, inode: file.st_ino })

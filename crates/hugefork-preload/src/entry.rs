@@ -192,23 +192,6 @@ fn goes_beyond(range: &Range<usize>) -> bool {
     }
 }
 
-/// As libc's `mmap64`, which is `mmap`.
-///
-/// # Safety
-/// As libc's.
-#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
-pub unsafe extern "C" fn mmap64(
-    start: *mut c_void,
-    len: usize,
-    rights: c_int,
-    flags: c_int,
-    file: c_int,
-    offset: i64,
-) -> *mut c_void {
-    // SAFETY: the caller's.
-    unsafe { mmap(start, len, rights, flags, file, offset) }
-}
-
 /// As libc's `munmap`.
 ///
 /// # Safety

@@ -7,10 +7,10 @@
 //!
 //! | call | |
 //! |---|---|
-//! | `open`, `openat`, `fcntl` with `O_DIRECT` | all of the pool's memory is handed over; there is no more of it |
-//! | `setsockopt` with `SO_ZEROCOPY` | the same |
+//! | `open…`, `fcntl` with `O_DIRECT` | all of the pool's memory is handed over; there is no more of it |
+//! | `setsockopt` with `SO_ZEROCOPY`, for memory of `AF_XDP`, or of the kernel's ciphers (`AF_ALG`) | the same |
 //! | `vmsplice` | what it names is handed over |
-//! | `pthread_attr_setstack` | the same: when a thread ends, the kernel finds who joins it by a page there |
+//! | `pthread_attr_setstack…` | the same: when a thread ends, the kernel finds who joins it by a page there |
 //!
 //! Programs that pin memory in other ways are told by their libraries, before there is any (modes/pool/engine.rs).
 
@@ -48,6 +48,7 @@ impl Libcs {
 
 type Open = unsafe extern "C" fn(*const c_char, c_int, c_uint) -> c_int;
 type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint) -> c_int;
+type SetAddress = unsafe extern "C" fn(*mut libc::pthread_attr_t, *mut c_void) -> c_int;
 type SetStack = unsafe extern "C" fn(*mut libc::pthread_attr_t, *mut c_void, usize) -> c_int;
 type Control = unsafe extern "C" fn(c_int, c_int, c_long) -> c_int;
 
@@ -55,10 +56,11 @@ static OPEN: Libcs = Libcs::new(c"open");
 static OPENAT: Libcs = Libcs::new(c"openat");
 static FCNTL: Libcs = Libcs::new(c"fcntl");
 static SET_STACK: Libcs = Libcs::new(c"pthread_attr_setstack");
+static SET_ADDRESS: Libcs = Libcs::new(c"pthread_attr_setstackaddr");
 
 /// Looks for libc's functions, so that none is looked for in a signal handler.
 pub(crate) fn resolve() {
-    [&OPEN, &OPENAT, &FCNTL, &SET_STACK].into_iter().for_each(|function| _ = function.find());
+    [&OPEN, &OPENAT, &FCNTL, &SET_STACK, &SET_ADDRESS].into_iter().for_each(|function| _ = function.find());
 }
 
 fn look(flags: c_int) {
@@ -79,16 +81,6 @@ pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: c_uint) -
     unsafe { mem::transmute::<usize, Open>(OPEN.find())(path, flags, mode) }
 }
 
-/// As libc's `open64`, which is `open`.
-///
-/// # Safety
-/// As libc's.
-#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
-pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
-    // SAFETY: the caller's.
-    unsafe { open(path, flags, mode) }
-}
-
 /// As libc's `openat`; see [`open`].
 ///
 /// # Safety
@@ -100,34 +92,15 @@ pub unsafe extern "C" fn openat(directory: c_int, path: *const c_char, flags: c_
     unsafe { mem::transmute::<usize, OpenAt>(OPENAT.find())(directory, path, flags, mode) }
 }
 
-/// As libc's `openat64`, which is `openat`.
+/// As libc's `open_by_handle_at`. It cannot be cancelled by `pthread_cancel`.
 ///
 /// # Safety
 /// As libc's.
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
-pub unsafe extern "C" fn openat64(directory: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+pub unsafe extern "C" fn open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int {
+    look(flags);
     // SAFETY: the caller's.
-    unsafe { openat(directory, path, flags, mode) }
-}
-
-/// What `open` is in programs that were built with `_FORTIFY_SOURCE`.
-///
-/// # Safety
-/// As libc's.
-#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
-pub unsafe extern "C" fn __open_2(path: *const c_char, flags: c_int) -> c_int {
-    // SAFETY: the caller's, who creates nothing.
-    unsafe { open(path, flags, 0) }
-}
-
-/// As [`__open_2`].
-///
-/// # Safety
-/// As libc's.
-#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
-pub unsafe extern "C" fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
-    // SAFETY: the caller's, who creates nothing.
-    unsafe { open(path, flags, 0) }
+    unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount, handle, flags) as c_int }
 }
 
 /// As libc's `fcntl`. Whatever the last argument is, it fits a register.
@@ -143,14 +116,15 @@ pub unsafe extern "C" fn fcntl(file: c_int, command: c_int, argument: c_long) ->
     unsafe { mem::transmute::<usize, Control>(FCNTL.find())(file, command, argument) }
 }
 
-/// As libc's `fcntl64`, which is `fcntl`.
-///
-/// # Safety
-/// As libc's.
-#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
-pub unsafe extern "C" fn fcntl64(file: c_int, command: c_int, argument: c_long) -> c_int {
-    // SAFETY: the caller's.
-    unsafe { fcntl(file, command, argument) }
+/// `XDP_UMEM_REG` of `SOL_XDP`: devices write to memory of the program's from then on.
+const MEMORY_OF_PACKETS: (c_int, c_int) = (283, 4);
+
+/// Whether a socket uses pages of the program's past their addresses after this option was set.
+fn pins(level: c_int, name: c_int) -> bool {
+    // Whoever wants something deciphered gives a key first, by one of several names.
+    (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY)
+        || (level, name) == MEMORY_OF_PACKETS
+        || level == libc::SOL_ALG
 }
 
 /// As libc's `setsockopt`.
@@ -165,7 +139,7 @@ pub unsafe extern "C" fn setsockopt(
     value: *const c_void,
     len: libc::socklen_t,
 ) -> c_int {
-    if (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) {
+    if pins(level, name) {
         look(libc::O_DIRECT);
     }
     // SAFETY: the caller's.
@@ -202,4 +176,16 @@ pub unsafe extern "C" fn pthread_attr_setstack(
     make_plain(stack, len);
     // SAFETY: libc's function takes these, and the rest is the caller's.
     unsafe { mem::transmute::<usize, SetStack>(SET_STACK.find())(attributes, stack, len) }
+}
+
+/// As libc's `pthread_attr_setstackaddr`, which names the end of the stack and not how long it is.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn pthread_attr_setstackaddr(attributes: *mut libc::pthread_attr_t, end: *mut c_void) -> c_int {
+    // Where the kernel finds who joins: the library's of threads puts its data at the end.
+    make_plain(end.wrapping_byte_sub(crate::HUGE_PAGE), crate::HUGE_PAGE);
+    // SAFETY: libc's function takes these, and the rest is the caller's.
+    unsafe { mem::transmute::<usize, SetAddress>(SET_ADDRESS.find())(attributes, end) }
 }

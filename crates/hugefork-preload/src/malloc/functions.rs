@@ -2,7 +2,7 @@
 //! results where the two would differ.
 
 use std::ffi::{c_int, c_void};
-use std::ptr;
+use std::{mem, ptr};
 
 use libmimalloc_sys as mi;
 
@@ -210,4 +210,41 @@ pub unsafe extern "C" fn malloc_usable_size(old: *mut c_void) -> usize {
             Choice::Undecided | Choice::Deciding => 0,
         }
     }
+}
+
+/// libc's own, as those call it who put a `malloc` of theirs before it. Programs that do so for some of the functions
+/// have the others from here, and give back by `__libc_free` what those gave.
+macro_rules! libcs_own {
+    ($($name:ident = $of:ident($($word:ident: $kind:ty),*) => $gives:ty;)*) => {$(
+        #[doc = concat!("As [`", stringify!($of), "`].\n\n# Safety\nAs libc's.")]
+        #[cfg_attr(hugefork_malloc, unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name($($word: $kind),*) -> $gives {
+            if choice::made() != Choice::Theirs {
+                // SAFETY: the caller's.
+                return unsafe { $of($($word),*) };
+            }
+            // Not by the name of `malloc`, which may be that of whoever calls this.
+            // SAFETY: libc's function of this name takes these.
+            let function = unsafe {
+                mem::transmute::<usize, unsafe extern "C" fn($($kind),*) -> $gives>(theirs::own(stringify!($name)))
+            };
+            // SAFETY: the caller's.
+            unsafe { function($($word),*) }
+        }
+    )*};
+}
+
+libcs_own! {
+    __libc_malloc = malloc(len: usize) => *mut c_void;
+    __libc_calloc = calloc(count: usize, len: usize) => *mut c_void;
+    __libc_realloc = realloc(old: *mut c_void, len: usize) => *mut c_void;
+    __libc_memalign = memalign(alignment: usize, len: usize) => *mut c_void;
+    __libc_valloc = valloc(len: usize) => *mut c_void;
+    __libc_pvalloc = pvalloc(len: usize) => *mut c_void;
+    __libc_free = free(old: *mut c_void) => ();
+}
+
+crate::aliases::aliases! { hugefork_malloc:
+    // Of programs that were linked before 2018.
+    cfree = free(old: *mut c_void) => ();
 }

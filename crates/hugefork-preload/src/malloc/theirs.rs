@@ -37,9 +37,22 @@ const NAMES: [&CStr; 11] = [
 
 static ADDRESSES: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
 
+/// What libc calls some of them itself.
+const OWN: [&CStr; 7] = [
+    c"__libc_malloc",
+    c"__libc_calloc",
+    c"__libc_realloc",
+    c"__libc_memalign",
+    c"__libc_valloc",
+    c"__libc_pvalloc",
+    c"__libc_free",
+];
+
+static OWN_ADDRESSES: [AtomicUsize; OWN.len()] = [const { AtomicUsize::new(0) }; OWN.len()];
+
 /// Looks for all of them.
 pub(super) fn find() {
-    for (name, address) in NAMES.iter().zip(&ADDRESSES) {
+    for (name, address) in NAMES.iter().zip(&ADDRESSES).chain(OWN.iter().zip(&OWN_ADDRESSES)) {
         // SAFETY: a name that ends.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
         address.store(found as usize, Ordering::Relaxed);
@@ -49,6 +62,14 @@ pub(super) fn find() {
 /// The next library's function.
 fn address(function: Function) -> usize {
     let found = ADDRESSES[function as usize].load(Ordering::Relaxed);
+    assert!(found != 0, "libc has all of them");
+    found
+}
+
+/// The next library's function of a name in [`OWN`].
+pub(super) fn own(name: &str) -> usize {
+    let place = OWN.iter().position(|known| known.to_bytes() == name.as_bytes());
+    let found = place.map_or(0, |place| OWN_ADDRESSES[place].load(Ordering::Relaxed));
     assert!(found != 0, "libc has all of them");
     found
 }

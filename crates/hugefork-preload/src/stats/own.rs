@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use rustix::fs::ftruncate;
+use rustix::fs::{SealFlags, fcntl_add_seals, ftruncate};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::getpid;
 
@@ -77,6 +77,8 @@ pub(crate) fn publish() {
 fn map(kept: &Kept) -> Option<&'static Page> {
     let file = kept.get()?;
     ftruncate(file, BASE_PAGE as u64).ok()?;
+    // Whoever else has the descriptor could take the page away, and the process would die of counting.
+    fcntl_add_seals(file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).ok()?;
     let rights = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping where the kernel likes.
     let mapped = unsafe { mmap(ptr::null_mut(), BASE_PAGE, rights, MapFlags::SHARED, file.as_fd(), 0) }.ok()?;

@@ -1,14 +1,22 @@
 //! Reads the page of another process, which does not notice.
 //!
 //! The page is found among the process's descriptors. Programs that close all descriptors have closed that one too:
-//! then the page is read from the process's memory, which some machines allow to few.
+//! then it is found among the process's mappings.
+//!
+//! Root may read of a process that wishes it ill. Such a process can give any file any name, and to open a pipe, a
+//! device or a file that the process serves itself (FUSE) may take for ever, or do something. So a file is first opened
+//! as a place only (`O_PATH`), which does nothing, and read if it lies where files of memory lie. To read another's
+//! memory takes for ever where it handles its page faults, so that is done among processes of one user alone.
 
 use std::fmt;
-use std::fs;
-use std::io::{self, IoSliceMut};
-use std::os::unix::fs::FileExt;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, IoSliceMut, Read};
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, MemfdFlags, StatxFlags, memfd_create, statx};
 use rustix::process::Pid;
 
 use super::page::{Counters, NAME};
@@ -89,38 +97,102 @@ impl Report {
 /// # Errors
 /// [`ReadError`] says why nothing is.
 pub fn of(pid: u32) -> Result<Report, ReadError> {
-    let process = PathBuf::from(format!("/proc/{pid}"));
     let refused = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => ReadError::NoProcess(pid),
         _ if error.raw_os_error() == Some(libc::ESRCH) => ReadError::NoProcess(pid),
         _ => ReadError::Denied(pid, error),
     };
-    let status = fs::read_to_string(process.join("status")).map_err(refused)?;
-    let maps = fs::read_to_string(process.join("maps")).map_err(refused)?;
+    // The number may become another process's; what is open here does not.
+    let open = place(Path::new(&format!("/proc/{pid}"))).map_err(refused)?;
+    let process = path_of(&open);
+    let status = text(&process.join("status")).map_err(refused)?;
+    let seen = Seen::of(&process).map_err(refused)?;
     let report = |counters: Counters| {
-        let rollup = fs::read_to_string(process.join("smaps_rollup")).unwrap_or_default();
+        let rollup = text(&process.join("smaps_rollup")).unwrap_or_default();
         Report::new(counters, &status, &rollup)
     };
     let mine = |counters: &Counters| counters.process == own_number(&status).unwrap_or(pid);
     if let Some(counters) = from_descriptors(&process).filter(mine) {
         return Ok(report(counters));
     }
-    let mapped = maps.lines().find(|line| line.contains(NAME)).and_then(address);
-    match mapped.map(|address| from_memory(pid, address)) {
+    let mapped = seen.page.map(|range| match from_mapping(&process, &range) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) && is_of_this_user(&status) => {
+            from_memory(pid, range.start)
+        }
+        other => other,
+    });
+    match mapped {
         Some(Ok(bytes)) => match Counters::from_bytes(&bytes) {
             Some(counters) if mine(&counters) => Ok(report(counters)),
             Some(_) => Err(ReadError::Nothing(pid)),
             None => Err(ReadError::Unreadable(pid, io::Error::other("they are of another version"))),
         },
         Some(Err(error)) => Err(ReadError::Unreadable(pid, error)),
-        None if maps.contains(LIBRARY) => Err(ReadError::Nothing(pid)),
+        None if seen.has_library => Err(ReadError::Nothing(pid)),
         None => Err(ReadError::NotRun(pid)),
     }
+}
+
+/// Opens what a path leads to as a place, of which nothing can be read.
+fn place(path: &Path) -> io::Result<File> {
+    File::options().read(true).custom_flags(libc::O_PATH).open(path)
+}
+
+/// A path that leads to an open place.
+fn path_of(place: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()))
+}
+
+/// A text of the kernel's, in which a process may have put bytes that are no text.
+fn text(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(1 << 20).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// What a process has mapped.
+struct Seen {
+    /// Where the page is.
+    page: Option<Range<usize>>,
+    has_library: bool,
+}
+
+/// As much of the text is read: a process could map ever more while it is.
+const MOST_OF_MAPS: u64 = 1 << 30;
+
+impl Seen {
+    fn of(process: &Path) -> io::Result<Seen> {
+        let mut maps = BufReader::new(File::open(process.join("maps"))?.take(MOST_OF_MAPS));
+        let (mut seen, mut line) = (Seen { page: None, has_library: false }, Vec::new());
+        while maps.read_until(b'\n', &mut line)? > 0 {
+            let text = String::from_utf8_lossy(&line);
+            seen.has_library |= text.contains(LIBRARY);
+            if seen.page.is_none() && text.contains(NAME) {
+                seen.page = addresses(&text);
+            }
+            line.clear();
+        }
+        Ok(seen)
+    }
+}
+
+/// The addresses of a line of `maps`.
+fn addresses(line: &str) -> Option<Range<usize>> {
+    let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+    let number = |digits| usize::from_str_radix(digits, 16).ok();
+    Some(number(start)?..number(end)?)
 }
 
 /// The number that a process has for itself: the last, if it lives in a container.
 fn own_number(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace().last()?.parse().ok()
+}
+
+/// Whether a process has no other user's rights.
+fn is_of_this_user(status: &str) -> bool {
+    let user = rustix::process::geteuid().as_raw().to_string();
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    users.is_some_and(|users| users.split_whitespace().all(|other| other == user))
 }
 
 fn from_descriptors(process: &Path) -> Option<Counters> {
@@ -129,16 +201,28 @@ fn from_descriptors(process: &Path) -> Option<Counters> {
         fs::read_link(path).is_ok_and(|leads| leads.as_os_str().as_encoded_bytes().starts_with(NAME.as_bytes()))
     };
     let paths = descriptors.map(|entry| entry.path()).filter(is_page);
-    paths.into_iter().find_map(|path| {
-        let mut bytes = [0; BASE_PAGE];
-        fs::File::open(path).ok()?.read_exact_at(&mut bytes, 0).ok()?;
-        Counters::from_bytes(&bytes)
-    })
+    paths.into_iter().find_map(|path| Counters::from_bytes(&from_file(&path).ok()?))
 }
 
-/// The first address of a line of `maps`.
-fn address(line: &str) -> Option<usize> {
-    usize::from_str_radix(line.split_once('-')?.0, 16).ok()
+fn from_mapping(process: &Path, range: &Range<usize>) -> io::Result<Vec<u8>> {
+    from_file(&process.join(format!("map_files/{:x}-{:x}", range.start, range.end)))
+}
+
+/// Reads the page from a file of memory; from any other, nothing.
+fn from_file(path: &Path) -> io::Result<Vec<u8>> {
+    let place = place(path)?;
+    if device(&place)? != device(&memfd_create(c"hugefork", MemfdFlags::CLOEXEC)?)? {
+        return Err(io::Error::other("their file is none of memory"));
+    }
+    let mut bytes = vec![0; BASE_PAGE];
+    File::open(path_of(&place))?.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+/// The device on which a file lies. Whoever serves it is not asked.
+fn device(file: &impl AsFd) -> io::Result<(u32, u32)> {
+    let found = statx(file, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)?;
+    Ok((found.stx_dev_major, found.stx_dev_minor))
 }
 
 fn from_memory(pid: u32, address: usize) -> io::Result<Vec<u8>> {

@@ -1,19 +1,22 @@
 //! The libraries, in files that programs can load. The command carries them, and writes each once for each user and
 //! version.
 //!
-//! Whoever can write to that file, or to its directory, would be in every program that is started with it. So only
-//! directories and files are taken that belong to this user or to root and that nobody else can write to, and what is
-//! there already must be, byte for byte, what would have been written. It is written beside and renamed, so that two
-//! commands at once do not see each other's half of it.
+//! Whoever can replace that file would be in every program that is started with it. So it lies where nobody else can do
+//! so (`place`), and what is there already must be this user's and, byte for byte, what would have been written. It is
+//! written beside and renamed, so that two commands at once do not see each other's half of it.
 
 use std::env;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::fs::{File, Permissions};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{StatVfsMountFlags, statvfs};
+use rustix::fs::{AtFlags, Mode, OFlags, StatVfsMountFlags, fstatvfs, openat, renameat, unlinkat};
+use rustix::io::Errno;
 use rustix::process::geteuid;
+
+use super::place::{self, Wrong};
 
 /// A library that the build script has built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,14 +49,22 @@ impl Library {
     }
 }
 
-/// Of the directory and the file: others may enter and read, since programs that change their user need that.
+/// Of the file: others may read it, since programs that change their user need that.
 const MODE: u32 = 0o755;
+
+/// Where a library is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct InPlace {
+    pub(super) path: PathBuf,
+    /// Why places that come first were not taken, where somebody else could replace it.
+    pub(super) refused: Vec<String>,
+}
 
 /// Puts a library in place, if it is not there, and says where.
 ///
 /// # Errors
 /// What was wrong with each place, in one line.
-pub(super) fn put_in_place(library: Library) -> Result<PathBuf, String> {
+pub(super) fn put_in_place(library: Library) -> Result<InPlace, String> {
     let named = |name: &str| env::var_os(name).map(PathBuf::from);
     put_into_one_of(library, &places(named("XDG_CACHE_HOME"), named("HOME"), geteuid().as_raw()))
 }
@@ -72,75 +83,46 @@ fn places(cache: Option<PathBuf>, home: Option<PathBuf>, user: u32) -> Vec<PathB
     places
 }
 
-fn put_into_one_of(library: Library, places: &[PathBuf]) -> Result<PathBuf, String> {
-    let mut wrong = Vec::new();
+fn put_into_one_of(library: Library, places: &[PathBuf]) -> Result<InPlace, String> {
+    let (mut wrong, mut refused) = (Vec::new(), Vec::new());
     for place in places {
         match put_into(library, place) {
-            Ok(path) => return Ok(path),
-            Err(why) => wrong.push(format!("{}: {why}", place.display())),
+            Ok(path) => return Ok(InPlace { path, refused }),
+            Err(why) => {
+                wrong.push(format!("{}: {why}", place.display()));
+                if let Wrong::Unsafe(why) = why {
+                    refused.push(format!("{} is no place for its library, since {why}", place.display()));
+                }
+            }
         }
     }
     Err(format!(
-        "there is no place for hugefork's library ({}); set XDG_CACHE_HOME to a directory of yours",
+        "there is no place for hugefork's library ({}); set XDG_CACHE_HOME to a directory that only you can write to",
         wrong.join("; ")
     ))
 }
 
-fn put_into(library: Library, place: &Path) -> Result<PathBuf, String> {
+fn put_into(library: Library, place: &Path) -> Result<PathBuf, Wrong> {
     let path = place.join(library.name());
     // The loader takes these to be between two names.
     if path.to_str().is_none_or(|path| path.contains([':', ' ', '$'])) {
-        return Err("the loader does not take such a name".to_owned());
+        return Err(Wrong::Unfit("the loader does not take such a name".to_owned()));
     }
-    let failed = |error: io::Error| error.to_string();
-    let above = place.parent().unwrap_or(Path::new("/"));
-    DirBuilder::new().recursive(true).mode(MODE).create(above).map_err(failed)?;
-    keeps_names(&fs::metadata(above).map_err(failed)?)?;
-    match DirBuilder::new().mode(MODE).create(place) {
-        // Whatever the mask of this process is.
-        Ok(()) => directory(place).and_then(|new| new.set_permissions(Permissions::from_mode(MODE))).map_err(failed)?,
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(failed(error)),
+    let directory = place::open(place)?;
+    if fstatvfs(&directory).is_ok_and(|file_system| file_system.f_flag.contains(StatVfsMountFlags::NOEXEC)) {
+        return Err(Wrong::Unfit("is mounted noexec".to_owned()));
     }
-    is_ours(&fs::symlink_metadata(place).map_err(failed)?)?;
-    if statvfs(place).is_ok_and(|file_system| file_system.f_flag.contains(StatVfsMountFlags::NOEXEC)) {
-        return Err("is mounted noexec".to_owned());
-    }
-    if !is_there(library, &path) {
-        write(library, &path).map_err(failed)?;
+    if !is_there(library, &directory) {
+        write(library, &directory)?;
     }
     Ok(path)
 }
 
-/// Opens a directory, and nothing that a link leads to.
-fn directory(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(path)
-}
-
-/// Whether a directory is safe.
-fn is_ours(there: &fs::Metadata) -> Result<(), String> {
-    if !there.is_dir() {
-        return Err("is not a directory".to_owned());
-    }
-    if there.uid() != geteuid().as_raw() {
-        return Err(format!("belongs to user {}", there.uid()));
-    }
-    if there.mode() & 0o022 != 0 {
-        return Err("others can write to it".to_owned());
-    }
-    Ok(())
-}
-
-/// Whether nobody else can put another directory in the place of one in here.
-fn keeps_names(above: &fs::Metadata) -> Result<(), String> {
-    let is_open = above.mode() & 0o002 != 0 && above.mode() & libc::S_ISVTX == 0;
-    if is_open { Err("others can replace it".to_owned()) } else { Ok(()) }
-}
-
 /// Whether the library is there, whole, and nobody else's.
-fn is_there(library: Library, path: &Path) -> bool {
+fn is_there(library: Library, directory: &OwnedFd) -> bool {
     let open = || -> io::Result<bool> {
-        let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mut file = File::from(openat(directory, library.name(), flags, Mode::empty())?);
         let there = file.metadata()?;
         let user = geteuid().as_raw();
         if !there.is_file() || there.uid() != user || there.mode() & 0o7777 != MODE {
@@ -156,30 +138,33 @@ fn is_there(library: Library, path: &Path) -> bool {
     open().unwrap_or(false)
 }
 
-/// Writes the library beside `path`, then renames it. What was there before stays what it is for those who use it.
-fn write(library: Library, path: &Path) -> io::Result<()> {
-    let beside = path.with_file_name(format!(".{}.{}", library.name(), std::process::id()));
-    let new =
-        || OpenOptions::new().write(true).create_new(true).mode(0o700).custom_flags(libc::O_NOFOLLOW).open(&beside);
+/// Writes the library beside its name, then renames it. What was there before stays what it is for those who use it.
+fn write(library: Library, directory: &OwnedFd) -> io::Result<()> {
+    let beside = format!(".{}.{}", library.name(), std::process::id());
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let new = || openat(directory, &beside, flags, Mode::RWXU);
+    let remove = || unlinkat(directory, &beside, AtFlags::empty());
     let file = match new() {
         // Left behind by a process of the same number.
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            fs::remove_file(&beside)?;
+        Err(Errno::EXIST) => {
+            remove()?;
             new()
         }
         other => other,
     }?;
-    let filled = |mut file: File| {
+    let filled = |mut file: File| -> io::Result<()> {
         file.write_all(library.contents)?;
         file.set_permissions(Permissions::from_mode(MODE))?;
-        fs::rename(&beside, path)
+        Ok(renameat(directory, &beside, directory, library.name())?)
     };
-    filled(file).inspect_err(|_| drop(fs::remove_file(&beside)))
+    filled(file.into()).inspect_err(|_| _ = remove())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::{self, DirBuilder};
+    use std::os::unix::fs::DirBuilderExt;
     use std::thread;
 
     /// A directory of this test's own, removed at its end.
@@ -194,6 +179,11 @@ mod tests {
 
         fn place(&self) -> &Path {
             &self.0
+        }
+
+        /// Whether the library is there.
+        fn has(&self) -> bool {
+            is_there(RUN, &place::open(&self.0).unwrap())
         }
     }
 
@@ -216,7 +206,8 @@ mod tests {
         thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(put_apart))));
         let left: Vec<_> = fs::read_dir(&scratch.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, [RUN.name().as_str()]);
-        assert!(is_there(RUN, &put()));
+        put();
+        assert!(scratch.has());
     }
 
     /// As another process would at the same time.
@@ -245,9 +236,9 @@ mod tests {
             },
         ] {
             spoil(&path);
-            assert!(!is_there(RUN, &path));
+            assert!(!scratch.has());
             assert_eq!(put_into(RUN, scratch.place()).unwrap(), path);
-            assert!(is_there(RUN, &path));
+            assert!(scratch.has());
             assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o755);
         }
     }
@@ -256,14 +247,12 @@ mod tests {
     fn directories_that_others_may_write_to_are_not_taken() {
         let scratch = Scratch::new("open");
         fs::set_permissions(&scratch.0, Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(put_into(RUN, scratch.place()), Err("others can write to it".to_owned()));
-        assert_eq!(put_into(RUN, &scratch.0.join("inside")), Err("others can replace it".to_owned()));
+        let open = Err(Wrong::Unsafe(format!("others can write to {}", scratch.0.display())));
+        assert_eq!(put_into(RUN, scratch.place()), open);
+        assert_eq!(put_into(RUN, &scratch.0.join("inside")), open);
         fs::set_permissions(&scratch.0, Permissions::from_mode(0o755)).unwrap();
-        let link = scratch.0.join("link");
-        std::os::unix::fs::symlink("/var", &link).unwrap();
-        assert_eq!(put_into(RUN, &link), Err("is not a directory".to_owned()));
         let named = scratch.0.join("a b");
-        assert!(put_into(RUN, &named).unwrap_err().contains("loader"));
+        assert!(put_into(RUN, &named).unwrap_err().to_string().contains("loader"));
         let nowhere = put_into_one_of(RUN, &[named, "/proc/hugefork".into()]).unwrap_err();
         assert!(nowhere.contains("a b: ") && nowhere.contains("/proc/hugefork: "), "{nowhere}");
     }

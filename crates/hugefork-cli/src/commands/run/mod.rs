@@ -5,6 +5,7 @@
 //! image        what its ELF says: libc, needs, allocator
 //! refusal      why the library cannot be put into it
 //! library      the libraries themselves, in files that all programs of this user may load
+//! place        a directory for them whose path nobody else can make lead elsewhere
 //! environment  what the program finds in its environment, and how it is printed
 //! become       execve(2)
 //! ```
@@ -13,6 +14,7 @@ pub(crate) mod become_it;
 mod environment;
 mod image;
 mod library;
+mod place;
 mod program;
 mod refusal;
 
@@ -49,7 +51,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             let settings = settings(args);
             let wanted = [Some(library::RUN), settings.brings_malloc().then_some(library::MALLOC)];
             let in_place = wanted.into_iter().flatten().map(library::put_in_place).collect::<Result<Vec<_>, _>>();
-            let libraries = in_place.map_err(|why| Failure::Status(OWN_PART, why))?;
+            let in_place = in_place.map_err(|why| Failure::Status(OWN_PART, why))?;
+            if !args.quiet {
+                // The second one goes where the first one does.
+                for why in &in_place[0].refused {
+                    eprintln!("hugefork: {why}; it is {}", in_place[0].path.display());
+                }
+            }
+            let libraries: Vec<_> = in_place.into_iter().map(|library| library.path).collect();
             Environment::of_this_process().with(&settings, &libraries)
         }
     };

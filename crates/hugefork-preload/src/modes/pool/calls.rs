@@ -47,7 +47,7 @@ pub(in crate::modes) fn map(wish: &Wish) -> Option<usize> {
     }
     let mapped = with_unless_forking(|memory| {
         if memory.engine.is_none() {
-            memory.engine = begin();
+            begin(memory);
         }
         let engine = memory.engine.as_mut()?;
         if wish.len < HUGE_PAGE { map_small(engine, &mut memory.small_end, wish.len) } else { engine.map(wish.len) }

@@ -11,10 +11,11 @@ use hugefork::{Inherited, ProgramMemory};
 
 use super::super::heir;
 use super::state::{END, NEEDS_COLLAPSE, ROLE, Role, START};
+use crate::descriptor::Kept;
 use crate::lock::{Guarded, Tried};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{copies, descriptor, mappings, own, signals, spare};
+use crate::{copies, descriptor, dumps, mappings, signals, spare};
 
 pub(super) struct Memory {
     pub(super) engine: Option<ProgramMemory>,
@@ -22,10 +23,12 @@ pub(super) struct Memory {
     pub(super) small_end: usize,
     /// What the child will hold of the fork that is under way.
     pub(super) pending: Held,
+    /// The engine's descriptors, by which all of its memory can be had.
+    pub(super) descriptors: Vec<Kept>,
 }
 
 pub(super) static MEMORY: Guarded<Memory> =
-    Guarded::new(Memory { engine: None, small_end: 0, pending: Held::nothing() });
+    Guarded::new(Memory { engine: None, small_end: 0, pending: Held::nothing(), descriptors: Vec::new() });
 
 /// What the descendants of a fork hold of the engine's memory.
 pub(crate) struct Held(pub(super) Option<Inherited>);
@@ -180,7 +183,7 @@ pub(super) fn unmap_plain(range: &Range<usize>) {
 }
 
 /// The engine's first memory in this process.
-pub(super) fn begin() -> Option<ProgramMemory> {
+pub(super) fn begin(memory: &mut Memory) {
     if pins_memory() || !descriptor::are_enough() {
         return refuse();
     }
@@ -193,14 +196,16 @@ pub(super) fn begin() -> Option<ProgramMemory> {
     match ProgramMemory::new(total) {
         Ok(engine) => {
             copies::watch();
-            engine.descriptors().for_each(own::note);
+            // SAFETY: the engine's own, which lives until the process ends.
+            memory.descriptors.extend(engine.descriptors().filter_map(|number| unsafe { Kept::of(number) }.ok()));
+            dumps::have_private_files();
             spare::keep();
             let addresses = engine.addresses();
             heir::set_up(&addresses);
             NEEDS_COLLAPSE.store(engine.needs_collapse(), Ordering::Relaxed);
             END.store(addresses.end, Ordering::Release);
             START.store(addresses.start, Ordering::Release);
-            Some(engine)
+            memory.engine = Some(engine);
         }
         Err(_) => refuse(),
     }
@@ -215,8 +220,7 @@ fn pins_memory() -> bool {
 }
 
 /// In this process there will be none.
-fn refuse() -> Option<ProgramMemory> {
+fn refuse() {
     ROLE.store(Role::Without as u8, Ordering::Release);
     stats::add(Word::PoolRefused, 1);
-    None
 }

@@ -61,6 +61,8 @@ pub(in crate::modes) fn child() {
     let memory = unsafe { MEMORY.held() };
     if memory.engine.is_some() {
         ROLE.store(Role::Heir as u8, Ordering::Release);
+        // Whoever has them has the parent's memory, now and later. A child may be about to give up its rights.
+        memory.descriptors.iter().for_each(|kept| kept.close());
         own::forget_all();
     }
     let_go_of_all(memory);

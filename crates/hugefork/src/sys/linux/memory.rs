@@ -153,6 +153,7 @@ impl Linux {
         move_high(&mut self.fd);
         if let Ok(overlays) = &mut self.overlays {
             overlays.move_high();
+            overlays.dump_what_is_shown()?;
         }
         let file = named("fstat", fstat(&self.fd))?;
         self.children = Children::HaveOverlays { device: file.st_dev, inode: file.st_ino };

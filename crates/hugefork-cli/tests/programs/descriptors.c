@@ -1,0 +1,51 @@
+/* Children name what they have of their parent's: a descriptor of its memory, or of what /proc says of it. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int inherited(pid_t of) {
+    char path[64], leads[256], own[64];
+    int count = 0;
+    sprintf(own, "/proc/%d/", of);
+    for (int number = 0; number < 2048; number++) {
+        sprintf(path, "/proc/self/fd/%d", number);
+        ssize_t len = readlink(path, leads, sizeof leads - 1);
+        if (len < 0) continue;
+        leads[len] = 0;
+        if (strncmp(leads, "/memfd:hugefork", 15) == 0 || strncmp(leads, own, strlen(own)) == 0) {
+            fprintf(stderr, "%d leads to %s\n", number, leads);
+            count++;
+        }
+    }
+    return count;
+}
+
+int main(void) {
+    size_t len = 64ul << 20;
+    char *memory = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(memory, 1, len);
+    pid_t parent = getpid();
+    int bad = 0, status, ends[2];
+    if (pipe(ends)) return 65;
+    for (int nth = 0; nth < 3; nth++) {
+        /* The first one lives on, so that there is something to be noted of it. */
+        if (fork() == 0) {
+            char byte;
+            close(ends[1]);
+            int count = inherited(parent);
+            if (nth == 0 && read(ends[0], &byte, 1) != 0) count++;
+            pid_t its = nth == 1 ? fork() : -1;
+            if (its == 0) _exit(inherited(parent));
+            if (its > 0 && waitpid(its, &status, 0) == its) count += WEXITSTATUS(status);
+            _exit(count);
+        }
+    }
+    close(ends[1]);
+    while (wait(&status) > 0) bad += WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    printf("%d bad\n", bad);
+    return bad != 0;
+}

@@ -1,0 +1,134 @@
+//! By which names programs call the functions that the libraries stand in for: all that libc has for them.
+
+mod programs;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use object::Endianness;
+use object::elf::FileHeader64;
+use object::read::elf::ElfFile;
+use object::{Object, ObjectSymbol};
+
+use programs::ours::compiled;
+use programs::{Running, Scratch, output_of, wait_for};
+
+/// Names that libc has for a function that a library stands in for, or that look like one, and that none stands in for.
+const LEFT_TO_LIBC: [(&str, &str); 24] = [
+    ("__close_nocancel", "private to glibc's own libraries"),
+    ("__fcntl_nocancel", "private to glibc's own libraries"),
+    ("__libc_fcntl64", "private to glibc's own libraries"),
+    ("__libc_fork", "private to glibc's own libraries"),
+    ("__libc_reallocarray", "private to glibc's own libraries"),
+    ("__madvise", "private to glibc's own libraries"),
+    ("__mmap", "private to glibc's own libraries"),
+    ("__mprotect", "private to glibc's own libraries"),
+    ("__munmap", "private to glibc's own libraries"),
+    ("__open64_nocancel", "private to glibc's own libraries"),
+    ("__open_nocancel", "private to glibc's own libraries"),
+    ("__openat64_nocancel", "private to glibc's own libraries"),
+    ("__openat_nocancel", "private to glibc's own libraries"),
+    ("pthread_atfork", "calls `__register_atfork`, where it is not linked into the program, which does so as well"),
+    ("dup", "takes a number that is free"),
+    ("creat", "takes no flags"),
+    ("creat64", "takes no flags"),
+    ("fopen", "has no mode for `O_DIRECT`"),
+    ("fopen64", "has no mode for `O_DIRECT`"),
+    ("freopen", "has no mode for `O_DIRECT`"),
+    ("freopen64", "has no mode for `O_DIRECT`"),
+    ("_IO_fopen", "has no mode for `O_DIRECT`"),
+    ("shm_open", "passes no `O_DIRECT` on to what has no devices"),
+    ("vfork", "the child has its parent's memory until it is another program"),
+];
+
+/// What a file defines for others: its functions and where they are.
+fn functions(file: &Path) -> BTreeMap<String, u64> {
+    let bytes = fs::read(file).unwrap();
+    let file = ElfFile::<FileHeader64<Endianness>>::parse(&*bytes).unwrap();
+    let all =
+        file.dynamic_symbols().filter(|symbol| symbol.is_definition() && symbol.kind() == object::SymbolKind::Text);
+    all.map(|symbol| (symbol.name().unwrap().to_owned(), symbol.address())).collect()
+}
+
+/// A name without what tells variants of a function apart.
+fn plain(name: &str) -> &str {
+    let name = name.trim_start_matches('_');
+    let mut name = name.strip_prefix("libc_").or(name.strip_prefix("IO_")).unwrap_or(name);
+    for end in ["_nocancel", "_chk", "_time64", "_2", "64"] {
+        name = name.strip_suffix(end).unwrap_or(name);
+    }
+    name.strip_suffix("at").filter(|name| *name == "open").unwrap_or(name)
+}
+
+/// Where this process has libc from.
+fn libc() -> String {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let path =
+        maps.lines().find_map(|line| line.find('/').map(|at| &line[at..]).filter(|path| path.contains("/libc.so.6")));
+    path.expect("tests are linked against glibc").to_owned()
+}
+
+#[test]
+fn every_name_that_libc_has_for_a_function_is_stood_in_for() {
+    let scratch = Scratch::new("names");
+    output_of(&mut scratch.hugefork("run --print-env --mode pool"));
+    let libraries = scratch.libraries();
+    assert_eq!(libraries.len(), 2, "{libraries:?}");
+    let ours: BTreeMap<String, u64> = libraries.iter().flat_map(|library| functions(library)).collect();
+    let libcs = functions(Path::new(&libc()));
+    let mut lacking = Vec::new();
+    for (name, address) in &libcs {
+        if ours.contains_key(name) {
+            continue;
+        }
+        let same = ours.keys().find(|ours| libcs.get(*ours) == Some(address));
+        let alike = || ours.keys().find(|ours| plain(ours) == plain(name));
+        if let Some(of) = same.or_else(alike)
+            && !LEFT_TO_LIBC.iter().any(|(left, _)| left == name)
+        {
+            lacking.push(format!("{name}, as {of}"));
+        }
+    }
+    assert!(lacking.is_empty(), "libc has names that no library stands in for: {lacking:#?}");
+    // Nothing else is exported that a program could call by mistake.
+    let others: Vec<_> =
+        ours.keys().filter(|name| !libcs.contains_key(*name) && !name.starts_with("__wrap_")).collect();
+    assert!(others.is_empty(), "{others:?}");
+}
+
+/// What pins pages is noticed by whatever name it is called.
+#[test]
+fn pinned_memory_is_the_kernels_whatever_the_function_is_called() {
+    let scratch = Scratch::new("doors");
+    let Some(program) = compiled(&scratch, "names", include_str!("programs/names.c")) else { return };
+    let opens = ["open", "open64", "__open", "__open64", "__open_2", "__open64_2"];
+    let opens_at = ["openat", "openat64", "__openat_2", "__openat64_2", "open_by_handle_at"];
+    let controls = ["fcntl", "fcntl64", "__fcntl"];
+    let sockets = ["setsockopt 1 60", "setsockopt 283 4", "setsockopt 279 1", "setsockopt 279 7"];
+    for words in [&opens[..], &opens_at, &controls, &sockets].concat() {
+        let mut running = Running::start(scratch.run("-q --mode pool").arg(&program).args(words.split(' ')));
+        let mut said = [0; 5];
+        std::io::Read::read_exact(running.child().stdout.as_mut().unwrap(), &mut said).unwrap();
+        if &said == b"none\n" {
+            println!("skipped: this libc has no {words}");
+            continue;
+        }
+        let stats = wait_for("statistics", || scratch.stats(running.pid()));
+        if stats["pool_refused"] != 0 {
+            println!("skipped: there is no pool here; `hugefork doctor` says why");
+            return;
+        }
+        assert_eq!(stats["pool_left"], 1, "{words}");
+    }
+}
+
+/// A program that puts something before some of libc's functions gives back what it has from the others.
+#[test]
+fn a_malloc_before_libcs_own_gets_along_with_the_rest() {
+    let scratch = Scratch::new("wrapped");
+    let Some(program) = compiled(&scratch, "wrapped", include_str!("programs/wrapped.c")) else { return };
+    for options in ["-q --mode pool", "-q --mode pool --malloc mimalloc", "-q --mode pool --only other"] {
+        assert_eq!(output_of(scratch.run(options).arg(&program)), "0 bad\n", "{options}");
+    }
+}

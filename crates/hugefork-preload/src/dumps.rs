@@ -1,0 +1,54 @@
+//! What a core dump has of a program in mode `pool`.
+//!
+//! While children live, and in them, the program's memory is a private mapping of the pool's file. Of such the kernel
+//! dumps only mappings of which something was written since they were made, unless bit 2 of the process's filter is
+//! set, which it is not by default. So it is set where private memory is wanted at all (bit 0). Children inherit that.
+//! To write to each mapping would do as well, and exactly so, but the next fork copies page tables of those.
+
+use std::io::{Cursor, Write};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{pwrite, read};
+
+const PRIVATE: u32 = 1 << 0;
+const PRIVATE_OF_FILES: u32 = 1 << 2;
+
+/// From now on, core dumps have private mappings of files, if they have private memory.
+pub(crate) fn have_private_files() {
+    // Where there is no `/proc`, or it may not be written to, they go without.
+    let Ok(file) = open(c"/proc/self/coredump_filter", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else { return };
+    let mut text = [0_u8; 16];
+    let Ok(len) = read(&file, &mut text) else { return };
+    let digits = std::str::from_utf8(&text[..len]).unwrap_or_default().trim();
+    if let Some(with) = u32::from_str_radix(digits, 16).ok().and_then(with_private_files) {
+        let mut text = Cursor::new([0_u8; 16]);
+        let _ = write!(text, "{with:#x}");
+        let len = text.position() as usize;
+        let _ = pwrite(&file, &text.get_ref()[..len], 0);
+    }
+}
+
+/// The filter that is to be set; none if it may stay.
+fn with_private_files(filter: u32) -> Option<u32> {
+    (filter & (PRIVATE | PRIVATE_OF_FILES) == PRIVATE).then_some(filter | PRIVATE_OF_FILES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_wants_no_private_memory_gets_none() {
+        assert_eq!([0x33, 0x37, 0x32, 0, 0x1].map(with_private_files), [Some(0x37), None, None, None, Some(0x5)]);
+    }
+
+    #[test]
+    fn the_filter_is_set() {
+        let filter = || std::fs::read_to_string("/proc/self/coredump_filter").unwrap();
+        let before = filter();
+        std::fs::write("/proc/self/coredump_filter", "0x33").unwrap();
+        have_private_files();
+        assert_eq!(filter().trim(), "00000037");
+        std::fs::write("/proc/self/coredump_filter", format!("0x{}", before.trim())).unwrap();
+    }
+}
