@@ -12,7 +12,7 @@ use crate::writes::Writes;
 /// How much is run where no option says how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Sizes and subjects that fit well inside a minute on two cores.
+    /// Sizes and subjects that people wait for: all cases take some minutes on two cores.
     Quick,
     /// The sizes that figures are published for.
     Full,

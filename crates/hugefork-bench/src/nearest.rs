@@ -1,13 +1,13 @@
 //! The known name that is nearest to an unknown one, for error messages.
 
-/// The name out of `names` that the fewest insertions, deletions and replacements make out of `wrong`; none if even
-/// that one is so far off that it would only confuse.
+/// The name out of `names` that the fewest slips make out of `wrong`: a character more, less, another, or two swapped.
+/// None if even that takes more slips than one in three characters: such a name would only confuse.
 pub fn nearest<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wrong = wrong.to_lowercase();
     names
         .into_iter()
         .map(|name| (distance(&wrong, name), name))
-        .filter(|(distance, name)| *distance <= name.len().div_ceil(2))
+        .filter(|(distance, name)| *distance <= (wrong.len().min(name.len()) / 3).max(1))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| name)
 }
@@ -21,20 +21,24 @@ pub fn unknown<'a>(kind: &str, wrong: &str, names: impl IntoIterator<Item = &'a 
     }
 }
 
-/// Levenshtein's distance, one row at a time.
+/// Levenshtein's distance, one row at a time, where two characters that are swapped are one slip.
 fn distance(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in to.iter().enumerate() {
-            let replaced = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+    let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
+    let mut before: Vec<usize> = Vec::new();
+    let mut above: Vec<usize> = (0..=to.len()).collect();
+    for i in 0..from.len() {
+        let mut row = vec![i + 1];
+        for j in 0..to.len() {
+            let replaced = above[j] + usize::from(from[i] != to[j]);
+            let mut least = replaced.min(above[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && from[i] == to[j - 1] && from[i - 1] == to[j] {
+                least = least.min(before[j - 1] + 1);
+            }
+            row.push(least);
         }
+        before = std::mem::replace(&mut above, row);
     }
-    row[to.len()]
+    above[to.len()]
 }
 
 #[cfg(test)]
@@ -42,10 +46,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distances_are_levenshteins() {
-        for (a, b, expected) in
-            [("", "", 0), ("a", "", 1), ("", "abc", 3), ("kitten", "sitting", 3), ("same", "same", 0)]
-        {
+    fn distances_are_levenshteins_with_swaps() {
+        let known = [("", "", 0), ("a", "", 1), ("", "abc", 3), ("kitten", "sitting", 3), ("same", "same", 0)];
+        for (a, b, expected) in known.into_iter().chain([("claer", "clear", 1), ("tph", "thp", 1)]) {
             assert_eq!(distance(a, b), expected, "{a} {b}");
             assert_eq!(distance(b, a), expected, "{b} {a}");
         }
@@ -56,7 +59,10 @@ mod tests {
         let names = ["clear", "copy", "zero-fault", "snapshot"];
         assert_eq!(nearest("zero-falt", names), Some("zero-fault"));
         assert_eq!(nearest("SNAPSHOTS", names), Some("snapshot"));
-        assert_eq!(nearest("qqqqqqqqqqqq", names), None);
+        assert_eq!(nearest("claer", names), Some("clear"));
+        for nonsense in ["qqqqqqqqqqqq", "nope", "co", ""] {
+            assert_eq!(nearest(nonsense, names), None, "{nonsense}");
+        }
         assert!(unknown("case", "cpy", names).contains("did you mean `copy`?"));
         assert!(unknown("case", "qqqqqqqqq", names).ends_with("there are clear, copy, zero-fault, snapshot"));
     }

@@ -26,6 +26,7 @@ mod failure;
 mod output;
 mod settings;
 
+use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ use args::bench::BenchCommand;
 use args::{Asked, Command};
 use commands::{bench, bench_compare, doctor, manual, report, stats};
 use failure::Failure;
-use output::stdout::written;
+use output::stdout::print;
 use settings::guardian;
 use signal_hook::consts::SIGXFSZ;
 
@@ -43,7 +44,13 @@ fn main() -> ExitCode {
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let done = match args::parse() {
         Ok(Asked::Work(command)) => run(command),
-        Ok(Asked::Text(text)) => written(text.print()).map(|()| ExitCode::SUCCESS).map_err(Failure::from),
+        Ok(Asked::Text(text)) => {
+            print(&args::shown(&text, &io::stdout())).map(|()| ExitCode::SUCCESS).map_err(Failure::from)
+        }
+        Ok(Asked::Nothing(help)) => {
+            eprint!("{}", args::shown(&help, &io::stderr()));
+            Ok(ExitCode::from(2))
+        }
         Err(failure) => Err(failure),
     };
     done.unwrap_or_else(|failure| failure.report())

@@ -56,7 +56,7 @@ fn a_small_bench_prints_ratios_and_keeps_results() {
     let output =
         hugefork("bench zero-fault --size 16MiB --runs 1 --json").arg(&file.0).assert().success().get_output().clone();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("| zero-fault |"), "{text}");
+    assert!(text.contains("\nzero-fault\n  first write + use of 64KiB"), "{text}");
     assert!(text.contains("only 1 counted run"), "{text}");
     assert!(text.contains("four times the last-level cache"), "{text}");
     // Not a terminal, so there is one line for each case.
@@ -249,9 +249,57 @@ fn tables_fit_a_narrow_terminal_and_stay_tables_on_a_wide_one() {
         let wide = on_a_terminal(300, &mut hugefork(line));
         assert!(wide.contains("| hugefork ") && !wide.contains("\nhugefork\n"), "{wide}");
     }
+    let wide = on_a_terminal(200, &mut hugefork("doctor --verbose"));
+    assert!(wide.lines().any(|line| line.contains("why:  ") && line.chars().count() > 100), "{wide}");
     let doctor = on_a_terminal(60, &mut hugefork("doctor"));
     let is_text = |line: &&str| !line.contains("mend:") && !line.contains('\x1b');
     assert!(doctor.lines().filter(is_text).all(|line| line.chars().count() <= 60), "{doctor}");
+}
+
+#[test]
+fn help_is_as_wide_as_the_terminal() {
+    let help = |columns, line: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hugefork"));
+        on_a_terminal(columns, command.args(line.split(' ')).env("NO_COLOR", "1"))
+    };
+    for line in ["--help", "bench --help", "run --help", "doctor --help", "help stats", "report -h"] {
+        let text = help(80, line);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+    let narrow = help(80, "bench --help");
+    // The rest of a description is below its beginning.
+    let limit = narrow.lines().position(|line| line.starts_with("  limit ")).unwrap();
+    let lines: Vec<&str> = narrow.lines().skip(limit).take(2).collect();
+    let column = lines[0].find("nothing to clear").unwrap();
+    assert!(lines[1].starts_with(&" ".repeat(column)) && lines[1].trim_end().ends_with("possible"), "{narrow}");
+    let wide = help(200, "bench --help");
+    assert!(wide.lines().any(|line| line.chars().count() > 120), "{wide}");
+    assert!(wide.contains("the best that is possible\n"), "{wide}");
+}
+
+/// "or as root" is no advice to root.
+#[test]
+fn who_is_root_is_not_told_to_be_root() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: needs root");
+    }
+    let line = refused("stats 1", 1);
+    assert!(!line.contains("as root"), "{line}");
+}
+
+#[test]
+fn a_brief_bench_is_the_answer_and_details_come_on_request() {
+    let line = "bench snapshot reset --size 8MiB --runs 1 --quiet";
+    let run = |line: &str| {
+        let output = hugefork(line).assert().success().get_output().clone();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let brief = run(line);
+    assert!(brief.lines().count() <= 32, "{brief}");
+    assert!(brief.lines().last().unwrap().starts_with("hugefork is better than the best other in "), "{brief}");
+    assert!(!brief.contains("| subject "), "{brief}");
+    let full = run(&format!("{line} --details"));
+    assert!(full.contains("| subject ") && full.lines().last().unwrap().starts_with("hugefork is better"), "{full}");
 }
 
 #[test]
@@ -387,7 +435,7 @@ fn writers_are_measured_at_each_density_with_every_subject_that_runs() {
 #[test]
 fn writers_are_measured_in_the_steady_state_and_clustered_on_demand() {
     let file = Scratch::new("epochs");
-    let line = "bench writer-latency --densities 50000 --patterns clustered --epochs 3,1 --size 64MiB --runs 1 --json";
+    let line = "bench writer-latency --densities 50000 --patterns clustered --epochs 3,1 --size 64MiB --runs 1 --details --json";
     let output = hugefork(line).arg(&file.0).assert().success().get_output().clone();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("3125 writes (clustered, epoch 3), snapshot of 64MiB held"), "{text}");
@@ -435,13 +483,14 @@ fn a_named_kernel_is_measured_near_and_whole() {
 #[test]
 fn a_sweep_goes_over_blocks_that_fit_and_says_which_do_not() {
     let file = Scratch::new("sweep");
-    let output =
-        hugefork("bench clear --sweep --size 8MiB --runs 1 --subjects hugefork,target-last/reversed,memset --json")
-            .arg(&file.0)
-            .assert()
-            .success()
-            .get_output()
-            .clone();
+    let output = hugefork(
+        "bench clear --sweep --size 8MiB --runs 1 --subjects hugefork,target-last/reversed,memset --details --json",
+    )
+    .arg(&file.0)
+    .assert()
+    .success()
+    .get_output()
+    .clone();
     let text = String::from_utf8(output.stdout).unwrap();
     let why =
         "clear hugefork, target-last/reversed, memset: not run: --size 8MiB is not a whole number of blocks of 1GiB";

@@ -237,6 +237,20 @@ fn a_setting_that_cannot_be_set_is_status_1_and_says_how() {
     assert_eq!(machine.setting(SHMEM), "advise", "the others are set all the same");
 }
 
+/// What a `doctor` before it has said is not said again.
+#[test]
+fn where_nothing_could_be_set_only_that_is_said() {
+    let machine = Machine::unpack("bare", "all-refused");
+    fs::write(machine.0.join(SHMEM), "advise").unwrap();
+    fs::remove_file(machine.0.join(MAP_COUNT)).unwrap();
+    std::os::unix::fs::symlink("/proc/sys/kernel/ngroups_max", machine.0.join(MAP_COUNT)).unwrap();
+    let output = machine.doctor("--fix");
+    let said = text(&output);
+    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 2), "{said}");
+    assert!(said.starts_with("not fixed map-count: "), "{said}");
+    assert!(machine.json("--fix")["groups"].as_array().unwrap().len() > 3, "a program gets everything");
+}
+
 #[test]
 fn calling_it_wrongly_is_status_2() {
     for line in ["doctor --root /nonexistent", "doctor --hugepages many", "doctor --json -v", "completions nosh"] {

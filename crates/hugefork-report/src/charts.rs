@@ -347,7 +347,7 @@ fn axis(case: &str, entry: &Entry) -> String {
     };
     let name = metric_name(case, &entry.metric);
     match unit(&entry.unit) {
-        "" => format!("{name}; {better}"),
+        unit if unit.is_empty() || unit == name => format!("{name}; {better}"),
         unit => format!("{name}, {unit}; {better}"),
     }
 }

@@ -15,6 +15,11 @@ pub fn figure(value: f64) -> String {
     }
 }
 
+/// The head of a metric's column: `pause ms`. A unit that only says the name again is left out.
+pub fn with_unit(metric: &str, unit: &str) -> String {
+    if unit.is_empty() || metric == unit { metric.to_owned() } else { format!("{metric} {unit}") }
+}
+
 /// A unit with its sign.
 pub(crate) fn unit(unit: &str) -> &str {
     match unit {
@@ -137,6 +142,13 @@ mod tests {
         ] {
             assert_eq!(figure(value), text);
         }
+    }
+
+    #[test]
+    fn a_unit_that_says_the_name_again_is_left_out() {
+        assert_eq!(with_unit("pause", "ms"), "pause ms");
+        assert_eq!(with_unit("faults", "faults"), "faults");
+        assert_eq!(with_unit("amplification", unit("count")), "amplification");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! hugefork beside the kernel's best, case by case.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::bootstrap::{Interval, interval, seed};
 use crate::cases::{aside, is_ours, is_rival, labels, lead_metric, metric_name, work};
@@ -125,13 +125,18 @@ fn ratio_of(line: &Headline) -> f64 {
     line.best().map_or(f64::INFINITY, |best| best.ratio)
 }
 
-/// Subjects of `machine` that stand aside, and why.
-pub(crate) fn asides(machine: &Machine) -> BTreeSet<String> {
-    let told = |entry: &&Entry| {
-        let why = aside(&entry.case, &entry.subject)?;
-        Some(format!("{} in {}: {why}", entry.subject, entry.case))
+/// Subjects of `machine` that stand aside, and why: a line for each subject and reason, with all cases where it is so.
+pub(crate) fn asides(machine: &Machine) -> Vec<String> {
+    let mut cases: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    for entry in &machine.entries {
+        if let Some(why) = aside(&entry.case, &entry.subject) {
+            cases.entry((&entry.subject, why)).or_default().insert(&entry.case);
+        }
+    }
+    let line = |((subject, why), cases): ((&str, &str), BTreeSet<&str>)| {
+        format!("{subject} in {}: {why}", cases.into_iter().collect::<Vec<_>>().join(", "))
     };
-    machine.entries.iter().filter_map(told).collect()
+    cases.into_iter().map(line).collect()
 }
 
 fn others<'a>(ours: &Entry, entries: &[&'a Entry]) -> Vec<Beside<'a>> {
@@ -191,6 +196,19 @@ mod tests {
             [("hugefork", "x", 2.0), ("kernel-4k", "x", 1.0), ("kernel-thp", "x", 6.0), ("straight/rep", "x", 0.1)];
         assert_eq!(ratios(record("zero-fault", "latency", "us", &list)), [("kernel-thp".to_owned(), 3.0)]);
         assert!(ratios(record("zero-fault", "latency", "us", &list[..2])).is_empty());
+    }
+
+    #[test]
+    fn a_reason_to_stand_aside_is_told_once_with_all_its_cases() {
+        let of = |case: &str, subject: &str| serde_json::json!({"case": case, "subject": subject, "params": {}, "metric": "x", "unit": "us", "median": 1.0});
+        let cases = ["zero-fault", "anon-w-seq", "anon-cow-seq"];
+        let mut results: Vec<_> = cases.iter().map(|case| of(case, "limit")).collect();
+        results.push(of("zero-fault", "kernel-4k"));
+        let file = serde_json::json!({"schema": 1, "results": results});
+        let records = [parse("x", file.to_string().as_bytes()).unwrap()];
+        let told = asides(&machines(&records)[0]);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[1].starts_with("limit in anon-cow-seq, anon-w-seq, zero-fault: "), "{told:?}");
     }
 
     #[test]

@@ -43,7 +43,7 @@ mod works;
 
 pub use bootstrap::Interval;
 pub use chart::style::Scheme;
-pub use figures::figure;
+pub use figures::{figure, with_unit};
 pub use gallery::{Picture, pictures};
 pub use load::{LoadError, SCHEMA, load, parse};
 pub use measurements::{measurements, summary};

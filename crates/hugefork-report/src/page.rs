@@ -130,12 +130,20 @@ struct CaseView {
     description: Option<&'static str>,
     common: String,
     charts: Vec<ChartView>,
+    /// What the charts are about, each once, with the first chart of it.
+    topics: Vec<TopicView>,
     /// How many charts are in the last row of three, and of two.
     last_of_three: usize,
     last_of_two: usize,
-    /// The figures of one chart, if there is one place left beside the last charts.
+    /// The figures of one chart, if a place is left beside the last charts.
     beside: Option<(String, Table)>,
     table: Table,
+}
+
+/// A line of the list of contents.
+struct TopicView {
+    title: String,
+    chart_id: String,
 }
 
 struct ChartView {
@@ -179,16 +187,18 @@ fn view(
         let (last_of_three, last_of_two) = (case.charts.len() % COLUMNS, case.charts.len() % 2);
         let principal =
             case.charts.iter().rev().filter(|chart| chart.curves.is_empty()).max_by_key(|c| c.entries.len());
+        let views = case.charts.iter().map(view).collect::<Result<Vec<_>, _>>()?;
         cases.push(CaseView {
             last_of_three,
             last_of_two,
-            beside: principal.filter(|_| last_of_three == 2).map(|c| (c.title.clone(), tables::of_chart(c))),
+            beside: principal.filter(|_| last_of_three != 0).map(|c| (c.title.clone(), tables::of_chart(c))),
+            topics: topics(&views),
             title: title(case.case).to_owned(),
             id: format!("{id}-{}", slug(case.case)),
             case: case.case.to_owned(),
             description: description(case.case),
             common: case.common,
-            charts: case.charts.iter().map(view).collect::<Result<_, _>>()?,
+            charts: views,
             table: tables::everything(&case.entries),
         });
     }
@@ -200,12 +210,18 @@ fn view(
         cards: leading(&lines, CARDS).into_iter().filter_map(|line| card_view(line, &id)).collect(),
         headlines: headline_views(&lines, &id, &strip),
         strip_head: strip.head(),
-        asides: asides(machine).into_iter().collect(),
+        asides: asides(machine),
         notes: notes(machine),
         not_run: not_run(machine),
         cases,
         id,
     })
+}
+
+fn topics(charts: &[ChartView]) -> Vec<TopicView> {
+    let is_first = |index: usize| charts[..index].iter().all(|earlier| earlier.title != charts[index].title);
+    let topic = |chart: &ChartView| TopicView { title: chart.title.clone(), chart_id: chart.id.clone() };
+    (0..charts.len()).filter(|index| is_first(*index)).map(|index| topic(&charts[index])).collect()
 }
 
 fn headline_views(lines: &[Headline], machine: &str, strip: &Strip) -> Vec<HeadlineView> {

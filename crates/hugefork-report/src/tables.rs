@@ -5,7 +5,7 @@ use askama::Template;
 use crate::cases::{labels, work};
 use crate::curves::place_name;
 use crate::drawn::Chart;
-use crate::figures::{common, figure, spaced, unit};
+use crate::figures::{common, figure, spaced, unit, with_unit};
 use crate::headline::headlines;
 use crate::machines::Machine;
 use crate::record::{Curve, Entry, Params};
@@ -118,7 +118,7 @@ pub(crate) fn everything(entries: &[&Entry]) -> Table {
     }
     let mut columns = vec![word("subject")];
     columns.extend(params.columns());
-    columns.extend(metrics.iter().map(|(metric, of)| number(format!("{metric} {}", unit(of)).trim_end())));
+    columns.extend(metrics.iter().map(|(metric, of)| number(with_unit(metric, unit(of)))));
     let row = |((subject, _), row): ((&str, &Params), Vec<&Entry>)| {
         let mut cells = vec![Cell::text(subject)];
         cells.extend(params.cells(row[0]));

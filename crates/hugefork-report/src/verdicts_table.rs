@@ -1,11 +1,12 @@
 //! A comparison for people. Tables are Markdown, like those of `hugefork bench`.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 
-use crate::figures::{figure, words};
+use crate::figures::{figure, with_unit, words};
 use crate::record::Params;
 use crate::verdicts::{Comparison, Lone, Row, Side, Verdict};
 
@@ -25,8 +26,8 @@ impl fmt::Display for Comparison {
             let rows: Vec<&Row> = self.rows.iter().filter(|row| row.case == case).collect();
             write_case(f, case, &rows)?;
         }
-        write_lone(f, "A", &self.only_a)?;
-        write_lone(f, "B", &self.only_b)?;
+        write_lone(f, "A", &self.only_a, &self.cases(&self.only_b))?;
+        write_lone(f, "B", &self.only_b, &self.cases(&self.only_a))?;
         let counts = Verdict::ALL.map(|verdict| (verdict, self.count(verdict)));
         let said: Vec<String> =
             counts.iter().filter(|(_, count)| *count > 0).map(|(v, count)| format!("{count} {}", v.name())).collect();
@@ -77,7 +78,7 @@ fn write_case(f: &mut fmt::Formatter<'_>, case: &str, rows: &[&Row]) -> fmt::Res
         table.add_row([
             row.subject.clone(),
             with.trim_start().to_owned(),
-            format!("{} {}", row.metric, row.unit),
+            with_unit(&row.metric, &row.unit),
             figure(row.a),
             figure(row.b),
             or_dash(row.ratio.map(|ratio| format!("{}x", figure(ratio)))),
@@ -88,25 +89,57 @@ fn write_case(f: &mut fmt::Formatter<'_>, case: &str, rows: &[&Row]) -> fmt::Res
     writeln!(f, "{case}  {}\n\n{table}\n", words(&shared))
 }
 
-/// What only one side has: a line a subject.
-fn write_lone(f: &mut fmt::Formatter<'_>, side: &str, list: &[Lone]) -> fmt::Result {
-    let mut rest = list;
-    while let Some(first) = rest.first() {
-        let same =
-            |lone: &&Lone| (&lone.case, &lone.subject, &lone.params) == (&first.case, &first.subject, &first.params);
-        let count = rest.iter().take_while(same).count();
-        let metrics: Vec<&str> = rest[..count].iter().map(|lone| lone.metric.as_str()).collect();
+/// More lines than this of what only one side has are told case by case.
+const LONE: usize = 6;
+
+impl Comparison {
+    /// The cases of the side that has `lone` alone.
+    fn cases<'c>(&'c self, lone: &'c [Lone]) -> BTreeSet<&'c str> {
+        let shared = self.rows.iter().map(|row| row.case.as_str());
+        shared.chain(lone.iter().map(|lone| lone.case.as_str())).collect()
+    }
+}
+
+/// What only one side has: a line for each subject, or, if they were too many, for each case that the `others` have, and
+/// one for all cases that they have not.
+fn write_lone(f: &mut fmt::Formatter<'_>, side: &str, list: &[Lone], others: &BTreeSet<&str>) -> fmt::Result {
+    let mut subjects: Vec<(&Lone, Vec<&str>)> = Vec::new();
+    for lone in list {
+        let of = |lone: &Lone| (lone.case.clone(), lone.subject.clone(), lone.params.clone());
+        match subjects.last_mut().filter(|(known, _)| of(known) == of(lone)) {
+            Some((_, metrics)) => metrics.push(&lone.metric),
+            None => subjects.push((lone, vec![&lone.metric])),
+        }
+    }
+    if subjects.len() <= LONE {
+        for (Lone { case, subject, params, .. }, metrics) in subjects {
+            writeln!(f, "only in {side}: {case} {subject} {}: {}", words(params), metrics.join(", "))?;
+        }
+        return if list.is_empty() { Ok(()) } else { writeln!(f) };
+    }
+    let names = |of: &dyn Fn(&Lone) -> bool, name: fn(&Lone) -> &str| {
+        let names: BTreeSet<&str> = list.iter().filter(|lone| of(lone)).map(name).collect();
+        names.into_iter().collect::<Vec<_>>()
+    };
+    let count = |of: &dyn Fn(&Lone) -> bool| match list.iter().filter(|lone| of(lone)).count() {
+        1 => "1 figure".to_owned(),
+        figures => format!("{figures} figures"),
+    };
+    for case in names(&|lone| others.contains(lone.case.as_str()), |lone| &lone.case) {
+        let of = |lone: &Lone| lone.case == case;
         writeln!(
             f,
-            "only in {side}: {} {} {}: {}",
-            first.case,
-            first.subject,
-            words(&first.params),
-            metrics.join(", ")
+            "only in {side}: {} of {case}: {} (--json names them)",
+            count(&of),
+            names(&of, |lone| &lone.subject).join(", ")
         )?;
-        rest = &rest[count..];
     }
-    if list.is_empty() { Ok(()) } else { writeln!(f) }
+    let foreign = |lone: &Lone| !others.contains(lone.case.as_str());
+    let cases = names(&foreign, |lone| &lone.case);
+    if !cases.is_empty() {
+        writeln!(f, "only in {side}: {}, all of {} (--json names them)", count(&foreign), cases.join(", "))?;
+    }
+    writeln!(f)
 }
 
 #[cfg(test)]
@@ -136,5 +169,29 @@ mod tests {
         assert!(text.contains("from A to B: 1 worse, 1 cannot tell"), "{text}");
         let empty = parse("e", br#"{"schema": 1, "results": []}"#).unwrap();
         assert!(compare(&empty, &empty).to_string().contains("nothing in common"));
+    }
+
+    /// Two suites that have little in common are no reason to print everything that they have not.
+    #[test]
+    fn different_suites_do_not_flood() {
+        let file = |cases: &[&str], subjects: &[&str]| {
+            let mut results = Vec::new();
+            for case in cases {
+                for subject in subjects {
+                    results.push(serde_json::json!({"case": case, "subject": subject, "params": {}, "metric": "pause",
+                        "unit": "ms", "samples": [1.0, 1.0]}));
+                }
+            }
+            let file = serde_json::json!({"schema": 1, "results": results});
+            parse("x", file.to_string().as_bytes()).unwrap()
+        };
+        let many = file(&["snapshot", "reset", "clear", "copy"], &["hugefork", "fork-4k", "memcpy"]);
+        let text = compare(&many, &file(&["snapshot"], &["hugefork"])).to_string();
+        let lone: Vec<&str> = text.lines().filter(|line| line.starts_with("only in")).collect();
+        let told = [
+            "only in A: 2 figures of snapshot: fork-4k, memcpy (--json names them)",
+            "only in A: 9 figures, all of clear, copy, reset (--json names them)",
+        ];
+        assert_eq!(lone, told, "{text}");
     }
 }

@@ -36,6 +36,12 @@ addEventListener('load', () => {
       }
     });
   }
+  document.querySelectorAll('details').forEach(details => details.open = true);
+  // A chart's own table may scroll where figures have fifteen digits, as those that are made up here.
+  for (const table of document.querySelectorAll('.scroll:not(figure:not(.percentiles) *)')) {
+    const over = table.scrollWidth - table.clientWidth, of = table.closest('section,figure');
+    if (innerWidth >= 1300 && over > 0) wrong.push(`a table of ${of.id} is ${over} wider than its place`);
+  }
   for (const charts of document.querySelectorAll('.charts')) {
     const all = charts.getBoundingClientRect(), right = charts.lastElementChild.getBoundingClientRect().right;
     if (all.right - right > all.width / 4) wrong.push(`${charts.parentElement.id}: a part of its last row is empty`);

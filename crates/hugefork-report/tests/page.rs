@@ -61,6 +61,28 @@ fn figures_lead_and_commands_come_last() {
     }
 }
 
+/// A page of seventy pictures is read from its list of contents.
+#[test]
+fn the_contents_lead_to_every_case_and_to_every_kind_of_chart() {
+    let page = common::page();
+    let machines: Vec<&str> = page.split("class=\"machine\"").skip(1).collect();
+    assert!(machines.len() > 1);
+    for machine in machines {
+        let contents = machine.split_once("<nav class=\"contents\"").unwrap().1.split_once("</nav>").unwrap().0;
+        let links: Vec<&str> = contents.split("href=\"#").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+        for id in machine.split("<section class=\"case\" id=\"").skip(1).map(|rest| rest.split('"').next().unwrap()) {
+            assert!(links.contains(&id), "{id} is not in the contents: {links:?}");
+        }
+        for link in &links {
+            assert!(machine.contains(&format!("id=\"{link}\"")), "{link} leads nowhere");
+        }
+        let topics: BTreeSet<&str> = links.iter().copied().filter(|link| link.starts_with("chart-")).collect();
+        assert_eq!(topics.len(), links.iter().filter(|link| link.starts_with("chart-")).count(), "{links:?}");
+    }
+    assert!(record_page().contains("<a href=\"#machine-1-writer-latency\">Writing after a snapshot</a>"));
+    assert!(record_page().contains("\">All writes together</a></li>"));
+}
+
 #[test]
 fn losses_have_a_colour_of_their_own_wherever_they_are() {
     let record = |ours: f64| {

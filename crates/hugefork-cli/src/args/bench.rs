@@ -30,25 +30,25 @@ Cases:
   reset           put a populated area back after some of its pages were written
 
 Subjects:
-  hugefork                                   a pool of used blocks, which are cleared at the fault
-  hugefork-default                           a new pool with all defaults: blocks have no memory yet
-  hugefork-zeroed                            a pool with a stock of zeroed blocks, filled before
-  hugefork-refilling                         the same, but the stock begins empty and is refilled
-  hugefork-block, hugefork-page              copies of whole blocks only, or of pages only
-  kernel-thp, kernel-hugetlb, kernel-4k      fresh anonymous memory
-  kernel                                     anonymous memory in folios of --block-size
-  fork-thp, fork-hugetlb, fork-4k            fork(2) over anonymous memory
-  run-collapse, run-pool                     the program under `hugefork run --mode …`
-  uffd-wp-4k, uffd-wp-2m                     userfaultfd(2), and a thread that copies at each fault
-  memfd-private                              a memfd that is mapped privately at the snapshot
-  memset, memcpy, memcmp                     those of the C library
-  soft-dirty                                 the kernel's marks of written pages (clear_refs)
-  pagemap-scan                               the kernel's marks of written pages (PAGEMAP_SCAN)
-  limit                                      nothing to clear, copy or map: the best that is possible
+  hugefork                               a pool of used blocks, which are cleared at the fault
+  hugefork-default                       a new pool with all defaults: blocks have no memory yet
+  hugefork-zeroed                        a pool with a stock of zeroed blocks, filled before
+  hugefork-refilling                     the same, but the stock begins empty and is refilled
+  hugefork-block, hugefork-page          copies of whole blocks only, or of pages only
+  kernel-thp, kernel-hugetlb, kernel-4k  fresh anonymous memory
+  kernel                                 anonymous memory in folios of --block-size
+  fork-thp, fork-hugetlb, fork-4k        fork(2) over anonymous memory
+  run-collapse, run-pool                 the program under `hugefork run --mode …`
+  uffd-wp-4k, uffd-wp-2m                 userfaultfd(2), and a thread that copies at each fault
+  memfd-private                          a memfd that is mapped privately at the snapshot
+  memset, memcpy, memcmp                 those of the C library
+  soft-dirty                             the kernel's marks of written pages (clear_refs)
+  pagemap-scan                           the kernel's marks of written pages (PAGEMAP_SCAN)
+  limit                                  nothing to clear, copy or map: the best that is possible
   For clear and copy also any kernel, such as target-last/rep or hybrid/avx512-nt+rep@256KiB.
   target-last/reversed clears as Linux does, but each 4 KiB from its end to its beginning.
 
-If clear is named, it also tells how many times longer another CPU takes to walk through its cache
+If clear is named, it also tells how many times longer another CPU takes to walk through its cache \
 while blocks are cleared (victim_slowdown).
 
 Examples:
@@ -60,7 +60,7 @@ Examples:
   hugefork report here.json                        the results as a page
 
 Sizes are written as 64KiB, 512MiB, 1GiB or in bytes; 64k, 512mb and 1G mean the same.
-Exit status: 0 done, 1 a subject failed or nothing was measured, 2 called wrongly, 130 stopped by
+Exit status: 0 done, 1 a subject failed or nothing was measured, 2 called wrongly, 130 stopped by \
 Ctrl-C (the results so far are kept).";
 
 /// Options of `bench`.
@@ -70,7 +70,7 @@ pub(crate) struct BenchArgs {
     #[command(subcommand)]
     pub(crate) instead: Option<BenchCommand>,
 
-    /// Cases to run [default: a quick suite of all cases, in a minute or two]
+    /// Cases to run [default: a quick suite of all cases, 3 to 4 minutes with 2 CPUs; a case or two take seconds]
     #[arg(value_name = "CASE")]
     pub(crate) cases: Vec<&'static dyn Case>,
 
@@ -129,6 +129,10 @@ pub(crate) struct BenchArgs {
     /// Write samples to FILE after every case, one a line; - is standard output, as with --json
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
+
+    /// Print every figure, every note, and why a subject did not run, and not only the answer
+    #[arg(long)]
+    pub(crate) details: bool,
 
     /// Show no progress, only results
     #[arg(short, long)]

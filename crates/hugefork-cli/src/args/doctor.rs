@@ -14,8 +14,8 @@ Each line begins with one of:
   skip  does not matter here, or could not be looked at
 The names that follow stay the same from version to version. The JSON has schema 2.
 
---fix sets shmem_enabled to advise (but leaves `deny` alone), and raises vm.max_map_count and, with
---hugepages, the pool of 2 MiB pages. Settings last until the next boot. For what --fix cannot set,
+--fix sets shmem_enabled to advise (but leaves `deny` alone), and raises vm.max_map_count and, with \
+--hugepages, the pool of 2 MiB pages. Settings last until the next boot. For what --fix cannot set, \
 the command is printed.
 
 Examples:
@@ -24,7 +24,7 @@ Examples:
   hugefork doctor --json --strict             for provisioning scripts
   hugefork doctor --root ./copy               judge a copy of another machine's /proc and /sys
 
-Exit status: 0 done; 1 it failed, or --fix could not set everything; 2 called wrongly;
+Exit status: 0 done; 1 it failed, or --fix could not set everything; 2 called wrongly; \
 with --strict, by the worst line: 0 pass or skip, 3 warn, 4 fail.";
 
 /// Options of `doctor`.

@@ -10,9 +10,13 @@ pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod stats;
 
+use std::io::IsTerminal;
+use std::os::fd::AsFd;
+
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use hugefork_bench::cases;
+use hugefork_bench::nearest::nearest;
 
 use self::bench::BenchArgs;
 use self::doctor::DoctorArgs;
@@ -22,10 +26,15 @@ use self::report::ReportArgs;
 use self::run::RunArgs;
 use self::stats::StatsArgs;
 use crate::failure::Failure;
+use crate::output::terminal;
+
+/// The columns of what is no terminal.
+const PAPER: usize = 100;
 
 /// Huge-page memory whose faults are resolved in user space: measure it, and see what this machine offers it.
 #[derive(Debug, Parser)]
-#[command(name = "hugefork", version)]
+// Help is wrapped where it is printed.
+#[command(name = "hugefork", version, term_width = 0)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -75,6 +84,8 @@ pub(crate) enum Asked {
     Work(Command),
     /// `--help` or `--version`, to be printed.
     Text(clap::Error),
+    /// Nothing, so that the help is printed where errors are.
+    Nothing(clap::Error),
 }
 
 /// Reads the command line.
@@ -85,14 +96,21 @@ pub(crate) fn parse() -> Result<Asked, Failure> {
     };
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(Asked::Text(error)),
-        // The help goes to standard error then.
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
-        _ => Err(Failure::Usage(one_line(&error))),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Ok(Asked::Nothing(error)),
+        _ => Err(Failure::Usage(one_line(&error, &std::env::args().collect::<Vec<_>>()))),
     }
 }
 
+/// Text that `hugefork` prints of itself, for `stream`: in its colours, and as wide as it is.
+pub(crate) fn shown(text: &clap::Error, stream: &(impl IsTerminal + AsFd)) -> String {
+    let text = text.render();
+    let text = if terminal::colours(stream) { text.ansi().to_string() } else { text.to_string() };
+    terminal::help(&text, terminal::columns_of(stream).unwrap_or(PAPER))
+}
+
 /// clap's message without its usage block: what is wrong, the nearest name where there is one, and where to read on.
-fn one_line(error: &clap::Error) -> String {
+/// `words` are the whole command line.
+fn one_line(error: &clap::Error, words: &[String]) -> String {
     let text = error.to_string();
     let mut line = text
         .lines()
@@ -104,6 +122,9 @@ fn one_line(error: &clap::Error) -> String {
         .to_owned();
     let named = error.context().find_map(|(kind, value)| match (kind, value) {
         (ContextKind::InvalidSubcommand, ContextValue::String(name)) => elsewhere(name),
+        (ContextKind::InvalidArg, ContextValue::String(name)) if error.kind() == ErrorKind::UnknownArgument => {
+            one_dash(name, words)
+        }
         _ => None,
     });
     if let Some(command) = &named {
@@ -130,6 +151,22 @@ fn elsewhere(name: &str) -> Option<String> {
     }
 }
 
+/// The option that is meant where clap takes `-size` for `-s -i -z -e`, and so does not know `-s`.
+fn one_dash(unknown: &str, words: &[String]) -> Option<String> {
+    let names = words.iter().filter(|word| !word.starts_with("--")).filter_map(|word| word.strip_prefix('-'));
+    let meant = names
+        .filter_map(|name| name.split('=').next())
+        .find(|name| name.chars().count() > 1 && format!("-{name}").starts_with(unknown))?;
+    let all = command();
+    let mut commands: Vec<&clap::Command> = vec![&all];
+    let mut options: Vec<&str> = Vec::new();
+    while let Some(command) = commands.pop() {
+        options.extend(command.get_arguments().filter_map(clap::Arg::get_long));
+        commands.extend(command.get_subcommands());
+    }
+    Some(format!("--{}", nearest(meant, options)?))
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -140,7 +177,7 @@ mod tests {
 
     fn refused(line: &str) -> String {
         let error = Cli::try_parse_from(line.split_whitespace()).unwrap_err();
-        let line = one_line(&error);
+        let line = one_line(&error, &line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
         assert!(!line.contains('\n'), "{line}");
         line
     }
@@ -171,6 +208,14 @@ mod tests {
         assert!(refused("hugefork bench zero-falt").contains("did you mean `zero-fault`?"));
         assert!(refused("hugefork bench --subjects kernel-tph").contains("did you mean `kernel-thp`?"));
         assert!(refused("hugefork bench --sizes 1GiB").contains("--size"));
+        for dash in ["hugefork bench -size 1GiB", "hugefork bench snapshot -size=1GiB", "hugefork bench -q -sise 1GiB"]
+        {
+            assert!(refused(dash).contains("did you mean `--size`?"), "{dash}");
+        }
+        assert!(refused("hugefork doctor -json").contains("did you mean `--json`?"));
+        for unlike in ["hugefork bench nope", "hugefork bench -x", "hugefork bench -xylophone"] {
+            assert!(!refused(unlike).contains("did you mean"), "{unlike}");
+        }
         assert!(refused("hugefork benhc").contains("did you mean `bench`?"));
         assert!(refused("hugefork bench --size 1.5GiB").contains("--size"));
         assert!(refused("hugefork bench --block-size 3MiB").contains("power of two"));

@@ -8,15 +8,15 @@ use hugefork_preload::environment::USUAL_MIN_SIZE;
 use hugefork_preload::{Malloc, Mode};
 
 const RUN_HELP: &str = "\
-Mode collapse asks for transparent huge pages for the program's own memory. After each fork(2),
-once no child shares it any more, what the kernel has split meanwhile is put together again. So
-every fork copies few page tables, and not only the first. The program needs no change; it must
+Mode collapse asks for transparent huge pages for the program's own memory. After each fork(2), \
+once no child shares it any more, what the kernel has split meanwhile is put together again. So \
+every fork copies few page tables, and not only the first. The program needs no change; it must \
 be linked dynamically against glibc.
 
-What the program starts inherits all of it: --only limits it to one program, such as the server
+What the program starts inherits all of it: --only limits it to one program, such as the server \
 that a script starts. Programs that have nothing big are left alone, whatever they inherit.
 
---print-env prints lines for a shell (export NAME='VALUE'), with =systemd for a unit
+--print-env prints lines for a shell (export NAME='VALUE'), with =systemd for a unit \
 (Environment=\"NAME=VALUE\"), with =file for `docker run --env-file` (NAME=VALUE).
 
 Examples:
@@ -25,7 +25,7 @@ Examples:
   hugefork run --only redis-server -- ./start.sh
   hugefork stats \"$(pidof redis-server)\"         from another terminal, while it runs
 
-Exit status: that of the program; 125 hugefork cannot be put into it (nothing was run), 126 it
+Exit status: that of the program; 125 hugefork cannot be put into it (nothing was run), 126 it \
 cannot be run, 127 it is not found, 2 called wrongly.";
 
 /// Options of `run`.

@@ -3,7 +3,7 @@
 use clap::Args;
 
 const HELP: &str = "\
-The program does not notice. Names in the JSON are those of Redis's INFO where they mean the same:
+The program does not notice. Names in the JSON are those of Redis's INFO where they mean the same: \
 latest_fork_usec, total_forks.
 
 Examples:

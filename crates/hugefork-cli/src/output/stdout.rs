@@ -15,7 +15,7 @@ pub(super) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
 }
 
 /// What has become of a write to standard output.
-pub(crate) fn written(result: io::Result<()>) -> anyhow::Result<()> {
+fn written(result: io::Result<()>) -> anyhow::Result<()> {
     match result.and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("writing to standard output"),
         _ => Ok(()),

@@ -5,11 +5,15 @@
 //! | subject | pause ms |       hugefork
 //! |---------|----------|  ──▶    pause ms  0.3
 //! | hugefork|      0.3 |
+//!
+//!   snapshot  pause to take a fork   ──▶    snapshot  pause to take
+//!                                                     a fork
 //! ```
 //! Elsewhere the text stays as it is, so that tables can be quoted.
 
 use std::env;
 use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
 
 use rustix::termios::tcgetwinsize;
 
@@ -18,16 +22,31 @@ const LEAST: usize = 20;
 
 /// The columns of the terminal on standard output; none if that is something else.
 pub(crate) fn columns() -> Option<usize> {
-    let stdout = io::stdout();
+    columns_of(&io::stdout())
+}
+
+/// The columns of the terminal that `stream` is; none if it is something else.
+pub(crate) fn columns_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
     let named = || env::var("COLUMNS").ok()?.parse().ok();
-    let asked = || tcgetwinsize(&stdout).ok().map(|size| usize::from(size.ws_col));
-    let columns = stdout.is_terminal().then(|| named().or_else(asked))??;
+    let asked = || tcgetwinsize(stream).ok().map(|size| usize::from(size.ws_col));
+    let columns = stream.is_terminal().then(|| named().or_else(asked))??;
     (columns > 0).then_some(columns.max(LEAST))
+}
+
+/// Whether `stream` shows colours: it is a terminal, unless it is a dumb one or `NO_COLOR` asks for none.
+pub(crate) fn colours(stream: &impl IsTerminal) -> bool {
+    let set = |name| env::var_os(name).filter(|value| !value.is_empty());
+    stream.is_terminal() && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
 }
 
 /// `text` as it fits on standard output.
 pub(crate) fn fitted(text: String) -> String {
-    match columns() {
+    fitted_to(text, columns())
+}
+
+/// `text` as it fits into `columns`, if there are any.
+pub(crate) fn fitted_to(text: String, columns: Option<usize>) -> String {
+    match columns {
         Some(columns) => fit(&text, columns),
         None => text,
     }
@@ -44,14 +63,39 @@ fn fit(text: &str, columns: usize) -> String {
         if these.lines().all(|line| width(line) <= columns) {
             fitted += these;
         } else if table.is_empty() {
-            let begin = &these[..these.len() - these.trim_start().len()];
-            fitted += &wrap(begin, &" ".repeat(begin.len() + 2), these, columns);
+            fitted += &hung(these, columns, 2);
         } else {
             fitted += &by_rows(&table, columns);
         }
         rest = others;
     }
     fitted
+}
+
+/// The text of a `--help` in `columns`: each line is wrapped, and a description stays in its column.
+pub(crate) fn help(text: &str, columns: usize) -> String {
+    let line = |line: &str| if width(line) <= columns { line.to_owned() } else { hung(line, columns, 0) };
+    text.split_inclusive('\n').map(line).collect()
+}
+
+/// A line, wrapped. If it is a name and, two spaces or more later, a description, then all of the description is below
+/// its beginning. The second line of others begins `more` columns further right than the first.
+fn hung(line: &str, columns: usize, more: usize) -> String {
+    let indent_of = |line: &str| line.len() - line.trim_start().len();
+    // An indent that takes most of the line is no use.
+    let line = if indent_of(line) > columns / 2 { line.trim_start() } else { line };
+    let indent = indent_of(line);
+    let gap = line[indent..].find("  ").map(|gap| indent + gap);
+    let described = gap.map(|gap| gap + line[gap..].len() - line[gap..].trim_start().len());
+    let (begin, then) = match described {
+        Some(at) if at < line.trim_end().len() && width(&line[..at]) < columns => {
+            let column = width(&line[..at]);
+            // Where little would be left for the description, it goes on further left.
+            (at, if column > columns * 2 / 3 { indent + 4 } else { column })
+        }
+        _ => (indent, indent + more),
+    };
+    wrap(&line[..begin], &" ".repeat(then), &line[begin..], columns)
 }
 
 /// A table row by row: the first cell, then the others with the names of their columns.
@@ -93,8 +137,11 @@ pub(crate) fn wrap(first: &str, then: &str, words: &str, columns: usize) -> Stri
     text + line.trim_end() + "\n"
 }
 
-fn width(text: &str) -> usize {
-    text.chars().count()
+/// How many columns `text` takes. Colours take none.
+pub(crate) fn width(text: &str) -> usize {
+    let mut parts = text.split('\x1b');
+    let first = parts.next().map_or(0, |part| part.chars().count());
+    first + parts.map(|part| part.split_once('m').map_or(0, |(_, shown)| shown.chars().count())).sum::<usize>()
 }
 
 #[cfg(test)]
@@ -136,6 +183,20 @@ note: stopped before the end;
   were counted
 ";
         assert_eq!(fit(TEXT, 30), expected);
+    }
+
+    #[test]
+    fn descriptions_stay_in_their_column_and_paragraphs_at_the_margin() {
+        let text = "Subjects:\n  limit    the best that is possible\n  \x1b[1mmemset\x1b[0m   of the C library\n\nOne \
+                    paragraph of many words\n";
+        let expected = "Subjects:\n  limit    the best\n           that is\n           possible\n  \x1b[1mmemset\x1b[0m   of the C\n           \
+                        library\n\nOne paragraph of\nmany words\n";
+        assert_eq!(help(text, 20), expected);
+        assert_eq!(help(text, 200), text);
+        assert_eq!(
+            help("  a-long-name-of-an-option  what it is for\n", 30),
+            "  a-long-name-of-an-option  what\n      it is for\n"
+        );
     }
 
     #[test]

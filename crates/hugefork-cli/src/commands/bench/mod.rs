@@ -1,5 +1,6 @@
 //! `hugefork bench`: plans, tunes, measures and prints.
 
+mod answer;
 mod progress;
 mod signals;
 mod table;
@@ -17,6 +18,7 @@ use hugefork_bench::{Host, Options, Plan, Report, Scope, Settings, cases};
 
 use self::progress::{Ending, Teller, Telling};
 use self::signals::Signals;
+use self::table::Detail;
 use crate::args::bench::BenchArgs;
 use crate::failure::Failure;
 use crate::output::sink::{Sink, is_same};
@@ -36,7 +38,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     if [&json, &csv].into_iter().all(|sink| sink.as_ref().is_some_and(Sink::is_stdout)) {
         return Err(Failure::Usage("--csv: standard output is where --json goes; name a file".to_owned()));
     }
-    let teller = Teller::new(json, csv, args.quiet);
+    let detail = if args.details { Detail::Full } else { Detail::Brief };
+    let teller = Teller::new(json, csv, args.quiet, detail);
     // Before anything is tuned. A signal that comes meanwhile is acted on as soon as there is something to keep.
     let signals = Signals::install()?;
     let tuning = if args.tune { Some(Tuning::apply(&plan)?) } else { None };

@@ -10,22 +10,26 @@ use hugefork_bench::{Case, Report};
 use hugefork_report::figure;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::table;
+use super::table::{self, Detail};
 use crate::output::sink::Sink;
 use crate::output::{stdout::print, terminal};
 
 /// The case, how far it is, how long it will take, and its figure so far.
-const BAR: &str = "{prefix} {bar:24} {pos}/{len} {eta:>4} left  {wide_msg}";
+const BAR: &str = "{prefix} {bar:24} sample {pos} of {len}, {eta} left in it  {wide_msg}";
 
 /// Where [`BAR`] would leave no room for the figure.
-const SHORT_BAR: &str = "{prefix} {bar:8} {pos}/{len}  {wide_msg}";
-const SHORT: usize = 90;
+const SHORT_BAR: &str = "{prefix}, sample {pos} of {len}  {wide_msg}";
+const SHORT: usize = 120;
+
+/// The columns of what is no terminal.
+const PAPER: usize = 100;
 
 /// Tells the user, and writes the results.
 pub(crate) struct Teller {
     json: Option<Sink>,
     csv: Option<Sink>,
     to: Listener,
+    detail: Detail,
     /// When the case began, which is when the one before it ended.
     began: Instant,
     taken: usize,
@@ -48,13 +52,13 @@ enum Listener {
 }
 
 impl Teller {
-    pub(crate) fn new(json: Option<Sink>, csv: Option<Sink>, quiet: bool) -> Self {
+    pub(crate) fn new(json: Option<Sink>, csv: Option<Sink>, quiet: bool, detail: Detail) -> Self {
         let to = match (quiet, stderr().is_terminal()) {
             (true, _) => Listener::Nobody,
             (false, false) => Listener::File,
             (false, true) => Listener::Terminal(ProgressBar::hidden()),
         };
-        Teller { json, csv, to, began: Instant::now(), taken: 0 }
+        Teller { json, csv, to, detail, began: Instant::now(), taken: 0 }
     }
 
     /// The last word: the bar vanishes, the tables are printed, and results are written where they are not yet.
@@ -63,12 +67,15 @@ impl Teller {
             bar.finish_and_clear();
         }
         let kept = self.keep(report, |sink| ending == Ending::Stopped || !sink.replaces());
-        let tables = table::render(report) + &self.left_alone(report);
-        if [&self.json, &self.csv].into_iter().flatten().any(Sink::is_stdout) {
-            // It is no failure if nobody reads them.
-            let _ = stderr().write_all(tables.as_bytes());
+        let is_beside = [&self.json, &self.csv].into_iter().flatten().any(Sink::is_stdout);
+        let columns = if is_beside { terminal::columns_of(&stderr()) } else { terminal::columns() };
+        let told = table::render(report, self.detail, columns.unwrap_or(PAPER)) + &self.left_alone(report);
+        let told = terminal::fitted_to(told, columns);
+        if is_beside {
+            // It is no failure if nobody reads it.
+            let _ = stderr().write_all(told.as_bytes());
         } else {
-            print(&terminal::fitted(tables))?;
+            print(&told)?;
         }
         kept
     }
@@ -82,26 +89,31 @@ impl Teller {
         self.csv.as_ref().filter(|sink| wanted(sink)).map_or(Ok(()), |sink| sink.write(&report.to_csv()?))
     }
 
-    /// Says which files were not written because there is nothing to write.
+    /// Says which files were not written because there is nothing to write, and what became of them.
     fn left_alone(&self, report: &Report) -> String {
         let left = |sink: &&Sink| sink.replaces() && report.results.is_empty();
         let files = [&self.json, &self.csv].into_iter().flatten().filter(left);
-        let files: Vec<String> = files.map(|sink| sink.named().display().to_string()).collect();
-        match files.as_slice() {
-            [] => String::new(),
-            [file] => format!("note: nothing was counted: {file} is left as it was\n"),
-            files => format!("note: nothing was counted: {} are left as they were\n", files.join(" and ")),
-        }
+        let (there, missing): (Vec<&Sink>, Vec<&Sink>) = files.partition(|sink| sink.named().exists());
+        let line = |files: Vec<&Sink>, one: &str, many: &str| {
+            let names: Vec<String> = files.iter().map(|sink| sink.named().display().to_string()).collect();
+            let what = if names.len() == 1 { one } else { many };
+            if names.is_empty() {
+                String::new()
+            } else {
+                format!("note: nothing was counted: {} {what}\n", names.join(" and "))
+            }
+        };
+        line(there, "is left as it was", "are left as they were") + &line(missing, "is not written", "are not written")
     }
 }
 
 /// The bar of a case that began `elapsed` ago.
 fn bar(progress: &Progress<'_>, elapsed: Duration) -> ProgressBar {
-    let template = if terminal::columns().is_some_and(|columns| columns < SHORT) { SHORT_BAR } else { BAR };
+    let template = if terminal::columns_of(&stderr()).is_some_and(|columns| columns < SHORT) { SHORT_BAR } else { BAR };
     let style = ProgressStyle::with_template(template).expect("the templates are constants that tests parse");
     ProgressBar::new(progress.of as u64)
         .with_style(style)
-        .with_prefix(format!("[{}/{}] {}", progress.place, progress.cases, progress.case))
+        .with_prefix(format!("case {} of {}: {}", progress.place, progress.cases, progress.case))
         .with_message(estimate(progress))
         .with_elapsed(elapsed)
 }
@@ -182,12 +194,14 @@ mod tests {
     fn earlier_results_stay_until_something_was_counted() {
         let file = std::env::temp_dir().join(format!("hugefork-progress-{}.json", std::process::id()));
         fs::write(&file, "earlier results").unwrap();
-        let mut teller = Teller::new(Some(Sink::open("--json", &file).unwrap()), None, true);
+        let mut teller = Teller::new(Some(Sink::open("--json", &file).unwrap()), None, true, Detail::Brief);
         let report = Report::new("hugefork bench".to_owned(), Host::read());
         let ended = teller.case_ended(&CLEAR, &report);
         let told = [Ending::Stopped, Ending::Done].map(|ending| teller.tell(&report, ending).is_ok());
         let (kept, left_alone) = (fs::read_to_string(&file).unwrap(), teller.left_alone(&report));
         fs::remove_file(&file).unwrap();
+        let not_written = format!("note: nothing was counted: {} is not written\n", file.display());
+        assert_eq!(teller.left_alone(&report), not_written, "it is not there");
         assert!(ended.is_ok() && told == [true, true]);
         assert_eq!(kept, "earlier results");
         assert_eq!(left_alone, format!("note: nothing was counted: {} is left as it was\n", file.display()));
@@ -200,7 +214,7 @@ mod tests {
         assert_eq!(estimate(&progress), "kernel-thp warms up");
         progress.estimate = Some(81.94);
         assert_eq!(estimate(&progress), "kernel-thp latency 81.9 us");
-        assert_eq!(bar(&progress, Duration::ZERO).prefix(), "[3/8] zero-fault");
+        assert_eq!(bar(&progress, Duration::ZERO).prefix(), "case 3 of 8: zero-fault");
         assert!([BAR, SHORT_BAR].into_iter().all(|template| ProgressStyle::with_template(template).is_ok()));
     }
 }

@@ -1,7 +1,7 @@
-//! A report for people: first the ratios, then the figures that they come from, then what did not run and what to keep
-//! in mind.
+//! A report for people. On a screen it is the answer, what did not run, what to keep in mind, and the answer in one
+//! line. With [`Detail::Full`], the figures that the answer comes from stand between.
 //!
-//! Tables are Markdown, so that they can be pasted where they are quoted.
+//! Tables of figures are Markdown, so that they can be pasted where they are quoted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -14,31 +14,78 @@ use hugefork_bench::metric::Metric;
 use hugefork_bench::ratios::{Beside, Comparison, Rank, compare};
 use hugefork_bench::result::{Absent, CaseResult, Params};
 use hugefork_bench::{Case, Report, cases};
-use hugefork_report::{absent, figure};
+use hugefork_report::{absent, figure, with_unit};
 
-/// Renders `report`.
-pub(crate) fn render(report: &Report) -> String {
+use super::answer::{answer, backing, sum, times, work};
+
+/// How much is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// What fits on a screen.
+    Brief,
+    /// Every figure.
+    Full,
+}
+
+/// Of so many notes a brief report tells, and of how many more there are.
+const NOTES: usize = 3;
+
+/// Renders `report` for a terminal of so many `columns`.
+pub(crate) fn render(report: &Report, detail: Detail, columns: usize) -> String {
     let mut text = head(report);
     let comparisons = compare(report);
-    if !comparisons.is_empty() {
-        text.push_str(&ratios(&comparisons));
+    let answer = if comparisons.is_empty() { String::new() } else { answer(&comparisons, columns) };
+    text += &answer;
+    if detail == Detail::Full && !comparisons.is_empty() {
+        text += &ratios(&comparisons);
     }
     for case in cases::ALL {
-        text.push_str(&details(*case, report));
+        // Where there is nothing to compare, the figures are the answer.
+        let is_told = comparisons.iter().any(|comparison| comparison.case == *case);
+        if detail == Detail::Full || !is_told {
+            text += &details(*case, report);
+        }
     }
-    text.push_str(&absences("not run: ", &report.not_run));
-    text.push_str(&absences("FAILED: ", &report.failed));
-    for warning in &report.warnings {
-        let _ = writeln!(text, "note: {warning}");
-    }
-    if let Some(why) = &report.counters {
-        let _ = writeln!(text, "note: cycles, instructions and cache misses: {why}");
-    }
+    text += &match detail {
+        // Why nothing ran is all that there is to tell.
+        Detail::Brief if !report.results.is_empty() => left_out(report),
+        _ => absences("not run: ", &report.not_run),
+    };
+    text += &absences("FAILED: ", &report.failed);
+    text += &notes(report, detail);
     if report.interrupted {
         text.push_str(match report.results.is_empty() {
             true => "note: stopped before anything was counted; there are no figures\n",
             false => "note: stopped before the end; figures hold the rounds that were counted\n",
         });
+    }
+    if detail == Detail::Full && !answer.is_empty() {
+        // Again, since the figures have pushed it off the screen.
+        text += &format!("\n{answer}");
+    }
+    text + &sum(&comparisons)
+}
+
+/// Who did not run, in a line.
+fn left_out(report: &Report) -> String {
+    let names = |of: fn(&Absent) -> &str| report.not_run.iter().map(of).collect::<BTreeSet<_>>();
+    let (subjects, cases) = (names(|absent| &absent.subject), names(|absent| &absent.case));
+    let list = |names: BTreeSet<&str>| names.into_iter().collect::<Vec<_>>().join(", ");
+    match report.not_run.is_empty() {
+        true => String::new(),
+        false => format!("not run in {}: {} (--details says why)\n", list(cases), list(subjects)),
+    }
+}
+
+fn notes(report: &Report, detail: Detail) -> String {
+    let told = if detail == Detail::Full { report.warnings.len() } else { NOTES };
+    let mut text: String = report.warnings.iter().take(told).map(|warning| format!("note: {warning}\n")).collect();
+    let more = report.warnings.len().saturating_sub(told);
+    if more > 0 {
+        let _ = writeln!(text, "note: there are {more} more notes (--details)");
+    }
+    if let Some(why) = report.counters.as_ref().filter(|_| detail == Detail::Full) {
+        let _ = writeln!(text, "note: cycles, instructions and cache misses: {why}");
     }
     text
 }
@@ -73,7 +120,7 @@ fn ratios(comparisons: &[Comparison]) -> String {
         );
         table.add_row([
             comparison.case.name().to_owned(),
-            work(comparison),
+            work(comparison, backing(comparison)),
             format!("{} {}", figure(ours.median), ours.unit),
             best,
             ratio,
@@ -95,24 +142,6 @@ fn ratios(comparisons: &[Comparison]) -> String {
 fn beside(other: &Beside) -> String {
     let star = if other.rank == Rank::Rival { "" } else { "*" };
     format!("{} {}{star}", times(other.ratio), other.subject)
-}
-
-/// What was done, in a few words.
-fn work(comparison: &Comparison) -> String {
-    let param = |name: &str| comparison.ours.params.get(name).map_or_else(String::new, ToString::to_string);
-    let work = comparison.case.in_words(&comparison.ours.params);
-    let Some(backing) = comparison.ours.params.get("backing") else {
-        return work;
-    };
-    // What sets hugefork's own rows apart.
-    let mut how = backing.to_string();
-    if let Some(stock) = comparison.ours.subject.strip_prefix("hugefork-") {
-        how = format!("{stock}, {how}");
-    }
-    match param("block_size").as_str() {
-        "" | "2MiB" => format!("{work} ({how})"),
-        block => format!("{work} ({how}, blocks of {block})"),
-    }
 }
 
 /// User and system time have a column if one of them is as many seconds or more.
@@ -176,7 +205,7 @@ fn figures(case: &dyn Case, results: &[&CaseResult]) -> String {
     });
 
     let mut header = vec!["subject".to_owned(), "with".to_owned()];
-    header.extend(metrics.iter().map(|(metric, unit)| format!("{metric} {unit}")));
+    header.extend(metrics.iter().map(|(metric, unit)| with_unit(metric, unit)));
     let mut table = markdown(header);
     for column in 2..2 + metrics.len() {
         align_right(&mut table, column);
@@ -192,7 +221,8 @@ fn figures(case: &dyn Case, results: &[&CaseResult]) -> String {
         table.add_row(cells);
     }
     let runs = results.iter().map(|result| result.samples.len()).max().unwrap_or(0);
-    format!("{case}  {}  median (min … max) of {runs}\n\n{table}\n\n", words(common.iter()))
+    let told = if runs > 1 { format!("median (min … max) of {runs}") } else { "1 run".to_owned() };
+    format!("{case}  {}  {told}\n\n{table}\n\n", words(common.iter()))
 }
 
 fn words<'a>(params: impl Iterator<Item = (&'a String, &'a hugefork_bench::result::Param)>) -> String {
@@ -201,6 +231,9 @@ fn words<'a>(params: impl Iterator<Item = (&'a String, &'a hugefork_bench::resul
 
 fn spread(result: &CaseResult) -> String {
     let summary = result.summary();
+    if result.samples.len() <= 1 {
+        return figure(summary.median);
+    }
     format!("{} ({} … {})", figure(summary.median), figure(summary.min), figure(summary.max))
 }
 
@@ -220,10 +253,6 @@ fn align_right(table: &mut Table, column: usize) {
     if let Some(column) = table.column_mut(column) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-}
-
-fn times(ratio: f64) -> String {
-    format!("{}x", figure(ratio))
 }
 
 #[cfg(test)]

@@ -4,10 +4,12 @@ use hugefork_bench::Host;
 use hugefork_bench::cases::anon_w_seq::AnonWSeq;
 use hugefork_bench::cases::clear_copy::CLEAR;
 use hugefork_bench::cases::lazy_free::LazyFree;
+use hugefork_bench::cases::snapshot::Snapshot;
 use hugefork_bench::cases::zero_fault::ZeroFault;
 use hugefork_bench::result::Param;
 
 use super::*;
+use crate::output::terminal::width;
 
 fn result(case: &dyn Case, subject: &str, median: f64, params: &[(&str, &str)]) -> CaseResult {
     let metric = case.lead_metric();
@@ -43,9 +45,10 @@ fn report() -> Report {
 
 #[test]
 fn ratios_lead_and_details_follow() {
-    let text = render(&report());
+    let text = render(&report(), Detail::Full, 100);
     let place = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what} is not in\n{text}"));
     assert!(place("3.42x") < place("zero-fault  size=512MiB"));
+    assert!(text.rfind("  3.42x\n").unwrap() > place("note: few runs"), "the answer is also the last\n{text}");
     assert!(place("kernel-thp 82.0 us") < place("24.0 (21.6 … 28.8)"));
     assert!(text.contains("0.500x kernel-4k*") && text.contains("(*) kernel-4k: makes 64 KiB"), "{text}");
     assert!(text.contains("2.00x"));
@@ -57,7 +60,12 @@ fn the_tables_look_as_they_did() {
     let mut report = report();
     report.counters = Some("not available here: no PMU".to_owned());
     report.version = "0.1.0".to_owned();
-    let (text, file) = (render(&report), concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/bench.md"));
+    for (detail, file) in [(Detail::Brief, "bench.txt"), (Detail::Full, "bench.md")] {
+        check_golden(&render(&report, detail, 80), &format!("{}/tests/golden/{file}", env!("CARGO_MANIFEST_DIR")));
+    }
+}
+
+fn check_golden(text: &str, file: &str) {
     if std::env::var_os("HUGEFORK_GOLDEN").is_some_and(|value| value == "write") {
         std::fs::write(file, text).unwrap();
     } else {
@@ -127,12 +135,73 @@ fn stocks_and_blocks_are_told_apart() {
     let mut report = report();
     let params = [("size", "512MiB"), ("backing", "hugetlb"), ("block_size", "64KiB")];
     report.results.push(result(&ZeroFault, "hugefork-zeroed", 8.0, &params));
-    let text = render(&report);
+    let other = [("size", "512MiB"), ("backing", "shmem-thp")];
+    report.results.push(result(&ZeroFault, "hugefork", 30.0, &other));
+    let brief = render(&report, Detail::Brief, 100);
+    assert!(brief.contains("use of (hugetlb) ") && brief.contains("use of (shmem-thp) "), "{brief}");
+    assert!(brief.contains("(zeroed, blocks of 64KiB) "), "no other like it has another backing: {brief}");
+    let text = render(&report, Detail::Full, 100);
     assert!(text.contains("(hugetlb)") && text.contains("(zeroed, hugetlb, blocks of 64KiB)"), "{text}");
 }
 
 #[test]
 fn an_empty_report_is_a_heading() {
-    let text = render(&Report::new(String::new(), Host::default()));
+    let text = render(&Report::new(String::new(), Host::default()), Detail::Brief, 100);
     assert_eq!(text.trim().lines().count(), 1);
+}
+
+/// A whole suite, with the notes and the missing subjects of an untuned machine.
+fn suite() -> Report {
+    let mut report = report();
+    report.results.clear();
+    for size in ["64MiB", "128MiB", "256MiB", "512MiB", "1GiB", "2GiB", "4GiB"] {
+        for (subject, median) in [("hugefork", 12.0), ("fork-thp", 82.0), ("fork-hugetlb", 7.0)] {
+            let params = [("size", size), ("backing", "shmem-thp")];
+            let params = if subject == "hugefork" { &params[..] } else { &params[..1] };
+            report.results.push(result(&Snapshot, subject, median, params));
+        }
+    }
+    for number in 0..20 {
+        report.warnings.push(format!("snapshot: figure {number} varies"));
+        report.not_run.push(Absent {
+            case: "zero-fault".to_owned(),
+            subject: format!("kernel-{}", number % 3),
+            why: format!("needs {number} pages"),
+        });
+    }
+    report
+}
+
+#[test]
+fn a_brief_report_is_a_screen_that_begins_and_ends_with_the_answer() {
+    let text = render(&suite(), Detail::Brief, 80);
+    assert!(text.lines().count() <= 24, "{text}");
+    assert!(text.lines().take(6).any(|line| line.ends_with("fork-hugetlb 7.00  0.583x")), "{text}");
+    let last = "hugefork is better than the best other in 0 of 7 works: from 0.583x (snapshot pause, 64MiB) to";
+    assert!(text.lines().last().unwrap().starts_with(last), "{text}");
+    assert!(text.contains("not run in zero-fault: kernel-0, kernel-1, kernel-2, kernel-hugetlb (--details says why)"));
+    assert!(text.contains("note: there are 18 more notes (--details)\n"), "{text}");
+    let full = render(&suite(), Detail::Full, 80);
+    assert!(full.contains("figure 19 varies") && full.contains("needs 19 pages"), "{full}");
+}
+
+#[test]
+fn the_answer_is_never_wider_than_the_terminal() {
+    let comparisons = compare(&suite());
+    for columns in [60, 80, 200] {
+        let text = answer(&comparisons, columns);
+        assert!(text.lines().all(|line| width(line) <= columns), "{columns}:\n{text}");
+    }
+}
+
+/// The least and the greatest of one sample are that sample, and `faults` are counted in faults.
+#[test]
+fn nothing_is_said_twice() {
+    let mut report = Report::new(String::new(), Host::default());
+    let mut faults = result(&ZeroFault, "hugefork", 71.9, &[]);
+    faults.samples = vec![71.9];
+    (faults.metric, faults.unit) = ("faults".to_owned(), "faults".to_owned());
+    report.results.push(faults);
+    let text = render(&report, Detail::Full, 100);
+    assert!(text.contains("|   71.9 |") && text.contains("| faults |") && text.contains("  1 run\n"), "{text}");
 }

@@ -38,6 +38,13 @@ pub(super) struct Fixes {
     pub(super) refused: Vec<Refused>,
 }
 
+impl Fixes {
+    /// Whether something was to be set, and nothing could be.
+    pub(super) fn changed_nothing(&self) -> bool {
+        self.fixed.is_empty() && !self.refused.is_empty()
+    }
+}
+
 /// Sets what `checks` want set.
 pub(super) fn apply<'a>(checks: impl IntoIterator<Item = &'a Check>) -> Fixes {
     let mut fixes = Fixes::default();

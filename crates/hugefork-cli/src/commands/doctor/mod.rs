@@ -20,8 +20,7 @@ mod limits;
 mod render;
 mod root;
 
-use std::env;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -92,9 +91,13 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
             host: args.root.is_none().then(Host::read),
         };
         serde_json::to_string_pretty(&diagnosis).context("writing JSON")? + "\n"
+    } else if let Some(fixes) = fixes.as_ref().filter(|fixes| fixes.changed_nothing()) {
+        // All else is as `doctor` said before, and would push off the screen what matters.
+        render::fixes(fixes)
     } else {
-        let style = render::Style { all_reasons: args.verbose, colours: colours(), columns: terminal::columns() };
-        let mut text = fixes.as_ref().map(render::fixes).unwrap_or_default();
+        let colours = terminal::colours(&io::stdout());
+        let style = render::Style { all_reasons: args.verbose, colours, columns: terminal::columns() };
+        let mut text = fixes.as_ref().map(|fixes| render::fixes(fixes) + "\n").unwrap_or_default();
         text += &render::groups(&groups, style);
         if args.verbose && !calibration.is_empty() {
             text += &format!("{}\n", calibration::render(&calibration).trim_start());
@@ -124,10 +127,4 @@ fn look(root: &Root, survey: Option<&Survey>, hugepages: Option<u64>) -> Vec<Gro
         group("kernel", kernel::look(root, survey)),
         group("container", container::look(root)),
     ]
-}
-
-/// Whether to use colours: on a terminal, unless it is a dumb one or `NO_COLOR` asks for none.
-fn colours() -> bool {
-    let set = |name| env::var_os(name).filter(|value| !value.is_empty());
-    io::stdout().is_terminal() && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
 }

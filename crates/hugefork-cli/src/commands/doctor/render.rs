@@ -1,4 +1,4 @@
-//! The text of `doctor`, at most 80 columns wide. Commands are longer where they have to be, since they are copied.
+//! The text of `doctor`, as wide as the terminal. Commands are longer where they have to be, since they are copied.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::check::{Check, Group, Status};
 use super::fix::Fixes;
 use crate::output::terminal;
 
-/// Wider lines are hard to read.
+/// The columns of what is no terminal.
 const WIDTH: usize = 80;
 
 /// How much is told, and how.
@@ -41,7 +41,7 @@ fn line(text: &mut String, check: &Check, width: usize, style: Style) {
         Status::Fail => ("FAIL", 31),
     };
     let begin = format!("  {word}  {:width$}  ", check.name);
-    let columns = style.columns.unwrap_or(WIDTH).min(WIDTH);
+    let columns = style.columns.unwrap_or(WIDTH);
     let wrap = |begin: &str, words: &str| {
         // Where half of the line would be empty, the words begin further left.
         let then = if begin.len() > columns / 2 { 8 } else { begin.len() };
@@ -72,7 +72,7 @@ pub(super) fn fixes(fixes: &Fixes) -> String {
     if text.is_empty() {
         text.push_str("nothing to fix\n");
     }
-    text + "\n"
+    text
 }
 
 /// Who may set what `--fix` sets.
@@ -118,6 +118,14 @@ mod tests {
             text.starts_with("group\n  warn  cpu   word1 word2") && text.ends_with("\n  pass  name  y\n\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_wide_terminal_is_used() {
+        let long = (1..60).map(|word| format!("word{word}")).collect::<Vec<_>>().join(" ");
+        let checks = vec![About("cpu", "b c a").warn(long)];
+        let text = groups(&[Group { name: "group", checks }], Style { columns: Some(200), ..PLAIN });
+        assert!(text.lines().any(|line| (180..=200).contains(&line.chars().count())), "{text}");
     }
 
     #[test]
