@@ -82,6 +82,7 @@ pub use api::changes::{Changed, Changes};
 pub use api::export::Export;
 pub use api::import::Imported;
 pub use api::machine;
+pub use api::operations::{Operation, Operations};
 pub use api::pinned::{OwnedPin, Pinned};
 pub use api::pool::Pool;
 pub use api::program::{Full, Inherited, ProgramCounts, ProgramMemory};

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::alone::alone;
 use common::by_block;
@@ -18,7 +19,7 @@ use hugefork::kernels::{Kernel, KernelError, Order, Primitive, PrimitiveName};
 use hugefork::machine::PressureError;
 use hugefork::{
     Backing, BlockSize, BuildError, ByteSize, Commit, ErrorCode, Extents, Fallback, ImportError, Imported, Observer,
-    OnLimit, Pool, Region, RegionError, RegionOptions, Reserve, ResetError, SizeError,
+    OnLimit, Operations, Pool, Region, RegionError, RegionOptions, Reserve, ResetError, SizeError,
 };
 
 const BLOCK: usize = 2 << 20;
@@ -38,7 +39,7 @@ const fn case(name: &'static str, advice: &'static str, provoke: fn() -> Failed)
     Case { name, advice, provoke }
 }
 
-const CASES: [Case; 48] = [
+const CASES: [Case; 51] = [
     case("SizeError::NotABlockSize", "take a power of two", || failed(BlockSize::new(3))),
     case("SizeError::Zero", "take at least one block", || {
         let Err(RegionError::Length(error)) = pool(4).region(0) else { panic!("a region of nothing") };
@@ -121,6 +122,23 @@ const CASES: [Case; 48] = [
     case("RegionError::NoOrigin", "take one, fork that, and keep it", || {
         let error = region(1).reset().unwrap_err();
         error.reason.into()
+    }),
+    case("RegionError::InsideOperation", "leave it first", || {
+        let (region, operations) = (region(1), Operations::new());
+        region.set_operations(&operations).unwrap();
+        let _inside = operations.enter();
+        failed(region.snapshot())
+    }),
+    case("RegionError::OperationGoesOn", "have it leave", || {
+        let (region, operations) = (region(1), Operations::with_patience(Duration::ZERO));
+        region.set_operations(&operations).unwrap();
+        let _inside = operations.enter();
+        std::thread::scope(|scope| failed(scope.spawn(|| region.snapshot()).join().unwrap()))
+    }),
+    case("RegionError::AnotherOperations", "make one Operations", || {
+        let region = region(1);
+        region.set_operations(&Operations::new()).unwrap();
+        failed(region.set_operations(&Operations::new()))
     }),
     case("RegionError::TooManyPins", "drop a pin of it first", || {
         let region = region(1);

@@ -11,20 +11,40 @@ mod bell;
 mod bits;
 #[path = "../src/pool/frames.rs"]
 mod frames;
+#[path = "../src/sync/gate.rs"]
+mod gate;
 #[path = "../src/sync/region_lock.rs"]
 mod region_lock;
 #[path = "../src/sync/word_lock.rs"]
 mod word_lock;
 
 mod primitive {
-    pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicU32, Ordering, fence};
 
+    use super::gate::Fences;
     pub(crate) use super::{wait, wait_at_most, wake};
+
+    pub(crate) type FenceError = ();
 
     /// To look more than once is the same step to the checker.
     pub(crate) const SPINS: u32 = 1;
 
     pub(crate) fn spin_loop() {}
+
+    /// The checker knows no barriers on other threads. To whoever stores and then loads, and is paired with one who
+    /// has a heavy fence there, a light fence is a full one: that is what the heavy one makes of it.
+    pub(crate) fn light_fence(_fences: Fences) {
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn heavy_fence(_fences: Fences) -> Result<(), FenceError> {
+        fence(Ordering::SeqCst);
+        Ok(())
+    }
+
+    pub(crate) fn is_forked_child() -> bool {
+        false
+    }
 }
 
 /// What the free list and the references are made of.
@@ -72,6 +92,7 @@ use std::time::Duration;
 
 use bits::FreeBits;
 use frames::{Content, Frames, Wanted};
+use gate::{Fences, Gate, NotClosed, Seat};
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
@@ -327,5 +348,104 @@ fn a_block_that_is_given_out_and_comes_back_is_counted_once() {
         assert_eq!((frames.lock.available(), frames.lock.used_and_free(), frames.lock.zeroed()), (1, 1, 0));
         assert!(take(&frames) && frames.lock.content(BLOCK) == Content::Used);
         assert_eq!(read(&frames), taken);
+    });
+}
+
+/// A gate, the seats of so many threads, and two words that are written inside: a cut must not come between them.
+struct Gated {
+    gate: Gate,
+    seats: Vec<Seat>,
+    words: [UnsafeCell<u32>; 2],
+}
+
+// SAFETY: the words are touched inside of the gate or while it is closed; if they are not, the checker fails the test.
+unsafe impl Sync for Gated {}
+// SAFETY: as above.
+unsafe impl Send for Gated {}
+
+impl Gated {
+    fn with(seats: usize) -> Arc<Gated> {
+        let seats = (0..seats).map(|_| Seat::default()).collect();
+        let words = [UnsafeCell::new(0), UnsafeCell::new(0)];
+        Arc::new(Gated { gate: Gate::new(Fences::Asymmetric), seats, words })
+    }
+
+    /// One operation.
+    fn write(&self, seat: usize) {
+        let seat = &self.seats[seat];
+        self.gate.enter(seat);
+        for word in &self.words {
+            // SAFETY: nobody else writes, and a cut reads only while nobody is inside, which the checker verifies.
+            word.with_mut(|word| unsafe { *word += 1 });
+        }
+        assert!(self.gate.leave(seat));
+    }
+
+    /// What a cut has.
+    fn cut(&self) -> [u32; 2] {
+        let sleep = |word: &AtomicU32, seen| {
+            wait(word, seen);
+            true
+        };
+        self.gate.close(self.seats.iter(), sleep).unwrap();
+        // SAFETY: nobody is inside, which the checker verifies.
+        let seen = [0, 1].map(|nth: usize| self.words[nth].with(|word| unsafe { *word }));
+        self.gate.open();
+        seen
+    }
+}
+
+#[test]
+fn a_cut_has_all_of_an_operation_or_nothing_of_it() {
+    in_orders(|| {
+        let gated = Gated::with(2);
+        let writer = {
+            let gated = Arc::clone(&gated);
+            thread::spawn(move || {
+                gated.write(0);
+                gated.write(1);
+            })
+        };
+        let [first, second] = gated.cut();
+        assert_eq!(first, second);
+        writer.join().unwrap();
+        assert_eq!(gated.cut(), [2, 2]);
+    });
+}
+
+#[test]
+fn who_is_inside_enters_again_though_a_cut_waits() {
+    in_orders(|| {
+        let gated = Gated::with(1);
+        let writer = {
+            let gated = Arc::clone(&gated);
+            thread::spawn(move || {
+                gated.gate.enter(&gated.seats[0]);
+                gated.write(0);
+                gated.gate.leave(&gated.seats[0]);
+                assert!(!gated.gate.leave(&gated.seats[0]), "it is outside");
+            })
+        };
+        let [first, second] = gated.cut();
+        assert_eq!(first, second);
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_cut_that_gives_up_leaves_the_gate_open() {
+    in_orders(|| {
+        let gated = Gated::with(1);
+        let writer = {
+            let gated = Arc::clone(&gated);
+            thread::spawn(move || gated.write(0))
+        };
+        match gated.gate.close(gated.seats.iter(), |_, _| false) {
+            Ok(()) => gated.gate.open(),
+            Err(NotClosed::Inside(seat)) => assert!(std::ptr::eq(seat, &gated.seats[0])),
+            Err(NotClosed::NoFence(())) => unreachable!("there is one"),
+        }
+        writer.join().unwrap();
+        assert_eq!(gated.cut(), [1, 1]);
     });
 }

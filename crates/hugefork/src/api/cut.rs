@@ -1,5 +1,6 @@
 //! Snapshots and resets of several regions at one moment.
 
+use super::operations::check_cut;
 use super::pool::check_owner;
 use super::region::Region;
 use super::snapshot::Snapshot;
@@ -57,6 +58,7 @@ impl Region {
             return Err(RegionError::LimitOnSnapshot);
         }
         assert!(!is_any_twice(regions.iter().copied()), "a region is named twice: take one snapshot of it");
+        check_cut(regions.iter().map(|region| region.core()))?;
         let mut cores: List<&RegionCore<Linux>> = List::with_capacity_in(regions.len(), Own);
         cores.extend(regions.iter().map(|region| region.core()));
         let made = loop {
@@ -114,7 +116,8 @@ impl Region {
     /// # Panics
     /// If a region is named twice.
     pub fn reset_all(pairs: &[(&Region, &Snapshot)]) -> Result<(), ResetError> {
-        check_owner().map_err(|reason| ResetError { done: 0, reason })?;
+        let may_reset = check_owner().and_then(|()| check_cut(pairs.iter().map(|(region, _)| region.core())));
+        may_reset.map_err(|reason| ResetError { done: 0, reason })?;
         let is_twice = is_any_twice(pairs.iter().map(|(region, _)| *region));
         assert!(!is_twice, "a region is named twice: it can go back to one snapshot");
         let mut cores: List<Pair<'_, Linux>> = List::with_capacity_in(pairs.len(), Own);

@@ -9,6 +9,7 @@
 //! | `grant` | which backing the machine grants |
 //! | `import` | what another process has exported |
 //! | `machine` | what this machine offers |
+//! | `operations` | several writes of which a cut has all or none |
 //! | `pinned` | ranges that stay where they are |
 //! | `pool` | physical memory in blocks |
 //! | `program` | the big memory of a program that knows nothing of hugefork |
@@ -26,6 +27,7 @@ pub(crate) mod export;
 mod grant;
 pub(crate) mod import;
 pub mod machine;
+pub(crate) mod operations;
 pub(crate) mod pinned;
 pub(crate) mod pool;
 pub(crate) mod program;

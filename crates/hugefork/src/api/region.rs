@@ -6,6 +6,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use super::operations::check_cut;
 use super::pinned::{OwnedPin, Pinned};
 use super::pool::{Pool, check_owner};
 use super::routed::Routed;
@@ -324,6 +325,7 @@ impl Region {
     /// Those of [`Region::fork`], and [`RegionError::NotReservable`].
     pub fn fork_with(&self, options: RegionOptions) -> Result<Region, RegionError> {
         check_owner()?;
+        check_cut([self.core()].into_iter())?;
         let core =
             before_any_is_lost(|| self.core().freeze_for_fork(), |frozen| RegionCore::of_snapshot(&frozen, options))?;
         Ok(Region::new(self.pool().clone(), core))
@@ -348,6 +350,7 @@ impl Region {
         if options.limit.is_some() {
             return Err(RegionError::LimitOnSnapshot);
         }
+        check_cut([self.core()].into_iter())?;
         let reserved = |frozen: Fixed<SnapshotCore<Linux>>| match options.reserve {
             Reserve::Full => match frozen.reserve() {
                 Ok(()) => Ok(frozen),
@@ -436,7 +439,8 @@ impl Region {
     /// all is as the snapshot, but a region with a reservation could not set blocks aside again in place of those that
     /// its forks and snapshots keep.
     pub fn reset_to(&self, snapshot: &Snapshot) -> Result<(), ResetError> {
-        check_owner().map_err(|reason| ResetError { done: 0, reason })?;
+        let may_reset = check_owner().and_then(|()| check_cut([self.core()].into_iter()));
+        may_reset.map_err(|reason| ResetError { done: 0, reason })?;
         self.core().reset_to(snapshot.core())
     }
 
@@ -461,7 +465,8 @@ impl Region {
     /// Those of [`Region::reset_to`], and [`RegionError::NoOrigin`] if it was not forked from a snapshot, or that was
     /// dropped.
     pub fn reset(&self) -> Result<(), ResetError> {
-        check_owner().map_err(|reason| ResetError { done: 0, reason })?;
+        let may_reset = check_owner().and_then(|()| check_cut([self.core()].into_iter()));
+        may_reset.map_err(|reason| ResetError { done: 0, reason })?;
         self.core().reset()
     }
 

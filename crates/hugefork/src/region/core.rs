@@ -16,6 +16,7 @@ use super::books::Books;
 use super::density::Density;
 use super::history::Habits;
 use super::home::Settled;
+use super::operations::HeldOperations;
 use super::promises::Promises;
 use super::returns::Returns;
 use crate::mapping::addresses::{Addresses, Place};
@@ -57,6 +58,8 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(crate) forked_from: Option<SnapshotId>,
     pub(crate) counters: Counted<Counters>,
     pub(crate) observer: OnceLock<Arc<dyn Observer>>,
+    /// What cuts of the region wait for.
+    pub(crate) operations: OnceLock<HeldOperations>,
     pub(super) home: Settled,
 }
 
@@ -107,6 +110,7 @@ impl<S: Sys> RegionCore<S> {
             forked_from,
             counters: pool.registry.register(),
             observer: OnceLock::new(),
+            operations: OnceLock::new(),
             home: Settled::new(&pool, count),
         });
         // SAFETY: it stays in place until it is withdrawn, which removes it from the list.

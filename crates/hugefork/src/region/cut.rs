@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 
 use super::core::RegionCore;
 use super::freeze::KeptOff;
+use super::operations::{self, OperationsCore};
 use super::unresolved::Unresolved;
 use crate::mapping::addresses::Place;
 use crate::own::fixed::Fixed;
@@ -107,6 +108,7 @@ fn cut<S: Sys>(regions: &[&RegionCore<S>], purpose: Purpose) -> Result<List<Fixe
     if regions.iter().any(|region| region.books.revoked.load(Ordering::Relaxed) > 0) {
         return Err(RegionError::Revoked);
     }
+    let operations = operations::of_all(regions.iter().copied())?;
     let mut one_at_a_time = List::with_capacity_in(regions.len(), Own);
     one_at_a_time.extend(regions.iter().map(|region| region.freezing.lock()));
     // Under these locks, so that of two snapshots of a region the later has the greater id.
@@ -127,7 +129,11 @@ fn cut<S: Sys>(regions: &[&RegionCore<S>], purpose: Purpose) -> Result<List<Fixe
             let frozen = SnapshotCore::empty(region.pool(), region.table.len(), parent, *id);
             parts.push(Part { region, frozen, sealed });
         }
-        match fill(&parts) {
+        // Operations go on while pages are folded ahead.
+        let between = operations.map(OperationsCore::wait_for_all).transpose()?;
+        let filled = fill(&parts);
+        drop(between);
+        match filled {
             Ok(()) => {
                 let mut made = List::with_capacity_in(parts.len(), Own);
                 made.extend(parts.into_iter().map(|Part { region, frozen, .. }| {

@@ -17,6 +17,7 @@
 //! | `history` | what recent faults say about the next ones |
 //! | `home` | where in the pool a region would like its blocks |
 //! | `lazy_free` | permits the engine to drop contents when memory is short, and takes that back |
+//! | `operations` | several writes of the program that cuts do not divide |
 //! | `overlay` | page grain: the kernel copies the pages that are written |
 //! | `pins` | blocks that stay where they are |
 //! | `populate` | makes blocks writable before they are written to |
@@ -51,6 +52,7 @@ mod freeze;
 pub(crate) mod history;
 mod home;
 pub(crate) mod lazy_free;
+pub(crate) mod operations;
 mod overlay;
 pub(crate) mod pins;
 mod populate;

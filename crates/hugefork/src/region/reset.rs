@@ -127,11 +127,13 @@ impl<S: Sys> RegionCore<S> {
     fn reset_by(&self, go_back: impl Fn(&mut Known) -> Result<(), Stop>) -> Result<(), ResetError> {
         let mut room = 0;
         loop {
-            let signals = SignalsBlocked::new();
             let one_at_a_time = self.freezing.lock();
+            let between = self.operations.get().map(|operations| operations.wait_for_all()).transpose();
+            let between = between.map_err(|reason| ResetError { done: 0, reason })?;
+            let signals = SignalsBlocked::new();
             let mut known = self.known(room);
             let came = go_back(&mut known);
-            drop((known, one_at_a_time, signals));
+            drop((known, signals, between, one_at_a_time));
             // From here on, no lock is held: errors allocate.
             let (done, reason) = match came {
                 Ok(()) => break,

@@ -11,12 +11,15 @@
 //!
 //! A [`Bell`] sleeps until others have changed something.
 //!
+//! A [`Gate`] keeps operations of the program apart from snapshots. No handler goes through one.
+//!
 //! They are taken in this order: the list of holders, the lock of overlays against resets, the lock of waiting windows,
 //! window locks (ascending), the region lock, the lock of a snapshot. Code outside the handler holds [`SignalsBlocked`]
 //! around them: otherwise a signal handler of the program that touches the region would wait for its own thread.
 
 pub(crate) mod atomic;
 mod bell;
+mod gate;
 mod primitive;
 mod region_lock;
 #[cfg(test)]
@@ -33,6 +36,7 @@ mod word_lock;
 
 pub(crate) use atomic::{wait, wait_at_most, wake};
 pub(crate) use bell::Bell;
+pub(crate) use gate::{Fences, Gate, NotClosed, Seat};
 pub(crate) use region_lock::{ExclusiveGuard, RegionLock, SharedGuard};
 pub(crate) use word_lock::{WordGuard, WordLock};
 

@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{RegionLock, WordLock};
+use super::{Fences, Gate, RegionLock, Seat, WordLock};
 
 struct Counter {
     lock: WordLock,
@@ -76,4 +76,39 @@ fn a_snapshot_sees_no_fault_half_done() {
         }
     });
     drop(lock.exclusive());
+}
+
+#[test]
+fn a_cut_has_all_of_each_operation_or_nothing_of_it() {
+    for fences in [Fences::Asymmetric, Fences::Full] {
+        let (gate, seats) = (Gate::new(fences), [(); 3].map(|()| Seat::default()));
+        let (left, right) = (AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for seat in &seats {
+                let (gate, left, right) = (&gate, &left, &right);
+                scope.spawn(move || {
+                    for turn in 0..20_000 {
+                        gate.enter(seat);
+                        left.fetch_add(1, Ordering::Relaxed);
+                        gate.enter(seat);
+                        if turn % 100 == 0 {
+                            std::thread::yield_now();
+                        }
+                        right.fetch_add(1, Ordering::Relaxed);
+                        assert!(gate.leave(seat) && gate.leave(seat));
+                    }
+                });
+            }
+            for _ in 0..500 {
+                let sleep = |word: &_, seen| {
+                    super::wait(word, seen);
+                    true
+                };
+                gate.close(seats.iter(), sleep).unwrap();
+                assert_eq!(left.load(Ordering::Relaxed), right.load(Ordering::Relaxed), "{fences:?}");
+                gate.open();
+            }
+        });
+        assert_eq!(right.load(Ordering::Relaxed), 60_000);
+    }
 }

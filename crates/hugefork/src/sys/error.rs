@@ -91,6 +91,7 @@ pub(crate) mod answer {
     pub(crate) const INVALID: i32 = libc::EINVAL;
     pub(crate) const QUOTA: i32 = libc::EDQUOT;
     pub(crate) const BUSY: i32 = libc::EBUSY;
+    pub(crate) const DEADLOCK: i32 = libc::EDEADLK;
     pub(crate) const LOST: i32 = libc::EIO;
     pub(crate) const EXISTS: i32 = libc::EEXIST;
     /// What is asked for is not there.

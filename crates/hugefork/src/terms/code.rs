@@ -38,6 +38,7 @@ use crate::units::SizeError;
 /// | 1014 | `another_length` | `EINVAL` | A snapshot of another length. |
 /// | 1015 | `bad_extents` | `EINVAL` | Text that lists no extents of a snapshot. |
 /// | 1016 | `not_an_export` | `EINVAL` | A descriptor that is not of an export, or of another. |
+/// | 1017 | `another_operations` | `EINVAL` | Operations that are not those of the region, or of others in its cut. |
 /// | 1101 | `beyond_the_machine` | `ENOMEM` | More memory than the machine or container has. |
 /// | 1102 | `out_of_memory` | `ENOMEM` | The machine has no memory left. |
 /// | 1103 | `out_of_addresses` | `ENOMEM` | No addresses are left. |
@@ -50,6 +51,8 @@ use crate::units::SizeError;
 /// | 1202 | `already_observed` | `EEXIST` | The region has an observer. |
 /// | 1203 | `forked_child` | `EOPNOTSUPP` | The process is a `fork(2)` child, which has no regions. |
 /// | 1204 | `no_origin` | `ENOENT` | The region was not forked from a snapshot that is still there. |
+/// | 1205 | `inside_operation` | `EDEADLK` | A fork, snapshot or reset inside of an operation, which it would wait for. |
+/// | 1206 | `operation_goes_on` | `EBUSY` | An operation that took longer than a fork, snapshot or reset waits. |
 /// | 1301 | `backing_unavailable` | `EOPNOTSUPP` | The machine lacks the backing that was asked for. |
 /// | 1302 | `pressure_unwatched` | `EOPNOTSUPP` | Memory pressure cannot be watched. |
 /// | 1303 | `system` | `EIO` | The kernel refused a call, see [`SystemError::raw_os_error`]. |
@@ -101,6 +104,8 @@ pub enum ErrorCode {
     BadExtents = 1015,
     /// A descriptor that is not of an export, or of another.
     NotAnExport = 1016,
+    /// Operations that are not those of the region, or of others in its cut.
+    AnotherOperations = 1017,
     /// More memory than the machine or container has.
     BeyondTheMachine = 1101,
     /// The machine has no memory left.
@@ -125,6 +130,10 @@ pub enum ErrorCode {
     ForkedChild = 1203,
     /// The region was not forked from a snapshot that is still there.
     NoOrigin = 1204,
+    /// A fork, snapshot or reset inside of an operation, which it would wait for.
+    InsideOperation = 1205,
+    /// An operation that took longer than a fork, snapshot or reset waits.
+    OperationGoesOn = 1206,
     /// The machine lacks the backing that was asked for.
     BackingUnavailable = 1301,
     /// Memory pressure cannot be watched.
@@ -137,7 +146,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// All codes, in the order of their numbers.
-    pub const ALL: [ErrorCode; 32] = [
+    pub const ALL: [ErrorCode; 35] = [
         ErrorCode::NotABlockSize,
         ErrorCode::ZeroSize,
         ErrorCode::NotAMultiple,
@@ -154,6 +163,7 @@ impl ErrorCode {
         ErrorCode::AnotherLength,
         ErrorCode::BadExtents,
         ErrorCode::NotAnExport,
+        ErrorCode::AnotherOperations,
         ErrorCode::BeyondTheMachine,
         ErrorCode::OutOfMemory,
         ErrorCode::OutOfAddresses,
@@ -166,6 +176,8 @@ impl ErrorCode {
         ErrorCode::AlreadyObserved,
         ErrorCode::ForkedChild,
         ErrorCode::NoOrigin,
+        ErrorCode::InsideOperation,
+        ErrorCode::OperationGoesOn,
         ErrorCode::BackingUnavailable,
         ErrorCode::PressureUnwatched,
         ErrorCode::System,
@@ -196,6 +208,7 @@ impl ErrorCode {
             ErrorCode::AnotherLength => "another_length",
             ErrorCode::BadExtents => "bad_extents",
             ErrorCode::NotAnExport => "not_an_export",
+            ErrorCode::AnotherOperations => "another_operations",
             ErrorCode::BeyondTheMachine => "beyond_the_machine",
             ErrorCode::OutOfMemory => "out_of_memory",
             ErrorCode::OutOfAddresses => "out_of_addresses",
@@ -208,6 +221,8 @@ impl ErrorCode {
             ErrorCode::AlreadyObserved => "already_observed",
             ErrorCode::ForkedChild => "forked_child",
             ErrorCode::NoOrigin => "no_origin",
+            ErrorCode::InsideOperation => "inside_operation",
+            ErrorCode::OperationGoesOn => "operation_goes_on",
             ErrorCode::BackingUnavailable => "backing_unavailable",
             ErrorCode::PressureUnwatched => "pressure_unwatched",
             ErrorCode::System => "system",
@@ -235,7 +250,8 @@ impl ErrorCode {
             | ErrorCode::AnotherPool
             | ErrorCode::AnotherLength
             | ErrorCode::BadExtents
-            | ErrorCode::NotAnExport => answer::INVALID,
+            | ErrorCode::NotAnExport
+            | ErrorCode::AnotherOperations => answer::INVALID,
             ErrorCode::BeyondTheMachine
             | ErrorCode::OutOfMemory
             | ErrorCode::OutOfAddresses
@@ -243,7 +259,8 @@ impl ErrorCode {
             | ErrorCode::PoolFull
             | ErrorCode::NotReservable => answer::OUT_OF_MEMORY,
             ErrorCode::CowLimit => answer::QUOTA,
-            ErrorCode::TooManyPins => answer::BUSY,
+            ErrorCode::TooManyPins | ErrorCode::OperationGoesOn => answer::BUSY,
+            ErrorCode::InsideOperation => answer::DEADLOCK,
             ErrorCode::Revoked | ErrorCode::System => answer::LOST,
             ErrorCode::AlreadyObserved => answer::EXISTS,
             ErrorCode::NoOrigin => answer::MISSING,
@@ -359,6 +376,9 @@ impl RegionError {
             RegionError::AnotherPool { .. } => ErrorCode::AnotherPool,
             RegionError::AnotherLength { .. } => ErrorCode::AnotherLength,
             RegionError::NoOrigin => ErrorCode::NoOrigin,
+            RegionError::InsideOperation => ErrorCode::InsideOperation,
+            RegionError::OperationGoesOn { .. } => ErrorCode::OperationGoesOn,
+            RegionError::AnotherOperations => ErrorCode::AnotherOperations,
             RegionError::TooManyPins => ErrorCode::TooManyPins,
             RegionError::AlreadyObserved => ErrorCode::AlreadyObserved,
             RegionError::OutOfMemory { .. } => ErrorCode::OutOfMemory,

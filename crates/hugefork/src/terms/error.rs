@@ -16,6 +16,7 @@
 
 use std::io::{self, ErrorKind};
 use std::ops::Range;
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -262,6 +263,32 @@ pub enum RegionError {
     /// A block is pinned as often as can be counted.
     #[error("a block is pinned 255 times already: drop a pin of it first")]
     TooManyPins,
+    /// A fork, snapshot or reset was asked for inside of an operation of the same thread
+    /// ([`Operations`](crate::Operations)), which it would wait for.
+    #[error(
+        "this thread is inside of an operation, which forks, snapshots and resets wait for: leave it first, that is, drop \
+         its guard"
+    )]
+    InsideOperation,
+    /// A thread has been inside of an operation ([`Operations`](crate::Operations)) for longer than a fork, snapshot or
+    /// reset waits for it. Nothing was done, and others go on.
+    #[error(
+        "thread {thread} has been inside of an operation for {patience:?}, for which a fork, snapshot or reset waits no \
+         longer: have it leave (nothing that may block belongs into an operation), or make the Operations with more patience"
+    )]
+    #[non_exhaustive]
+    OperationGoesOn {
+        /// The thread's number, as `/proc` and debuggers name it.
+        thread: u32,
+        /// How long was waited.
+        patience: Duration,
+    },
+    /// A region has operations for good, and regions that are cut together have the same.
+    #[error(
+        "these operations are not those that the region, or another region of the same cut, has already: make one \
+         Operations, and give it to all regions that are written to or cut together"
+    )]
+    AnotherOperations,
     /// A region has one observer, for good.
     #[error("this region has an observer already: let that one tell others")]
     AlreadyObserved,

@@ -5,6 +5,7 @@
 //! | `advice` | asks for huge pages, and leaves `errno` alone |
 //! | `arena` | the range of addresses where all regions live |
 //! | `attic` | where page tables go that an overlay takes the place of |
+//! | `barrier` | a memory barrier on all threads at once |
 //! | `descriptor` | reads and writes files, pipes and sockets by address |
 //! | `futex` | sleeps on a word |
 //! | `handlers` | the chain of fault handlers |
@@ -27,6 +28,7 @@
 pub(crate) mod advice;
 pub(crate) mod arena;
 mod attic;
+pub(crate) mod barrier;
 pub(crate) mod descriptor;
 pub(crate) mod futex;
 pub(crate) mod handlers;

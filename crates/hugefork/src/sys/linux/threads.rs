@@ -68,6 +68,11 @@ pub(crate) fn is_only_one() -> bool {
     is_alone && CHANGES.load(Ordering::SeqCst) == changes
 }
 
+/// The calling thread's number, as `/proc` and debuggers name it.
+pub(crate) fn own_number() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
