@@ -246,6 +246,36 @@ fn by_block_system_calls_need_a_block_that_is_prepared() {
     assert_eq!(read_into(&region, zeros.as_fd(), 0..PAGE).unwrap(), PAGE);
 }
 
+/// Whether the region is written densely, so that the pool's thread would have blocks copied, or is left alone with its
+/// blocks, so that it would fold them.
+#[test]
+fn by_choice_system_calls_write_wherever_that_was_prepared() {
+    use std::os::fd::AsFd;
+    const BLOCKS: usize = 64;
+    let zeros = File::open("/dev/zero").unwrap();
+    for pool in pools(|size| 3 * BLOCKS * size.bytes()) {
+        let size = pool.block_size().bytes();
+        let mut region = pool.region(BLOCKS * size).unwrap();
+        region.as_mut_slice().fill(1);
+        for round in 0..20 {
+            let mut snapshot = Some(region.snapshot().unwrap());
+            region.prepare_write(0..BLOCKS * size).unwrap();
+            for page in 0..(size / PAGE).min(48) {
+                for block in 0..BLOCKS {
+                    let at = block * size + page * PAGE;
+                    let read = read_into(&region, zeros.as_fd(), at..at + 100);
+                    assert_eq!(read.ok(), Some(100), "round {round}, page {page} of block {block}");
+                }
+                // From then on the region is alone with its blocks.
+                if page == 4 + 2 * round {
+                    snapshot = None;
+                }
+            }
+            drop(snapshot);
+        }
+    }
+}
+
 #[test]
 fn children_of_fork_do_not_have_what_is_shown_by_page() {
     alone(|| {

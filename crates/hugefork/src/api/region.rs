@@ -199,7 +199,8 @@ impl Region {
     /// Makes all blocks that `range` (in bytes) touches writable now, so that a system call can write there. Until the
     /// next fork, snapshot or [reset](Region::reset_to) of this region, no write in the range fails or comes to
     /// hugefork. The one exception is that of all writes to what a fork shares with its parent: in a full pool, the
-    /// parent may take that away ([`Region::is_revoked`]).
+    /// parent may take that away ([`Region::is_revoked`]). While another thread pins, reads into or discards a part of
+    /// the same blocks, a system call that writes there may fail.
     ///
     /// Where single pages can be copied ([`CopyGrain`](crate::CopyGrain)), what forks and snapshots share is not copied
     /// by this call, but by the kernel as it is written: preparing takes some 0.3 ms for each GiB. Otherwise it is

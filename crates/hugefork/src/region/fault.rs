@@ -55,6 +55,15 @@ pub(super) enum Become {
     WritableByPage,
     /// A block of the region's own, with all that it sees.
     Own,
+    /// The same, unless writes were promised not to fault: nobody has asked for it.
+    OwnUnlessPromised,
+}
+
+impl Become {
+    /// Whether single pages of the block may be copied instead.
+    fn may_be_by_page(self) -> bool {
+        matches!(self, Become::Writable | Become::WritableByPage)
+    }
 }
 
 /// What comes after a try to make a block writable.
@@ -168,17 +177,19 @@ impl<S: Sys> RegionCore<S> {
         let window = self.table.lock(index);
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        let mut needed = self.needed(entry, Grain::Block);
+        // To fold or copy it, it would be sealed for a moment, and a system call that writes would fail.
+        let stays = what != Become::Own && matches!(entry, Entry::Overlaid(..)) && self.promises.has(index);
+        let mut needed = if stays { OnWrite::Unseal } else { self.needed(entry, Grain::Block) };
         if needed == OnWrite::Nothing {
             // Another thread was faster.
             return Ok(Resolution::Raced);
         }
         let mut fault = Fault::new(self, window, index, target);
-        if needed == OnWrite::Copy && what != Become::Own {
+        if needed == OnWrite::Copy && what.may_be_by_page() {
             needed = self.needed(entry, if what == Become::Writable { fault.grain(entry) } else { Grain::Page });
         }
         // An overlay that is folded was counted when it became one.
-        let limit = if what == Become::Own && entry.is_overlay() { None } else { limit };
+        let limit = if !what.may_be_by_page() && entry.is_overlay() { None } else { limit };
         let resolved = match needed {
             OnWrite::GiveZeroed => {
                 drop(publishing);

@@ -59,7 +59,8 @@ impl<S: Sys> RegionCore<S> {
         self.fold_each(&patched)
     }
 
-    /// Seals all overlays, some at a time. The caller has blocked the program's signals.
+    /// Seals all overlays, some at a time, unless writes to them were promised not to fault. The caller has blocked the
+    /// program's signals.
     pub(super) fn seal_all(&self) -> Result<(), Unresolved> {
         let mut rest = 0..self.table.len();
         while let Some(run) = self.next_overlays(rest.clone()) {
@@ -72,12 +73,23 @@ impl<S: Sys> RegionCore<S> {
             let publishing = self.lock.shared();
             let mut within = run.start..rest.start;
             // Others may have changed it since.
-            while let Some(run) = self.next_overlays(within.clone()) {
+            while let Some(run) = self.next_to_seal(within.clone()) {
                 within.start = run.end;
                 self.seal(Locked::windows(&windows, &publishing), run)?;
             }
         }
         Ok(())
+    }
+
+    /// The first run of overlays in `entries` that nothing was promised of.
+    fn next_to_seal(&self, mut entries: Range<usize>) -> Option<Range<usize>> {
+        let may_be = |index: &usize| {
+            let index = EntryIndex(*index);
+            self.table.get(index).is_overlay() && !self.promises.has(index)
+        };
+        let start = entries.find(may_be)?;
+        let end = entries.find(|index| !may_be(index)).unwrap_or(entries.end);
+        Some(start..end)
     }
 
     /// Keeps all others out: with the locks of all windows if there are overlays, so that none is just being folded.

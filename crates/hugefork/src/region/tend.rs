@@ -133,15 +133,16 @@ impl<S: Sys> RegionCore<S> {
         samples.get(taken / 2).copied()
     }
 
-    /// Seals all overlays, so that the next write to each copies the block. Who writes by page all over a region would
-    /// have paid for most copies before they were all looked at.
+    /// Seals all overlays, so that the next write to each copies the block, unless that was promised not to fault. Who
+    /// writes by page all over a region would have paid for most copies before they were all looked at.
     fn leave_all_to_writers(&self) {
         // No snapshot may begin until all is sealed: one that did would not look at what is sealed after its own look.
         let Some(_no_snapshot) = self.freezing.try_lock() else { return };
         self.books.sealed.fetch_add(1, Ordering::Relaxed);
         let size = self.pool().block_size;
         let overlays = (0..self.table.len()).map(EntryIndex).filter(|index| self.table.get(*index).is_overlay());
-        overlays.for_each(|index| self.density.note(index, usize::MAX, size));
+        let may_be_sealed = overlays.filter(|index| !self.promises.has(*index));
+        may_be_sealed.for_each(|index| self.density.note(index, usize::MAX, size));
         // What is not sealed is promoted one by one.
         let _ = self.seal_all();
     }
@@ -162,7 +163,7 @@ impl<S: Sys> RegionCore<S> {
     /// Copies the block of a sealed overlay, which the writers would have to do, unless one is at it.
     fn copy_beside(&self, index: EntryIndex) {
         if self.may_promote() && self.table.try_lock(index).is_some() && !self.table.is_reserved(index) {
-            let copied = self.try_to_make(Become::Own, index, None, None);
+            let copied = self.try_to_make(Become::OwnUnlessPromised, index, None, None);
             if copied == Ok(Resolution::Copied) {
                 count(&self.counters.blocks_promoted, 1);
             }

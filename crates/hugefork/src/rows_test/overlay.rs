@@ -311,6 +311,50 @@ fn pages_that_are_folded_in_the_pause_leave_the_earlier_snapshot_as_it_was() {
     });
 }
 
+/// `prepare_write` has promised that no write faults: a system call would fail.
+#[test]
+fn overlays_of_a_dense_region_in_which_writes_were_promised_not_to_fault_stay_open() {
+    const BLOCKS: usize = 36;
+    fn row<G: Ground>(world: &World<G>) {
+        let region = written_by_choice(world, BLOCKS);
+        let snapshot = region.snapshot();
+        let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
+        region.prepare_write(2 * G::BLOCK..BLOCKS * G::BLOCK).unwrap();
+        let pages = 1..1 + Density::everywhere(world.pool.block_size);
+        (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
+        region.are_alike(0);
+        let mut from = Some(0);
+        while let Some(start) = from {
+            from = region.tend(start);
+        }
+        let sealed = (0..BLOCKS).filter(|&block| matches!(region.entry(block), Entry::Sealed(..))).count();
+        let open = (2..BLOCKS).filter(|&block| matches!(region.entry(block), Entry::Overlaid(..))).count();
+        assert_eq!((sealed, open), (0, BLOCKS - 2));
+        // Only what was not promised is copied by block.
+        assert!((0..2).all(|block| matches!(region.entry(block), Entry::Private(_))));
+        assert_eq!(kept_by(&snapshot), vec![0..BLOCKS * G::PAGES]);
+    }
+    where_pages_are_copied!(row, 2 * BLOCKS + 16);
+}
+
+/// Another thread has asked for the block before, and comes only now.
+#[test]
+fn a_write_that_comes_late_does_not_fold_what_was_promised_since() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = written_by_choice(world, 2);
+        let snapshot = region.snapshot();
+        region.prepare_write(0..2 * G::BLOCK).unwrap();
+        drop(snapshot);
+        region.resolve(100).unwrap();
+        assert_eq!((is_overlaid(&region, 0), folded(&region)), (true, (0, 0)), "it was sealed meanwhile");
+        // A pin folds it all the same.
+        region.pin(0..1).unwrap();
+        assert!(matches!(region.entry(0), Entry::Private(_)));
+        region.unpin(&(0..1));
+    }
+    where_pages_are_copied!(row, 6);
+}
+
 /// It would not look at what is sealed after its own look, and would miss what was written there since.
 #[test]
 fn no_snapshot_begins_while_all_overlays_are_left_to_writers() {
