@@ -1,4 +1,5 @@
-//! The functions of libc that the library stands in for: all of them, and nothing else.
+//! The functions of libc that the library stands in for, but for those that pin memory (pins.rs) and those that few
+//! programs call (doors/).
 //!
 //! | function | what is done beside libc's work |
 //! |---|---|
@@ -21,6 +22,7 @@ use std::mem;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use crate::kernel::kernel;
 use crate::modes::{self, Emptied, Mapping, Resized, Wish};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
@@ -45,7 +47,7 @@ fn pages(start: usize, len: usize) -> Option<Range<usize>> {
 }
 
 /// The pages of a range that is not the kernel's alone.
-fn special(start: *mut c_void, len: usize) -> Option<Range<usize>> {
+pub(crate) fn special(start: *mut c_void, len: usize) -> Option<Range<usize>> {
     let range = pages(start as usize, len)?;
     (!modes::is_plain(range.start, range.len())).then_some(range)
 }
@@ -56,6 +58,13 @@ pub(crate) fn make_plain(start: *mut c_void, len: usize) {
     if let Some(range) = special(start.wrapping_byte_sub(within), len.saturating_add(within)) {
         quietly(|| modes::hand_over(&range));
     }
+}
+
+/// The same for what would do harm where a child has inherited the memory: false if it is not plain even now.
+pub(crate) fn make_own(start: *mut c_void, len: usize) -> bool {
+    let within = start as usize % BASE_PAGE;
+    let range = special(start.wrapping_byte_sub(within), len.saturating_add(within));
+    range.is_none_or(|range| quietly(|| modes::make_own(&range)))
 }
 
 /// What the kernel does about what is left of a range when it comes to addresses at which nothing is mapped.
@@ -144,7 +153,7 @@ pub unsafe extern "C" fn mmap(
         }
     }
     // SAFETY: the caller's.
-    let mapped = unsafe { libc::syscall(libc::SYS_mmap, start, len, rights, flags, file, offset) };
+    let mapped = unsafe { kernel!(libc::SYS_mmap, start, len, rights, flags, file, offset) };
     if let Some(range) = taken {
         quietly(|| modes::settle(&range, mapped != -1));
     }
@@ -163,10 +172,10 @@ unsafe fn refusal(len: usize, rights: c_int, flags: c_int, file: c_int, offset: 
         let flags = flags & !(libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_POPULATE);
         // SAFETY: a new mapping where the kernel likes, which nobody uses.
         unsafe {
-            match libc::syscall(libc::SYS_mmap, 0, len, rights, flags, file, offset) {
+            match kernel!(libc::SYS_mmap, 0, len, rights, flags, file, offset) {
                 -1 => Some(*libc::__errno_location()),
                 tried => {
-                    libc::syscall(libc::SYS_munmap, tried, len);
+                    kernel!(libc::SYS_munmap, tried, len);
                     None
                 }
             }
@@ -182,10 +191,10 @@ fn goes_beyond(range: &Range<usize>) -> bool {
     let (last, flags) = (range.end - BASE_PAGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE);
     // SAFETY: a new mapping that replaces nothing, and that nobody uses.
     unsafe {
-        match libc::syscall(libc::SYS_mmap, last, BASE_PAGE, libc::PROT_NONE, flags, -1, 0) {
+        match kernel!(libc::SYS_mmap, last, BASE_PAGE, libc::PROT_NONE, flags, -1, 0) {
             -1 => *libc::__errno_location() == libc::ENOMEM,
             tried => {
-                libc::syscall(libc::SYS_munmap, tried, BASE_PAGE);
+                kernel!(libc::SYS_munmap, tried, BASE_PAGE);
                 false
             }
         }
@@ -202,7 +211,7 @@ pub unsafe extern "C" fn munmap(start: *mut c_void, len: usize) -> c_int {
         if let Some(behind) = modes::behind(&range) {
             // First: where addresses end, only the kernel knows, and what it refuses changes nothing.
             // SAFETY: the caller's.
-            let done = unsafe { libc::syscall(libc::SYS_munmap, behind.start, behind.len()) };
+            let done = unsafe { kernel!(libc::SYS_munmap, behind.start, behind.len()) };
             if done != 0 {
                 return -1;
             }
@@ -212,7 +221,7 @@ pub unsafe extern "C" fn munmap(start: *mut c_void, len: usize) -> c_int {
         }
     }
     // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_munmap, start, len) as c_int }
+    unsafe { kernel!(libc::SYS_munmap, start, len) as c_int }
 }
 
 /// As libc's `mremap`. The last argument is only there with `MREMAP_FIXED` or `MREMAP_DONTUNMAP`, and otherwise
@@ -267,7 +276,7 @@ unsafe fn remapped(start: *mut c_void, len: usize, new_len: usize, flags: c_int,
             _ => {
                 // As the kernel refuses where nothing is mapped.
                 // SAFETY: the caller's.
-                return unsafe { libc::syscall(libc::SYS_mremap, NOWHERE, len, new_len, flags, to) as *mut c_void };
+                return unsafe { kernel!(libc::SYS_mremap, NOWHERE, len, new_len, flags, to) as *mut c_void };
             }
         }
         let may_move = flags == libc::MREMAP_MAYMOVE;
@@ -277,12 +286,13 @@ unsafe fn remapped(start: *mut c_void, len: usize, new_len: usize, flags: c_int,
             // SAFETY: the caller's.
             Resized::ByCopy if may_move => return unsafe { moved(&old, new.len(), None) },
             Resized::ByCopy => return refused(libc::ENOMEM),
-            Resized::Plain if !quietly(|| modes::hand_over(&old)) => return refused(libc::ENOMEM),
+            // At other addresses, nobody would know that a child has inherited it.
+            Resized::Plain if !quietly(|| modes::make_own(&old)) => return refused(libc::ENOMEM),
             Resized::Plain => {}
         }
     }
     // SAFETY: the caller's.
-    let done = unsafe { libc::syscall(libc::SYS_mremap, start, len, new_len, flags, to) as *mut c_void };
+    let done = unsafe { kernel!(libc::SYS_mremap, start, len, new_len, flags, to) as *mut c_void };
     // What was handed over at different times is several mappings for the kernel, and one for the program.
     if done == libc::MAP_FAILED
         && flags & !libc::MREMAP_FIXED == libc::MREMAP_MAYMOVE
@@ -296,18 +306,11 @@ unsafe fn remapped(start: *mut c_void, len: usize, new_len: usize, flags: c_int,
         // SAFETY: the caller's.
         return unsafe { moved(&old, new.len(), to) };
     }
-    if done != libc::MAP_FAILED
-        && flags & libc::MREMAP_DONTUNMAP != 0
-        && let Some(old) = special(start, len)
-    {
-        // What a child has inherited would show the file there.
-        quietly(|| modes::empty(&old, |_| true));
-    }
     done
 }
 
 /// As the kernel refuses.
-fn refused(errno: c_int) -> *mut c_void {
+pub(crate) fn refused(errno: c_int) -> *mut c_void {
     // SAFETY: this thread's own.
     unsafe { *libc::__errno_location() = errno };
     libc::MAP_FAILED
@@ -355,7 +358,7 @@ unsafe fn advise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
         let said = Cell::new(0);
         let plain = |others: Range<usize>| {
             // SAFETY: the caller's.
-            let done = unsafe { libc::syscall(libc::SYS_madvise, others.start, others.len(), advice) } == 0;
+            let done = unsafe { kernel!(libc::SYS_madvise, others.start, others.len(), advice) } == 0;
             if !done {
                 // SAFETY: this thread's own.
                 said.set(unsafe { *libc::__errno_location() });
@@ -399,7 +402,7 @@ unsafe fn advise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
         }
     }
     // SAFETY: the caller's.
-    let done = unsafe { libc::syscall(libc::SYS_madvise, start, len, advice) as c_int };
+    let done = unsafe { kernel!(libc::SYS_madvise, start, len, advice) as c_int };
     // What a child has inherited is private memory of a file, of which the kernel says so; of any other, `EINVAL`.
     if done != 0
         && advice == libc::MADV_REMOVE
@@ -426,7 +429,7 @@ pub unsafe extern "C" fn mprotect(start: *mut c_void, len: usize, rights: c_int)
             quietly(|| modes::hand_over(&range));
         }
         // SAFETY: the caller's.
-        unsafe { libc::syscall(libc::SYS_mprotect, start, len, rights) as c_int }
+        unsafe { kernel!(libc::SYS_mprotect, start, len, rights) as c_int }
     })
 }
 
@@ -443,7 +446,7 @@ pub unsafe extern "C" fn pkey_mprotect(start: *mut c_void, len: usize, rights: c
     by_parts(start as usize, len, AtHole::Stop, |start, len| {
         make_plain(start as *mut c_void, len);
         // SAFETY: the caller's.
-        unsafe { libc::syscall(libc::SYS_pkey_mprotect, start, len, rights, key) as c_int }
+        unsafe { kernel!(libc::SYS_pkey_mprotect, start, len, rights, key) as c_int }
     })
 }
 
@@ -456,7 +459,7 @@ pub unsafe extern "C" fn mlock(start: *mut c_void, len: usize) -> c_int {
     by_parts_from_within(start, len, |start, len| {
         make_plain(start as *mut c_void, len);
         // SAFETY: the caller's.
-        unsafe { libc::syscall(libc::SYS_mlock, start, len) as c_int }
+        unsafe { kernel!(libc::SYS_mlock, start, len) as c_int }
     })
 }
 
@@ -469,7 +472,7 @@ pub unsafe extern "C" fn mlock2(start: *mut c_void, len: usize, flags: c_uint) -
     by_parts_from_within(start, len, |start, len| {
         make_plain(start as *mut c_void, len);
         // SAFETY: the caller's.
-        unsafe { libc::syscall(libc::SYS_mlock2, start, len, flags) as c_int }
+        unsafe { kernel!(libc::SYS_mlock2, start, len, flags) as c_int }
     })
 }
 
@@ -480,7 +483,7 @@ pub unsafe extern "C" fn mlock2(start: *mut c_void, len: usize, flags: c_uint) -
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn munlock(start: *mut c_void, len: usize) -> c_int {
     // SAFETY: the caller's.
-    by_parts_from_within(start, len, |start, len| unsafe { libc::syscall(libc::SYS_munlock, start, len) as c_int })
+    by_parts_from_within(start, len, |start, len| unsafe { kernel!(libc::SYS_munlock, start, len) as c_int })
 }
 
 /// As libc's `msync`, by which programs ask whether something is mapped. It cannot be cancelled by `pthread_cancel`.
@@ -490,7 +493,7 @@ pub unsafe extern "C" fn munlock(start: *mut c_void, len: usize) -> c_int {
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn msync(start: *mut c_void, len: usize, flags: c_int) -> c_int {
     // SAFETY: the caller's.
-    let sync = |start: usize, len: usize| unsafe { libc::syscall(libc::SYS_msync, start, len, flags) as c_int };
+    let sync = |start: usize, len: usize| unsafe { kernel!(libc::SYS_msync, start, len, flags) as c_int };
     by_parts(start as usize, len, AtHole::GoOn, sync)
 }
 
@@ -503,7 +506,7 @@ pub unsafe extern "C" fn mincore(start: *mut c_void, len: usize, seen: *mut u8) 
     by_parts(start as usize, len, AtHole::Stop, |part, len| {
         let seen = seen.wrapping_add(part.wrapping_sub(start as usize) / BASE_PAGE);
         // SAFETY: the caller's; it has a byte for each page.
-        unsafe { libc::syscall(libc::SYS_mincore, part, len, seen) as c_int }
+        unsafe { kernel!(libc::SYS_mincore, part, len, seen) as c_int }
     })
 }
 
@@ -529,7 +532,7 @@ pub unsafe extern "C" fn close(number: c_int) -> c_int {
         return not_open();
     }
     // SAFETY: the caller's. libc's own can be cancelled by `pthread_cancel`; this cannot.
-    unsafe { libc::syscall(libc::SYS_close, number) as c_int }
+    unsafe { kernel!(libc::SYS_close, number) as c_int }
 }
 
 /// As libc's `dup2`. A number that the library has is refused, as one beyond the program's limit is.
@@ -546,7 +549,7 @@ pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
         return if unsafe { libc::fcntl(from, libc::F_GETFD) } == -1 { -1 } else { to };
     }
     // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_dup3, from, to, 0) as c_int }
+    unsafe { kernel!(libc::SYS_dup3, from, to, 0) as c_int }
 }
 
 /// As libc's `dup3`. As for [`dup2`].
@@ -559,7 +562,7 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
         return not_open();
     }
     // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_dup3, from, to, flags) as c_int }
+    unsafe { kernel!(libc::SYS_dup3, from, to, flags) as c_int }
 }
 
 /// As libc's `close_range`.
@@ -574,7 +577,7 @@ pub unsafe extern "C" fn close_range(from: c_uint, to: c_uint, flags: c_int) -> 
     {
         if ours > next {
             // SAFETY: the caller's.
-            let closed = unsafe { libc::syscall(libc::SYS_close_range, next, ours - 1, flags) };
+            let closed = unsafe { kernel!(libc::SYS_close_range, next, ours - 1, flags) };
             if closed != 0 {
                 return -1;
             }
@@ -585,7 +588,7 @@ pub unsafe extern "C" fn close_range(from: c_uint, to: c_uint, flags: c_int) -> 
         next = ours + 1;
     }
     // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_close_range, next, to, flags) as c_int }
+    unsafe { kernel!(libc::SYS_close_range, next, to, flags) as c_int }
 }
 
 /// As libc's `closefrom`.
@@ -619,7 +622,7 @@ pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong
         }
     }
     // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_prctl, c_long::from(option), a, b, c, d) as c_int }
+    unsafe { kernel!(libc::SYS_prctl, c_long::from(option), a, b, c, d) as c_int }
 }
 
 /// What `pthread_atfork` and its like call.
@@ -658,7 +661,7 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
         quietly(modes::help_no_more);
     }
     // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_unshare, flags) as c_int }
+    unsafe { kernel!(libc::SYS_unshare, flags) as c_int }
 }
 
 /// As libc's `_Fork`, which calls no handlers. Without ours, the child would not have the memory of mode `pool`.

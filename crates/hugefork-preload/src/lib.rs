@@ -4,14 +4,14 @@
 //! environment   what the command asks of the library        stats/page, stats/read   what the library counted
 //! ───────────── the crate, for the command ── above ──────── in the program ── below ───────────────────────────
 //! start         constructor, and the line at the end
-//! entry, pins   the functions of libc that it stands in for; aliases, their other names
+//! entry, pins, doors/    the functions of libc that it stands in for; aliases, their other names
 //! fork          prepare, parent, child                      liveness   who of the descendants still lives
 //! modes/        what is done about memory: collapse, pool    worker     the thread that does what takes time
 //! mappings      the program's memory, from /proc/self/maps  pages      which of it is in base pages
 //! shortage      how much more memory there is
 //! dumps         what a core dump has of it
 //! malloc/       mimalloc in place of libc's: a library of its own, from the same sources
-//! lock, copies, descriptor, spare, own, signals, line, thread, userfaults    what stands below all of these
+//! kernel, lock, copies, descriptor, spare, own, signals, line, thread, userfaults    what stands below all of these
 //! ```
 //!
 //! The same sources are two things. As a crate, they are linked into the command and export nothing. Built by the
@@ -34,9 +34,11 @@ pub mod aliases;
 mod config;
 mod copies;
 mod descriptor;
+pub mod doors;
 mod dumps;
 pub mod entry;
 mod fork;
+mod kernel;
 mod line;
 mod liveness;
 mod lock;

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::entry::{make_plain, quietly};
 use crate::environment::Mode;
+use crate::kernel::kernel;
 use crate::{config, modes};
 
 /// A function of libc's, by its address; 0 before it was looked for.
@@ -63,7 +64,8 @@ pub(crate) fn resolve() {
     [&OPEN, &OPENAT, &FCNTL, &SET_STACK, &SET_ADDRESS].into_iter().for_each(|function| _ = function.find());
 }
 
-fn look(flags: c_int) {
+/// Looks at the flags of a file that is opened, by whichever call.
+pub(crate) fn look(flags: c_int) {
     if flags & libc::O_DIRECT != 0 && config::mode() == Some(Mode::Pool) {
         quietly(modes::leave_it_all_to_the_kernel);
     }
@@ -143,7 +145,7 @@ pub unsafe extern "C" fn setsockopt(
         look(libc::O_DIRECT);
     }
     // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_setsockopt, socket, level, name, value, len) as c_int }
+    unsafe { kernel!(libc::SYS_setsockopt, socket, level, name, value, len) as c_int }
 }
 
 /// As libc's `vmsplice`.
@@ -160,7 +162,7 @@ pub unsafe extern "C" fn vmsplice(pipe: c_int, pieces: *const libc::iovec, count
         }
     }
     // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_vmsplice, pipe, pieces, count, flags) as isize }
+    unsafe { kernel!(libc::SYS_vmsplice, pipe, pieces, count, flags) as isize }
 }
 
 /// As libc's `pthread_attr_setstack`.

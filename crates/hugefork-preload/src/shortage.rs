@@ -152,6 +152,16 @@ impl Place {
     }
 }
 
+/// Whether pages may have been swapped out. It says so before the first can be (`swapon` counts first), so who looked
+/// for pages before he asked has missed none.
+pub(crate) fn has_swap() -> bool {
+    // SAFETY: `sysinfo` is plain numbers, for which all-zero bytes are a value, and the call writes to it.
+    unsafe {
+        let mut info: libc::sysinfo = std::mem::zeroed();
+        libc::sysinfo(&mut info) != 0 || info.totalswap != 0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

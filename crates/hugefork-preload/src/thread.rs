@@ -59,9 +59,9 @@ impl Place {
         // SAFETY: masks of the size that is named; the body stands on a stack of its own, that nobody else stands on
         // while `thread` is not 0.
         let made = unsafe {
-            libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all_signals, &raw mut before, 8);
+            let _ = syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const all_signals, &raw mut before, 8);
             let made = libc::clone(body, (stack + STACK) as *mut c_void, flags, argument, thread, none, thread);
-            libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, none, 8);
+            let _ = syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const before, none, 8);
             made
         };
         self.last.store(made.max(0) as u32, Ordering::Relaxed);

@@ -58,7 +58,19 @@ struct Message {
     thread: u64,
 }
 
+/// `struct uffdio_writeprotect`.
+#[repr(C)]
+struct WriteProtect {
+    range: Addresses,
+    mode: u64,
+}
+
 const API: u64 = 0xaa;
+const PAGEFAULT_FLAG_WP: u64 = 1 << 0;
+const WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
+const WP_UNPOPULATED: u64 = 1 << 13;
+const MODE_WP: u64 = 1 << 1;
+const WRITE_PROTECTED: u64 = 1 << 0;
 const MISSING_SHMEM: u64 = 1 << 5;
 const MINOR_SHMEM: u64 = 1 << 10;
 const MODE_MISSING: u64 = 1 << 0;
@@ -110,8 +122,12 @@ impl UserFaults {
     /// # Errors
     /// The process may not, or the kernel cannot.
     pub(crate) fn open() -> Result<UserFaults, Errno> {
+        UserFaults::open_with(MISSING_SHMEM | MINOR_SHMEM)
+    }
+
+    fn open_with(features: u64) -> Result<UserFaults, Errno> {
         let faults = UserFaults { number: new_descriptor()? };
-        let mut api = Api { api: API, features: MISSING_SHMEM | MINOR_SHMEM, ioctls: 0 };
+        let mut api = Api { api: API, features, ioctls: 0 };
         faults.call(opcode::read_write::<Api>(0xaa, 0x3f), &mut api)?;
         Ok(faults)
     }
@@ -133,6 +149,25 @@ impl UserFaults {
     pub(crate) fn register(&self, range: &Range<usize>) -> Result<(), Errno> {
         let mut register = Register { range: addresses(range), mode: MODE_MISSING | MODE_MINOR, ioctls: 0 };
         self.call(opcode::read_write::<Register>(0xaa, 0x00), &mut register)
+    }
+
+    /// From now on, who writes to a range of private memory sleeps, until this is dropped or something else is mapped
+    /// there. Who reads does not.
+    ///
+    /// # Errors
+    /// The process may not, or the kernel cannot.
+    pub(crate) fn hold_writers(range: &Range<usize>) -> Result<UserFaults, Errno> {
+        let faults = UserFaults::open_with(PAGEFAULT_FLAG_WP | WP_HUGETLBFS_SHMEM | WP_UNPOPULATED)?;
+        let mut register = Register { range: addresses(range), mode: MODE_WP, ioctls: 0 };
+        faults.call(opcode::read_write::<Register>(0xaa, 0x00), &mut register)?;
+        let mut protect = WriteProtect { range: addresses(range), mode: WRITE_PROTECTED };
+        loop {
+            match faults.call(opcode::read_write::<WriteProtect>(0xaa, 0x06), &mut protect) {
+                // Something else is done to the process's mappings just now.
+                Err(Errno::AGAIN) => {}
+                done => return done.map(|()| faults),
+            }
+        }
     }
 
     /// Drops the pages of a range that is registered, and puts pages of zeros there.

@@ -9,6 +9,7 @@
    back, the library says so and aborts: so that call is refused once.
    Takes the number of children, and where the random numbers begin. Says what was asked and refused on standard error. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -86,7 +87,7 @@ static const struct kind KINDS[] = {
 static atomic_ulong asked[COUNT], refused[COUNT];
 
 /* Where the library's code lies; nothing if it is not there. */
-static uint64_t code_start, code_end;
+static uint64_t code_start, code_end, code_of_programs;
 
 static void find_code(void) {
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -97,6 +98,8 @@ static void find_code(void) {
             strstr(path, "/libhugefork-run"))
             code_start = from, code_end = to;
     fclose(maps);
+    /* On the program's behalf, all calls are made there. */
+    code_of_programs = (uint64_t)dlsym(RTLD_DEFAULT, "syscall");
     /* The filter compares the lower halves. */
     if (code_start >> 32 != code_end >> 32) code_end = (code_start >> 32 << 32) + 0xffffffff;
 }
@@ -124,6 +127,9 @@ static int install(void) {
     STEP(BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, (uint32_t)code_start, 1, 0));
     steps[len++] = allow;
     STEP(BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, (uint32_t)code_end, 0, 1));
+    steps[len++] = allow;
+    STEP(BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, (uint32_t)code_of_programs, 0, 2));
+    STEP(BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, (uint32_t)code_of_programs + 96, 1, 0));
     steps[len++] = allow;
     STEP(LOAD(nr));
     for (size_t kind = 0; kind < COUNT; kind++) {

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::HUGE_PAGE;
+use crate::kernel::kernel;
 
 unsafe extern "C" {
     fn __real_mmap(start: *mut c_void, len: usize, rights: c_int, flags: c_int, file: c_int, at: i64) -> *mut c_void;
@@ -45,7 +46,7 @@ unsafe extern "C" fn __wrap_mmap(
 /// Has the kernel map memory at an address that suits mimalloc.
 fn aligned(len: usize, rights: c_int, flags: c_int) -> *mut c_void {
     // SAFETY: new memory, at an address of the kernel's choice.
-    let all = unsafe { libc::syscall(libc::SYS_mmap, 0, len + ALIGNMENT, rights, flags, -1, 0) };
+    let all = unsafe { kernel!(libc::SYS_mmap, 0, len + ALIGNMENT, rights, flags, -1, 0) };
     if all == -1 {
         return libc::MAP_FAILED;
     }
@@ -53,7 +54,7 @@ fn aligned(len: usize, rights: c_int, flags: c_int) -> *mut c_void {
     let start = all.next_multiple_of(ALIGNMENT);
     for rest in [all..start, start + len..end].into_iter().filter(|rest| !rest.is_empty()) {
         // SAFETY: part of what was just mapped, and nobody else knows of.
-        unsafe { libc::syscall(libc::SYS_munmap, rest.start, rest.len()) };
+        unsafe { kernel!(libc::SYS_munmap, rest.start, rest.len()) };
     }
     start as *mut c_void
 }

@@ -94,6 +94,11 @@ pub(crate) fn hand_over(range: &Range<usize>) -> bool {
     pool::hand_over(range)
 }
 
+/// The same, where what a child has inherited is to be anonymous memory too: it is about to be moved, for one.
+pub(crate) fn make_own(range: &Range<usize>) -> bool {
+    pool::make_own(range)
+}
+
 /// The program changes the length of a mapping.
 pub(crate) fn resize(old: &Range<usize>, len: usize) -> Resized {
     pool::resize(old, len)

@@ -516,8 +516,13 @@ impl ProgramMemory {
     }
 
     /// Prepares for a fork: shows everything through private mappings, which the child inherits. Nothing may be mapped,
-    /// unmapped or tended until the fork is over.
+    /// unmapped or tended until the fork is over. Where something else lies in the place of what was mapped here, it
+    /// stays, and is the kernel's with the block around it (from Linux 6.11 on, which tells what lies where).
     pub fn before_fork(&mut self) -> Inherited {
+        for index in self.core.not_shown(0..self.high) {
+            self.core.give_up(index);
+            self.used[index.0] = PLAIN;
+        }
         let mut blocks = Vec::with_capacity(self.high);
         self.counts.unseen += self.core.share(0..self.high, &mut blocks) as u64;
         self.heirs.living.fetch_add(1, Ordering::Relaxed);

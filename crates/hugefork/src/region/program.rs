@@ -255,6 +255,82 @@ impl RegionCore<Linux> {
         Ok(())
     }
 
+    /// Private entries some of whose addresses show something else than their blocks: the program has put it there, past
+    /// whatever stands in for its calls. They are looked at run by run, and one by one only where something is found.
+    pub(crate) fn not_shown(&self, entries: Range<usize>) -> Vec<EntryIndex> {
+        let (mut found, mut next) = (Vec::new(), entries.start);
+        while next < entries.end {
+            let run = self.alike(next, entries.end);
+            next = run.end;
+            if matches!(self.table.get(EntryIndex(run.start)), Entry::Private(_)) && !self.shows(&run) {
+                found.extend(run.filter(|&index| !self.shows(&(index..index + 1))).map(EntryIndex));
+            }
+        }
+        found
+    }
+
+    /// Whether entries that are one mapping show their blocks and nothing else.
+    fn shows(&self, run: &Range<usize>) -> bool {
+        let Some(first) = self.table.get(EntryIndex(run.start)).block() else { return false };
+        let (bytes, base) = (self.bytes_of(run), self.addresses.base());
+        let mut rest = base + bytes.start..base + bytes.end;
+        let offset = self.pool().offset(first);
+        while !rest.is_empty() {
+            let at = offset + (rest.start - base - bytes.start);
+            match self.pool().sys.shown(&rest, Some(at)) {
+                Some(piece) if piece.start == rest.start => rest.start = piece.end,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Lets go of an entry at which something else is shown too, which stays. What is left of the block becomes plain
+    /// memory; where that cannot be, it is shown privately, and the block is nobody's from then on.
+    pub(crate) fn give_up(&self, index: EntryIndex) {
+        let (pool, _signals) = (self.pool(), SignalsBlocked::new());
+        let window = self.table.lock(index);
+        let publishing = self.lock.shared();
+        let (locked, only) = (Locked::windows(&window, &publishing), index.0..index.0 + 1);
+        let Some(block) = self.table.get(index).block() else { return };
+        let (bytes, base) = (self.bytes_of(&only), self.addresses.base());
+        let (offset, mut next) = (pool.offset(block), bytes.start);
+        let rest = |next: usize| pool.sys.shown(&(base + next..base + bytes.end), Some(offset + (next - bytes.start)));
+        while let Some(piece) = rest(next) {
+            let piece = piece.start - base..piece.end - base;
+            let start = offset + (piece.start - bytes.start);
+            next = piece.end;
+            if self.make_plain(&piece, start).is_err() {
+                // Whatever becomes of it: the block is shown for ever.
+                pool.frames.add_reference(block);
+                let shows = Shows::Overlay { start, access: Access::ReadWrite };
+                let _ = pool.sys.show(self.addresses.part(&piece), shows);
+            }
+        }
+        let Recount { before, after } = self.store(locked, Event::Discard, only, |_, _| Entry::Zero);
+        self.addresses.recount(before, after);
+    }
+
+    /// Puts plain memory with the same contents in place of bytes that show the pool's memory from `offset` on. Whoever
+    /// uses them waits meanwhile.
+    fn make_plain(&self, bytes: &Range<usize>, offset: usize) -> Result<(), Unresolved> {
+        let sys = &self.pool().sys;
+        let (part, aside) = (self.addresses.part(bytes), self.addresses.part_at(Place::Aside, bytes));
+        let plain = sys.plain(bytes.len()).map_err(Unresolved::Unmappable)?;
+        sys.hold(part, aside).map_err(Unresolved::Unmappable)?;
+        let mut rest = offset..offset + bytes.len();
+        while let Some(found) = sys.next_memory(rest.clone()) {
+            plain.fill(found.start - offset, aside.part(found.start - offset, found.len()));
+            rest.start = found.end;
+        }
+        let shown = plain.show(part).map_err(Unresolved::Unmappable);
+        if shown.is_err() {
+            sys.put_back(part, aside);
+        }
+        sys.let_go(part, aside);
+        shown
+    }
+
     /// Shows all blocks among `entries` through private mappings, which a child inherits, and holds each for it. Gives
     /// the blocks, and how many there are that no child will see: the kernel refused.
     pub(crate) fn share(&self, entries: Range<usize>, held: &mut Vec<BlockId>) -> usize {

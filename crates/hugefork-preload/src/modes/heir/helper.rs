@@ -434,7 +434,6 @@ impl Helper {
             self.looked_at = self.taken + UNLOOKED;
             // Each block may cost two mappings. Near the limit, nothing could be moved back.
             self.are_mappings_short = mappings::are_mappings_short();
-            self.replacer.may_swap = mappings::counted_in(c"/proc/meminfo", "SwapTotal:") != Some(0);
         }
         let now = now();
         if now.wrapping_sub(self.looked) >= UNLOOKED_NS {

@@ -9,14 +9,17 @@
 //! helper   the thread: where is it written densely, and where does that go on?
 //! replace  takes blocks over, while those who use them wait
 //! empty    what the child drops, which is to read as zeros
+//! own      what the child moves, or does such to as only anonymous memory is fit for
 //! ```
 //! Nothing is kept from whoever does not write densely: the thread sleeps, and looks at the number of page faults.
 
 mod empty;
 mod helper;
 mod marks;
+mod own;
 mod replace;
 
 pub(super) use empty::empty;
 pub(super) use helper::{help, help_no_more, in_child};
 pub(super) use marks::{after_fork, before_fork, leave, leave_all, set_up};
+pub(super) use own::make_own;

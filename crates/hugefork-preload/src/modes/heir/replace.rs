@@ -22,6 +22,7 @@ use syscalls::{Sysno, syscall};
 use super::marks::{self, Session};
 use crate::line::Line;
 use crate::pages::Pagemap;
+use crate::shortage::has_swap;
 use crate::userfaults::UserFaults;
 use crate::{BASE_PAGE, HUGE_PAGE};
 
@@ -39,8 +40,6 @@ pub(super) struct Replacer {
     pub(super) pagemap: Pagemap,
     /// Addresses for the pages of armed blocks, and then of those that are taken over. Whole huge pages.
     aside: usize,
-    /// Whether pages may be swapped out, which nobody can tell from such that were never there.
-    pub(super) may_swap: bool,
 }
 
 /// What became of arming a block.
@@ -70,7 +69,7 @@ impl Replacer {
     pub(super) fn open() -> Option<Replacer> {
         let (faults, pagemap) = (UserFaults::open().ok()?, Pagemap::open().ok()?);
         let aside = aligned((SLOTS + MOST) * HUGE_PAGE, ProtFlags::empty())?;
-        Some(Replacer { faults, pagemap, aside, may_swap: true })
+        Some(Replacer { faults, pagemap, aside })
     }
 
     fn slot(&self, slot: usize) -> usize {
@@ -189,7 +188,8 @@ impl Replacer {
         let mut is_there = [0_u8; HUGE_PAGE / BASE_PAGE];
         // SAFETY: the call writes a byte for each page.
         let looked = unsafe { syscall!(Sysno::mincore, aside, HUGE_PAGE, is_there.as_mut_ptr()) };
-        if looked.is_err() || self.may_swap {
+        // Nobody can tell what was swapped out from what was never there. Asked afterwards: swap may come at any time.
+        if looked.is_err() || has_swap() {
             is_there.fill(1);
         }
         if is_there.iter().all(|there| there & 1 == 0) {

@@ -1,5 +1,6 @@
 //! The program's calls about memory: `mmap`, `munmap`, `madvise` and so on, done to the engine's memory.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -84,10 +85,16 @@ pub(in crate::modes) fn mapped(mapping: &Mapping) {
 
 /// The program unmaps something near the engine's memory. True if all is done; else the kernel is to do it.
 pub(in crate::modes) fn unmap(range: &Range<usize>) -> bool {
-    let plain = |others: Range<usize>| unmap_plain(&others);
-    let work = |engine: &mut ProgramMemory, range| engine.unmap(range, plain);
+    let (plain, is_plain) = (|others: Range<usize>| unmap_plain(&others), Cell::new(false));
+    let work = |engine: &mut ProgramMemory, range: Range<usize>| {
+        // In one call, so that it is all or nothing where the kernel refuses.
+        is_plain.set(!engine.has(range.clone()) && engine.first_mapped(&range).as_ref() == Some(&range));
+        if !is_plain.get() {
+            engine.unmap(range, plain);
+        }
+    };
     leave_if_inherited(range);
-    role() == Role::Owner && work_through(range, work, unmap_later, plain)
+    role() == Role::Owner && work_through(range, work, unmap_later, plain) && !is_plain.get()
 }
 
 /// The program maps something at an address of its own choice. What was there is gone. False if nothing may be mapped
@@ -167,6 +174,12 @@ pub(in crate::modes) fn hand_over(range: &Range<usize>) -> bool {
         !engine.has(range.clone())
     });
     handed.unwrap_or(true)
+}
+
+/// The same of what only anonymous memory is fit for: in an heir, what is inherited becomes that.
+pub(in crate::modes) fn make_own(range: &Range<usize>) -> bool {
+    let is_handed_over = hand_over(range);
+    is_handed_over && (role() != Role::Heir || heir::make_own(range))
 }
 
 /// What is to be done about a mapping that changes its length.

@@ -23,13 +23,14 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl};
 use rustix::mm::{
     MapFlags, MremapFlags, MsyncFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, mremap_fixed, msync, userfaultfd,
 };
 
 use super::mappings::Mappings;
 use super::stderr::say_and_abort;
-use super::{last_error, move_high, owner};
+use super::{move_high, owner};
 use crate::sys::{Part, SystemError};
 use crate::units::BASE_PAGE;
 
@@ -69,6 +70,31 @@ const UFFDIO_WAKE: c_ulong = number::<Addresses>(2, 0x02);
 /// On `/dev/userfaultfd`: a new descriptor.
 const USERFAULTFD_IOC_NEW: c_ulong = 0xaa << 8;
 
+/// A call on the descriptor.
+struct Call<'a, Argument> {
+    number: c_ulong,
+    argument: &'a mut Argument,
+}
+
+// SAFETY: the numbers are those above, and the arguments have the types that they are made of.
+unsafe impl<Argument> Ioctl for Call<'_, Argument> {
+    type Output = ();
+
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        self.number as Opcode
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        ptr::from_mut(self.argument).cast()
+    }
+
+    unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> rustix::io::Result<()> {
+        Ok(())
+    }
+}
+
 const UFFD_API: u64 = 0xaa;
 const MISSING_SHMEM: u64 = 1 << 5;
 const MINOR_SHMEM: u64 = 1 << 10;
@@ -100,10 +126,13 @@ impl Holder {
     // Plain loops and matches: without optimisation each closure takes its own place on the fault handler's stack.
 
     fn call<Argument>(&self, name: &'static str, call: c_ulong, argument: &mut Argument) -> Result<(), SystemError> {
+        // Not by libc's `ioctl`: what stands in for that in a program (`hugefork run`) takes it for the program's.
         // SAFETY: the argument has the size that the number of the call says, and the call writes to nothing else. It
         // changes who waits for pages, and no page.
-        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), call as _, ptr::from_mut(argument)) };
-        if result == -1 { Err(SystemError::new(name, last_error())) } else { Ok(()) }
+        match unsafe { ioctl(&self.0, Call { number: call, argument }) } {
+            Ok(()) => Ok(()),
+            Err(errno) => Err(SystemError::new(name, errno)),
+        }
     }
 
     /// As [`Sys::hold`](crate::sys::Sys::hold).

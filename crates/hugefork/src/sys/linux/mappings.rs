@@ -1,13 +1,17 @@
-//! Where mappings end, by `PROCMAP_QUERY` (Linux 6.11).
+//! Where mappings end, and what they are of, by `PROCMAP_QUERY` (Linux 6.11).
 //!
 //! Who moves several mappings with one call (Linux 6.17) moves one after the other: other threads see that, and where
 //! the call fails on the way, nothing tells what has moved. Older kernels refuse it, so where the kernel does not tell,
 //! there is no need to ask.
 
-use std::ffi::c_ulong;
+use std::ffi::{c_int, c_ulong};
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use rustix::fs::{major, minor};
+
+use super::last_error;
 use crate::units::BASE_PAGE;
 
 /// `struct procmap_query`.
@@ -32,6 +36,23 @@ struct Query {
 
 /// `_IOWR('f', 17, struct procmap_query)`.
 const PROCMAP_QUERY: c_ulong = 3 << 30 | (size_of::<Query>() as c_ulong) << 16 | (b'f' as c_ulong) << 8 | 17;
+
+/// The mapping at an address, or the first behind it.
+const COVERING_OR_NEXT: u64 = 1 << 4;
+
+/// Which file a mapping is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileId {
+    device: [u32; 2],
+    inode: u64,
+}
+
+impl FileId {
+    /// By its numbers as `fstat` has them.
+    pub(super) fn new(device: u64, inode: u64) -> FileId {
+        FileId { device: [major(device), minor(device)], inode }
+    }
+}
 
 /// `/proc/self/maps`, if it answers.
 pub(super) struct Mappings(Option<OwnedFd>);
@@ -64,6 +85,31 @@ impl Mappings {
         }
     }
 
+    /// The first piece of a range of addresses that shows a file, from `offset` on at the start of the range, or at any
+    /// offset. All of it where the kernel does not tell.
+    pub(super) fn shown(&self, range: &Range<usize>, file: FileId, offset: Option<usize>) -> Option<Range<usize>> {
+        let Some(maps) = &self.0 else { return Some(range.clone()) };
+        let mut at = range.start;
+        while at < range.end {
+            let found = match ask(maps, at, COVERING_OR_NEXT) {
+                Ok(found) => found,
+                Err(libc::ENOENT) => return None,
+                Err(_) => return Some(at..range.end),
+            };
+            let piece = at.max(found.start as usize)..range.end.min(found.end as usize);
+            if piece.is_empty() {
+                return None;
+            }
+            let shown_at = found.offset as usize + (piece.start - found.start as usize);
+            let is_expected = offset.is_none_or(|offset| shown_at == offset + (piece.start - range.start));
+            if is_expected && (found.inode, found.device) == (file.inode, file.device) {
+                return Some(piece);
+            }
+            at = piece.end;
+        }
+        None
+    }
+
     pub(super) fn file(&mut self) -> Option<&mut OwnedFd> {
         self.0.as_mut()
     }
@@ -76,10 +122,18 @@ impl Mappings {
 /// Where the mapping ends that is at this address.
 #[inline(never)] // What it needs is off the handler's stack when the mapping is moved.
 fn end_of(maps: &OwnedFd, address: usize) -> Option<usize> {
-    let mut query = Query { size: size_of::<Query>() as u64, address: address as u64, ..Query::default() };
+    match ask(maps, address, 0) {
+        Ok(found) => Some(found.end as usize),
+        Err(_) => None,
+    }
+}
+
+#[inline(always)] // Not one more frame on the handler's stack.
+fn ask(maps: &OwnedFd, address: usize, flags: u64) -> Result<Query, c_int> {
+    let mut query = Query { size: size_of::<Query>() as u64, flags, address: address as u64, ..Query::default() };
     // SAFETY: the argument is the structure that the call reads and writes; it names no buffers.
     let answer = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
-    (answer == 0).then_some(query.end as usize)
+    if answer == 0 { Ok(query) } else { Err(last_error().raw_os_error()) }
 }
 
 #[cfg(test)]
@@ -87,6 +141,38 @@ mod tests {
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
     use super::*;
+
+    #[test]
+    fn a_file_is_told_from_what_lies_in_its_place() {
+        let len = 4 * BASE_PAGE;
+        let file = rustix::fs::memfd_create("hugefork-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 2 * len as u64).unwrap();
+        let known = rustix::fs::fstat(&file).unwrap();
+        let id = FileId::new(known.st_dev, known.st_ino);
+        let (none, rights, offset) = (core::ptr::null_mut(), ProtFlags::READ, BASE_PAGE);
+        // SAFETY: a new mapping touches nothing that exists.
+        let map = unsafe { rustix::mm::mmap(none, len, rights, MapFlags::SHARED, &file, offset as u64) }.unwrap();
+        let mappings = Mappings::open(map.addr());
+        if mappings.descriptor().is_none() {
+            println!("skipped: this kernel does not tell of single mappings (Linux 6.11)");
+            return;
+        }
+        let all = map.addr()..map.addr() + len;
+        assert_eq!(mappings.shown(&all, id, Some(offset)), Some(all.clone()));
+        assert_eq!((mappings.shown(&all, id, Some(0)), mappings.shown(&all, id, None)), (None, Some(all.clone())));
+        let second = all.start + BASE_PAGE;
+        // SAFETY: within our own mapping, which nobody uses.
+        unsafe {
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+            mmap_anonymous(map.byte_add(BASE_PAGE), BASE_PAGE, rights, flags).unwrap();
+        }
+        assert_eq!(mappings.shown(&all, id, Some(offset)), Some(all.start..second));
+        assert_eq!(mappings.shown(&(second..all.end), id, Some(offset + BASE_PAGE)), Some(second + BASE_PAGE..all.end));
+        assert_eq!(mappings.shown(&(second..second + BASE_PAGE), id, None), None);
+        // SAFETY: our own mappings.
+        unsafe { munmap(map, len) }.unwrap();
+        assert_eq!(mappings.shown(&all, id, None), None);
+    }
 
     #[test]
     fn two_mappings_are_not_one() {

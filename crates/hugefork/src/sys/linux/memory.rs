@@ -22,6 +22,7 @@ use thiserror::Error;
 
 use super::arena::Arena;
 use super::hold::{self, Holder};
+use super::mappings::FileId;
 use super::overlay::Overlays;
 use super::{advice, move_high, named, owner, pagemap, schedule, settings, share, threads};
 use crate::sys::budget::MappingBudget;
@@ -171,6 +172,31 @@ impl Linux {
         let Children::HaveOverlays { device, inode } = self.children else { return Ok(()) };
         let is_ours = fstat(&self.fd).is_ok_and(|file| (file.st_dev, file.st_ino) == (device, inode));
         if is_ours { Ok(()) } else { Err(SystemError::new("fstat", Errno::BADF)) }
+    }
+
+    /// The first piece of some addresses that shows this memory, from `offset` on at the first of them or at any offset:
+    /// a program may have put something else there, past whatever stands in for its calls. All of it where the kernel
+    /// does not tell (before Linux 6.11), or nobody's memory is there but the engine's.
+    pub(crate) fn shown(&self, range: &Range<usize>, offset: Option<usize>) -> Option<Range<usize>> {
+        match (&self.overlays, self.children) {
+            (Ok(overlays), Children::HaveOverlays { device, inode }) => {
+                overlays.shown(range, FileId::new(device, inode), offset)
+            }
+            _ => Some(range.clone()),
+        }
+    }
+
+    /// Whether all of a part is this memory, so that it may be moved.
+    #[inline(never)] // Not on the stack below what moves pages.
+    fn is_all_ours(&self, part: Part<'_>) -> bool {
+        let mut rest = part.at()..part.at() + part.len();
+        while !rest.is_empty() {
+            match self.shown(&rest, None) {
+                Some(piece) if piece.start == rest.start => rest.start = piece.end,
+                _ => return false,
+            }
+        }
+        true
     }
 
     /// Why a write cannot copy single pages, if it cannot.
@@ -468,6 +494,9 @@ impl Sys for Linux {
     fn hold(&self, part: Part<'_>, aside: Part<'_>) -> Result<(), SystemError> {
         // Short, as it is on the stack below what moves pages.
         let Ok(overlays) = &self.overlays else { return Err(SystemError::new("userfaultfd", Errno::NOTSUP)) };
+        if self.children != Children::HaveNothing && !self.is_all_ours(part) {
+            return Err(SystemError::new("mremap to hold a range", Errno::FAULT));
+        }
         overlays.hold(part, aside).inspect_err(|_| {
             // Nothing is left there. If the kernel refuses that too, the next hold replaces it.
             let _ = self.hide(aside);

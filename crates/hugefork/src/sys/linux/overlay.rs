@@ -14,6 +14,7 @@
 use core::ffi::c_void;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
@@ -25,7 +26,7 @@ use rustix::mm::{
 use super::arena::Arena;
 use super::attic::{Attic, LEAST, LEAST_BASE_PAGES, Moved};
 use super::hold::{self, Holder};
-use super::mappings::Mappings;
+use super::mappings::{FileId, Mappings};
 use super::memory::{Dump, give_up, pointer};
 use super::{move_high, named, owner, pagemap};
 use crate::sys::{Extent, MOST_RUNS, PageRun, Part, Scanned, SystemError};
@@ -180,6 +181,12 @@ impl Overlays {
     /// Whether one call moves all of a part at one moment, or refuses to.
     pub(super) fn is_one_mapping(&self, part: Part<'_>) -> bool {
         self.mappings.is_one(part.at(), part.len())
+    }
+
+    /// The first piece of some addresses that shows a file, at an offset of the first address or at any.
+    #[inline(never)] // Not on the handler's stack: only a program's memory is asked about.
+    pub(super) fn shown(&self, range: &Range<usize>, file: FileId, offset: Option<usize>) -> Option<Range<usize>> {
+        self.mappings.shown(range, file, offset)
     }
 
     /// As [`Sys::hold`](crate::sys::Sys::hold).
