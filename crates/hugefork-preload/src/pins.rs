@@ -23,17 +23,17 @@ use crate::environment::Mode;
 use crate::{config, modes};
 
 /// A function of libc's, by its address; 0 before it was looked for.
-struct Libcs {
+pub(crate) struct Libcs {
     name: &'static CStr,
     address: AtomicUsize,
 }
 
 impl Libcs {
-    const fn new(name: &'static CStr) -> Libcs {
+    pub(crate) const fn new(name: &'static CStr) -> Libcs {
         Libcs { name, address: AtomicUsize::new(0) }
     }
 
-    fn find(&self) -> usize {
+    pub(crate) fn find(&self) -> usize {
         let known = self.address.load(Ordering::Relaxed);
         if known != 0 {
             return known;

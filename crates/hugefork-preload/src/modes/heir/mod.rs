@@ -9,6 +9,7 @@
 //! helper   the thread: where is it written densely, and where does that go on?
 //! replace  takes blocks over, while those who use them wait
 //! empty    what the child drops, which is to read as zeros
+//! sealed   the same behind a filter of system calls
 //! ```
 //! Nothing is kept from whoever does not write densely: the thread sleeps, and looks at the number of page faults.
 
@@ -16,7 +17,8 @@ mod empty;
 mod helper;
 mod marks;
 mod replace;
+pub(super) mod sealed;
 
 pub(super) use empty::empty;
-pub(super) use helper::{help, help_no_more, in_child};
+pub(super) use helper::{help, in_child, wait_until_gone};
 pub(super) use marks::{after_fork, before_fork, leave, leave_all, set_up};
