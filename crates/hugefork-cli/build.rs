@@ -51,7 +51,7 @@ pub(crate) const RUN: Kind =
 pub(crate) const MALLOC: Kind = Kind {
     file: "malloc.so",
     variable: "HUGEFORK_MALLOC_NUMBER",
-    flags: &["--cfg", "hugefork_malloc", "-C", "link-arg=-Wl,--wrap=mmap,--wrap=madvise"],
+    flags: &["--cfg", "hugefork_malloc", "-C", "link-arg=-Wl,--wrap=mmap,--wrap=madvise,--wrap=prctl"],
 };
 
 /// Builds a library from the sources in `package`, in the directory `out`.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use programs::ours::{AT_MOST, MODES, as_nobody, compiled};
+use programs::ours::{AT_MOST, HELPED, MODES, as_nobody, compiled};
 use programs::{Running, Scratch, has, output_of, wait_for};
 
 const PIECES: &str = include_str!("programs/pieces.c");
@@ -229,7 +229,7 @@ fn what_is_read_past_the_page_cache_arrives() {
 fn children_that_write_all_they_have_inherited_have_what_they_wrote() {
     let scratch = Scratch::new("heirs");
     let Some(program) = compiled(&scratch, "heirs", HEIRS) else { return };
-    for mode in MODES {
+    for mode in MODES.into_iter().chain(HELPED) {
         assert_eq!(output_of(scratch.run(mode).arg(&program).arg("1")), "0 bad\n", "{mode}");
     }
 }
@@ -239,7 +239,7 @@ fn children_that_write_all_they_have_inherited_have_what_they_wrote() {
 fn what_a_child_writes_densely_becomes_its_own_memory() {
     let scratch = Scratch::new("takers");
     let Some(program) = compiled(&scratch, "takers", TAKERS) else { return };
-    for mode in MODES {
+    for mode in HELPED {
         let mut running = Running::start(scratch.run(mode).args(AT_MOST).arg(&program));
         let mut said = std::io::BufReader::new(running.child().stdout.take().unwrap());
         let mut line = || {
@@ -271,7 +271,7 @@ fn what_a_child_writes_densely_becomes_its_own_memory() {
 fn what_the_kernel_refuses_beside_a_child_changes_none_of_its_memory() {
     let scratch = Scratch::new("refused");
     let Some(program) = compiled(&scratch, "refused", REFUSED) else { return };
-    match &*output_of(scratch.run("-q --mode pool").args(AT_MOST).arg(&program).args(["4", "1"])) {
+    match &*output_of(scratch.run(HELPED[1]).args(AT_MOST).arg(&program).args(["4", "1"])) {
         "no filter\n" => println!("skipped: the kernel has no filters that ask, or the process may have none"),
         said => assert_eq!(said, "0 bad\n"),
     }
@@ -284,7 +284,7 @@ fn a_child_may_have_a_user_namespace() {
     if output_of(&mut Command::new(&program)) != "0 bad\n" {
         return println!("skipped: there are no user namespaces here");
     }
-    for mode in MODES {
+    for mode in MODES.into_iter().chain(HELPED) {
         assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program)), "0 bad\n", "{mode}");
     }
 }
@@ -298,7 +298,7 @@ fn what_a_child_drops_piece_by_piece_costs_no_mappings() {
         let number = said.strip_suffix(" mappings more, 0 bad\n").unwrap_or_else(|| panic!("{said}"));
         number.parse::<usize>().unwrap()
     };
-    for mode in MODES {
+    for mode in MODES.into_iter().chain(HELPED) {
         let more = mappings(output_of(scratch.run(mode).args(AT_MOST).arg(&program)));
         if may_handle_faults() {
             assert!(more < 100, "{mode}: {more} of them");
@@ -314,7 +314,7 @@ fn what_a_child_drops_piece_by_piece_costs_no_mappings() {
 fn a_child_loses_no_write_either() {
     let scratch = Scratch::new("in-a-child");
     let Some(program) = compiled(&scratch, "stress", STRESS) else { return };
-    for mode in MODES {
+    for mode in MODES.into_iter().chain(HELPED) {
         let said = output_of(scratch.run(mode).args(AT_MOST).arg(&program).args(["30", "3", "2", "0", "in-a-child"]));
         assert_eq!(said, "30 forks, 0 bad\n", "{mode}");
     }
@@ -324,7 +324,7 @@ fn a_child_loses_no_write_either() {
 fn a_daemon_goes_on_with_what_it_has_inherited() {
     let scratch = Scratch::new("daemon");
     let Some(program) = compiled(&scratch, "daemon", DAEMON) else { return };
-    for mode in MODES {
+    for mode in MODES.into_iter().chain(HELPED) {
         assert_eq!(output_of(scratch.run(mode).arg(&program)), "0 bad\n", "{mode}");
     }
 }

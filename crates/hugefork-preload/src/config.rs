@@ -4,13 +4,14 @@
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
-use crate::environment::{self, Mode};
+use crate::environment::{self, Children, Mode};
 
 /// What one process was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     pub(crate) mode: Mode,
     pub(crate) min_size: usize,
+    pub(crate) children: Children,
     pub(crate) at_exit: bool,
     pub(crate) signal: Option<i32>,
 }
@@ -20,6 +21,7 @@ const NO_MODE: u8 = 0;
 
 static MODE: AtomicU8 = AtomicU8::new(NO_MODE);
 static MIN_SIZE: AtomicUsize = AtomicUsize::new(usize::MAX);
+static HELPS_CHILDREN: AtomicBool = AtomicBool::new(false);
 static AT_EXIT: AtomicBool = AtomicBool::new(false);
 
 impl Config {
@@ -35,6 +37,11 @@ impl Config {
             Some(text) => number(text).ok_or(environment::MIN_SIZE)?,
             None => environment::USUAL_MIN_SIZE,
         };
+        let children = match value(environment::CHILDREN) {
+            Some(text) => Children::ALL.into_iter().find(|one| one.name().as_bytes() == text),
+            None => Some(Children::Alone),
+        };
+        let children = children.ok_or(environment::CHILDREN)?;
         let at_exit = match value(environment::STATS) {
             Some(text) if text == environment::AT_EXIT.as_bytes() => true,
             Some(_) => return Err(environment::STATS),
@@ -44,7 +51,7 @@ impl Config {
             Some(text) => Some(number(text).ok_or(environment::STATS_SIGNAL)?),
             None => None,
         };
-        Ok(Some(Config { mode, min_size, at_exit, signal }))
+        Ok(Some(Config { mode, min_size, children, at_exit, signal }))
     }
 
     /// Reads the environment of this process.
@@ -58,6 +65,7 @@ impl Config {
     /// From now on, this is what is asked for.
     pub(crate) fn set(&self) {
         MIN_SIZE.store(self.min_size, Ordering::Relaxed);
+        HELPS_CHILDREN.store(self.children == Children::Helped, Ordering::Relaxed);
         AT_EXIT.store(self.at_exit, Ordering::Relaxed);
         // Last: who sees the mode sees the rest.
         MODE.store(code(self.mode), Ordering::Release);
@@ -80,6 +88,11 @@ pub(crate) fn mode() -> Option<Mode> {
 /// Bytes from which on a mapping is looked after.
 pub(crate) fn min_size() -> usize {
     MIN_SIZE.load(Ordering::Relaxed)
+}
+
+/// Whether children have threads of the library's, too.
+pub(crate) fn helps_children() -> bool {
+    HELPS_CHILDREN.load(Ordering::Relaxed)
 }
 
 /// Whether a line is wanted at the end.
@@ -141,14 +154,17 @@ mod tests {
             mode: Mode::Collapse,
             min_size: 1 << 20,
             malloc: Malloc::Auto,
+            children: Children::Alone,
             only: None,
             at_exit: false,
             signal: None,
         };
-        let wanted = Config { mode: Mode::Collapse, min_size: 1 << 20, at_exit: false, signal: None };
+        let children = Children::Alone;
+        let wanted = Config { mode: Mode::Collapse, min_size: 1 << 20, children, at_exit: false, signal: None };
         assert_eq!(read(&plain), wanted);
-        let all = Settings { min_size: 4096, at_exit: true, signal: Some(12), ..plain };
-        assert_eq!(read(&all), Config { min_size: 4096, at_exit: true, signal: Some(12), ..wanted });
+        let children = Children::Helped;
+        let all = Settings { min_size: 4096, children, at_exit: true, signal: Some(12), ..plain };
+        assert_eq!(read(&all), Config { min_size: 4096, children, at_exit: true, signal: Some(12), ..wanted });
     }
 
     #[test]
@@ -165,6 +181,7 @@ mod tests {
             (environment::MODE, &b"fold"[..]),
             (environment::MIN_SIZE, b"-1"),
             (environment::MIN_SIZE, b""),
+            (environment::CHILDREN, b"threads"),
             (environment::STATS, b"yes"),
             (environment::STATS_SIGNAL, b"USR2"),
         ] {
@@ -180,6 +197,7 @@ mod tests {
             environment::STATS,
             environment::STATS_SIGNAL,
             environment::MALLOC,
+            environment::CHILDREN,
         ] {
             assert!(name.len() < 32, "{name}");
         }

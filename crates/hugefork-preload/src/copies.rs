@@ -42,6 +42,11 @@ pub(crate) fn watch() {
     PAGE.store(new, Ordering::Release);
 }
 
+/// Whether copies are noticed.
+pub(crate) fn are_watched() -> bool {
+    page().is_some()
+}
+
 /// Whether this process is a copy that has not been noticed yet.
 pub(crate) fn is_unnoticed() -> bool {
     page().is_some_and(|page| page.load(Ordering::Relaxed) != KNOWN)

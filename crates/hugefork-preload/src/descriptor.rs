@@ -10,7 +10,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, memfd_create};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Resource, getrlimit};
 
-use crate::own;
+use crate::{own, seal};
 
 /// Numbers from here on are seldom a program's, which takes the lowest that is free.
 const HIGH: RawFd = 900;
@@ -37,6 +37,7 @@ impl Kept {
     /// # Errors
     /// The process has no descriptor left, among those that the program leaves alone.
     pub(crate) fn memory(name: &CStr) -> Result<Kept, Errno> {
+        seal::allows_calls()?;
         let low = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?.into_raw_fd();
         // SAFETY: open, and only this function knows of it.
         let borrowed = unsafe { BorrowedFd::borrow_raw(low) };

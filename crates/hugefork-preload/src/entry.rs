@@ -10,8 +10,7 @@
 //! | `fork` | afterwards, in the parent, the worker is started if it is needed |
 //! | `_Fork` | the handlers are called, in mode `pool` |
 //! | `__register_atfork` (`pthread_atfork`) | the library's own handlers come before all others |
-//! | `unshare` | the thread of a child leaves first, which is in the way of a user namespace |
-//! | `prctl` | `PR_SET_THP_DISABLE` is not passed on, and `PR_GET_THP_DISABLE` answers as if it had been |
+//! | `prctl` | `PR_SET_THP_DISABLE` is not passed on, and `PR_GET_THP_DISABLE` answers as if so; see `sandbox` |
 //!
 //! Each does the kernel's work by the system call itself, with libc's `errno`, so that it works before the constructor
 //! has run. Only `fork` calls libc's, which runs the program's handlers.
@@ -22,23 +21,12 @@ use std::mem;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+pub(crate) use crate::errno::quietly;
 use crate::kernel::kernel;
 use crate::modes::{self, Emptied, Mapping, Resized, Wish};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{BASE_PAGE, Mode, config, fork, mappings, own};
-
-/// Does `work`, and leaves `errno` as it was.
-pub(crate) fn quietly<R>(work: impl FnOnce() -> R) -> R {
-    // SAFETY: this thread's own.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    let before = unsafe { *errno };
-    let done = work();
-    // SAFETY: as above.
-    unsafe { *errno = before };
-    done
-}
+use crate::{BASE_PAGE, Mode, config, fork, mappings, own, sandbox, seal};
 
 /// Whole pages of a range; none if it is empty, or the kernel is to refuse it.
 fn pages(start: usize, len: usize) -> Option<Range<usize>> {
@@ -544,12 +532,18 @@ pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     if is_ours(to) {
         return not_open();
     }
+    #[cfg(not(target_arch = "x86_64"))]
     if from == to {
         // SAFETY: only asks whether it is open.
         return if unsafe { libc::fcntl(from, libc::F_GETFD) } == -1 { -1 } else { to };
     }
+    // As libc: a filter may know the one and not the other.
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller's.
-    unsafe { kernel!(libc::SYS_dup3, from, to, 0) as c_int }
+    return unsafe { kernel!(libc::SYS_dup2, from, to) as c_int };
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: the caller's.
+    return unsafe { kernel!(libc::SYS_dup3, from, to, 0) as c_int };
 }
 
 /// As libc's `dup3`. As for [`dup2`].
@@ -621,8 +615,9 @@ pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong
             _ => {}
         }
     }
+    let [a, b, c, d] = [a, b, c, d].map(|argument| argument as c_long);
     // SAFETY: the caller's.
-    unsafe { kernel!(libc::SYS_prctl, c_long::from(option), a, b, c, d) as c_int }
+    unsafe { sandbox::make(libc::SYS_prctl, [option.into(), a, b, c, d, 0]) as c_int }
 }
 
 /// What `pthread_atfork` and its like call.
@@ -651,19 +646,6 @@ pub unsafe extern "C" fn __register_atfork(
     libcs.map_or(libc::ENOMEM, |libcs| unsafe { libcs(prepare, parent, child, library) })
 }
 
-/// As libc's `unshare`. Only a process with one thread may have a new user namespace: a child's helper leaves first.
-///
-/// # Safety
-/// As libc's.
-#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
-pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
-    if flags & libc::CLONE_NEWUSER != 0 && config::mode().is_some() {
-        quietly(modes::help_no_more);
-    }
-    // SAFETY: the caller's.
-    unsafe { kernel!(libc::SYS_unshare, flags) as c_int }
-}
-
 /// As libc's `_Fork`, which calls no handlers. Without ours, the child would not have the memory of mode `pool`.
 ///
 /// # Safety
@@ -671,7 +653,7 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 #[allow(non_snake_case)]
 pub unsafe extern "C" fn _Fork() -> libc::pid_t {
-    let is_ours = config::mode() == Some(Mode::Pool);
+    let is_ours = config::mode() == Some(Mode::Pool) && !seal::is_sealed();
     // SAFETY: a name that ends. libc's function has this type.
     let libcs = unsafe {
         mem::transmute::<*mut c_void, Option<unsafe extern "C" fn() -> libc::pid_t>>(libc::dlsym(
@@ -689,7 +671,8 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
     }
     // SAFETY: the caller's.
     let child = unsafe { libcs() };
-    if is_ours {
+    // Nobody seals in the middle of a fork.
+    if is_ours && !seal::is_sealed() {
         quietly(|| if child == 0 { fork::child() } else { fork::parent() });
     }
     child

@@ -19,6 +19,9 @@ pub const ONLY: &str = "HUGEFORK_ONLY";
 /// Whose `malloc` programs get: read by the second library. Without it, they keep what they have.
 pub const MALLOC: &str = "HUGEFORK_MALLOC";
 
+/// What children of programs get. Without it, nothing.
+pub const CHILDREN: &str = "HUGEFORK_CHILDREN";
+
 /// Allocators that programs bring along, by what the names of their libraries begin with.
 pub const ALLOCATORS: [&str; 3] = ["libjemalloc.", "libtcmalloc", "libmimalloc"];
 
@@ -113,6 +116,47 @@ impl FromStr for Malloc {
     }
 }
 
+/// What the child of a fork gets of the library while its parent lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Children {
+    /// No thread: it may enter sandboxes and change its rights as it could without the library.
+    Alone,
+    /// A thread that takes over what the child writes densely, and one that looks after its own forks.
+    Helped,
+}
+
+impl Children {
+    /// Every choice, the usual one first.
+    pub const ALL: [Children; 2] = [Children::Alone, Children::Helped];
+
+    /// The name in options and variables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Children::Alone => "alone",
+            Children::Helped => "helped",
+        }
+    }
+}
+
+impl fmt::Display for Children {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Children {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = || Children::ALL.map(Children::name).join(", ");
+        Children::ALL
+            .into_iter()
+            .find(|one| one.name() == text)
+            .ok_or_else(|| format!("not a choice: take {}", names()))
+    }
+}
+
 /// What the library is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -122,6 +166,8 @@ pub struct Settings {
     pub min_size: usize,
     /// Whose `malloc` programs get.
     pub malloc: Malloc,
+    /// What children get.
+    pub children: Children,
     /// The file name of the only program in which it does anything.
     pub only: Option<OsString>,
     /// Whether a line of statistics is printed when the program ends.
@@ -143,6 +189,7 @@ impl Settings {
     pub fn variables(&self) -> Vec<(&'static str, OsString)> {
         let mut variables = vec![(MODE, self.mode.name().into()), (MIN_SIZE, self.min_size.to_string().into())];
         variables.extend(self.brings_malloc().then(|| (MALLOC, self.malloc.name().into())));
+        variables.extend((self.children == Children::Helped).then(|| (CHILDREN, self.children.name().into())));
         variables.extend(self.only.clone().map(|name| (ONLY, name)));
         variables.extend(self.at_exit.then(|| (STATS, AT_EXIT.into())));
         variables.extend(self.signal.map(|signal| (STATS_SIGNAL, signal.to_string().into())));

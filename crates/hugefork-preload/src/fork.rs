@@ -16,7 +16,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use rustix::process::{Pid, getpid, getppid};
+use rustix::process::{Pid, getpid};
 use rustix::thread::sched_getcpu;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -24,7 +24,7 @@ use crate::liveness::{Outstanding, Token};
 use crate::lock::{Guarded, Taken};
 use crate::signals::Mask;
 use crate::stats::own as stats;
-use crate::{config, copies, modes, signals, worker};
+use crate::{config, copies, modes, origin, seal, signals, thread, worker};
 
 /// What is known of forks.
 pub(crate) struct State {
@@ -32,8 +32,6 @@ pub(crate) struct State {
     pub(crate) outstanding: Outstanding,
     /// Whether the worker has been started and has not left.
     pub(crate) has_worker: bool,
-    /// The process that this one was forked from; none if it is a program that was started.
-    forked_from: Option<Pid>,
     /// Of the fork that is under way: the process that is copied, and its token.
     copied: Option<Pid>,
     token: Option<Token>,
@@ -49,7 +47,6 @@ pub(crate) struct State {
 pub(crate) static STATE: Guarded<State> = Guarded::new(State {
     outstanding: Outstanding::none(),
     has_worker: false,
-    forked_from: None,
     copied: None,
     token: None,
     is_followed: false,
@@ -70,44 +67,45 @@ impl State {
         self.outstanding.forget();
         self.has_worker = false;
         // Of a copy that no handler was told of, only its present parent is known.
-        self.forked_from = self.copied.take().or_else(getppid);
+        origin::forked_from(self.copied.take());
+        thread::in_child();
         worker::in_child();
         stats::in_child();
         if self.is_followed {
             copies::watch();
         }
     }
-
-    /// Whether the process that this one was forked from is there, and shares memory with it.
-    pub(crate) fn has_parent(&self) -> bool {
-        self.forked_from.is_some() && getppid() == self.forked_from
-    }
 }
 
-/// Whether the parent of this process is gone. Nobody is waited for: he might wait for the asker.
+/// Whether the parent of this process is gone.
 fn is_orphan() -> bool {
-    STATE.with_if_free(|state| !state.has_parent()).unwrap_or(false)
+    !origin::has_parent()
 }
 
 /// Whether libc knows of the handlers.
 static IS_FOLLOWED: AtomicBool = AtomicBool::new(false);
+
+/// Whether forks are anybody's business.
+fn is_on() -> bool {
+    config::mode().is_some() && !seal::is_sealed()
+}
 
 /// Has libc call the handlers, before anybody else has it call his own. [`prepare`] is called last then: who takes a
 /// lock in a handler has it already, and nobody else waits for us with it.
 pub(crate) fn follow() {
     // Other libraries begin before this one, so the handlers may be there before it is known what is wanted.
     unsafe extern "C" fn in_prepare() {
-        if config::mode().is_some() {
+        if is_on() {
             prepare();
         }
     }
     unsafe extern "C" fn in_parent() {
-        if config::mode().is_some() {
+        if is_on() {
             parent();
         }
     }
     unsafe extern "C" fn in_child() {
-        if config::mode().is_some() {
+        if is_on() {
             child();
         }
     }
@@ -127,17 +125,15 @@ fn now() -> u64 {
 pub(crate) extern "C" fn prepare() {
     let mask = signals::block();
     if copies::is_unnoticed() {
-        // Whoever had the lock is not in this process.
-        STATE.reset();
-        NESTED.store(0, Ordering::Relaxed);
-        modes::in_unnoticed_copy();
-        STATE.with(|state| {
-            state.is_followed = true;
-            state.begin_anew();
-        });
+        notice_copy();
     }
     if STATE.take() == Taken::Before {
         NESTED.fetch_add(1, Ordering::Relaxed);
+        return mask.restore();
+    }
+    if seal::is_sealed() {
+        // Since this thread has waited. The other handlers will not be called.
+        STATE.give_back();
         return mask.restore();
     }
     // SAFETY: taken just now.
@@ -146,7 +142,8 @@ pub(crate) extern "C" fn prepare() {
     state.began = now();
     state.processor = sched_getcpu();
     state.copied = Some(getpid());
-    state.is_followed = modes::prepare();
+    // Who has no thread cannot say when the descendants are gone.
+    state.is_followed = modes::prepare() && origin::may_have_threads();
     if state.is_followed {
         copies::watch();
     }
@@ -156,6 +153,18 @@ pub(crate) extern "C" fn prepare() {
     }
     // Without one, the descendants of this fork count as gone in mode `collapse`, and never do in mode `pool`.
     state.token = if state.is_followed { Token::next(&state.outstanding).ok() } else { None };
+}
+
+/// In a copy of the process that no handler was told of.
+pub(crate) fn notice_copy() {
+    // Whoever had the lock is not in this process.
+    STATE.reset();
+    NESTED.store(0, Ordering::Relaxed);
+    modes::in_unnoticed_copy();
+    STATE.with(|state| {
+        state.is_followed = true;
+        state.begin_anew();
+    });
 }
 
 fn is_nested() -> bool {
@@ -201,9 +210,16 @@ pub(crate) extern "C" fn child() {
     let (mask, is_followed) = (state.mask.take(), state.is_followed);
     STATE.reset();
     if is_followed {
-        modes::help(is_orphan);
+        help();
     }
     mask.into_iter().for_each(Mask::restore);
+}
+
+/// Starts what helps a child, if there is to be any.
+pub(crate) fn help() {
+    if config::helps_children() {
+        modes::help(is_orphan);
+    }
 }
 
 /// The kernel often begins a new process on its parent's processor and in the parent's place, even where another one
@@ -216,7 +232,7 @@ fn let_the_parent_go_first() {
 /// After a fork, in the parent, when all handlers are through. In the middle of another call of this thread, which a
 /// signal interrupted, nothing is done.
 pub(crate) fn afterwards() {
-    if config::mode().is_none() {
+    if !is_on() {
         return;
     }
     let mask = signals::block();
@@ -233,6 +249,11 @@ pub(crate) fn afterwards() {
     if wants_worker && !worker::start() {
         STATE.with(|state| state.has_worker = false);
     }
+}
+
+/// Whether something of a fork may still live, as far as that can be said at once.
+pub(crate) fn has_descendants() -> bool {
+    STATE.with_if_free(|state| !state.outstanding.is_empty()).unwrap_or(false)
 }
 
 /// Starts the worker, if it can be done at once and in the middle of the program's `malloc`: the program has memory

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 
 use crate::queries::Maps;
+use crate::seal;
 
 /// Bytes that are read at once. Longer lines, of files with long names, are not whole; what is wanted of a line is at
 /// its beginning.
@@ -143,6 +144,7 @@ fn kib(text: &[u8]) -> Option<u64> {
 /// # Errors
 /// The file cannot be read.
 pub(crate) fn lines(path: &CStr, each: impl FnMut(&[u8]) -> bool) -> Result<(), Errno> {
+    seal::allows_calls()?;
     let number = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?.into_raw_fd();
     // SAFETY: opened above. Not owned, since an owned one is closed by libc, which may touch `errno`.
     let file = unsafe { BorrowedFd::borrow_raw(number) };

@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl};
 
-use crate::{BASE_PAGE, HUGE_PAGE};
+use crate::{BASE_PAGE, HUGE_PAGE, seal};
 
 /// So many base pages of 512 must be there for a block to be collapsed, which gives it the others too: it may cost a
 /// seventh more memory. A block that `fork(2)` has made the kernel split has all of them.
@@ -29,6 +29,7 @@ impl Pagemap {
     /// # Errors
     /// It cannot be opened.
     pub(crate) fn open() -> Result<Pagemap, Errno> {
+        seal::allows_calls()?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         Ok(Pagemap { number: open(c"/proc/self/pagemap", flags, Mode::empty())?.into_raw_fd() })
     }

@@ -24,17 +24,17 @@ use crate::kernel::kernel;
 use crate::{config, modes};
 
 /// A function of libc's, by its address; 0 before it was looked for.
-struct Libcs {
+pub(crate) struct Libcs {
     name: &'static CStr,
     address: AtomicUsize,
 }
 
 impl Libcs {
-    const fn new(name: &'static CStr) -> Libcs {
+    pub(crate) const fn new(name: &'static CStr) -> Libcs {
         Libcs { name, address: AtomicUsize::new(0) }
     }
 
-    fn find(&self) -> usize {
+    pub(crate) fn find(&self) -> usize {
         let known = self.address.load(Ordering::Relaxed);
         if known != 0 {
             return known;
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn openat(directory: c_int, path: *const c_char, flags: c_
 pub unsafe extern "C" fn open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int {
     look(flags);
     // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount, handle, flags) as c_int }
+    unsafe { kernel!(libc::SYS_open_by_handle_at, mount, handle, flags) as c_int }
 }
 
 /// As libc's `fcntl`. Whatever the last argument is, it fits a register.

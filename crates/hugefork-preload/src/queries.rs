@@ -9,6 +9,8 @@ use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use syscalls::{Sysno, syscall};
 
+use crate::seal;
+
 /// `struct procmap_query`.
 #[repr(C)]
 #[derive(Default)]
@@ -59,6 +61,7 @@ impl Maps {
     /// # Errors
     /// The process has no descriptor left, or no `/proc`.
     pub(crate) fn open() -> Result<Maps, Errno> {
+        seal::allows_calls()?;
         let file = open(c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Maps { number: file.into_raw_fd() })
     }

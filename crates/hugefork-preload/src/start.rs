@@ -9,7 +9,7 @@ use std::ptr;
 use crate::config::{self, Config};
 use crate::line::Line;
 use crate::stats::own as stats;
-use crate::{entry, fork, pins};
+use crate::{entry, fork, origin, pins};
 
 #[used]
 #[cfg_attr(hugefork_interposed, unsafe(link_section = ".init_array"))]
@@ -40,9 +40,19 @@ extern "C" fn start() {
     }
     entry::resolve();
     pins::resolve();
+    begin_malloc();
+    origin::note_this();
     fork::follow();
     // Last: from here on, something is done.
     config.set();
+}
+
+/// The `malloc` that the program gets with the library opens files of the kernel's when it begins: libc's, since the
+/// command asks huge pages of it, and mimalloc. In a program that begins with it behind a filter of system calls, that
+/// would be the program's end.
+fn begin_malloc() {
+    // SAFETY: nothing refers to the byte.
+    unsafe { libc::free(std::hint::black_box(libc::malloc(1))) };
 }
 
 extern "C" fn end() {

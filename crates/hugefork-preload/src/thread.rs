@@ -5,15 +5,22 @@
 //! never panics on purpose.
 //!
 //! All signals are blocked in it, so that the program's handlers run in the program's threads.
+//!
+//! The program may do what it could not do with these threads, or what they must not see ([`send_away`]). Then they
+//! leave, wherever they sleep, and none is started until they are let back.
 
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-use rustix::thread::nanosleep;
+use rustix::thread::{futex, gettid, nanosleep};
 use rustix::time::Timespec;
 use syscalls::{Sysno, syscall};
+
+use crate::signals;
 
 /// The stack holds two pieces of files, and little else.
 const STACK: usize = 128 << 10;
@@ -21,11 +28,45 @@ const STACK: usize = 128 << 10;
 /// What a thread does.
 pub(crate) type Body = extern "C" fn(*mut c_void) -> c_int;
 
+/// So many of the program's threads are at work at what there must be no thread for.
+static UNWANTED: AtomicU32 = AtomicU32::new(0);
+
+/// Has the threads leave, and lets none start. Who wants them gone waits for each ([`Place::wait_until_gone`]).
+pub(crate) fn send_away() {
+    UNWANTED.fetch_add(1, Ordering::SeqCst);
+    let _ = futex::wake(&UNWANTED, futex::Flags::PRIVATE, i32::MAX as u32);
+}
+
+/// Takes [`send_away`] back.
+pub(crate) fn let_back() {
+    UNWANTED.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Whether the threads are to leave.
+pub(crate) fn are_unwanted() -> bool {
+    UNWANTED.load(Ordering::SeqCst) > 0
+}
+
+/// In the child of a fork: whoever sent them away in the parent is not there.
+pub(crate) fn in_child() {
+    UNWANTED.store(0, Ordering::SeqCst);
+}
+
+/// Sleeps, unless the threads are to leave. False if the kernel refuses: then it would never end.
+pub(crate) fn sleep(ns: i64) -> bool {
+    let time = Timespec { tv_sec: ns / 1_000_000_000, tv_nsec: ns % 1_000_000_000 };
+    let slept = futex::wait(&UNWANTED, futex::Flags::PRIVATE, 0, Some(&time));
+    matches!(slept, Ok(()) | Err(Errno::TIMEDOUT | Errno::AGAIN | Errno::INTR))
+}
+
+/// Somebody is about to start a thread in the place.
+const STARTING: u32 = u32::MAX;
+
 /// A place for a thread.
 pub(crate) struct Place {
     /// The thread; the kernel writes 0 when it uses its stack no more.
     thread: AtomicU32,
-    /// The thread that was started last; 0 before the first.
+    /// The thread that was started last; 0 before the first, and when it is known to be gone.
     last: AtomicU32,
     /// The address of its stack; 0 before the first.
     stack: AtomicUsize,
@@ -40,9 +81,29 @@ impl Place {
         self.thread.load(Ordering::Acquire) == 0
     }
 
-    /// Starts a thread, which gets `argument`. The place is free. Allocates nothing. False if the kernel refuses.
+    /// Whether there may be a thread, or has been one that nobody has waited for.
+    pub(crate) fn was_used(&self) -> bool {
+        !self.is_free() || self.last.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes the place. False if it is not free, or the threads are to leave.
+    fn take(&self) -> bool {
+        let is_taken = self.thread.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        // Whoever sends them away looks at the place after he has said so.
+        if is_taken && are_unwanted() {
+            self.thread.store(0, Ordering::Release);
+            return false;
+        }
+        is_taken
+    }
+
+    /// Starts a thread, which gets `argument`. Allocates nothing. False if the place is not free, the kernel refuses,
+    /// or the threads are to leave.
     pub(crate) fn start(&'static self, body: Body, argument: *mut c_void) -> bool {
         let Some(stack) = self.stack() else { return false };
+        if !self.take() {
+            return false;
+        }
         let flags = libc::CLONE_VM
             | libc::CLONE_FS
             | libc::CLONE_FILES
@@ -64,18 +125,64 @@ impl Place {
             let _ = syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const before, none, 8);
             made
         };
-        self.last.store(made.max(0) as u32, Ordering::Relaxed);
+        if made > 0 {
+            self.last.store(made as u32, Ordering::Relaxed);
+        } else {
+            self.thread.store(0, Ordering::Release);
+        }
         made > 0
+    }
+
+    /// Starts one of libc's, which has thread-local data of its own. Allocates. False as for [`Place::start`].
+    pub(crate) fn start_by_libc(&'static self, body: extern "C" fn(*mut c_void) -> *mut c_void) -> bool {
+        if !self.take() {
+            return false;
+        }
+        let mask = signals::block();
+        let (mut attributes, mut thread) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: the calls write to live values, of which the attributes are used as long as they are there. The body
+        // takes nothing.
+        let made = unsafe {
+            libc::pthread_attr_init(attributes.as_mut_ptr());
+            libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
+            let made = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), body, ptr::null_mut());
+            libc::pthread_attr_destroy(attributes.as_mut_ptr());
+            made
+        };
+        mask.restore();
+        if made != 0 {
+            self.thread.store(0, Ordering::Release);
+        }
+        made == 0
+    }
+
+    /// What libc's thread says of itself when it begins.
+    pub(crate) fn begin_of_libcs(&self) {
+        let this = gettid().as_raw_nonzero().get().cast_unsigned();
+        self.last.store(this, Ordering::Relaxed);
+        self.thread.store(this, Ordering::Release);
+    }
+
+    /// The same when it ends. The kernel knows it for a moment longer.
+    pub(crate) fn end_of_libcs(&self) {
+        self.thread.store(0, Ordering::Release);
     }
 
     /// Waits until the thread has left, which was told to: the kernel counts it among the process's no more.
     pub(crate) fn wait_until_gone(&self) {
         const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
-        while !self.is_free() {
+        // Whoever has started it may not have noted it yet.
+        let mut seen = 0;
+        loop {
+            match self.thread.load(Ordering::Acquire) {
+                0 => break,
+                STARTING => {}
+                thread => seen = thread,
+            }
             let _ = nanosleep(&PAUSE);
         }
+        let last = if seen == 0 { self.last.load(Ordering::Relaxed) } else { seen };
         // If the kernel knows it for so long, a thread of the program's has its number by now.
-        let last = self.last.load(Ordering::Relaxed);
         for _ in 0..10_000 {
             if !is_counted(last) {
                 break;
@@ -87,6 +194,7 @@ impl Place {
         let mut pending = 0_u64;
         // SAFETY: the call writes a mask of the size that is named.
         let _ = unsafe { syscall!(Sysno::rt_sigpending, &raw mut pending, size_of::<u64>()) };
+        let _ = self.last.compare_exchange(last, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// In the child of a fork, which has no such thread; the stack was copied.

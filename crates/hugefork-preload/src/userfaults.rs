@@ -15,6 +15,8 @@ use rustix::mm::{Advice, UserfaultfdFlags, madvise, userfaultfd};
 use rustix::time::Timespec;
 use syscalls::{Sysno, syscall};
 
+use crate::seal;
+
 /// `struct uffdio_api`.
 #[repr(C)]
 struct Api {
@@ -126,6 +128,7 @@ impl UserFaults {
     }
 
     fn open_with(features: u64) -> Result<UserFaults, Errno> {
+        seal::allows_calls()?;
         let faults = UserFaults { number: new_descriptor()? };
         let mut api = Api { api: API, features, ioctls: 0 };
         faults.call(opcode::read_write::<Api>(0xaa, 0x3f), &mut api)?;

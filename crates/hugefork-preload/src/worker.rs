@@ -6,19 +6,17 @@
 //! makes it so: its data stays.
 
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
 use std::ptr;
 
 use rustix::process::getpid;
-use rustix::thread::{gettid, nanosleep, set_name};
-use rustix::time::Timespec;
+use rustix::thread::{gettid, set_name};
 
 use crate::fork::STATE;
 use crate::modes::{Growth, Tended};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::thread::Place;
-use crate::{modes, signals};
+use crate::{modes, origin, rights, thread};
 
 /// How long it sleeps before it looks for descendants again: first after this, then twice as long, up to the longest.
 const SHORTEST_NS: i64 = 5_000_000;
@@ -31,6 +29,9 @@ const PATIENCE: u32 = 64;
 /// There are two, since one that is leaving still stands on its stack.
 static PLACES: [Place; 2] = [const { Place::new() }; 2];
 
+/// For one that libc makes.
+static LIBCS: Place = Place::new();
+
 /// Whether [`start`] allocates nothing, in this thread.
 pub(crate) fn can_start_anywhere() -> bool {
     !modes::need_thread_local_data() || gettid() == getpid()
@@ -39,43 +40,49 @@ pub(crate) fn can_start_anywhere() -> bool {
 /// Starts the thread. False if there can be none now.
 pub(crate) fn start() -> bool {
     if !can_start_anywhere() {
-        return start_by_libc();
+        return LIBCS.start_by_libc(run_by_libc);
     }
-    PLACES.iter().find(|place| place.is_free()).is_some_and(|place| place.start(run, ptr::null_mut()))
+    PLACES.iter().any(|place| place.start(run, ptr::null_mut()))
 }
 
-/// Starts one of libc's. The thread that forks may end before this one does, and its thread-local data with it; those
-/// of the first thread stay.
-fn start_by_libc() -> bool {
-    extern "C" fn body(none: *mut c_void) -> *mut c_void {
-        run(none);
-        none
-    }
-    let mask = signals::block();
-    let (mut attributes, mut thread) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: the calls write to live values, of which the attributes are used as long as they are there. The body
-    // takes nothing.
-    let made = unsafe {
-        libc::pthread_attr_init(attributes.as_mut_ptr());
-        libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
-        let made = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), body, ptr::null_mut());
-        libc::pthread_attr_destroy(attributes.as_mut_ptr());
-        made
-    };
-    mask.restore();
-    made == 0
+fn places() -> impl Iterator<Item = &'static Place> {
+    PLACES.iter().chain([&LIBCS])
+}
+
+/// Whether there is one, or one that is about to leave.
+pub(crate) fn is_there() -> bool {
+    places().any(|place| !place.is_free())
+}
+
+/// Waits until it has left, which was sent away.
+pub(crate) fn wait_until_gone() {
+    places().filter(|place| place.was_used()).for_each(Place::wait_until_gone);
+}
+
+/// The thread that forks may end before this one does, and its thread-local data with it; those of the first thread
+/// stay.
+extern "C" fn run_by_libc(none: *mut c_void) -> *mut c_void {
+    LIBCS.begin_of_libcs();
+    run(none);
+    LIBCS.end_of_libcs();
+    none
 }
 
 /// In the child of a fork.
 pub(crate) fn in_child() {
-    PLACES.iter().for_each(Place::in_child);
+    places().for_each(Place::in_child);
 }
 
 /// The thread.
 extern "C" fn run(_: *mut c_void) -> c_int {
+    rights::give_up();
     let _ = set_name(c"hugefork-run");
     let (mut pause, mut is_to_pass, mut idle) = (SHORTEST_NS, false, 0);
     loop {
+        if thread::are_unwanted() {
+            STATE.with(|state| state.has_worker = false);
+            return 0;
+        }
         // What was held for those who are gone is given up under the lock that forks take.
         let alive = STATE.with(|state| {
             state.outstanding.reap(|held| {
@@ -98,11 +105,12 @@ extern "C" fn run(_: *mut c_void) -> c_int {
             continue;
         }
         // What a child collapsed that it shares with its parent would be copied.
-        let has_parent = STATE.with(|state| state.has_parent()).unwrap_or(true);
-        let mut is_shared = || STATE.with(|state| !state.outstanding.is_empty()).unwrap_or(true);
+        let has_parent = origin::has_parent();
+        let mut is_shared =
+            || thread::are_unwanted() || STATE.with(|state| !state.outstanding.is_empty()).unwrap_or(true);
         if tended == Tended::Some {
             // What somebody just works on has its turn later.
-            let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: SHORTEST_NS });
+            thread::sleep(SHORTEST_NS);
             continue;
         }
         if is_to_pass && !has_parent && !modes::pass(&mut is_shared) {
@@ -134,6 +142,6 @@ extern "C" fn run(_: *mut c_void) -> c_int {
 
 /// Sleeps, and next time twice as long.
 fn sleep(pause: &mut i64) {
-    let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: *pause });
+    thread::sleep(*pause);
     *pause = (2 * *pause).min(LONGEST_NS);
 }

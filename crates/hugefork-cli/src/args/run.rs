@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::{Args, ValueEnum};
 use hugefork::ByteSize;
 use hugefork_preload::environment::USUAL_MIN_SIZE;
-use hugefork_preload::{Malloc, Mode};
+use hugefork_preload::{Children, Malloc, Mode};
 
 const RUN_HELP: &str = "\
 Mode collapse asks for transparent huge pages for the program's own memory. After each fork(2), \
@@ -43,6 +43,11 @@ pub(crate) struct RunArgs {
     /// Whose malloc the program gets: auto (mimalloc in mode pool, where it would have libc's), keep, mimalloc
     #[arg(long, value_name = "WHOSE", default_value_t = Malloc::Auto)]
     pub(crate) malloc: Malloc,
+
+    /// What the program's children get while it lives: alone (no thread of hugefork's, so that they may enter
+    /// sandboxes), helped (one that gives them huge pages in mode pool where they write much)
+    #[arg(long, value_name = "HOW", default_value_t = Children::Alone)]
+    pub(crate) children: Children,
 
     /// Do something only in programs whose file has this name
     #[arg(long, value_name = "NAME")]

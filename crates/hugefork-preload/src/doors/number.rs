@@ -12,10 +12,10 @@ use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use super::{ioctl, mbind, mseal, process_madvise, remap_file_pages, set_mempolicy_home_node, shmat};
 use crate::kernel::{failed, kernel};
-use crate::{entry, pins};
+use crate::{entry, pins, sandbox};
 
 /// What the library stands in for, of those that all architectures have.
-const NUMBERS: [c_long; 29] = [
+const NUMBERS: [c_long; 43] = [
     libc::SYS_mmap,
     libc::SYS_munmap,
     libc::SYS_mremap,
@@ -38,13 +38,28 @@ const NUMBERS: [c_long; 29] = [
     libc::SYS_close_range,
     libc::SYS_dup3,
     libc::SYS_prctl,
-    libc::SYS_unshare,
     libc::SYS_openat,
     libc::SYS_openat2,
     libc::SYS_fcntl,
     libc::SYS_setsockopt,
     libc::SYS_vmsplice,
     libc::SYS_io_uring_register,
+    // What concerns rights and sandboxes.
+    libc::SYS_seccomp,
+    libc::SYS_landlock_restrict_self,
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setreuid,
+    libc::SYS_setregid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_setfsuid,
+    libc::SYS_setfsgid,
+    libc::SYS_setgroups,
+    libc::SYS_capset,
+    libc::SYS_setns,
+    libc::SYS_unshare,
+    libc::SYS_chroot,
 ];
 
 /// The same on all architectures.
@@ -229,7 +244,6 @@ unsafe extern "C" fn stand_in(
             libc::SYS_close_range => entry::close_range(a as c_uint, b as c_uint, int(c)).into(),
             libc::SYS_dup3 => entry::dup3(int(a), int(b), int(c)).into(),
             libc::SYS_prctl => entry::prctl(int(a), b as c_ulong, c as c_ulong, d as c_ulong, e as c_ulong).into(),
-            libc::SYS_unshare => entry::unshare(int(a)).into(),
             libc::SYS_openat => {
                 pins::look(int(c));
                 kernel!(libc::SYS_openat, a, b, c, d)
@@ -261,7 +275,8 @@ unsafe extern "C" fn stand_in(
                 pins::look(int(b));
                 kernel!(libc::SYS_open, a, b, c)
             }
-            _ => failed(libc::ENOSYS),
+            // Rights, namespaces and filters.
+            _ => sandbox::make(number, [a, b, c, d, e, f]),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! What mimalloc asks of the kernel. The linker puts these in the place of `mmap` and `madvise` for mimalloc alone
-//! (`--wrap`), and `__real_` is what everybody has: the first library's.
+//! What mimalloc asks of the kernel. The linker puts these in the place of `mmap`, `madvise` and `prctl` for mimalloc
+//! alone (`--wrap`), and `__real_` is what everybody has: the first library's.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::HUGE_PAGE;
@@ -10,6 +10,7 @@ use crate::kernel::kernel;
 unsafe extern "C" {
     fn __real_mmap(start: *mut c_void, len: usize, rights: c_int, flags: c_int, file: c_int, at: i64) -> *mut c_void;
     fn __real_madvise(start: *mut c_void, len: usize, advice: c_int) -> c_int;
+    fn __real_prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
 }
 
 /// What mimalloc's segments are aligned to.
@@ -57,6 +58,17 @@ fn aligned(len: usize, rights: c_int, flags: c_int) -> *mut c_void {
         unsafe { kernel!(libc::SYS_munmap, rest.start, rest.len()) };
     }
     start as *mut c_void
+}
+
+/// As `prctl`, but mappings get no names: who filters system calls allows what `malloc` needs, and that is not part of
+/// it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __wrap_prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
+    if option == libc::PR_SET_VMA {
+        return 0;
+    }
+    // SAFETY: mimalloc's.
+    unsafe { __real_prctl(option, a, b, c, d) }
 }
 
 /// As `madvise`, but only whole huge pages are dropped: parts of one save no memory, and would have to be filled with

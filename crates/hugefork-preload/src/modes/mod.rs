@@ -20,8 +20,8 @@ pub(crate) use answers::{Emptied, Growth, Tended};
 pub(crate) use asked::{Mapping, Wish};
 pub(crate) use pool::{Held, Resized};
 
-use crate::config;
 use crate::environment::Mode;
+use crate::{config, seal};
 
 /// The program wants memory. Its address, if it is not the kernel who is to give it.
 pub(crate) fn map(wish: &Wish) -> Option<usize> {
@@ -38,6 +38,9 @@ pub(crate) fn wants_worker() -> bool {
 
 /// The kernel has mapped something for the program.
 pub(crate) fn mapped(mapping: &Mapping) {
+    if seal::is_sealed() {
+        return;
+    }
     match config::mode() {
         Some(Mode::Collapse) => collapse::mapped(mapping),
         Some(Mode::Pool) => pool::mapped(mapping),
@@ -149,11 +152,16 @@ pub(crate) fn help(is_orphan: fn() -> bool) {
     }
 }
 
-/// Lets what helps this child leave, and returns when it has. It does not come back.
-pub(crate) fn help_no_more() {
+/// Waits until what helps this child has left, which was sent away.
+pub(crate) fn wait_for_help_to_leave() {
+    heir::wait_until_gone();
+}
+
+/// The process may make no calls of its own any more. False if something would be lost.
+pub(crate) fn seal() -> bool {
     match config::mode() {
-        Some(Mode::Pool) => pool::help_no_more(),
-        Some(Mode::Collapse) | None => {}
+        Some(Mode::Pool) => pool::seal(),
+        Some(Mode::Collapse) | None => true,
     }
 }
 
@@ -191,7 +199,7 @@ pub(crate) fn trim() {
 /// addresses. All memory is the kernel's from now on.
 pub(crate) fn leave_it_all_to_the_kernel() {
     match config::mode() {
-        Some(Mode::Pool) => pool::leave_it_all_to_the_kernel(),
+        Some(Mode::Pool) => _ = pool::leave_it_all_to_the_kernel(),
         Some(Mode::Collapse) | None => {}
     }
 }

@@ -17,7 +17,7 @@ pub(crate) use super::page::Word;
 use crate::descriptor::Kept;
 use crate::line::Line;
 use crate::lock::Guarded;
-use crate::{BASE_PAGE, config, mappings};
+use crate::{BASE_PAGE, config, mappings, seal};
 
 static LOCAL: Page = Page::new();
 
@@ -54,7 +54,7 @@ pub(crate) fn forked(us: u64) {
 
 /// Lets others see the page. Counts go on in the process alone if it has no descriptor or no memory for that.
 pub(crate) fn publish() {
-    if !CURRENT.load(Ordering::Relaxed).is_null() {
+    if seal::is_sealed() || !CURRENT.load(Ordering::Relaxed).is_null() {
         return;
     }
     FILE.with(|file| {
@@ -124,6 +124,9 @@ pub(crate) fn remember_stderr() {
 /// Prints the line, if this process has a page, and standard error is still what it was: a daemon may have opened
 /// something else in its place.
 pub(crate) fn print() {
+    if seal::is_sealed() {
+        return;
+    }
     let page = current();
     let was = STDERR.each_ref().map(|place| place.load(Ordering::Relaxed));
     if ptr::eq(page, &LOCAL) || page.word(Word::Process).load(Ordering::Relaxed) != this_process().into() {

@@ -84,6 +84,7 @@ fn settings(args: &RunArgs) -> Settings {
         mode: args.mode,
         min_size: args.min_size.0,
         malloc: args.malloc,
+        children: args.children,
         only: args.only.clone(),
         at_exit: args.stats,
         signal: args.stats_signal.map(|signal| match signal {

@@ -16,8 +16,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-use rustix::thread::{NanosleepRelativeResult, nanosleep, set_name};
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::thread::set_name;
+use rustix::time::{ClockId, clock_gettime};
 use syscalls::{Sysno, syscall};
 
 use super::marks::{self, Session};
@@ -26,7 +26,7 @@ use crate::shortage::{self, Shortage};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::thread::Place;
-use crate::{BASE_PAGE, HUGE_PAGE, mappings};
+use crate::{BASE_PAGE, HUGE_PAGE, mappings, rights, thread};
 
 /// How long it sleeps: first so long, then twice as long, up to the longest. After so many that were in vain, it is the
 /// seldom one.
@@ -59,20 +59,26 @@ const UNLOOKED: usize = 32;
 /// Between two looks at how much memory there is: others take some, too.
 const UNLOOKED_NS: u64 = 5_000_000;
 
-/// There is one in the whole life of a process.
+/// There is one at a time.
 static PLACE: Place = Place::new();
 
 /// Starts the thread, if there can be help in this child. Allocates nothing.
 pub(in crate::modes) fn help(is_orphan: fn() -> bool) {
-    if !marks::addresses().is_empty() && PLACE.is_free() {
+    if !marks::addresses().is_empty() {
         PLACE.start(run, is_orphan as *mut c_void);
     }
 }
 
-/// Lets the thread leave, and returns when it has.
-pub(in crate::modes) fn help_no_more() {
-    marks::leave_all();
-    PLACE.wait_until_gone();
+/// Waits until the thread has left, which was sent away.
+pub(in crate::modes) fn wait_until_gone() {
+    if PLACE.was_used() {
+        PLACE.wait_until_gone();
+    }
+}
+
+/// Whether the thread is to leave.
+fn is_to_leave() -> bool {
+    marks::is_all_left() || thread::are_unwanted()
 }
 
 /// In the child of a fork, which has no helper yet.
@@ -83,11 +89,15 @@ pub(in crate::modes) fn in_child() {
 
 /// The thread.
 extern "C" fn run(is_orphan: *mut c_void) -> c_int {
-    let _ = set_name(c"hugefork-heir");
     // SAFETY: `help` has made it of such a function.
     let is_orphan = unsafe { mem::transmute::<*mut c_void, fn() -> bool>(is_orphan) };
-    if wait_for_faults(is_orphan)
-        && let Some(mut helper) = Helper::new(is_orphan)
+    // To handle page faults is a right.
+    let replacer = has_table_of_its_own().then(Replacer::open).flatten();
+    rights::give_up();
+    let _ = set_name(c"hugefork-heir");
+    if let Some(replacer) = replacer
+        && wait_for_faults(is_orphan)
+        && let Some(mut helper) = Helper::new(replacer, is_orphan)
     {
         // What the kernel refuses once, it is not asked for again. Whoever waits is let go when the helper is dropped.
         let _ = helper.help();
@@ -95,11 +105,18 @@ extern "C" fn run(is_orphan: *mut c_void) -> c_int {
     0
 }
 
-/// Sleeps until the child has had many page faults. Until then, it has nothing but this thread.
+/// Leaves the table of descriptors to the program, which may close what it likes, and takes an empty one.
+fn has_table_of_its_own() -> bool {
+    const UNSHARE: usize = 1 << 1;
+    // SAFETY: closes nothing of the program's, whose table is another from then on.
+    unsafe { syscall!(Sysno::close_range, 0, u32::MAX, UNSHARE) }.is_ok()
+}
+
+/// Sleeps until the child has had many page faults.
 fn wait_for_faults(is_orphan: fn() -> bool) -> bool {
     let mut pauses = Pauses::new();
     loop {
-        if !pauses.sleep() || marks::is_all_left() {
+        if !pauses.sleep() || is_to_leave() {
             return false;
         }
         // A child's count begins with nothing.
@@ -127,9 +144,9 @@ impl Pauses {
 
     /// False if the kernel refuses: then it would never end.
     fn sleep(&mut self) -> bool {
-        let slept = nanosleep(&Timespec { tv_sec: self.ns / 1_000_000_000, tv_nsec: self.ns % 1_000_000_000 });
+        let has_slept = thread::sleep(self.ns);
         self.lengthen();
-        !matches!(slept, NanosleepRelativeResult::Err(_))
+        has_slept
     }
 }
 
@@ -223,20 +240,16 @@ struct Seen {
 
 impl Helper {
     /// None if this process cannot be helped.
-    fn new(is_orphan: fn() -> bool) -> Option<Helper> {
-        // While the program's descriptors are shared: the page is to be seen among them.
+    fn new(replacer: Replacer, is_orphan: fn() -> bool) -> Option<Helper> {
+        // Its descriptor is in this thread's table, so others find it in the process's memory.
         stats::publish();
-        // A table of its own, with nothing in it.
-        const UNSHARE: usize = 1 << 1;
-        // SAFETY: closes nothing of the program's, whose table is another from then on.
-        unsafe { syscall!(Sysno::close_range, 0, u32::MAX, UNSHARE) }.ok()?;
         let addresses = marks::addresses();
         let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         let len = addresses.len() / HUGE_PAGE * size_of::<u16>();
         // SAFETY: a new mapping where the kernel likes.
         let counts = unsafe { mmap_anonymous(ptr::null_mut(), len, rights, flags) }.ok()? as usize;
         Some(Helper {
-            replacer: Replacer::open()?,
+            replacer,
             heads: [const { None }; HEADS],
             counts,
             addresses,
@@ -263,7 +276,7 @@ impl Helper {
     fn help(&mut self) -> Result<(), Refused> {
         let (mut pauses, mut faults, mut looked) = (Pauses::new(), 0, 0);
         loop {
-            if marks::is_all_left() {
+            if is_to_leave() {
                 // Whoever waits is let go of with the descriptor.
                 return Ok(());
             }

@@ -29,6 +29,9 @@ const LEFT: u8 = 1 << 0;
 const TRIED: u8 = 1 << 1;
 /// Taken over.
 const TAKEN: u8 = 1 << 2;
+/// Behind a filter of system calls (sealed.rs): all of it is inherited, and as it was; or some of it is.
+const WHOLE: u8 = 1 << 3;
+const ODD: u8 = 1 << 4;
 
 /// The address of a byte for each block; 0 before there are any.
 static MARKS: AtomicUsize = AtomicUsize::new(0);
@@ -147,6 +150,31 @@ pub(super) fn is_left(block: usize) -> bool {
 /// Whether a block was taken over.
 pub(super) fn is_taken(block: usize) -> bool {
     mark(block).is_some_and(|mark| mark.load(Ordering::Relaxed) & TAKEN != 0)
+}
+
+/// Whether all of a block is inherited, and nothing was done about it; known behind a filter of system calls.
+pub(super) fn is_whole(block: usize) -> bool {
+    mark(block).is_some_and(|mark| mark.load(Ordering::Relaxed) & (WHOLE | ODD) == WHOLE)
+}
+
+/// Whether some of a block is inherited, and something was done about it.
+pub(super) fn is_odd(block: usize) -> bool {
+    mark(block).is_some_and(|mark| mark.load(Ordering::Relaxed) & ODD != 0)
+}
+
+/// Notes that all of a block is inherited, as it was.
+pub(super) fn note_whole(block: usize) {
+    mark(block).into_iter().for_each(|mark| _ = mark.fetch_or(WHOLE, Ordering::Relaxed));
+}
+
+/// Notes that some of a block is.
+pub(super) fn note_odd(block: usize) {
+    mark(block).into_iter().for_each(|mark| _ = mark.fetch_or(ODD, Ordering::Relaxed));
+}
+
+/// Notes that nothing of a block is.
+pub(super) fn note_gone(block: usize) {
+    mark(block).into_iter().for_each(|mark| _ = mark.fetch_and(!(WHOLE | ODD), Ordering::Relaxed));
 }
 
 /// Whether a stream of writes was expected at a block in vain.

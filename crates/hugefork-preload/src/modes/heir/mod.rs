@@ -10,6 +10,7 @@
 //! replace  takes blocks over, while those who use them wait
 //! empty    what the child drops, which is to read as zeros
 //! own      what the child moves, or does such to as only anonymous memory is fit for
+//! sealed   the same behind a filter of system calls
 //! ```
 //! Nothing is kept from whoever does not write densely: the thread sleeps, and looks at the number of page faults.
 
@@ -18,8 +19,9 @@ mod helper;
 mod marks;
 mod own;
 mod replace;
+pub(super) mod sealed;
 
 pub(super) use empty::empty;
-pub(super) use helper::{help, help_no_more, in_child};
+pub(super) use helper::{help, in_child, wait_until_gone};
 pub(super) use marks::{after_fork, before_fork, leave, leave_all, set_up};
 pub(super) use own::make_own;

@@ -15,7 +15,7 @@ use super::state::{END, IS_OVER, IS_SHORT, Role, START, role};
 use crate::lock::Tried;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{BASE_PAGE, HUGE_PAGE, config, mappings};
+use crate::{BASE_PAGE, HUGE_PAGE, config, mappings, origin, seal};
 
 /// A program that has never mapped so much in all gets no pool: it copies few page tables, and a pool takes a
 /// millisecond to set up.
@@ -47,7 +47,11 @@ pub(in crate::modes) fn map(wish: &Wish) -> Option<usize> {
         return None;
     }
     let mapped = with_unless_forking(|memory| {
-        if memory.engine.is_none() {
+        if IS_OVER.load(Ordering::Relaxed) {
+            // Since this thread has waited.
+            return None;
+        }
+        if memory.engine.is_none() && origin::may_have_threads() {
             begin(memory);
         }
         let engine = memory.engine.as_mut()?;
@@ -93,14 +97,14 @@ pub(in crate::modes) fn unmap(range: &Range<usize>) -> bool {
             engine.unmap(range, plain);
         }
     };
-    leave_if_inherited(range);
+    leave_if_inherited(range, true);
     role() == Role::Owner && work_through(range, work, unmap_later, plain) && !is_plain.get()
 }
 
 /// The program maps something at an address of its own choice. What was there is gone. False if nothing may be mapped
 /// there.
 pub(in crate::modes) fn make_way(range: &Range<usize>) -> bool {
-    leave_if_inherited(range);
+    leave_if_inherited(range, true);
     if role() != Role::Owner {
         return true;
     }
@@ -123,13 +127,19 @@ pub(in crate::modes) fn take_if_free(range: &Range<usize>) -> bool {
 
 /// The program drops contents.
 pub(in crate::modes) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> Emptied {
-    leave_if_inherited(range);
     match role() {
         Role::Owner => empty_own(range, plain),
-        Role::Heir if heir::empty(range, plain) => Emptied::All,
-        Role::Heir => Emptied::Refused,
+        Role::Heir if seal::is_sealed() => done_or_refused(heir::sealed::empty(range, plain)),
+        Role::Heir => {
+            heir::leave(range);
+            done_or_refused(heir::empty(range, plain))
+        }
         Role::Without => Emptied::Plain,
     }
+}
+
+fn done_or_refused(is_done: bool) -> Emptied {
+    if is_done { Emptied::All } else { Emptied::Refused }
 }
 
 /// Piece by piece, since the kernel may refuse its own.
@@ -156,15 +166,16 @@ fn empty_own(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> Empt
 }
 
 /// In an heir: what the program does something about is the kernel's alone. The helper lets go of it for good.
-fn leave_if_inherited(range: &Range<usize>) {
-    if role() == Role::Heir {
-        heir::leave(range);
+fn leave_if_inherited(range: &Range<usize>, is_gone: bool) {
+    if role() != Role::Heir {
+        return;
     }
+    if seal::is_sealed() { heir::sealed::leave(range, is_gone) } else { heir::leave(range) }
 }
 
 /// The program wants something of a range that only the kernel has. False if it is not the kernel's even now.
 pub(in crate::modes) fn hand_over(range: &Range<usize>) -> bool {
-    leave_if_inherited(range);
+    leave_if_inherited(range, false);
     if role() != Role::Owner {
         return true;
     }
@@ -195,7 +206,7 @@ pub(crate) enum Resized {
 
 /// The program changes the length of a mapping near the engine's memory.
 pub(in crate::modes) fn resize(old: &Range<usize>, len: usize) -> Resized {
-    leave_if_inherited(old);
+    leave_if_inherited(old, false);
     match role() {
         Role::Owner => with(|engine| {
             if !engine.has_all(old.clone()) {
@@ -210,9 +221,13 @@ pub(in crate::modes) fn resize(old: &Range<usize>, len: usize) -> Resized {
             }
         })
         .unwrap_or(Resized::Plain),
-        Role::Heir if len > old.len() && mappings::is_partly_inherited(old) => Resized::ByCopy,
+        Role::Heir if len > old.len() && is_partly_inherited(old) => Resized::ByCopy,
         Role::Heir | Role::Without => Resized::Plain,
     }
+}
+
+fn is_partly_inherited(range: &Range<usize>) -> bool {
+    if seal::is_sealed() { heir::sealed::has(range) } else { mappings::is_partly_inherited(range) }
 }
 
 /// Whether the rights that the program asks for are there already: memory of the engine can be read and written.
@@ -225,17 +240,17 @@ pub(in crate::modes) fn is_all_ours(range: &Range<usize>) -> bool {
     role() == Role::Owner && ask(|engine| engine.has_all(range.clone())).unwrap_or(false)
 }
 
-/// Hands everything over, and gives no more.
-pub(in crate::modes) fn leave_it_all_to_the_kernel() {
+/// Hands everything over, and gives no more. False if some of it is the engine's even now.
+pub(in crate::modes) fn leave_it_all_to_the_kernel() -> bool {
     if role() == Role::Heir {
         heir::leave_all();
     }
-    if role() != Role::Owner || IS_OVER.swap(true, Ordering::Relaxed) {
-        return;
+    if role() != Role::Owner {
+        return true;
     }
-    stats::add(Word::PoolLeft, 1);
+    if !IS_OVER.swap(true, Ordering::Relaxed) {
+        stats::add(Word::PoolLeft, 1);
+    }
     let (start, end) = (START.load(Ordering::Acquire), END.load(Ordering::Acquire));
-    if start < end {
-        hand_over(&(start..end));
-    }
+    start >= end || hand_over(&(start..end))
 }

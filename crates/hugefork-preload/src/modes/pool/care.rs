@@ -10,7 +10,7 @@ use super::state::{END, IS_FORKING, IS_SHORT, NEEDS_COLLAPSE, Role, role};
 use crate::shortage::{self, Shortage};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{BASE_PAGE, HUGE_PAGE};
+use crate::{BASE_PAGE, HUGE_PAGE, thread};
 
 /// Whether the worker has something to do about memory that grows.
 pub(in crate::modes) fn wants_worker() -> bool {
@@ -134,7 +134,7 @@ pub(in crate::modes) fn grown() -> Growth {
         return Growth::None;
     }
     FAULTS.store(faults, Ordering::Relaxed);
-    let mut is_forking = || IS_FORKING.load(Ordering::Relaxed);
+    let mut is_forking = || IS_FORKING.load(Ordering::Relaxed) || thread::are_unwanted();
     if collapse_what_is_full(&mut is_forking).is_some_and(|made| made > 0) { Growth::Some } else { Growth::None }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::super::{collapse, heir};
+use super::calls::leave_it_all_to_the_kernel;
 use super::engine::{Held, LATER, MEMORY, Memory, WAITING};
 use super::state::{IS_FORKING, ROLE, Role, role};
 use crate::lock::Taken;
@@ -80,10 +81,16 @@ pub(in crate::modes) fn help(is_orphan: fn() -> bool) {
     }
 }
 
-/// In an heir: what helps it leaves.
-pub(in crate::modes) fn help_no_more() {
-    if role() == Role::Heir {
-        heir::help_no_more();
+/// Before the process may make no calls of its own any more: all that it has of a pool is the kernel's. False if that
+/// cannot be.
+pub(in crate::modes) fn seal() -> bool {
+    match role() {
+        Role::Owner => leave_it_all_to_the_kernel(),
+        Role::Heir => {
+            heir::sealed::seal();
+            true
+        }
+        Role::Without => true,
     }
 }
 

@@ -38,5 +38,5 @@ pub(super) use calls::{
 };
 pub(super) use care::{gone, grown, pass, tend, trim, wants_worker};
 pub(crate) use engine::Held;
-pub(super) use forks::{child, help, help_no_more, in_unnoticed_copy, parent, prepare};
+pub(super) use forks::{child, help, in_unnoticed_copy, parent, prepare, seal};
 pub(super) use state::{behind, is_near};

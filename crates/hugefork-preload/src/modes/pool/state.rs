@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
-use crate::copies;
+use crate::{copies, seal};
 
 /// What this process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,8 @@ pub(super) enum Role {
 pub(super) static ROLE: AtomicU8 = AtomicU8::new(Role::Owner as u8);
 
 pub(super) fn role() -> Role {
-    if copies::is_unnoticed() {
+    // Behind a filter nothing is the engine's any more, and forks are not followed.
+    if !seal::is_sealed() && copies::is_unnoticed() {
         // What the engine did here would befall the process that this one is a copy of. If it was copied in the middle
         // of a fork, `child` is about to make an heir of it: another library's handler came first.
         return if IS_FORKING.load(Ordering::Acquire) { Role::Heir } else { Role::Without };
@@ -52,6 +53,10 @@ pub(super) static IS_FORKING: AtomicBool = AtomicBool::new(false);
 
 /// Whether a range of addresses is, at least in part, where the engine's memory lies.
 pub(in crate::modes) fn is_near(start: usize, len: usize) -> bool {
+    if seal::is_sealed() && role() != Role::Heir {
+        // All of it was handed over.
+        return false;
+    }
     let (from, to) = (START.load(Ordering::Acquire), END.load(Ordering::Acquire));
     start < to && start.saturating_add(len) > from
 }
