@@ -276,6 +276,36 @@ fn by_choice_system_calls_write_wherever_that_was_prepared() {
     }
 }
 
+/// It goes past the protection of what a snapshot has sealed, and no fault tells of it.
+#[test]
+fn a_debuggers_write_to_what_a_snapshot_has_sealed_is_kept_and_in_the_next_snapshot() {
+    for pool in pools(|size| 16 * size.bytes()) {
+        let block = pool.block_size().bytes();
+        let mut region = pool.region_with(4 * block, grained(CopyGrain::Auto)).unwrap();
+        region.as_mut_slice().fill(1);
+        let first = region.snapshot().unwrap();
+        // Shows all by page, which the next snapshot seals.
+        region.as_mut_slice()[5 * PAGE] = 2;
+        let second = region.snapshot().unwrap();
+        let before = region.stats().faults;
+        let memory = File::options().write(true).open("/proc/self/mem").unwrap();
+        let at = [6 * PAGE + 7, block + 3 * PAGE];
+        let written = at.map(|at| memory.write_at(&[9], region.as_ptr().addr() as u64 + at as u64));
+        if written.iter().any(Result::is_err) {
+            println!("skipped: /proc/self/mem does not write to read-only memory here: {written:?}");
+            return;
+        }
+        assert_eq!(region.stats().faults.overlaid, before.overlaid, "a fault came to hugefork");
+        assert_eq!(at.map(|at| (first[at], second[at], region.as_mut_slice()[at])), [(1, 1, 9); 2]);
+        let third = region.snapshot().unwrap();
+        region.as_mut_slice()[6 * PAGE] = 3;
+        assert_eq!(at.map(|at| (second[at], third[at], region.as_mut_slice()[at])), [(1, 9, 9); 2]);
+        drop((first, second, third));
+        drop(region.pin(0..4 * block).unwrap());
+        assert_eq!(at.map(|at| region.as_mut_slice()[at]), [9; 2]);
+    }
+}
+
 #[test]
 fn children_of_fork_do_not_have_what_is_shown_by_page() {
     alone(|| {
