@@ -360,8 +360,16 @@ mod tests {
             true
         }
 
-        fn let_go(&self, _index: EntryIndex, _block: BlockId, _ask: Ask) -> LetGo {
-            LetGo::No
+        fn offer(&self, _index: EntryIndex, _block: BlockId) -> Offer {
+            Offer::Keeps
+        }
+
+        fn let_go(&self, _index: EntryIndex, _block: BlockId) -> Answer {
+            Answer::No
+        }
+
+        fn lend(&self, _index: EntryIndex, _block: BlockId) -> Answer {
+            Answer::No
         }
     }
 

@@ -217,11 +217,39 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 fn run<G: Ground>(blocks: usize, row: impl FnOnce(&World<G>)) {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     println!("on {}", std::any::type_name::<G>());
+    let _stack = SignalStack::of_64_kib();
     let Some(pool) = G::pool(blocks) else { return };
     let world = World { pool };
     row(&world);
     assert_eq!((world.free(), world.reserved()), (blocks, 0), "free and reserved blocks when all is dropped");
     assert_eq!(world.pool.leaked.load(Ordering::Relaxed), 0);
+}
+
+/// An alternate stack of this thread. The words of these tests, at whose uses other threads may go on, take more of it
+/// than Rust gives a thread, where the processor's registers take much; `tests/handler_stack.rs` has what the handler
+/// takes without.
+struct SignalStack {
+    before: libc::stack_t,
+    _memory: Vec<u8>,
+}
+
+impl SignalStack {
+    fn of_64_kib() -> SignalStack {
+        let mut memory = vec![0; 64 << 10];
+        let stack = libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: memory.len() };
+        let mut before = std::mem::MaybeUninit::uninit();
+        // SAFETY: the memory lives until the stack of before is this thread's again.
+        assert_eq!(unsafe { libc::sigaltstack(&raw const stack, before.as_mut_ptr()) }, 0);
+        // SAFETY: the call has written it.
+        SignalStack { before: unsafe { before.assume_init() }, _memory: memory }
+    }
+}
+
+impl Drop for SignalStack {
+    fn drop(&mut self) {
+        // SAFETY: what was this thread's before.
+        unsafe { libc::sigaltstack(&raw const self.before, std::ptr::null_mut()) };
+    }
 }
 
 /// A pool.
