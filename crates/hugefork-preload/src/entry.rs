@@ -268,14 +268,18 @@ unsafe fn remapped(start: *mut c_void, len: usize, new_len: usize, flags: c_int,
             }
         }
         let may_move = flags == libc::MREMAP_MAYMOVE;
-        let resized = if may_move || flags == 0 { quietly(|| modes::resize(&old, new.len())) } else { Resized::Plain };
+        let is_resized = may_move || flags == 0;
+        let resized = if is_resized { quietly(|| modes::resize(&old, new.len())) } else { Resized::Plain };
+        let stays = is_resized && new.len() <= old.len();
         match resized {
             Resized::InPlace => return start,
             // SAFETY: the caller's.
             Resized::ByCopy if may_move => return unsafe { moved(&old, new.len(), None) },
             Resized::ByCopy => return refused(libc::ENOMEM),
             // At other addresses, nobody would know that a child has inherited it.
-            Resized::Plain if !quietly(|| modes::make_own(&old)) => return refused(libc::ENOMEM),
+            Resized::Plain if !quietly(|| if stays { modes::hand_over(&old) } else { modes::make_own(&old) }) => {
+                return refused(libc::ENOMEM);
+            }
             Resized::Plain => {}
         }
     }

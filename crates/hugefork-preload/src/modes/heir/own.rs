@@ -15,9 +15,10 @@ use std::ptr;
 use rustix::mm::{MapFlags, MprotectFlags, MremapFlags, ProtFlags, mmap_anonymous, mprotect, mremap_fixed, munmap};
 use syscalls::{Sysno, syscall};
 
+use super::sealed;
 use crate::shortage::has_swap;
 use crate::userfaults::UserFaults;
-use crate::{BASE_PAGE, mappings, signals};
+use crate::{BASE_PAGE, mappings, seal, signals};
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
@@ -26,6 +27,10 @@ const PAGES: usize = 512;
 
 /// Makes anonymous memory of what is inherited of a range. False if that cannot be: the rest stays what it is.
 pub(in crate::modes) fn make_own(range: &Range<usize>) -> bool {
+    if seal::is_sealed() {
+        // What the kernel may not be asked about stays what it is.
+        return !sealed::has(range);
+    }
     if mappings::is_partly_inherited(range) {
         return replace(range, READ_WRITE);
     }
