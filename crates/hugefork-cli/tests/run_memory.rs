@@ -23,6 +23,7 @@ const DAEMON: &str = include_str!("programs/daemon.c");
 const MANY: &str = include_str!("programs/many.c");
 const FEW: &str = include_str!("programs/few.c");
 const SHORT: &str = include_str!("programs/short.c");
+const LOCKED: &str = include_str!("programs/locked.c");
 const LEAN: &str = include_str!("programs/lean.c");
 const SLOW: &str = include_str!("programs/slow.c");
 const RIGHTS: &str = include_str!("programs/rights.c");
@@ -614,6 +615,32 @@ fn new_memory_is_the_kernels_while_memory_is_short() {
     wait_for("new memory to be the pool's again", || comes_from_the_pool("more").then_some(()));
     std::io::Write::write_all(&mut says, b"over\n").unwrap();
     assert!(running.child().wait().unwrap().success());
+}
+
+/// A pool is as large as the machine, and only what is used of it may come. The limit keeps the machine from harm if
+/// more does: 64 MiB are the program's.
+#[test]
+fn a_program_that_locks_its_memory_has_no_more_of_it() {
+    let scratch = Scratch::new("locked");
+    let Some(program) = compiled(&scratch, "locked", LOCKED) else { return };
+    let Some(group) = Group::new(1 << 30) else { return };
+    for (mode, who) in [("collapse", "libc"), ("pool", "libc"), ("pool", "kernel"), ("pool --malloc keep", "libc")] {
+        for flags in [libc::MCL_CURRENT, libc::MCL_CURRENT | libc::MCL_FUTURE, libc::MCL_FUTURE | libc::MCL_ONFAULT] {
+            for child in ["0", "1"] {
+                let mut command = scratch.run(&format!("-q --mode {mode}"));
+                command.args(AT_MOST).arg(&program).args([who, &flags.to_string(), child]);
+                let said = output_of(&mut group.command(&command));
+                if said == "not locked\n" {
+                    println!("skipped: this takes root, to lock memory");
+                    return;
+                }
+                let name = format!("{mode} {who} {flags} {child}: {said}");
+                let resident: usize = said.split_once(" MiB").unwrap().0.parse().unwrap();
+                println!("{name}");
+                assert!(resident <= 512 && said.ends_with(", 0 missing, 0 bad\n"), "{name}");
+            }
+        }
+    }
 }
 
 /// The same under a limit that leaves some room. Without one, the program has 640 to 900 MiB at its peak.

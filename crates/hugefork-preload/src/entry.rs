@@ -468,6 +468,17 @@ pub unsafe extern "C" fn mlock2(start: *mut c_void, len: usize, flags: c_uint) -
     })
 }
 
+/// As libc's `mlockall`. All is handed over, as by `mlock`, and what comes is the kernel's.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    quietly(modes::leave_it_all_to_the_kernel);
+    // SAFETY: the caller's.
+    unsafe { libc::syscall(libc::SYS_mlockall, flags) as c_int }
+}
+
 /// As libc's `munlock`. What is locked was handed over.
 ///
 /// # Safety

@@ -1,5 +1,5 @@
-//! Descriptors and extents from somebody who wants the importer to die: whatever they are, `Imported::map` refuses them,
-//! or all of what it has mapped can be read, or the read is an error. What lies beside it stays as it is.
+//! Descriptors and extents from somebody who wants the importer to die: whatever they are, `Imported::map` refuses
+//! them, or all of what it has mapped can be read, or the read is an error. What lies beside it stays as it is.
 
 mod common;
 

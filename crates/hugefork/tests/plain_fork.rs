@@ -39,6 +39,24 @@ fn a_child_cannot_touch_a_region() {
     ended.well();
 }
 
+/// Those of a pool as a whole, each of them in parts: only some can be accessed.
+fn of_whole_pool(maps: Vec<MemoryMap>, capacity: usize) -> Vec<Vec<MemoryMap>> {
+    let mut joined: Vec<Vec<MemoryMap>> = Vec::new();
+    for map in maps {
+        let goes_on = |last: &&mut Vec<MemoryMap>| {
+            let last = last.last().expect("there is one");
+            let len = last.address.1 - last.address.0;
+            last.address.1 == map.address.0 && last.offset + len == map.offset
+        };
+        match joined.last_mut().filter(goes_on) {
+            Some(parts) => parts.push(map),
+            None => joined.push(vec![map]),
+        }
+    }
+    let len = |parts: &Vec<MemoryMap>| parts.iter().map(|map| (map.address.1 - map.address.0) as usize).sum::<usize>();
+    joined.into_iter().filter(|parts| parts[0].offset == 0 && len(parts) == capacity).collect()
+}
+
 #[test]
 fn a_child_cannot_touch_the_direct_map() {
     alone(|| {
@@ -46,14 +64,15 @@ fn a_child_cannot_touch_the_direct_map() {
             let Some(pool) = pool(backing, 8 * BLOCK, BlockSize::MIB_2) else { continue };
             let (mut region, ..) = region_of_all_kinds(&pool);
             let before = region.as_mut_slice().to_vec();
-            let is_whole = |map: &&MemoryMap| (map.address.1 - map.address.0) as usize == pool.capacity();
-            let maps = pool_mappings();
             // The whole pool is mapped once more for read-only mappings, and for private ones where there are any.
-            let whole: Vec<_> = maps.iter().filter(is_whole).collect();
-            let is_direct = |map: &&&MemoryMap| map.perms.contains(MMPermissions::SHARED | MMPermissions::WRITE);
-            assert_eq!(whole.iter().filter(is_direct).count(), 1, "the direct map");
-            for (map, at) in whole.iter().flat_map(|map| (0..pool.capacity()).step_by(BLOCK).map(move |at| (map, at))) {
-                check_fork_dies_of_access_to(std::ptr::with_exposed_provenance_mut(map.address.0 as usize + at));
+            let whole = of_whole_pool(pool_mappings(), pool.capacity());
+            let is_writable = |map: &MemoryMap| map.perms.contains(MMPermissions::SHARED | MMPermissions::WRITE);
+            assert_eq!(whole.iter().filter(|maps| maps.iter().any(is_writable)).count(), 1, "the direct map");
+            for maps in whole {
+                let start = maps[0].address.0 as usize;
+                (start..start + pool.capacity())
+                    .step_by(BLOCK)
+                    .for_each(|at| check_fork_dies_of_access_to(std::ptr::with_exposed_provenance_mut(at)));
             }
             assert!(region.as_mut_slice() == before);
         }
@@ -79,12 +98,12 @@ fn every_mapping_of_pool_memory_is_kept_from_children_and_the_direct_map_from_co
             let builder = Pool::builder().capacity(capacity).block_size(block_size).backing(backing);
             let pool = builder.core_dump(core_dump).build().unwrap();
             let held = region_of_all_kinds(&pool);
-            let maps = pool_mappings();
+            let (maps, whole) = (pool_mappings(), of_whole_pool(pool_mappings(), capacity));
             assert!(maps.len() >= 5, "the direct map, two in the region, one in the fork, one in the snapshot");
             for map in maps {
                 let flags = map.extension.vm_flags;
                 assert!(flags.contains(VmFlags::DC), "{map:?}");
-                let is_whole = (map.address.1 - map.address.0) as usize == capacity;
+                let is_whole = whole.iter().flatten().any(|part| part.address == map.address);
                 // Or what read-only mappings are made of.
                 let is_direct = is_whole && map.perms.contains(MMPermissions::SHARED);
                 let left_out = is_direct || core_dump == CoreDump::LeftOut;

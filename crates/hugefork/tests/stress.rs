@@ -9,12 +9,14 @@
 //! | `with_few_mappings` | base pages, and hardly a mapping more than the pool needs |
 //! | `while_memory_is_short` | base and huge pages under a limit of the control group, with swap |
 //!
-//! The ordinary tests take the machine as it is, and make a round on what it has. With `HUGEFORK_STRESS_SECONDS=450`
-//! each goes on for so long, and as root it sets up what it needs, which goes back afterwards:
+//! The ordinary tests take the machine as it is, and make a round on what it has. With `HUGEFORK_STRESS_SECONDS=600`
+//! each goes on for so long, `on_every_backing` on each kind of memory. As root it sets up what it needs, which goes
+//! back afterwards:
 //!
-//! `HUGEFORK_STRESS_SECONDS=450 cargo test --release -p hugefork --test stress -- --nocapture --test-threads=1`
+//! `HUGEFORK_STRESS_SECONDS=600 cargo test --release -p hugefork --test stress -- --nocapture --test-threads=1`
 //!
-//! `HUGEFORK_STRESS_SEED` is for the seed that a failure names. It decides what is done, not which thread is first.
+//! A failure says how to repeat it, with `HUGEFORK_STRESS_SEED` and `HUGEFORK_STRESS_MEMORY`. The seed decides what is
+//! done, not which thread is first.
 
 mod common;
 #[path = "stress/noise.rs"]
@@ -101,7 +103,8 @@ fn rounds(memory: impl IntoIterator<Item = Memory>, lacks: Lacks) {
     println!("seed {seed}");
     handle_info(libc::SIGBUS, repeat);
     let before = shared_memory();
-    for (nth, memory) in (0..).zip(memory) {
+    let only = variable("HUGEFORK_STRESS_MEMORY");
+    for (nth, memory) in (0..).zip(memory).filter(|(nth, _)| only.is_none_or(|only| only == *nth)) {
         if memory == HUGETLB[1] && !settings::has_gigantic_pages(GIGANTIC) {
             println!("skipped: {GIGANTIC} free hugetlb pages of 1 GiB are needed");
             continue;
@@ -124,8 +127,29 @@ fn shared_memory() -> u64 {
     status.rssshmem.unwrap_or(0) + status.hugetlbpages.unwrap_or(0)
 }
 
-/// For as long as was asked for, with what the machine lends for it; once in the ordinary test.
-fn again_and_again<Loan>(lend: impl FnOnce() -> io::Result<Loan>, test: impl Fn()) {
+/// Says how to repeat what has failed, when the test panics.
+struct Repeat<'a> {
+    test: &'a str,
+    seed: u64,
+    memory: Option<u64>,
+}
+
+impl Drop for Repeat<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let Repeat { test, seed, memory } = self;
+            let memory = memory.map(|nth| format!(" HUGEFORK_STRESS_MEMORY={nth}")).unwrap_or_default();
+            let long = if is_long() { " HUGEFORK_STRESS_SECONDS=60" } else { "" };
+            println!(
+                "to repeat it: HUGEFORK_STRESS_SEED={seed}{memory}{long} cargo test -p hugefork --test stress -- {test}"
+            );
+        }
+    }
+}
+
+/// For as long as was asked for, with what the machine lends for it, on each of so many kinds of `memory` if it is more
+/// than one; once on all of them in the ordinary test.
+fn again_and_again<Loan>(name: &str, memory: u64, lend: impl FnOnce() -> io::Result<Loan>, test: impl Fn()) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     if is_alone() {
         return test();
@@ -135,17 +159,31 @@ fn again_and_again<Loan>(lend: impl FnOnce() -> io::Result<Loan>, test: impl Fn(
     if let Err(error) = &lent {
         return println!("skipped: this cannot be set up: {error}");
     }
-    let seconds = variable("HUGEFORK_STRESS_SECONDS");
+    let (seconds, only) = (variable("HUGEFORK_STRESS_SECONDS"), variable("HUGEFORK_STRESS_MEMORY"));
     let first = variable("HUGEFORK_STRESS_SEED").unwrap_or(ORDINARY);
-    let started = Instant::now();
-    for turn in 0.. {
-        let seed = first + 100 * turn;
-        // SAFETY: no other thread of this process uses the environment: the other tests wait.
-        unsafe { std::env::set_var("HUGEFORK_STRESS_TURN", seed.to_string()) };
-        test();
-        println!("seed {seed}: done after {} s", started.elapsed().as_secs());
-        if seconds.is_none_or(|seconds| started.elapsed() >= Duration::from_secs(seconds)) {
-            break;
+    let each: Vec<Option<u64>> = match (only, seconds) {
+        (Some(_), _) => vec![only],
+        (None, Some(_)) if memory > 1 => (0..memory).map(Some).collect(),
+        (None, _) => vec![None],
+    };
+    for memory in each {
+        let started = Instant::now();
+        for turn in 0.. {
+            let seed = first + 100 * turn;
+            // SAFETY: no other thread of this process uses the environment: the other tests wait.
+            unsafe {
+                std::env::set_var("HUGEFORK_STRESS_TURN", seed.to_string());
+                match memory {
+                    Some(nth) => std::env::set_var("HUGEFORK_STRESS_MEMORY", nth.to_string()),
+                    None => std::env::remove_var("HUGEFORK_STRESS_MEMORY"),
+                }
+            }
+            let _repeat = Repeat { test: name, seed, memory };
+            test();
+            println!("seed {seed}, memory {memory:?}: done after {} s", started.elapsed().as_secs());
+            if seconds.is_none_or(|seconds| started.elapsed() >= Duration::from_secs(seconds)) {
+                break;
+            }
         }
     }
 }
@@ -164,6 +202,11 @@ fn in_long_ones<const N: usize>(lend: [fn() -> io::Result<Lent>; N]) -> io::Resu
     if is_long() { lend.into_iter().map(|lend| lend()).collect() } else { Ok(Vec::new()) }
 }
 
+/// All kinds of memory that take no setting of their own.
+fn every_backing() -> impl Iterator<Item = Memory> {
+    HUGETLB.into_iter().chain(is_long().then_some(GIGANTIC_BASE)).chain(SHMEM).chain(BASE)
+}
+
 #[test]
 fn on_every_backing() {
     let lend = || {
@@ -173,16 +216,15 @@ fn on_every_backing() {
             || settings::shmem("advise"),
         ])
     };
-    again_and_again(lend, || {
-        let gigantic = is_long().then_some(GIGANTIC_BASE);
-        alone(|| rounds(HUGETLB.into_iter().chain(gigantic).chain(SHMEM).chain(BASE), Lacks::Nothing)).well();
+    again_and_again("on_every_backing", every_backing().count() as u64, lend, || {
+        alone(|| rounds(every_backing(), Lacks::Nothing)).well();
     });
 }
 
 #[test]
 fn on_collapsed_pages() {
     let lend = || in_long_ones([|| settings::shmem("never")]);
-    again_and_again(lend, || {
+    again_and_again("on_collapsed_pages", 1, lend, || {
         alone(|| rounds(few(SHMEM), Lacks::Nothing)).well();
     });
 }
@@ -190,7 +232,7 @@ fn on_collapsed_pages() {
 #[test]
 fn with_few_mappings() {
     let lend = || in_long_ones([|| settings::most_mappings(3000)]);
-    again_and_again(lend, || {
+    again_and_again("with_few_mappings", 1, lend, || {
         alone(|| {
             leave(ENOUGH);
             rounds(few([BASE[2], BASE[1]]), Lacks::Mappings);
@@ -202,7 +244,7 @@ fn with_few_mappings() {
 #[test]
 fn while_memory_is_short() {
     let lend = || Ok((settings::swap(512 << 20)?, Short::enter(SHORT)?));
-    again_and_again(lend, || {
+    again_and_again("while_memory_is_short", 1, lend, || {
         alone(|| rounds(few([BASE[1], BASE[0], SHMEM[0]]), Lacks::Memory)).well();
     });
 }

@@ -196,7 +196,7 @@ pub(crate) fn trim() {
 }
 
 /// The program is about to do what the memory of mode `pool` is not fit for: devices write to its pages past their
-/// addresses. All memory is the kernel's from now on.
+/// addresses, or all of it is locked. All memory is the kernel's from now on.
 pub(crate) fn leave_it_all_to_the_kernel() {
     match config::mode() {
         Some(Mode::Pool) => _ = pool::leave_it_all_to_the_kernel(),

@@ -123,9 +123,9 @@ impl Imported {
     /// The bytes.
     ///
     /// # Safety
-    /// For as long as they are borrowed, the exporting process keeps its [`Export`](crate::Export), if it is no copy
-    /// (of hugetlb pages that it gives back, a read would be a `SIGBUS`), and nobody with the right to write to its memory does so ([`Export`](crate::Export) says who has that). Nobody
-    /// here writes by [`Imported::as_mut_ptr`].
+    /// For as long as they are borrowed, the exporting process keeps its [`Export`](crate::Export), if it is no copy:
+    /// of hugetlb pages that it gives back, a read would be a `SIGBUS`. Nobody with the right to write to its memory
+    /// does so ([`Export`](crate::Export) says who has that). Nobody here writes by [`Imported::as_mut_ptr`].
     pub unsafe fn bytes(&self) -> &[u8] {
         // SAFETY: all of it can be read for as long as this lives; the rest is the caller's promise.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }

@@ -182,7 +182,7 @@ impl ProgramMemory {
         let count = ADDRESSES * blocks;
         // What was tried out there. If the kernel keeps it, the first block has it.
         // SAFETY: nobody has a block yet.
-        let _ = unsafe { pool.sys.punch(0, capacity.min(size.bytes())) };
+        let _ = unsafe { pool.sys.retire(0, capacity.min(size.bytes())) };
         let hidden = pool.sys.show(core.addresses.part(&(0..core.len())), Shows::Hidden);
         hidden.map_err(|failure| BuildError::System(failure.error))?;
         arena::leave_holes();
@@ -220,7 +220,7 @@ impl ProgramMemory {
         for _ in 0..TRIMMED_AT_ONCE {
             let Some(block) = pool.frames.take_used(0) else { return false };
             // SAFETY: taken just now; nobody holds it, and it is shown nowhere any more.
-            let punched = unsafe { pool.sys.punch(pool.offset(block), pool.block_size.bytes()) };
+            let punched = unsafe { pool.sys.retire(pool.offset(block), pool.block_size.bytes()) };
             pool.frames.put_back(block, if punched.is_ok() { Content::Fresh } else { Content::Used });
             if punched.is_err() {
                 return false;

@@ -164,7 +164,7 @@ impl<S: Sys> PoolCore<S> {
     pub(super) fn punch_aside(&self, blocks: Range<usize>) -> Result<(), SystemError> {
         // SAFETY: these blocks were free and are out of the free list: nobody holds or uses them.
         let punched =
-            unsafe { self.sys.punch(self.block_size.len_of(blocks.start), self.block_size.len_of(blocks.len())) };
+            unsafe { self.sys.retire(self.block_size.len_of(blocks.start), self.block_size.len_of(blocks.len())) };
         for block in blocks.map(|index| BlockId(index as u32)) {
             let content = if punched.is_ok() { Content::Fresh } else { self.frames.content(block) };
             self.frames.put_back(block, content);
@@ -195,7 +195,7 @@ impl<S: Sys> PoolCore<S> {
     /// and it is shown nowhere. It is marked fresh again. False if the kernel refuses: then nobody may have the block.
     pub(crate) fn give_memory_back(&self, block: BlockId) -> bool {
         // SAFETY: what the caller says.
-        let punched = unsafe { self.sys.punch(self.offset(block), self.block_size.bytes()) }.is_ok();
+        let punched = unsafe { self.sys.retire(self.offset(block), self.block_size.bytes()) }.is_ok();
         if punched {
             self.frames.set_content(block, Content::Fresh);
         }

@@ -85,9 +85,11 @@ impl RegionCore<Linux> {
 
     /// Gives the memory of entries back to the system, as far as nobody else holds it. It is shown nowhere any more.
     fn give_memory_back(&self, entries: &Range<usize>) {
+        let pool = self.pool();
         entries.clone().filter_map(|index| self.table.get(EntryIndex(index)).block()).for_each(|block| {
-            if self.is_alone_with(block) && self.empty(block).is_ok() {
-                self.pool().frames.set_content(block, Content::Fresh);
+            if self.is_alone_with(block) {
+                // Where the kernel refuses, it counts as used, and is cleared for the next holder.
+                pool.give_memory_back(block);
             }
         });
     }

@@ -111,7 +111,8 @@ pub(crate) struct Scanned {
 /// Offsets lie inside the pool. The fault handler calls all methods except `refresh_budget`, `claim`, `set_aside`,
 /// `set_apart`, `release` and `tidy`, so they do not allocate, do not panic, and take only the kernel's locks.
 pub(crate) trait Sys: Send + Sync + Sized + 'static {
-    /// The first byte of the direct map: the whole pool, readable and writable, in the pool's order.
+    /// The first byte of the direct map: the whole pool in the pool's order. What has got memory by [`Sys::obtain`], or
+    /// was shown by [`Sys::show`], can be read and written there.
     fn direct(&self) -> *mut u8;
 
     /// Whether mappings of neighbouring blocks at neighbouring addresses become one.
@@ -149,6 +150,16 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// # Safety
     /// The caller alone holds this memory, it is shown nowhere, and nobody uses it through the direct map.
     unsafe fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError>;
+
+    /// As [`Sys::punch`], of memory that is not to be used soon: not through the direct map before [`Sys::obtain`] gets
+    /// some there or [`Sys::show`] shows it.
+    ///
+    /// # Safety
+    /// That of [`Sys::punch`].
+    unsafe fn retire(&self, offset: usize, len: usize) -> Result<(), SystemError> {
+        // SAFETY: by contract.
+        unsafe { self.punch(offset, len) }
+    }
 
     /// The first part of a range of the pool that has memory, for all that is known; the rest reads as zeros.
     fn next_memory(&self, range: Range<usize>) -> Option<Range<usize>> {

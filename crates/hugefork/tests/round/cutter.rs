@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hugefork::{Export, ImportError, Imported, Region, RegionError, Reserve, Snapshot};
 
+use super::watch::Watch;
 use super::{KEPT, Layout, PAGE, Plan, SCRIBBLED, had, stamp, word};
 use crate::common::refusals::Random;
 
@@ -52,6 +53,7 @@ pub(super) struct Cutter<'a> {
     pub(super) companion: &'a Region,
     pub(super) layout: &'a Layout,
     pub(super) plan: &'a Plan,
+    pub(super) watch: &'a Watch,
     pub(super) who: u64,
     pub(super) random: Random,
     pub(super) kept: Vec<Kept>,
@@ -79,6 +81,7 @@ impl Cutter<'_> {
 
     fn take(&mut self) -> Option<Kept> {
         let (plan, layout) = (self.plan, self.layout);
+        let before = self.watch.now();
         let (cut, companion) = match self.random.below(if plan.may_revoke() { 2 } else { 4 }) {
             0 => (Cut::Snapshot(had(self.region.snapshot(), plan)?), None),
             1 => {
@@ -87,7 +90,9 @@ impl Cutter<'_> {
             }
             _ => (Cut::Fork(had(self.region.fork_with(plan.options()), plan)?), None),
         };
+        let after = self.watch.now();
         let seen = layout.check(|at| cut.word(at, plan));
+        self.watch.check(layout, [before, after], &seen, &mut self.random, |at| cut.word(at, plan));
         let companion = companion.map(|snapshot| {
             let relay = layout.check_companion(&seen, |at| word_of(&snapshot, at, plan));
             (snapshot, relay)

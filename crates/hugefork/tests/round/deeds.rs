@@ -6,22 +6,16 @@ use std::ops::Range;
 
 use hugefork::Region;
 
+use super::watch::{Page, Watch};
 use super::{PAGE, Plan, TENANT, count_of, had, stamp, word};
 use crate::common::refusals::Random;
-
-/// What a page holds, at its beginning and at its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Page {
-    count: u64,
-    /// It may read as zero in place of that: it was lazily freed, or a discard has failed.
-    may_be_zero: bool,
-}
 
 /// The one who has a part of the region to itself.
 pub(crate) struct Tenant<'a> {
     region: &'a Region,
     tenancy: Range<usize>,
     plan: &'a Plan,
+    watch: &'a Watch,
     random: Random,
     pages: Vec<Page>,
 }
@@ -46,9 +40,9 @@ const DEEDS: [Deed; 13] = [
 ];
 
 impl<'a> Tenant<'a> {
-    pub(crate) fn new(region: &'a Region, tenancy: Range<usize>, plan: &'a Plan) -> Tenant<'a> {
+    pub(super) fn new(region: &'a Region, tenancy: Range<usize>, plan: &'a Plan, watch: &'a Watch) -> Tenant<'a> {
         let pages = vec![Page { count: 0, may_be_zero: false }; tenancy.len() / PAGE];
-        Tenant { region, tenancy, plan, random: plan.random(TENANT), pages }
+        Tenant { region, tenancy, plan, watch, random: plan.random(TENANT), pages }
     }
 
     /// Does one deed after the other until it is over.
@@ -90,22 +84,30 @@ impl<'a> Tenant<'a> {
             let at = self.tenancy.start + page * PAGE;
             let count = (self.pages[page].count + 1) & 0xffff_ffff;
             let value = stamp(TENANT, at / PAGE, count);
+            let written = Page { count, may_be_zero: false };
+            self.watch.may_hold(page..page + 1, |_| written);
             word(self.region, at).store(value, Ordering::Relaxed);
             word(self.region, at + PAGE - 8).store(value, Ordering::Relaxed);
-            self.pages[page] = Page { count, may_be_zero: false };
+            self.watch.holds(page..page + 1, |_| written);
+            self.pages[page] = written;
         }
     }
 
     fn discard(&mut self, pages: Range<usize>) {
+        let zero = Page { count: 0, may_be_zero: false };
+        self.watch.may_hold(pages.clone(), |_| zero);
         let is_done = had(self.region.discard(self.bytes(&pages)), self.plan).is_some();
-        for page in &mut self.pages[pages] {
-            *page = if is_done { Page { count: 0, may_be_zero: false } } else { Page { may_be_zero: true, ..*page } };
+        for page in &mut self.pages[pages.clone()] {
+            *page = if is_done { zero } else { Page { may_be_zero: true, ..*page } };
         }
+        self.watch.holds(pages, |page| self.pages[page]);
     }
 
     fn lazy_free(&mut self, pages: Range<usize>) {
+        self.watch.may_hold(pages.clone(), |page| Page { may_be_zero: true, ..self.pages[page] });
         had(self.region.lazy_free(self.bytes(&pages)), self.plan);
-        self.pages[pages].iter_mut().for_each(|page| page.may_be_zero = true);
+        self.pages[pages.clone()].iter_mut().for_each(|page| page.may_be_zero = true);
+        self.watch.holds(pages, |page| self.pages[page]);
     }
 
     fn cancel_lazy_free(&mut self, pages: Range<usize>) {

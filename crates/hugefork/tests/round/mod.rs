@@ -10,6 +10,7 @@
 //!   cutters    take cuts, look at them at once, later, and after others were dropped; compare them; export them and
 //!              map that; make forks and set those back (cutter.rs)
 //!   tenant     has the last quarter of the region to itself: deeds.rs has what it does there
+//!   watch      knows when all this was written: a cut is of a moment while it was taken (watch.rs)
 //!   stage      a third region, which is set back to its snapshots while others write to it (resets.rs)
 //! ```
 //! Each value says who wrote it and where, so one at another place is a block that was shown to the wrong owner. After
@@ -19,6 +20,7 @@ mod accounts;
 mod cutter;
 mod deeds;
 mod resets;
+mod watch;
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,6 +35,7 @@ use hugefork::{
     ZeroedStock,
 };
 use resets::{DIRECTORS, PLAYERS, Stage};
+use watch::Watch;
 
 use crate::common::refusals::{Kind, Random, Refusals};
 use crate::common::{Over, built};
@@ -263,14 +266,16 @@ pub(crate) fn word(region: &Region, at: usize) -> &AtomicU64 {
 }
 
 /// Counts, and takes part in the relay, until it is over. Returns the last count.
-fn write(regions: [&Region; 2], layout: &Layout, writer: usize, token: &AtomicU64, over: &AtomicBool) -> u64 {
+fn write(regions: [&Region; 2], layout: &Layout, writer: usize, watch: &Watch, over: &AtomicBool) -> u64 {
     let [region, companion] = regions;
-    let (mut count, who) = (0, writer as u64 + 1);
+    let (mut count, mut done, who, token) = (0, 0, writer as u64 + 1, &watch.token);
     while !over.load(Ordering::Relaxed) {
         for (nth, &at) in layout.orders[writer].iter().enumerate() {
             let word = word(region, at);
             assert_eq!(word.load(Ordering::Relaxed), stamp(who, nth, count), "a write of {writer} was lost at {at}");
             word.store(stamp(who, nth, count + 1), Ordering::Release);
+            done += 1;
+            watch.has_done(writer, done);
             let turn = token.load(Ordering::Acquire);
             if turn % WRITERS as u64 == writer as u64 {
                 self::word(region, layout.relay[writer]).store(turn, Ordering::Release);
@@ -320,14 +325,14 @@ pub(crate) fn round(plan: &Plan, refusals: &Refusals, beside: Beside<'_>) -> Opt
     }
     let stage = of_stage.as_ref().map(|region| Stage::new(region, plan));
     refusals.arm(plan.one_in, &plan.kinds);
-    let (token, over) = (AtomicU64::new(WRITERS as u64), AtomicBool::new(false));
+    let (watch, over) = (Watch::new(layout.tenancy()), AtomicBool::new(false));
     let mut cutters = Vec::new();
     std::thread::scope(|scope| {
         let _over = Over(&over);
         let (region, companion, layout) = (&region, &companion, &layout);
-        let (token, over, regions) = (&token, &over, [region, companion]);
+        let (watch, over, regions) = (&watch, &over, [region, companion]);
         let writers: Vec<_> =
-            (0..WRITERS).map(|writer| scope.spawn(move || write(regions, layout, writer, token, over))).collect();
+            (0..WRITERS).map(|writer| scope.spawn(move || write(regions, layout, writer, watch, over))).collect();
         if let Some(stage) = &stage {
             (0..DIRECTORS).for_each(|director| drop(scope.spawn(move || stage.direct(director, over))));
             (0..PLAYERS).for_each(|player| drop(scope.spawn(move || stage.play(player, over))));
@@ -335,12 +340,12 @@ pub(crate) fn round(plan: &Plan, refusals: &Refusals, beside: Beside<'_>) -> Opt
         let of_others = &of_others;
         scope.spawn(move || beside(region, of_others, over));
         let tenant = scope.spawn(move || {
-            Tenant::new(region, layout.tenancy(), plan).live(over);
+            Tenant::new(region, layout.tenancy(), plan, watch).live(over);
         });
         let of_cutters: Vec<_> = (0..CUTTERS as u64)
             .map(|nth| {
                 let (who, random) = (SCRIBBLER + nth, plan.random(SCRIBBLER + nth));
-                let mut cutter = Cutter { region, companion, layout, plan, who, random, kept: Vec::new() };
+                let mut cutter = Cutter { region, companion, layout, plan, watch, who, random, kept: Vec::new() };
                 scope.spawn(move || {
                     cutter.cut();
                     cutter.kept

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! memfd        | block 0 | block 1 | block 2 | …          size = capacity
-//! direct map   | rw                            |           in the arena; not in fork(2) children or core dumps
-//! template     | r, never touched              |           the same, for shmem
+//! direct map   | rw      |         | rw      |             in the arena; not in fork(2) children or core dumps
+//! template     | r       |         | r       |             the same, for shmem; never touched
 //! ```
+//! Both are accessible only where the pool is used (pool_map.rs).
 
 use core::ptr::{self, NonNull};
 use std::ffi::c_void;
@@ -15,7 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, fstat, ftruncate, memfd_create, seek};
 use rustix::io::Errno;
 use rustix::mm::{
-    Advice, MapFlags, MprotectFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, msync, munmap,
+    Advice, MapFlags, MprotectFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, msync, munlock,
+    munmap,
 };
 use rustix::process::{Resource, getrlimit};
 use thiserror::Error;
@@ -24,6 +26,7 @@ use super::arena::Arena;
 use super::hold::{self, Holder};
 use super::mappings::FileId;
 use super::overlay::Overlays;
+use super::pool_map::PoolMap;
 use super::{advice, move_high, named, owner, pagemap, schedule, settings, share, threads};
 use crate::sys::budget::MappingBudget;
 use crate::sys::racing::{PageBytes, differs as differs_racing};
@@ -75,9 +78,9 @@ pub(crate) enum Dump {
 /// One pool's memory on Linux.
 pub(crate) struct Linux {
     pub(super) fd: OwnedFd,
-    pub(super) direct: *mut c_void,
+    pub(super) direct: PoolMap,
     /// What read-only mappings are duplicates of; none for hugetlb.
-    pub(super) template: Option<*mut c_void>,
+    pub(super) template: Option<PoolMap>,
     pub(super) capacity: usize,
     pub(super) kind: Kind,
     pub(super) dump: Dump,
@@ -125,7 +128,7 @@ impl Linux {
         named("ftruncate of the pool's memfd", ftruncate(&fd, capacity as u64))?;
         // If it is refused, an export says so.
         let _ = share::guard(&fd);
-        let direct = map_direct(arena, &fd, capacity, kind)?;
+        let direct = map_direct(arena, &fd, capacity, kind, Access::ReadWrite)?;
         let overlays = match kind {
             Kind::Hugetlb { .. } => Err(NoPageGrain::Hugetlb),
             Kind::ShmemHuge { .. } | Kind::ShmemBase => {
@@ -136,11 +139,15 @@ impl Linux {
         let children = Children::HaveNothing;
         let mut memory =
             Linux { fd, direct, template: None, capacity, kind, dump, arena, overlays, not_collapsed, children };
-        memory.open_map(direct, Access::ReadWrite)?;
-        if !matches!(kind, Kind::Hugetlb { .. }) {
-            let template = map_direct(arena, &memory.fd, capacity, kind)?;
-            memory.template = Some(template);
-            memory.open_map(template, Access::Read)?;
+        memory.mark(memory.direct.at())?;
+        match kind {
+            // The kernel locks none of it, and touches none of it by itself.
+            Kind::Hugetlb { .. } => memory.direct.open(0, capacity)?,
+            Kind::ShmemHuge { .. } | Kind::ShmemBase => {
+                let template = map_direct(arena, &memory.fd, capacity, kind, Access::Read)?;
+                let map = memory.template.insert(template).at();
+                memory.mark(map)?;
+            }
         }
         Ok(memory)
     }
@@ -220,11 +227,11 @@ impl Linux {
 
     /// The address of the direct map, to look it up in `/proc/self/smaps`.
     pub(crate) fn direct_address(&self) -> usize {
-        self.direct.addr()
+        self.direct.at().addr()
     }
 
-    /// Marks a mapping of the whole pool, which nobody uses yet, and makes it accessible.
-    fn open_map(&self, map: *mut c_void, access: Access) -> Result<(), SystemError> {
+    /// Marks a mapping of the whole pool, which nobody uses yet.
+    fn mark(&self, map: *mut c_void) -> Result<(), SystemError> {
         let (fork, dump, huge) = (Advice::LinuxDontFork, Advice::LinuxDontDump, Advice::LinuxHugepage);
         let marks =
             [(fork, "madvise(MADV_DONTFORK)"), (dump, "madvise(MADV_DONTDUMP)"), (huge, "madvise(MADV_HUGEPAGE)")];
@@ -233,17 +240,17 @@ impl Linux {
             // SAFETY: the mapping is ours, and none of the advice drops contents.
             named(call, unsafe { madvise(map, self.capacity, advice) })?;
         }
-        // SAFETY: nobody else uses it yet.
-        named("mprotect", unsafe { mprotect(map, self.capacity, protection(access)) })
+        Ok(())
     }
 
     fn advise(&self, offset: usize, len: usize, advice: Advice, call: &'static str) -> Result<(), SystemError> {
         debug_assert!(offset + len <= self.capacity);
         // SAFETY: the range lies in the direct map, and none of the advice used drops contents.
-        named(call, unsafe { madvise(self.direct.byte_add(offset), len, advice) })
+        named(call, unsafe { madvise(self.direct.at().byte_add(offset), len, advice) })
     }
 
     fn populate(&self, offset: usize, len: usize) -> Result<(), SystemError> {
+        self.direct.open(offset, len)?;
         self.advise(offset, len, Advice::LinuxPopulateWrite, "madvise(MADV_POPULATE_WRITE)")
     }
 
@@ -255,7 +262,7 @@ impl Linux {
         const TRIES: usize = 3;
         for _ in 0..TRIES {
             // SAFETY: the range lies in the direct map.
-            match advice::collapse_now(unsafe { self.direct.byte_add(offset) }) {
+            match advice::collapse_now(unsafe { self.direct.at().byte_add(offset) }) {
                 Ok(()) => return true,
                 Err(Errno::AGAIN) => {}
                 Err(_) => break,
@@ -275,7 +282,7 @@ impl Linux {
         let all = self.bytes();
         // A fork(2) child has no direct map.
         let is_mapped = !owner::is_forked_child();
-        (all, is_mapped.then(|| pagemap::huge_bytes(self.direct.addr(), self.capacity)).flatten())
+        (all, is_mapped.then(|| pagemap::huge_bytes(self.direct_address(), self.capacity)).flatten())
     }
 }
 
@@ -316,17 +323,27 @@ impl Linux {
     }
 }
 
-/// Maps the whole memfd in the arena, at a multiple of its largest page size.
-fn map_direct(arena: &Arena, fd: &OwnedFd, capacity: usize, kind: Kind) -> Result<*mut c_void, SystemError> {
+/// Maps the whole memfd in the arena, at a multiple of its largest page size. All of it is closed. Otherwise a fork(2)
+/// before it is marked would hand a child the whole pool.
+fn map_direct(
+    arena: &Arena,
+    fd: &OwnedFd,
+    capacity: usize,
+    kind: Kind,
+    access: Access,
+) -> Result<PoolMap, SystemError> {
     let at = arena.take(capacity, kind.align())?;
-    // It is inaccessible until it is marked. Otherwise a fork(2) in between would hand a child the whole pool.
     let flags = MapFlags::SHARED | MapFlags::FIXED;
     // SAFETY: the range was just taken, and nobody else uses it.
     let mapped = unsafe { mmap(pointer(at), capacity, ProtFlags::empty(), flags, fd, 0) };
     if mapped.is_err() {
         let _ = give_up(arena, at, capacity);
     }
-    named("mmap of the pool", mapped)
+    let map = named("mmap of the pool", mapped)?;
+    // After mlockall(MCL_FUTURE) it would be locked, and so would be all that is made of it.
+    // SAFETY: our own range; this changes no contents.
+    let _ = unsafe { munlock(map, capacity) };
+    Ok(PoolMap::new(map, capacity, protection(access)))
 }
 
 /// Makes a range of the arena inaccessible and gives it back.
@@ -383,7 +400,7 @@ fn protection(access: Access) -> MprotectFlags {
 
 impl Sys for Linux {
     fn direct(&self) -> *mut u8 {
-        self.direct.cast()
+        self.direct.at().cast()
     }
 
     fn merging(&self) -> Merging {
@@ -447,7 +464,10 @@ impl Sys for Linux {
                 Kind::Hugetlb { .. } => self.map_hugetlb(part, start, access),
                 Kind::ShmemHuge { .. } | Kind::ShmemBase => self.map(part, start, access),
             },
-            Shows::Overlay { start, access } => self.overlay(part, start, access),
+            Shows::Overlay { start, access } => match self.ready_overlay(part, start) {
+                Ok(()) => self.overlay(part, start, access),
+                failed => failed,
+            },
         }
     }
 
@@ -456,6 +476,17 @@ impl Sys for Linux {
         self.check_descriptor()?;
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         named("fallocate(FALLOC_FL_PUNCH_HOLE)", fallocate(&self.fd, flags, offset as u64, len as u64))
+    }
+
+    unsafe fn retire(&self, offset: usize, len: usize) -> Result<(), SystemError> {
+        // SAFETY: by contract.
+        unsafe { self.punch(offset, len) }?;
+        let others = self.overlays.as_ref().ok().map(Overlays::template);
+        for map in [Some(&self.direct), self.template.as_ref(), others].into_iter().flatten() {
+            // SAFETY: by contract.
+            unsafe { map.close(offset, len) };
+        }
+        Ok(())
     }
 
     /// Only the memory of a program that knows of nothing comes page by page.
@@ -631,8 +662,8 @@ impl Drop for Linux {
         if !owner::is_forked_child() {
             // Regions and snapshots keep the pool alive, so none is left. If the kernel refuses, the addresses stay
             // taken.
-            for map in self.template.into_iter().chain([self.direct]) {
-                let _ = give_up(self.arena, map.expose_provenance(), self.capacity);
+            for map in self.template.iter().chain([&self.direct]) {
+                let _ = give_up(self.arena, map.at().expose_provenance(), self.capacity);
             }
         }
     }

@@ -39,6 +39,7 @@ pub(crate) mod memory;
 mod overlay;
 pub(crate) mod owner;
 pub(crate) mod pagemap;
+mod pool_map;
 pub(crate) mod pressure;
 pub(crate) mod schedule;
 pub(crate) mod settings;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! memfd       | block 0 | block 1 | block 2 | …
-//! template    | private, read-only, never touched |        in the arena, not in fork(2) children
+//! template    | private, read-only, never touched |        in the arena, not in fork(2) children; see pool_map.rs
 //! region      | block 7, private  …                        made of the template by mremap(MREMAP_DONTUNMAP)
 //! ```
 //! As with other mappings, a `fork(2)` child must never get one, not even for a moment: so they are made of a template
@@ -11,7 +11,6 @@
 //!
 //! The template is read-only so that `mlockall` does not copy the pool for it.
 
-use core::ffi::c_void;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -19,22 +18,21 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
 use rustix::io::{Errno, pwrite};
-use rustix::mm::{
-    Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap, mprotect, mremap_fixed, munlock,
-};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap, mremap_fixed, munlock};
 
 use super::arena::Arena;
 use super::attic::{Attic, LEAST, LEAST_BASE_PAGES, Moved};
 use super::hold::{self, Holder};
 use super::mappings::{FileId, Mappings};
 use super::memory::{Dump, give_up, pointer};
+use super::pool_map::PoolMap;
 use super::{move_high, named, owner, pagemap};
 use crate::sys::{Extent, MOST_RUNS, PageRun, Part, Scanned, SystemError};
 use crate::units::BASE_PAGE;
 
 /// What private mappings of one pool are made with.
 pub(super) struct Overlays {
-    template: *mut c_void,
+    template: PoolMap,
     capacity: usize,
     pagemap: OwnedFd,
     /// For what regions have shown before, if there are addresses for it.
@@ -67,21 +65,20 @@ impl Overlays {
         let mem = File::options().write(true).open("/proc/self/mem").ok().map(OwnedFd::from);
         let holder = OnceLock::new();
         let mappings = Mappings::open(at);
-        let overlays = Overlays { template: pointer(at), capacity, pagemap, attic, mem, mappings, arena, holder };
+        let template = PoolMap::new(pointer(at), capacity, MprotectFlags::READ);
+        let overlays = Overlays { template, capacity, pagemap, attic, mem, mappings, arena, holder };
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: the range was just taken.
-        let mapped = unsafe { mmap(overlays.template, capacity, ProtFlags::empty(), flags, fd.as_fd(), 0) };
+        let mapped = unsafe { mmap(pointer(at), capacity, ProtFlags::empty(), flags, fd.as_fd(), 0) };
         named("mmap of the pool, private", mapped)?;
         // After mlockall(MCL_FUTURE) it would be locked, and so would be all that is made of it.
         // SAFETY: our own range; this changes no contents.
-        let _ = unsafe { munlock(overlays.template, capacity) };
+        let _ = unsafe { munlock(pointer(at), capacity) };
         let dumped = if dump == Dump::Included { Advice::LinuxDoDump } else { Advice::LinuxDontDump };
         for (advice, call) in [(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)"), (dumped, "madvise(MADV_DONTDUMP)")] {
             // SAFETY: as above.
-            named(call, unsafe { madvise(overlays.template, capacity, advice) })?;
+            named(call, unsafe { madvise(pointer(at), capacity, advice) })?;
         }
-        // SAFETY: as above.
-        named("mprotect", unsafe { mprotect(overlays.template, capacity, MprotectFlags::READ) })?;
         overlays.try_out(align)?;
         Ok(overlays)
     }
@@ -98,7 +95,7 @@ impl Overlays {
         tried.and(looked).map(drop)
     }
 
-    /// Shows the pool's memory from `offset` on, readable.
+    /// Shows the pool's memory from `offset` on, readable. The template was [made ready](Overlays::make_ready).
     pub(super) fn show(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
         let moved = self.take_away(part, false);
@@ -202,9 +199,9 @@ impl Overlays {
         hold::put_back(&self.mappings, part, aside);
     }
 
-    #[cfg(test)]
-    pub(super) fn template(&self) -> *mut c_void {
-        self.template
+    /// What private mappings are made of.
+    pub(super) fn template(&self) -> &PoolMap {
+        &self.template
     }
 
     #[cfg(test)]
@@ -227,12 +224,43 @@ impl Overlays {
         }
     }
 
+    /// Moves a part of the template there, which stays as it is.
+    /// Makes one mapping of a part of the template, which can be read.
+    #[inline(never)] // Not on the stack while mappings are moved.
+    pub(super) fn make_ready(&self, len: usize, offset: usize) -> Result<(), SystemError> {
+        let opened = self.template.open(offset, len);
+        // After mlockall some of it may be locked and the rest not.
+        if opened.is_ok() && !self.mappings.is_one(self.template.at().addr() + offset, len) {
+            self.unlock_template();
+        }
+        opened
+    }
+
+    /// Moves a part of the template there, which stays as it is.
     fn move_to(&self, at: usize, len: usize, offset: usize) -> Result<(), SystemError> {
+        match self.move_once(at, len, offset) {
+            // As above, if the kernel does not tell of mappings.
+            Err(_) => {
+                self.unlock_template();
+                self.move_once(at, len, offset)
+            }
+            moved => moved,
+        }
+    }
+
+    fn move_once(&self, at: usize, len: usize, offset: usize) -> Result<(), SystemError> {
         let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
-        // SAFETY: `offset` lies in the template, which stays as it is, since it has no pages; the new range is the
+        // SAFETY: `offset` lies in the template, which stays as it is, since nobody writes there; the new range is the
         // caller's.
-        let moved = unsafe { mremap_fixed(self.template.byte_add(offset), len, len, flags, pointer(at)) };
+        let moved = unsafe { mremap_fixed(self.template.at().byte_add(offset), len, len, flags, pointer(at)) };
         named("mremap of a private mapping", moved).map(drop)
+    }
+
+    #[cold]
+    #[inline(never)] // Not on the stack of the calls.
+    fn unlock_template(&self) {
+        // SAFETY: our own range; this changes no contents.
+        let _ = unsafe { munlock(self.template.at(), self.capacity) };
     }
 
     /// Writes to private pages that the program may only read. The kernel does so for debuggers, and copies a page that
@@ -269,7 +297,7 @@ impl Drop for Overlays {
     fn drop(&mut self) {
         if !owner::is_forked_child() {
             // If the kernel refuses, the addresses stay taken.
-            let _ = give_up(self.arena, self.template.expose_provenance(), self.capacity);
+            let _ = give_up(self.arena, self.template.at().expose_provenance(), self.capacity);
             if let Some(addresses) = self.attic.as_ref().map(Attic::addresses) {
                 let _ = give_up(self.arena, addresses.start, addresses.len());
             }

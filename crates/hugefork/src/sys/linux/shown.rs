@@ -30,17 +30,30 @@ impl Linux {
     /// Shows pool memory with one call that duplicates a mapping of the pool with this access. It never has another.
     pub(super) fn map(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
-        let of = match (access, self.template) {
+        let of = match (access, &self.template) {
             (Access::Read, Some(template)) => template,
-            (Access::Read, None) | (Access::ReadWrite, _) => self.direct,
+            (Access::Read, None) | (Access::ReadWrite, _) => &self.direct,
         };
-        let duplicated = self.duplicate(part, of, offset);
+        let opened = of.open(offset, part.len());
+        let duplicated = if opened.is_ok() { self.duplicate(part, of.at(), offset) } else { opened };
         if duplicated.is_ok() && self.dump == Dump::Included {
             // Its failure must not count: at worst the block is missing from a core dump.
             // SAFETY: the range is the caller's, and shows this; the advice changes no contents.
             let _ = unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDoDump) };
         }
         refused(part, duplicated)
+    }
+
+    /// Before [`Linux::overlay`], and apart from it, which goes deep on the stack.
+    #[inline(never)]
+    pub(super) fn ready_overlay(&self, part: Part<'_>, offset: usize) -> Result<(), MapFailure> {
+        match &self.overlays {
+            // What children inherit is not made of the template.
+            Ok(overlays) if self.children == Children::HaveNothing => {
+                refused(part, overlays.make_ready(part.len(), offset))
+            }
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// Shows pool memory through a private mapping.
@@ -320,7 +333,7 @@ mod tests {
         unsafe { written.write_volatile(7) };
         // From now on there is nothing that another mapping could be made of.
         // SAFETY: nobody else knows the template.
-        unsafe { munmap(memory.overlays.as_ref().unwrap().template(), LEN) }.unwrap();
+        unsafe { munmap(memory.overlays.as_ref().unwrap().template().at(), LEN) }.unwrap();
         assert_eq!(show(second).unwrap_err().aftermath, Aftermath::Unchanged);
         // SAFETY: as above.
         assert_eq!(unsafe { written.read_volatile() }, 7);
@@ -377,7 +390,7 @@ mod tests {
         prepare(&memory, part);
         // From now on there is nothing that another mapping could be made of.
         // SAFETY: nobody else knows the template.
-        unsafe { munmap(overlays.template(), len) }.unwrap();
+        unsafe { munmap(overlays.template().at(), len) }.unwrap();
         let failure = memory.show(part, shows).unwrap_err();
         assert_eq!(failure.aftermath, Aftermath::Unchanged);
         // SAFETY: as above.

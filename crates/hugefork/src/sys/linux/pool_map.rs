@@ -1,0 +1,202 @@
+//! A mapping of all of a pool that can be accessed only where the pool is used.
+//!
+//! ```text
+//! memfd     | used |             | used | used |      |
+//! mapping   | open | closed      | open        | closed        in pieces of 2 MiB or more
+//! ```
+//! `mlockall(2)` has the kernel touch all that can be accessed, and a file has memory from then on wherever it is
+//! touched, read-only too. What is closed (`PROT_NONE`) the kernel leaves alone. So a piece is closed until memory is
+//! got for it, or it is shown, and closed again when its memory went back to the system.
+//!
+//! Neighbours that are open are one mapping. Where there would be too many, what lies between two is opened as well.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use rustix::mm::{MprotectFlags, mprotect};
+
+use super::settings;
+use crate::sys::SystemError;
+use crate::units::HUGE_PAGE;
+
+/// A pool has so many pieces at most: one for each bit.
+const PIECES: usize = 64 * WORDS;
+const WORDS: usize = 256;
+
+/// So many runs of open pieces there may be: one in so many of the mappings that the process may have, and no more than
+/// this. A pool has three such mappings, all runs of which take fewer than the budget of mappings leaves alone.
+const ONE_IN: usize = 512;
+const MOST_RUNS: usize = 128;
+
+/// A mapping of a whole pool, which belongs to this value.
+pub(super) struct PoolMap {
+    at: *mut c_void,
+    len: usize,
+    rights: MprotectFlags,
+    /// The size of a piece.
+    piece: usize,
+    most_runs: usize,
+    /// A bit for each piece that is open for good. One without may be open as well.
+    open: [AtomicU64; WORDS],
+}
+
+impl PoolMap {
+    /// What is mapped at `at`, all of it closed. It is to be accessed with these rights.
+    pub(super) fn new(at: *mut c_void, len: usize, rights: MprotectFlags) -> PoolMap {
+        let piece = HUGE_PAGE.max(len.div_ceil(PIECES).next_power_of_two());
+        let most_runs = (settings::map_count_limit() / ONE_IN).clamp(1, MOST_RUNS);
+        PoolMap { at, len, rights, piece, most_runs, open: [const { AtomicU64::new(0) }; WORDS] }
+    }
+
+    /// The first byte.
+    pub(super) fn at(&self) -> *mut c_void {
+        self.at
+    }
+
+    /// Makes some bytes accessible, if they are not.
+    pub(super) fn open(&self, offset: usize, len: usize) -> Result<(), SystemError> {
+        let (first, end) = (offset / self.piece, (offset + len).div_ceil(self.piece));
+        if self.are_open(first, end) { Ok(()) } else { self.open_pieces(first, end) }
+    }
+
+    /// With few frames: the fault handler has a small stack.
+    #[inline(never)] // Not on the stack of what follows.
+    fn are_open(&self, first: usize, end: usize) -> bool {
+        let mut piece = first;
+        while piece < end && self.is_open(piece) {
+            piece += 1;
+        }
+        piece == end
+    }
+
+    #[inline(never)] // As above.
+    fn open_pieces(&self, first: usize, end: usize) -> Result<(), SystemError> {
+        let start = if self.runs() < self.most_runs { first } else { self.end_of_run_before(first) };
+        let mut opened = self.protect(start, end, self.rights);
+        if opened == Err(Errno::NOMEM) {
+            // As one mapping, it needs no more of them.
+            opened = self.protect(0, self.len.div_ceil(self.piece), self.rights);
+        }
+        if let Err(errno) = opened {
+            return Err(SystemError::new("mprotect of the pool", errno));
+        }
+        // What else was opened may be closed by another thread meanwhile.
+        let mut piece = first;
+        while piece < end {
+            self.open[piece / 64].fetch_or(1 << (piece % 64), Ordering::Release);
+            piece += 1;
+        }
+        Ok(())
+    }
+
+    /// Makes whole pieces inaccessible, if the kernel does not refuse.
+    ///
+    /// # Safety
+    /// Nobody uses these bytes until they were opened again.
+    pub(super) unsafe fn close(&self, offset: usize, len: usize) {
+        let (first, end) = (offset.div_ceil(self.piece), (offset + len) / self.piece);
+        let is_open = (first..end).any(|piece| self.is_open(piece));
+        if !is_open || self.runs() >= self.most_runs {
+            return;
+        }
+        // What is refused may have been done in part. All of it counts as closed, and is opened again before its use.
+        let _ = self.protect(first, end, MprotectFlags::empty());
+        for piece in first..end {
+            self.open[piece / 64].fetch_and(!(1 << (piece % 64)), Ordering::Release);
+        }
+    }
+
+    fn protect(&self, first: usize, end: usize, rights: MprotectFlags) -> Result<(), Errno> {
+        let (start, end) = (first * self.piece, (end * self.piece).min(self.len));
+        // SAFETY: inside of the mapping, which is ours. Whoever takes rights away says that nobody needs them.
+        unsafe { mprotect(self.at.byte_add(start), end - start, rights) }
+    }
+
+    fn is_open(&self, piece: usize) -> bool {
+        self.open[piece / 64].load(Ordering::Acquire) >> (piece % 64) & 1 == 1
+    }
+
+    /// Where the last run of open pieces before this one ends.
+    fn end_of_run_before(&self, piece: usize) -> usize {
+        let mut end = piece;
+        while end > 0 && !self.is_open(end - 1) {
+            end -= 1;
+        }
+        end
+    }
+
+    /// How many runs of open pieces there are.
+    #[inline(never)] // As above.
+    fn runs(&self) -> usize {
+        let (mut runs, mut before, mut word) = (0, 0, 0);
+        while word < WORDS {
+            let open = self.open[word].load(Ordering::Relaxed);
+            // A run begins where a piece is open and the one before it is not.
+            runs += (open & !(open << 1 | before)).count_ones() as usize;
+            before = open >> 63;
+            word += 1;
+        }
+        runs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+    use super::*;
+
+    fn with_map(pieces: usize, test: impl FnOnce(&PoolMap)) {
+        let len = pieces * HUGE_PAGE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping.
+        let at = unsafe { mmap_anonymous(core::ptr::null_mut(), len, ProtFlags::empty(), flags) }.unwrap();
+        test(&PoolMap::new(at, len, MprotectFlags::READ));
+        // SAFETY: nobody uses it any more.
+        unsafe { munmap(at, len) }.unwrap();
+    }
+
+    /// Whether the kernel lets a byte of a piece be read.
+    fn is_readable(map: &PoolMap, piece: usize) -> bool {
+        let (reader, writer) = std::io::pipe().unwrap();
+        // SAFETY: the kernel looks at the address itself.
+        let written =
+            unsafe { libc::write(std::os::fd::AsRawFd::as_raw_fd(&writer), map.at.byte_add(piece * HUGE_PAGE), 1) };
+        drop(reader);
+        written == 1
+    }
+
+    #[test]
+    fn what_is_opened_can_be_read_and_nothing_else() {
+        with_map(300, |map| {
+            map.open(3 * HUGE_PAGE + 4096, 4096).unwrap();
+            map.open(63 * HUGE_PAGE, 2 * HUGE_PAGE).unwrap();
+            let open =
+                |pieces: &[usize]| assert!((0..300).all(|piece| is_readable(map, piece) == pieces.contains(&piece)));
+            open(&[3, 63, 64]);
+            assert_eq!(map.runs(), 2);
+            // SAFETY: nobody uses it.
+            unsafe { map.close(63 * HUGE_PAGE - 4096, HUGE_PAGE + 4096) };
+            open(&[3, 64]);
+            // SAFETY: as above. It is no whole piece.
+            unsafe { map.close(64 * HUGE_PAGE, HUGE_PAGE - 4096) };
+            open(&[3, 64]);
+            map.open(0, 300 * HUGE_PAGE).unwrap();
+            assert_eq!(map.runs(), 1);
+        });
+    }
+
+    #[test]
+    fn there_are_never_many_runs() {
+        with_map(600, |map| {
+            (0..300).for_each(|nth| map.open(2 * nth * HUGE_PAGE, 1).unwrap());
+            assert!((0..300).all(|nth| is_readable(map, 2 * nth)));
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let start = |line: &str| usize::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+            let own = map.at.addr()..map.at.addr() + map.len;
+            let mappings = maps.lines().filter(|line| own.contains(&start(line))).count();
+            assert!(mappings <= 2 * map.most_runs + 2, "{mappings} mappings");
+        });
+    }
+}
