@@ -23,10 +23,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl};
 use rustix::mm::{
     MapFlags, MremapFlags, MsyncFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, mremap_fixed, msync, userfaultfd,
 };
+use syscalls::{Sysno, syscall3};
 
 use super::mappings::Mappings;
 use super::stderr::say_and_abort;
@@ -70,31 +70,6 @@ const UFFDIO_WAKE: c_ulong = number::<Addresses>(2, 0x02);
 /// On `/dev/userfaultfd`: a new descriptor.
 const USERFAULTFD_IOC_NEW: c_ulong = 0xaa << 8;
 
-/// A call on the descriptor.
-struct Call<'a, Argument> {
-    number: c_ulong,
-    argument: &'a mut Argument,
-}
-
-// SAFETY: the numbers are those above, and the arguments have the types that they are made of.
-unsafe impl<Argument> Ioctl for Call<'_, Argument> {
-    type Output = ();
-
-    const IS_MUTATING: bool = true;
-
-    fn opcode(&self) -> Opcode {
-        self.number as Opcode
-    }
-
-    fn as_ptr(&mut self) -> *mut c_void {
-        ptr::from_mut(self.argument).cast()
-    }
-
-    unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> rustix::io::Result<()> {
-        Ok(())
-    }
-}
-
 const UFFD_API: u64 = 0xaa;
 const MISSING_SHMEM: u64 = 1 << 5;
 const MINOR_SHMEM: u64 = 1 << 10;
@@ -129,9 +104,11 @@ impl Holder {
         // Not by libc's `ioctl`: what stands in for that in a program (`hugefork run`) takes it for the program's.
         // SAFETY: the argument has the size that the number of the call says, and the call writes to nothing else. It
         // changes who waits for pages, and no page.
-        match unsafe { ioctl(&self.0, Call { number: call, argument }) } {
-            Ok(()) => Ok(()),
-            Err(errno) => Err(SystemError::new(name, errno)),
+        match unsafe {
+            syscall3(Sysno::ioctl, self.0.as_raw_fd() as usize, call as usize, ptr::from_mut(argument).addr())
+        } {
+            Ok(_) => Ok(()),
+            Err(errno) => Err(SystemError::new(name, Errno::from_raw_os_error(errno.into_raw()))),
         }
     }
 

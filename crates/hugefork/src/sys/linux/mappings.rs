@@ -37,7 +37,7 @@ struct Query {
 /// `_IOWR('f', 17, struct procmap_query)`.
 const PROCMAP_QUERY: c_ulong = 3 << 30 | (size_of::<Query>() as c_ulong) << 16 | (b'f' as c_ulong) << 8 | 17;
 
-/// The mapping at an address, or the first behind it.
+/// Asks for the mapping at an address, or the first behind it.
 const COVERING_OR_NEXT: u64 = 1 << 4;
 
 /// Which file a mapping is of.
@@ -91,7 +91,7 @@ impl Mappings {
         let Some(maps) = &self.0 else { return Some(range.clone()) };
         let mut at = range.start;
         while at < range.end {
-            let found = match ask(maps, at, COVERING_OR_NEXT) {
+            let found = match at_or_behind(maps, at) {
                 Ok(found) => found,
                 Err(libc::ENOENT) => return None,
                 Err(_) => return Some(at..range.end),
@@ -122,16 +122,17 @@ impl Mappings {
 /// Where the mapping ends that is at this address.
 #[inline(never)] // What it needs is off the handler's stack when the mapping is moved.
 fn end_of(maps: &OwnedFd, address: usize) -> Option<usize> {
-    match ask(maps, address, 0) {
-        Ok(found) => Some(found.end as usize),
-        Err(_) => None,
-    }
+    let mut query = Query { size: size_of::<Query>() as u64, address: address as u64, ..Query::default() };
+    // SAFETY: the argument is the structure that the call reads and writes; it names no buffers.
+    let answer = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
+    (answer == 0).then_some(query.end as usize)
 }
 
-#[inline(always)] // Not one more frame on the handler's stack.
-fn ask(maps: &OwnedFd, address: usize, flags: u64) -> Result<Query, c_int> {
-    let mut query = Query { size: size_of::<Query>() as u64, flags, address: address as u64, ..Query::default() };
-    // SAFETY: the argument is the structure that the call reads and writes; it names no buffers.
+/// The mapping at an address, or the first behind it.
+fn at_or_behind(maps: &OwnedFd, address: usize) -> Result<Query, c_int> {
+    let (size, flags) = (size_of::<Query>() as u64, COVERING_OR_NEXT);
+    let mut query = Query { size, flags, address: address as u64, ..Query::default() };
+    // SAFETY: as above.
     let answer = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
     if answer == 0 { Ok(query) } else { Err(last_error().raw_os_error()) }
 }

@@ -193,17 +193,20 @@ impl Linux {
         }
     }
 
-    /// Whether all of a part is this memory, so that it may be moved.
+    /// An error if some of a part shows something else than this memory: then it must not be moved.
     #[inline(never)] // Not on the stack below what moves pages.
-    fn is_all_ours(&self, part: Part<'_>) -> bool {
+    fn check_shown(&self, part: Part<'_>) -> Result<(), SystemError> {
+        if self.children == Children::HaveNothing {
+            return Ok(());
+        }
         let mut rest = part.at()..part.at() + part.len();
         while !rest.is_empty() {
             match self.shown(&rest, None) {
                 Some(piece) if piece.start == rest.start => rest.start = piece.end,
-                _ => return false,
+                _ => return Err(SystemError::new("mremap to hold a range", Errno::FAULT)),
             }
         }
-        true
+        Ok(())
     }
 
     /// Why a write cannot copy single pages, if it cannot.
@@ -525,8 +528,9 @@ impl Sys for Linux {
     fn hold(&self, part: Part<'_>, aside: Part<'_>) -> Result<(), SystemError> {
         // Short, as it is on the stack below what moves pages.
         let Ok(overlays) = &self.overlays else { return Err(SystemError::new("userfaultfd", Errno::NOTSUP)) };
-        if self.children != Children::HaveNothing && !self.is_all_ours(part) {
-            return Err(SystemError::new("mremap to hold a range", Errno::FAULT));
+        match self.check_shown(part) {
+            Ok(()) => {}
+            refused => return refused,
         }
         overlays.hold(part, aside).inspect_err(|_| {
             // Nothing is left there. If the kernel refuses that too, the next hold replaces it.
