@@ -94,6 +94,7 @@ fn every_code_is_in_the_list_of_all_and_in_the_documentation() {
         libc::ENOMEM => "ENOMEM",
         libc::EDQUOT => "EDQUOT",
         libc::EBUSY => "EBUSY",
+        libc::EDEADLK => "EDEADLK",
         libc::EIO => "EIO",
         libc::EEXIST => "EEXIST",
         libc::ENOENT => "ENOENT",

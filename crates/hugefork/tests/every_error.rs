@@ -39,7 +39,7 @@ const fn case(name: &'static str, advice: &'static str, provoke: fn() -> Failed)
     Case { name, advice, provoke }
 }
 
-const CASES: [Case; 51] = [
+const CASES: [Case; 52] = [
     case("SizeError::NotABlockSize", "take a power of two", || failed(BlockSize::new(3))),
     case("SizeError::Zero", "take at least one block", || {
         let Err(RegionError::Length(error)) = pool(4).region(0) else { panic!("a region of nothing") };
@@ -85,6 +85,7 @@ const CASES: [Case; 51] = [
     case("RegionError::LargerThanPool", "build the pool with more capacity", || failed(pool(4).region(5 * BLOCK))),
     case("RegionError::OutOfRange", "take one that is", || failed(region(1).discard(0..usize::MAX))),
     case("RegionError::NotAView", "starts at a multiple of 8", || failed(region(1).slice_of_mut::<u64>(1..9))),
+    case("RegionError::NotWords", "take arrays or structures", || failed(region(1).values_of::<f32>(0..8))),
     case("RegionError::AnotherPool", "take one of the same pool", || {
         let (one, other) = (region(1), region(1).snapshot().unwrap());
         failed(one.changed_since(&other))

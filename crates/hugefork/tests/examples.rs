@@ -22,6 +22,16 @@ mod reset_cost;
 #[path = "../examples/save_while_writing.rs"]
 #[allow(dead_code)] // It asks for the name of a file.
 mod save_while_writing;
+#[path = "../examples/store.rs"]
+#[allow(dead_code)] // It asks for the name of a file.
+mod store;
+
+#[test]
+fn no_file_has_half_an_entry_where_puts_are_operations_and_some_have_where_not() {
+    let file = std::env::temp_dir().join(format!("hugefork-store-{}", std::process::id()));
+    store::run(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+}
 
 #[test]
 fn a_table_with_offsets_is_forked_and_read_at_another_address() {

@@ -259,3 +259,82 @@ fn a_child_of_fork_is_given_no_view_of_what_it_does_not_have() {
     })
     .well();
 }
+
+/// Not a whole word, and not a power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+struct Pixel {
+    red: u16,
+    green: u16,
+    blue: u16,
+}
+
+#[test]
+fn values_of_any_size_and_width_are_what_was_set() {
+    fn check<T: Pod + PartialEq + std::fmt::Debug + Send>(region: &mut Region, value: impl Fn(usize) -> T + Sync) {
+        let (handle, parts) = region.writers_of::<T>(3).unwrap();
+        let count: usize = parts.iter().map(|part| part.len()).sum();
+        assert_eq!(count, 4 * BLOCK / size_of::<T>());
+        let firsts = [0, parts[0].len(), parts[0].len() + parts[1].len()];
+        let value = &value;
+        std::thread::scope(|scope| {
+            for (part, first) in parts.iter().zip(firsts) {
+                scope.spawn(move || (0..part.len()).step_by(509).for_each(|nth| part.set(nth, value(first + nth))));
+            }
+        });
+        let saved = handle.snapshot().unwrap();
+        let range = 0..count * size_of::<T>();
+        let values = saved.slice_of::<T>(range.clone()).unwrap();
+        for (part, first) in parts.iter().zip(&firsts) {
+            for nth in (0..part.len()).step_by(509) {
+                assert_eq!((part.get(nth), values[first + nth]), (value(first + nth), value(first + nth)));
+            }
+        }
+        let last = parts[2].len() - 1;
+        parts[2].write(last - 1, &[value(1), value(2)]);
+        let mut read = [value(0); 2];
+        parts[2].read(last - 1, &mut read);
+        assert_eq!(read, [value(1), value(2)]);
+        handle.reset_to(&saved).unwrap();
+        assert!(parts[2].iter().eq(values[firsts[2]..].iter().copied()));
+        assert_eq!(region.slice_of_mut::<T>(range).unwrap(), values);
+    }
+    let pool = a_pool(64);
+    let mut region = pool.region(4 * BLOCK).unwrap();
+    check(&mut region, |nth| nth as u8);
+    check(&mut region, |nth| nth as f32);
+    check(&mut region, |nth| nth as u64);
+    check(&mut region, |nth| nth as u128 * 3);
+    check(&mut region, |nth| Pixel { red: nth as u16, green: 1, blue: !nth as u16 });
+    check(&mut region, |nth| [nth as u64, 7, 9]);
+}
+
+#[test]
+fn shared_values_are_whole_words_and_stay_inside() {
+    let region = a_pool(8).region(BLOCK).unwrap();
+    assert_eq!(region.values_of::<[u32; 2]>(8..64).unwrap().len(), 7);
+    let refused = |range| region.values_of::<[u32; 2]>(range).unwrap_err();
+    assert!(matches!(refused(4..12), RegionError::NotAView { align: 8, .. }));
+    assert!(matches!(refused(0..12), RegionError::NotAView { size: 8, .. }));
+    assert!(matches!(refused(0..BLOCK + 8), RegionError::OutOfRange { .. }));
+    assert!(matches!(region.values_of::<f32>(0..8).unwrap_err(), RegionError::NotWords { size: 4, .. }));
+    assert!(matches!(region.values_of::<()>(0..8).unwrap_err(), RegionError::NotAView { .. }));
+    let values = region.values_of::<u64>(0..64).unwrap();
+    let (low, high) = values.split_at(3);
+    assert_eq!((low.len(), high.len(), values.split_at(8).1.is_empty()), (3, 5, true));
+    high.set(0, 5);
+    assert_eq!((values.get(3), region.as_atomic_u64s()[3].load(Ordering::Relaxed)), (5, 5));
+    let panics = |body: &dyn Fn()| catch_unwind(std::panic::AssertUnwindSafe(body)).is_err();
+    assert!(panics(&|| _ = low.get(3)) && panics(&|| low.set(3, 1)) && panics(&|| _ = values.split_at(9)));
+    assert!(panics(&|| values.write(7, &[1, 2])) && panics(&|| values.read(usize::MAX, &mut [1])));
+}
+
+#[test]
+fn who_saves_is_told_how_far_it_is() {
+    let mut region = a_pool(8).region(BLOCK).unwrap();
+    region.as_mut_slice()[BLOCK - 1] = 1;
+    let (mut told, mut written) = (Vec::new(), Vec::new());
+    region.snapshot().unwrap().write_to_with(&mut written, 100..BLOCK, |done| told.push(done)).unwrap();
+    assert_eq!(told, [1 << 20, BLOCK - 100]);
+    assert_eq!((written.len(), written.last()), (BLOCK - 100, Some(&1)));
+}

@@ -37,7 +37,8 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Region::fork`], of whichever region it is. There is no snapshot of any of them then.
+    /// Those of [`Region::fork`], of whichever region it is, and [`RegionError::AnotherOperations`] if two of them have
+    /// different [`Operations`](crate::Operations). There is no snapshot of any of them then.
     ///
     /// # Panics
     /// If a region is named twice.
@@ -111,7 +112,8 @@ impl Region {
     /// Those of [`Region::reset_to`], of whichever region it is. [`ResetError::done`] counts through the regions in
     /// their order here. Behind it each page (4 KiB) of a region is as before or as the snapshot, and what others write
     /// meanwhile may be there or gone. Another call goes on there. After [`RegionError::AnotherPool`],
-    /// [`RegionError::AnotherLength`] and [`RegionError::Revoked`], nothing has changed anywhere.
+    /// [`RegionError::AnotherLength`], [`RegionError::AnotherOperations`] and [`RegionError::Revoked`], nothing has
+    /// changed anywhere.
     ///
     /// # Panics
     /// If a region is named twice.

@@ -18,7 +18,8 @@
 //! | `snapshot` | a region as it was at one moment |
 //! | `stats` | figures |
 //! | `transfer` | files, pipes and sockets |
-//! | `views` | atomic words, values, parts for several writers |
+//! | `values` | values of plain types |
+//! | `views` | atomic words, parts for several writers |
 
 pub(crate) mod builder;
 pub(crate) mod changes;
@@ -36,4 +37,6 @@ mod routed;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod transfer;
+#[cfg(feature = "bytemuck")]
+pub(crate) mod values;
 pub(crate) mod views;

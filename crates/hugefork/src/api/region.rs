@@ -308,14 +308,16 @@ impl Region {
     /// until one of them writes to it.
     ///
     /// Threads that write meanwhile wait: some nanoseconds for each block, and one write-protection. The cut is
-    /// consistent: if a write is in the copy, so is every write that happened before it. The call itself takes longer
+    /// consistent: if a write is in the copy, so is every write that happened before it, but it may come between two
+    /// writes of one operation ([`Operations`](crate::Operations) keep it from that). The call itself takes longer
     /// where pages were copied since the last one ([`CopyGrain`](crate::CopyGrain)): it folds them first, at about 2 us
     /// a page, or 150 us a block if other forks or snapshots still hold it, while others go on writing.
     ///
     /// # Errors
     /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::Revoked`] if this region is a
     /// fork that has lost a part, [`RegionError::PoolFull`] and [`RegionError::OutOfMemory`] if pinned or split blocks,
-    /// or pages to be folded, need memory, [`RegionError::System`], [`RegionError::ForkedChild`].
+    /// or pages to be folded, need memory, [`RegionError::System`], [`RegionError::ForkedChild`]. With operations also
+    /// [`RegionError::InsideOperation`] and [`RegionError::OperationGoesOn`].
     pub fn fork(&self) -> Result<Region, RegionError> {
         self.fork_with(RegionOptions::new())
     }
@@ -334,6 +336,9 @@ impl Region {
 
     /// A copy of this region as it is now that nobody can write to. It is like [`Region::fork`], but makes no mappings
     /// until somebody looks at it.
+    ///
+    /// It is one moment of every thread's *writes*. Of an operation that takes several, a `put` of a key and a value, it
+    /// may have some and lack the others: [`Operations`](crate::Operations) keep that away.
     ///
     /// # Errors
     /// Those of [`Region::fork`].
@@ -435,7 +440,8 @@ impl Region {
     /// # Errors
     /// [`ResetError`], which says how much of the region is as the snapshot. Before anything has changed:
     /// [`RegionError::AnotherPool`], [`RegionError::AnotherLength`], [`RegionError::Revoked`] if a part of the snapshot
-    /// was taken away, [`RegionError::ForkedChild`]. [`RegionError::TooManyMappings`] and [`RegionError::System`]: each
+    /// was taken away, [`RegionError::ForkedChild`], and with [`Operations`](crate::Operations)
+    /// [`RegionError::InsideOperation`] and [`RegionError::OperationGoesOn`]. [`RegionError::TooManyMappings`] and [`RegionError::System`]: each
     /// page (4 KiB) is as before or as the snapshot, and another call goes on there. [`RegionError::NotReservable`]:
     /// all is as the snapshot, but a region with a reservation could not set blocks aside again in place of those that
     /// its forks and snapshots keep.

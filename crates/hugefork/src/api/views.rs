@@ -2,9 +2,11 @@
 //!
 //! | who writes meanwhile | a region as | by |
 //! |---|---|---|
-//! | one | `&mut [T]` | [`Region::slice_of_mut`], with the feature `bytemuck` |
+//! | one | `&mut [T]` | `Region::slice_of_mut` (values.rs) |
 //! | several, each to a part | `&mut [u8]` each | [`Region::writers`] |
 //! | anybody, beside who takes snapshots | `&[AtomicU64]` | [`Region::as_atomic_u64s`] |
+//! | anybody, beside who takes snapshots | `Values<T>` | `Region::values_of` (values.rs) |
+//! | several, each to a part, beside snapshots | `Values<T>` each | `Region::writers_of` (values.rs) |
 //! | several, each to a part, beside snapshots | `&mut [u8]` each | [`Region::writers_and_snapshots`], `unsafe` |
 //!
 //! What makes that sound: exclusive slices all come from `Region::bytes_mut`, and as long as one lives the borrow
@@ -24,7 +26,7 @@ use super::pool::check_owner;
 use super::region::Region;
 use super::snapshot::Snapshot;
 use super::stats::RegionStats;
-use crate::terms::error::RegionError;
+use crate::terms::error::{RegionError, ResetError};
 use crate::terms::options::RegionOptions;
 
 impl Region {
@@ -69,7 +71,8 @@ impl Region {
     /// has fewer blocks, but at least one.
     ///
     /// Nothing else can be done to the region while a part lives. To write beside a thread that takes snapshots, take
-    /// [`Region::as_atomic_u64s`] or [`Region::writers_and_snapshots`].
+    /// [`Region::writers_of`], [`Region::values_of`], [`Region::as_atomic_u64s`] or, for slices,
+    /// [`Region::writers_and_snapshots`].
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -112,6 +115,7 @@ impl Region {
 
     /// The parts of [`Region::writers`], and a handle that takes forks and snapshots of the whole region while threads
     /// write to them. The cut is consistent, as always: of each thread it has all writes up to one, and none after it.
+    /// [`Region::writers_of`] needs no `unsafe`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -137,7 +141,7 @@ impl Region {
     /// While the handle is used, the program lends no part to a system call that may write past the page table: a read
     /// of a file that is open with `O_DIRECT` or lies on FUSE, `io_uring`. Such a call would go on writing to blocks
     /// that a snapshot shares by then, and that are `&[u8]` there. [`Region::read_from`] and [`Region::pin`] are for
-    /// that.
+    /// that. And nobody has a part any more when the handle resets the region.
     pub unsafe fn writers_and_snapshots(
         &mut self,
         count: usize,
@@ -154,7 +158,8 @@ impl Region {
     }
 }
 
-/// Takes forks and snapshots of a region while others write to its parts, see [`Region::writers_and_snapshots`].
+/// Takes forks and snapshots of a region, and resets it, while others write to its parts: see [`Region::writers_of`] and
+/// [`Region::writers_and_snapshots`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -177,8 +182,8 @@ impl Region {
 /// ```
 #[derive(Clone, Copy)]
 pub struct Snapshotter<'a> {
-    // Whatever is offered here must change no byte of the region.
-    region: &'a Region,
+    // Whatever is offered here must change no byte of the region, but for resets, and give no reference to any.
+    pub(super) region: &'a Region,
 }
 
 impl Snapshotter<'_> {
@@ -214,6 +219,22 @@ impl Snapshotter<'_> {
         self.region.fork_with(options)
     }
 
+    /// As [`Region::reset_to`].
+    ///
+    /// # Errors
+    /// Those of [`Region::reset_to`].
+    pub fn reset_to(&self, snapshot: &Snapshot) -> Result<(), ResetError> {
+        self.region.reset_to(snapshot)
+    }
+
+    /// As [`Region::reset`].
+    ///
+    /// # Errors
+    /// Those of [`Region::reset`].
+    pub fn reset(&self) -> Result<(), ResetError> {
+        self.region.reset()
+    }
+
     /// As [`Region::stats`].
     pub fn stats(&self) -> RegionStats {
         self.region.stats()
@@ -245,7 +266,30 @@ impl Snapshot {
     /// # Errors
     /// Those of `to`, and those of [`Snapshot::read_at`] inside of an [`io::Error`]
     /// ([`ErrorCode::of`](crate::ErrorCode::of) finds which). A part may have been written by then.
-    pub fn write_to(&self, mut to: impl Write, range: Range<usize>) -> io::Result<()> {
+    pub fn write_to(&self, to: impl Write, range: Range<usize>) -> io::Result<()> {
+        self.write_to_with(to, range, |_| ())
+    }
+
+    /// As [`Snapshot::write_to`]. After each piece, it calls `progress` with the bytes that are written.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+    /// let snapshot = pool.region(2 << 20)?.snapshot()?;
+    /// let all = snapshot.len();
+    /// snapshot.write_to_with(std::io::sink(), 0..all, |done| println!("{} %", 100 * done / all))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::write_to`].
+    pub fn write_to_with(
+        &self,
+        mut to: impl Write,
+        range: Range<usize>,
+        mut progress: impl FnMut(usize),
+    ) -> io::Result<()> {
         const PIECE: usize = 1 << 20;
         RegionError::check_range(&range, self.len())?;
         let mut piece = vec![0; range.len().min(PIECE)];
@@ -253,63 +297,8 @@ impl Snapshot {
             let now = &mut piece[..range.end.min(start + PIECE) - start];
             self.read_at(start, now)?;
             to.write_all(now)?;
+            progress(start - range.start + now.len());
         }
         Ok(())
-    }
-}
-
-#[cfg(feature = "bytemuck")]
-mod plain {
-    use bytemuck::{AnyBitPattern, NoUninit};
-
-    use super::*;
-
-    impl Region {
-        /// The bytes of `range` as values of a type for which any bytes are a value: numbers, arrays of them, and
-        /// structures that derive bytemuck's `Pod`. With the feature `bytemuck`.
-        ///
-        /// ```
-        /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-        /// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
-        /// let mut region = pool.region(2 << 20)?;
-        /// region.slice_of_mut::<f32>(4096..8192)?.fill(0.5);
-        /// let saved = region.snapshot()?;
-        /// assert_eq!(saved.slice_of::<f32>(4092..4100)?, [0.0, 0.5]);
-        /// # Ok(())
-        /// # }
-        /// ```
-        ///
-        /// # Errors
-        /// [`RegionError::NotAView`] unless the range holds a whole number of values and starts at a multiple of their
-        /// alignment. [`RegionError::OutOfRange`], [`RegionError::ForkedChild`].
-        pub fn slice_of_mut<T: AnyBitPattern + NoUninit>(
-            &mut self,
-            range: Range<usize>,
-        ) -> Result<&mut [T], RegionError> {
-            RegionError::check_range(&range, self.len())?;
-            bytemuck::try_cast_slice_mut(&mut self.bytes_mut()?[range.clone()]).map_err(|_| not_a_view::<T>(range))
-        }
-    }
-
-    impl Snapshot {
-        /// The bytes of `range` as values of a type, see [`Region::slice_of_mut`]. With the feature `bytemuck`.
-        ///
-        /// # Errors
-        /// [`RegionError::NotAView`] unless the range holds a whole number of values and starts at a multiple of their
-        /// alignment. [`RegionError::OutOfRange`], and those of [`Snapshot::map`].
-        pub fn slice_of<T: AnyBitPattern>(&self, range: Range<usize>) -> Result<&[T], RegionError> {
-            RegionError::check_range(&range, self.len())?;
-            bytemuck::try_cast_slice(&self.map()?[range.clone()]).map_err(|_| not_a_view::<T>(range))
-        }
-    }
-
-    fn not_a_view<T>(range: Range<usize>) -> RegionError {
-        RegionError::NotAView {
-            start: range.start,
-            end: range.end,
-            of: std::any::type_name::<T>(),
-            size: size_of::<T>(),
-            align: align_of::<T>(),
-        }
     }
 }

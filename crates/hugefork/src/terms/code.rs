@@ -367,7 +367,7 @@ impl RegionError {
             RegionError::Length(size) => size.code(),
             RegionError::LargerThanPool { .. } => ErrorCode::LargerThanPool,
             RegionError::OutOfRange { .. } => ErrorCode::OutOfRange,
-            RegionError::NotAView { .. } => ErrorCode::NotAView,
+            RegionError::NotAView { .. } | RegionError::NotWords { .. } => ErrorCode::NotAView,
             RegionError::PoolFull { .. } => ErrorCode::PoolFull,
             RegionError::NotReservable { .. } => ErrorCode::NotReservable,
             RegionError::CowLimit { .. } => ErrorCode::CowLimit,

@@ -179,6 +179,18 @@ pub enum RegionError {
         /// Its alignment.
         align: usize,
     },
+    /// Values that threads were to share, which are no whole words of 8 bytes.
+    #[error(
+        "values of {of} take {size} bytes, and what threads share are whole words of 8: take arrays or structures of them \
+         that are, or Region::writers_of, which gives each thread a part"
+    )]
+    #[non_exhaustive]
+    NotWords {
+        /// The type.
+        of: &'static str,
+        /// Its size in bytes.
+        size: usize,
+    },
     /// A snapshot of another pool.
     #[error(
         "a snapshot of pool `{other}` does not go together with what is of pool `{pool}`: take one of the same pool"

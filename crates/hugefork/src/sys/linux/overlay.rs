@@ -166,7 +166,7 @@ impl Overlays {
     /// without it.
     pub(super) fn dump_what_is_shown(&self) -> Result<(), SystemError> {
         // SAFETY: our own range; the advice changes no contents.
-        named("madvise(MADV_DONTDUMP)", unsafe { madvise(self.template, self.capacity, Advice::LinuxDontDump) })
+        named("madvise(MADV_DONTDUMP)", unsafe { madvise(self.template.at(), self.capacity, Advice::LinuxDontDump) })
     }
 
     /// All of its descriptors.

@@ -1,0 +1,397 @@
+//! Regions and snapshots as values of plain types: numbers, arrays of them, structures that derive bytemuck's `Pod`.
+//!
+//! | who has the region | its values as | by |
+//! |---|---|---|
+//! | one thread | `&mut [T]` | [`Region::slice_of_mut`] |
+//! | several threads, each a part, beside snapshots and resets | [`Values`] | [`Region::writers_of`] |
+//! | several threads, all of it, beside snapshots and resets | [`Values`] | [`Region::values_of`] |
+//! | a snapshot, anybody | `&[T]` | [`Snapshot::slice_of`] |
+//!
+//! What makes [`Values`] sound: it gives out no reference to a region, so none can be lent to a system call that goes on
+//! writing when a snapshot shares the memory, and none can change while it is borrowed. It copies values in and out,
+//! by atomic loads and stores of one width. Any bytes are a value of the type, so one that others have half written is
+//! one too.
+//!
+//! The width is that of what may be at the same place beside it, since atomic accesses of two widths to the same bytes
+//! are a data race in Rust's memory model: 8 bytes, those of [`Region::as_atomic_u64s`], where the region is shared, so
+//! that values have to be whole words; and the type's own alignment where it is borrowed exclusively.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use bytemuck::{AnyBitPattern, NoUninit};
+
+use super::pool::check_owner;
+use super::region::Region;
+use super::snapshot::Snapshot;
+use super::views::Snapshotter;
+use crate::terms::error::RegionError;
+
+const WORD: usize = size_of::<u64>();
+
+/// Values of a plain type in a region, which are copied in and out: for threads that write while others take snapshots,
+/// without `unsafe`. From [`Region::values_of`] and [`Region::writers_of`]; with the feature `bytemuck`, which is there by
+/// default.
+///
+/// It is a reference: copies are of the same values, and any number of threads may have one. As with any memory, the
+/// program sees to it that no two threads write to the same value at once. If they do, it may get a part from each.
+///
+/// A snapshot may have a part of a value that is just being written, if the value is larger than 8 bytes (or than its
+/// alignment, with `writers_of`). [`Operations`](crate::Operations) keep that away.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// use bytemuck::{Pod, Zeroable};
+/// #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+/// #[repr(C)]
+/// struct Entry {
+///     key: u64,
+///     value: [f32; 4],
+/// }
+/// let region = pool.region(2 << 20)?;
+/// let entries = region.values_of::<Entry>(0..100 * size_of::<Entry>())?;
+/// let (low, high) = entries.split_at(50);
+/// std::thread::scope(|scope| {
+///     scope.spawn(move || low.set(7, Entry { key: 1, value: [0.5; 4] }));
+///     scope.spawn(move || high.update(0, |entry| entry.key += 2));
+/// });
+/// assert_eq!((entries.get(7).value[3], entries.get(50).key), (0.5, 2));
+/// assert_eq!(entries.iter().filter(|entry| entry.key > 0).count(), 2);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Values<'a, T> {
+    at: NonNull<T>,
+    len: usize,
+    /// Bytes of each load and store.
+    width: usize,
+    _of: PhantomData<&'a [AtomicU64]>,
+    _values: PhantomData<T>,
+}
+
+// SAFETY: it reaches its values by atomic accesses only, and hands out copies of them.
+unsafe impl<T: Send> Send for Values<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Values<'_, T> {}
+
+impl<T> Clone for Values<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Values<'_, T> {}
+
+/// Copies `len` bytes out of a region, piece by piece.
+///
+/// # Safety
+/// All of `from` can be read and is reached by atomic accesses of `width` only, whose multiple both `from` and `len` are;
+/// `to` can be written to, by nobody else.
+#[inline]
+unsafe fn load(from: *mut u8, to: *mut u8, len: usize, width: usize) {
+    macro_rules! by {
+        ($atomic:ty, $piece:ty) => {
+            for at in (0..len).step_by(size_of::<$piece>()) {
+                // SAFETY: the caller's promise. What is copied to may have another alignment.
+                unsafe {
+                    let piece = <$atomic>::from_ptr(from.add(at).cast()).load(Ordering::Relaxed);
+                    to.add(at).cast::<$piece>().write_unaligned(piece);
+                }
+            }
+        };
+    }
+    match width {
+        8 => by!(AtomicU64, u64),
+        4 => by!(AtomicU32, u32),
+        2 => by!(AtomicU16, u16),
+        _ => by!(AtomicU8, u8),
+    }
+}
+
+/// Copies `len` bytes into a region, piece by piece.
+///
+/// # Safety
+/// As [`load`], with `from` and `to` exchanged; and `to` can be written to.
+#[inline]
+unsafe fn store(from: *const u8, to: *mut u8, len: usize, width: usize) {
+    macro_rules! by {
+        ($atomic:ty, $piece:ty) => {
+            for at in (0..len).step_by(size_of::<$piece>()) {
+                // SAFETY: the caller's promise. What is copied from may have another alignment.
+                unsafe {
+                    let piece = from.add(at).cast::<$piece>().read_unaligned();
+                    <$atomic>::from_ptr(to.add(at).cast()).store(piece, Ordering::Relaxed);
+                }
+            }
+        };
+    }
+    match width {
+        8 => by!(AtomicU64, u64),
+        4 => by!(AtomicU32, u32),
+        2 => by!(AtomicU16, u16),
+        _ => by!(AtomicU8, u8),
+    }
+}
+
+impl<'a, T: AnyBitPattern + NoUninit> Values<'a, T> {
+    /// # Safety
+    /// `at` is aligned to `T` and to `width`, of which the size of `T` is a multiple. From there on `len` values can be
+    /// read and written for `'a`, and are reached by atomic accesses of this width only.
+    unsafe fn new(at: NonNull<T>, len: usize, width: usize) -> Values<'a, T> {
+        Values { at, len, width, _of: PhantomData, _values: PhantomData }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first byte of `count` values.
+    #[inline]
+    #[track_caller]
+    fn place(&self, nth: usize, count: usize) -> *mut u8 {
+        let is_inside = nth <= self.len && count <= self.len - nth;
+        assert!(is_inside, "values {nth}.. ({count} of them) are not inside of {}", self.len);
+        self.at.as_ptr().wrapping_add(nth).cast()
+    }
+
+    /// A copy of one.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[inline]
+    #[track_caller]
+    pub fn get(&self, nth: usize) -> T {
+        let mut value = MaybeUninit::<T>::uninit();
+        // SAFETY: it is inside, and any bytes are a value of the type.
+        unsafe {
+            load(self.place(nth, 1), value.as_mut_ptr().cast(), size_of::<T>(), self.width);
+            value.assume_init()
+        }
+    }
+
+    /// Sets one.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[inline]
+    #[track_caller]
+    pub fn set(&self, nth: usize, value: T) {
+        // SAFETY: it is inside, and the type has no bytes that are no part of a value.
+        unsafe { store(ptr::from_ref(&value).cast(), self.place(nth, 1), size_of::<T>(), self.width) };
+    }
+
+    /// Gets one, has `change` change it, and sets it. What others write to it meanwhile is lost.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[inline]
+    #[track_caller]
+    pub fn update(&self, nth: usize, change: impl FnOnce(&mut T)) {
+        let mut value = self.get(nth);
+        change(&mut value);
+        self.set(nth, value);
+    }
+
+    /// Copies the values from `start` on to all of `to`.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[track_caller]
+    pub fn read(&self, start: usize, to: &mut [T]) {
+        // SAFETY: all are inside, and any bytes are values of the type.
+        unsafe { load(self.place(start, to.len()), to.as_mut_ptr().cast(), size_of_val(to), self.width) };
+    }
+
+    /// Sets the values from `start` on to all of `from`.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[track_caller]
+    pub fn write(&self, start: usize, from: &[T]) {
+        // SAFETY: all are inside, and the type has no bytes that are no part of a value.
+        unsafe { store(from.as_ptr().cast(), self.place(start, from.len()), size_of_val(from), self.width) };
+    }
+
+    /// Sets all.
+    pub fn fill(&self, value: T) {
+        (0..self.len).for_each(|nth| self.set(nth, value));
+    }
+
+    /// Copies of all, one after the other, each as it is when its turn comes.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + 'a {
+        let values = *self;
+        (0..self.len).map(move |nth| values.get(nth))
+    }
+
+    /// Those before `mid`, and the others.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[track_caller]
+    pub fn split_at(&self, mid: usize) -> (Values<'a, T>, Values<'a, T>) {
+        let rest = self.len - self.len.min(mid);
+        let at = NonNull::new(self.place(mid, rest).cast()).expect("no region lies at address zero");
+        // SAFETY: both are parts of what `self` is, in steps of values.
+        unsafe { (Values::new(self.at, mid, self.width), Values::new(at, rest, self.width)) }
+    }
+}
+
+impl<T> fmt::Debug for Values<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Values").field("len", &self.len).field("of", &std::any::type_name::<T>()).finish()
+    }
+}
+
+impl Region {
+    /// The bytes of `range` as values of a type for which any bytes are a value: numbers, arrays of them, and
+    /// structures that derive bytemuck's `Pod`. For the one who has the region to itself; [`Region::values_of`] and
+    /// [`Region::writers_of`] are for several threads, and beside snapshots. With the feature `bytemuck`, which is there
+    /// by default.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+    /// let mut region = pool.region(2 << 20)?;
+    /// region.slice_of_mut::<f32>(4096..8192)?.fill(0.5);
+    /// let saved = region.snapshot()?;
+    /// assert_eq!(saved.slice_of::<f32>(4092..4100)?, [0.0, 0.5]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`RegionError::NotAView`] unless the range holds a whole number of values and starts at a multiple of their
+    /// alignment. [`RegionError::OutOfRange`], [`RegionError::ForkedChild`].
+    pub fn slice_of_mut<T: AnyBitPattern + NoUninit>(&mut self, range: Range<usize>) -> Result<&mut [T], RegionError> {
+        RegionError::check_range(&range, self.len())?;
+        bytemuck::try_cast_slice_mut(&mut self.bytes_mut()?[range.clone()]).map_err(|_| not_a_view::<T>(range))
+    }
+
+    /// The bytes of `range` as values of a type, for any number of threads that read and write, beside others that fork,
+    /// snapshot and reset. It is what [`Region::as_atomic_u64s`] is, by value: the size of the type has to be a multiple
+    /// of 8 bytes. For `f32` take `[f32; 2]`, or [`Region::writers_of`]. With the feature `bytemuck`, which is there by
+    /// default.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+    /// let region = pool.region(2 << 20)?;
+    /// let points = region.values_of::<[f64; 2]>(0..region.len())?;
+    /// points.set(3, [0.5, 1.5]);
+    /// let saved = region.snapshot()?;
+    /// points.set(3, [0.0, 0.0]);
+    /// assert_eq!(saved.slice_of::<[f64; 2]>(0..region.len())?[3], [0.5, 1.5]);
+    /// region.reset_to(&saved)?;
+    /// assert_eq!(points.get(3), [0.5, 1.5]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`RegionError::NotWords`] unless values are whole words of 8 bytes. [`RegionError::NotAView`] unless the range
+    /// holds a whole number of them and starts at a multiple of 8 and of their alignment. [`RegionError::OutOfRange`],
+    /// [`RegionError::ForkedChild`].
+    pub fn values_of<T: AnyBitPattern + NoUninit>(&self, range: Range<usize>) -> Result<Values<'_, T>, RegionError> {
+        check_owner()?;
+        RegionError::check_range(&range, self.len())?;
+        let (size, align) = (size_of::<T>(), align_of::<T>().max(WORD));
+        if !size.is_multiple_of(WORD) {
+            return Err(RegionError::NotWords { of: std::any::type_name::<T>(), size });
+        }
+        if size == 0 || !range.len().is_multiple_of(size) || !range.start.is_multiple_of(align) {
+            let (of, Range { start, end }) = (std::any::type_name::<T>(), range);
+            return Err(RegionError::NotAView { start, end, of, size, align });
+        }
+        let at = NonNull::new(self.as_mut_ptr().wrapping_add(range.start).cast()).expect("no region lies at zero");
+        // SAFETY: regions are aligned to blocks, so the place is as its offset is, and values are whole words. The range
+        // stays mapped while `self` is borrowed, and safe code that has the region shared reaches it in words only.
+        Ok(unsafe { Values::new(at, range.len() / size, WORD) })
+    }
+
+    /// Disjoint parts of the region as values of any plain type, for as many threads, and a handle that takes forks and
+    /// snapshots of the whole region, and resets it, while they write. There are `count` parts, or fewer if the region has
+    /// fewer blocks, but at least one. They begin with the first value of a block, so that no two threads fault on the
+    /// same block but where a value lies across. What is left behind the last whole value belongs to no part. With the
+    /// feature `bytemuck`, which is there by default.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pool = hugefork::Pool::builder().capacity(32 << 20).build()?;
+    /// let mut grid = pool.region(8 << 20)?;
+    /// let (handle, parts) = grid.writers_of::<f32>(4)?;
+    /// let before = handle.snapshot()?;
+    /// let saved = std::thread::scope(|scope| {
+    ///     for part in parts {
+    ///         scope.spawn(move || part.fill(1.0));
+    ///     }
+    ///     handle.snapshot() // while they write
+    /// })?;
+    /// assert!(saved.slice_of::<f32>(0..saved.len())?.iter().all(|&value| value == 0.0 || value == 1.0));
+    /// handle.reset_to(&before)?;
+    /// assert!(grid.as_mut_slice().iter().all(|&byte| byte == 0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`RegionError::NotAView`] for a type without a size. [`RegionError::ForkedChild`].
+    pub fn writers_of<T: AnyBitPattern + NoUninit>(
+        &mut self,
+        count: usize,
+    ) -> Result<(Snapshotter<'_>, Vec<Values<'_, T>>), RegionError> {
+        let size = size_of::<T>();
+        if size == 0 {
+            return Err(not_a_view::<T>(0..self.len()));
+        }
+        // The parts of `writers`, whose slices are gone when this returns.
+        let lengths: Vec<usize> = self.writers(count)?.into_iter().map(|part| part.len()).collect();
+        let region: &Region = self;
+        let (base, values) = (region.as_mut_ptr().cast::<T>(), region.len() / size);
+        let mut end: usize = 0;
+        let parts = lengths.into_iter().map(|len| {
+            let first = end.div_ceil(size);
+            end += len;
+            let len = values.min(end.div_ceil(size)) - first;
+            let at = NonNull::new(base.wrapping_add(first)).expect("no region lies at address zero");
+            // SAFETY: regions are aligned to blocks, and values follow each other from there on. The range stays mapped
+            // while the region is borrowed: exclusively, so that nobody else reaches its bytes but by these parts and
+            // the handle, which gives no access.
+            unsafe { Values::new(at, len, align_of::<T>().min(WORD)) }
+        });
+        Ok((Snapshotter { region }, parts.collect()))
+    }
+}
+
+impl Snapshot {
+    /// The bytes of `range` as values of a type, see [`Region::slice_of_mut`]. With the feature `bytemuck`, which is
+    /// there by default.
+    ///
+    /// # Errors
+    /// [`RegionError::NotAView`] unless the range holds a whole number of values and starts at a multiple of their
+    /// alignment. [`RegionError::OutOfRange`], and those of [`Snapshot::map`].
+    pub fn slice_of<T: AnyBitPattern>(&self, range: Range<usize>) -> Result<&[T], RegionError> {
+        RegionError::check_range(&range, self.len())?;
+        bytemuck::try_cast_slice(&self.map()?[range.clone()]).map_err(|_| not_a_view::<T>(range))
+    }
+}
+
+fn not_a_view<T>(range: Range<usize>) -> RegionError {
+    RegionError::NotAView {
+        start: range.start,
+        end: range.end,
+        of: std::any::type_name::<T>(),
+        size: size_of::<T>(),
+        align: align_of::<T>(),
+    }
+}
