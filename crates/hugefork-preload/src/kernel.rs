@@ -10,6 +10,11 @@ use std::ffi::{c_int, c_long};
 /// looks at half of the word.
 pub(crate) const PAST_THE_TABLE: c_long = 1 << 32;
 
+unsafe extern "C" {
+    /// The library's own where it is put into a program, else libc's, which takes the same.
+    pub(crate) fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
+}
+
 /// `kernel!(libc::SYS_munmap, start, len)`: the answer of the call, or -1 and `errno`.
 macro_rules! kernel {
     ($number:expr, $a:expr) => {
@@ -28,7 +33,7 @@ macro_rules! kernel {
         kernel!($number, $a, $b, $c, $d, $e, 0)
     };
     ($number:expr, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr) => {
-        $crate::doors::number::syscall(
+        $crate::kernel::syscall(
             $number | $crate::kernel::PAST_THE_TABLE,
             $a as ::std::ffi::c_long,
             $b as ::std::ffi::c_long,

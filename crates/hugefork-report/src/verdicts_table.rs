@@ -100,8 +100,8 @@ impl Comparison {
     }
 }
 
-/// What only one side has: a line for each subject, or, if they were too many, for each case that the `others` have, and
-/// one for all cases that they have not.
+/// What only one side has: a line for each subject, or, if they were too many, for each case that the `others` have,
+/// and one for all cases that they have not.
 fn write_lone(f: &mut fmt::Formatter<'_>, side: &str, list: &[Lone], others: &BTreeSet<&str>) -> fmt::Result {
     let mut subjects: Vec<(&Lone, Vec<&str>)> = Vec::new();
     for lone in list {

@@ -1,5 +1,5 @@
-//! A store with fixed places for entries of several words: two threads put, while another saves what there is and reads it
-//! back. A put is an operation, so no file has half an entry. Without operations, some soon have.
+//! A store with fixed places for entries of several words: two threads put, while another saves what there is and reads
+//! it back. A put is an operation, so no file has half an entry. Without operations, some soon have.
 //!
 //! ```text
 //! region    | entry 0: key, version, 8 words of value, sum | entry 1 | …      a file is these bytes

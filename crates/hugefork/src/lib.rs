@@ -24,12 +24,12 @@
 //! * [`Snapshot`]: a region at one moment, immutable, `&[u8]`.
 //! * [`Operations`]: several writes that a snapshot has all or none of.
 //!
-//! A snapshot is one moment of every thread's writes, not of what they mean: of a `put` that writes several words, it may
-//! have the first half. [`Operations`] keep that away.
+//! A snapshot is one moment of every thread's writes, not of what they mean: of a `put` that writes several words, it
+//! may have the first half. [`Operations`] keep that away.
 //!
 //! Several threads write to a region, beside others that take snapshots, as values of plain types
-//! ([`Region::values_of`], [`Region::writers_of`]), as atomic words ([`Region::as_atomic_u64s`]), or by address; and each
-//! to a part ([`Region::writers`]) where nobody takes any. Who is alone has [`Region::as_mut_slice`] and
+//! ([`Region::values_of`], [`Region::writers_of`]), as atomic words ([`Region::as_atomic_u64s`]), or by address; and
+//! each to a part ([`Region::writers`]) where nobody takes any. Who is alone has [`Region::as_mut_slice`] and
 //! [`Region::slice_of_mut`]. Values of plain types take the feature `bytemuck`, which is there by default.
 //! [`Region::read_from`] and [`Region::write_to`] are for files, pipes and sockets, [`Snapshot::write_to`] for
 //! everything that is `io::Write`. [`Region::pin`] and [`Region::pin_owned`] keep memory where it is for the kernel,

@@ -44,6 +44,7 @@ extern "C" fn step_aside(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
 }
 
 fn install_later(handler: Handler) {
+    common::signals::take_a_roomy_stack();
     SAVED.store(Box::leak(Box::new(handle_info(SIGSEGV, handler))), Ordering::Release);
 }
 

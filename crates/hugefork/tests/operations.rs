@@ -1,4 +1,5 @@
-//! Cuts of regions that threads write to in operations of several writes: each has all of an operation or nothing of it.
+//! Cuts of regions that threads write to in operations of several writes: each has all of an operation or nothing of
+//! it.
 
 mod common;
 

@@ -59,21 +59,21 @@ use crate::terms::error::RegionError;
 /// `membarrier(2)` is refused, to enter and to leave take a full memory fence each.
 ///
 /// # Rules
-/// * **One for all regions** that an operation writes to or that are cut together: clones are the same. A cut of regions
-///   with different ones is [`RegionError::AnotherOperations`].
+/// * **One for all regions** that an operation writes to or that are cut together: clones are the same. A cut of
+///   regions with different ones is [`RegionError::AnotherOperations`].
 /// * **Cuts happen outside.** A thread that forks, snapshots or resets such a region inside of an operation would wait
 ///   for itself. It gets [`RegionError::InsideOperation`].
-/// * **Operations nest**: a thread that is inside enters again without waiting, and is outside when it has left as often
-///   as it has entered.
-/// * **Enter first, then lock.** A thread that enters may wait for a cut, which waits for threads inside. So enter before
-///   you take a lock that others take inside, and take no cut with such a lock held.
-/// * **Do not block inside.** A thread that waits inside for a socket or a user keeps cuts waiting, and through them all
-///   who want to enter. A cut waits for [`Operations::with_patience`], by default ten seconds. Then it is
+/// * **Operations nest**: a thread that is inside enters again without waiting, and is outside when it has left as
+///   often as it has entered.
+/// * **Enter first, then lock.** A thread that enters may wait for a cut, which waits for threads inside. So enter
+///   before you take a lock that others take inside, and take no cut with such a lock held.
+/// * **Do not block inside.** A thread that waits inside for a socket or a user keeps cuts waiting, and through them
+///   all who want to enter. A cut waits for [`Operations::with_patience`], by default ten seconds. Then it is
 ///   [`RegionError::OperationGoesOn`], which names the thread, nothing has been done, and all go on.
 /// * **A panic** leaves as every return does. What was half written then stays so in the region, and cuts have it like
 ///   this.
-/// * **A guard that is forgotten** ([`std::mem::forget`]) leaves its thread inside: until [`Operations::leave`], or until
-///   the thread ends. Cuts fail meanwhile, as for one that blocks.
+/// * **A guard that is forgotten** ([`std::mem::forget`]) leaves its thread inside: until [`Operations::leave`], or
+///   until the thread ends. Cuts fail meanwhile, as for one that blocks.
 /// * **A guard stays on its thread**: it is not `Send`. Do not hold one over an `await`.
 /// * **Signal handlers** enter no operation, and neither do observers.
 /// * **A child of `fork(2)`** has no regions, so operations mean nothing there, and nobody waits.

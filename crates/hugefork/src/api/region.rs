@@ -337,8 +337,8 @@ impl Region {
     /// A copy of this region as it is now that nobody can write to. It is like [`Region::fork`], but makes no mappings
     /// until somebody looks at it.
     ///
-    /// It is one moment of every thread's *writes*. Of an operation that takes several, a `put` of a key and a value, it
-    /// may have some and lack the others: [`Operations`](crate::Operations) keep that away.
+    /// It is one moment of every thread's *writes*. Of an operation that takes several, a `put` of a key and a value,
+    /// it may have some and lack the others: [`Operations`](crate::Operations) keep that away.
     ///
     /// # Errors
     /// Those of [`Region::fork`].
@@ -441,10 +441,10 @@ impl Region {
     /// [`ResetError`], which says how much of the region is as the snapshot. Before anything has changed:
     /// [`RegionError::AnotherPool`], [`RegionError::AnotherLength`], [`RegionError::Revoked`] if a part of the snapshot
     /// was taken away, [`RegionError::ForkedChild`], and with [`Operations`](crate::Operations)
-    /// [`RegionError::InsideOperation`] and [`RegionError::OperationGoesOn`]. [`RegionError::TooManyMappings`] and [`RegionError::System`]: each
-    /// page (4 KiB) is as before or as the snapshot, and another call goes on there. [`RegionError::NotReservable`]:
-    /// all is as the snapshot, but a region with a reservation could not set blocks aside again in place of those that
-    /// its forks and snapshots keep.
+    /// [`RegionError::InsideOperation`] and [`RegionError::OperationGoesOn`]. [`RegionError::TooManyMappings`] and
+    /// [`RegionError::System`]: each page (4 KiB) is as before or as the snapshot, and another call goes on there.
+    /// [`RegionError::NotReservable`]: all is as the snapshot, but a region with a reservation could not set blocks
+    /// aside again in place of those that its forks and snapshots keep.
     pub fn reset_to(&self, snapshot: &Snapshot) -> Result<(), ResetError> {
         let may_reset = check_owner().and_then(|()| check_cut([self.core()].into_iter()));
         may_reset.map_err(|reason| ResetError { done: 0, reason })?;

@@ -7,8 +7,8 @@
 //! | several threads, all of it, beside snapshots and resets | [`Values`] | [`Region::values_of`] |
 //! | a snapshot, anybody | `&[T]` | [`Snapshot::slice_of`] |
 //!
-//! What makes [`Values`] sound: it gives out no reference to a region, so none can be lent to a system call that goes on
-//! writing when a snapshot shares the memory, and none can change while it is borrowed. It copies values in and out,
+//! What makes [`Values`] sound: it gives out no reference to a region, so none can be lent to a system call that goes
+//! on writing when a snapshot shares the memory, and none can change while it is borrowed. It copies values in and out,
 //! by atomic loads and stores of one width. Any bytes are a value of the type, so one that others have half written is
 //! one too.
 //!
@@ -34,8 +34,8 @@ use crate::terms::error::RegionError;
 const WORD: usize = size_of::<u64>();
 
 /// Values of a plain type in a region, which are copied in and out: for threads that write while others take snapshots,
-/// without `unsafe`. From [`Region::values_of`] and [`Region::writers_of`]; with the feature `bytemuck`, which is there by
-/// default.
+/// without `unsafe`. From [`Region::values_of`] and [`Region::writers_of`]; with the feature `bytemuck`, which is there
+/// by default.
 ///
 /// It is a reference: copies are of the same values, and any number of threads may have one. As with any memory, the
 /// program sees to it that no two threads write to the same value at once. If they do, it may get a part from each.
@@ -90,7 +90,8 @@ impl<T> Copy for Values<'_, T> {}
 /// Copies `len` bytes out of a region, piece by piece.
 ///
 /// # Safety
-/// All of `from` can be read and is reached by atomic accesses of `width` only, whose multiple both `from` and `len` are;
+/// All of `from` can be read and is reached by atomic accesses of `width` only, whose multiple both `from` and `len`
+/// are;
 /// `to` can be written to, by nobody else.
 #[inline]
 unsafe fn load(from: *mut u8, to: *mut u8, len: usize, width: usize) {
@@ -256,8 +257,8 @@ impl<T> fmt::Debug for Values<'_, T> {
 impl Region {
     /// The bytes of `range` as values of a type for which any bytes are a value: numbers, arrays of them, and
     /// structures that derive bytemuck's `Pod`. For the one who has the region to itself; [`Region::values_of`] and
-    /// [`Region::writers_of`] are for several threads, and beside snapshots. With the feature `bytemuck`, which is there
-    /// by default.
+    /// [`Region::writers_of`] are for several threads, and beside snapshots. With the feature `bytemuck`, which is
+    /// there by default.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -278,10 +279,10 @@ impl Region {
         bytemuck::try_cast_slice_mut(&mut self.bytes_mut()?[range.clone()]).map_err(|_| not_a_view::<T>(range))
     }
 
-    /// The bytes of `range` as values of a type, for any number of threads that read and write, beside others that fork,
-    /// snapshot and reset. It is what [`Region::as_atomic_u64s`] is, by value: the size of the type has to be a multiple
-    /// of 8 bytes. For `f32` take `[f32; 2]`, or [`Region::writers_of`]. With the feature `bytemuck`, which is there by
-    /// default.
+    /// The bytes of `range` as values of a type, for any number of threads that read and write, beside others that
+    /// fork, snapshot and reset. It is what [`Region::as_atomic_u64s`] is, by value: the size of the type has to be a
+    /// multiple of 8 bytes. For `f32` take `[f32; 2]`, or [`Region::writers_of`]. With the feature `bytemuck`, which is
+    /// there by default.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -314,16 +315,17 @@ impl Region {
             return Err(RegionError::NotAView { start, end, of, size, align });
         }
         let at = NonNull::new(self.as_mut_ptr().wrapping_add(range.start).cast()).expect("no region lies at zero");
-        // SAFETY: regions are aligned to blocks, so the place is as its offset is, and values are whole words. The range
-        // stays mapped while `self` is borrowed, and safe code that has the region shared reaches it in words only.
+        // SAFETY: regions are aligned to blocks, so the place is as its offset is, and values are whole words. The
+        // range stays mapped while `self` is borrowed, and safe code that has the region shared reaches it in words
+        // only.
         Ok(unsafe { Values::new(at, range.len() / size, WORD) })
     }
 
     /// Disjoint parts of the region as values of any plain type, for as many threads, and a handle that takes forks and
-    /// snapshots of the whole region, and resets it, while they write. There are `count` parts, or fewer if the region has
-    /// fewer blocks, but at least one. They begin with the first value of a block, so that no two threads fault on the
-    /// same block but where a value lies across. What is left behind the last whole value belongs to no part. With the
-    /// feature `bytemuck`, which is there by default.
+    /// snapshots of the whole region, and resets it, while they write. There are `count` parts, or fewer if the region
+    /// has fewer blocks, but at least one. They begin with the first value of a block, so that no two threads fault on
+    /// the same block but where a value lies across. What is left behind the last whole value belongs to no part. With
+    /// the feature `bytemuck`, which is there by default.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -158,7 +158,8 @@ impl Region {
     }
 }
 
-/// Takes forks and snapshots of a region, and resets it, while others write to its parts: see [`Region::writers_of`] and
+/// Takes forks and snapshots of a region, and resets it, while others write to its parts: see [`Region::writers_of`]
+/// and
 /// [`Region::writers_and_snapshots`].
 ///
 /// ```

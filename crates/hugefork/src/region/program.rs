@@ -257,8 +257,9 @@ impl RegionCore<Linux> {
         Ok(())
     }
 
-    /// Private entries some of whose addresses show something else than their blocks: the program has put it there, past
-    /// whatever stands in for its calls. They are looked at run by run, and one by one only where something is found.
+    /// Private entries some of whose addresses show something else than their blocks: the program has put it there,
+    /// past whatever stands in for its calls. They are looked at run by run, and one by one only where something is
+    /// found.
     pub(crate) fn not_shown(&self, entries: Range<usize>) -> Vec<EntryIndex> {
         let (mut found, mut next) = (Vec::new(), entries.start);
         while next < entries.end {

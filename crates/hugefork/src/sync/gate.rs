@@ -12,8 +12,8 @@
 //!   ── light fence ──
 //!   gate is closed?  wake who sleeps on the seat
 //! ```
-//! Each thread has a [`Seat`] of its own, which counts how deep it is inside: who is inside goes in again without a look
-//! at the gate, since whoever closes it waits for him.
+//! Each thread has a [`Seat`] of its own, which counts how deep it is inside: who is inside goes in again without a
+//! look at the gate, since whoever closes it waits for him.
 //!
 //! # Why nobody is overlooked
 //! Each side writes its own word and then reads the other's. Both must not read the old value: then a thread would be
@@ -21,7 +21,8 @@
 //! kernel runs both of them for who closes ([`heavy_fence`], `membarrier(2)`): on every processor that runs a thread of
 //! the process there is a moment within the call at which that thread has a full fence. What it does before that moment
 //! is seen by who closes afterwards; what it does after it sees the closed gate. So the light fence only has to keep
-//! the compiler from exchanging the store and the load. Where the kernel has no such call, the light fence is a full one.
+//! the compiler from exchanging the store and the load. Where the kernel has no such call, the light fence is a full
+//! one.
 //!
 //! The same holds for leaving. If the leaver's load comes before its moment, so does its store, and who closes reads 0
 //! and does not sleep. Otherwise it sees the closed gate, and wakes.
@@ -149,9 +150,9 @@ impl Gate {
         wake(&seat.depth, u32::MAX >> 1);
     }
 
-    /// Lets nobody in until [`Gate::open`], and waits until all are out. One thread at a time may do so, and `seats` are
-    /// those of all threads that may go in meanwhile. `sleep` is given a word and its value, and sleeps while it has
-    /// that, or returns false if it has waited for long enough.
+    /// Lets nobody in until [`Gate::open`], and waits until all are out. One thread at a time may do so, and `seats`
+    /// are those of all threads that may go in meanwhile. `sleep` is given a word and its value, and sleeps while it
+    /// has that, or returns false if it has waited for long enough.
     pub(crate) fn close<'a>(
         &self,
         seats: impl Iterator<Item = &'a Seat>,

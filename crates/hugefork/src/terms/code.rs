@@ -51,7 +51,7 @@ use crate::units::SizeError;
 /// | 1202 | `already_observed` | `EEXIST` | The region has an observer. |
 /// | 1203 | `forked_child` | `EOPNOTSUPP` | The process is a `fork(2)` child, which has no regions. |
 /// | 1204 | `no_origin` | `ENOENT` | The region was not forked from a snapshot that is still there. |
-/// | 1205 | `inside_operation` | `EDEADLK` | A fork, snapshot or reset inside of an operation, which it would wait for. |
+/// | 1205 | `inside_operation` | `EDEADLK` | A fork, snapshot or reset inside an operation, which it would wait for. |
 /// | 1206 | `operation_goes_on` | `EBUSY` | An operation that took longer than a fork, snapshot or reset waits. |
 /// | 1301 | `backing_unavailable` | `EOPNOTSUPP` | The machine lacks the backing that was asked for. |
 /// | 1302 | `pressure_unwatched` | `EOPNOTSUPP` | Memory pressure cannot be watched. |

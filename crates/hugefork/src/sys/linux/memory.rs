@@ -181,9 +181,9 @@ impl Linux {
         if is_ours { Ok(()) } else { Err(SystemError::new("fstat", Errno::BADF)) }
     }
 
-    /// The first piece of some addresses that shows this memory, from `offset` on at the first of them or at any offset:
-    /// a program may have put something else there, past whatever stands in for its calls. All of it where the kernel
-    /// does not tell (before Linux 6.11), or nobody's memory is there but the engine's.
+    /// The first piece of some addresses that shows this memory, from `offset` on at the first of them or at any
+    /// offset: a program may have put something else there, past whatever stands in for its calls. All of it where the
+    /// kernel does not tell (before Linux 6.11), or nobody's memory is there but the engine's.
     pub(crate) fn shown(&self, range: &Range<usize>, offset: Option<usize>) -> Option<Range<usize>> {
         match (&self.overlays, self.children) {
             (Ok(overlays), Children::HaveOverlays { device, inode }) => {
