@@ -75,8 +75,8 @@ pub(crate) fn give_up(why: &str) -> ! {
     unsafe { libc::_exit(97) }
 }
 
-/// Gives this thread an alternate stack of 64 KiB, for good: handlers that call each other need more than the 8 KiB that
-/// Rust gives, where the processor's registers take 3 KiB.
+/// Gives this thread an alternate stack of 64 KiB, for good: handlers that call each other need more than the 8 KiB
+/// that Rust gives, where the processor's registers take 3 KiB.
 pub(crate) fn take_a_roomy_stack() {
     let memory: &'static mut [u8] = vec![0; 64 << 10].leak();
     let stack = libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: memory.len() };
