@@ -66,6 +66,10 @@
  * hugefork's; hf_reinstall_handler is for the other order. Alternate signal stacks
  * have to have room for the handler: 5 KiB besides what the kernel puts there.
  *
+ * SNAPSHOTS are one moment of every thread's WRITES. Of an operation that takes several,
+ * such as a put of a key and a value, a snapshot may have the first and lack the second:
+ * hf_operations keep that away.
+ *
  * FORK(2). Regions and snapshots stay with their process: in a child of fork(2)
  * nothing is at their addresses, functions return HF_E_FORKED_CHILD, and closing a
  * handle does nothing to the parent. A child that calls exec is like any other.
@@ -110,6 +114,8 @@ extern "C" {
 
 /* A size that says "none", or in statistics "the kernel does not tell". */
 #define HF_NONE SIZE_MAX
+/* A time that never ends. */
+#define HF_FOREVER UINT64_MAX
 
 /* Memory in blocks of one size, of which regions are made. */
 typedef struct hf_pool hf_pool;
@@ -125,6 +131,8 @@ typedef struct hf_changes hf_changes;
 typedef struct hf_export hf_export;
 /* Memory of this process that shows what another has exported. */
 typedef struct hf_import hf_import;
+/* Several writes each, of which a fork, snapshot or reset has all or none. */
+typedef struct hf_operations hf_operations;
 
 /* ------------------------------------------------------------------- Errors */
 
@@ -150,6 +158,7 @@ enum hf_error {
     HF_E_ANOTHER_LENGTH = -1014,      /* a snapshot of another length */
     HF_E_BAD_EXTENTS = -1015,         /* text that lists no extents of a snapshot */
     HF_E_NOT_AN_EXPORT = -1016,       /* a descriptor that is not of an export, or of another */
+    HF_E_ANOTHER_OPERATIONS = -1017,  /* not those of the region, or of others in its cut */
     HF_E_BEYOND_THE_MACHINE = -1101,  /* more memory than the machine or container has */
     HF_E_OUT_OF_MEMORY = -1102,       /* the machine has no memory left */
     HF_E_OUT_OF_ADDRESSES = -1103,    /* no addresses are left */
@@ -162,6 +171,8 @@ enum hf_error {
     HF_E_ALREADY_OBSERVED = -1202,    /* the region has an observer */
     HF_E_FORKED_CHILD = -1203,        /* a fork(2) child, which has no regions */
     HF_E_NO_ORIGIN = -1204,           /* not forked from a snapshot that is still there */
+    HF_E_INSIDE_OPERATION = -1205,    /* a cut inside of an operation, which it would wait for */
+    HF_E_OPERATION_GOES_ON = -1206,   /* an operation took longer than a cut waits */
     HF_E_BACKING_UNAVAILABLE = -1301, /* the machine lacks the backing asked for */
     HF_E_PRESSURE_UNWATCHED = -1302,  /* memory pressure cannot be watched */
     HF_E_SYSTEM = -1303,              /* the kernel refused a call: hf_last_errno() */
@@ -745,6 +756,55 @@ typedef struct hf_observer {
  */
 int hf_region_observe(hf_region *region, const hf_observer *observer);
 
+/* --------------------------------------------------------------- Operations */
+
+/*
+ * Makes operations: each is several writes of a thread, between hf_operations_enter and
+ * hf_operations_leave. Forks, snapshots and resets ("cuts") of regions that have been given
+ * them (hf_region_set_operations) wait until no thread is inside, and have threads that
+ * want to enter wait meanwhile, for some microseconds. So a cut has all that an operation
+ * writes, or nothing of it. Give one to all regions that an operation writes to.
+ *
+ * A cut waits `patience_ns` nanoseconds for threads that are inside, 0: ten seconds. Then it
+ * fails with HF_E_OPERATION_GOES_ON and has changed nothing; hf_last_error() names the
+ * thread. HF_FOREVER: it waits.
+ *
+ * HF_E_NULL.
+ */
+int hf_operations_create(uint64_t patience_ns, hf_operations **out);
+
+/* Closes the handle. Regions that have them keep them. No thread may be inside. */
+void hf_operations_close(hf_operations *operations);
+
+/*
+ * Has forks, snapshots and resets of the region wait for operations. A region has one
+ * hf_operations, for good; forks have none at first. To give them again changes nothing.
+ *
+ * HF_E_ANOTHER_OPERATIONS: the region has others. HF_E_FORKED_CHILD.
+ */
+int hf_region_set_operations(hf_region *region, hf_operations *operations);
+
+/*
+ * Enters an operation: some nanoseconds, and what a cut takes if one is under way. A thread that is
+ * inside enters again without waiting, and is outside when it has left as often.
+ *
+ *  - Leave on the same thread. A thread that ends has left, and so has one that is cancelled.
+ *  - Cuts of regions with operations are taken outside: inside they are HF_E_INSIDE_OPERATION.
+ *  - Enter first, then lock: a thread that waits to enter with a mutex held, which others
+ *    take inside, waits for ever. Take no cut with such a mutex held.
+ *  - Do not block inside: cuts wait, and with them all who want to enter.
+ *
+ * In a child of fork(2), where there is nothing to be cut, it does not wait.
+ */
+int hf_operations_enter(hf_operations *operations);
+
+/*
+ * Leaves the operation that this thread has entered last.
+ *
+ * HF_E_BAD_VALUE: it is inside of none.
+ */
+int hf_operations_leave(hf_operations *operations);
+
 /*
  * 1 if the parent of this fork has taken a part of it away, 0 if not. That happens when
  * the pool is empty and the parent writes to what both share, unless the fork was made
@@ -757,7 +817,8 @@ int hf_region_is_revoked(const hf_region *region);
  * Makes a copy of the region as it is now, which can be written to. Both share each
  * block until one of them writes to it. Threads that write meanwhile wait: some
  * nanoseconds for each block and one system call. If a write is in the copy, so is every
- * write that happened before it. `options` may be NULL.
+ * write that happened before it; but it may come between two writes of one operation
+ * (hf_region_set_operations keeps it from that). `options` may be NULL.
  *
  * The call itself takes longer where pages were copied since the last one: 2 us a page, or
  * 150 us a block that other forks or snapshots still hold, while others go on writing.
@@ -765,13 +826,17 @@ int hf_region_is_revoked(const hf_region *region);
  * HF_E_TOO_MANY_MAPPINGS, HF_E_OUT_OF_ADDRESSES. HF_E_REVOKED: this region is a fork that
  * has lost a part. HF_E_POOL_FULL, HF_E_OUT_OF_MEMORY: for pinned blocks, or pages to be
  * put back into blocks. HF_E_NOT_RESERVABLE: with HF_RESERVE_FULL. HF_E_SYSTEM,
- * HF_E_FORKED_CHILD, HF_E_BAD_STRUCT, HF_E_BAD_VALUE.
+ * HF_E_FORKED_CHILD, HF_E_BAD_STRUCT, HF_E_BAD_VALUE. HF_E_INSIDE_OPERATION,
+ * HF_E_OPERATION_GOES_ON: if the region has operations.
  */
 int hf_region_fork(hf_region *region, const hf_region_options *options, hf_region **out);
 
 /*
  * Makes a copy of the region as it is now, which nobody can write to. Like
  * hf_region_fork, but takes no mappings until hf_snapshot_map. `options` may be NULL.
+ *
+ * It is one moment of every thread's writes, not of what they mean: hf_operations are for
+ * those that belong together.
  *
  * Those of hf_region_fork. HF_E_LIMIT_ON_SNAPSHOT: the options have a limit on copies.
  */

@@ -6,7 +6,7 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
-use hugefork::{Imported, OwnedPin, Pool, Region, Snapshot};
+use hugefork::{Imported, Operations, OwnedPin, Pool, Region, Snapshot};
 
 use crate::handle::{Handle, Held};
 
@@ -16,6 +16,7 @@ pub(crate) type hf_region = Handle<Arc<Region>>;
 pub(crate) type hf_snapshot = Handle<Arc<Snapshot>>;
 pub(crate) type hf_pin = Handle<OwnedPin>;
 pub(crate) type hf_import = Handle<Imported>;
+pub(crate) type hf_operations = Handle<Operations>;
 
 /// A pool, with what it says of itself as C wants it.
 pub(crate) struct PoolHandle {
@@ -68,4 +69,9 @@ impl Held for OwnedPin {
 impl Held for Imported {
     const MARK: u64 = u64::from_ne_bytes(*b"hfimport");
     const TYPE: &'static str = "hf_import";
+}
+
+impl Held for Operations {
+    const MARK: u64 = u64::from_ne_bytes(*b"hf_opers");
+    const TYPE: &'static str = "hf_operations";
 }

@@ -12,7 +12,7 @@
 //! | `live` | knows which handles are open |
 //! | `versioned` | structs that begin with their size, so that they can grow |
 //! | `choices` | the constants, and what they choose |
-//! | `pool_options`, `pool`, `region`, `pin`, `observer`, `transfer`, `snapshot`, `stats` | functions |
+//! | `pool_options`, `pool`, `region`, `pin`, `observer`, `operations`, `transfer`, `snapshot`, `stats` | functions |
 //! | `changes`, `export`, `import` | functions, and handles of their own |
 //!
 //! A function for something new of the engine stands in the file of the handle that it is called on. `tests/offered.rs`
@@ -29,6 +29,7 @@ mod kinds;
 mod library;
 mod live;
 mod observer;
+mod operations;
 mod pin;
 mod pool;
 mod pool_options;

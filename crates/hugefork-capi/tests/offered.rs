@@ -59,6 +59,8 @@ const METHODS: &[(&str, &str)] = &[
     ("Region::as_atomic_u64s", "C has addresses"),
     ("Region::writers", "C has addresses"),
     ("Region::writers_and_snapshots", "C has addresses"),
+    ("Region::writers_of", "C has addresses"),
+    ("Region::values_of", "C has addresses"),
     ("Region::slice_of_mut", "C has addresses"),
     ("Region::populate", "hf_region_populate"),
     ("Region::populate_with", "hf_region_populate_with"),
@@ -69,6 +71,7 @@ const METHODS: &[(&str, &str)] = &[
     ("Region::pin", "a pin of C borrows nothing"),
     ("Region::pin_owned", "hf_region_pin"),
     ("Region::observe", "hf_region_observe"),
+    ("Region::set_operations", "hf_region_set_operations"),
     ("Region::is_revoked", "hf_region_is_revoked"),
     ("Region::fork", "hf_region_fork"),
     ("Region::fork_with", "hf_region_fork"),
@@ -97,6 +100,7 @@ const METHODS: &[(&str, &str)] = &[
     ("Snapshot::fork", "hf_snapshot_fork"),
     ("Snapshot::fork_with", "hf_snapshot_fork"),
     ("Snapshot::write_to", "hf_snapshot_write_to"),
+    ("Snapshot::write_to_with", "a program calls it for one piece after the other"),
     ("Snapshot::slice_of", "C has addresses"),
     ("Snapshot::changed_since", "hf_snapshot_changed_since"),
     ("Snapshot::export", "hf_snapshot_export"),
@@ -119,6 +123,10 @@ const METHODS: &[(&str, &str)] = &[
     ("Imported::bytes_mut", "C has addresses"),
     ("OwnedPin::range", "hf_pin_offset"),
     ("OwnedPin::as_non_null", "hf_pin_address"),
+    ("Operations::new", "hf_operations_create"),
+    ("Operations::with_patience", "hf_operations_create"),
+    ("Operations::enter", "hf_operations_enter"),
+    ("Operations::leave", "hf_operations_leave"),
 ];
 
 /// The types whose methods are offered.

@@ -8,7 +8,7 @@
 //! | `failure` | turns errors of the engine into exceptions |
 //! | `shared` | objects that are closed only when nobody has a view of their memory |
 //! | `options` | words for what the engine lets choose |
-//! | `pool`, `region`, `snapshot`, `pin` | the objects |
+//! | `pool`, `region`, `snapshot`, `pin`, `operations` | the objects |
 //! | `export` | snapshots for other processes |
 //! | `stats` | figures, as dictionaries |
 //! | `allocator` | numpy's memory from a pool (NEP 49) |
@@ -18,6 +18,7 @@
 mod allocator;
 mod export;
 mod failure;
+mod operations;
 mod options;
 mod pin;
 mod pool;
@@ -35,6 +36,8 @@ mod native {
     use super::export::{Export, Imported};
     #[pymodule_export]
     use super::failure::error_codes;
+    #[pymodule_export]
+    use super::operations::Operations;
     #[pymodule_export]
     use super::pin::Pin;
     #[pymodule_export]

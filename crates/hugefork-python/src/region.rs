@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::failure::Failure;
+use crate::operations::Operations;
 use crate::options::{advice, region_options};
 use crate::pin::Pin;
 use crate::shared::{Memory, Shared};
@@ -222,6 +223,13 @@ impl Region {
     fn advise(&self, word: &str) -> Result<(), Failure> {
         self.get()?.advise(advice(word)?);
         Ok(())
+    }
+
+    /// Has forks, snapshots and resets of it wait for operations. A region has one `Operations`, for good.
+    ///
+    /// Raises AnotherOperationsError.
+    fn set_operations(&self, operations: PyRef<'_, Operations>) -> Result<(), Failure> {
+        Ok(self.get()?.set_operations(&operations.operations)?)
     }
 
     fn is_revoked(&self) -> Result<bool, Failure> {

@@ -22,7 +22,7 @@ from ._errors import *  # noqa: F403
 from ._errors import __all__ as _error_names
 from ._memory import *  # noqa: F403
 from ._memory import __all__ as _memory_names
-from ._native import Pin, Region, reinstall_fault_handler
+from ._native import Operations, Pin, Region, reinstall_fault_handler
 from ._pool import Pool, parse_size
 from ._shared import Shared, share
 from ._snapshot import Snapshot, fork, snapshot
@@ -31,6 +31,7 @@ from ._stats import LazyFreed, PoolStats, RegionStats
 __all__ = [
     "AllocatorStats",
     "LazyFreed",
+    "Operations",
     "Pin",
     "Pool",
     "PoolStats",

@@ -9,6 +9,7 @@ from __future__ import annotations
 __all__ = [
     "AlreadyObservedError",
     "AnotherLengthError",
+    "AnotherOperationsError",
     "AnotherPoolError",
     "BackingUnavailableError",
     "BadExtentsError",
@@ -20,6 +21,7 @@ __all__ = [
     "CowLimitError",
     "ForkedChildError",
     "HugeforkError",
+    "InsideOperationError",
     "InvalidError",
     "LargerThanPoolError",
     "LimitOnSnapshotError",
@@ -31,6 +33,7 @@ __all__ = [
     "NotAnExportError",
     "NotExportableError",
     "NotReservableError",
+    "OperationGoesOnError",
     "OutOfAddressesError",
     "OutOfBlocksError",
     "OutOfMemoryError",
@@ -144,6 +147,10 @@ class NotAnExportError(InvalidError):
     """A descriptor that is not of an export, or of another."""
 
 
+class AnotherOperationsError(InvalidError):
+    """`Operations` that are not those of the array, or of others in its cut."""
+
+
 class UsedUpError(HugeforkError, MemoryError):
     """Memory, addresses or mappings are used up."""
 
@@ -200,6 +207,14 @@ class AlreadyObservedError(HugeforkError):
     """The region has an observer."""
 
 
+class InsideOperationError(HugeforkError, RuntimeError):
+    """A fork, snapshot or reset inside of an operation of the same thread, which it would wait for."""
+
+
+class OperationGoesOnError(HugeforkError, TimeoutError):
+    """A thread was inside of an operation for longer than a fork, snapshot or reset waits (`Operations`)."""
+
+
 class UnsupportedError(HugeforkError, RuntimeError):
     """This process or machine cannot do it."""
 
@@ -242,6 +257,7 @@ _CLASSES: dict[str, type[HugeforkError]] = {
     "another_length": AnotherLengthError,
     "bad_extents": BadExtentsError,
     "not_an_export": NotAnExportError,
+    "another_operations": AnotherOperationsError,
     "beyond_the_machine": BeyondTheMachineError,
     "out_of_memory": OutOfMemoryError,
     "out_of_addresses": OutOfAddressesError,
@@ -253,6 +269,8 @@ _CLASSES: dict[str, type[HugeforkError]] = {
     "revoked": RevokedError,
     "no_origin": NoOriginError,
     "already_observed": AlreadyObservedError,
+    "inside_operation": InsideOperationError,
+    "operation_goes_on": OperationGoesOnError,
     "forked_child": ForkedChildError,
     "backing_unavailable": BackingUnavailableError,
     "pressure_unwatched": PressureUnwatchedError,

@@ -130,6 +130,7 @@ class Pool:
         max_cow_bytes: Size | None = None,
         on_limit: OnLimit = "revoke",
         copy_grain: CopyGrain = "auto",
+        operations: _native.Operations | None = None,
     ) -> Array:
         """A new array in a region of its own. It reads as zeros, and takes memory as it is written to.
 
@@ -145,6 +146,8 @@ class Pool:
         copy_grain
             What a write copies that finds its block shared with a fork or snapshot: pages of 4 KiB, blocks, or what is
             cheaper.
+        operations
+            What forks, snapshots and resets of it wait for, so that they come between writes that belong together.
 
         Raises
         ------
@@ -164,6 +167,8 @@ class Pool:
             on_limit=on_limit,
             copy_grain=copy_grain,
         )
+        if operations is not None:
+            region.set_operations(operations)
         return np.ndarray(lengths, elements, bytes_of(region), order=order)
 
     zeros = empty

@@ -25,6 +25,9 @@ class Snapshot:
 
     Leaving a ``with`` block gives the handle up. Arrays that were taken from it stay good, for a thread that still
     writes them to a file, say; the memory is given back when the last of them is gone.
+
+    It is one moment of every thread's writes. Of two that belong together it may have the first and lack the second:
+    `Operations` keep that away.
     """
 
     def __init__(self, parts: dict[int, tuple[_native.Region, _native.RegionSnapshot]], places: list[Place]) -> None:
