@@ -5,7 +5,7 @@ mod common;
 use common::alone::alone;
 use common::mappings::{build, leave, make_foreign_mappings};
 use common::signals::handle;
-use hugefork::{BlockSize, Region, RegionError};
+use hugefork::{Backing, BlockSize, Pool, Region, RegionError};
 use libc::SIGBUS;
 use procfs::process::Process;
 
@@ -127,4 +127,43 @@ fn a_limit_that_the_rest_of_the_program_used_up_is_an_error_from_calls_and_a_bus
     let said = ended.by(SIGBUS);
     assert_eq!(said.lines().count(), 1, "{said}");
     assert!(said.contains("pool `test`") && said.contains("SIGBUS"), "{said}");
+}
+
+/// As many as the process may have mappings for, or a hundred thousand. One too many is an error, and all go again.
+#[test]
+#[ignore = "dropping them takes a minute and a half: each looks through all others for its children"]
+fn a_hundred_thousand_regions_are_regions_or_an_error() {
+    alone(|| {
+        const MANY: usize = 100_000;
+        let builder = Pool::builder().capacity(MANY * PAGE).block_size(BlockSize::KIB_4).backing(Backing::ShmemBase);
+        let pool = builder.build().unwrap();
+        let (mut regions, mut refused) = (Vec::new(), None);
+        while regions.len() < MANY && refused.is_none() {
+            match pool.region(PAGE) {
+                Ok(mut region) => {
+                    let nth = regions.len();
+                    match region.prepare_write(0..8) {
+                        Ok(()) => region.as_mut_slice()[..8].copy_from_slice(&nth.to_ne_bytes()),
+                        Err(error) => refused = Some(error),
+                    }
+                    regions.push(region);
+                }
+                Err(error) => refused = Some(error),
+            }
+        }
+        println!("{} regions, then {refused:?}", regions.len());
+        let is_known = |error: &RegionError| matches!(error, RegionError::TooManyMappings { .. });
+        assert!(refused.as_ref().is_none_or(is_known), "{refused:?}");
+        let has_last = refused.is_some().then(|| regions.pop()).is_none();
+        assert!(regions.len() > 10_000 && (has_last || regions.len() < MANY), "{} regions", regions.len());
+        for (nth, region) in regions.iter_mut().enumerate() {
+            assert_eq!(region.as_mut_slice()[..8], nth.to_ne_bytes());
+        }
+        // The rest of the program goes on.
+        drop(std::thread::spawn(|| vec![1_u8; 4 << 20]).join().unwrap());
+        drop(regions);
+        assert_eq!(pool.stats().blocks_free, pool.stats().blocks);
+        pool.region(PAGE).unwrap();
+    })
+    .well();
 }
