@@ -9,14 +9,15 @@ use pyo3::types::PyTuple;
 /// Operations: what several writes are for the program, such as a put of a key and a value.
 ///
 /// A snapshot is one moment of every thread's writes, so it may have the first of them and lack the second. Forks,
-/// snapshots and resets of arrays that were given an `Operations` (`pool.empty(…, operations=…)`) wait until no thread is
-/// inside of ``with operations:``, and threads that want to enter wait meanwhile. Give one to all arrays that are written
-/// to together.
+/// snapshots and resets of arrays that were given an `Operations` (`pool.empty(…, operations=…)`) wait until no thread
+/// is inside of ``with operations:``, and threads that want to enter wait meanwhile. Give one to all arrays that are
+/// written to together.
 ///
 /// Operations nest. They are a thread's: leave on the thread that has entered, and hold none over an ``await`` or a
 /// ``yield``. Enter first, and then take locks that others take inside. Do not block inside: after `patience` seconds,
-/// the snapshot raises `OperationGoesOnError`, and has done nothing. A snapshot on a thread that is inside itself raises
-/// `InsideOperationError`. An exception leaves, with what was half written as it is, and so does the end of a thread.
+/// the snapshot raises `OperationGoesOnError`, and has done nothing. A snapshot on a thread that is inside itself
+/// raises `InsideOperationError`. An exception leaves, with what was half written as it is, and so does the end of a
+/// thread.
 ///
 /// >>> import hugefork as hf
 /// >>> operations = hf.Operations()

@@ -1,24 +1,38 @@
 //! Sleeps on a word, and wakes those who sleep there.
+//!
+//! A fault does so at its deepest place. Unoptimised, rustix's futex takes 600 bytes of the handler's stack for it, so
+//! these are plain system calls.
 
+use core::ptr;
 use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 
-use rustix::thread::futex;
 use rustix::time::Timespec;
+use syscalls::{Sysno, syscall4};
+
+/// `FUTEX_WAIT` and `FUTEX_WAKE`, for threads of one process (`FUTEX_PRIVATE_FLAG`).
+const WAIT: usize = 128;
+const WAKE: usize = 129;
 
 /// Sleeps while `word` holds `seen`. It may wake for no reason, so callers look again.
 pub(crate) fn wait(word: &AtomicU32, seen: u32) {
-    // Whether it was interrupted or the word has changed already, the caller looks again.
-    let _ = futex::wait(word, futex::Flags::PRIVATE, seen, None);
+    wait_until(word, seen, ptr::null());
 }
 
 /// As [`wait`], for at most `time`.
 pub(crate) fn wait_at_most(word: &AtomicU32, seen: u32, time: Duration) {
     let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
-    let _ = futex::wait(word, futex::Flags::PRIVATE, seen, Some(&time));
+    wait_until(word, seen, &raw const time);
+}
+
+fn wait_until(word: &AtomicU32, seen: u32, time: *const Timespec) {
+    // Whether it was interrupted or the word has changed already, the caller looks again.
+    // SAFETY: the kernel reads the word and the time, which live as long as the call.
+    let _ = unsafe { syscall4(Sysno::futex, word.as_ptr().addr(), WAIT, seen as usize, time.addr()) };
 }
 
 /// Wakes up to `count` sleepers of `word`.
 pub(crate) fn wake(word: &AtomicU32, count: u32) {
-    let _ = futex::wake(word, futex::Flags::PRIVATE, count);
+    // SAFETY: the kernel looks for the word's address, and neither reads nor writes it.
+    let _ = unsafe { syscall4(Sysno::futex, word.as_ptr().addr(), WAKE, count as usize, 0) };
 }
