@@ -171,7 +171,7 @@ enum hf_error {
     HF_E_ALREADY_OBSERVED = -1202,    /* the region has an observer */
     HF_E_FORKED_CHILD = -1203,        /* a fork(2) child, which has no regions */
     HF_E_NO_ORIGIN = -1204,           /* not forked from a snapshot that is still there */
-    HF_E_INSIDE_OPERATION = -1205,    /* a cut inside of an operation, which it would wait for */
+    HF_E_INSIDE_OPERATION = -1205,    /* a cut inside an operation, which it would wait for */
     HF_E_OPERATION_GOES_ON = -1206,   /* an operation took longer than a cut waits */
     HF_E_BACKING_UNAVAILABLE = -1301, /* the machine lacks the backing asked for */
     HF_E_PRESSURE_UNWATCHED = -1302,  /* memory pressure cannot be watched */

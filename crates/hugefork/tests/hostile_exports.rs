@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use common::alone::alone;
 use common::refusals::Random;
@@ -20,6 +21,9 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 const PAGE: usize = 4096;
 const MIB_2: usize = 2 << 20;
 const GIB_1: usize = 1 << 30;
+
+/// Some of these tests take all hugetlb pages that are free, and all want some: one at a time.
+static ALL_PAGES: Mutex<()> = Mutex::new(());
 
 fn extents(len: usize, page: usize, list: &[[usize; 3]]) -> Extents {
     let lines: String = list.iter().map(|[at, from, len]| format!("extent {at} {from} {len}\n")).collect();
@@ -97,6 +101,7 @@ fn scarce() -> Option<usize> {
 
 #[test]
 fn a_hugetlb_file_without_pages_is_refused() {
+    let _one = ALL_PAGES.lock().unwrap_or_else(PoisonError::into_inner);
     alone(|| {
         let Some(page) = scarce() else { return println!("skipped: there is no hugetlb") };
         let _none_is_left = AllPages::take(page);
@@ -117,6 +122,7 @@ fn a_hugetlb_file_without_pages_is_refused() {
 /// What is not there comes when it is mapped, not when it is read.
 #[test]
 fn a_sealed_hugetlb_file_is_whole_once_it_is_mapped() {
+    let _one = ALL_PAGES.lock().unwrap_or_else(PoisonError::into_inner);
     alone(|| {
         if free_pages(MIB_2).is_none_or(|free| free < 8) {
             return println!("skipped: 8 free hugetlb pages of 2 MiB are needed");
@@ -131,6 +137,7 @@ fn a_sealed_hugetlb_file_is_whole_once_it_is_mapped() {
 
 #[test]
 fn pages_that_an_exporter_takes_back_are_an_error() {
+    let _one = ALL_PAGES.lock().unwrap_or_else(PoisonError::into_inner);
     alone(|| {
         if free_pages(MIB_2).is_none_or(|free| free < 8) {
             return println!("skipped: 8 free hugetlb pages of 2 MiB are needed");
@@ -158,6 +165,7 @@ fn pages_that_an_exporter_takes_back_are_an_error() {
 /// The same, with the engine on both sides.
 #[test]
 fn an_export_that_is_gone_is_an_error() {
+    let _one = ALL_PAGES.lock().unwrap_or_else(PoisonError::into_inner);
     alone(|| {
         let Some(pool) = pool(Backing::Hugetlb, 4 * MIB_2, BlockSize::MIB_2) else { return };
         let mut region = pool.region(MIB_2).unwrap();
@@ -179,6 +187,7 @@ fn an_export_that_is_gone_is_an_error() {
 /// The kernel maps whole pages of hugetlb, however few bytes it is asked for.
 #[test]
 fn extents_with_smaller_pages_than_the_file_are_refused() {
+    let _one = ALL_PAGES.lock().unwrap_or_else(PoisonError::into_inner);
     alone(|| {
         if free_pages(MIB_2).is_none_or(|free| free < 8) {
             return println!("skipped: 8 free hugetlb pages of 2 MiB are needed");
@@ -251,6 +260,7 @@ fn some_extents(random: &mut Random) -> Extents {
 /// Another thread gives memory to the file and takes it away meanwhile.
 #[test]
 fn whatever_is_mapped_can_be_read() {
+    let _one = ALL_PAGES.lock().unwrap_or_else(PoisonError::into_inner);
     alone(|| {
         const SEED: u64 = 28;
         let (mut mapped, mut refused) = (0, 0);

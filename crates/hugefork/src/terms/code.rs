@@ -130,7 +130,7 @@ pub enum ErrorCode {
     ForkedChild = 1203,
     /// The region was not forked from a snapshot that is still there.
     NoOrigin = 1204,
-    /// A fork, snapshot or reset inside of an operation, which it would wait for.
+    /// A fork, snapshot or reset inside an operation, which it would wait for.
     InsideOperation = 1205,
     /// An operation that took longer than a fork, snapshot or reset waits.
     OperationGoesOn = 1206,
