@@ -476,7 +476,7 @@ pub unsafe extern "C" fn mlock2(start: *mut c_void, len: usize, flags: c_uint) -
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     quietly(modes::leave_it_all_to_the_kernel);
     // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_mlockall, flags) as c_int }
+    unsafe { kernel!(libc::SYS_mlockall, flags) as c_int }
 }
 
 /// As libc's `munlock`. What is locked was handed over.

@@ -15,7 +15,7 @@ use crate::kernel::{failed, kernel};
 use crate::{entry, pins, sandbox};
 
 /// What the library stands in for, of those that all architectures have.
-const NUMBERS: [c_long; 43] = [
+const NUMBERS: [c_long; 44] = [
     libc::SYS_mmap,
     libc::SYS_munmap,
     libc::SYS_mremap,
@@ -24,6 +24,7 @@ const NUMBERS: [c_long; 43] = [
     libc::SYS_pkey_mprotect,
     libc::SYS_mlock,
     libc::SYS_mlock2,
+    libc::SYS_mlockall,
     libc::SYS_munlock,
     libc::SYS_msync,
     libc::SYS_mincore,
@@ -228,6 +229,7 @@ unsafe extern "C" fn stand_in(
             libc::SYS_pkey_mprotect => entry::pkey_mprotect(at, len, int(c), int(d)).into(),
             libc::SYS_mlock => entry::mlock(at, len).into(),
             libc::SYS_mlock2 => entry::mlock2(at, len, c as c_uint).into(),
+            libc::SYS_mlockall => entry::mlockall(int(a)).into(),
             libc::SYS_munlock => entry::munlock(at, len).into(),
             libc::SYS_msync => entry::msync(at, len, int(c)).into(),
             libc::SYS_mincore => entry::mincore(at, len, c as *mut u8).into(),
