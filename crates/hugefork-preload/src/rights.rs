@@ -31,6 +31,8 @@ use Allowed::{Any, If};
 const MORE: u32 = (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_TMPFILE) as u32;
 const RUN: u32 = libc::PROT_EXEC as u32;
 const ALL_BITS: u32 = u32::MAX;
+/// The size of a page, for whoever asks rustix for it first.
+const PR_GET_AUXV: u32 = 0x4155_5856;
 
 /// What the worker, a child's helper and the engine call in them, with what libc and the allocator add.
 const LIST: &[Allowed] = &[
@@ -48,6 +50,7 @@ const LIST: &[Allowed] = &[
     Any(libc::SYS_getppid),
     Any(libc::SYS_gettid),
     If { call: libc::SYS_prctl, argument: 0, mask: ALL_BITS, value: libc::PR_SET_NAME as u32 },
+    If { call: libc::SYS_prctl, argument: 0, mask: ALL_BITS, value: PR_GET_AUXV },
     // Tokens, the pool's file, the page of statistics.
     If { call: libc::SYS_fcntl, argument: 1, mask: ALL_BITS, value: libc::F_ADD_SEALS as u32 },
     If { call: libc::SYS_fcntl, argument: 1, mask: ALL_BITS, value: libc::F_DUPFD_CLOEXEC as u32 },
