@@ -277,8 +277,22 @@ unsafe extern "C" fn stand_in(
                 pins::look(int(b));
                 kernel!(libc::SYS_open, a, b, c)
             }
-            // Rights, namespaces and filters.
-            _ => sandbox::make(number, [a, b, c, d, e, f]),
+            libc::SYS_seccomp
+            | libc::SYS_landlock_restrict_self
+            | libc::SYS_setuid
+            | libc::SYS_setgid
+            | libc::SYS_setreuid
+            | libc::SYS_setregid
+            | libc::SYS_setresuid
+            | libc::SYS_setresgid
+            | libc::SYS_setfsuid
+            | libc::SYS_setfsgid
+            | libc::SYS_setgroups
+            | libc::SYS_capset
+            | libc::SYS_setns
+            | libc::SYS_unshare
+            | libc::SYS_chroot => sandbox::make(number, [a, b, c, d, e, f]),
+            _ => failed(libc::ENOSYS),
         }
     }
 }
