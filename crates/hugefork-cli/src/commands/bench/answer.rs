@@ -61,11 +61,12 @@ pub(super) fn sum(comparisons: &[Comparison]) -> String {
     format!("hugefork is better than the best other in {better} of {by}\n")
 }
 
-/// What was done, in a few words, and what sets hugefork's own rows apart: its stock, the `backing` if there is one to
-/// tell, its blocks.
+/// What was done, in a few words, and what sets hugefork's own rows apart: its stock or mode, the `backing` if there is one
+/// to tell, its blocks.
 pub(super) fn work(comparison: &Comparison, backing: Option<&Param>) -> String {
     let mut how = Vec::new();
-    how.extend(comparison.ours.subject.strip_prefix("hugefork-").map(str::to_owned));
+    let kind = ["hugefork-", "run-"].iter().find_map(|ours| comparison.ours.subject.strip_prefix(ours));
+    how.extend(kind.map(str::to_owned));
     how.extend(backing.map(Param::to_string));
     let block = comparison.ours.params.get("block_size").map(Param::to_string);
     how.extend(block.filter(|block| block != "2MiB").map(|block| format!("blocks of {block}")));
