@@ -8,10 +8,13 @@
 //! touched, read-only too. What is closed (`PROT_NONE`) the kernel leaves alone. So a piece is closed until memory is
 //! got for it, or it is shown, and closed again when its memory went back to the system.
 //!
+//! Memory is mostly got for one piece after the other. So with a piece behind some that are open, as many as these are
+//! opened behind it, up to 16 MiB: one call in place of several.
+//!
 //! Neighbours that are open are one mapping. Where there would be too many, what lies between two is opened as well.
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::mm::{MprotectFlags, mprotect};
@@ -29,6 +32,9 @@ const WORDS: usize = 256;
 const ONE_IN: usize = 512;
 const MOST_RUNS: usize = 128;
 
+/// At most so many bytes are opened ahead.
+const AHEAD: usize = 16 << 20;
+
 /// A mapping of a whole pool, which belongs to this value.
 pub(super) struct PoolMap {
     at: *mut c_void,
@@ -39,6 +45,8 @@ pub(super) struct PoolMap {
     most_runs: usize,
     /// A bit for each piece that is open for good. One without may be open as well.
     open: [AtomicU64; WORDS],
+    /// Somebody opens pieces that nobody has asked for, or closes some. Nobody waits for it.
+    changing: AtomicBool,
 }
 
 impl PoolMap {
@@ -46,7 +54,15 @@ impl PoolMap {
     pub(super) fn new(at: *mut c_void, len: usize, rights: MprotectFlags) -> PoolMap {
         let piece = HUGE_PAGE.max(len.div_ceil(PIECES).next_power_of_two());
         let most_runs = (settings::map_count_limit() / ONE_IN).clamp(1, MOST_RUNS);
-        PoolMap { at, len, rights, piece, most_runs, open: [const { AtomicU64::new(0) }; WORDS] }
+        PoolMap {
+            at,
+            len,
+            rights,
+            piece,
+            most_runs,
+            open: [const { AtomicU64::new(0) }; WORDS],
+            changing: AtomicBool::new(false),
+        }
     }
 
     /// The first byte.
@@ -73,6 +89,31 @@ impl PoolMap {
     #[inline(never)] // As above.
     fn open_pieces(&self, first: usize, end: usize) -> Result<(), SystemError> {
         let start = if self.runs() < self.most_runs { first } else { self.end_of_run_before(first) };
+        // What nobody uses may be closed at any time: it is noted as open only while that is kept off.
+        let may_be_ahead = !self.changing.swap(true, Ordering::Acquire);
+        let end = if may_be_ahead { end + self.ahead_of(first, end) } else { end };
+        let opened = self.open_until(start, first, end);
+        if may_be_ahead {
+            self.changing.store(false, Ordering::Release);
+        }
+        opened
+    }
+
+    /// How many pieces behind `end` to open with those from `first` on.
+    fn ahead_of(&self, first: usize, end: usize) -> usize {
+        let (pieces, mut ahead) = (self.len.div_ceil(self.piece), 0);
+        while (ahead + 1) * self.piece <= AHEAD
+            && ahead < first
+            && ahead < pieces - end
+            && self.is_open(first - 1 - ahead)
+        {
+            ahead += 1;
+        }
+        ahead
+    }
+
+    /// Opens pieces from `start` on, and notes that those from `first` on are open.
+    fn open_until(&self, start: usize, first: usize, end: usize) -> Result<(), SystemError> {
         let mut opened = self.protect(start, end, self.rights);
         if opened == Err(Errno::NOMEM) {
             // As one mapping, it needs no more of them.
@@ -97,7 +138,7 @@ impl PoolMap {
     pub(super) unsafe fn close(&self, offset: usize, len: usize) {
         let (first, end) = (offset.div_ceil(self.piece), (offset + len) / self.piece);
         let is_open = (first..end).any(|piece| self.is_open(piece));
-        if !is_open || self.runs() >= self.most_runs {
+        if !is_open || self.runs() >= self.most_runs || self.changing.swap(true, Ordering::Acquire) {
             return;
         }
         // What is refused may have been done in part. All of it counts as closed, and is opened again before its use.
@@ -105,6 +146,7 @@ impl PoolMap {
         for piece in first..end {
             self.open[piece / 64].fetch_and(!(1 << (piece % 64)), Ordering::Release);
         }
+        self.changing.store(false, Ordering::Release);
     }
 
     fn protect(&self, first: usize, end: usize, rights: MprotectFlags) -> Result<(), Errno> {
@@ -184,6 +226,27 @@ mod tests {
             open(&[3, 64]);
             map.open(0, 300 * HUGE_PAGE).unwrap();
             assert_eq!(map.runs(), 1);
+        });
+    }
+
+    #[test]
+    fn behind_pieces_in_a_row_as_many_are_opened_ahead() {
+        with_map(100, |map| {
+            let open =
+                |until: usize| assert!((0..100).all(|piece| is_readable(map, piece) == (piece < until)), "{until}");
+            for (piece, until) in [(0, 1), (1, 3), (3, 7), (7, 15), (15, 24), (24, 33), (95, 0)] {
+                map.open(piece * HUGE_PAGE, HUGE_PAGE).unwrap();
+                if until > 0 {
+                    open(until);
+                }
+            }
+            map.open(96 * HUGE_PAGE, 3 * HUGE_PAGE).unwrap();
+            assert!(is_readable(map, 99), "and never beyond the end");
+            // SAFETY: nobody uses it.
+            unsafe { map.close(30 * HUGE_PAGE, 3 * HUGE_PAGE) };
+            let is_open = |piece: usize| (is_readable(map, piece), map.is_open(piece));
+            assert!((30..33).all(|piece| is_open(piece) == (false, false)));
+            assert!((0..30).all(|piece| is_open(piece) == (true, true)));
         });
     }
 
