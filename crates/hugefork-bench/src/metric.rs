@@ -37,6 +37,24 @@ impl Metric {
     /// What a fork or snapshot keeps writers waiting.
     pub const PAUSE: Metric = Metric::new("pause", "ms");
 
+    /// The whole call that takes a fork or snapshot.
+    pub const CALL: Metric = Metric::new("call", "ms");
+
+    /// Half of all writes take no longer than this.
+    pub const P50: Metric = Metric::new("p50", "us");
+
+    /// 99 of 100 writes take no longer than this.
+    pub const P99: Metric = Metric::new("p99", "us");
+
+    /// 999 of 1000 writes take no longer than this.
+    pub const P999: Metric = Metric::new("p99.9", "us");
+
+    /// The slowest write.
+    pub const MAX: Metric = Metric::new("max", "us");
+
+    /// Memory beyond the area itself, while a fork or snapshot is held that was written after.
+    pub const EXTRA: Metric = Metric::new("extra", "MiB");
+
     /// User time of the sample.
     pub const USER: Metric = Metric::new("user", "s");
 

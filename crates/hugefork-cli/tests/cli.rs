@@ -116,6 +116,7 @@ fn every_case_runs_small() {
         "anon-cow-seq",
         "snapshot",
         "writer-latency",
+        "paced",
         "lazy-free",
         "changes",
         "reset",

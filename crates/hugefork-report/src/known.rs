@@ -20,7 +20,7 @@ pub(crate) struct Known {
 const LIMIT: (&str, &str) = ("limit", "has nothing to clear, copy or map: the best that is possible");
 
 /// In the order in which readers ask for them.
-const KNOWN: [Known; 13] = [
+const KNOWN: [Known; 14] = [
     Known {
         name: "snapshot",
         title: "Taking a snapshot",
@@ -37,6 +37,15 @@ const KNOWN: [Known; 13] = [
         leads: &["taken", "total"],
         explains: &["call", "all"],
         aside: &[("memcpy", "copies everything in its pause, and needs memory for all of it")],
+    },
+    Known {
+        name: "paced",
+        title: "Writing at a fixed rate while snapshots are taken",
+        description: "Puts of 64 bytes at a fixed rate, each timed from the moment at which it was due, while forks or \
+                      snapshots of the area are taken and held.",
+        leads: &["p99.9"],
+        explains: &["p50", "p99", "own_max"],
+        aside: &[],
     },
     Known {
         name: "fork",

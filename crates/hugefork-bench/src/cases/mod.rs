@@ -7,7 +7,10 @@ pub mod clear_copy;
 pub mod fork;
 pub mod lazy_free;
 mod limit;
+mod list;
+mod memory;
 mod overhead;
+pub mod paced;
 pub mod reset;
 pub mod snapshot;
 pub mod writer_latency;
@@ -27,6 +30,7 @@ pub const ALL: &[&dyn Case] = &[
     &anon_cow_seq::AnonCowSeq,
     &snapshot::Snapshot,
     &writer_latency::WriterLatency,
+    &paced::Paced,
     &lazy_free::LazyFree,
     &fork::Fork,
     &changes::Changes,

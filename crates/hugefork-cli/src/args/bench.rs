@@ -24,6 +24,7 @@ Cases:
   anon-cow-seq    each task writes every word of its own fork of one populated area
   snapshot        pause to take a fork or snapshot of a populated area
   writer-latency  8-byte writes to a populated area, while a fork or snapshot of it is held
+  paced           puts to a populated area at a fixed rate, while snapshots of it are taken
   lazy-free       lazily free a populated area; then write to it again, or reclaim it
   fork            fork(2) in a program as it is, and its 8-byte writes while the child lives
   changes         find the pages of a populated area that were written since a snapshot

@@ -1,8 +1,8 @@
 //! `fork(2)`: the child holds the memory, and sleeps until it is asked whether it still does.
 
-use super::memory::Held;
 use super::rival::{Ground, Rival};
 use super::words::{BIAS, Words, reader};
+use crate::cases::memory::Held;
 use crate::clock::CpuTime;
 use crate::error::BenchError;
 use crate::holder::Holder;

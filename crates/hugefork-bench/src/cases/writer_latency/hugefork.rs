@@ -9,9 +9,9 @@ use std::time::Duration;
 use hugefork::{CopyGrain, Pool, Snapshot};
 use hugefork_kernels::Kernel;
 
-use super::memory;
 use super::rival::{Ground, Rival};
 use super::words::{BIAS, Words, reader};
+use crate::cases::memory;
 use crate::clock::CpuTime;
 use crate::engine::{self, Populated};
 use crate::error::BenchError;

@@ -53,10 +53,8 @@
 
 mod fork;
 mod hugefork;
-mod list;
 mod memcpy;
 mod memfd;
-mod memory;
 mod rival;
 mod uffd;
 mod userfault;

@@ -3,9 +3,9 @@
 use hugefork::Pool;
 use hugefork_kernels::Kernel;
 
-use super::memory;
 use super::words::Words;
 use super::writer;
+use crate::cases::memory;
 use crate::clock::CpuTime;
 use crate::curve::Curve;
 use crate::error::BenchError;
@@ -16,9 +16,6 @@ use crate::writes::Writes;
 
 /// Bytes copied for each byte that was changed.
 pub(super) const AMPLIFICATION: Metric = Metric::new("amplification", "ratio");
-
-/// Memory beyond the area itself, when all was written.
-const EXTRA: Metric = Metric::new("extra", "MiB");
 
 /// Where samples are taken.
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +117,7 @@ impl<R: Rival> Measured<R> {
         let (mut measures, curves) = written.told(pause, beside, words);
         let changed = (words.distinct(8) * 8) as f64;
         measures.extend(copied.map(|copied| Measure::new(AMPLIFICATION, copied as f64 / changed)));
-        measures.extend(extra.map(|bytes| Measure::new(EXTRA, bytes.max(0.0) / f64::from(1 << 20))));
+        measures.extend(extra.map(|bytes| Measure::new(Metric::EXTRA, bytes.max(0.0) / f64::from(1 << 20))));
         self.curves = curves;
         Ok(measures)
     }

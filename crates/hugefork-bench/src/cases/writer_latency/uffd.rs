@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
-use super::memory;
 use super::rival::{Ground, Rival};
 use super::userfault::{Userfault, Writes};
 use super::words::{BIAS, Words, reader};
 use crate::affinity;
+use crate::cases::memory;
 use crate::clock::CpuTime;
 use crate::error::BenchError;
 use crate::kernel_memory::{KernelMemory, PageKind};

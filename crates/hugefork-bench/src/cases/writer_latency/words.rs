@@ -3,7 +3,7 @@
 //! The words of an area are dealt out to the epochs by their index modulo 4. So no word is written in two epochs, and
 //! those of index 0 always hold what they held at first. What is written in an epoch is there in every later one.
 
-use super::list::List;
+use crate::cases::list::List;
 use crate::error::BenchError;
 use crate::kernel_memory::HUGE_PAGE;
 use crate::random::Random;

@@ -8,26 +8,11 @@ use crate::error::BenchError;
 use crate::metric::{Measure, Metric};
 use crate::work;
 
-/// Half of all writes take no longer than this.
-const P50: Metric = Metric::new("p50", "us");
-
 /// Nine of ten writes take no longer than this.
 const P90: Metric = Metric::new("p90", "us");
 
-/// 99 of 100 writes take no longer than this.
-const P99: Metric = Metric::new("p99", "us");
-
-/// 999 of 1000 writes take no longer than this.
-const P999: Metric = Metric::new("p99.9", "us");
-
-/// The slowest write.
-const MAX: Metric = Metric::new("max", "us");
-
 /// All writes together.
 const WRITES: Metric = Metric::new("total", "ms");
-
-/// The whole call that takes the snapshot.
-const CALL: Metric = Metric::new("call", "ms");
 
 /// What the snapshot takes from the program: the pause, and all writes.
 pub(in crate::cases) const TAKEN: Metric = Metric::new("taken", "ms");
@@ -99,13 +84,13 @@ impl Written {
         let values = [
             (TAKEN, pause + self.total),
             (Metric::PAUSE, pause),
-            (P50, rank(0.5)),
+            (Metric::P50, rank(0.5)),
             (P90, rank(0.9)),
-            (P99, rank(0.99)),
-            (P999, rank(0.999)),
-            (MAX, rank(1.0)),
+            (Metric::P99, rank(0.99)),
+            (Metric::P999, rank(0.999)),
+            (Metric::MAX, rank(1.0)),
             (WRITES, self.total),
-            (CALL, self.call),
+            (Metric::CALL, self.call),
             (ALL, self.call + self.total),
         ];
         (Measure::sample(values, self.cpu.and(beside)), vec![curve::by_percentile(&sorted), over_time])

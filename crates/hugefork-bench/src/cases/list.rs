@@ -30,6 +30,11 @@ impl<T: Number> List<T> {
         Ok(list)
     }
 
+    /// Where the numbers lie.
+    pub(super) fn as_ptr(&self) -> *mut T {
+        self.start.as_ptr()
+    }
+
     pub(super) fn as_slice(&self) -> &[T] {
         // SAFETY: our own mapping of `len` numbers, which only `as_mut_slice` gives out for writing.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }

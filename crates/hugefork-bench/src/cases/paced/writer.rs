@@ -1,0 +1,131 @@
+//! The thread that puts: it wakes every tick, does what is due, and notes how late each put was.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use rustix::thread::{ClockId, NanosleepRelativeResult, clock_nanosleep_relative};
+
+use super::puts::{SLOT, Shared, value};
+use super::slowest::Slow;
+use crate::clock::{self, now};
+
+/// A put that took this long itself is looked into.
+const SLOW: u64 = 50_000;
+
+/// A thread wakes so long before puts are due, and waits awake for the rest: to wake takes some time.
+const AWAKE: u64 = 100_000;
+
+/// The most slow puts that are noted.
+const NOTED: usize = 20_000;
+
+/// When puts are due.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// The first tick, as the clock tells it.
+    pub(super) start: u64,
+    /// Nanoseconds from tick to tick.
+    pub(super) tick: u64,
+    /// Puts of each.
+    pub(super) puts: usize,
+}
+
+/// The first byte of the area.
+#[derive(Clone, Copy)]
+pub(super) struct Area(pub(super) *mut u8);
+
+// SAFETY: who makes one says who may write to the area, and when.
+unsafe impl Send for Area {}
+
+/// What a thread noted.
+pub(super) struct Writer {
+    pub(super) slow: Vec<Slow>,
+    /// Nanoseconds of the longest put that was not slow.
+    pub(super) longest: u64,
+}
+
+/// Sleeps until the clock says `time`.
+pub(super) fn sleep_until(time: u64) {
+    loop {
+        let left = Duration::from_nanos(time.saturating_sub(now()));
+        if left.is_zero() {
+            return;
+        }
+        let (tv_sec, tv_nsec) = (left.as_secs() as i64, left.subsec_nanos().into());
+        let NanosleepRelativeResult::Ok =
+            clock_nanosleep_relative(ClockId::Monotonic, &rustix::time::Timespec { tv_sec, tv_nsec })
+        else {
+            continue;
+        };
+    }
+}
+
+/// Puts until there is nothing left, or it is told to stop.
+///
+/// # Safety
+/// The lists that `puts` is of live; nobody else has it. `area` holds every slot, aligned to 8, and nobody else writes
+/// to these; every write to it finds memory.
+pub(super) unsafe fn run(area: Area, puts: Shared, pace: Pace) -> Writer {
+    let waits = Waits::open();
+    let mut noted = Writer { slow: Vec::with_capacity(NOTED), longest: 0 };
+    let mut nth = 0;
+    for tick in 0.. {
+        let due = pace.start + tick * pace.tick;
+        // SAFETY: by contract.
+        if unsafe { puts.is_stopped() } || nth == puts.count() {
+            break;
+        }
+        sleep_until(due.saturating_sub(AWAKE));
+        let mut before = (waits.read(), clock::minor_faults());
+        while now() < due {
+            std::hint::spin_loop();
+        }
+        let mut last = clock::now_fenced();
+        if last - due > SLOW && noted.slow.len() < NOTED {
+            // The thread itself came late: it slept for too long, or the last tick's puts took until now.
+            noted.slow.push(Slow { nth, ended: last, took: last - due, waited: 0, faults: 0, is_put: false });
+        }
+        for _ in 0..pace.puts.min(puts.count() - nth) {
+            // SAFETY: by contract; `nth` is below the count.
+            let slot = unsafe { area.0.add(puts.offset(nth)) }.cast::<u64>();
+            for word in 0..SLOT / 8 {
+                // SAFETY: within the slot, which is this thread's alone.
+                unsafe { slot.add(word).write_volatile(value(nth + 1)) };
+            }
+            let ended = clock::now_fenced();
+            // SAFETY: by contract.
+            unsafe { puts.done(nth, ended - due) };
+            let took = ended - last;
+            last = ended;
+            if took < SLOW {
+                noted.longest = noted.longest.max(took);
+            } else if noted.slow.len() < NOTED {
+                let now = (waits.read(), clock::minor_faults());
+                let (waited, faults) = (now.0 - before.0, now.1 - before.1);
+                before = now;
+                noted.slow.push(Slow { nth, ended, took, waited, faults, is_put: true });
+                last = clock::now_fenced();
+            }
+            nth += 1;
+        }
+    }
+    noted
+}
+
+/// How long this thread has waited for a CPU, as the kernel counts it.
+struct Waits(Option<File>);
+
+impl Waits {
+    /// Of the calling thread.
+    fn open() -> Waits {
+        Waits(File::open("/proc/thread-self/schedstat").ok())
+    }
+
+    /// Nanoseconds so far; 0 if the kernel does not say.
+    fn read(&self) -> u64 {
+        let mut text = [0; 80];
+        let len = self.0.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
+        let fields = std::str::from_utf8(&text[..len]).unwrap_or("");
+        fields.split_whitespace().nth(1).and_then(|field| field.parse().ok()).unwrap_or(0)
+    }
+}
