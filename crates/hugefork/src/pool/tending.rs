@@ -6,9 +6,14 @@
 //! somebody has let go of blocks. Even then it looks at some overlays first: if these have as many pages as there were
 //! faults for each, so have the others. It sleeps without a timer while there are no overlays, and looks four times a
 //! second while nothing happens to them.
+//!
+//! It also tells how the program writes. One that writes as fast as it can gets its blocks by the least work: the
+//! writers copy whole blocks. One that is *paced*, whose threads sleep between writes, gets them by the shortest waits:
+//! its writes go by page, and the thread promotes the blocks beside it. Then the thread takes a third of a processor at
+//! most, a little at a time: a writer that wakes where it runs would wait.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::core::PoolCore;
@@ -35,6 +40,19 @@ const FAULTS: u64 = 2;
 /// Fewer faults are worth none.
 const FEW: u64 = 64;
 
+/// A program is paced whose threads go to sleep so often in a millisecond, and is no more if they do so in so many.
+const SLEEPS: (u64, u64) = (1, 10);
+
+/// It takes fewer faults in a millisecond than this. What takes more has no time for them.
+const PACED: u64 = 1_000;
+
+/// The thread rests after so many nanoseconds of work, where the program is paced, and for this long at most.
+const WORTH_A_REST: u64 = 30_000;
+const LONGEST_REST: Duration = Duration::from_millis(2);
+
+/// So many nanoseconds tell whether a program is paced.
+const TELLING: u64 = 4_000_000;
+
 /// What faults see of the thread.
 #[derive(Debug, Default)]
 pub(crate) struct Tending {
@@ -44,6 +62,18 @@ pub(crate) struct Tending {
     nudged: AtomicBool,
     /// Memory is short: an overlay costs less of it than a block.
     is_short: AtomicBool,
+    /// The program's threads sleep between writes.
+    is_paced: AtomicBool,
+    /// Since when that is to be told.
+    told: Told,
+}
+
+/// A moment: nanoseconds, faults of the process, and how often its threads have gone to sleep.
+#[derive(Debug, Default)]
+struct Told {
+    time: AtomicU64,
+    faults: AtomicU64,
+    sleeps: AtomicU64,
 }
 
 impl Tending {
@@ -80,6 +110,17 @@ impl Tending {
         self.is_short.load(Ordering::SeqCst)
     }
 
+    /// Whether single waits matter more to the program than the work of all. False while nothing is known. The fault
+    /// handler calls this.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.is_paced.load(Ordering::Relaxed)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_paced(&self, is_paced: bool) {
+        self.is_paced.store(is_paced, Ordering::Relaxed);
+    }
+
     /// How many overlays there are.
     pub(super) fn overlays(&self) -> usize {
         self.overlays.load(Ordering::SeqCst)
@@ -101,6 +142,7 @@ impl<S: Sys> PoolCore<S> {
         let tending = &self.tending;
         let (mut seen, mut last, mut quiet) = (self.sys.minor_faults(), 0, 0);
         let mut looked = seen;
+        self.tells_from(self.sys.now(), seen, self.sys.sleeps());
         while !tending.nap.is_over() {
             if tending.overlays() == 0 {
                 tending.nap.sleep_unless(|| tending.overlays() > 0);
@@ -113,6 +155,7 @@ impl<S: Sys> PoolCore<S> {
             }
             self.sys.tidy();
             let faults = self.sys.minor_faults();
+            self.tell_pace();
             let enough = FEW.max(FAULTS * tending.overlays() as u64);
             let is_nudged = tending.nudged.swap(false, Ordering::SeqCst);
             let is_due = is_nudged || faults.wrapping_sub(seen) >= enough;
@@ -131,6 +174,59 @@ impl<S: Sys> PoolCore<S> {
         }
     }
 
+    /// Tells whether the program is paced, by its faults and sleeps until now, if it took some.
+    fn tell_pace(&self) {
+        let Tending { told, is_paced, .. } = &self.tending;
+        let (now, faults, sleeps) = (self.sys.now(), self.sys.minor_faults(), self.sys.sleeps());
+        let since = |earlier: &AtomicU64, now: u64| now.saturating_sub(earlier.load(Ordering::Relaxed));
+        let time = since(&told.time, now);
+        if time < TELLING {
+            return;
+        }
+        let [faults_of, sleeps_of] =
+            [(faults, &told.faults), (sleeps, &told.sleeps)].map(|(now, then)| since(then, now));
+        self.tells_from(now, faults, sleeps);
+        if faults_of < FEW {
+            return;
+        }
+        let milliseconds = time / 1_000_000;
+        // Where most blocks are not shown by page, writes to those take no faults, and nothing can be told. Where each
+        // overlay has a fault in a millisecond, it will be dense before anybody comes to promote it.
+        let rate = faults_of / milliseconds;
+        let is_slow = rate < PACED && rate < self.tending.overlays() as u64;
+        if sleeps_of * SLEEPS.1 < milliseconds || !is_slow {
+            is_paced.store(false, Ordering::Relaxed);
+        } else if sleeps_of >= milliseconds * SLEEPS.0 && self.most_are_overlaid() {
+            is_paced.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// From here on it is told anew.
+    fn tells_from(&self, now: u64, faults: u64, sleeps: u64) {
+        let told = &self.tending.told;
+        told.time.store(now, Ordering::Relaxed);
+        told.faults.store(faults, Ordering::Relaxed);
+        told.sleeps.store(sleeps, Ordering::Relaxed);
+    }
+
+    /// After so many nanoseconds of work for a program that is paced, the thread rests.
+    fn rest_after(&self, work: u64) {
+        if work >= WORTH_A_REST && self.tending.is_paced() && !self.tending.is_short() {
+            self.tending.nap.pause(Duration::from_nanos(2 * work).min(LONGEST_REST));
+            self.tell_pace();
+        }
+    }
+
+    /// Whether most blocks of regions that have overlays are overlays.
+    fn most_are_overlaid(&self) -> bool {
+        let (mut region, mut blocks) = (self.next_overlaid(None), 0);
+        while let Some(id) = region {
+            blocks += self.visit_overlaid(id, |region| region.len()).unwrap_or(0);
+            region = self.next_overlaid(Some(id));
+        }
+        2 * self.tending.overlays() >= blocks
+    }
+
     /// Whether the overlays of each region are alike, and not dense.
     fn are_alike(&self, mean: usize) -> bool {
         let (mut region, mut are_alike) = (self.next_overlaid(None), true);
@@ -147,7 +243,9 @@ impl<S: Sys> PoolCore<S> {
         while let Some(id) = region {
             let mut from = Some(0);
             while let Some(start) = from.filter(|_| !self.tending.nap.is_over()) {
+                let before = self.sys.cpu_time();
                 from = self.tend_part(id, start);
+                self.rest_after(self.sys.cpu_time() - before);
             }
             region = self.next_overlaid(Some(id));
         }

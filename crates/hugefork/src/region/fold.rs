@@ -18,6 +18,7 @@ use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Remapped};
 use crate::stats::counters::count;
 use crate::sync::{SharedGuard, SignalsBlocked};
+use crate::sys::linux::schedule::yield_now;
 use crate::sys::{Access, MOST_RUNS, PageRun, Part, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Held};
 use crate::table::{Entry, Locked, State, WindowsGuard};
@@ -32,6 +33,12 @@ const RUNS: usize = 4;
 /// a millisecond at most; or else one block.
 const FOLDED_AT_ONCE: usize = 128 << 20;
 pub(super) const PAGES_AT_ONCE: usize = 256;
+
+/// So many pages where the program is paced.
+const PACED_PAGES: usize = 64;
+
+/// Private pages are looked for in so many bytes at once: nobody can change mappings meanwhile.
+const SCANNED_AT_ONCE: usize = 128 << 20;
 
 /// Private pages over a block.
 #[derive(Clone, Copy, Debug)]
@@ -154,7 +161,8 @@ impl<S: Sys> RegionCore<S> {
             let bytes = self.bytes_of(&overlays);
             let mut at = bytes.start;
             while at < bytes.end {
-                let scanned = self.pool().sys.private_pages(self.addresses.part(&(at..bytes.end)), &mut runs)?;
+                let part = at..bytes.end.min(at + SCANNED_AT_ONCE);
+                let scanned = self.pool().sys.private_pages(self.addresses.part(&part), &mut runs)?;
                 runs[..scanned.runs].iter().for_each(|run| self.note_patched(&self.offsets_of(run), &mut found));
                 at += scanned.looked_at;
             }
@@ -222,14 +230,19 @@ impl<S: Sys> RegionCore<S> {
         while let Some(first) = rest.first() {
             let group = self.pool().block_size.count(FOLDED_AT_ONCE).max(1);
             let end = (first.index.0 / group + 1) * group;
-            let mut pages = 0;
+            let is_paced = self.pool().tending.is_paced();
+            let (mut pages, most) = (0, if is_paced { PACED_PAGES } else { PAGES_AT_ONCE });
             let fits = |patched: &&Patched| {
                 pages += patched.pages;
-                patched.index.0 < end && pages <= PAGES_AT_ONCE
+                patched.index.0 < end && pages <= most
             };
             let count = rest.iter().take_while(fits).count().max(1);
             let (now, later) = rest.split_at(count);
             self.fold_some(now)?;
+            if is_paced {
+                // A writer that has waited should be next.
+                yield_now();
+            }
             rest = later;
         }
         Ok(())

@@ -59,9 +59,13 @@ impl<S: Sys> Fault<'_, S> {
 
     fn is_sparse(&self) -> bool {
         let region = self.region;
-        // A write to the first or last page of a block may be part of a stream.
-        let may_stream = self.outlook.stream.is_some() || self.outlook.manner.used == Use::Whole;
-        let is_guessed = !may_stream && !region.density.is_dense(self.index);
+        let is_whole = self.outlook.manner.used == Use::Whole;
+        let is_guessed = match region.pool().tending.is_paced() {
+            // The thread promotes what is dense.
+            true => !is_whole,
+            // A write to the first or last page of a block may be part of a stream.
+            false => !is_whole && self.outlook.stream.is_none() && !region.density.is_dense(self.index),
+        };
         region.books.grain == CopyGrain::Page || is_guessed
     }
 

@@ -6,6 +6,9 @@
 //! | others hold it, and it has many private pages | promotes it: gives the region a block of its own |
 //! | as before, and it has even more by now | seals it: the next write copies the block |
 //! | others hold it, and so it is with most overlays of the region | seals all, and copies blocks beside the writer |
+//!
+//! Where the program is paced (pool/tending.rs), nothing is sealed for writers to copy, and what was dense before is
+//! promoted at once.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -25,7 +28,7 @@ use crate::table::{Entry, Locked, Origin, Reserved};
 use crate::terms::options::{CopyGrain, Writers};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
-/// So many bytes of blocks are looked at in one visit.
+/// So many bytes of blocks are looked at in one visit; where the program is paced, one block.
 const LOOKED_AT_ONCE: usize = 8 << 20;
 
 /// So many overlays tell what all are like.
@@ -37,12 +40,17 @@ impl<S: Sys> OverlayHolder for RegionCore<S> {
         self.books.has_overlays()
     }
 
+    fn len(&self) -> usize {
+        self.table.len()
+    }
+
     fn tend(&self, from: usize) -> Option<usize> {
         // Whoever takes a snapshot folds, and holds the lock. This only looks: a fold needs no more than its windows.
         drop(self.freezing.try_lock()?);
         // A reset must not meet a fold half done.
         let _not_beside_a_reset = self.tending.lock();
-        let end = self.table.len().min(from + self.pool().block_size.count(LOOKED_AT_ONCE).max(1));
+        let at_once = if self.pool().tending.is_paced() { 0 } else { LOOKED_AT_ONCE };
+        let end = self.table.len().min(from + self.pool().block_size.count(at_once).max(1));
         let mut next = from;
         while next < end {
             // A call that fails leaves everything as it was, and is tried again at the next look.
@@ -52,7 +60,13 @@ impl<S: Sys> OverlayHolder for RegionCore<S> {
     }
 
     fn are_alike(&self, mean: usize) -> bool {
+        if self.expects_promotions() {
+            return false;
+        }
         let Some(usual) = self.usual_pages() else { return false };
+        if self.pool().tending.is_paced() && usual >= Density::everywhere(self.pool().block_size) {
+            return false;
+        }
         if self.may_promote() && self.books.limit.is_none() && usual >= Density::everywhere(self.pool().block_size) {
             self.leave_all_to_writers();
             return false;
@@ -93,22 +107,37 @@ impl<S: Sys> RegionCore<S> {
     /// Looks after an overlay that others hold too.
     fn tend_shared(&self, index: EntryIndex, entry: Entry, pages: usize) {
         let size = self.pool().block_size;
-        if !self.may_promote()
-            || self.density.is_by_page(index)
-            || self.promises.has(index)
-            || pages < Density::few(size)
-        {
+        if !self.may_promote() || self.density.is_by_page(index) || self.promises.has(index) {
             return;
         }
-        if pages < Density::soon_enough(size) && !self.is_left_behind(index, entry) {
+        let is_paced = self.pool().tending.is_paced();
+        let is_enough = match is_paced && self.density.is_dense(index) {
+            true => pages > 0,
+            false => {
+                pages >= Density::soon_enough(size) || pages >= Density::few(size) && self.is_left_behind(index, entry)
+            }
+        };
+        if !is_enough {
             return;
         }
-        let may_seal = self.books.writers == Writers::Fault;
+        let may_seal = self.books.writers == Writers::Fault && !is_paced;
         if may_seal && pages >= Density::more_than_enough(size) && matches!(entry, Entry::Overlaid(..)) {
             self.leave_to_writer(index);
         } else {
             self.promote(index);
         }
+    }
+
+    /// Whether there are overlays of a paced program that were dense before: they are promoted as soon as there are
+    /// any pages.
+    fn expects_promotions(&self) -> bool {
+        let is_expected = |index: EntryIndex| {
+            let entry = self.table.get(index);
+            matches!(entry, Entry::Overlaid(..))
+                && self.density.is_dense(index)
+                && self.held(entry) == Held::ByOthersToo
+        };
+        self.pool().tending.is_paced() && self.may_promote() && (0..self.table.len()).map(EntryIndex).any(is_expected)
     }
 
     /// How many private pages there are over most blocks that others hold too, as far as some of them tell. None if

@@ -61,6 +61,14 @@ pub(super) fn is_overlaid_and_borrowed<G: Ground>(region: &Region<G>, block: usi
     matches!(region.entry(block), Entry::Overlaid(..)) && !region.entry(block).is_owner()
 }
 
+/// Does what the pool's thread does when it looks at a region's overlays. These pools have none.
+fn tend<G: Ground>(region: &Region<G>) {
+    let mut from = Some(0);
+    while let Some(start) = from {
+        from = region.tend(start);
+    }
+}
+
 #[test]
 fn private_pages_are_counted_once_however_many_runs_there_are() {
     fn row<G: Ground>(world: &World<G>) {
@@ -311,6 +319,47 @@ fn pages_that_are_folded_in_the_pause_leave_the_earlier_snapshot_as_it_was() {
     });
 }
 
+/// A copy of a block keeps its writer waiting, and so does a sealed one.
+#[test]
+fn the_writes_of_a_paced_program_go_by_page_and_dense_blocks_are_promoted_beside_them() {
+    const BLOCKS: usize = 36;
+    fn row<G: Ground>(world: &World<G>) {
+        let region = written_by_choice(world, BLOCKS);
+        let snapshot = region.snapshot();
+        world.pool.tending.set_paced(true);
+        let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
+        region.write(100, 7);
+        assert_eq!((copied(&region), is_overlaid(&region, 0)), (0, true), "the first page, which may begin a stream");
+        let pages = 1..1 + Density::everywhere(world.pool.block_size);
+        (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
+        assert!(!region.are_alike(0), "somebody has to look");
+        assert!((0..BLOCKS).all(|block| is_overlaid(&region, block)), "nothing is left to writers");
+        let more = pages.end..1 + Density::soon_enough(world.pool.block_size);
+        (0..BLOCKS).for_each(|block| more.clone().for_each(|page| region.write(at(block, page), 7)));
+        tend(&region);
+        assert!((0..BLOCKS).all(|block| matches!(region.entry(block), Entry::Private(_))));
+        // After the next snapshot they are known to be dense: one page is enough.
+        let later = region.snapshot();
+        (0..BLOCKS).for_each(|block| region.write(at(block, 1), 8));
+        assert!((0..BLOCKS).all(|block| is_overlaid(&region, block)));
+        assert!(!region.are_alike(0), "somebody has to look");
+        tend(&region);
+        // Each snapshot has a few of them tried anew.
+        let promoted = (0..BLOCKS).filter(|&block| matches!(region.entry(block), Entry::Private(_))).count();
+        assert!(promoted >= BLOCKS - BLOCKS.div_ceil(16), "{promoted}");
+        let seen = |block: usize| [region.read(at(block, 1)).unwrap(), region.read(at(block, 2)).unwrap()];
+        assert!((0..BLOCKS).all(|block| seen(block) == [8, 7]));
+        let kept = |block: usize| [read_at(&snapshot, at(block, 1)), read_at(&later, at(block, 1))];
+        assert!((0..BLOCKS).all(|block| kept(block) == [Ok(0), Ok(7)]));
+        world.pool.tending.set_paced(false);
+        region.write(at(0, 3), 9);
+        assert_eq!(copied(&region), 0);
+        drop((snapshot, later));
+        assert_eq!(kept_by(&region.snapshot()), vec![0..BLOCKS * G::PAGES]);
+    }
+    where_pages_are_copied!(row, 4 * BLOCKS + 16);
+}
+
 /// `prepare_write` has promised that no write faults: a system call would fail.
 #[test]
 fn overlays_of_a_dense_region_in_which_writes_were_promised_not_to_fault_stay_open() {
@@ -323,10 +372,7 @@ fn overlays_of_a_dense_region_in_which_writes_were_promised_not_to_fault_stay_op
         let pages = 1..1 + Density::everywhere(world.pool.block_size);
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
         region.are_alike(0);
-        let mut from = Some(0);
-        while let Some(start) = from {
-            from = region.tend(start);
-        }
+        tend(&region);
         let sealed = (0..BLOCKS).filter(|&block| matches!(region.entry(block), Entry::Sealed(..))).count();
         let open = (2..BLOCKS).filter(|&block| matches!(region.entry(block), Entry::Overlaid(..))).count();
         assert_eq!((sealed, open), (0, BLOCKS - 2));

@@ -242,6 +242,9 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// How many page faults of the process the kernel has resolved. While it stands still, no page has become private.
     fn minor_faults(&self) -> u64;
 
+    /// How often threads of the process have gone to sleep, but for the calling one.
+    fn sleeps(&self) -> u64;
+
     /// Nanoseconds on a clock that only goes forward.
     fn now(&self) -> u64;
 

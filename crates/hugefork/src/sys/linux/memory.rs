@@ -633,6 +633,10 @@ impl Sys for Linux {
         schedule::page_faults()
     }
 
+    fn sleeps(&self) -> u64 {
+        schedule::sleeps_of_others()
+    }
+
     fn now(&self) -> u64 {
         now()
     }

@@ -8,13 +8,23 @@ pub(crate) fn yield_now() {
 /// How many page faults of this process the kernel has resolved, those of system calls among them. One that was tried
 /// twice may count as one that waited for a disk, so both kinds are counted. Takes less than a microsecond.
 pub(crate) fn page_faults() -> u64 {
+    let usage = usage(libc::RUSAGE_SELF);
+    usage.ru_minflt as u64 + usage.ru_majflt as u64
+}
+
+/// How often threads of this process have gone to sleep, but for the calling one: those that have ended, too.
+pub(crate) fn sleeps_of_others() -> u64 {
+    let [all, own] = [libc::RUSAGE_SELF, libc::RUSAGE_THREAD].map(|who| usage(who).ru_nvcsw as u64);
+    all.saturating_sub(own)
+}
+
+fn usage(who: libc::c_int) -> libc::rusage {
     let mut usage = core::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: there is room for the answer, and all zeroes is one, too: of a call that failed.
-    let usage = unsafe {
-        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+    unsafe {
+        libc::getrusage(who, usage.as_mut_ptr());
         usage.assume_init()
-    };
-    usage.ru_minflt as u64 + usage.ru_majflt as u64
+    }
 }
 
 /// Lets everything else on the machine run before this thread from now on.

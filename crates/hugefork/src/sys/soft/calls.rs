@@ -404,6 +404,10 @@ impl Sys for SoftMmu {
         self.state().faults
     }
 
+    fn sleeps(&self) -> u64 {
+        0
+    }
+
     fn now(&self) -> u64 {
         0
     }
