@@ -96,6 +96,12 @@ unsafe extern "C" fn hf_region_prepare_write(region: *mut hf_region, offset: usi
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn hf_region_prepare_snapshot(region: *mut hf_region) -> c_int {
+    // SAFETY: the caller's promise.
+    run(|| Ok(unsafe { handle::get(region)? }.prepare_snapshot()?))
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_discard(region: *mut hf_region, offset: usize, len: usize) -> c_int {
     // SAFETY: the caller's promise.
     run(|| Ok(unsafe { handle::get(region)? }.discard(range(offset, len))?))

@@ -65,6 +65,7 @@ const METHODS: &[(&str, &str)] = &[
     ("Region::populate", "hf_region_populate"),
     ("Region::populate_with", "hf_region_populate_with"),
     ("Region::prepare_write", "hf_region_prepare_write"),
+    ("Region::prepare_snapshot", "hf_region_prepare_snapshot"),
     ("Region::discard", "hf_region_discard"),
     ("Region::lazy_free", "hf_region_lazy_free"),
     ("Region::cancel_lazy_free", "hf_region_cancel_lazy_free"),

@@ -62,6 +62,7 @@ static void memory(hf_pool *pool)
     WELL(hf_region_populate_with(region, 2, NULL, NULL));
     WELL(hf_region_populate_with(region, SIZE_MAX, NULL, NULL));
     WELL(hf_region_prepare_write(region, 5, 3 * MIB));
+    WELL(hf_region_prepare_snapshot(region));
     memset(bytes_of(region), 1, 8 * MIB);
     WELL(hf_region_discard(region, BLOCK, BLOCK + 1));
     CHECK(bytes_of(region)[BLOCK - 1] == 1 && bytes_of(region)[BLOCK] == 0);
@@ -157,6 +158,7 @@ static void refusals(hf_pool *pool)
     FAILS(HF_E_BAD_HANDLE, hf_region_populate(NULL));
     FAILS(HF_E_BAD_HANDLE, hf_region_populate_with(NULL, 1, NULL, NULL));
     FAILS(HF_E_BAD_HANDLE, hf_region_prepare_write(NULL, 0, 0));
+    FAILS(HF_E_BAD_HANDLE, hf_region_prepare_snapshot(NULL));
     FAILS(HF_E_BAD_HANDLE, hf_region_discard(NULL, 0, 0));
     FAILS(HF_E_BAD_HANDLE, hf_region_lazy_free(NULL, 0, 0, NULL));
     FAILS(HF_E_BAD_HANDLE, hf_region_cancel_lazy_free(NULL, 0, 0, NULL));

@@ -82,8 +82,9 @@ impl Bytes<'_> {
             33 => Op::ResetToOrigin { region: self.index()? },
             34 => Op::BeAlone(self.below(2)? == 1),
             35 => Op::Tend,
-            36 => match self.below(2)? {
+            36 => match self.below(3)? {
                 0 => Op::DropRegion { region: self.index()? },
+                1 => Op::PrepareSnapshot { region: self.index()? },
                 _ => Op::DropSnapshot { snapshot: self.index()? },
             },
             _ => Op::FailNext { call: self.below(Call::ALL.len())?, after: self.below(3)? },

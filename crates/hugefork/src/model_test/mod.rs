@@ -95,6 +95,9 @@ enum Op {
         start: usize,
         len: usize,
     },
+    PrepareSnapshot {
+        region: usize,
+    },
     /// Keeps the blocks of a snapshot for other processes.
     Keep {
         snapshot: usize,
@@ -197,6 +200,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => part.clone().prop_map(|(region, start, len)| Op::Discard { region, start, len }),
         1 => index.clone().prop_map(|region| Op::Populate { region }),
         1 => part.prop_map(|(region, start, len)| Op::PrepareWrite { region, start, len }),
+        1 => index.clone().prop_map(|region| Op::PrepareSnapshot { region }),
         1 => index.clone().prop_map(|snapshot| Op::Keep { snapshot }),
         5 => (0..10usize, index.clone()).prop_map(|(newer, older)| Op::Compare { newer, older }),
         4 => (index.clone(), index.clone()).prop_map(|(region, snapshot)| Op::Reset { region, snapshot }),

@@ -437,6 +437,13 @@ impl World {
                     }
                 }
             }
+            Op::PrepareSnapshot { region: at } => {
+                if let Some(at) = region(at) {
+                    // It may find the pool full, or be refused a call: the bytes are the same.
+                    let _ = self.regions[at].space.prepare_snapshot();
+                    self.notice_what_was_dropped();
+                }
+            }
             Op::Keep { snapshot: at } => {
                 if let Some(at) = snapshot_of(at)
                     && self.snapshots.len() < 5

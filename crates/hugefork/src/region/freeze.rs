@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::core::RegionCore;
+use super::fold::Patched;
 use super::unresolved::Unresolved;
 use crate::mapping::addresses::Place;
 use crate::mapping::change::Recount;
@@ -40,9 +41,21 @@ pub(super) struct KeptOff {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Folds what is private now, before the pause. Unless the kernel is to copy from the snapshot on, all overlays are
-    /// sealed first: those that nobody writes to meanwhile need no look in the pause.
+    /// Does what the next fork or snapshot would have to do before its pause, except where writes were promised not to
+    /// fault until then.
+    pub(crate) fn prepare_snapshot(&self) -> Result<(), RegionError> {
+        let _one_at_a_time = self.freezing.lock();
+        self.fold_where(|patched| !self.promises.has(patched.index))
+    }
+
+    /// Folds what is private now, before the pause.
     pub(super) fn fold_ahead(&self) -> Result<(), RegionError> {
+        self.fold_where(|_| true)
+    }
+
+    /// Folds what is private now. Unless the kernel is to copy from the snapshot on, all overlays are sealed first: those
+    /// that nobody writes to meanwhile need no look in the pause.
+    fn fold_where(&self, is_wanted: impl Fn(&Patched) -> bool) -> Result<(), RegionError> {
         if !self.books.has_overlays() {
             return Ok(());
         }
@@ -52,7 +65,8 @@ impl<S: Sys> RegionCore<S> {
             drop(signals);
             sealed.map_err(|reason| self.error(reason))?;
         }
-        let patched = self.patched(0..self.table.len()).map_err(RegionError::System)?;
+        let mut patched = self.patched(0..self.table.len()).map_err(RegionError::System)?;
+        patched.retain(is_wanted);
         for patched in &patched {
             self.density.note(patched.index, patched.pages, self.pool().block_size);
         }

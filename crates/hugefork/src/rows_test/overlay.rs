@@ -401,6 +401,30 @@ fn a_write_that_comes_late_does_not_fold_what_was_promised_since() {
     where_pages_are_copied!(row, 6);
 }
 
+#[test]
+fn what_was_prepared_is_not_folded_by_the_snapshot() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(3, by_page());
+        let earlier = region.snapshot();
+        let at = |block: usize| block * G::BLOCK + BASE_PAGE + 100;
+        (0..3).for_each(|block| region.write(at(block), 7));
+        region.prepare_write(2 * G::BLOCK..3 * G::BLOCK).unwrap();
+        region.prepare_snapshot().unwrap();
+        assert_eq!([0, 1, 2].map(|block| region.read(at(block))), [Some(7); 3]);
+        assert!((0..2).all(|block| matches!(region.entry(block), Entry::Private(_))));
+        assert!(is_overlaid(&region, 2), "a promise stays");
+        assert_eq!(region.private_page_count(), Ok(1));
+        let copied_before = copied(&region);
+        let later = region.snapshot();
+        assert_eq!((region.private_page_count(), copied(&region) - copied_before), (Ok(0), 1));
+        assert_eq!([0, 1, 2].map(|block| read_at(&earlier, at(block)).unwrap()), [0; 3]);
+        assert_eq!([0, 1, 2].map(|block| read_at(&later, at(block)).unwrap()), [7; 3]);
+        region.write(at(0), 8);
+        assert_eq!((region.read(at(0)), read_at(&later, at(0))), (Some(8), Ok(7)));
+    }
+    where_pages_are_copied!(row, 16);
+}
+
 /// It would not look at what is sealed after its own look, and would miss what was written there since.
 #[test]
 fn no_snapshot_begins_while_all_overlays_are_left_to_writers() {
