@@ -108,8 +108,8 @@ pub(crate) trait OverlayHolder {
     /// Whether it has any.
     fn has_overlays(&self) -> bool;
 
-    /// How many blocks it has, overlays or not.
-    fn len(&self) -> usize;
+    /// How many blocks it has that writers may have to copy, overlays or not: none where no write may fault.
+    fn waited_for(&self) -> usize;
 
     /// Looks at some of them, and whether they are alike: then nobody has to look at all when there were `mean` faults
     /// for each. If they have many private pages, it leaves them to writers to copy.

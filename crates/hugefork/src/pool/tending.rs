@@ -217,14 +217,14 @@ impl<S: Sys> PoolCore<S> {
         }
     }
 
-    /// Whether most blocks of regions that have overlays are overlays.
+    /// Whether most blocks of regions that have overlays are overlays, and writers may have to copy some.
     fn most_are_overlaid(&self) -> bool {
         let (mut region, mut blocks) = (self.next_overlaid(None), 0);
         while let Some(id) = region {
-            blocks += self.visit_overlaid(id, |region| region.len()).unwrap_or(0);
+            blocks += self.visit_overlaid(id, |region| region.waited_for()).unwrap_or(0);
             region = self.next_overlaid(Some(id));
         }
-        2 * self.tending.overlays() >= blocks
+        blocks > 0 && 2 * self.tending.overlays() >= blocks
     }
 
     /// Whether the overlays of each region are alike, and not dense.

@@ -40,8 +40,8 @@ impl<S: Sys> OverlayHolder for RegionCore<S> {
         self.books.has_overlays()
     }
 
-    fn len(&self) -> usize {
-        self.table.len()
+    fn waited_for(&self) -> usize {
+        if self.books.writers == Writers::Fault { self.table.len() } else { 0 }
     }
 
     fn tend(&self, from: usize) -> Option<usize> {
