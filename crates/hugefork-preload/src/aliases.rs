@@ -12,7 +12,6 @@ macro_rules! aliases {
     ($build:ident: $($name:ident = $of:ident($($word:ident: $kind:ty),*) $(+ $more:expr)? => $gives:ty;)*) => {$(
         #[doc = concat!("As [`", stringify!($of), "`].\n\n# Safety\nAs libc's.")]
         #[cfg_attr($build, unsafe(no_mangle))]
-        #[allow(non_snake_case)]
         pub unsafe extern "C" fn $name($($word: $kind),*) -> $gives {
             // SAFETY: the caller's.
             unsafe { $of($($word,)* $($more)?) }

@@ -131,7 +131,7 @@ fn a_limit_that_the_rest_of_the_program_used_up_is_an_error_from_calls_and_a_bus
 
 /// As many as the process may have mappings for, or a hundred thousand. One too many is an error, and all go again.
 #[test]
-#[ignore = "dropping them takes a minute and a half: each looks through all others for its children"]
+#[ignore = "a quarter of a minute without optimisation"]
 fn a_hundred_thousand_regions_are_regions_or_an_error() {
     alone(|| {
         const MANY: usize = 100_000;
