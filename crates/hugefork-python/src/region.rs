@@ -185,6 +185,11 @@ impl Region {
         self.on_range(py, start..stop, |region, range| region.prepare_write(range))
     }
 
+    fn prepare_snapshot(&self, py: Python<'_>) -> Result<(), Failure> {
+        let region = self.get()?;
+        Ok(py.detach(|| region.prepare_snapshot())?)
+    }
+
     /// Copies what the blocks of a range share with snapshots, so that no write has to. Returns false when the pool has
     /// few free blocks left: the rest would be taken from those snapshots.
     fn copy_ahead(&self, py: Python<'_>, start: usize, stop: usize) -> Result<bool, Failure> {

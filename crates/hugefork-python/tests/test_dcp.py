@@ -1,8 +1,10 @@
 """Snapshots for `torch.distributed.checkpoint`."""
 
+import copy
 import importlib.util
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -32,6 +34,92 @@ def test_a_staged_state_is_that_of_the_cut(pool):
     assert torch.equal(staged["x"], expected["x"])
     with pytest.raises(ValueError, match="lies in no pool"):
         hf.dcp.SnapshotStager(np.zeros(3))
+
+
+def model_and_optimizer(**options):
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(300, 500), torch.nn.BatchNorm1d(500), torch.nn.Linear(500, 7))
+    return model, torch.optim.Adam(model.parameters(), lr=0.01, **options)
+
+
+def step(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.full((4, 300), 0.5)).square().mean().backward()
+    optimizer.step()
+
+
+def state_of(model, optimizer):
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+
+
+def same(one, other):
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_a_model_goes_on_as_before_when_it_is_adopted(steps_before):
+    ours, theirs = (model_and_optimizer(amsgrad=True) for _ in range(2))
+    for _ in range(steps_before):
+        step(*ours), step(*theirs)
+    before = list(map(id, ours[0].parameters()))
+    adopted = hf.dcp.adopt(*ours)
+    stager = hf.dcp.SnapshotStager(adopted, copy_ahead=True)
+    assert list(map(id, ours[0].parameters())) == before and adopted.left_out == 0
+    for _ in range(3):
+        step(*ours), step(*theirs)
+    staged = stager.stage(state_of(*ours))
+    expected = copy.deepcopy(state_of(*theirs))
+    step(*ours), step(*theirs)
+    assert same(state_of(*ours), state_of(*theirs)) and same(staged, expected)
+    assert stager.copied == 0 and stager.staged > 3 * 300 * 500 * 4
+    stager.close()
+
+
+def test_what_a_checkpoint_brings_is_adopted():
+    trained = model_and_optimizer()
+    step(*trained), step(*trained)
+    saved = copy.deepcopy(state_of(*trained))
+    model, optimizer = model_and_optimizer()
+    stager = hf.dcp.SnapshotStager(hf.dcp.adopt(model, optimizer), copy_ahead=True, at_most="1 GiB")
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    for _ in range(2):
+        assert same(stager.stage(state_of(model, optimizer)), saved) and stager.copied == 0
+    step(model, optimizer), step(*trained)
+    assert same(state_of(model, optimizer), state_of(*trained))
+    stager.close()
+
+
+def test_tensors_that_share_memory_still_do():
+    model, optimizer = model_and_optimizer()
+    flat = torch.zeros(20)
+    model.register_buffer("low", flat[:10])
+    model.register_buffer("high", flat[5:])
+    hf.dcp.adopt(model)
+    model.low[7] = 3
+    assert model.high[2] == 3 and model.low.data_ptr() + 20 == model.high.data_ptr()
+
+
+def test_a_pool_without_room_leaves_tensors_where_they_were(pool):
+    model = torch.nn.Linear(4096, 4096)
+    with pytest.warns(UserWarning, match="stay where they were"):
+        adopted = hf.dcp.adopt(model, pool=pool)
+    assert adopted.left_out > 64 << 20 and adopted.arrays == []
+    stager = hf.dcp.SnapshotStager(adopted)
+    with pytest.warns(UserWarning, match=r"of 64 MiB were copied.*hugefork\.dcp\.adopt"):
+        stager.stage(model.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stager.stage(model.state_dict())
+
+
+def test_what_cannot_be_adopted_is_told():
+    with pytest.raises(TypeError, match="is no model"):
+        hf.dcp.adopt({})
+    with pytest.raises(ValueError, match="at_most=0"):
+        hf.dcp.SnapshotStager(at_most=0)
 
 
 RANKS = """

@@ -132,6 +132,21 @@ def test_a_snapshot_of_a_full_pool_loses_its_blocks_loudly(pool):
     assert kept is None
 
 
+def test_what_was_prepared_is_not_left_to_the_snapshot(pool):
+    a = pool.array(np.arange(1 << 20, dtype="u4"), copy_grain="page")
+    earlier = hf.snapshot(a)
+    a[::1024] = 7
+    by_page = hf.stats(a).pages_private
+    hf.prepare_snapshot(a, a[3:])
+    if by_page:
+        assert hf.stats(a).pages_private < by_page
+    later = hf.snapshot(a)
+    a[:] = 9
+    assert later[a][1024] == 7 and earlier[a][1024] == 1024
+    with pytest.raises(ValueError, match="lies in no pool"):
+        hf.prepare_snapshot(np.zeros(3))
+
+
 def test_what_has_changed(pool):
     a, b = pool.zeros((1 << 20, 2), "f4"), pool.zeros(10)
     s = hf.snapshot(a, b)

@@ -25,6 +25,7 @@ __all__ = [
     "lazy_free",
     "pin",
     "populate",
+    "prepare_snapshot",
     "prepare_write",
     "read_into",
     "region_of",
@@ -81,6 +82,20 @@ def prepare_write(array: Array) -> None:
     ``socket.recv_into(a)``) until the next fork or snapshot of it. Raises what `populate` raises."""
     region, start, stop = range_of(array)
     region.prepare_write(start, stop)
+
+
+def prepare_snapshot(*arrays: Array) -> None:
+    """Does now what the next snapshot or fork of these arrays would do before its pause. For a program whose
+    `snapshot` runs under a lock that other threads wait for: call it right before that lock is taken. It matters for
+    arrays with ``copy_grain="page"``: 2 us for each page that was written, or 150 us for each block that older snapshots
+    hold. Nothing changes but where bytes lie.
+
+    Raises
+    ------
+    PoolFullError, OutOfMemoryError, TooManyMappingsError. Then some is left to the snapshot.
+    """
+    for region, _ in {id(region): (region, place) for region, place in map(region_place, arrays)}.values():
+        region.prepare_snapshot()
 
 
 def pin(array: Array) -> _native.Pin:

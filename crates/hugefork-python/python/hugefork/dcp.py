@@ -2,39 +2,53 @@
 
 ::
 
-    stager = hf.dcp.SnapshotStager(w, v)                     # arrays of a pool
-    state = {"w": torch.from_numpy(w), "v": torch.from_numpy(v), "step": 17}
+    adopted = hf.dcp.adopt(model, optimizer)                 # into a pool
+    stager = hf.dcp.SnapshotStager(adopted, copy_ahead=True)
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     saving = dcp.async_save(state, checkpoint_id=path, async_stager=stager)
-    w += 1                                                   # goes on; the files get what was there before
+    train(model, optimizer)                                  # goes on; the files get what was there before
     saving.result()
 
-`async_save` copies all of the state before it returns. With this stager it takes a snapshot of what lies in arrays of a
-pool, and copies the rest. That is for state in the memory of CPUs: state on a GPU has to be copied to the CPU anyway,
-and gains nothing.
+`async_save` copies all of the state before it returns. With this stager it takes a snapshot of what lies in a pool, and
+copies the rest. That is for state in the memory of CPUs: state on a GPU has to be copied to the CPU anyway, and gains
+nothing. torch is 2.9 or later: earlier ones lack `async_stager`.
 """
 
 from __future__ import annotations
 
 import copy
 import importlib
+import threading
+import time
 import warnings
 from typing import Any
 
 from . import _native
+from ._adopted import Adopted, adopt
 from ._arrays import Array, bytes_of, region_place
+from ._errors import HugeforkError
+from ._pool import Size, in_words, parse_size
 from ._snapshot import Snapshot, snapshot
 
-__all__ = ["SnapshotStager"]
+__all__ = ["Adopted", "SnapshotStager", "adopt"]
+
+# Nobody waits for copies of less.
+_WORTH_A_WARNING = 1 << 20
 
 
 class SnapshotStager:
     """An ``AsyncStager`` of `torch.distributed.checkpoint`: tensors that lie in the arrays it knows are staged as they
-    are in one snapshot, other tensors as copies on the CPU.
+    are in one snapshot, other tensors as copies on the CPU. Where most bytes are copied, it warns once.
 
     Parameters
     ----------
     arrays
-        Arrays of pools, or views of them: of each, all memory of the array is known.
+        What `adopt` has given, and arrays of pools, or views of them: of each, all memory of the array is known.
+    copy_ahead
+        Have a thread copy what the snapshot shares with the arrays, before steps write to it. For arrays that are soon
+        written all over: what `adopt` has moved, and those with ``copy_grain="block"``.
+    at_most
+        The most bytes that the thread copies in a second. It takes them from the memory's speed, which steps need too.
 
     A tensor of a snapshot must not be written to: a write ends the process, as any to read-only memory.
     """
@@ -42,10 +56,21 @@ class SnapshotStager:
     should_synchronize_after_execute = False
     _synchronize_after_execute = False  # The protocol names it, too.
 
-    def __init__(self, *arrays: Array) -> None:
-        self._arrays = {id(region): (region, array) for array in arrays for region, _ in [region_place(array)]}
+    def __init__(self, *arrays: Array | Adopted, copy_ahead: bool = False, at_most: Size | None = None) -> None:
+        for array in arrays:
+            if not isinstance(array, Adopted):
+                region_place(array)
+        self._at_most = None if at_most is None else parse_size(at_most)
+        if self._at_most == 0:
+            raise ValueError("at_most=0: give the bytes to copy in a second, or None")
+        self._sources = arrays
+        self._copies_ahead = copy_ahead
+        self._copying: _CopyAhead | None = None
+        self._has_warned = False
         self.copied = 0
         """Bytes of tensors of the last state that were copied, because they lie elsewhere."""
+        self.staged = 0
+        """Bytes of tensors of the last state that are in the snapshot."""
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """The state as it is now, for DCP to write while the program goes on.
@@ -54,9 +79,22 @@ class SnapshotStager:
         ------
         Those of `hugefork.snapshot`.
         """
-        self.copied = 0
-        taken = snapshot(*(array for _, array in self._arrays.values())) if self._arrays else None
-        staged: dict[str, Any] = self._staged(state_dict, taken)
+        self._stop_copying()
+        self.copied = self.staged = 0
+        arrays = self._arrays()
+        taken = snapshot(*arrays) if arrays else None
+        regions = list({id(region): region for array in arrays for region, _ in [region_place(array)]}.values())
+        staged: dict[str, Any] = self._staged(state_dict, _Taken(taken, regions))
+        if self.copied > max(self.staged, _WORTH_A_WARNING) and not self._has_warned:
+            self._has_warned = True
+            total = in_words(self.copied + self.staged)
+            warnings.warn(
+                f"{in_words(self.copied)} of {total} were copied, because they lie in no array that this stager knows: "
+                "hugefork.dcp.adopt(model, optimizer) moves tensors into a pool",
+                stacklevel=2,
+            )
+        if self._copies_ahead:
+            self._copying = _CopyAhead(regions, self._at_most)
         return staged
 
     def synchronize_staging(self) -> None:
@@ -64,9 +102,19 @@ class SnapshotStager:
 
     def close(self) -> None:
         """Lets go of the arrays. What is staged stays good."""
-        self._arrays = {}
+        self._stop_copying()
+        self._sources = ()
 
-    def _staged(self, value: Any, taken: Snapshot | None) -> Any:
+    def _arrays(self) -> list[Array]:
+        each = (source.arrays if isinstance(source, Adopted) else [source] for source in self._sources)
+        return [array for arrays in each for array in arrays]
+
+    def _stop_copying(self) -> None:
+        if self._copying is not None:
+            self._copying.stop()
+            self._copying = None
+
+    def _staged(self, value: Any, taken: _Taken) -> Any:
         torch = importlib.import_module("torch")
         if isinstance(value, dict):
             return {key: self._staged(each, taken) for key, each in value.items()}
@@ -79,20 +127,31 @@ class SnapshotStager:
             local = self._staged(value.detach().to_local(), taken)
             how = {"run_check": False, "shape": value.shape, "stride": value.stride()}
             return type(value).from_local(local, value.device_mesh, value.placements, **how)
-        found = self._in_snapshot(torch, value, taken) if type(value) in (torch.Tensor, torch.nn.Parameter) else None
+        is_plain = type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+        found = taken.find(torch, value) if is_plain else None
         if found is None:
             self.copied += value.nbytes
             return value.detach().to("cpu", copy=True)
+        self.staged += value.nbytes
         return found
 
-    def _in_snapshot(self, torch: Any, tensor: Any, taken: Snapshot | None) -> Any:
+
+class _Taken:
+    """A snapshot, and the regions that it is of."""
+
+    def __init__(self, taken: Snapshot | None, regions: list[_native.Region]) -> None:
+        self._taken = taken
+        self._regions = regions
+
+    def find(self, torch: Any, tensor: Any) -> Any:
         """The tensor as it is in the snapshot, if it lies in an array that is."""
+        taken = self._taken
         if taken is None or tensor.device.type != "cpu" or tensor.layout is not torch.strided or not tensor.numel():
             return None
         steps = ((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride()))
         low = tensor.data_ptr()
         high = low + (sum(steps) + 1) * tensor.element_size()
-        for region, _ in self._arrays.values():
+        for region in self._regions:
             if region.address <= low and high <= region.address + region.nbytes:
                 part: _native.RegionSnapshot = taken._part(region)
                 contents = bytes_of(part)[low - region.address : high - region.address]
@@ -102,3 +161,34 @@ class SnapshotStager:
                     flat = torch.from_numpy(contents)
                 return flat.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
         return None
+
+
+class _CopyAhead:
+    """A thread that copies in the writers' place what regions share with a snapshot, as long as there is room."""
+
+    def __init__(self, regions: list[_native.Region], at_most: int | None) -> None:
+        self._regions = regions
+        self._at_most = at_most
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hugefork-copy-ahead", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread, after what it just copies."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        at_once = 16 << 20 if self._at_most is None else min(16 << 20, max(2 << 20, self._at_most // 100))
+        for region in self._regions:
+            for at in range(0, region.nbytes, at_once):
+                begun = time.perf_counter()
+                end = min(at + at_once, region.nbytes)
+                try:
+                    if self._is_over.is_set() or not region.copy_ahead(at, end):
+                        return
+                except HugeforkError:
+                    # It was closed, say. The writers copy what is left.
+                    return
+                if self._at_most is not None:
+                    self._is_over.wait(max(0, begun + (end - at) / self._at_most - time.perf_counter()))
