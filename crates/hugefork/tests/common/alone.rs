@@ -20,6 +20,9 @@ const WHICH: &str = "HUGEFORK_TEST_ALONE";
 /// The process prints this first, so that one that ran nothing cannot pass for one that succeeded.
 const STARTED: &str = "this process runs the test alone";
 
+/// So many lines are quoted of the beginning and of the end of what it printed.
+const QUOTED: usize = 20;
+
 /// How a process ended and what it printed.
 #[derive(Debug)]
 #[must_use = "look at how it ended"]
@@ -46,8 +49,15 @@ impl Ended {
 
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // A process may have said the same for ever, so this quotes only the beginning.
-        let quoted = |text: &str| text.lines().take(30).map(|line| format!("\n  | {line}")).collect::<String>();
+        // A process may have said the same for ever, so this quotes only the beginning and the end.
+        let quoted = |text: &str| {
+            let lines: Vec<&str> = text.lines().collect();
+            let left_out = lines.len().saturating_sub(2 * QUOTED);
+            let (first, rest) = lines.split_at(if left_out > 0 { QUOTED } else { lines.len() });
+            let told = (left_out > 0).then(|| format!("\n  … {left_out} lines"));
+            let line = |line: &&str| format!("\n  | {line}");
+            first.iter().map(line).chain(told).chain(rest[left_out.min(rest.len())..].iter().map(line)).collect::<String>()
+        };
         write!(f, "{}\nstdout:{}\nstderr:{}", self.status, quoted(&self.stdout), quoted(&self.stderr))
     }
 }
