@@ -22,6 +22,44 @@ fn build(capacity: usize) -> Result<Pool, BuildError> {
     Pool::builder().name("test").capacity(capacity).build()
 }
 
+/// A read may be on its way in a block that is taken away, freed and given back to the system.
+#[test]
+fn a_read_of_what_is_revoked_and_trimmed_meanwhile_is_an_error() {
+    const BLOCKS: usize = 8;
+    alone(|| {
+        let pool = Pool::builder().capacity(BLOCKS * BLOCK).obtain_ahead(0).build().unwrap();
+        let region = pool.region_with(BLOCKS * BLOCK, by_block()).unwrap();
+        let words = region.as_atomic_u64s();
+        for round in 0..20 {
+            words.iter().step_by(512).for_each(|word| word.store(7, Ordering::Relaxed));
+            let snapshot = region.snapshot().unwrap();
+            let reads = AtomicUsize::new(0);
+            std::thread::scope(|scope| {
+                let reader = scope.spawn(|| {
+                    let mut bytes = vec![0; BLOCKS * BLOCK];
+                    loop {
+                        if let Err(error) = snapshot.read_at(0, &mut bytes) {
+                            return error;
+                        }
+                        assert!(bytes.chunks(4096).all(|page| page[0] == 7));
+                        reads.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+                while reads.load(Ordering::Relaxed) <= round % 3 {
+                    std::thread::yield_now();
+                }
+                // The pool is full: each write takes the block away from the snapshot.
+                words.iter().step_by(BLOCK / 8).for_each(|word| word.store(1, Ordering::Relaxed));
+                region.discard(0..region.len()).unwrap();
+                pool.trim().unwrap();
+                let error = reader.join().unwrap();
+                assert!(matches!(error, RegionError::Revoked), "{error}");
+            });
+        }
+    })
+    .well();
+}
+
 #[test]
 fn sizes_that_cannot_be_are_refused() {
     for bytes in [0, 1, 2048, 3 << 20, 2 << 30, usize::MAX] {
