@@ -269,6 +269,28 @@ struct Pixel {
     blue: u16,
 }
 
+/// 7 KiB.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Large {
+    first: [u64; 512],
+    second: [u64; 256],
+    third: [u64; 128],
+}
+
+#[test]
+fn a_value_that_is_larger_than_a_block_lies_in_one_part_or_none() {
+    fn lengths<T: Pod>(region: &mut Region) -> Vec<usize> {
+        let (_handle, parts) = region.writers_of::<T>(3).unwrap();
+        parts.iter().for_each(|part| (0..part.len()).for_each(|nth| part.set(nth, T::zeroed())));
+        parts.iter().map(|part| part.len()).collect()
+    }
+    let pool = Pool::builder().capacity(12 << 10).block_size(BlockSize::KIB_4).build().unwrap();
+    let mut region = pool.region(12 << 10).unwrap();
+    assert_eq!(lengths::<Large>(&mut region), [1, 0, 0]);
+    assert_eq!(lengths::<[u64; 2048]>(&mut region), [0, 0, 0]);
+}
+
 #[test]
 fn values_of_any_size_and_width_are_what_was_set() {
     fn check<T: Pod + PartialEq + std::fmt::Debug + Send>(region: &mut Region, value: impl Fn(usize) -> T + Sync) {

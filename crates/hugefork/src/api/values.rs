@@ -362,7 +362,8 @@ impl Region {
         let (base, values) = (region.as_mut_ptr().cast::<T>(), region.len() / size);
         let mut end: usize = 0;
         let parts = lengths.into_iter().map(|len| {
-            let first = end.div_ceil(size);
+            // What is left over behind the last value belongs to nobody.
+            let first = values.min(end.div_ceil(size));
             end += len;
             let len = values.min(end.div_ceil(size)) - first;
             let at = NonNull::new(base.wrapping_add(first)).expect("no region lies at address zero");
