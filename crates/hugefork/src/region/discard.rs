@@ -46,7 +46,7 @@ impl<S: Sys> RegionCore<S> {
                 next += 1;
             }
         }
-        self.reserve_again(whole)
+        self.reserve_again(whole, |_, _| false)
     }
 
     /// Makes `bytes` of one block zero. Copies the block first if others hold it.
@@ -107,10 +107,17 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Reserves blocks again for entries whose first write takes one, and that have lost their reservation because
-    /// others held the block.
-    pub(super) fn reserve_again(&self, entries: Range<usize>) -> Result<(), RegionError> {
+    /// others held the block; and for those that share theirs with somebody who would lend none.
+    pub(super) fn reserve_again(
+        &self,
+        entries: Range<usize>,
+        lends_none: impl Fn(EntryIndex, Entry) -> bool,
+    ) -> Result<(), RegionError> {
         let takes_one = |entry: Entry| entry == Entry::Zero || entry.block().is_some() && !entry.is_owner();
-        let has_none = |index: EntryIndex| takes_one(self.table.get(index)) && !self.table.is_reserved(index);
+        let has_none = |index: EntryIndex| {
+            let entry = self.table.get(index);
+            (takes_one(entry) || lends_none(index, entry)) && !self.table.is_reserved(index)
+        };
         if self.books.reserve == Reserve::None {
             return Ok(());
         }

@@ -80,12 +80,13 @@ impl<S: Sys> RegionCore<S> {
     /// Gives the region the bytes of a snapshot.
     pub(crate) fn reset_to(&self, frozen: &SnapshotCore<S>) -> Result<(), ResetError> {
         self.check_goal(frozen).map_err(|reason| ResetError { done: 0, reason })?;
-        self.reset_by(|known| self.go_back(frozen, known))
+        self.reset_by(Some(frozen), |known| self.go_back(frozen, known))
     }
 
     /// Gives the region the bytes of the snapshot that it was forked from.
     pub(crate) fn reset(&self) -> Result<(), ResetError> {
-        self.reset_by(|known| {
+        // What it shows of that is not its own, so that its own reservation is kept.
+        self.reset_by(None, |known| {
             // A snapshot that goes waits until the visit is over.
             let visit = self.pool().holders.visit();
             let snapshots = visit.family.members().filter_map(Holder::snapshot);
@@ -124,7 +125,11 @@ impl<S: Sys> RegionCore<S> {
         known
     }
 
-    fn reset_by(&self, go_back: impl Fn(&mut Known) -> Result<(), Stop>) -> Result<(), ResetError> {
+    fn reset_by(
+        &self,
+        frozen: Option<&SnapshotCore<S>>,
+        go_back: impl Fn(&mut Known) -> Result<(), Stop>,
+    ) -> Result<(), ResetError> {
         let mut room = 0;
         loop {
             let one_at_a_time = self.freezing.lock();
@@ -146,13 +151,14 @@ impl<S: Sys> RegionCore<S> {
             };
             return Err(ResetError { done, reason });
         }
-        self.keep_reserve().map_err(|reason| ResetError { done: self.len(), reason })
+        self.keep_reserve(frozen).map_err(|reason| ResetError { done: self.len(), reason })
     }
 
-    /// After a reset: sets blocks aside again, if that was promised.
-    pub(super) fn keep_reserve(&self) -> Result<(), RegionError> {
+    /// After a reset to a snapshot: sets blocks aside again, if that was promised.
+    pub(super) fn keep_reserve(&self, frozen: Option<&SnapshotCore<S>>) -> Result<(), RegionError> {
+        let lends_none = |index, entry| frozen.is_some_and(|frozen| frozen.lends_none(index, entry));
         match self.books.reserve {
-            Reserve::Full => self.reserve_again(0..self.table.len()),
+            Reserve::Full => self.reserve_again(0..self.table.len(), lends_none),
             Reserve::None => Ok(()),
         }
     }

@@ -87,7 +87,7 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
             }
         }
     }
-    let reserved = pairs.iter().map(|(region, _)| region.keep_reserve()).fold(Ok(()), Result::and);
+    let reserved = pairs.iter().map(|(region, frozen)| region.keep_reserve(Some(frozen))).fold(Ok(()), Result::and);
     reserved.map_err(|reason| ResetError { done: pairs.iter().map(|(region, _)| region.len()).sum(), reason })
 }
 

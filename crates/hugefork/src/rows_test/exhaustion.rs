@@ -4,6 +4,7 @@ use std::sync::mpsc::channel;
 
 use super::*;
 use crate::region::unresolved::Unresolved;
+use crate::terms::error::ResetError;
 use crate::terms::options::OnLimit;
 
 /// A write that finds the pool full, as a call and as a fault.
@@ -214,6 +215,33 @@ fn a_reserved_snapshots_reservation_pays_for_the_copy() {
         drop(rest);
     }
     everywhere!(row, 6);
+}
+
+/// Its snapshot has lent what it had, and got nothing back.
+#[test]
+fn a_reset_of_a_reserved_region_sets_a_block_aside_or_says_that_there_is_none() {
+    fn row<G: Ground>(world: &World<G>) {
+        for has_lazy in [false, true] {
+            let region = world.with_pattern(world.region_with(1, reserved()));
+            let goal = region.snapshot();
+            goal.reserve().unwrap();
+            let filler = world.fill();
+            region.write(100, 7);
+            let other = region.snapshot();
+            assert_eq!((world.free(), world.reserved()), (0, 0));
+            if has_lazy {
+                filler.lazy_free(0..G::BLOCK).unwrap();
+                region.reset_to(&goal).unwrap();
+                region.write(100, 8);
+                assert_eq!((region.read(100), other.is_revoked(), goal.is_revoked()), (Some(8), false, false));
+            } else {
+                let ResetError { done, reason } = region.reset_to(&goal).unwrap_err();
+                assert!(matches!(reason, RegionError::NotReservable { .. }) && done == region.len(), "{reason}");
+                assert_eq!((region.read(100), read_at(&goal, 100)), (Some(0), Ok(0)));
+            }
+        }
+    }
+    everywhere!(row, 4);
 }
 
 #[test]

@@ -173,8 +173,14 @@ impl<S: Sys> SnapshotCore<S> {
         self.reserved.load(Ordering::Relaxed)
     }
 
+    /// Whether it keeps the block of a region's entry whatever happens, and has no reservation for the region's copy.
+    pub(crate) fn lends_none(&self, index: EntryIndex, entry: Entry) -> bool {
+        let own = self.entries.get(index).block();
+        own.is_some() && own == entry.block() && self.is_reserved() && !self.entries.is_reserved(index)
+    }
+
     /// A region has come to hold this block again, for whose last copy the snapshot may have lent what was reserved.
-    /// Reserves one more, for the next copy. If there is none, the region cannot write to the block.
+    /// Reserves one more, for the next copy. If there is none, the region needs one of its own.
     pub(crate) fn reserve_again(&self, _locked: Locked<'_>, index: EntryIndex) {
         if self.is_reserved() && !self.entries.is_reserved(index) && self.pool.frames.reserve(1).is_some() {
             self.entries.set_reserved(index, Reserved::Yes);
