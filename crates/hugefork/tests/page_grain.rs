@@ -276,6 +276,44 @@ fn by_choice_system_calls_write_wherever_that_was_prepared() {
     }
 }
 
+/// It folds what was written before, and has made a list of that.
+#[test]
+fn by_choice_system_calls_write_wherever_that_was_prepared_beside_a_thread_that_prepares_snapshots() {
+    use std::os::fd::AsFd;
+    const BLOCKS: usize = 64;
+    let zeros = File::open("/dev/zero").unwrap();
+    for pool in pools(|size| 4 * BLOCKS * size.bytes()) {
+        let size = pool.block_size().bytes();
+        let region = pool.region(BLOCKS * size).unwrap();
+        region.populate().unwrap();
+        let words = region.as_atomic_u64s();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    region.prepare_snapshot().unwrap();
+                }
+            });
+            for round in 0..60 {
+                let snapshot = region.snapshot().unwrap();
+                for word in (0..words.len()).step_by(size / 8).flat_map(|block| [block + 512, block + 5 * 512]) {
+                    words[word].store(1, Ordering::Relaxed);
+                }
+                region.prepare_write(0..BLOCKS * size).unwrap();
+                for at in (0..BLOCKS * size).step_by(size).cycle().take(4 * BLOCKS) {
+                    let read = read_into(&region, zeros.as_fd(), at..at + 2 * PAGE);
+                    if !read.as_ref().is_ok_and(|read| *read == 2 * PAGE) {
+                        over.store(true, Ordering::Relaxed);
+                        panic!("round {round}, block {}: {read:?}", at / size);
+                    }
+                }
+                drop(snapshot);
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
 /// It goes past the protection of what a snapshot has sealed, and no fault tells of it.
 #[test]
 fn a_debuggers_write_to_what_a_snapshot_has_sealed_is_kept_and_in_the_next_snapshot() {

@@ -342,7 +342,7 @@ impl Region {
     ///
     /// Others go on writing meanwhile, and forks, snapshots and resets of the region wait. It takes about 2 us a page, or
     /// 150 us a block that other forks or snapshots still hold. What is written between this and the snapshot is left to
-    /// the latter; what [`Region::prepare_write`] has promised stays as it is.
+    /// the latter; what [`Region::prepare_write`] has promised stays as it is, and nobody gives up a block for this.
     ///
     /// # Errors
     /// [`RegionError::PoolFull`], [`RegionError::OutOfMemory`], [`RegionError::TooManyMappings`], [`RegionError::System`],

@@ -12,7 +12,7 @@
 use std::ops::Range;
 
 use super::core::RegionCore;
-use super::fault::{Fault, Resolution};
+use super::fault::{Become, Fault, Resolution};
 use super::unresolved::Unresolved;
 use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Remapped};
@@ -39,6 +39,15 @@ const PACED_PAGES: usize = 64;
 
 /// Private pages are looked for in so many bytes at once: nobody can change mappings meanwhile.
 const SCANNED_AT_ONCE: usize = 128 << 20;
+
+/// When overlays are folded for a fork or snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// In its call, before the pause: all are, and others give way as they do to writes.
+    BeforePause,
+    /// Earlier, when nothing depends on it: no promise is broken, and nobody gives up a block.
+    Beforehand,
+}
 
 /// Private pages over a block.
 #[derive(Clone, Copy, Debug)]
@@ -225,7 +234,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Folds these, as many at once as may be. Others go on with the rest of the region meanwhile.
-    pub(super) fn fold_each(&self, patched: &[Patched]) -> Result<(), RegionError> {
+    pub(super) fn fold_each(&self, patched: &[Patched], when: When) -> Result<(), RegionError> {
         let mut rest = patched;
         while let Some(first) = rest.first() {
             let group = self.pool().block_size.count(FOLDED_AT_ONCE).max(1);
@@ -238,7 +247,7 @@ impl<S: Sys> RegionCore<S> {
             };
             let count = rest.iter().take_while(fits).count().max(1);
             let (now, later) = rest.split_at(count);
-            self.fold_some(now)?;
+            self.fold_some(now, when)?;
             if is_paced {
                 // A writer that has waited should be next.
                 yield_now();
@@ -250,7 +259,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Folds these: runs of overlays that this region alone holds at once, with those that lie between; others one by
     /// one, each of which takes a copy of its block.
-    fn fold_some(&self, patched: &[Patched]) -> Result<(), RegionError> {
+    fn fold_some(&self, patched: &[Patched], when: When) -> Result<(), RegionError> {
         let end = patched.last().map_or(0, |last| last.index.0 + 1);
         let mut rest = patched;
         while let Some(first) = rest.first() {
@@ -259,10 +268,25 @@ impl<S: Sys> RegionCore<S> {
             drop(signals);
             let run = folded.map_err(|reason| self.error(reason))?;
             if run.is_empty() && self.table.get(first.index).is_overlay() {
-                self.make_own(first.index)?;
+                match when {
+                    When::BeforePause => self.make_own(first.index)?,
+                    When::Beforehand => self.make_own_at_nobodys_cost(first.index)?,
+                }
             }
             let next = run.end.max(first.index.0 + 1);
             rest = &rest[rest.partition_point(|patched| patched.index.0 < next)..];
+        }
+        Ok(())
+    }
+
+    /// Gives the region a block of its own in place of an overlay, unless writes to it were promised not to fault.
+    /// Nobody gives up a block for that.
+    fn make_own_at_nobodys_cost(&self, index: EntryIndex) -> Result<(), RegionError> {
+        let signals = SignalsBlocked::new();
+        let resolved = self.try_to_make(Become::OwnUnlessPromised, index, None, None);
+        drop(signals);
+        if resolved.map_err(|reason| self.error(reason))? == Resolution::Copied {
+            count(&self.counters.copied, 1);
         }
         Ok(())
     }

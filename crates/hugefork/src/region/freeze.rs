@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::core::RegionCore;
-use super::fold::Patched;
+use super::fold::When;
 use super::unresolved::Unresolved;
 use crate::mapping::addresses::Place;
 use crate::mapping::change::Recount;
@@ -41,21 +41,20 @@ pub(super) struct KeptOff {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Does what the next fork or snapshot would have to do before its pause, except where writes were promised not to
-    /// fault until then.
+    /// Does what the next fork or snapshot would have to do before its pause, as far as that costs nobody anything.
     pub(crate) fn prepare_snapshot(&self) -> Result<(), RegionError> {
         let _one_at_a_time = self.freezing.lock();
-        self.fold_where(|patched| !self.promises.has(patched.index))
+        self.fold_for_snapshot(When::Beforehand)
     }
 
     /// Folds what is private now, before the pause.
     pub(super) fn fold_ahead(&self) -> Result<(), RegionError> {
-        self.fold_where(|_| true)
+        self.fold_for_snapshot(When::BeforePause)
     }
 
     /// Folds what is private now. Unless the kernel is to copy from the snapshot on, all overlays are sealed first: those
     /// that nobody writes to meanwhile need no look in the pause.
-    fn fold_where(&self, is_wanted: impl Fn(&Patched) -> bool) -> Result<(), RegionError> {
+    fn fold_for_snapshot(&self, when: When) -> Result<(), RegionError> {
         if !self.books.has_overlays() {
             return Ok(());
         }
@@ -66,11 +65,11 @@ impl<S: Sys> RegionCore<S> {
             sealed.map_err(|reason| self.error(reason))?;
         }
         let mut patched = self.patched(0..self.table.len()).map_err(RegionError::System)?;
-        patched.retain(is_wanted);
+        patched.retain(|patched| when == When::BeforePause || !self.promises.has(patched.index));
         for patched in &patched {
             self.density.note(patched.index, patched.pages, self.pool().block_size);
         }
-        self.fold_each(&patched)
+        self.fold_each(&patched, when)
     }
 
     /// Seals all overlays, some at a time, unless writes to them were promised not to fault. The caller has blocked the

@@ -425,6 +425,26 @@ fn what_was_prepared_is_not_folded_by_the_snapshot() {
     where_pages_are_copied!(row, 16);
 }
 
+#[test]
+fn nobody_gives_up_a_block_to_a_snapshot_that_is_only_prepared() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(2, by_page());
+        let snapshot = region.snapshot();
+        let filler = world.fill();
+        filler.lazy_free(0..G::BLOCK).unwrap();
+        (0..2).for_each(|block| region.write(block * G::BLOCK + 100, 7));
+        let refused = region.prepare_snapshot();
+        assert!(matches!(refused, Err(RegionError::PoolFull { .. })), "{refused:?}");
+        assert!(!snapshot.is_revoked() && kept_by(&snapshot) == vec![0..2 * G::PAGES]);
+        assert_eq!((filler.read(0), region.read(100)), (Some(0), Some(7)));
+        assert_eq!(filler.cancel_lazy_free(0..G::BLOCK), Ok(G::BLOCK), "nothing of it was dropped");
+        // What must be done, is.
+        let later = region.snapshot();
+        assert_eq!([0, 1].map(|block| read_at(&later, block * G::BLOCK + 100).unwrap()), [7; 2]);
+    }
+    where_pages_are_copied!(row, 5);
+}
+
 /// It would not look at what is sealed after its own look, and would miss what was written there since.
 #[test]
 fn no_snapshot_begins_while_all_overlays_are_left_to_writers() {
