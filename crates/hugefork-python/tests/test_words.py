@@ -32,7 +32,7 @@ def names(text):
     for word in re.findall(r"[\w:./]+", re.sub(r"\{[^}]*\}", "", text)):
         word = word.strip(":.")
         is_type = word[:1].isupper() and word.upper() != word
-        is_of_kernel = word.startswith(("vm.", "/")) or word in ("Linux", "KiB", "shmem_enabled") or word.upper() == word
+        is_of_kernel = word.startswith(("vm.", "/")) or word in ("Linux", "KiB", "GiB", "shmem_enabled") or word.upper() == word
         if (is_type or "::" in word or "_" in word or word.startswith("hugefork.")) and not is_of_kernel:
             yield word
 
