@@ -42,7 +42,8 @@ def _live() -> int:
     """Arrays that a child would not have."""
     holders = [holder for reference in _holders.valuerefs() if (holder := reference()) is not None]
     allocators = [allocator for reference in _allocators.valuerefs() if (allocator := reference()) is not None]
-    return sum(holder.exports for holder in holders) + sum(allocator.stats().live for allocator in allocators)
+    in_arrays: int = sum(holder.exports for holder in holders)
+    return in_arrays + sum(allocator.stats().live for allocator in allocators)
 
 
 def _before_fork() -> None:
