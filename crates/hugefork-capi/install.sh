@@ -5,7 +5,8 @@
 #     install.sh --uninstall [PREFIX]   removes what that has installed
 #
 # DESTDIR is put before every path, for packagers; LIBDIR is where libraries go, by default PREFIX/lib. With LIBRARIES=folder it
-# takes libhugefork_capi.so and libhugefork_capi.a from there and builds nothing.
+# takes libhugefork_capi.so and libhugefork_capi.a from there and builds nothing. What is installed has no debug information;
+# STRIP is the program that takes it out, and STRIP=: leaves it in.
 set -eu
 
 crate=$(cd "$(dirname "$0")" && pwd)
@@ -13,13 +14,15 @@ fail() { echo "install.sh: $*" >&2; exit 1; }
 
 action=install
 [ "${1-}" = --uninstall ] && { action=uninstall; shift; }
-case "${1-}" in -*) sed -n '2,8s/^# \{0,1\}//p' "$0"; [ "$1" = --help ] && exit 0; exit 2 ;; esac
+case "${1-}" in -*) sed -n '2,9s/^# \{0,1\}//p' "$0"; [ "$1" = --help ] && exit 0; exit 2 ;; esac
 [ $# -le 1 ] || fail "one PREFIX, please"
 prefix=${1-/usr/local}
 case $prefix in /*) ;; *) fail "$prefix is not an absolute path: give one" ;; esac
 libdir=${LIBDIR-$prefix/lib}
 lib=${DESTDIR-}$libdir
 include=${DESTDIR-}$prefix/include
+share=${DESTDIR-}$prefix/share/hugefork
+strip=${STRIP-strip}
 
 version=$(sed -n 's/^#define HF_VERSION "\(.*\)"$/\1/p' "$crate/include/hugefork.h")
 shared=libhugefork.so.$version
@@ -28,7 +31,8 @@ soname=libhugefork.so.0
 
 if [ $action = uninstall ]; then
     rm -f "$lib/$shared" "$lib/$soname" "$lib/libhugefork.so" "$lib/libhugefork.a" "$lib/pkgconfig/hugefork.pc" \
-        "$include/hugefork.h"
+        "$include/hugefork.h" "$share/tsan.supp"
+    rmdir "$share" 2>/dev/null || true
     exit
 fi
 
@@ -41,12 +45,16 @@ for library in libhugefork_capi.so libhugefork_capi.a; do
     [ -f "$LIBRARIES/$library" ] || fail "$LIBRARIES has no $library"
 done
 
-mkdir -p "$lib/pkgconfig" "$include"
+command -v "$strip" >/dev/null || fail "$strip is missing: install binutils, or set STRIP=: to leave debug information in"
+mkdir -p "$lib/pkgconfig" "$include" "$share"
 install -m 755 "$LIBRARIES/libhugefork_capi.so" "$lib/$shared"
 install -m 644 "$LIBRARIES/libhugefork_capi.a" "$lib/libhugefork.a"
+"$strip" --strip-unneeded "$lib/$shared"
+"$strip" --strip-debug "$lib/libhugefork.a"
 ln -sf "$shared" "$lib/$soname"
 ln -sf "$soname" "$lib/libhugefork.so"
 install -m 644 "$crate/include/hugefork.h" "$include/hugefork.h"
+install -m 644 "$crate/tsan.supp" "$share/tsan.supp"
 sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" "$crate/hugefork.pc.in" \
     >"$lib/pkgconfig/hugefork.pc"
 chmod 644 "$lib/pkgconfig/hugefork.pc"

@@ -7,6 +7,8 @@ use std::time::Duration;
 use hugefork::ByteSize;
 use thiserror::Error;
 
+use crate::words::in_words_of_the_command;
+
 /// A request that this machine cannot meet in any state. It is found before anything runs, and the message names the
 /// option.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -29,11 +31,11 @@ pub enum BenchError {
         source: io::Error,
     },
     /// hugefork gave no pool.
-    #[error(transparent)]
-    Build(#[from] hugefork::BuildError),
+    #[error("{}", in_words_of_the_command(.0))]
+    Build(hugefork::BuildError),
     /// hugefork gave no region, fork or snapshot.
-    #[error(transparent)]
-    Region(#[from] hugefork::RegionError),
+    #[error("{}", in_words_of_the_command(.0))]
+    Region(hugefork::RegionError),
     /// A task ended before it had finished its work.
     #[error("task {task} of {tasks} {how}")]
     Task {
@@ -77,6 +79,18 @@ pub enum BenchError {
     /// The observer could not keep the results.
     #[error("{0}")]
     Results(String),
+}
+
+impl From<hugefork::BuildError> for BenchError {
+    fn from(error: hugefork::BuildError) -> BenchError {
+        BenchError::Build(error)
+    }
+}
+
+impl From<hugefork::RegionError> for BenchError {
+    fn from(error: hugefork::RegionError) -> BenchError {
+        BenchError::Region(error)
+    }
 }
 
 impl BenchError {

@@ -48,6 +48,7 @@ mod tally;
 pub mod tasks;
 pub mod thp;
 mod warm;
+mod words;
 pub mod work;
 pub mod writes;
 

@@ -32,8 +32,9 @@
  * negative. Functions that return an address or a size return NULL or 0 for failure.
  * After a failure hf_last_error() says what happened and what to do about it.
  * Nothing has changed then, except where the function says so. A parameter `out`
- * gets NULL if the call fails. What may be NULL says so; anything else that is NULL
- * is HF_E_NULL, or HF_E_BAD_HANDLE if it is a handle.
+ * gets NULL if the call fails. What may be NULL says so, and so may be an array or a
+ * buffer of length 0; anything else that is NULL is HF_E_NULL, or HF_E_BAD_HANDLE if
+ * it is a handle.
  *
  * HANDLES are opaque. Each is the program's until it closes it, once; to close
  * NULL does nothing. They may be closed in any order, since each keeps alive what

@@ -10,6 +10,8 @@ use std::ops::Range;
 
 use hugefork::{BuildError, ErrorCode, ImportError, RegionError, ResetError, SizeError, SystemError, TransferError};
 
+use crate::words::in_words_of_c;
+
 pub(crate) const HF_E_BAD_HANDLE: c_int = -2001;
 pub(crate) const HF_E_NULL: c_int = -2002;
 pub(crate) const HF_E_BAD_STRUCT: c_int = -2003;
@@ -80,7 +82,7 @@ impl Failure {
 
     fn of_engine(code: ErrorCode, refused: Option<&SystemError>, text: String) -> Failure {
         let errno = refused.map_or(code.errno(), |refused| refused.raw_os_error());
-        Failure { code: -code.number(), errno, text }
+        Failure { code: -code.number(), errno, text: in_words_of_c(&text) }
     }
 }
 

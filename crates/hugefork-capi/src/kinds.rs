@@ -9,6 +9,7 @@ use std::sync::Arc;
 use hugefork::{Imported, Operations, OwnedPin, Pool, Region, Snapshot};
 
 use crate::handle::{Handle, Held};
+use crate::words::in_words_of_c;
 
 pub(crate) type hf_pool = Handle<PoolHandle>;
 /// An `hf_changes` keeps its region and its snapshots, too.
@@ -35,10 +36,11 @@ pub(crate) fn text(text: &str) -> CString {
 
 impl PoolHandle {
     pub(crate) fn new(pool: Pool) -> PoolHandle {
+        let reason = |words: &str| text(&in_words_of_c(words));
         PoolHandle {
             name: text(pool.name()),
-            fallback_reason: pool.fallback_reason().map(text),
-            no_page_grain: pool.no_page_grain().as_deref().map(text),
+            fallback_reason: pool.fallback_reason().map(reason),
+            no_page_grain: pool.no_page_grain().as_deref().map(reason),
             clear_kernel: text(&pool.clear_kernel().to_string()),
             copy_kernel: text(&pool.copy_kernel().to_string()),
             pool,

@@ -9,6 +9,7 @@
 //! | `boundary` | turns errors and panics into codes, and pairs of numbers into ranges |
 //! | `failure` | codes, and the text and `errno` of the last error of a thread |
 //! | `handle`, `kinds` | give handles out, find what is in them, close them |
+//! | `words` | texts of the engine in the words of C |
 //! | `live` | knows which handles are open |
 //! | `versioned` | structs that begin with their size, so that they can grow |
 //! | `choices` | the constants, and what they choose |
@@ -39,3 +40,4 @@ mod snapshot;
 mod stats;
 mod transfer;
 mod versioned;
+mod words;

@@ -8,9 +8,9 @@ mod declarations;
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Output;
+use std::process::{Command, Output};
 
-use common::{Library, Program, ends_well, folder, runs, words};
+use common::{Library, Program, ends_well, folder, runs, scratch, words};
 use declarations::Declarations;
 
 /// Compiles and runs a source with both libraries, and under AddressSanitizer.
@@ -80,6 +80,35 @@ fn address_sanitizer_that_lets_nobody_handle_faults_is_an_error_when_a_pool_is_m
     for options in ["handle_segv=2", "allow_user_segv_handler=0"] {
         let said = words(&under_address_sanitizer("pins.c", options));
         assert!(said.contains("AddressSanitizer: set handle_segv=1"), "{options}: {said}");
+    }
+}
+
+/// What is mapped tells of it. Here that is a file of such a name; and valgrind itself, where it is installed.
+#[test]
+fn under_valgrind_there_is_no_pool() {
+    let refused = |mut program: Command| {
+        let output = program.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", words(&output));
+        assert!(words(&output).contains("under valgrind"), "{}", words(&output));
+    };
+    let mut program = Program::of("tests/c/pins.c", Library::Shared, "valgrind").build();
+    let preloaded = scratch("valgrind-preloaded").join("vgpreload_core-amd64-linux.so");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(&preloaded);
+    assert!(compiler.status().unwrap().success());
+    refused({
+        program.env("LD_PRELOAD", &preloaded);
+        program
+    });
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("skipped: valgrind is not installed");
+        return;
+    }
+    for library in [Library::Shared, Library::Static] {
+        let program = Program::of("tests/c/pins.c", library, &format!("valgrind-{library:?}")).build();
+        let mut under = Command::new("valgrind");
+        under.args(["--quiet", "--tool=none"]).arg(program.get_program());
+        refused(under);
     }
 }
 

@@ -1,4 +1,4 @@
-//! `install.sh`, and what it installs: names, symbols, pkg-config.
+//! `install.sh`, and what it installs: names, symbols, pkg-config, suppressions.
 
 mod common;
 #[path = "common/declarations.rs"]
@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::{built, folder, scratch, words};
+use common::{Library, Program, built, folder, scratch, words};
 use declarations::Declarations;
 
 fn install(arguments: &[&str], to: &Path) -> Output {
@@ -47,8 +47,13 @@ fn one_command_installs_and_one_uninstalls() {
         "lib/libhugefork.so.0".to_owned(),
         format!("lib/libhugefork.so.{}", version()),
         "lib/pkgconfig/hugefork.pc".to_owned(),
+        "share/hugefork/tsan.supp".to_owned(),
     ];
     assert_eq!(files(&to.join("opt/hugefork")), BTreeSet::from(wanted));
+    for library in ["lib/libhugefork.so", "lib/libhugefork.a"] {
+        let sections = said(Command::new("readelf").arg("-SW").arg(to.join("opt/hugefork").join(library)));
+        assert!(!sections.contains(".debug_info"), "{library} is stripped");
+    }
     fs::write(to.join("opt/hugefork/lib/other.so"), "").unwrap();
     assert!(install(&["--uninstall", "/opt/hugefork"], &to).status.success());
     assert_eq!(files(&to), BTreeSet::from(["opt/hugefork/lib/other.so".to_owned()]));
@@ -69,6 +74,25 @@ fn what_cannot_be_installed_is_said() {
     assert_eq!(files(&to), BTreeSet::new());
 }
 
+/// Whether programs without shared libraries can be linked here.
+fn has_static_libc() -> bool {
+    // A compiler that does not find it says its name only.
+    said(Command::new("cc").arg("-print-file-name=libc.a")).starts_with('/')
+}
+
+/// The library's locks and atomics are unknown to ThreadSanitizer, which takes what they order for races.
+#[test]
+fn thread_sanitizer_is_quiet_with_the_suppressions() {
+    let program = Program::of("tests/c/threads.c", Library::Shared, "tsan").with(&["-fsanitize=thread"]);
+    let Some(mut program) = program.build_if_it_can_be() else {
+        println!("skipped: the compiler has no ThreadSanitizer");
+        return;
+    };
+    let suppressions = format!("suppressions={}", folder().join("tsan.supp").display());
+    let output = program.env("TSAN_OPTIONS", suppressions).output().unwrap();
+    assert!(output.status.success() && !words(&output).contains("WARNING"), "{}", words(&output));
+}
+
 #[test]
 fn pkg_config_leads_to_both_libraries() {
     if Command::new("pkg-config").arg("--version").output().is_err() {
@@ -85,15 +109,21 @@ fn pkg_config_leads_to_both_libraries() {
         said(&mut command).split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
     let source = folder().join("tests/c/pins.c");
-    for (name, flags) in [("shared", flags("--print-errors")), ("static", flags("--static"))] {
+    let mut all_static = flags("--static");
+    all_static.push("-static".to_owned());
+    let ways = [("shared", flags("--print-errors")), ("static", flags("--static")), ("all-static", all_static)];
+    for (name, flags) in ways {
+        if name == "all-static" && !has_static_libc() {
+            println!("skipped: {name}: there is no libc.a");
+            continue;
+        }
         let program = to.join(name);
         let mut compiler = Command::new("cc");
         compiler.arg("-D_GNU_SOURCE").arg(&source).arg("-o").arg(&program);
-        let is_static = name == "static";
-        if is_static {
+        let is_static = name != "shared";
+        if name == "static" {
             // The linker takes the shared library where it has both.
             fs::remove_file(to.join("lib/libhugefork.so")).unwrap();
-            compiler.arg("-Wl,--strip-debug");
         }
         said(compiler.args(flags));
         let needs = said(Command::new("readelf").arg("-d").arg(&program)).contains("libhugefork.so.0");

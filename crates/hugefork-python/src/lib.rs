@@ -10,12 +10,14 @@
 //! | `options` | words for what the engine lets choose |
 //! | `pool`, `region`, `snapshot`, `pin`, `operations` | the objects |
 //! | `export` | snapshots for other processes |
+//! | `checksum` | that of the files of a checkpoint |
 //! | `stats` | figures, as dictionaries |
 //! | `allocator` | numpy's memory from a pool (NEP 49) |
 //!
 //! Whatever may take long lets go of the interpreter's lock meanwhile.
 
 mod allocator;
+mod checksum;
 mod export;
 mod failure;
 mod operations;
@@ -32,6 +34,8 @@ mod stats;
 mod native {
     #[pymodule_export]
     use super::allocator::NumpyAllocator;
+    #[pymodule_export]
+    use super::checksum::crc32_of_file;
     #[pymodule_export]
     use super::export::{Export, Imported};
     #[pymodule_export]

@@ -50,7 +50,7 @@ def test_one_rank_saves_and_loads(pool, tmp_path):
         save = hf.mpi.save(Alone(), tmp_path / "run", {"w": w}, meta={"turn": turn}, copy_ahead=True)
         w[0] = -1
         assert save.result() == tmp_path / "run" and save.done() and save.number == turn + 1
-        assert hf.mpi.load(Alone(), save.path, check=True)["w"][:2].tolist() == [turn, 1]
+        assert hf.mpi.load(Alone(), save.path)["w"][:2].tolist() == [turn, 1]
         assert hf.mpi.meta(save.path) == {"turn": turn}
         assert sorted(path.name for path in save.path.iterdir()) == [f"{turn + 1}.rank-0", "manifest.json"]
     assert hf.checkpoint.load(save.path / "3.rank-0", pool=pool)["w"][0] == 2
@@ -123,7 +123,7 @@ if how == "save":
             if turn == 4:
                 w[1] = -2
             save.result()
-    found = hf.mpi.load(comm, path, check=True)
+    found = hf.mpi.load(comm, path)
     assert (found["w"][1:] == 4).all() and found["w"][0] == 4 * size + (rank - 1) % size, found["w"]
     assert found[f"of {rank}"].shape == (rank + 1,)
 elif how == "fail":
@@ -142,7 +142,7 @@ elif how == "kill":
     save.result()
     raise SystemExit("a save without one of its ranks has ended well")
 elif how == "load":
-    found = hf.mpi.load(comm, path, check=True)["w"]
+    found = hf.mpi.load(comm, path)["w"]
     assert (found[1:] == 4).all()
 print(f"rank {rank} of {size} is done", flush=True)
 """

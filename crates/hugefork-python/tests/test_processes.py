@@ -141,6 +141,44 @@ def add_up(array):
     return float(array.sum())
 
 
+FORK = """
+import multiprocessing, os, subprocess, sys
+
+def fork():
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+pool = hf.Pool("16 MiB")
+"""
+FORK_BY_MULTIPROCESSING = """
+child = multiprocessing.get_context("fork").Process(target=int)
+child.start()
+child.join()
+"""
+EXEC = "subprocess.run([sys.executable, '-c', ''], preexec_fn={}, check=True)\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "is_told"),
+    [
+        ("a = pool.zeros(9)\nfork()\nfork()", True),
+        ("a = pool.zeros(9)" + FORK_BY_MULTIPROCESSING * 2, True),
+        ("s = hf.snapshot(pool.zeros(9))\na = next(iter(s))\ndel s\nfork()", True),
+        ("with hf.numpy_allocator(pool) as kept: a = np.ones(1 << 20)\nfork()", True),
+        ("a = pool.zeros(9)\n" + EXEC.format(None) + EXEC.format("int"), False),
+        ("a = pool.zeros(9)\ndel a\nfork()", False),
+        ("a = next(iter(hf.share(hf.snapshot(pool.zeros(9)))))\nfork()", False),
+    ],
+)
+def test_a_fork_of_a_process_with_arrays_is_told_of_once(run, program, is_told):
+    done = run(FORK + program)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("RuntimeWarning: this process forks and has 1 array(s)") == is_told, done.stderr
+    assert done.stderr.count("Warning") == done.stderr.count("RuntimeWarning: this process forks"), done.stderr
+
+
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_arrays_go_to_other_processes_as_copies(pool, method):
     array = pool.array(np.arange(1000.0))

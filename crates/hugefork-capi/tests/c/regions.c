@@ -200,6 +200,8 @@ static void limits(hf_pool *pool)
     CHECK(hf_snapshot_is_revoked(saved) == 0);
     memset(bytes_of(region), 2, 2 * BLOCK);
     CHECK(hf_snapshot_is_revoked(saved) == 1);
+    FAILS(HF_E_REVOKED, hf_snapshot_read_at(saved, BLOCK, bytes_of(region), 1));
+    CHECK(strstr(hf_last_error(), "max_cow_bytes were used up: make it with HF_RESERVE_FULL") != NULL);
     hf_snapshot_close(saved);
     hf_region_close(region);
 }

@@ -16,7 +16,10 @@ static void bytes(hf_pool *pool)
     CHECK(hf_snapshot_len(saved) == 4 * MIB && hf_snapshot_is_revoked(saved) == 0);
     WELL(hf_snapshot_read_at(saved, 3 * MIB, copy, sizeof copy));
     CHECK(copy[0] == 1 && copy[7] == 1);
+    /* Of length 0, a buffer may be NULL. */
+    WELL(hf_snapshot_read_at(saved, 0, NULL, 0));
     WELL(hf_snapshot_read_at(saved, 4 * MIB, NULL, 0));
+    FAILS(HF_E_OUT_OF_RANGE, hf_snapshot_read_at(saved, 4 * MIB + 1, NULL, 0));
     WELL(hf_snapshot_map(saved, &mapped));
     WELL(hf_snapshot_map(saved, &twice));
     CHECK(mapped == twice && (size_t)mapped % BLOCK == 0);

@@ -56,7 +56,7 @@ impl Program {
         match library {
             Library::Static => {
                 // Debug information of 80 MB takes the linker three times as long as all else.
-                compiler.arg(built().join("libhugefork_capi.a")).args(["-lgcc_s", "-ldl", "-lm", "-Wl,--strip-debug"]);
+                compiler.arg(built().join("libhugefork_capi.a")).args(["-ldl", "-lm", "-Wl,--strip-debug"]);
             }
             Library::Shared => {
                 // As it is when installed: the name for the linker, and that which programs look for.
@@ -78,6 +78,15 @@ impl Program {
     pub(crate) fn build(mut self) -> Command {
         let output = self.compiler.output().expect("a C compiler is installed");
         assert!(output.status.success(), "{:?}\n{}", self.compiler, words(&output));
+        self.command()
+    }
+
+    /// The same, unless the compiler lacks something.
+    pub(crate) fn build_if_it_can_be(mut self) -> Option<Command> {
+        self.compiler.output().expect("a C compiler is installed").status.success().then(|| self.command())
+    }
+
+    fn command(&self) -> Command {
         let mut program = Command::new(self.folder.join("program"));
         program.current_dir(&self.folder);
         program

@@ -11,12 +11,13 @@
 
 Functions take arrays of a pool, or views of them. Sizes are bytes, or text such as ``"8 GiB"``. Threads may use all of it
 at once; whatever takes long lets other threads of Python run. A child of ``os.fork()`` has no pools: its calls raise
-`ForkedChildError`, and a touch of an array ends it with a line that says why.
+`ForkedChildError`, and a touch of an array ends it with a line that says why. The first fork of a process that has arrays
+warns.
 """
 
 from __future__ import annotations
 
-from . import _faulthandler, checkpoint, dcp, mpi
+from . import _faulthandler, _fork, checkpoint, dcp, mpi
 from ._allocator import AllocatorStats, numpy_allocator
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _error_names
@@ -53,3 +54,4 @@ __all__ = [
 ]
 
 _faulthandler.follow()
+_fork.follow()

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
 
-from . import _native
+from . import _fork, _native
 from ._pool import Pool, Size, parse_size
 
 __all__ = ["AllocatorStats", "numpy_allocator"]
@@ -77,6 +77,7 @@ class numpy_allocator:
             pool.block_size if least is None else parse_size(least),
             pool.capacity // 2 if keep is None else parse_size(keep),
         )
+        _fork.allocates(self)
 
     def __enter__(self) -> numpy_allocator:
         _before.set((*_before.get(), self._native.install()))

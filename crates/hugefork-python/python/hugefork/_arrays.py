@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from . import _native
+from . import _fork, _native
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -34,6 +34,8 @@ class Place(NamedTuple):
 def bytes_of(holder: _native.Region | _native.RegionSnapshot | _native.Imported) -> Array:
     """All bytes of a holder, as an array that holds a view of it. Only `frombuffer` does: an array of
     ``np.ndarray(buffer=memoryview(holder))`` lets go of the view at once."""
+    if not isinstance(holder, _native.Imported):
+        _fork.stays_here(holder)
     # Its types do not know that the holder is a buffer before Python 3.12.
     return np.frombuffer(cast(memoryview, holder), np.uint8)
 

@@ -279,8 +279,32 @@ _CLASSES: dict[str, type[HugeforkError]] = {
 }
 
 
+_WORDS: dict[str, str] = {
+    "Backing::ShmemHuge": 'backing="shmem-thp"',
+    "Commit::Upfront": 'commit="upfront"',
+    "(Region::reset_to)": "(hugefork.reset(array, snapshot))",
+    "Reserve::Full": "reserve=True",
+    "Reserve::None": "reserve=False",
+    "leave it first, that is, drop its guard": "leave its `with` block first",
+    "take the text as `Extents` prints it": "take what hugefork.share gives",
+    "take the one that `Export` gives": "take what hugefork.share gives",
+    "keep its `Export`": "keep what hugefork.share gave",
+    "an `export_copy`": "hugefork.share(snapshot, copy=True)",
+    "take export_copy": "take hugefork.share(snapshot, copy=True)",
+    "use the method without `_at`": "leave `offset` out",
+}
+"""What the engine says, and what Python has for it."""
+
+
+def in_words_of_python(text: str) -> str:
+    """A text of the engine, with the names that Python has."""
+    for of_engine, of_python in _WORDS.items():
+        text = text.replace(of_engine, of_python)
+    return text
+
+
 def _make(code: str, number: int, errno: int, text: str, done: int | None = None) -> HugeforkError:
     """The exception for an error of the engine."""
-    error = _CLASSES.get(code, HugeforkError)(text)
+    error = _CLASSES.get(code, HugeforkError)(in_words_of_python(text))
     error.code, error.number, error.errno, error.done = code, number, errno, done
     return error

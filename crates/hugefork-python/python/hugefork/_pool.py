@@ -11,6 +11,7 @@ import numpy as np
 
 from . import _faulthandler, _native
 from ._arrays import Array, bytes_of, checked_dtype, checked_shape, region_place
+from ._errors import in_words_of_python
 from ._stats import PoolStats
 
 __all__ = ["CopyGrain", "OnLimit", "Pool", "Size", "parse_size"]
@@ -218,12 +219,14 @@ class Pool:
     @property
     def fallback_reason(self) -> str | None:
         """Why the machine refused a better backing, if it did."""
-        return self._native.fallback_reason
+        reason = self._native.fallback_reason
+        return None if reason is None else in_words_of_python(reason)
 
     @property
     def no_page_grain(self) -> str | None:
         """Why writes to what is shared cannot copy single pages; None if they can."""
-        return self._native.no_page_grain
+        reason = self._native.no_page_grain
+        return None if reason is None else in_words_of_python(reason)
 
     def stats(self) -> PoolStats:
         """What it has, and what happened in it. Takes up to 1.6 ms for each GiB."""

@@ -391,7 +391,7 @@ def save(
     return Save(directory, dict(arrays), since, meta, copy_ahead, rate)
 
 
-def load(path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool = False) -> dict[str, Array]:
+def load(path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool = True) -> dict[str, Array]:
     """The arrays of a checkpoint, by name.
 
     Parameters
@@ -399,11 +399,12 @@ def load(path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool 
     path
         The directory.
     pool
-        Copies the arrays into arrays of this pool. Without it they are mapped copy-on-write: nothing is read before it
-        is used, and what is written to them stays in memory. They stay good when the checkpoint is replaced.
+        Copies the arrays into arrays of this pool. Without it they are mapped copy-on-write, and what is written to them
+        stays in memory. They stay good when the checkpoint is replaced.
     check
-        Reads all files first and compares their checksums, as `verify` does. Without it only their lengths, and the
-        manifest, are checked.
+        Reads all files first and compares their checksums, as `verify` does: 2.4 to 3.5 GB a second of files that the page
+        cache has, else as fast as the disk gives them. With ``check=False`` only the lengths of files and the manifest
+        are checked, and nothing of a mapped array is read before it is used; what a disk has altered is loaded as it is.
 
     Raises
     ------
@@ -603,11 +604,8 @@ def _path_of(directory: Path, file: Entry) -> Path:
 
 def _verify(directory: Path, manifest: Entry) -> None:
     for file in _files_of(manifest):
-        path, crc = _path_of(directory, file), 0
-        with open(path, "rb", buffering=0) as opened:
-            while part := opened.read(1 << 22):
-                crc = zlib.crc32(part, crc)
-        if crc != file["crc32"]:
+        path = _path_of(directory, file)
+        if _native.crc32_of_file(path) != file["crc32"]:
             raise CheckpointError(f"{path} has another checksum: it was altered; load another checkpoint")
 
 

@@ -144,7 +144,7 @@ def save(
     return Save(comm, directory, number, mine, meta)
 
 
-def load(comm: Comm, path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool = False) -> dict[str, Array]:
+def load(comm: Comm, path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool = True) -> dict[str, Array]:
     """The arrays that this rank has saved, by name. `pool` and `check` are those of `checkpoint.load`.
 
     Raises

@@ -15,7 +15,7 @@ use crate::pool::supply;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::schedule::lower_priority;
 use crate::sys::linux::stderr::say;
-use crate::sys::linux::{arena, owner, settings};
+use crate::sys::linux::{arena, owner, settings, valgrind};
 use crate::sys::{Merging, Sys, SystemError};
 use crate::terms::backing::{Backing, Commit, CoreDump, Fallback, Granted};
 use crate::terms::error::BuildError;
@@ -194,6 +194,7 @@ impl PoolBuilder {
             return Err(BuildError::ForkedChild);
         }
         self.check_sizes()?;
+        valgrind::refuse()?;
         Routes::open().map_err(|source| BuildError::OutOfAddresses { least: *arena::TAKES.start(), source })?;
         let (memory, grant) = self.find_memory()?;
         delivery::install_once()?;

@@ -1,4 +1,5 @@
-//! The one line on standard error about a fault that cannot be resolved.
+//! The one line on standard error about a fault that cannot be resolved. Programs in C and Python have it too, so it
+//! names nothing of Rust's.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -56,8 +57,8 @@ pub(super) fn unresolved<S: Sys>(pool: &PoolCore<S>, address: usize, reason: Unr
             pool.block_size,
         )),
         Unresolved::OutOfMemory(error) => say(format_args!(
-            "pool `{name}`: no memory for the write to {address:#x}: {error}; free memory or build the pool with \
-             Commit::Upfront (SIGBUS)"
+            "pool `{name}`: no memory for the write to {address:#x}: {error}; free memory or build the pool with all of \
+             its memory upfront (SIGBUS)"
         )),
         Unresolved::TooManyMappings => say(format_args!(
             "pool `{name}`: the write to {address:#x} needs another mapping and all {} are in use; raise \
@@ -67,8 +68,9 @@ pub(super) fn unresolved<S: Sys>(pool: &PoolCore<S>, address: usize, reason: Unr
         // The write faults again.
         Unresolved::NotYet => {}
         Unresolved::Revoked => say(format_args!(
-            "pool `{name}`: {address:#x} lies in a block that was taken away from a fork or snapshot, because the pool was \
-             full and its parent needed the block; make forks and snapshots with Reserve::Full (SIGBUS)"
+            "pool `{name}`: {address:#x} lies in a block that was taken away from a fork or snapshot, because its parent \
+             wrote and the pool was full, or the parent's max_cow_bytes were used up; make forks and snapshots with \
+             blocks reserved (SIGBUS)"
         )),
         Unresolved::CowLimit(_) => say(format_args!(
             "pool `{name}`: the write to {address:#x} would copy a block, but forks and snapshots hold as much already as the \

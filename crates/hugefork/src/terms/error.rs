@@ -260,10 +260,11 @@ pub enum RegionError {
          region or for a fork"
     )]
     LimitOnSnapshot,
-    /// The parent of this fork or snapshot has taken a part of it away, since it had no other block left.
+    /// The parent of this fork or snapshot has taken a part of it away: it had no other block left, or was to copy no
+    /// more ([`OnLimit::Revoke`](crate::OnLimit::Revoke)).
     #[error(
-        "part of this fork or snapshot was taken away, since the pool was empty and its parent had to go on: make it with \
-         Reserve::Full, or build the pool with more capacity"
+        "part of this fork or snapshot was taken away, since its parent wrote and the pool was full, or the parent's \
+         max_cow_bytes were used up: make it with Reserve::Full, build the pool with more capacity, or raise max_cow_bytes"
     )]
     Revoked,
     /// A region was to go back to the snapshot that it was forked from, and there is none.

@@ -153,7 +153,7 @@ fn free(root: &Root) -> Check {
 
 const FIRST_WRITE: About = About(
     "first-write",
-    "a thread gets pools their memory ahead of the writes; with Commit::Upfront they have all of it from the beginning",
+    "a thread gets pools their memory ahead of the writes; a pool that is built with all of it upfront needs none",
 );
 
 fn first_write<E: Display>(tried: Result<&FirstWrite, E>) -> Check {

@@ -59,7 +59,7 @@ fn page_grain(root: &Root, tried: Option<Result<(), &str>>) -> Check {
 
 /// Whether they wait for a fold, like writers.
 fn system_calls(survey: Option<&Survey>) -> Check {
-    let about = About("system-calls", "with CopyGrain::Page, read(2) into a region waits while pages are folded");
+    let about = About("system-calls", "where writes copy pages, read(2) into a region waits while pages are folded");
     match survey.map(|survey| &survey.no_waiting) {
         Some(None) => about.pass("wait for folds: this process may handle their faults"),
         Some(Some(why)) => about

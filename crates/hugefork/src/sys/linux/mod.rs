@@ -24,6 +24,7 @@
 //! | `signal` | signal dispositions, and how `SIGBUS` is raised |
 //! | `stderr` | writes one line on standard error |
 //! | `threads` | whether the process has threads beside this one and the engine's own |
+//! | `valgrind` | whether the process runs under it |
 
 pub(crate) mod advice;
 pub(crate) mod arena;
@@ -48,6 +49,7 @@ pub(crate) mod shown;
 pub(crate) mod signal;
 pub(crate) mod stderr;
 pub(crate) mod threads;
+pub(crate) mod valgrind;
 
 use std::os::fd::OwnedFd;
 

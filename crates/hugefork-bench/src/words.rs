@@ -1,0 +1,26 @@
+//! Texts of the engine in the words of the command, whose users have no functions. `tests/words.rs` looks through all of
+//! them.
+
+/// What the engine says, and what the command has for it.
+const WORDS: [(&str, &str); 15] = [
+    ("take Backing::ShmemHuge", "take --backing shmem-thp"),
+    (", or build the pool with Commit::Upfront", " or take a smaller --size"),
+    (" (Region::reset_to)", ""),
+    ("make it with Reserve::Full", "take a smaller --size"),
+    ("take Reserve::None", "take a smaller --size"),
+    (", or raise max_cow_bytes", ""),
+    ("the parent's max_cow_bytes were used up", "its limit was used up"),
+    ("max_cow_bytes", "the limit"),
+    ("make the Operations with more patience", "wait longer"),
+    ("make one Operations", "make one operation"),
+    ("the text as `Extents` prints it", "the text as it was printed"),
+    ("the one that `Export` gives", "the one that was exported"),
+    ("its `Export`", "the export"),
+    (", or take an `export_copy`", ", or export a copy"),
+    ("take export_copy, which needs none", "export a copy"),
+];
+
+/// A text of the engine for users of the command.
+pub(crate) fn in_words_of_the_command(error: &dyn std::error::Error) -> String {
+    WORDS.iter().fold(error.to_string(), |text, (of_engine, of_command)| text.replace(of_engine, of_command))
+}

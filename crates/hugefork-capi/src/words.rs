@@ -1,0 +1,25 @@
+//! Texts of the engine in the words of C: what it calls by a name of Rust's has another here. `tests/words.rs` looks
+//! through all of them.
+
+/// What the engine says, and what C has for it.
+const WORDS: [(&str, &str); 14] = [
+    ("Backing::ShmemHuge", "HF_BACKING_SHMEM_HUGE"),
+    ("Commit::Upfront", "HF_COMMIT_UPFRONT"),
+    ("Region::reset_to", "hf_region_reset_to"),
+    ("Reserve::Full", "HF_RESERVE_FULL"),
+    ("Reserve::None", "HF_RESERVE_NONE"),
+    ("that is, drop its guard", "with hf_operations_leave"),
+    ("make the Operations with more patience", "create the hf_operations with more `patience_ns`"),
+    ("make one Operations", "create one hf_operations"),
+    ("take the text as `Extents` prints it", "take that of hf_export_extents"),
+    ("take the one that `Export` gives", "take that of hf_export_fd"),
+    ("keep its `Export`", "keep its hf_export"),
+    ("an `export_copy`", "hf_snapshot_export_copy"),
+    ("take export_copy", "take hf_snapshot_export_copy"),
+    ("the method without `_at`", "the function without `_at`"),
+];
+
+/// A text of the engine for programs in C.
+pub(crate) fn in_words_of_c(text: &str) -> String {
+    WORDS.iter().fold(text.to_owned(), |text, (of_engine, of_c)| text.replace(of_engine, of_c))
+}

@@ -1,0 +1,26 @@
+//! What programs in C are told names nothing that C does not have.
+
+mod common;
+#[path = "../../hugefork/tests/common/messages.rs"]
+mod messages;
+#[path = "../../hugefork/tests/common/sources.rs"]
+mod sources;
+#[path = "../src/words.rs"]
+mod words;
+
+use messages::{messages, names};
+use words::in_words_of_c;
+
+/// No function of C can give it.
+const OF_VIEWS: &str = "Region::writers_of";
+
+#[test]
+fn every_message_names_what_the_header_has() {
+    let header = common::header();
+    for message in messages().iter().filter(|message| !message.contains(OF_VIEWS)) {
+        let told = in_words_of_c(message);
+        for name in names(&told) {
+            assert!(name == "_at" || header.contains(name), "`{name}` is nothing in C: {told}");
+        }
+    }
+}

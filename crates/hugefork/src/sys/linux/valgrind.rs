@@ -1,0 +1,51 @@
+//! Whether the process runs under valgrind, which runs a program on a CPU of its own making: a first write to a region
+//! would end it by SIGBUS there, so that there had better be no pool.
+
+use std::fs;
+use std::sync::OnceLock;
+
+use crate::sys::SystemError;
+
+const UNDER_VALGRIND: &str =
+    "resolving write faults under valgrind, which cannot run them (run without it, or with AddressSanitizer instead),";
+
+/// An error under valgrind. It looks once: a process does not get under it later.
+pub(crate) fn refuse() -> Result<(), SystemError> {
+    static IS_UNDER_IT: OnceLock<bool> = OnceLock::new();
+    let has_it_mapped = || fs::read_to_string("/proc/self/maps").is_ok_and(|maps| maps.lines().any(is_of_valgrind));
+    if *IS_UNDER_IT.get_or_init(has_it_mapped) {
+        return Err(SystemError::new(UNDER_VALGRIND, rustix::io::Errno::OPNOTSUPP));
+    }
+    Ok(())
+}
+
+/// Whether a line of `maps` shows what valgrind has loaded: its tool, and what it preloads into programs that are not
+/// linked statically.
+fn is_of_valgrind(line: &str) -> bool {
+    let file = line.rsplit('/').next().unwrap_or_default();
+    let is_tool = file.ends_with("-amd64-linux") && line.contains("/valgrind/");
+    is_tool || file.starts_with("vgpreload_core-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_of_valgrind;
+
+    #[test]
+    fn valgrind_is_told_from_programs_of_such_names() {
+        for (path, is_it) in [
+            ("/usr/libexec/valgrind/memcheck-amd64-linux", true),
+            ("/usr/lib/valgrind/none-amd64-linux", true),
+            ("/opt/v/lib/valgrind/vgpreload_core-amd64-linux.so", true),
+            ("/home/me/valgrind/program", false),
+            ("/opt/program-amd64-linux", false),
+            ("", false),
+        ] {
+            assert_eq!(
+                is_of_valgrind(&format!("58000000-58001000 r--p 00000000 fe:00 328506    {path}")),
+                is_it,
+                "{path}"
+            );
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What the engine says when something fails, for tests that each face of it says that in its own words.
+
+use syn::visit::{self, Visit};
+
+use crate::sources::{engine, is_for_tests};
+
+/// Files all of whose texts are parts of messages.
+const ALL_OF: [&str; 3] = ["terms/error", "terms/extents", "fault/report"];
+
+/// What looks like a name of a program's, and is the kernel's or a unit.
+const NO_NAMES: [&str; 5] = ["Linux", "shmem_enabled", "KiB", "MiB", "GiB"];
+
+/// The texts of all errors of the engine, and of the lines of its fault handler.
+pub(crate) fn messages() -> Vec<String> {
+    let mut texts = Texts::default();
+    for (module, file) in &engine().files {
+        texts.is_all_of_it = ALL_OF.contains(&module.join("/").as_str());
+        texts.visit_file(file);
+    }
+    assert!(texts.found.len() > 60, "they are looked for where they were");
+    texts.found
+}
+
+/// All texts of a file that are no attributes.
+#[allow(dead_code)] // Only some test binaries look at files of their own.
+pub(crate) fn texts(file: &syn::File) -> Vec<String> {
+    let mut texts = Texts { is_all_of_it: true, ..Texts::default() };
+    texts.visit_file(file);
+    texts.found
+}
+
+/// Names in a message that mean something only to who has the function or type: of types, functions, methods, options. A
+/// name in capitals is the kernel's, unless it begins with `HF_`.
+pub(crate) fn names(message: &str) -> impl Iterator<Item = &str> {
+    // What is in braces is put in later.
+    let said = message.split('{').map(|part| part.rsplit('}').next().unwrap_or(part));
+    let words = said.flat_map(|part| part.split(|letter: char| !letter.is_alphanumeric() && !":_./".contains(letter)));
+    words.map(|word| word.trim_matches([':', '.'])).filter(|word| {
+        let is_type = word.starts_with(char::is_uppercase) && word.contains(char::is_lowercase);
+        let is_of_kernel = word.starts_with("vm.") || word.starts_with('/') || NO_NAMES.contains(word);
+        let is_in_capitals = !word.contains(char::is_lowercase) && !word.starts_with("HF_");
+        (is_type || word.contains("::") || word.contains('_')) && !is_of_kernel && !is_in_capitals
+    })
+}
+
+#[derive(Default)]
+struct Texts {
+    found: Vec<String>,
+    is_all_of_it: bool,
+}
+
+impl Texts {
+    /// Those among the tokens of a macro or an attribute.
+    fn read(&mut self, tokens: impl IntoIterator<Item: ToString>) {
+        let texts = tokens.into_iter().filter_map(|token| syn::parse_str::<syn::LitStr>(&token.to_string()).ok());
+        self.found.extend(texts.map(|text| text.value()));
+    }
+}
+
+impl<'ast> Visit<'ast> for Texts {
+    fn visit_attribute(&mut self, attribute: &'ast syn::Attribute) {
+        if let syn::Meta::List(list) = &attribute.meta
+            && list.path.is_ident("error")
+        {
+            self.read(list.tokens.clone());
+        }
+    }
+
+    fn visit_macro(&mut self, made: &'ast syn::Macro) {
+        if self.is_all_of_it {
+            self.read(made.tokens.clone());
+        }
+    }
+
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        if !is_for_tests(&module.attrs) {
+            visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_lit_str(&mut self, text: &'ast syn::LitStr) {
+        if self.is_all_of_it {
+            self.found.push(text.value());
+        }
+    }
+}
