@@ -170,4 +170,5 @@ def test_two_processes_save_what_was_at_the_cut(tmp_path):
     finally:
         for rank in ranks:
             rank.kill()
-    assert [answer[0] for answer in answers] == ["done\n"] * 2, answers
+    # Gloo of torch 2.9 says something first.
+    assert all(answer[0].endswith("done\n") for answer in answers), answers
