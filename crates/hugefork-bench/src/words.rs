@@ -1,5 +1,5 @@
-//! Texts of the engine in the words of the command, whose users have no functions. `tests/words.rs` looks through all of
-//! them.
+//! Texts of the engine in the words of the command, whose users have no functions. `tests/words.rs` looks through all
+//! of them.
 
 /// What the engine says, and what the command has for it.
 const WORDS: [(&str, &str); 15] = [

@@ -7,15 +7,25 @@
 * Access to elements of an array of a pool, beside an ordinary one.
 * Chains of element-wise operations on arrays of 16 to 512 MB, with `hugefork.numpy_allocator` and without. The rounds
   of the two take turns. Beside another allocator: ``LD_PRELOAD=libjemalloc.so.2 python …``, or ``libmimalloc.so.2``.
+* The same with glibc told to keep its memory, as `KEEPING` does for all of a process, each in a process of its own; and
+  the memory that they have afterwards. That is their Pss: a pool is mapped twice, so Rss has its memory twice.
 """
 
 import argparse
+import contextlib
+import os
 import statistics
+import subprocess
+import sys
 import time
 
 import numpy as np
 
 import hugefork as hf
+
+
+KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(4 << 30), "MALLOC_TOP_PAD_": str(256 << 20)}
+"""Has malloc take its memory from the heap and give none of it back, so that numpy gets none that the kernel has to clear."""
 
 
 def seconds(call):
@@ -77,11 +87,15 @@ def chain(a, b):
     return np.sqrt(a * 2 + b) - a / (b + 1)
 
 
+def operands(megabytes):
+    return (np.full(megabytes * 1_000_000 // 8, value, "f8") for value in (1.0, 2.0))
+
+
 def chains(rounds, sizes):
     pool = hf.Pool("4 GiB", name="costs")
     allocator = hf.numpy_allocator(pool)
     for megabytes in sizes:
-        a, b = (np.full(megabytes * 1_000_000 // 8, value, "f8") for value in (1.0, 2.0))
+        a, b = operands(megabytes)
         ours, theirs = [], []
         for turn in range(rounds + 1):
             with allocator:
@@ -93,14 +107,37 @@ def chains(rounds, sizes):
         allocator.trim()
         one, other = statistics.median(ours), statistics.median(theirs)
         print(f"chain on {megabytes} MB: {one * 1e3:.1f} ms, {other * 1e3:.1f} ms by default: {other / one:.2f}x", flush=True)
+    del a, b
+    for megabytes in sizes:
+        alone = [sys.executable, __file__, "--rounds", str(rounds), "--megabytes", str(megabytes), "--only"]
+        told = [
+            subprocess.run([*alone, way], env=os.environ | settings, check=True, capture_output=True, text=True).stdout
+            for way, settings in [("chain-in-pool", {}), ("chain-by-malloc", KEEPING)]
+        ]
+        print(f"chain on {megabytes} MB, alone: {told[0].strip()}; {told[1].strip()} with glibc that keeps its memory", flush=True)
+
+
+def chain_alone(rounds, megabytes, allocator):
+    a, b = operands(megabytes)
+    with allocator:
+        times = [seconds(lambda: chain(a, b)) for _ in range(rounds + 1)]
+    with open("/proc/self/smaps_rollup") as file:
+        pss = next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
+    print(f"{statistics.median(times[1:]) * 1e3:.1f} ms and {pss / (1 << 20):.2f} GiB")
+
+
+ALONE = {"chain-in-pool": lambda: hf.numpy_allocator(hf.Pool("4 GiB")), "chain-by-malloc": contextlib.nullcontext}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--megabytes", type=int, nargs="+", default=[16, 32, 64, 128, 256, 512])
-    parser.add_argument("--only", choices=["snapshots", "resets", "elements", "chains"])
+    parser.add_argument("--only", choices=["snapshots", "resets", "elements", "chains", *ALONE])
     options = parser.parse_args()
+    if options.only in ALONE:
+        for megabytes in options.megabytes:
+            chain_alone(options.rounds, megabytes, ALONE[options.only]())
     if options.only in (None, "snapshots"):
         snapshots(options.rounds)
     if options.only in (None, "resets"):

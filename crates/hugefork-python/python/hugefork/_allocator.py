@@ -37,6 +37,10 @@ class numpy_allocator:
     block: memory of an array that is gone goes to the next one as it is, mapped and in huge pages, and `numpy.zeros`
     takes zeroed blocks. Without it, numpy gets fresh memory from the kernel for each, which clears it page by page.
 
+    It gains where arrays of 16 MB and more come and go. A process that may keep all memory that it ever had gets as much from
+    glibc with ``MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=268435456`` in its environment; here it
+    ends, with the block, the pool and `keep`. A pool is mapped twice: Rss counts its memory twice, Pss once.
+
     The memory is writable at once, so files and sockets can be read into it. Where the pool has not enough, arrays get
     ordinary memory. Arrays stay good after the block. They are no arrays of `Pool.empty`: they cannot be snapshotted,
     and a child of ``os.fork()`` does not have them.

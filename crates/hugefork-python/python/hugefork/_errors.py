@@ -285,7 +285,7 @@ _WORDS: dict[str, str] = {
     "(Region::reset_to)": "(hugefork.reset(array, snapshot))",
     "Reserve::Full": "reserve=True",
     "Reserve::None": "reserve=False",
-    "leave it first, that is, drop its guard": "leave its `with` block first",
+    "drop its guard": "end its `with` block",
     "take the text as `Extents` prints it": "take what hugefork.share gives",
     "take the one that `Export` gives": "take what hugefork.share gives",
     "keep its `Export`": "keep what hugefork.share gave",

@@ -29,8 +29,8 @@ pub(crate) fn texts(file: &syn::File) -> Vec<String> {
     texts.found
 }
 
-/// Names in a message that mean something only to who has the function or type: of types, functions, methods, options. A
-/// name in capitals is the kernel's, unless it begins with `HF_`.
+/// Names in a message that mean something only to who has the function or type: of types, functions, methods, options.
+/// A name in capitals is the kernel's, unless it begins with `HF_`.
 pub(crate) fn names(message: &str) -> impl Iterator<Item = &str> {
     // What is in braces is put in later.
     let said = message.split('{').map(|part| part.rsplit('}').next().unwrap_or(part));

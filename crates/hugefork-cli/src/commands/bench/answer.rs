@@ -61,8 +61,8 @@ pub(super) fn sum(comparisons: &[Comparison]) -> String {
     format!("hugefork is better than the best other in {better} of {by}\n")
 }
 
-/// What was done, in a few words, and what sets hugefork's own rows apart: its stock or mode, the `backing` if there is one
-/// to tell, its blocks.
+/// What was done, in a few words, and what sets hugefork's own rows apart: its stock or mode, the `backing` if there is
+/// one to tell, its blocks.
 pub(super) fn work(comparison: &Comparison, backing: Option<&Param>) -> String {
     let mut how = Vec::new();
     let kind = ["hugefork-", "run-"].iter().find_map(|ours| comparison.ours.subject.strip_prefix(ours));
