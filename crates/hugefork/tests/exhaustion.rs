@@ -60,6 +60,24 @@ fn a_read_of_what_is_revoked_and_trimmed_meanwhile_is_an_error() {
     .well();
 }
 
+/// The fault of the write there takes the block away that is read.
+#[test]
+fn a_read_into_the_region_that_wants_its_block_back_ends() {
+    alone(|| {
+        let pool = Pool::builder().capacity(BLOCK).obtain_ahead(0).build().unwrap();
+        let mut region = pool.region_with(BLOCK, by_block()).unwrap();
+        region.as_mut_slice().fill(7);
+        let snapshot = region.snapshot().unwrap();
+        // What is read is there, or was taken away by the write that it goes to.
+        match snapshot.read_at(0, &mut region.as_mut_slice()[..100_000]) {
+            Ok(()) => assert!(region.as_mut_slice().iter().all(|&byte| byte == 7)),
+            Err(error) => assert!(matches!(error, RegionError::Revoked), "{error}"),
+        }
+        assert!(snapshot.is_revoked());
+    })
+    .well();
+}
+
 #[test]
 fn sizes_that_cannot_be_are_refused() {
     for bytes in [0, 1, 2048, 3 << 20, 2 << 30, usize::MAX] {

@@ -8,6 +8,7 @@ use super::pool::{Pool, check_owner};
 use crate::fault::route::Routes;
 use crate::own::fixed::Fixed;
 use crate::snapshot::core::SnapshotCore;
+use crate::snapshot::read::Destination;
 use crate::sync::SignalsBlocked;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
@@ -133,7 +134,12 @@ impl Snapshot {
         check_owner()?;
         let range = Range { start: offset, end: offset.saturating_add(to.len()) };
         RegionError::check_range(&range, self.len())?;
-        self.core().read(offset, to)
+        let is_region = |routes: &Routes| {
+            let ends = to.as_ptr_range();
+            routes.contains(ends.start.addr()) || routes.contains(ends.end.addr())
+        };
+        let kind = if Routes::get().is_some_and(is_region) { Destination::Region } else { Destination::Elsewhere };
+        self.core().read(offset, to, kind)
     }
 }
 

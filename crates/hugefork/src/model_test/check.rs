@@ -8,6 +8,7 @@ use super::world::World;
 use crate::pool::frames::Content;
 use crate::region::core::RegionCore;
 use crate::snapshot::core::Keeping;
+use crate::snapshot::read::Destination;
 use crate::sys::Access;
 use crate::sys::soft::{Page, SoftMmu};
 use crate::table::Entry;
@@ -52,13 +53,16 @@ impl World {
             assert!(model.frozen.keeping == Keeping::Lent || !model.frozen.is_revoked(), "revoked, and kept for good");
             self.check_bytes(&model.bytes, is_there, |offset| {
                 let mut byte = [0];
-                model.frozen.read(offset, &mut byte).unwrap();
+                model.frozen.read(offset, &mut byte, Destination::Region).unwrap();
                 byte[0]
             });
             for index in 0..entries.len() {
                 let offset = index * self.shape.block;
                 if !is_there(offset) {
-                    assert!(model.frozen.read(offset, &mut [0]).is_err(), "what was revoked is read");
+                    assert!(
+                        model.frozen.read(offset, &mut [0], Destination::Elsewhere).is_err(),
+                        "what was revoked is read"
+                    );
                     if let Some(view) = model.frozen.view() {
                         assert_eq!(self.mmu().page(view + offset), Some(Page::Hidden), "what was revoked is seen");
                     }

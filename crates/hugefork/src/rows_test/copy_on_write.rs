@@ -268,7 +268,7 @@ fn a_cut_through_several_regions_is_of_all_or_of_none() {
         assert_eq!(made.iter().map(|frozen| frozen.len()).collect::<Vec<_>>(), [2 * G::BLOCK; 3]);
         assert!(made[2].id < made[1].id && made[1].id < made[0].id, "ids are given by age");
         let mut byte = [0];
-        made[2].read(0, &mut byte).unwrap();
+        made[2].read(0, &mut byte, Destination::Region).unwrap();
         assert_eq!(byte, [7], "it is that of the first region");
     }
     everywhere!(row, 7);

@@ -155,7 +155,7 @@ fn a_revoked_holder_fails_loudly_and_never_reads_zeros() {
                 (read_at(snapshot, 0), read_at(snapshot, G::BLOCK - 1)),
                 (Err(RegionError::Revoked), Err(RegionError::Revoked))
             );
-            let across = snapshot.read(G::BLOCK - 1, &mut [0; 2]);
+            let across = snapshot.read(G::BLOCK - 1, &mut [0; 2], Destination::Elsewhere);
             assert_eq!((across, read_at(snapshot, G::BLOCK)), (Err(RegionError::Revoked), Ok(pattern(G::PAGES))));
             assert!(snapshot.is_revoked() && snapshot.is_revoked_at(5) && !snapshot.is_revoked_at(G::BLOCK));
             assert_eq!(snapshot.duplicate().map(drop), Err(RegionError::Revoked));

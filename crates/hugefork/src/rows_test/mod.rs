@@ -41,6 +41,7 @@ use crate::pool::holders::{Droppable, Dropped};
 use crate::pool::stock::Stock;
 use crate::region::core::RegionCore;
 use crate::snapshot::core::SnapshotCore;
+use crate::snapshot::read::Destination;
 use crate::sync::SignalsBlocked;
 use crate::sys::linux::memory::Linux;
 use crate::sys::soft::{Call, SoftMmu};
@@ -398,7 +399,7 @@ fn kept(len: usize, read: impl Fn(usize) -> u8) -> Vec<Range<usize>> {
 /// One byte of a snapshot, as `Snapshot::read_at` reads it.
 fn read_at<S: Sys>(frozen: &SnapshotCore<S>, offset: usize) -> Result<u8, RegionError> {
     let mut byte = [0];
-    frozen.read(offset, &mut byte).map(|()| byte[0])
+    frozen.read(offset, &mut byte, Destination::Region).map(|()| byte[0])
 }
 
 /// The pages of a snapshot that hold the pattern, as `Snapshot::read_at` reads them.

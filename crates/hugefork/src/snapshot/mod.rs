@@ -16,6 +16,6 @@ pub(crate) mod changes;
 pub(crate) mod core;
 mod export;
 pub(crate) mod hold;
-mod read;
+pub(crate) mod read;
 mod revoke;
 mod view;

@@ -1,47 +1,73 @@
-//! Reads a snapshot without a mapping: piece by piece through the direct map.
+//! Reads a snapshot without a mapping: piece by piece through the direct map. The block is held meanwhile.
 //!
-//! A block is held only while a piece of it goes to the reader's stack. What is read may have to go to a region, whose
-//! fault may want that very block back, and would wait for its own thread.
-
-use std::mem::MaybeUninit;
+//! What is read may have to go to a region, and the fault there may want that very block back: it would wait for its own
+//! thread. So on its way there it is put down on the stack.
 
 use super::core::SnapshotCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
+use crate::sys::racing::copy_out;
 use crate::terms::error::RegionError;
 use crate::units::EntryIndex;
 
-/// So many bytes are read at once.
-const PIECE: usize = 16 << 10;
+/// Where what is read goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// Memory of a region, or what may be that.
+    Region,
+    /// Memory whose page faults the kernel resolves.
+    Elsewhere,
+}
+
+/// So many bytes are held at once. Whoever wants the block back waits for so long.
+const HELD: usize = 256 << 10;
+
+/// So many go over the stack at once.
+const PUT_DOWN: usize = 8 << 10;
 
 impl<S: Sys> SnapshotCore<S> {
     /// Copies bytes out, through the direct map. `offset + to.len()` is at most [`SnapshotCore::len`].
-    pub(crate) fn read(&self, mut offset: usize, mut to: &mut [u8]) -> Result<(), RegionError> {
-        let size = self.pool().block_size;
-        let mut piece = [const { MaybeUninit::uninit() }; PIECE];
-        while !to.is_empty() {
-            let start = size.within(offset);
-            let (now, rest) = to.split_at_mut(to.len().min(size.bytes() - start).min(PIECE));
-            let piece = &mut piece[..now.len()];
-            match self.read_piece(EntryIndex(size.count(offset)), start, piece)? {
-                Some(read) => now.copy_from_slice(read),
-                None => now.fill(0),
+    pub(crate) fn read(&self, mut offset: usize, to: &mut [u8], kind: Destination) -> Result<(), RegionError> {
+        let most = if kind == Destination::Region { PUT_DOWN } else { HELD };
+        for piece in to.chunks_mut(most.min(self.pool().block_size.bytes())) {
+            // It may lie in two blocks.
+            let (first, second) = piece.split_at_mut(piece.len().min(self.left_in_block(offset)));
+            for piece in [first, second].into_iter().filter(|piece| !piece.is_empty()) {
+                match kind {
+                    Destination::Region => self.read_over_stack(offset, piece)?,
+                    Destination::Elsewhere => self.read_piece(offset, piece)?,
+                }
+                offset += piece.len();
             }
-            offset += now.len();
-            to = rest;
         }
         Ok(())
     }
 
-    /// Copies the bytes of a block from `start` on to `piece`; `None` if they are zeros.
-    fn read_piece<'a>(
-        &self,
-        index: EntryIndex,
-        start: usize,
-        piece: &'a mut [MaybeUninit<u8>],
-    ) -> Result<Option<&'a [u8]>, RegionError> {
+    fn left_in_block(&self, offset: usize) -> usize {
+        self.pool().block_size.bytes() - self.pool().block_size.within(offset)
+    }
+
+    #[inline(never)] // Others need no room for that.
+    fn read_over_stack(&self, offset: usize, to: &mut [u8]) -> Result<(), RegionError> {
+        let mut bytes = [0; PUT_DOWN];
+        self.read_piece(offset, &mut bytes[..to.len()])?;
+        to.copy_from_slice(&bytes[..to.len()]);
+        Ok(())
+    }
+
+    /// Copies bytes of one block.
+    fn read_piece(&self, offset: usize, to: &mut [u8]) -> Result<(), RegionError> {
+        let size = self.pool().block_size;
         let _signals = SignalsBlocked::new();
-        let Some(block) = self.hold(index)? else { return Ok(None) };
-        Ok(Some(piece.write_copy_of_slice(&block.bytes()[start..start + piece.len()])))
+        match self.hold(EntryIndex(size.count(offset)))? {
+            Some(block) => {
+                let from = &block.bytes()[size.within(offset)..size.within(offset) + to.len()];
+                // Word by word: a third faster than `memcpy`, in pieces of 64 KiB, where that is `rep movsb`.
+                // SAFETY: as many bytes.
+                unsafe { copy_out(from.as_ptr(), to) };
+            }
+            None => to.fill(0),
+        }
+        Ok(())
     }
 }
