@@ -1,0 +1,88 @@
+/* Asks the kernel for what it is named, in a program, its child or its child's child, and says how many answers are not
+   the kernel's own. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB (1ul << 20)
+#define PAGE 4096ul
+
+static int bad;
+static char *memory;
+
+static void expect(int holds, const char *what) {
+    if (holds) return;
+    fprintf(stderr, "not so: %s (errno %d)\n", what, errno);
+    bad++;
+}
+
+static int is(const char *at, size_t len, char value) {
+    for (size_t i = 0; i < len; i += PAGE)
+        if (at[i] != value) return 0;
+    return 1;
+}
+
+/* Does it in a child. */
+static void in_child(void (*work)(void)) {
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        bad = 0;
+        work();
+        _exit(bad != 0);
+    }
+    expect(waitpid(child, &status, 0) == child && status == 0, "its child has the same");
+}
+
+/* What is dropped reads as zeros. */
+static void drop(void) {
+    expect(madvise(memory + PAGE, 2 * PAGE, MADV_DONTNEED) == 0 && is(memory + PAGE, 2 * PAGE, 0), "pages are dropped");
+    expect(is(memory + 3 * PAGE, MIB, 1), "and no others");
+    expect(madvise(memory + 8 * MIB, 4 * MIB, MADV_DONTNEED) == 0 && is(memory + 8 * MIB, 4 * MIB, 0), "blocks are dropped");
+    char *grown = mremap(memory + 16 * MIB, 4 * MIB, 8 * MIB, MREMAP_MAYMOVE);
+    expect(grown != MAP_FAILED && is(grown, 4 * MIB, 1) && is(grown + 4 * MIB, 4 * MIB, 0), "memory grows");
+}
+
+static void drop_in_child(void) { in_child(drop); }
+
+/* The parent of who drops is gone. */
+static void drop_as_daemon(void) {
+    int ends[2];
+    char seen = 9;
+    if (pipe(ends)) _exit(1);
+    pid_t child = fork();
+    if (child == 0) {
+        if (fork()) _exit(0);
+        while (getppid() == child) usleep(1000);
+        drop();
+        seen = bad != 0;
+        _exit(write(ends[1], &seen, 1) != 1);
+    }
+    waitpid(child, NULL, 0);
+    expect(read(ends[0], &seen, 1) == 1 && seen == 0, "a daemon has the same");
+}
+
+static const struct {
+    const char *name;
+    void (*work)(void);
+} all[] = {
+    {"drop-in-grandchild", drop_in_child},
+    {"drop-as-daemon", drop_as_daemon},
+};
+
+int main(int count, char **words) {
+    memory = mmap(NULL, 64 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(memory, 1, 64 * MIB);
+    for (size_t nth = 0; nth < sizeof all / sizeof *all; nth++) {
+        if (count < 2 || strcmp(words[1], all[nth].name)) continue;
+        in_child(all[nth].work);
+        printf("%d bad\n", bad);
+        return bad != 0;
+    }
+    return 64;
+}

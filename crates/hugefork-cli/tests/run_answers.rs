@@ -1,0 +1,27 @@
+//! Programs ask for what few programs ask for, and have the kernel's own answers under `hugefork run`.
+
+mod programs;
+
+use std::process::Command;
+
+use programs::ours::{AT_MOST, MODES, compiled};
+use programs::{Scratch, output_of};
+
+const ANSWERS: &str = include_str!("programs/answers.c");
+
+/// Has the program do what it is named, without the library and with it.
+fn same_answers(names: &[&str]) {
+    let scratch = Scratch::new(names[0]);
+    let Some(program) = compiled(&scratch, "answers", ANSWERS) else { return };
+    for name in names {
+        assert_eq!(output_of(Command::new(&program).arg(name)), "0 bad\n", "{name}");
+        for mode in MODES {
+            assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program).arg(name)), "0 bad\n", "{name}, {mode}");
+        }
+    }
+}
+
+#[test]
+fn what_a_childs_child_drops_is_zero() {
+    same_answers(&["drop-in-grandchild", "drop-as-daemon"]);
+}
