@@ -25,3 +25,8 @@ fn same_answers(names: &[&str]) {
 fn what_a_childs_child_drops_is_zero() {
     same_answers(&["drop-in-grandchild", "drop-as-daemon"]);
 }
+
+#[test]
+fn what_a_child_guards_is_zero_without_guards() {
+    same_answers(&["guard"]);
+}

@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 pub(crate) use crate::errno::quietly;
-use crate::kernel::kernel;
+use crate::kernel::{failed, kernel};
 use crate::modes::{self, Emptied, Mapping, Resized, Wish};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
@@ -341,6 +341,9 @@ pub unsafe extern "C" fn madvise(start: *mut c_void, len: usize, advice: c_int) 
     by_parts(start as usize, len, at_hole, |start, len| unsafe { advise(start as *mut c_void, len, advice) })
 }
 
+/// `MADV_GUARD_INSTALL` (Linux 6.13).
+const GUARD_INSTALL: c_int = 102;
+
 /// The same about a part of it at which something is mapped everywhere.
 ///
 /// # Safety
@@ -384,6 +387,13 @@ unsafe fn advise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
             | libc::MADV_DODUMP
             | libc::MADV_DOFORK => quietly(|| modes::is_all_ours(&range)),
             libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => false,
+            GUARD_INSTALL => {
+                // The kernel drops what is there, and what a child has inherited would be there again without guards.
+                if !quietly(|| modes::make_own(&range)) {
+                    return failed(libc::EAGAIN) as c_int;
+                }
+                false
+            }
             _ => {
                 quietly(|| modes::hand_over(&range));
                 false

@@ -67,12 +67,26 @@ static void drop_as_daemon(void) {
     expect(read(ends[0], &seen, 1) == 1 && seen == 0, "a daemon has the same");
 }
 
+/* Guards drop what is there, also for when they are gone. A kernel that has none (before Linux 6.13) changes nothing. */
+static void guard(void) {
+    char *places[2] = {memory + 5 * PAGE, memory + 8 * MIB};
+    size_t lens[2] = {2 * PAGE, 4 * MIB};
+    for (int nth = 0; nth < 2; nth++) {
+        int guarded = madvise(places[nth], lens[nth], 102);
+        expect(guarded == 0 || errno == EINVAL, "guards come, or there are none");
+        if (guarded == 0) expect(madvise(places[nth], lens[nth], 103) == 0, "guards go");
+        expect(is(places[nth], lens[nth], guarded != 0), "what was guarded is dropped");
+        expect(places[nth][-1] == 1 && places[nth][lens[nth]] == 1, "and nothing else");
+    }
+}
+
 static const struct {
     const char *name;
     void (*work)(void);
 } all[] = {
     {"drop-in-grandchild", drop_in_child},
     {"drop-as-daemon", drop_as_daemon},
+    {"guard", guard},
 };
 
 int main(int count, char **words) {
