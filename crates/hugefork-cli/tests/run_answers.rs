@@ -30,3 +30,8 @@ fn what_a_childs_child_drops_is_zero() {
 fn what_a_child_guards_is_zero_without_guards() {
     same_answers(&["guard"]);
 }
+
+#[test]
+fn what_a_child_drops_is_zero_when_its_first_thread_has_ended() {
+    same_answers(&["drop-in-thread"]);
+}

@@ -2,6 +2,7 @@
    the kernel's own. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +68,26 @@ static void drop_as_daemon(void) {
     expect(read(ends[0], &seen, 1) == 1 && seen == 0, "a daemon has the same");
 }
 
+static void *drop_when_alone(void *nothing) {
+    char status[512];
+    do {
+        usleep(1000);
+        FILE *file = fopen("/proc/self/status", "r");
+        status[file ? fread(status, 1, sizeof status - 1, file) : 0] = 0;
+        if (file) fclose(file);
+    } while (!strstr(status, "State:\tZ"));
+    drop();
+    _exit(bad != 0);
+    return nothing;
+}
+
+/* The first thread has ended. */
+static void drop_in_thread(void) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, drop_when_alone, NULL);
+    pthread_exit(NULL);
+}
+
 /* Guards drop what is there, also for when they are gone. A kernel that has none (before Linux 6.13) changes nothing. */
 static void guard(void) {
     char *places[2] = {memory + 5 * PAGE, memory + 8 * MIB};
@@ -86,6 +107,7 @@ static const struct {
 } all[] = {
     {"drop-in-grandchild", drop_in_child},
     {"drop-as-daemon", drop_as_daemon},
+    {"drop-in-thread", drop_in_thread},
     {"guard", guard},
 };
 
