@@ -35,3 +35,8 @@ fn what_a_child_guards_is_zero_without_guards() {
 fn what_a_child_drops_is_zero_when_its_first_thread_has_ended() {
     same_answers(&["drop-in-thread"]);
 }
+
+#[test]
+fn rings_in_the_programs_own_memory_go_on_after_a_fork() {
+    same_answers(&["ring"]);
+}

@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <stdint.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -101,14 +103,56 @@ static void guard(void) {
     }
 }
 
+/* `struct io_uring_params`, with the places of rings that the program gives (Linux 6.5). */
+struct params {
+    uint32_t sq_entries, cq_entries, flags, cpu, idle, features, wq, more[3];
+    struct {
+        uint32_t head, tail, mask, entries, flags, dropped, array, more;
+        uint64_t at;
+    } sq;
+    struct {
+        uint32_t head, tail, mask, entries, overflow, cqes, flags, more;
+        uint64_t at;
+    } cq;
+};
+
+/* Requests that do nothing, by rings in the program's own memory, before and after a fork. */
+static void ring(void) {
+    struct params params = {.flags = 1 << 14};
+    char *rings = memory + 8 * MIB, *entries = rings + 4 * PAGE;
+    memset(rings, 0, 8 * PAGE);
+    params.cq.at = (uintptr_t)rings, params.sq.at = (uintptr_t)entries;
+    long file = syscall(SYS_io_uring_setup, 8, &params);
+    if (file < 0) return;
+    volatile uint32_t *tail = (void *)(rings + params.sq.tail), *array = (void *)(rings + params.sq.array);
+    volatile uint32_t *done = (void *)(rings + params.cq.tail);
+    for (uint32_t nth = 0; nth < 6; nth++) {
+        int ends[2], status;
+        pid_t child = -1;
+        if (nth % 2 && !pipe(ends)) child = fork();
+        if (child == 0) _exit(read(ends[0], &status, 1) != 1);
+        memset(entries + nth % 8 * 64, 0, 64);
+        array[nth % 8] = nth % 8;
+        __atomic_store_n(tail, nth + 1, __ATOMIC_RELEASE);
+        expect(syscall(SYS_io_uring_enter, file, 1, 0, 0, NULL, 0) == 1, "a request is taken");
+        expect(__atomic_load_n(done, __ATOMIC_ACQUIRE) == nth + 1, "and answered");
+        if (child > 0) {
+            expect(write(ends[1], "x", 1) == 1 && waitpid(child, &status, 0) == child && status == 0, "a child ends");
+            close(ends[0]), close(ends[1]);
+        }
+    }
+}
+
 static const struct {
     const char *name;
     void (*work)(void);
+    int is_in_child;
 } all[] = {
-    {"drop-in-grandchild", drop_in_child},
-    {"drop-as-daemon", drop_as_daemon},
-    {"drop-in-thread", drop_in_thread},
-    {"guard", guard},
+    {"drop-in-grandchild", drop_in_child, 1},
+    {"drop-as-daemon", drop_as_daemon, 1},
+    {"drop-in-thread", drop_in_thread, 1},
+    {"guard", guard, 1},
+    {"ring", ring, 0},
 };
 
 int main(int count, char **words) {
@@ -116,7 +160,8 @@ int main(int count, char **words) {
     memset(memory, 1, 64 * MIB);
     for (size_t nth = 0; nth < sizeof all / sizeof *all; nth++) {
         if (count < 2 || strcmp(words[1], all[nth].name)) continue;
-        in_child(all[nth].work);
+        if (all[nth].is_in_child) in_child(all[nth].work);
+        else all[nth].work();
         printf("%d bad\n", bad);
         return bad != 0;
     }

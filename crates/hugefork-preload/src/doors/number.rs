@@ -15,7 +15,7 @@ use crate::kernel::{failed, kernel};
 use crate::{entry, pins, sandbox};
 
 /// What the library stands in for, of those that all architectures have.
-const NUMBERS: [c_long; 44] = [
+const NUMBERS: [c_long; 45] = [
     libc::SYS_mmap,
     libc::SYS_munmap,
     libc::SYS_mremap,
@@ -44,6 +44,7 @@ const NUMBERS: [c_long; 44] = [
     libc::SYS_fcntl,
     libc::SYS_setsockopt,
     libc::SYS_vmsplice,
+    libc::SYS_io_uring_setup,
     libc::SYS_io_uring_register,
     // What concerns rights and sandboxes.
     libc::SYS_seccomp,
@@ -265,6 +266,11 @@ unsafe extern "C" fn stand_in(
                 pins::setsockopt(int(a), int(b), int(c), d as *const c_void, e as libc::socklen_t).into()
             }
             libc::SYS_vmsplice => pins::vmsplice(int(a), b as *const libc::iovec, c as usize, d as c_uint) as c_long,
+            libc::SYS_io_uring_setup => {
+                // Its rings may be in the program's memory (`IORING_SETUP_NO_MMAP`), and it opens files with `O_DIRECT`.
+                pins::look(libc::O_DIRECT);
+                kernel!(libc::SYS_io_uring_setup, a, b)
+            }
             libc::SYS_io_uring_register => {
                 // Buffers, perhaps, that devices write to from then on.
                 pins::look(libc::O_DIRECT);
