@@ -40,3 +40,8 @@ fn what_a_child_drops_is_zero_when_its_first_thread_has_ended() {
 fn rings_in_the_programs_own_memory_go_on_after_a_fork() {
     same_answers(&["ring"]);
 }
+
+#[test]
+fn a_program_that_may_not_write_files_lives() {
+    same_answers(&["no-files"]);
+}

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -143,6 +144,14 @@ static void ring(void) {
     }
 }
 
+/* The program may not write to files, so nobody may do so in its name. */
+static void forks(void) {
+    for (int round = 0; round < 3; round++) {
+        memset(memory, 1, 16 * MIB);
+        in_child(drop);
+    }
+}
+
 static const struct {
     const char *name;
     void (*work)(void);
@@ -152,10 +161,13 @@ static const struct {
     {"drop-as-daemon", drop_as_daemon, 1},
     {"drop-in-thread", drop_in_thread, 1},
     {"guard", guard, 1},
+    {"no-files", forks, 0},
     {"ring", ring, 0},
 };
 
 int main(int count, char **words) {
+    struct rlimit none = {0, 0};
+    if (count > 1 && strcmp(words[1], "no-files") == 0) setrlimit(RLIMIT_FSIZE, &none);
     memory = mmap(NULL, 64 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(memory, 1, 64 * MIB);
     for (size_t nth = 0; nth < sizeof all / sizeof *all; nth++) {
