@@ -45,3 +45,8 @@ fn rings_in_the_programs_own_memory_go_on_after_a_fork() {
 fn a_program_that_may_not_write_files_lives() {
     same_answers(&["no-files"]);
 }
+
+#[test]
+fn bad_pointers_are_refused() {
+    same_answers(&["bad-pointers"]);
+}

@@ -19,6 +19,7 @@ use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::doors::are_readable;
 use crate::entry::{make_plain, quietly};
 use crate::environment::Mode;
 use crate::kernel::kernel;
@@ -195,9 +196,10 @@ pub unsafe extern "C" fn setsockopt(
 /// As libc's.
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn vmsplice(pipe: c_int, pieces: *const libc::iovec, count: usize, flags: c_uint) -> isize {
-    if config::mode() == Some(Mode::Pool) && !pieces.is_null() {
-        for nth in 0..count.min(libc::UIO_MAXIOV as usize) {
-            // SAFETY: the caller's; what cannot be read, the kernel would have refused, and this process ends.
+    // What the kernel refuses, it is to refuse.
+    if config::mode() == Some(Mode::Pool) && count <= libc::UIO_MAXIOV as usize && are_readable(pieces, count) {
+        for nth in 0..count {
+            // SAFETY: it can be read.
             let piece = unsafe { pieces.add(nth).read() };
             make_plain(piece.iov_base, piece.iov_len);
         }

@@ -2,14 +2,17 @@
    the kernel's own. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <stdint.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -152,6 +155,29 @@ static void forks(void) {
     }
 }
 
+/* Addresses at which nothing is, also behind something that is there. */
+static void bad_pointers(void) {
+    char *gone = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    munmap(gone + PAGE, PAGE);
+    void *places[] = {(void *)8, gone + PAGE - 8, gone + PAGE};
+    int ends[2], self = syscall(SYS_pidfd_open, getpid(), 0);
+    int faults = syscall(SYS_userfaultfd, O_CLOEXEC);
+    expect(pipe(ends) == 0, "a pipe is there");
+    expect(syscall(SYS_openat2, AT_FDCWD, ".", NULL, 0) == -1 && (errno == EINVAL || errno == ENOSYS), "openat2 of nothing");
+    expect(vmsplice(ends[1], NULL, 1, 0) == -1 && errno == EFAULT, "vmsplice of nothing");
+    for (int nth = 0; nth < 3; nth++) {
+        if (nth != 1) expect(syscall(SYS_openat2, AT_FDCWD, ".", places[nth], 24) == -1 && (errno == EFAULT || errno == ENOSYS), "openat2");
+        expect(vmsplice(ends[1], places[nth], 1, 0) == -1 && errno == EFAULT, "vmsplice");
+        long said = syscall(440, self, places[nth], 1, MADV_COLD, 0);
+        expect(said == -1 && (errno == EFAULT || errno == ENOSYS), "process_madvise that drops nothing");
+        said = syscall(440, self, places[nth], 1, MADV_DONTNEED, 0);
+        expect(said == -1 && (errno == EFAULT || errno == EINVAL || errno == ENOSYS), "process_madvise");
+        expect(ioctl(ends[0], 0xc020aa00, places[nth]) == -1 && errno == ENOTTY, "an ioctl that is another's");
+        if (faults >= 0) expect(ioctl(faults, 0xc020aa00, places[nth]) == -1, "an ioctl");
+    }
+    close(self), close(faults), close(ends[0]), close(ends[1]);
+}
+
 static const struct {
     const char *name;
     void (*work)(void);
@@ -161,6 +187,7 @@ static const struct {
     {"drop-as-daemon", drop_as_daemon, 1},
     {"drop-in-thread", drop_in_thread, 1},
     {"guard", guard, 1},
+    {"bad-pointers", bad_pointers, 0},
     {"no-files", forks, 0},
     {"ring", ring, 0},
 };
