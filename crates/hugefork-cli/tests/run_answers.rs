@@ -50,3 +50,8 @@ fn a_program_that_may_not_write_files_lives() {
 fn bad_pointers_are_refused() {
     same_answers(&["bad-pointers"]);
 }
+
+#[test]
+fn what_a_program_opens_it_closes_whatever_the_number() {
+    same_answers(&["close-all"]);
+}

@@ -525,7 +525,7 @@ pub unsafe extern "C" fn mincore(start: *mut c_void, len: usize, seen: *mut u8) 
 
 /// Whether a descriptor is the library's, and the program must not have it.
 fn is_ours(number: c_int) -> bool {
-    config::mode() == Some(Mode::Pool) && own::is_noted(number)
+    config::mode() == Some(Mode::Pool) && own::is_ours(number)
 }
 
 /// As for a descriptor that is not open, which is what the program knows of.

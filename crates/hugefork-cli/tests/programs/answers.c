@@ -178,6 +178,22 @@ static void bad_pointers(void) {
     close(self), close(faults), close(ends[0]), close(ends[1]);
 }
 
+/* Closes all that it does not know, past libc, and has files of its own under those numbers. */
+static void close_all(void) {
+    int files[32];
+#ifdef __x86_64__
+    long answer;
+    __asm__ volatile("syscall" : "=a"(answer) : "a"(436l), "D"(3l), "S"(~0l), "d"(0l) : "rcx", "r11", "memory");
+#endif
+    for (int nth = 0; nth < 32; nth++) {
+        files[nth] = fcntl(0, F_DUPFD, 900);
+        expect(files[nth] >= 900, "numbers are free");
+    }
+    expect(dup2(1, files[0]) == files[0], "a file comes in place of another");
+    for (int nth = 0; nth < 16; nth++) expect(close(files[nth]) == 0, "what the program has opened, it closes");
+    expect(close_range(files[16], files[31], 0) == 0 && fcntl(files[20], F_GETFD) == -1, "or all of it");
+}
+
 static const struct {
     const char *name;
     void (*work)(void);
@@ -188,6 +204,7 @@ static const struct {
     {"drop-in-thread", drop_in_thread, 1},
     {"guard", guard, 1},
     {"bad-pointers", bad_pointers, 0},
+    {"close-all", close_all, 0},
     {"no-files", forks, 0},
     {"ring", ring, 0},
 };
