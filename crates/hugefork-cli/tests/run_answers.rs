@@ -55,3 +55,9 @@ fn bad_pointers_are_refused() {
 fn what_a_program_opens_it_closes_whatever_the_number() {
     same_answers(&["close-all"]);
 }
+
+/// Where the process may not handle page faults there is no pool, and memory is the kernel's.
+#[test]
+fn what_a_child_drops_keeps_its_flags() {
+    same_answers(&["drop-with-flags"]);
+}

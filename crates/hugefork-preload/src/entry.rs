@@ -395,6 +395,7 @@ unsafe fn advise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
                 false
             }
             _ => {
+                modes::keep_flags();
                 quietly(|| modes::hand_over(&range));
                 false
             }
@@ -446,6 +447,7 @@ pub unsafe extern "C" fn pkey_mprotect(start: *mut c_void, len: usize, rights: c
         return unsafe { mprotect(start, len, rights) };
     }
     by_parts(start as usize, len, AtHole::Stop, |start, len| {
+        modes::keep_flags();
         make_plain(start as *mut c_void, len);
         // SAFETY: the caller's.
         unsafe { kernel!(libc::SYS_pkey_mprotect, start, len, rights, key) as c_int }
@@ -459,6 +461,7 @@ pub unsafe extern "C" fn pkey_mprotect(start: *mut c_void, len: usize, rights: c
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn mlock(start: *mut c_void, len: usize) -> c_int {
     by_parts_from_within(start, len, |start, len| {
+        modes::keep_flags();
         make_plain(start as *mut c_void, len);
         // SAFETY: the caller's.
         unsafe { kernel!(libc::SYS_mlock, start, len) as c_int }
@@ -472,6 +475,7 @@ pub unsafe extern "C" fn mlock(start: *mut c_void, len: usize) -> c_int {
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn mlock2(start: *mut c_void, len: usize, flags: c_uint) -> c_int {
     by_parts_from_within(start, len, |start, len| {
+        modes::keep_flags();
         make_plain(start as *mut c_void, len);
         // SAFETY: the caller's.
         unsafe { kernel!(libc::SYS_mlock2, start, len, flags) as c_int }
@@ -484,6 +488,7 @@ pub unsafe extern "C" fn mlock2(start: *mut c_void, len: usize, flags: c_uint) -
 /// As libc's.
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    modes::keep_flags();
     quietly(modes::leave_it_all_to_the_kernel);
     // SAFETY: the caller's.
     unsafe { kernel!(libc::SYS_mlockall, flags) as c_int }

@@ -194,6 +194,40 @@ static void close_all(void) {
     expect(close_range(files[16], files[31], 0) == 0 && fcntl(files[20], F_GETFD) == -1, "or all of it");
 }
 
+/* Whether a place has a flag, by its two letters. */
+static int has_flag(const char *at, const char *flag) {
+    char line[512];
+    unsigned long from, to;
+    int is_it = 0, has = 0;
+    FILE *file = fopen("/proc/self/smaps", "r");
+    while (fgets(line, sizeof line, file)) {
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2) is_it = (unsigned long)at >= from && (unsigned long)at < to;
+        if (is_it && !strncmp(line, "VmFlags:", 8)) has = strstr(line + 8, flag) != NULL;
+    }
+    fclose(file);
+    return has;
+}
+
+/* What is dropped keeps what was said of it. */
+static void drop_with_flags(void) {
+    char *places[2] = {memory + 8 * MIB, memory + 25 * MIB + PAGE};
+    size_t lens[2] = {4 * MIB, 2 * PAGE};
+    for (int nth = 0; nth < 2; nth++) {
+        char *at = places[nth];
+        size_t len = lens[nth];
+        expect(!madvise(at, len, MADV_DONTDUMP) && !madvise(at, len, MADV_DONTFORK), "advice is taken");
+        expect(!madvise(at, len, MADV_DONTNEED) && is(at, len, 0), "what has flags is dropped");
+        expect(has_flag(at, " dd") && has_flag(at, " dc"), "and keeps them");
+        memset(at, 3, len);
+        expect(has_flag(at, " dd") && has_flag(at, " dc") && is(at, len, 3), "also when it is written");
+        expect(at[-1] == 1 && at[len] == 1, "and what is beside it stays");
+        at += 8 * MIB;
+        if (mlock(at, len)) continue;
+        int done = madvise(at, len, 24); /* MADV_DONTNEED_LOCKED */
+        expect(done == 0 && is(at, len, 0) && has_flag(at, " lo"), "what is locked stays so");
+    }
+}
+
 static const struct {
     const char *name;
     void (*work)(void);
@@ -205,6 +239,7 @@ static const struct {
     {"guard", guard, 1},
     {"bad-pointers", bad_pointers, 0},
     {"close-all", close_all, 0},
+    {"drop-with-flags", drop_with_flags, 1},
     {"no-files", forks, 0},
     {"ring", ring, 0},
 };
