@@ -61,3 +61,8 @@ fn what_a_program_opens_it_closes_whatever_the_number() {
 fn what_a_child_drops_keeps_its_flags() {
     same_answers(&["drop-with-flags"]);
 }
+
+#[test]
+fn what_a_program_says_of_huge_pages_it_hears_again() {
+    same_answers(&["disable"]);
+}

@@ -19,7 +19,7 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::mem;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 pub(crate) use crate::errno::quietly;
 use crate::kernel::{failed, kernel};
@@ -625,8 +625,11 @@ pub unsafe extern "C" fn closefrom(from: c_int) {
     unsafe { close_range(from.max(0) as c_uint, c_uint::MAX, 0) };
 }
 
-/// Whether the program believes that it has no huge pages.
-static THINKS_DISABLED: AtomicBool = AtomicBool::new(false);
+/// What the program has asked for by `PR_SET_THP_DISABLE`, as `PR_GET_THP_DISABLE` answers.
+static THINKS_DISABLED: AtomicI32 = AtomicI32::new(0);
+
+/// The same but for memory that is advised to have huge pages (`PR_THP_DISABLE_EXCEPT_ADVISED`, Linux 6.18).
+const EXCEPT_ADVISED: c_ulong = 1 << 1;
 
 /// As libc's `prctl`.
 ///
@@ -636,12 +639,25 @@ static THINKS_DISABLED: AtomicBool = AtomicBool::new(false);
 pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
     if config::mode().is_some() {
         match option {
-            libc::PR_SET_THP_DISABLE => {
-                THINKS_DISABLED.store(a != 0, Ordering::Relaxed);
+            // What the kernel refuses, it is to refuse.
+            libc::PR_SET_THP_DISABLE if (b, c, d) == (0, 0, 0) => {
+                if THINKS_DISABLED.swap(i32::from(a != 0), Ordering::Relaxed) & EXCEPT_ADVISED as c_int != 0 {
+                    // SAFETY: changes where huge pages come by themselves.
+                    quietly(|| unsafe { kernel!(libc::SYS_prctl, libc::PR_SET_THP_DISABLE, 0) });
+                }
                 stats::add(Word::ThpDisablesKept, u64::from(a != 0));
                 return 0;
             }
-            libc::PR_GET_THP_DISABLE => return THINKS_DISABLED.load(Ordering::Relaxed).into(),
+            // The library advises where it wants them: the kernel may have it so, if it knows of it.
+            libc::PR_SET_THP_DISABLE if a != 0 && (b, c, d) == (EXCEPT_ADVISED, 0, 0) => {
+                // SAFETY: as above.
+                let done = unsafe { kernel!(libc::SYS_prctl, option, a, b) as c_int };
+                if done == 0 {
+                    THINKS_DISABLED.store(1 | EXCEPT_ADVISED as c_int, Ordering::Relaxed);
+                }
+                return done;
+            }
+            libc::PR_GET_THP_DISABLE if (a, b, c, d) == (0, 0, 0, 0) => return THINKS_DISABLED.load(Ordering::Relaxed),
             _ => {}
         }
     }

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -228,6 +229,24 @@ static void drop_with_flags(void) {
     }
 }
 
+static int disabled(void) { return prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0); }
+
+/* Huge pages that the program does not want: it is told what it has said. */
+static void disable(void) {
+    expect(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0 && disabled() == 1, "it is so");
+    expect(prctl(PR_SET_THP_DISABLE, 0, 2, 0, 0) == -1 && errno == EINVAL, "no flags where nothing is disabled");
+    expect(prctl(PR_SET_THP_DISABLE, 1, 1, 0, 0) == -1 && errno == EINVAL, "no unknown flags");
+    expect(prctl(PR_SET_THP_DISABLE, 1, 0, 3, 0) == -1 && errno == EINVAL, "nothing more");
+    expect(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 4) == -1 && errno == EINVAL, "and nothing more");
+    expect(prctl(PR_GET_THP_DISABLE, 1, 0, 0, 0) == -1 && errno == EINVAL, "nor for who asks");
+    expect(prctl(PR_GET_THP_DISABLE, 0, 0, 0, 1) == -1 && errno == EINVAL, "whatever the place");
+    expect(disabled() == 1, "it is still so");
+    int is_known = prctl(PR_SET_THP_DISABLE, 1, 2, 0, 0) == 0; /* Except where it is advised, Linux 6.18. */
+    expect(is_known || errno == EINVAL, "some or all");
+    expect(disabled() == (is_known ? 3 : 1), "and which");
+    expect(prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0) == 0 && disabled() == 0, "it is over");
+}
+
 static const struct {
     const char *name;
     void (*work)(void);
@@ -240,6 +259,7 @@ static const struct {
     {"bad-pointers", bad_pointers, 0},
     {"close-all", close_all, 0},
     {"drop-with-flags", drop_with_flags, 1},
+    {"disable", disable, 0},
     {"no-files", forks, 0},
     {"ring", ring, 0},
 };

@@ -26,7 +26,8 @@ const MOST_PIECES: usize = 1024;
 
 /// Whether an array of pieces can be read; otherwise the kernel says what is wrong.
 pub(crate) fn are_readable(pieces: *const libc::iovec, count: usize) -> bool {
-    !pieces.is_null() && count.checked_mul(size_of::<libc::iovec>()).is_some_and(|len| is_readable(pieces as usize, len))
+    !pieces.is_null()
+        && count.checked_mul(size_of::<libc::iovec>()).is_some_and(|len| is_readable(pieces as usize, len))
 }
 
 /// As libc's `process_madvise`.
