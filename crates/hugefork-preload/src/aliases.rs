@@ -5,7 +5,7 @@
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 use crate::entry::{close, dup2, fork, madvise, mmap};
-use crate::pins::{fcntl, open, openat};
+use crate::pins::{fcntl, mkostemp, mkostemps, open, openat};
 
 /// Functions that pass their arguments on: one for each name, exported where the flag of the build is set.
 macro_rules! aliases {
@@ -30,6 +30,8 @@ aliases! { hugefork_interposed:
     __open64_2 = open(path: *const c_char, flags: c_int) + 0 => c_int;
     __openat_2 = openat(directory: c_int, path: *const c_char, flags: c_int) + 0 => c_int;
     __openat64_2 = openat(directory: c_int, path: *const c_char, flags: c_int) + 0 => c_int;
+    mkostemp64 = mkostemp(path: *mut c_char, flags: c_int) => c_int;
+    mkostemps64 = mkostemps(path: *mut c_char, end_len: c_int, flags: c_int) => c_int;
     __fcntl = fcntl(file: c_int, command: c_int, argument: c_long) => c_int;
     fcntl64 = fcntl(file: c_int, command: c_int, argument: c_long) => c_int;
     mmap64 = mmap(start: *mut c_void, len: usize, rights: c_int, flags: c_int, file: c_int, offset: i64) => *mut c_void;

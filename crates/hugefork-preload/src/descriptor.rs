@@ -65,7 +65,7 @@ impl Kept {
     pub(crate) unsafe fn of(number: RawFd) -> Result<Kept, Errno> {
         // SAFETY: open, by contract.
         let file = fstat(unsafe { BorrowedFd::borrow_raw(number) })?;
-        own::note(number);
+        own::note(number, &file);
         Ok(Kept { number, device: file.st_dev, inode: file.st_ino })
     }
 

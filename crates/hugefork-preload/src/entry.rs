@@ -19,10 +19,10 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::mem;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 pub(crate) use crate::errno::quietly;
-use crate::kernel::kernel;
+use crate::kernel::{failed, kernel};
 use crate::modes::{self, Emptied, Mapping, Resized, Wish};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
@@ -341,6 +341,9 @@ pub unsafe extern "C" fn madvise(start: *mut c_void, len: usize, advice: c_int) 
     by_parts(start as usize, len, at_hole, |start, len| unsafe { advise(start as *mut c_void, len, advice) })
 }
 
+/// `MADV_GUARD_INSTALL` (Linux 6.13).
+const GUARD_INSTALL: c_int = 102;
+
 /// The same about a part of it at which something is mapped everywhere.
 ///
 /// # Safety
@@ -384,7 +387,15 @@ unsafe fn advise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
             | libc::MADV_DODUMP
             | libc::MADV_DOFORK => quietly(|| modes::is_all_ours(&range)),
             libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => false,
+            GUARD_INSTALL => {
+                // The kernel drops what is there, and what a child has inherited would be there again without guards.
+                if !quietly(|| modes::make_own(&range)) {
+                    return failed(libc::EAGAIN) as c_int;
+                }
+                false
+            }
             _ => {
+                modes::keep_flags();
                 quietly(|| modes::hand_over(&range));
                 false
             }
@@ -436,6 +447,7 @@ pub unsafe extern "C" fn pkey_mprotect(start: *mut c_void, len: usize, rights: c
         return unsafe { mprotect(start, len, rights) };
     }
     by_parts(start as usize, len, AtHole::Stop, |start, len| {
+        modes::keep_flags();
         make_plain(start as *mut c_void, len);
         // SAFETY: the caller's.
         unsafe { kernel!(libc::SYS_pkey_mprotect, start, len, rights, key) as c_int }
@@ -449,6 +461,7 @@ pub unsafe extern "C" fn pkey_mprotect(start: *mut c_void, len: usize, rights: c
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn mlock(start: *mut c_void, len: usize) -> c_int {
     by_parts_from_within(start, len, |start, len| {
+        modes::keep_flags();
         make_plain(start as *mut c_void, len);
         // SAFETY: the caller's.
         unsafe { kernel!(libc::SYS_mlock, start, len) as c_int }
@@ -462,6 +475,7 @@ pub unsafe extern "C" fn mlock(start: *mut c_void, len: usize) -> c_int {
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn mlock2(start: *mut c_void, len: usize, flags: c_uint) -> c_int {
     by_parts_from_within(start, len, |start, len| {
+        modes::keep_flags();
         make_plain(start as *mut c_void, len);
         // SAFETY: the caller's.
         unsafe { kernel!(libc::SYS_mlock2, start, len, flags) as c_int }
@@ -474,6 +488,7 @@ pub unsafe extern "C" fn mlock2(start: *mut c_void, len: usize, flags: c_uint) -
 /// As libc's.
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    modes::keep_flags();
     quietly(modes::leave_it_all_to_the_kernel);
     // SAFETY: the caller's.
     unsafe { kernel!(libc::SYS_mlockall, flags) as c_int }
@@ -515,7 +530,7 @@ pub unsafe extern "C" fn mincore(start: *mut c_void, len: usize, seen: *mut u8) 
 
 /// Whether a descriptor is the library's, and the program must not have it.
 fn is_ours(number: c_int) -> bool {
-    config::mode() == Some(Mode::Pool) && own::is_noted(number)
+    config::mode() == Some(Mode::Pool) && own::is_ours(number)
 }
 
 /// As for a descriptor that is not open, which is what the program knows of.
@@ -610,8 +625,11 @@ pub unsafe extern "C" fn closefrom(from: c_int) {
     unsafe { close_range(from.max(0) as c_uint, c_uint::MAX, 0) };
 }
 
-/// Whether the program believes that it has no huge pages.
-static THINKS_DISABLED: AtomicBool = AtomicBool::new(false);
+/// What the program has asked for by `PR_SET_THP_DISABLE`, as `PR_GET_THP_DISABLE` answers.
+static THINKS_DISABLED: AtomicI32 = AtomicI32::new(0);
+
+/// The same but for memory that is advised to have huge pages (`PR_THP_DISABLE_EXCEPT_ADVISED`, Linux 6.18).
+const EXCEPT_ADVISED: c_ulong = 1 << 1;
 
 /// As libc's `prctl`.
 ///
@@ -621,12 +639,25 @@ static THINKS_DISABLED: AtomicBool = AtomicBool::new(false);
 pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
     if config::mode().is_some() {
         match option {
-            libc::PR_SET_THP_DISABLE => {
-                THINKS_DISABLED.store(a != 0, Ordering::Relaxed);
+            // What the kernel refuses, it is to refuse.
+            libc::PR_SET_THP_DISABLE if (b, c, d) == (0, 0, 0) => {
+                if THINKS_DISABLED.swap(i32::from(a != 0), Ordering::Relaxed) & EXCEPT_ADVISED as c_int != 0 {
+                    // SAFETY: changes where huge pages come by themselves.
+                    quietly(|| unsafe { kernel!(libc::SYS_prctl, libc::PR_SET_THP_DISABLE, 0) });
+                }
                 stats::add(Word::ThpDisablesKept, u64::from(a != 0));
                 return 0;
             }
-            libc::PR_GET_THP_DISABLE => return THINKS_DISABLED.load(Ordering::Relaxed).into(),
+            // The library advises where it wants them: the kernel may have it so, if it knows of it.
+            libc::PR_SET_THP_DISABLE if a != 0 && (b, c, d) == (EXCEPT_ADVISED, 0, 0) => {
+                // SAFETY: as above.
+                let done = unsafe { kernel!(libc::SYS_prctl, option, a, b) as c_int };
+                if done == 0 {
+                    THINKS_DISABLED.store(1 | EXCEPT_ADVISED as c_int, Ordering::Relaxed);
+                }
+                return done;
+            }
+            libc::PR_GET_THP_DISABLE if (a, b, c, d) == (0, 0, 0, 0) => return THINKS_DISABLED.load(Ordering::Relaxed),
             _ => {}
         }
     }

@@ -71,7 +71,8 @@ impl State {
         thread::in_child();
         worker::in_child();
         stats::in_child();
-        if self.is_followed {
+        // The page is wiped in each copy, also in those of which nobody followed the fork: a child's child, for one.
+        if self.is_followed || copies::are_watched() {
             copies::watch();
         }
     }

@@ -4,7 +4,11 @@
 //! All of them are made by the library's `syscall` (doors/number.rs), past its table: whoever tells the program's calls
 //! from the library's own, as tests do, tells them by that place.
 
-use std::ffi::{c_int, c_long};
+use std::ffi::{c_int, c_long, c_void};
+
+use syscalls::{Errno, Sysno, syscall};
+
+use crate::{BASE_PAGE, seal};
 
 /// Added to a number: the call is the kernel's, whatever the library stands in for. The kernel does not see it, as it
 /// looks at half of the word.
@@ -12,7 +16,8 @@ pub(crate) const PAST_THE_TABLE: c_long = 1 << 32;
 
 unsafe extern "C" {
     /// The library's own where it is put into a program, else libc's, which takes the same.
-    pub(crate) fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
+    #[link_name = "syscall"]
+    pub(crate) fn call(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
 }
 
 /// `kernel!(libc::SYS_munmap, start, len)`: the answer of the call, or -1 and `errno`.
@@ -33,7 +38,7 @@ macro_rules! kernel {
         kernel!($number, $a, $b, $c, $d, $e, 0)
     };
     ($number:expr, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr) => {
-        $crate::kernel::syscall(
+        $crate::kernel::call(
             $number | $crate::kernel::PAST_THE_TABLE,
             $a as ::std::ffi::c_long,
             $b as ::std::ffi::c_long,
@@ -54,8 +59,48 @@ pub(crate) fn failed(errno: c_int) -> c_long {
     -1
 }
 
+/// Whether memory that the program names can be read, so that the kernel answers what cannot. Where the kernel may not
+/// be asked, nobody knows, and it counts as readable.
+pub(crate) fn is_readable(start: usize, len: usize) -> bool {
+    if seal::is_sealed() || len == 0 {
+        return true;
+    }
+    let Some(last) = start.checked_add(len - 1) else { return false };
+    let is_there = |address: usize| {
+        let mut byte = 0_u8;
+        let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        let from = libc::iovec { iov_base: address as *mut c_void, iov_len: 1 };
+        // SAFETY: writes one byte, to where there is one.
+        let read = unsafe {
+            let (to, from) = (&raw const to, &raw const from);
+            syscall!(Sysno::process_vm_readv, std::process::id(), to, 1, from, 1, 0)
+        };
+        read != Err(Errno::EFAULT)
+    };
+    // A byte of each page.
+    is_there(start) && (start / BASE_PAGE + 1..=last / BASE_PAGE).all(|page| is_there(page * BASE_PAGE))
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_is_told_before_it_is_read() {
+        let bytes = vec![1_u8; 3 * BASE_PAGE];
+        let start = bytes.as_ptr() as usize;
+        assert!(is_readable(start, bytes.len()) && is_readable(8, 0));
+        assert!(!is_readable(8, 24) && !is_readable(usize::MAX - 7, 24));
+        // SAFETY: a new mapping where the kernel likes, half of which can be read.
+        let half = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let start = libc::mmap(std::ptr::null_mut(), 2 * BASE_PAGE, libc::PROT_NONE, flags, -1, 0);
+            assert_eq!(libc::mprotect(start, BASE_PAGE, libc::PROT_READ), 0);
+            start as usize
+        };
+        assert!(is_readable(half + BASE_PAGE - 8, 8) && !is_readable(half + BASE_PAGE - 8, 9));
+    }
+
     #[test]
     fn answers_are_those_of_libc() {
         // SAFETY: neither call changes anything.

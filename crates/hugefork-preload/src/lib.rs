@@ -8,7 +8,7 @@
 //! privileges    the same, for sandbox: what the library does before the program gives up rights
 //! fork          prepare, parent, child                      liveness   who of the descendants still lives
 //! modes/        what is done about memory: collapse, pool    worker     the thread that does what takes time
-//! mappings      the program's memory, from /proc/self/maps  pages      which of it is in base pages
+//! mappings      the program's memory, from /proc/…/maps     pages      which of it is in base pages
 //! shortage      how much more memory there is
 //! dumps         what a core dump has of it
 //! malloc/       mimalloc in place of libc's: a library of its own, from the same sources

@@ -1,5 +1,6 @@
-//! The program's memory, as the kernel tells it in `/proc/self/maps`: what libc's own `malloc` maps is there too, and
-//! nothing that was unmapped.
+//! The program's memory, as the kernel tells it in `/proc/thread-self/maps`: what libc's own `malloc` maps is there too,
+//! and nothing that was unmapped. `/proc/self` is the first thread's, which may have ended before the others: it has no
+//! memory then.
 //!
 //! The file is read piece by piece into the stack. Programs map and unmap meanwhile, so a range may be gone, or be
 //! something else, when it is used: only what is harmless then may be done with it.
@@ -25,7 +26,7 @@ const PIECE: usize = 4096;
 /// # Errors
 /// The file cannot be read.
 pub(crate) fn big(least: usize, mut each: impl FnMut(Range<usize>) -> bool) -> Result<(), Errno> {
-    lines(c"/proc/self/maps", |line| match parse(line) {
+    lines_of_maps(|line| match parse(line) {
         Some(range) if range.len() >= least => each(range),
         _ => true,
     })
@@ -67,7 +68,7 @@ pub(crate) fn inherited(range: &Range<usize>, mut each: impl FnMut(Range<usize>,
 
 /// The same before Linux 6.11.
 fn inherited_by_text(range: &Range<usize>, mut each: impl FnMut(Range<usize>, ProtFlags)) -> Result<(), Errno> {
-    lines(c"/proc/self/maps", |line| {
+    lines_of_maps(|line| {
         let Some((there, rights)) = parse_inherited(line) else { return true };
         let piece = there.start.max(range.start)..there.end.min(range.end);
         if !piece.is_empty() {
@@ -80,7 +81,7 @@ fn inherited_by_text(range: &Range<usize>, mut each: impl FnMut(Range<usize>, Pr
 /// Whether all of a range is private memory that the program can write to, and some of it shows the engine's file.
 pub(crate) fn is_partly_inherited(range: &Range<usize>) -> bool {
     let (mut next, mut is_partly) = (range.start, false);
-    let read = lines(c"/proc/self/maps", |line| {
+    let read = lines_of_maps(|line| {
         let writable = |rights: ProtFlags| rights == ProtFlags::READ | ProtFlags::WRITE;
         let inherited = parse_inherited(line).filter(|(_, rights)| writable(*rights)).map(|(there, _)| there);
         let is_inherited = inherited.is_some();
@@ -96,16 +97,16 @@ pub(crate) fn is_partly_inherited(range: &Range<usize>) -> bool {
 /// Whether `is` says so of the line of any mapping, which ends with the path of its file. False if nobody can say.
 pub(crate) fn any_line(mut is: impl FnMut(&[u8]) -> bool) -> bool {
     let mut found = false;
-    let read = lines(c"/proc/self/maps", |line| {
+    let read = lines_of_maps(|line| {
         found |= is(line);
         !found
     });
     read.is_ok() && found
 }
 
-/// Bytes that `/proc/self/smaps_rollup` counts under `field`, such as `AnonHugePages:`.
+/// Bytes that `/proc/thread-self/smaps_rollup` counts under `field`, such as `AnonHugePages:`.
 pub(crate) fn counted(field: &str) -> Option<u64> {
-    counted_in(c"/proc/self/smaps_rollup", field)
+    counted_in(c"/proc/thread-self/smaps_rollup", field)
 }
 
 /// Bytes that a file counts under `field`.
@@ -127,7 +128,7 @@ pub(crate) fn are_mappings_short() -> bool {
         most = std::str::from_utf8(line).ok().and_then(|text| text.parse().ok()).unwrap_or(USUAL);
         false
     });
-    let read = lines(c"/proc/self/maps", |_| {
+    let read = lines_of_maps(|_| {
         count += 1;
         count <= most
     });
@@ -137,6 +138,19 @@ pub(crate) fn are_mappings_short() -> bool {
 /// `  123 kB` in bytes.
 fn kib(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// Calls `each` with every mapping's line, until that says false.
+///
+/// # Errors
+/// The file cannot be read, or names no mapping: whoever asks has some.
+fn lines_of_maps(mut each: impl FnMut(&[u8]) -> bool) -> Result<(), Errno> {
+    let mut has_any = false;
+    lines(c"/proc/thread-self/maps", |line| {
+        has_any = true;
+        each(line)
+    })?;
+    if has_any { Ok(()) } else { Err(Errno::SRCH) }
 }
 
 /// Calls `each` with every line of a file, until that says false.

@@ -1,7 +1,7 @@
 //! Which blocks of 2 MiB are in base pages.
 //!
 //! `PAGEMAP_SCAN` (Linux 6.7) names the base pages of a range and steps over huge ones, in the time that base pages
-//! take. Before, `/proc/self/pagemap` has a word for each page, and does not tell what is huge; to collapse what is
+//! take. Before, `/proc/thread-self/pagemap` has a word for each page, and does not tell what is huge; to collapse what is
 //! huge already does nothing.
 
 use std::ffi::c_void;
@@ -18,7 +18,7 @@ use crate::{BASE_PAGE, HUGE_PAGE, seal};
 /// seventh more memory. A block that `fork(2)` has made the kernel split has all of them.
 pub(crate) const ENOUGH: usize = 448;
 
-/// `/proc/self/pagemap`, open.
+/// `/proc/thread-self/pagemap`, open.
 pub(crate) struct Pagemap {
     number: RawFd,
 }
@@ -31,7 +31,7 @@ impl Pagemap {
     pub(crate) fn open() -> Result<Pagemap, Errno> {
         seal::allows_calls()?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        Ok(Pagemap { number: open(c"/proc/self/pagemap", flags, Mode::empty())?.into_raw_fd() })
+        Ok(Pagemap { number: open(c"/proc/thread-self/pagemap", flags, Mode::empty())?.into_raw_fd() })
     }
 
     fn file(&self) -> BorrowedFd<'_> {

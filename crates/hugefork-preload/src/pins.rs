@@ -7,8 +7,9 @@
 //!
 //! | call | |
 //! |---|---|
-//! | `open…`, `fcntl` with `O_DIRECT` | all of the pool's memory is handed over; there is no more of it |
+//! | `open…`, `mkostemp…`, `shm_open`, `fcntl` with `O_DIRECT` | all of the pool's memory is handed over; there is no more of it |
 //! | `setsockopt` with `SO_ZEROCOPY`, for memory of `AF_XDP`, or of the kernel's ciphers (`AF_ALG`) | the same |
+//! | `io_uring_setup`, `io_uring_register` by libc's `syscall` | the same |
 //! | `vmsplice` | what it names is handed over |
 //! | `pthread_attr_setstack…` | the same: when a thread ends, the kernel finds who joins it by a page there |
 //!
@@ -18,6 +19,7 @@ use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::doors::are_readable;
 use crate::entry::{make_plain, quietly};
 use crate::environment::Mode;
 use crate::kernel::kernel;
@@ -49,19 +51,26 @@ impl Libcs {
 
 type Open = unsafe extern "C" fn(*const c_char, c_int, c_uint) -> c_int;
 type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint) -> c_int;
+type MakeTemporary = unsafe extern "C" fn(*mut c_char, c_int) -> c_int;
+type MakeTemporaryBefore = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
 type SetAddress = unsafe extern "C" fn(*mut libc::pthread_attr_t, *mut c_void) -> c_int;
 type SetStack = unsafe extern "C" fn(*mut libc::pthread_attr_t, *mut c_void, usize) -> c_int;
 type Control = unsafe extern "C" fn(c_int, c_int, c_long) -> c_int;
 
 static OPEN: Libcs = Libcs::new(c"open");
 static OPENAT: Libcs = Libcs::new(c"openat");
+static MKOSTEMP: Libcs = Libcs::new(c"mkostemp");
+static MKOSTEMPS: Libcs = Libcs::new(c"mkostemps");
+/// Before glibc 2.34 in a library of its own: it is not looked for before somebody calls it.
+static SHM_OPEN: Libcs = Libcs::new(c"shm_open");
 static FCNTL: Libcs = Libcs::new(c"fcntl");
 static SET_STACK: Libcs = Libcs::new(c"pthread_attr_setstack");
 static SET_ADDRESS: Libcs = Libcs::new(c"pthread_attr_setstackaddr");
 
 /// Looks for libc's functions, so that none is looked for in a signal handler.
 pub(crate) fn resolve() {
-    [&OPEN, &OPENAT, &FCNTL, &SET_STACK, &SET_ADDRESS].into_iter().for_each(|function| _ = function.find());
+    let all = [&OPEN, &OPENAT, &MKOSTEMP, &MKOSTEMPS, &FCNTL, &SET_STACK, &SET_ADDRESS];
+    all.into_iter().for_each(|function| _ = function.find());
 }
 
 /// Looks at the flags of a file that is opened, by whichever call.
@@ -103,6 +112,39 @@ pub unsafe extern "C" fn open_by_handle_at(mount: c_int, handle: *mut c_void, fl
     look(flags);
     // SAFETY: the caller's.
     unsafe { kernel!(libc::SYS_open_by_handle_at, mount, handle, flags) as c_int }
+}
+
+/// As libc's `mkostemp`.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn mkostemp(path: *mut c_char, flags: c_int) -> c_int {
+    look(flags);
+    // SAFETY: libc's `mkostemp` takes these, and the rest is the caller's.
+    unsafe { mem::transmute::<usize, MakeTemporary>(MKOSTEMP.find())(path, flags) }
+}
+
+/// As libc's `mkostemps`.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn mkostemps(path: *mut c_char, end_len: c_int, flags: c_int) -> c_int {
+    look(flags);
+    // SAFETY: libc's `mkostemps` takes these, and the rest is the caller's.
+    unsafe { mem::transmute::<usize, MakeTemporaryBefore>(MKOSTEMPS.find())(path, end_len, flags) }
+}
+
+/// As libc's `shm_open`, whose files have no devices unless something else is mounted there.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn shm_open(name: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+    look(flags);
+    // SAFETY: libc's `shm_open` takes these, and the rest is the caller's.
+    unsafe { mem::transmute::<usize, Open>(SHM_OPEN.find())(name, flags, mode) }
 }
 
 /// As libc's `fcntl`. Whatever the last argument is, it fits a register.
@@ -154,9 +196,10 @@ pub unsafe extern "C" fn setsockopt(
 /// As libc's.
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn vmsplice(pipe: c_int, pieces: *const libc::iovec, count: usize, flags: c_uint) -> isize {
-    if config::mode() == Some(Mode::Pool) && !pieces.is_null() {
-        for nth in 0..count.min(libc::UIO_MAXIOV as usize) {
-            // SAFETY: the caller's; what cannot be read, the kernel would have refused, and this process ends.
+    // What the kernel refuses, it is to refuse.
+    if config::mode() == Some(Mode::Pool) && count <= libc::UIO_MAXIOV as usize && are_readable(pieces, count) {
+        for nth in 0..count {
+            // SAFETY: it can be read.
             let piece = unsafe { pieces.add(nth).read() };
             make_plain(piece.iov_base, piece.iov_len);
         }

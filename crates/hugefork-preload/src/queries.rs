@@ -1,5 +1,5 @@
-//! What is mapped at an address, by `PROCMAP_QUERY` (Linux 6.11): `/proc/self/maps` as text begins with the first of
-//! all mappings each time. The engine asks in the same way where mappings end (sys/linux/mappings.rs).
+//! What is mapped at an address, by `PROCMAP_QUERY` (Linux 6.11): `/proc/thread-self/maps` as text begins with the first
+//! of all mappings each time. The engine asks in the same way where mappings end (sys/linux/mappings.rs).
 
 use std::ops::Range;
 use std::os::fd::{IntoRawFd, RawFd};
@@ -50,7 +50,7 @@ pub(crate) struct Found {
     pub(crate) is_inherited: bool,
 }
 
-/// `/proc/self/maps`, to ask.
+/// `/proc/thread-self/maps`, to ask.
 pub(crate) struct Maps {
     number: RawFd,
 }
@@ -62,7 +62,7 @@ impl Maps {
     /// The process has no descriptor left, or no `/proc`.
     pub(crate) fn open() -> Result<Maps, Errno> {
         seal::allows_calls()?;
-        let file = open(c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let file = open(c"/proc/thread-self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Maps { number: file.into_raw_fd() })
     }
 

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
-use rustix::mm::{Advice, UserfaultfdFlags, madvise, userfaultfd};
+use rustix::mm::{UserfaultfdFlags, userfaultfd};
 use rustix::time::Timespec;
 use syscalls::{Sysno, syscall};
 
@@ -176,7 +176,7 @@ impl UserFaults {
     /// Drops the pages of a range that is registered, and puts pages of zeros there.
     fn drop_and_zero(&self, range: &Range<usize>) -> Result<(), Errno> {
         // SAFETY: by the caller, nobody needs what is there.
-        unsafe { madvise(range.start as *mut c_void, range.len(), Advice::LinuxDontNeed) }?;
+        unsafe { drop_pages(range) }?;
         let mut next = range.start;
         while next < range.end {
             let mut zeros = Zeros { range: addresses(&(next..range.end)), mode: 0, done: 0 };
@@ -247,6 +247,16 @@ impl Drop for UserFaults {
         // SAFETY: opened by this, and not used again.
         unsafe { rustix::io::close(self.number) };
     }
+}
+
+/// `MADV_DONTNEED_LOCKED` (Linux 5.18): also what is locked, of which the program has said so.
+///
+/// # Safety
+/// Nobody needs what is there.
+unsafe fn drop_pages(range: &Range<usize>) -> Result<(), Errno> {
+    // SAFETY: the caller's. rustix does not have this advice.
+    let done = unsafe { syscall!(Sysno::madvise, range.start, range.len(), libc::MADV_DONTNEED_LOCKED) };
+    done.map(drop).map_err(|errno| Errno::from_raw_os_error(errno.into_raw()))
 }
 
 /// Has a range of private memory read as zeros, which take no memory, and no mapping: the kernel puts its page of zeros

@@ -27,6 +27,14 @@ int main(int count, char **words) {
         struct file_handle handle = {0};
         ((int (*)(int, struct file_handle *, int))function)(AT_FDCWD, &handle, flags);
         puts("called");
+    } else if (strstr(name, "mkostemps")) {
+        char path[] = "nowhere/XXXXXX.end";
+        ((int (*)(char *, int, int))function)(path, 4, O_DIRECT);
+        puts("called");
+    } else if (strstr(name, "mkostemp")) {
+        char path[] = "nowhere/XXXXXX";
+        ((int (*)(char *, int))function)(path, O_DIRECT);
+        puts("called");
     } else if (strstr(name, "open")) {
         ((int (*)(const char *, int, ...))function)("/dev/null", flags, 0);
         puts("called");

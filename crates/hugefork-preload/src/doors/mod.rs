@@ -18,11 +18,17 @@ use std::mem::MaybeUninit;
 
 use crate::entry::{madvise, make_own, quietly, refused, special};
 use crate::environment::Mode;
-use crate::kernel::{failed, kernel};
+use crate::kernel::{failed, is_readable, kernel};
 use crate::{BASE_PAGE, config, modes};
 
 /// As many pieces the kernel takes in one call.
 const MOST_PIECES: usize = 1024;
+
+/// Whether an array of pieces can be read; otherwise the kernel says what is wrong.
+pub(crate) fn are_readable(pieces: *const libc::iovec, count: usize) -> bool {
+    !pieces.is_null()
+        && count.checked_mul(size_of::<libc::iovec>()).is_some_and(|len| is_readable(pieces as usize, len))
+}
 
 /// As libc's `process_madvise`.
 ///
@@ -39,7 +45,7 @@ pub unsafe extern "C" fn process_madvise(
     // What may be said of others drops nothing.
     let is_harmless =
         matches!(advice, libc::MADV_COLD | libc::MADV_PAGEOUT | libc::MADV_WILLNEED | libc::MADV_COLLAPSE);
-    if is_harmless || config::mode() != Some(Mode::Pool) || count > MOST_PIECES || pieces.is_null() {
+    if is_harmless || config::mode() != Some(Mode::Pool) || count > MOST_PIECES || !are_readable(pieces, count) {
         // SAFETY: the caller's.
         return unsafe { kernel!(libc::SYS_process_madvise, process, pieces, count, advice, flags) as isize };
     }
@@ -51,7 +57,7 @@ pub unsafe extern "C" fn process_madvise(
     }
     let mut done = 0;
     for nth in 0..count {
-        // SAFETY: the caller's; what cannot be read, the kernel would have refused, and this process ends.
+        // SAFETY: it can be read.
         let piece = unsafe { pieces.add(nth).read() };
         // SAFETY: the caller's.
         if unsafe { madvise(piece.iov_base, piece.iov_len, advice) } != 0 {
@@ -171,8 +177,9 @@ const UFFDIO_REGISTER: c_ulong = 3 << 30 | (size_of::<Register>() as c_ulong) <<
 /// As libc's.
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn ioctl(file: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    if request == UFFDIO_REGISTER && config::mode() == Some(Mode::Pool) && !argument.is_null() {
-        // SAFETY: the caller's; what cannot be read, the kernel would have refused, and this process ends.
+    let is_ours = request == UFFDIO_REGISTER && config::mode() == Some(Mode::Pool) && !argument.is_null();
+    if is_ours && is_readable(argument as usize, size_of::<Register>()) {
+        // SAFETY: it can be read.
         let wanted = unsafe { argument.cast::<Register>().read_unaligned() };
         // What moves blocks would take the registration away. Where it cannot be plain memory, there is none to lose.
         if !make_own(wanted.start as *mut c_void, wanted.len as usize) {

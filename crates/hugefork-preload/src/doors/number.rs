@@ -11,11 +11,12 @@
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use super::{ioctl, mbind, mseal, process_madvise, remap_file_pages, set_mempolicy_home_node, shmat};
-use crate::kernel::{failed, kernel};
-use crate::{entry, pins, sandbox};
+use crate::environment::Mode;
+use crate::kernel::{failed, is_readable, kernel};
+use crate::{config, entry, pins, sandbox};
 
 /// What the library stands in for, of those that all architectures have.
-const NUMBERS: [c_long; 44] = [
+const NUMBERS: [c_long; 45] = [
     libc::SYS_mmap,
     libc::SYS_munmap,
     libc::SYS_mremap,
@@ -44,6 +45,7 @@ const NUMBERS: [c_long; 44] = [
     libc::SYS_fcntl,
     libc::SYS_setsockopt,
     libc::SYS_vmsplice,
+    libc::SYS_io_uring_setup,
     libc::SYS_io_uring_register,
     // What concerns rights and sandboxes.
     libc::SYS_seccomp,
@@ -251,8 +253,10 @@ unsafe extern "C" fn stand_in(
                 kernel!(libc::SYS_openat, a, b, c, d)
             }
             libc::SYS_openat2 => {
-                // What a bad pointer names, the kernel would have refused, and this process ends.
-                pins::look((c as *const u64).read_unaligned() as c_int);
+                // In other modes nobody is interested, and where it cannot be read, the kernel says so.
+                if config::mode() == Some(Mode::Pool) && c != 0 && is_readable(c as usize, size_of::<u64>()) {
+                    pins::look((c as *const u64).read_unaligned() as c_int);
+                }
                 kernel!(libc::SYS_openat2, a, b, c, d)
             }
             libc::SYS_fcntl => {
@@ -265,6 +269,11 @@ unsafe extern "C" fn stand_in(
                 pins::setsockopt(int(a), int(b), int(c), d as *const c_void, e as libc::socklen_t).into()
             }
             libc::SYS_vmsplice => pins::vmsplice(int(a), b as *const libc::iovec, c as usize, d as c_uint) as c_long,
+            libc::SYS_io_uring_setup => {
+                // Its rings may be in the program's memory (`IORING_SETUP_NO_MMAP`), and it opens files with `O_DIRECT`.
+                pins::look(libc::O_DIRECT);
+                kernel!(libc::SYS_io_uring_setup, a, b)
+            }
             libc::SYS_io_uring_register => {
                 // Buffers, perhaps, that devices write to from then on.
                 pins::look(libc::O_DIRECT);
@@ -307,12 +316,7 @@ mod tests {
         let x86 = [libc::SYS_dup2, libc::SYS_open];
         for number in NUMBERS.into_iter().chain(x86) {
             // SAFETY: descriptors and addresses that nobody has, and lengths of nothing.
-            let answer = unsafe {
-                match number {
-                    libc::SYS_openat2 => continue, // It reads its argument.
-                    _ => syscall(number, -1, 0, 0, 0, -1, 0),
-                }
-            };
+            let answer = unsafe { syscall(number, -1, 0, 0, 0, -1, 0) };
             // SAFETY: this thread's own.
             let errno = unsafe { *libc::__errno_location() };
             assert!(answer != -1 || errno != libc::ENOSYS || number == libc::SYS_mseal, "{number}");

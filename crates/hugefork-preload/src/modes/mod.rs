@@ -97,7 +97,12 @@ pub(crate) fn hand_over(range: &Range<usize>) -> bool {
     pool::hand_over(range)
 }
 
-/// The same, where what a child has inherited is to be anonymous memory too: it is about to be moved, for one.
+/// The program is about to give flags to a range, which it is to keep when it is dropped.
+pub(crate) fn keep_flags() {
+    pool::keep_flags();
+}
+
+/// As [`hand_over`], where what a child has inherited is to be anonymous memory too: it is about to be moved, for one.
 pub(crate) fn make_own(range: &Range<usize>) -> bool {
     pool::make_own(range)
 }

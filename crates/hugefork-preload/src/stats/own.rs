@@ -8,9 +8,10 @@ use std::os::fd::AsFd;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use rustix::fs::{SealFlags, fcntl_add_seals, ftruncate};
+use rustix::fs::{FileType, SealFlags, fcntl_add_seals, ftruncate};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::getpid;
+use syscalls::{Sysno, syscall};
 
 use super::page::Page;
 pub(crate) use super::page::Word;
@@ -76,6 +77,11 @@ pub(crate) fn publish() {
 
 fn map(kept: &Kept) -> Option<&'static Page> {
     let file = kept.get()?;
+    if longest_file() < BASE_PAGE as u64 {
+        // The kernel would not only refuse: it sends SIGXFSZ, which kills. Not in the library's threads, which block it,
+        // and which may not ask.
+        return None;
+    }
     ftruncate(file, BASE_PAGE as u64).ok()?;
     // Whoever else has the descriptor could take the page away, and the process would die of counting.
     fcntl_add_seals(file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).ok()?;
@@ -84,6 +90,14 @@ fn map(kept: &Kept) -> Option<&'static Page> {
     let mapped = unsafe { mmap(ptr::null_mut(), BASE_PAGE, rights, MapFlags::SHARED, file.as_fd(), 0) }.ok()?;
     // SAFETY: a page of zeros, which are a `Page`; unmapped only in the child of a fork.
     Some(unsafe { &*mapped.cast::<Page>() })
+}
+
+/// How long files may become by this process, as far as it may ask.
+fn longest_file() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call writes to the structure, and changes nothing without new limits. As 64 bits, as the kernel has it.
+    let asked = unsafe { syscall!(Sysno::prlimit64, 0, libc::RLIMIT_FSIZE, 0, &raw mut limit) };
+    asked.map_or(u64::MAX, |_| limit.rlim_cur)
 }
 
 /// The place of the mode among all.
@@ -114,6 +128,12 @@ fn stderr() -> Option<[u64; 2]> {
     rustix::fs::fstat(rustix::stdio::stderr()).ok().map(|file| [file.st_dev, file.st_ino])
 }
 
+/// Whether a line may be one too many for standard error: a file, and the process may not write files of any length.
+fn is_stderr_limited() -> bool {
+    let is_file = |file: rustix::fs::Stat| FileType::from_raw_mode(file.st_mode) == FileType::RegularFile;
+    longest_file() != u64::MAX && rustix::fs::fstat(rustix::stdio::stderr()).is_ok_and(is_file)
+}
+
 /// Remembers what standard error is, for [`print`].
 pub(crate) fn remember_stderr() {
     for (place, value) in STDERR.iter().zip(stderr().unwrap_or_default()) {
@@ -132,7 +152,7 @@ pub(crate) fn print() {
     if ptr::eq(page, &LOCAL) || page.word(Word::Process).load(Ordering::Relaxed) != this_process().into() {
         return;
     }
-    if stderr() != Some(was) {
+    if stderr() != Some(was) || is_stderr_limited() {
         return;
     }
     let of = |word| page.word(word).load(Ordering::Relaxed);

@@ -4,6 +4,9 @@
 //! small pieces one by one (Redis each value that it has saved), and each would cost two mappings, of which a process
 //! may have 65 530. Where the process may not handle page faults, such a part is anonymous memory, too, as long as it
 //! may have mappings; and after that it is written.
+//!
+//! A new mapping has none of the flags of the old one. So once the program has given some to what is inherited
+//! (`MADV_DONTFORK`, `mlock`, a key), whole blocks get the page of zeros, too.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -29,9 +32,20 @@ pub(in crate::modes) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>)
     goes_on && is_done
 }
 
+/// Whether what is inherited may have flags of the program's.
+static HAS_FLAGS: AtomicBool = AtomicBool::new(false);
+
+/// The program gives flags to what is inherited: they are to stay, in children too.
+pub(in crate::modes) fn keep_flags() {
+    HAS_FLAGS.store(true, Ordering::Relaxed);
+}
+
 /// One mapping. False if some of it is as it was.
 fn empty_inherited(piece: &Range<usize>, rights: ProtFlags) -> bool {
     let (mut is_done, is_writable) = (true, rights.contains(ProtFlags::READ | ProtFlags::WRITE));
+    if HAS_FLAGS.load(Ordering::Relaxed) && is_writable && shows_zeros(piece) {
+        return true;
+    }
     let first = piece.start.next_multiple_of(HUGE_PAGE).min(piece.end);
     let last = (piece.end / HUGE_PAGE * HUGE_PAGE).max(first);
     for part in [piece.start..first, last..piece.end] {

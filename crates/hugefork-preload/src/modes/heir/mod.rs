@@ -21,7 +21,7 @@ mod own;
 mod replace;
 pub(super) mod sealed;
 
-pub(super) use empty::empty;
+pub(super) use empty::{empty, keep_flags};
 pub(super) use helper::{help, in_child, wait_until_gone};
 pub(super) use marks::{after_fork, before_fork, leave, leave_all, set_up};
 pub(super) use own::make_own;

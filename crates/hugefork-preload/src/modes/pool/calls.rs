@@ -187,7 +187,14 @@ pub(in crate::modes) fn hand_over(range: &Range<usize>) -> bool {
     handed.unwrap_or(true)
 }
 
-/// The same of what only anonymous memory is fit for: in an heir, what is inherited becomes that.
+/// The program is about to give flags to a range: `madvise`, `mlock` and so on.
+pub(in crate::modes) fn keep_flags() {
+    if role() == Role::Heir {
+        heir::keep_flags();
+    }
+}
+
+/// As [`hand_over`], of what only anonymous memory is fit for: in an heir, what is inherited becomes that.
 pub(in crate::modes) fn make_own(range: &Range<usize>) -> bool {
     let is_handed_over = hand_over(range);
     is_handed_over && (role() != Role::Heir || heir::make_own(range))

@@ -54,13 +54,13 @@ impl FileId {
     }
 }
 
-/// `/proc/self/maps`, if it answers.
+/// `/proc/thread-self/maps`, if it answers. `/proc/self` is the first thread's, which has no memory once it has ended.
 pub(super) struct Mappings(Option<OwnedFd>);
 
 impl Mappings {
     /// Opens it. `mapped` is the address of some mapping.
     pub(super) fn open(mapped: usize) -> Mappings {
-        let maps = File::open("/proc/self/maps").ok().map(OwnedFd::from);
+        let maps = File::open("/proc/thread-self/maps").ok().map(OwnedFd::from);
         Mappings(maps.filter(|maps| end_of(maps, mapped).is_some()))
     }
 

@@ -37,7 +37,7 @@ pub(super) struct Overlays {
     pagemap: OwnedFd,
     /// For what regions have shown before, if there are addresses for it.
     attic: Option<Attic>,
-    /// `/proc/self/mem`, if it is there.
+    /// `/proc/thread-self/mem`, if it is there.
     mem: Option<OwnedFd>,
     mappings: Mappings,
     arena: &'static Arena,
@@ -58,11 +58,11 @@ impl Overlays {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOENT);
             SystemError::new("open of /proc/self/pagemap", errno)
         };
-        let pagemap = File::open("/proc/self/pagemap").map_err(open)?.into();
+        let pagemap = File::open("/proc/thread-self/pagemap").map_err(open)?.into();
         let at = arena.take_in_whole_gib(capacity, align)?;
         // From here on its drop gives the addresses back.
         let attic = Attic::open(arena, capacity);
-        let mem = File::options().write(true).open("/proc/self/mem").ok().map(OwnedFd::from);
+        let mem = File::options().write(true).open("/proc/thread-self/mem").ok().map(OwnedFd::from);
         let holder = OnceLock::new();
         let mappings = Mappings::open(at);
         let template = PoolMap::new(pointer(at), capacity, MprotectFlags::READ);

@@ -39,7 +39,7 @@ const PAGE_IS_SWAPPED: u64 = 1 << 4;
 /// of huge pages and 1.6 ms a GiB of base pages. The mappings of the process cannot be changed meanwhile. Not for the
 /// fault handler.
 pub(crate) fn huge_bytes(at: usize, len: usize) -> Option<usize> {
-    let file = File::open("/proc/self/pagemap").ok()?;
+    let file = File::open("/proc/thread-self/pagemap").ok()?;
     let mut found = [PageRun::default(); 128];
     let mut huge = 0;
     let (mut start, end) = (at as u64, (at + len) as u64);

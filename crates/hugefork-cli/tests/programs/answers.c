@@ -1,0 +1,280 @@
+/* Asks the kernel for what it is named, in a program, its child or its child's child, and says how many answers are not
+   the kernel's own. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <stdint.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB (1ul << 20)
+#define PAGE 4096ul
+
+static int bad;
+static char *memory;
+
+static void expect(int holds, const char *what) {
+    if (holds) return;
+    fprintf(stderr, "not so: %s (errno %d)\n", what, errno);
+    bad++;
+}
+
+static int is(const char *at, size_t len, char value) {
+    for (size_t i = 0; i < len; i += PAGE)
+        if (at[i] != value) return 0;
+    return 1;
+}
+
+/* Does it in a child. */
+static void in_child(void (*work)(void)) {
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        bad = 0;
+        work();
+        _exit(bad != 0);
+    }
+    expect(waitpid(child, &status, 0) == child && status == 0, "its child has the same");
+}
+
+/* What is dropped reads as zeros. */
+static void drop(void) {
+    expect(madvise(memory + PAGE, 2 * PAGE, MADV_DONTNEED) == 0 && is(memory + PAGE, 2 * PAGE, 0), "pages are dropped");
+    expect(is(memory + 3 * PAGE, MIB, 1), "and no others");
+    expect(madvise(memory + 8 * MIB, 4 * MIB, MADV_DONTNEED) == 0 && is(memory + 8 * MIB, 4 * MIB, 0), "blocks are dropped");
+    char *grown = mremap(memory + 16 * MIB, 4 * MIB, 8 * MIB, MREMAP_MAYMOVE);
+    expect(grown != MAP_FAILED && is(grown, 4 * MIB, 1) && is(grown + 4 * MIB, 4 * MIB, 0), "memory grows");
+}
+
+static void drop_in_child(void) { in_child(drop); }
+
+/* The parent of who drops is gone. */
+static void drop_as_daemon(void) {
+    int ends[2];
+    char seen = 9;
+    if (pipe(ends)) _exit(1);
+    pid_t child = fork();
+    if (child == 0) {
+        if (fork()) _exit(0);
+        while (getppid() == child) usleep(1000);
+        drop();
+        seen = bad != 0;
+        _exit(write(ends[1], &seen, 1) != 1);
+    }
+    waitpid(child, NULL, 0);
+    expect(read(ends[0], &seen, 1) == 1 && seen == 0, "a daemon has the same");
+}
+
+static void *drop_when_alone(void *nothing) {
+    char status[512];
+    do {
+        usleep(1000);
+        FILE *file = fopen("/proc/self/status", "r");
+        status[file ? fread(status, 1, sizeof status - 1, file) : 0] = 0;
+        if (file) fclose(file);
+    } while (!strstr(status, "State:\tZ"));
+    drop();
+    _exit(bad != 0);
+    return nothing;
+}
+
+/* The first thread has ended. */
+static void drop_in_thread(void) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, drop_when_alone, NULL);
+    pthread_exit(NULL);
+}
+
+/* Guards drop what is there, also for when they are gone. A kernel that has none (before Linux 6.13) changes nothing. */
+static void guard(void) {
+    char *places[2] = {memory + 5 * PAGE, memory + 8 * MIB};
+    size_t lens[2] = {2 * PAGE, 4 * MIB};
+    for (int nth = 0; nth < 2; nth++) {
+        int guarded = madvise(places[nth], lens[nth], 102);
+        expect(guarded == 0 || errno == EINVAL, "guards come, or there are none");
+        if (guarded == 0) expect(madvise(places[nth], lens[nth], 103) == 0, "guards go");
+        expect(is(places[nth], lens[nth], guarded != 0), "what was guarded is dropped");
+        expect(places[nth][-1] == 1 && places[nth][lens[nth]] == 1, "and nothing else");
+    }
+}
+
+/* `struct io_uring_params`, with the places of rings that the program gives (Linux 6.5). */
+struct params {
+    uint32_t sq_entries, cq_entries, flags, cpu, idle, features, wq, more[3];
+    struct {
+        uint32_t head, tail, mask, entries, flags, dropped, array, more;
+        uint64_t at;
+    } sq;
+    struct {
+        uint32_t head, tail, mask, entries, overflow, cqes, flags, more;
+        uint64_t at;
+    } cq;
+};
+
+/* Requests that do nothing, by rings in the program's own memory, before and after a fork. */
+static void ring(void) {
+    struct params params = {.flags = 1 << 14};
+    char *rings = memory + 8 * MIB, *entries = rings + 4 * PAGE;
+    memset(rings, 0, 8 * PAGE);
+    params.cq.at = (uintptr_t)rings, params.sq.at = (uintptr_t)entries;
+    long file = syscall(SYS_io_uring_setup, 8, &params);
+    if (file < 0) return;
+    volatile uint32_t *tail = (void *)(rings + params.sq.tail), *array = (void *)(rings + params.sq.array);
+    volatile uint32_t *done = (void *)(rings + params.cq.tail);
+    for (uint32_t nth = 0; nth < 6; nth++) {
+        int ends[2], status;
+        pid_t child = -1;
+        if (nth % 2 && !pipe(ends)) child = fork();
+        if (child == 0) _exit(read(ends[0], &status, 1) != 1);
+        memset(entries + nth % 8 * 64, 0, 64);
+        array[nth % 8] = nth % 8;
+        __atomic_store_n(tail, nth + 1, __ATOMIC_RELEASE);
+        expect(syscall(SYS_io_uring_enter, file, 1, 0, 0, NULL, 0) == 1, "a request is taken");
+        expect(__atomic_load_n(done, __ATOMIC_ACQUIRE) == nth + 1, "and answered");
+        if (child > 0) {
+            expect(write(ends[1], "x", 1) == 1 && waitpid(child, &status, 0) == child && status == 0, "a child ends");
+            close(ends[0]), close(ends[1]);
+        }
+    }
+}
+
+/* The program may not write to files, so nobody may do so in its name. */
+static void forks(void) {
+    for (int round = 0; round < 3; round++) {
+        memset(memory, 1, 16 * MIB);
+        in_child(drop);
+    }
+}
+
+/* Addresses at which nothing is, also behind something that is there. */
+static void bad_pointers(void) {
+    char *gone = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    munmap(gone + PAGE, PAGE);
+    void *places[] = {(void *)8, gone + PAGE - 8, gone + PAGE};
+    int ends[2], self = syscall(SYS_pidfd_open, getpid(), 0);
+    int faults = syscall(SYS_userfaultfd, O_CLOEXEC);
+    expect(pipe(ends) == 0, "a pipe is there");
+    expect(syscall(SYS_openat2, AT_FDCWD, ".", NULL, 0) == -1 && (errno == EINVAL || errno == ENOSYS), "openat2 of nothing");
+    expect(vmsplice(ends[1], NULL, 1, 0) == -1 && errno == EFAULT, "vmsplice of nothing");
+    for (int nth = 0; nth < 3; nth++) {
+        if (nth != 1) expect(syscall(SYS_openat2, AT_FDCWD, ".", places[nth], 24) == -1 && (errno == EFAULT || errno == ENOSYS), "openat2");
+        expect(vmsplice(ends[1], places[nth], 1, 0) == -1 && errno == EFAULT, "vmsplice");
+        long said = syscall(440, self, places[nth], 1, MADV_COLD, 0);
+        expect(said == -1 && (errno == EFAULT || errno == ENOSYS), "process_madvise that drops nothing");
+        said = syscall(440, self, places[nth], 1, MADV_DONTNEED, 0);
+        expect(said == -1 && (errno == EFAULT || errno == EINVAL || errno == ENOSYS), "process_madvise");
+        expect(ioctl(ends[0], 0xc020aa00, places[nth]) == -1 && errno == ENOTTY, "an ioctl that is another's");
+        if (faults >= 0) expect(ioctl(faults, 0xc020aa00, places[nth]) == -1, "an ioctl");
+    }
+    close(self), close(faults), close(ends[0]), close(ends[1]);
+}
+
+/* Closes all that it does not know, past libc, and has files of its own under those numbers. */
+static void close_all(void) {
+    int files[32];
+#ifdef __x86_64__
+    long answer;
+    __asm__ volatile("syscall" : "=a"(answer) : "a"(436l), "D"(3l), "S"(~0l), "d"(0l) : "rcx", "r11", "memory");
+#endif
+    for (int nth = 0; nth < 32; nth++) {
+        files[nth] = fcntl(0, F_DUPFD, 900);
+        expect(files[nth] >= 900, "numbers are free");
+    }
+    expect(dup2(1, files[0]) == files[0], "a file comes in place of another");
+    for (int nth = 0; nth < 16; nth++) expect(close(files[nth]) == 0, "what the program has opened, it closes");
+    expect(close_range(files[16], files[31], 0) == 0 && fcntl(files[20], F_GETFD) == -1, "or all of it");
+}
+
+/* Whether a place has a flag, by its two letters. */
+static int has_flag(const char *at, const char *flag) {
+    char line[512];
+    unsigned long from, to;
+    int is_it = 0, has = 0;
+    FILE *file = fopen("/proc/self/smaps", "r");
+    while (fgets(line, sizeof line, file)) {
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2) is_it = (unsigned long)at >= from && (unsigned long)at < to;
+        if (is_it && !strncmp(line, "VmFlags:", 8)) has = strstr(line + 8, flag) != NULL;
+    }
+    fclose(file);
+    return has;
+}
+
+/* What is dropped keeps what was said of it. */
+static void drop_with_flags(void) {
+    char *places[2] = {memory + 8 * MIB, memory + 25 * MIB + PAGE};
+    size_t lens[2] = {4 * MIB, 2 * PAGE};
+    for (int nth = 0; nth < 2; nth++) {
+        char *at = places[nth];
+        size_t len = lens[nth];
+        expect(!madvise(at, len, MADV_DONTDUMP) && !madvise(at, len, MADV_DONTFORK), "advice is taken");
+        expect(!madvise(at, len, MADV_DONTNEED) && is(at, len, 0), "what has flags is dropped");
+        expect(has_flag(at, " dd") && has_flag(at, " dc"), "and keeps them");
+        memset(at, 3, len);
+        expect(has_flag(at, " dd") && has_flag(at, " dc") && is(at, len, 3), "also when it is written");
+        expect(at[-1] == 1 && at[len] == 1, "and what is beside it stays");
+        at += 8 * MIB;
+        if (mlock(at, len)) continue;
+        int done = madvise(at, len, 24); /* MADV_DONTNEED_LOCKED */
+        expect(done == 0 && is(at, len, 0) && has_flag(at, " lo"), "what is locked stays so");
+    }
+}
+
+static int disabled(void) { return prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0); }
+
+/* Huge pages that the program does not want: it is told what it has said. */
+static void disable(void) {
+    expect(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0 && disabled() == 1, "it is so");
+    expect(prctl(PR_SET_THP_DISABLE, 0, 2, 0, 0) == -1 && errno == EINVAL, "no flags where nothing is disabled");
+    expect(prctl(PR_SET_THP_DISABLE, 1, 1, 0, 0) == -1 && errno == EINVAL, "no unknown flags");
+    expect(prctl(PR_SET_THP_DISABLE, 1, 0, 3, 0) == -1 && errno == EINVAL, "nothing more");
+    expect(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 4) == -1 && errno == EINVAL, "and nothing more");
+    expect(prctl(PR_GET_THP_DISABLE, 1, 0, 0, 0) == -1 && errno == EINVAL, "nor for who asks");
+    expect(prctl(PR_GET_THP_DISABLE, 0, 0, 0, 1) == -1 && errno == EINVAL, "whatever the place");
+    expect(disabled() == 1, "it is still so");
+    int is_known = prctl(PR_SET_THP_DISABLE, 1, 2, 0, 0) == 0; /* Except where it is advised, Linux 6.18. */
+    expect(is_known || errno == EINVAL, "some or all");
+    expect(disabled() == (is_known ? 3 : 1), "and which");
+    expect(prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0) == 0 && disabled() == 0, "it is over");
+}
+
+static const struct {
+    const char *name;
+    void (*work)(void);
+    int is_in_child;
+} all[] = {
+    {"drop-in-grandchild", drop_in_child, 1},
+    {"drop-as-daemon", drop_as_daemon, 1},
+    {"drop-in-thread", drop_in_thread, 1},
+    {"guard", guard, 1},
+    {"bad-pointers", bad_pointers, 0},
+    {"close-all", close_all, 0},
+    {"drop-with-flags", drop_with_flags, 1},
+    {"disable", disable, 0},
+    {"no-files", forks, 0},
+    {"ring", ring, 0},
+};
+
+int main(int count, char **words) {
+    struct rlimit none = {0, 0};
+    if (count > 1 && strcmp(words[1], "no-files") == 0) setrlimit(RLIMIT_FSIZE, &none);
+    memory = mmap(NULL, 64 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(memory, 1, 64 * MIB);
+    for (size_t nth = 0; nth < sizeof all / sizeof *all; nth++) {
+        if (count < 2 || strcmp(words[1], all[nth].name)) continue;
+        if (all[nth].is_in_child) in_child(all[nth].work);
+        else all[nth].work();
+        printf("%d bad\n", bad);
+        return bad != 0;
+    }
+    return 64;
+}

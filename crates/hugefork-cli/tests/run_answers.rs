@@ -1,0 +1,68 @@
+//! Programs ask for what few programs ask for, and have the kernel's own answers under `hugefork run`.
+
+mod programs;
+
+use std::process::Command;
+
+use programs::ours::{AT_MOST, MODES, compiled};
+use programs::{Scratch, output_of};
+
+const ANSWERS: &str = include_str!("programs/answers.c");
+
+/// Has the program do what it is named, without the library and with it.
+fn same_answers(names: &[&str]) {
+    let scratch = Scratch::new(names[0]);
+    let Some(program) = compiled(&scratch, "answers", ANSWERS) else { return };
+    for name in names {
+        assert_eq!(output_of(Command::new(&program).arg(name)), "0 bad\n", "{name}");
+        for mode in MODES {
+            assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program).arg(name)), "0 bad\n", "{name}, {mode}");
+        }
+    }
+}
+
+#[test]
+fn what_a_childs_child_drops_is_zero() {
+    same_answers(&["drop-in-grandchild", "drop-as-daemon"]);
+}
+
+#[test]
+fn what_a_child_guards_is_zero_without_guards() {
+    same_answers(&["guard"]);
+}
+
+#[test]
+fn what_a_child_drops_is_zero_when_its_first_thread_has_ended() {
+    same_answers(&["drop-in-thread"]);
+}
+
+#[test]
+fn rings_in_the_programs_own_memory_go_on_after_a_fork() {
+    same_answers(&["ring"]);
+}
+
+#[test]
+fn a_program_that_may_not_write_files_lives() {
+    same_answers(&["no-files"]);
+}
+
+#[test]
+fn bad_pointers_are_refused() {
+    same_answers(&["bad-pointers"]);
+}
+
+#[test]
+fn what_a_program_opens_it_closes_whatever_the_number() {
+    same_answers(&["close-all"]);
+}
+
+/// Where the process may not handle page faults there is no pool, and memory is the kernel's.
+#[test]
+fn what_a_child_drops_keeps_its_flags() {
+    same_answers(&["drop-with-flags"]);
+}
+
+#[test]
+fn what_a_program_says_of_huge_pages_it_hears_again() {
+    same_answers(&["disable"]);
+}
