@@ -67,6 +67,8 @@ use crate::terms::error::RegionError;
 ///   often as it has entered.
 /// * **Enter first, then lock.** A thread that enters may wait for a cut, which waits for threads inside. So enter
 ///   before you take a lock that others take inside, and take no cut with such a lock held.
+/// * **Regions without operations** are cut and reset inside as everywhere, also one that others cut together with
+///   regions that have some. Such a cut waits for the operations of those.
 /// * **Do not block inside.** A thread that waits inside for a socket or a user keeps cuts waiting, and through them
 ///   all who want to enter. A cut waits for [`Operations::with_patience`], by default ten seconds. Then it is
 ///   [`RegionError::OperationGoesOn`], which names the thread, nothing has been done, and all go on.
@@ -247,13 +249,17 @@ impl fmt::Debug for Operation<'_> {
 impl Region {
     /// Has forks, snapshots and resets of this region wait for `operations`, so that each cut has all writes of an
     /// operation or none. A region has one [`Operations`], for good; to give it again changes nothing. Forks have none
-    /// of their own at first.
+    /// of their own at first. Waits for a cut of the region that is being made, and for no operation: it may be called
+    /// inside of one, but a cut may then have what that has written before, and lack the rest.
     ///
     /// # Errors
     /// [`RegionError::AnotherOperations`] if the region has others. [`RegionError::ForkedChild`].
     pub fn set_operations(&self, operations: &Operations) -> Result<(), RegionError> {
         super::pool::check_owner()?;
-        let held = self.core().operations.get_or_init(|| operations.held.clone());
-        if held.is(&operations.held) { Ok(()) } else { Err(RegionError::AnotherOperations) }
+        if self.core().set_operations(&operations.held).is(&operations.held) {
+            Ok(())
+        } else {
+            Err(RegionError::AnotherOperations)
+        }
     }
 }

@@ -181,8 +181,24 @@ impl ThreadSeat {
     }
 }
 
+/// Waits until the operations of regions that are cut at one moment are over, and then for the regions' turns, which
+/// `take_turns` takes. A thread inside of an operation may wait for a turn, so nobody waits the other way round.
+pub(super) fn over_and_then<'a, S: Sys, T>(
+    regions: impl Iterator<Item = &'a RegionCore<S>> + Clone,
+    take_turns: impl Fn() -> T,
+) -> Result<(Option<BetweenOperations<'a>>, T), RegionError> {
+    loop {
+        let between = of_all(regions.clone())?.map(OperationsCore::wait_for_all).transpose()?;
+        let turns = take_turns();
+        // From here on none of the regions is given operations. One may have been while this waited.
+        if of_all(regions.clone())?.is_none() || between.is_some() {
+            return Ok((between, turns));
+        }
+    }
+}
+
 /// The operations of regions that are cut at one moment.
-pub(crate) fn of_all<'a, S: Sys>(
+pub(super) fn of_all<'a, S: Sys>(
     regions: impl Iterator<Item = &'a RegionCore<S>>,
 ) -> Result<Option<&'a OperationsCore>, RegionError> {
     let mut found: Option<&HeldOperations> = None;
