@@ -160,6 +160,7 @@ fn a_cut_inside_of_an_operation_is_an_error() {
     let inside = operations.enter();
     assert_eq!(region.snapshot().unwrap_err(), RegionError::InsideOperation);
     assert_eq!(region.fork().unwrap_err(), RegionError::InsideOperation);
+    assert_eq!(region.prepare_snapshot(), Err(RegionError::InsideOperation));
     free.prepare_snapshot().unwrap();
     assert_eq!(Region::snapshot_all(&[&free, &region]).unwrap_err(), RegionError::InsideOperation);
     for refused in [region.reset_to(&snapshot), fork.reset(), Region::reset_all(&[(&region, &snapshot)])] {
