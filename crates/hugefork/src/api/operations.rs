@@ -71,7 +71,9 @@ use crate::terms::error::RegionError;
 ///   regions that have some. Such a cut waits for the operations of those.
 /// * **Do not block inside.** A thread that waits inside for a socket or a user keeps cuts waiting, and through them
 ///   all who want to enter. A cut waits for [`Operations::with_patience`], by default ten seconds. Then it is
-///   [`RegionError::OperationGoesOn`], which names the thread, nothing has been done, and all go on.
+///   [`RegionError::OperationGoesOn`], which names the thread, nothing has been done, and all go on. This counts from
+///   the moment at which its pages are folded ahead, also while other cuts wait for the same thread. What it waits for
+///   other cuts that are made, for folds of others, and for resets does not count.
 /// * **A panic** leaves as every return does. What was half written then stays so in the region, and cuts have it like
 ///   this.
 /// * **A guard that is forgotten** ([`std::mem::forget`]) leaves its thread inside: until [`Operations::leave`], or
@@ -150,7 +152,9 @@ impl Operations {
         Operations::with_patience(Duration::from_secs(10))
     }
 
-    /// As [`Operations::new`], for which a cut waits as long as this. [`Duration::MAX`] is for ever.
+    /// As [`Operations::new`], for which a cut waits as long as this. [`Duration::MAX`] is for ever. Several cuts that
+    /// wait for the same operation wait side by side; a thread that enters waits until the last of them has given up or
+    /// is made.
     pub fn with_patience(patience: Duration) -> Operations {
         Operations { held: HeldOperations::new(patience) }
     }
