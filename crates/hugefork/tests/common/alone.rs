@@ -56,7 +56,12 @@ impl std::fmt::Display for Ended {
             let (first, rest) = lines.split_at(if left_out > 0 { QUOTED } else { lines.len() });
             let told = (left_out > 0).then(|| format!("\n  … {left_out} lines"));
             let line = |line: &&str| format!("\n  | {line}");
-            first.iter().map(line).chain(told).chain(rest[left_out.min(rest.len())..].iter().map(line)).collect::<String>()
+            first
+                .iter()
+                .map(line)
+                .chain(told)
+                .chain(rest[left_out.min(rest.len())..].iter().map(line))
+                .collect::<String>()
         };
         write!(f, "{}\nstdout:{}\nstderr:{}", self.status, quoted(&self.stdout), quoted(&self.stderr))
     }
