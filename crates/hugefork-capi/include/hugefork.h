@@ -659,6 +659,7 @@ int hf_region_prepare_write(hf_region *region, size_t offset, size_t len);
  *
  * HF_E_POOL_FULL, HF_E_OUT_OF_MEMORY, HF_E_TOO_MANY_MAPPINGS, HF_E_SYSTEM,
  * HF_E_FORKED_CHILD: then some pages are left to the next fork or snapshot.
+ * HF_E_INSIDE_OPERATION: if the region has operations.
  */
 int hf_region_prepare_snapshot(hf_region *region);
 
@@ -780,7 +781,7 @@ int hf_region_observe(hf_region *region, const hf_observer *observer);
  *
  * A cut waits `patience_ns` nanoseconds for threads that are inside, 0: ten seconds. Then it
  * fails with HF_E_OPERATION_GOES_ON and has changed nothing; hf_last_error() names the
- * thread. HF_FOREVER: it waits.
+ * thread. HF_FOREVER: it waits. Cuts that wait for the same thread wait side by side.
  *
  * HF_E_NULL.
  */
@@ -792,6 +793,7 @@ void hf_operations_close(hf_operations *operations);
 /*
  * Has forks, snapshots and resets of the region wait for operations. A region has one
  * hf_operations, for good; forks have none at first. To give them again changes nothing.
+ * Waits for a cut of the region that is being made, and for no operation.
  *
  * HF_E_ANOTHER_OPERATIONS: the region has others. HF_E_FORKED_CHILD.
  */
@@ -802,7 +804,8 @@ int hf_region_set_operations(hf_region *region, hf_operations *operations);
  * inside enters again without waiting, and is outside when it has left as often.
  *
  *  - Leave on the same thread. A thread that ends has left, and so has one that is cancelled.
- *  - Cuts of regions with operations are taken outside: inside they are HF_E_INSIDE_OPERATION.
+ *  - Cuts of regions with operations, and hf_region_prepare_snapshot, are called outside:
+ *    inside they are HF_E_INSIDE_OPERATION.
  *  - Enter first, then lock: a thread that waits to enter with a mutex held, which others
  *    take inside, waits for ever. Take no cut with such a mutex held.
  *  - Do not block inside: cuts wait, and with them all who want to enter.

@@ -73,7 +73,12 @@ def test_a_cut_inside_is_an_error(pool):
     a, b = pool.zeros(3, operations=operations), pool.array([1, 2], operations=operations)
     before = hf.snapshot(a, b)
     with operations:
-        for cut in (lambda: hf.snapshot(a, b), lambda: hf.fork(b), lambda: hf.reset(a, b, before)):
+        for cut in (
+            lambda: hf.snapshot(a, b),
+            lambda: hf.fork(b),
+            lambda: hf.reset(a, b, before),
+            lambda: hf.prepare_snapshot(a),
+        ):
             with pytest.raises(hf.InsideOperationError, match="leave it first") as error:
                 cut()
             assert error.value.code == "inside_operation"

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use common::alone::alone;
 use common::seccomp::{every, refuse};
+use common::wait::{this_thread, until_it_waits};
 use common::{Over, pool};
 use hugefork::{Backing, BlockSize, ErrorCode, Operations, Pool, Region, RegionError};
 
@@ -159,6 +160,8 @@ fn a_cut_inside_of_an_operation_is_an_error() {
     let inside = operations.enter();
     assert_eq!(region.snapshot().unwrap_err(), RegionError::InsideOperation);
     assert_eq!(region.fork().unwrap_err(), RegionError::InsideOperation);
+    assert_eq!(region.prepare_snapshot(), Err(RegionError::InsideOperation));
+    free.prepare_snapshot().unwrap();
     assert_eq!(Region::snapshot_all(&[&free, &region]).unwrap_err(), RegionError::InsideOperation);
     for refused in [region.reset_to(&snapshot), fork.reset(), Region::reset_all(&[(&region, &snapshot)])] {
         assert_eq!(refused.map_err(|error| (error.done, error.reason)), Err((0, RegionError::InsideOperation)));
@@ -171,6 +174,37 @@ fn a_cut_inside_of_an_operation_is_an_error() {
     region.snapshot().unwrap();
     region.reset_to(&snapshot).unwrap();
     fork.reset().unwrap();
+}
+
+#[test]
+fn who_is_inside_may_cut_a_region_without_operations_though_a_cut_of_it_waits() {
+    let pool = a_pool(32);
+    let regions = [pool.region(BLOCK).unwrap(), pool.region(BLOCK).unwrap()];
+    let [region, free] = regions.each_ref();
+    let operations = Operations::with_patience(Duration::MAX);
+    region.set_operations(&operations).unwrap();
+    let zeros = Region::snapshot_all(&[region, free]).unwrap();
+    let cut = || drop(Region::snapshot_all(&[free, region]).unwrap());
+    let reset = || Region::reset_all(&[(free, &zeros[1]), (region, &zeros[0])]).unwrap();
+    let both: [&(dyn Fn() + Sync); 2] = [&cut, &reset];
+    for waits in both {
+        let inside = operations.enter();
+        std::thread::scope(|scope| {
+            let (say, hear) = channel();
+            scope.spawn(move || {
+                say.send(this_thread()).unwrap();
+                waits();
+            });
+            until_it_waits(hear.recv().unwrap());
+            let snapshot = free.snapshot().unwrap();
+            drop(free.fork().unwrap());
+            free.prepare_snapshot().unwrap();
+            free.reset_to(&snapshot).unwrap();
+            let another = pool.region(BLOCK).unwrap();
+            another.set_operations(&operations).unwrap();
+            drop(inside);
+        });
+    }
 }
 
 #[test]

@@ -107,6 +107,7 @@ int main(void)
     FAILS(HF_E_BAD_VALUE, hf_operations_leave(operations));
     WELL(hf_operations_enter(operations));
     FAILS(HF_E_INSIDE_OPERATION, hf_region_snapshot(one, NULL, &saved));
+    FAILS(HF_E_INSIDE_OPERATION, hf_region_prepare_snapshot(one));
     CHECK(pthread_create(&thread, NULL, snapshots, NULL) == 0);
     pthread_join(thread, NULL);
     WELL(hf_operations_leave(operations));

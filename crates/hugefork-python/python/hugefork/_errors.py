@@ -208,7 +208,7 @@ class AlreadyObservedError(HugeforkError):
 
 
 class InsideOperationError(HugeforkError, RuntimeError):
-    """A fork, snapshot or reset inside of an operation of the same thread, which it would wait for."""
+    """A fork, snapshot, reset or `prepare_snapshot` inside of an operation of the same thread, which it would wait for."""
 
 
 class OperationGoesOnError(HugeforkError, TimeoutError):

@@ -92,7 +92,7 @@ def prepare_snapshot(*arrays: Array) -> None:
 
     Raises
     ------
-    PoolFullError, OutOfMemoryError, TooManyMappingsError. Then some is left to the snapshot.
+    PoolFullError, OutOfMemoryError, TooManyMappingsError. Then some is left to the snapshot. InsideOperationError.
     """
     for region, _ in {id(region): (region, place) for region, place in map(region_place, arrays)}.values():
         region.prepare_snapshot()

@@ -67,9 +67,13 @@ use crate::terms::error::RegionError;
 ///   often as it has entered.
 /// * **Enter first, then lock.** A thread that enters may wait for a cut, which waits for threads inside. So enter
 ///   before you take a lock that others take inside, and take no cut with such a lock held.
+/// * **Regions without operations** are cut and reset inside as everywhere, also one that others cut together with
+///   regions that have some. Such a cut waits for the operations of those.
 /// * **Do not block inside.** A thread that waits inside for a socket or a user keeps cuts waiting, and through them
 ///   all who want to enter. A cut waits for [`Operations::with_patience`], by default ten seconds. Then it is
-///   [`RegionError::OperationGoesOn`], which names the thread, nothing has been done, and all go on.
+///   [`RegionError::OperationGoesOn`], which names the thread, nothing has been done, and all go on. This counts from
+///   the moment at which its pages are folded ahead, also while other cuts wait for the same thread. What it waits for
+///   other cuts that are made, for folds of others, and for resets does not count.
 /// * **A panic** leaves as every return does. What was half written then stays so in the region, and cuts have it like
 ///   this.
 /// * **A guard that is forgotten** ([`std::mem::forget`]) leaves its thread inside: until [`Operations::leave`], or
@@ -148,7 +152,9 @@ impl Operations {
         Operations::with_patience(Duration::from_secs(10))
     }
 
-    /// As [`Operations::new`], for which a cut waits as long as this. [`Duration::MAX`] is for ever.
+    /// As [`Operations::new`], for which a cut waits as long as this. [`Duration::MAX`] is for ever. Several cuts that
+    /// wait for the same operation wait side by side; a thread that enters waits until the last of them has given up or
+    /// is made.
     pub fn with_patience(patience: Duration) -> Operations {
         Operations { held: HeldOperations::new(patience) }
     }
@@ -247,13 +253,17 @@ impl fmt::Debug for Operation<'_> {
 impl Region {
     /// Has forks, snapshots and resets of this region wait for `operations`, so that each cut has all writes of an
     /// operation or none. A region has one [`Operations`], for good; to give it again changes nothing. Forks have none
-    /// of their own at first.
+    /// of their own at first. Waits for a cut of the region that is being made, and for no operation: it may be called
+    /// inside of one, but a cut may then have what that has written before, and lack the rest.
     ///
     /// # Errors
     /// [`RegionError::AnotherOperations`] if the region has others. [`RegionError::ForkedChild`].
     pub fn set_operations(&self, operations: &Operations) -> Result<(), RegionError> {
         super::pool::check_owner()?;
-        let held = self.core().operations.get_or_init(|| operations.held.clone());
-        if held.is(&operations.held) { Ok(()) } else { Err(RegionError::AnotherOperations) }
+        if self.core().set_operations(&operations.held).is(&operations.held) {
+            Ok(())
+        } else {
+            Err(RegionError::AnotherOperations)
+        }
     }
 }

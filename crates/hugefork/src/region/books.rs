@@ -30,6 +30,8 @@ pub(crate) struct Books {
     pub(crate) writers: Writers,
     /// How often overlays with private pages were sealed outside of snapshots.
     pub(crate) sealed: AtomicUsize,
+    /// How often somebody has taken the region's turn to be snapshotted, prepared for that, or reset.
+    pub(super) turns: AtomicUsize,
     /// The snapshot that the region is at: the last that was taken of it, or that it was made of or set to.
     pub(crate) origin: Place,
     /// Whether an entry may be `Overlaid` whose pages cannot be written, because a call has failed.
@@ -52,6 +54,7 @@ impl Books {
             grain: options.grain,
             writers: options.writers,
             sealed: AtomicUsize::new(0),
+            turns: AtomicUsize::new(0),
             origin: Place::default(),
             unsure: AtomicBool::new(false),
         }

@@ -27,7 +27,7 @@ use crate::own::fixed::{Fixed, Known};
 use crate::pool::core::PoolCore;
 use crate::pool::lineage::Derived;
 use crate::stats::counters::Counters;
-use crate::sync::{RegionLock, WordLock};
+use crate::sync::{RegionLock, WordGuard, WordLock};
 use crate::sys::Sys;
 use crate::table::pins::Pins;
 use crate::table::transition::{Held, OnDrop, on_drop};
@@ -44,7 +44,7 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(crate) table: Table,
     pub(crate) lock: RegionLock,
     /// Held while a fork or snapshot is taken, or the region is reset, so that two of them do not undo each other's
-    /// folds.
+    /// folds. Whoever holds it waits for no operation: threads inside of one may wait for this.
     pub(crate) freezing: WordLock,
     /// Held while the pool's thread looks after overlays, and by a reset, which may hold no windows.
     pub(super) tending: WordLock,
@@ -61,6 +61,18 @@ pub(crate) struct RegionCore<S: Sys> {
     /// What cuts of the region wait for.
     pub(crate) operations: OnceLock<HeldOperations>,
     pub(super) home: Settled,
+}
+
+/// Nobody else takes a snapshot or a fork of the region, or resets it, until this is dropped.
+pub(super) struct Turn<'a> {
+    number: usize,
+    _guard: WordGuard<'a>,
+}
+
+impl Turn<'_> {
+    pub(super) fn number(&self) -> usize {
+        self.number
+    }
 }
 
 impl<S: Sys> RegionCore<S> {
@@ -123,6 +135,21 @@ impl<S: Sys> RegionCore<S> {
     pub(crate) fn lock_all(&self) -> impl Sized + '_ {
         let calls = (self.freezing.lock(), self.returns.known(), self.tending.lock());
         (calls, self.table.lock_windows(0..self.table.windows()), self.lock.exclusive())
+    }
+
+    /// Keeps all others from taking a snapshot or a fork of the region, or resetting it. Waits for no operation.
+    pub(super) fn take_turn(&self) -> Turn<'_> {
+        let guard = self.freezing.lock();
+        Turn { number: self.books.turns.fetch_add(1, Ordering::Relaxed), _guard: guard }
+    }
+
+    /// Has cuts from now on wait for `operations`, and returns what they wait for: others, if it was given them before.
+    /// No cut is under way that waits for none.
+    pub(crate) fn set_operations(&self, operations: &HeldOperations) -> &HeldOperations {
+        self.operations.get().unwrap_or_else(|| {
+            let _no_cut = self.take_turn();
+            self.operations.get_or_init(|| operations.clone())
+        })
     }
 
     pub(crate) fn pool(&self) -> &Counted<PoolCore<S>> {

@@ -1,8 +1,8 @@
 //! A cut through one region or several: who is locked when, and what happens if it fails.
 //!
 //! ```text
-//!   fold ahead, others write ─▶ all locks, parents first ─▶ share each ─▶ let the writers of each go ─▶ release all
-//!                                                            └─ one fails: undo all that were shared
+//!   fold ahead, others write ─▶ operations are over ─▶ all locks, parents first ─▶ share each ─▶ let the writers of each go ─▶ release all
+//!                                                                                  └─ one fails: undo all that were shared
 //! ```
 //! All regions are locked before the first is shared, and no writer goes on before the last one is. So what was said of
 //! one region (freeze.rs) holds for all together: if a write is in the cut, every write that happened before it is too,
@@ -10,13 +10,18 @@
 //!
 //! The order of locks is that of age. A fork is younger than its parent, and who holds a window of a region waits for
 //! those of its forks and snapshots only (revoke.rs).
+//!
+//! A cut that waits for operations holds none of these locks meanwhile, nor any region's turn: a thread inside of an
+//! operation may cut a region that has none, and that region may be one of several in the cut that waits. So the turns
+//! are taken twice, before pages are folded ahead and when operations are over. If somebody else has had one in between,
+//! what he may have left in private pages is looked for in the pause.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::core::RegionCore;
+use super::core::{RegionCore, Turn};
 use super::freeze::KeptOff;
-use super::operations::{self, OperationsCore};
+use super::operations;
 use super::unresolved::Unresolved;
 use crate::mapping::addresses::Place;
 use crate::own::fixed::Fixed;
@@ -43,11 +48,11 @@ enum Purpose {
 }
 
 /// A region, the snapshot that is to hold its blocks, and how often its overlays had been sealed when its pages were
-/// folded ahead.
+/// folded ahead: `None` if that says nothing of what has become of them since.
 pub(crate) struct Part<'a, S: Sys> {
     pub(crate) region: &'a RegionCore<S>,
     pub(crate) frozen: Fixed<SnapshotCore<S>>,
-    pub(crate) sealed: usize,
+    pub(crate) sealed: Option<usize>,
 }
 
 /// The locks of a region that keep all others out.
@@ -108,29 +113,40 @@ fn cut<S: Sys>(regions: &[&RegionCore<S>], purpose: Purpose) -> Result<List<Fixe
     if regions.iter().any(|region| region.books.revoked.load(Ordering::Relaxed) > 0) {
         return Err(RegionError::Revoked);
     }
-    let operations = operations::of_all(regions.iter().copied())?;
-    let mut one_at_a_time = List::with_capacity_in(regions.len(), Own);
-    one_at_a_time.extend(regions.iter().map(|region| region.freezing.lock()));
-    // Under these locks, so that of two snapshots of a region the later has the greater id.
-    let mut ids = List::with_capacity_in(regions.len(), Own);
-    ids.extend(regions.iter().map(|_| (purpose == Purpose::Snapshot).then(SnapshotId::next)));
-    for region in regions {
-        region.density.forget_some();
-        region.promises.end();
-    }
+    regions.iter().for_each(|region| region.density.forget_some());
+    let take_turns = || {
+        let mut turns: List<Turn<'_>> = List::with_capacity_in(regions.len(), Own);
+        turns.extend(regions.iter().map(|region| region.take_turn()));
+        turns
+    };
     let mut tries = 0;
     loop {
+        let mut turns = take_turns();
+        // As long as it is their turn, regions are given no operations.
+        let waits = operations::of_all(regions.iter().copied())?.is_some();
         let mut parts: List<Part<'_, S>> = List::with_capacity_in(regions.len(), Own);
-        for (region, id) in regions.iter().zip(&ids) {
+        for region in regions {
+            region.promises.end();
             // What the pool's thread seals after this is looked for in the pause.
-            let sealed = region.books.sealed.load(Ordering::Relaxed);
+            let sealed = Some(region.books.sealed.load(Ordering::Relaxed));
             region.fold_ahead()?;
-            let parent = Derived::of(&region.books.cow);
-            let frozen = SnapshotCore::empty(region.pool(), region.table.len(), parent, *id);
-            parts.push(Part { region, frozen, sealed });
+            parts.push(Part { region, frozen: begin(region, purpose), sealed });
         }
-        // Operations go on while pages are folded ahead.
-        let between = operations.map(OperationsCore::wait_for_all).transpose()?;
+        let mut between = None;
+        if waits {
+            // Operations go on while pages are folded ahead, and those inside may wait for these turns.
+            let mut next: List<usize> = List::with_capacity_in(regions.len(), Own);
+            next.extend(turns.iter().map(|turn| turn.number().wrapping_add(1)));
+            drop(turns);
+            (between, turns) = operations::over_and_then(regions.iter().copied(), take_turns)?;
+            if !turns.iter().map(Turn::number).eq(next) {
+                // Others may have sealed and not folded, and taken snapshots, which have lesser ids.
+                for part in &mut parts {
+                    part.frozen = begin(part.region, purpose);
+                    part.sealed = None;
+                }
+            }
+        }
         let filled = fill(&parts);
         drop(between);
         match filled {
@@ -153,6 +169,13 @@ fn cut<S: Sys>(regions: &[&RegionCore<S>], purpose: Purpose) -> Result<List<Fixe
             Err(error) => return Err(error),
         }
     }
+}
+
+/// A snapshot without blocks, whose id is greater than that of all snapshots that the region has had. In the region's
+/// turn.
+fn begin<S: Sys>(region: &RegionCore<S>, purpose: Purpose) -> Fixed<SnapshotCore<S>> {
+    let id = (purpose == Purpose::Snapshot).then(SnapshotId::next);
+    SnapshotCore::empty(region.pool(), region.table.len(), Derived::of(&region.books.cow), id)
 }
 
 /// The pause: gives each snapshot the blocks of its region. If it fails, all are as before.

@@ -43,7 +43,7 @@ pub(super) struct KeptOff {
 impl<S: Sys> RegionCore<S> {
     /// Does what the next fork or snapshot would have to do before its pause, as far as that costs nobody anything.
     pub(crate) fn prepare_snapshot(&self) -> Result<(), RegionError> {
-        let _one_at_a_time = self.freezing.lock();
+        let _one_at_a_time = self.take_turn();
         self.fold_for_snapshot(When::Beforehand)
     }
 
@@ -126,7 +126,7 @@ impl<S: Sys> RegionCore<S> {
         &self,
         locked: Locked<'_>,
         frozen: &SnapshotCore<S>,
-        sealed: usize,
+        sealed: Option<usize>,
     ) -> Result<Option<KeptOff>, Unresolved> {
         if self.books.revoked.load(Ordering::Relaxed) > 0 {
             return Err(Unresolved::Revoked);
@@ -166,7 +166,7 @@ impl<S: Sys> RegionCore<S> {
         }
         let entries = first..last + 1;
         let place = self.keep_all_off(locked, entries.clone())?;
-        let is_as_before = self.books.sealed.load(Ordering::Relaxed) == sealed;
+        let is_as_before = Some(self.books.sealed.load(Ordering::Relaxed)) == sealed;
         let folded = self.fold_rest(locked, frozen, if is_as_before { open } else { entries.clone() }, place);
         match folded.and_then(|()| self.copy_pinned(frozen, entries.clone())) {
             Ok(()) => Ok(Some(KeptOff { entries, place })),

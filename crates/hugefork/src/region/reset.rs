@@ -34,6 +34,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
 use super::core::RegionCore;
+use super::operations;
 use super::returns::{Known, NoRoom};
 use super::unresolved::Unresolved;
 use crate::mapping::addresses::Place;
@@ -132,13 +133,12 @@ impl<S: Sys> RegionCore<S> {
     ) -> Result<(), ResetError> {
         let mut room = 0;
         loop {
-            let one_at_a_time = self.freezing.lock();
-            let between = self.operations.get().map(|operations| operations.wait_for_all()).transpose();
-            let between = between.map_err(|reason| ResetError { done: 0, reason })?;
+            let over = operations::over_and_then([self].into_iter(), || self.take_turn());
+            let (between, turn) = over.map_err(|reason| ResetError { done: 0, reason })?;
             let signals = SignalsBlocked::new();
             let mut known = self.known(room);
             let came = go_back(&mut known);
-            drop((known, signals, between, one_at_a_time));
+            drop((known, signals, between, turn));
             // From here on, no lock is held: errors allocate.
             let (done, reason) = match came {
                 Ok(()) => break,

@@ -23,7 +23,7 @@ use std::ptr;
 use std::sync::MutexGuard;
 
 use super::core::RegionCore;
-use super::operations::{self, OperationsCore};
+use super::operations;
 use super::reset::{Reset, Stop};
 use super::returns::Known;
 use super::unresolved::Unresolved;
@@ -61,21 +61,24 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
     if let [(region, frozen)] = pairs {
         return region.reset_to(frozen);
     }
-    let operations = operations::of_all(pairs.iter().map(|(region, _)| *region)).map_err(nothing_done)?;
     let mut by_age: List<usize> = List::with_capacity_in(pairs.len(), Own);
     by_age.extend(0..pairs.len());
     by_age.sort_unstable_by_key(|nth| pairs[*nth].0.books.cow.id());
     let mut rooms: List<usize> = List::with_capacity_in(pairs.len(), Own);
     rooms.resize(pairs.len(), 0);
+    let take_turns = || {
+        let mut turns = List::with_capacity_in(pairs.len(), Own);
+        turns.extend(by_age.iter().map(|nth| pairs[*nth].0.take_turn()));
+        turns
+    };
     loop {
-        let mut one_at_a_time = List::with_capacity_in(pairs.len(), Own);
-        one_at_a_time.extend(by_age.iter().map(|nth| pairs[*nth].0.freezing.lock()));
-        let between = operations.map(OperationsCore::wait_for_all).transpose().map_err(nothing_done)?;
+        let over = operations::over_and_then(pairs.iter().map(|(region, _)| *region), take_turns);
+        let (between, turns) = over.map_err(nothing_done)?;
         let signals = SignalsBlocked::new();
         let mut known = List::with_capacity_in(pairs.len(), Own);
         known.extend(pairs.iter().zip(&rooms).map(|((region, _), room)| region.known(*room)));
         let came = go_back_all(pairs, &by_age, &mut known);
-        drop((known, signals, between, one_at_a_time));
+        drop((known, signals, between, turns));
         // From here on, no lock is held: errors allocate.
         let Err(Failed { nth, done, stop }) = came else { break };
         match stop {

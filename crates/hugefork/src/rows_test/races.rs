@@ -2,9 +2,14 @@
 
 use std::mem::ManuallyDrop;
 use std::sync::Barrier;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use super::*;
+use crate::region::operations::HeldOperations;
+use crate::region::reset_all::reset_all;
+use wait::{asleep, until};
 
 /// Repeats `others` while the region writes to blocks that only they can give up.
 fn write_meanwhile<G: Ground>(world: &World<G>, others: impl Fn(&Region<G>) + Sync) {
@@ -127,4 +132,96 @@ fn what_is_lazily_freed_while_its_other_holder_goes_is_all_accounted_for() {
         }
     }
     everywhere!(row, 10);
+}
+
+/// Gives a region operations while `cut` of it waits for its turn, and enters one then. It writes to two blocks.
+fn given_operations_while_it_waits<G: Ground>(region: &Region<G>, cut: impl FnOnce() + Send) {
+    let operations = &HeldOperations::new(Duration::MAX);
+    let turn = region.freezing.lock();
+    let ((tell, told), (tell_giver, told_giver), (go_on, may_go_on)) = (channel(), channel(), channel());
+    let is_inside = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let cut = scope.spawn(move || {
+            tell.send(this_thread()).unwrap();
+            cut();
+        });
+        let cutter = told.recv().unwrap();
+        until_it_waits(cutter);
+        scope.spawn(move || {
+            tell_giver.send(this_thread()).unwrap();
+            assert!(region.space.set_operations(operations).is(operations));
+            let seat = operations.take_seat();
+            operations.enter(seat);
+            region.write(100, 7);
+            is_inside.store(true, Ordering::Release);
+            let () = may_go_on.recv().unwrap();
+            region.write(G::BLOCK + 100, 7);
+            assert!(operations.leave(seat));
+        });
+        let giver = told_giver.recv().unwrap();
+        let is_inside = || is_inside.load(Ordering::Acquire);
+        until("what is given, or a wait for that", || is_inside() || waits(giver));
+        drop(turn);
+        until("an operation", is_inside);
+        until("a cut, or a wait for the operation", || cut.is_finished() || waits(cutter));
+        go_on.send(()).unwrap();
+    });
+}
+
+fn waits(thread: i32) -> bool {
+    asleep(thread).is_some_and(|asleep| asleep.call == libc::SYS_futex)
+}
+
+/// Of an operation that is entered once a region has it, every cut has all or nothing.
+#[test]
+fn cuts_that_began_before_a_region_had_operations_have_no_half_of_one() {
+    fn row<G: Ground>(world: &World<G>) {
+        let at = [100, G::BLOCK + 100];
+        let (region, other) = (world.written(2), world.written(2));
+        let zeros = [&region, &other].map(|region| region.snapshot());
+        let mut snapshot = None;
+        given_operations_while_it_waits(&region, || snapshot = Some(region.snapshot()));
+        let seen = at.map(|at| read_at(snapshot.as_ref().unwrap(), at).unwrap());
+        assert!(seen == [0; 2] || seen == [7; 2], "{seen:?}");
+        let region = world.written(2);
+        let before = region.snapshot();
+        given_operations_while_it_waits(&region, || {
+            reset_all(&[(&*region.space, &*before), (&*other.space, &*zeros[1])]).unwrap();
+        });
+        let seen = at.map(|at| region.read(at).unwrap());
+        assert!(seen == [0; 2] || seen == [7; 2], "{seen:?}");
+    }
+    everywhere!(row, 24);
+}
+
+/// A cut waits for operations when its pages are folded already. Others may have their turn meanwhile, and fail.
+#[test]
+fn what_others_seal_and_do_not_fold_while_a_cut_waits_for_operations_is_in_it() {
+    fn row(world: &World<Soft>) {
+        let region = &overlay::written_by_choice(world, 2);
+        let operations = &HeldOperations::new(Duration::MAX);
+        region.space.set_operations(operations);
+        let earlier = region.snapshot();
+        let seat = operations.take_seat();
+        operations.enter(seat);
+        let (tell, told) = channel();
+        let later = std::thread::scope(|scope| {
+            let cut = scope.spawn(move || {
+                tell.send(this_thread()).unwrap();
+                region.snapshot()
+            });
+            until_it_waits(told.recv().unwrap());
+            region.write(BASE_PAGE + 100, 7);
+            world.pool.sys.fail(Some((Call::Scan, 0)));
+            let prepared = region.prepare_snapshot();
+            let sealed = region.table.get(EntryIndex(0));
+            assert!(operations.leave(seat));
+            assert!(matches!((prepared, sealed), (Err(RegionError::System(_)), Entry::Sealed(..))));
+            cut.join().unwrap()
+        });
+        let at = BASE_PAGE + 100;
+        assert_eq!((read_at(&earlier, at), read_at(&later, at), region.read(at)), (Ok(0), Ok(7), Some(7)));
+        assert!(earlier.id < later.id);
+    }
+    overlay::run_by_page::<Soft>(8, row);
 }

@@ -276,7 +276,7 @@ pub enum RegionError {
     /// A block is pinned as often as can be counted.
     #[error("a block is pinned 255 times already: drop a pin of it first")]
     TooManyPins,
-    /// A fork, snapshot or reset was asked for inside of an operation of the same thread
+    /// A fork, snapshot or reset, or what prepares one, was asked for inside of an operation of the same thread
     /// ([`Operations`](crate::Operations)), which it would wait for.
     #[error(
         "this thread is inside of an operation, which forks, snapshots and resets wait for: leave it first, that is, drop \
