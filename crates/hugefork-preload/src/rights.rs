@@ -46,6 +46,7 @@ const LIST: &[Allowed] = &[
     Any(libc::SYS_fstat),
     Any(libc::SYS_close),
     Any(libc::SYS_getrusage),
+    Any(libc::SYS_getrlimit),
     Any(libc::SYS_getpid),
     Any(libc::SYS_getppid),
     Any(libc::SYS_gettid),

@@ -78,8 +78,7 @@ pub(crate) fn publish() {
 fn map(kept: &Kept) -> Option<&'static Page> {
     let file = kept.get()?;
     if longest_file() < BASE_PAGE as u64 {
-        // The kernel would not only refuse: it sends SIGXFSZ, which kills. Not in the library's threads, which block it,
-        // and which may not ask.
+        // The kernel would not only refuse: it sends SIGXFSZ, which kills.
         return None;
     }
     ftruncate(file, BASE_PAGE as u64).ok()?;
@@ -95,8 +94,8 @@ fn map(kept: &Kept) -> Option<&'static Page> {
 /// How long files may become by this process, as far as it may ask.
 fn longest_file() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the call writes to the structure, and changes nothing without new limits. As 64 bits, as the kernel has it.
-    let asked = unsafe { syscall!(Sysno::prlimit64, 0, libc::RLIMIT_FSIZE, 0, &raw mut limit) };
+    // SAFETY: the call writes to the structure. Unlike prlimit64(2), it can change no limits: all threads may make it.
+    let asked = unsafe { syscall!(Sysno::getrlimit, libc::RLIMIT_FSIZE, &raw mut limit) };
     asked.map_or(u64::MAX, |_| limit.rlim_cur)
 }
 
