@@ -1,6 +1,6 @@
-//! The program's memory, as the kernel tells it in `/proc/thread-self/maps`: what libc's own `malloc` maps is there too,
-//! and nothing that was unmapped. `/proc/self` is the first thread's, which may have ended before the others: it has no
-//! memory then.
+//! The program's memory, as the kernel tells it in `/proc/thread-self/maps`: what libc's own `malloc` maps is there
+//! too, and nothing that was unmapped. `/proc/self` is the first thread's, which may have ended before the others: it
+//! has no memory then.
 //!
 //! The file is read piece by piece into the stack. Programs map and unmap meanwhile, so a range may be gone, or be
 //! something else, when it is used: only what is harmless then may be done with it.

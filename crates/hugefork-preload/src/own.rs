@@ -1,6 +1,7 @@
-//! The numbers of descriptors that are the library's, in a program that does not know of them, and what they led to. The
-//! functions that close descriptors ask here: the engine works on its file by number, and another file must not take
-//! its place. If one has, since the program has closed the library's by instructions of its own, that is the program's.
+//! The numbers of descriptors that are the library's, in a program that does not know of them, and what they led to.
+//! The functions that close descriptors ask here: the engine works on its file by number, and another file must not
+//! take its place. If one has, since the program has closed the library's by instructions of its own, that is the
+//! program's.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! Which blocks of 2 MiB are in base pages.
 //!
 //! `PAGEMAP_SCAN` (Linux 6.7) names the base pages of a range and steps over huge ones, in the time that base pages
-//! take. Before, `/proc/thread-self/pagemap` has a word for each page, and does not tell what is huge; to collapse what is
-//! huge already does nothing.
+//! take. Before, `/proc/thread-self/pagemap` has a word for each page, and does not tell what is huge; to collapse what
+//! is huge already does nothing.
 
 use std::ffi::c_void;
 use std::ops::Range;

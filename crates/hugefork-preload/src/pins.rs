@@ -7,7 +7,7 @@
 //!
 //! | call | |
 //! |---|---|
-//! | `open…`, `mkostemp…`, `shm_open`, `fcntl` with `O_DIRECT` | all of the pool's memory is handed over; there is no more of it |
+//! | `open…`, `mkostemp…`, `shm_open`, `fcntl` with `O_DIRECT` | all of the pool's memory is handed over, for good |
 //! | `setsockopt` with `SO_ZEROCOPY`, for memory of `AF_XDP`, or of the kernel's ciphers (`AF_ALG`) | the same |
 //! | `io_uring_setup`, `io_uring_register` by libc's `syscall` | the same |
 //! | `vmsplice` | what it names is handed over |

@@ -1,5 +1,5 @@
-//! What is mapped at an address, by `PROCMAP_QUERY` (Linux 6.11): `/proc/thread-self/maps` as text begins with the first
-//! of all mappings each time. The engine asks in the same way where mappings end (sys/linux/mappings.rs).
+//! What is mapped at an address, by `PROCMAP_QUERY` (Linux 6.11): `/proc/thread-self/maps` as text begins with the
+//! first of all mappings each time. The engine asks in the same way where mappings end (sys/linux/mappings.rs).
 
 use std::ops::Range;
 use std::os::fd::{IntoRawFd, RawFd};

@@ -270,7 +270,8 @@ unsafe extern "C" fn stand_in(
             }
             libc::SYS_vmsplice => pins::vmsplice(int(a), b as *const libc::iovec, c as usize, d as c_uint) as c_long,
             libc::SYS_io_uring_setup => {
-                // Its rings may be in the program's memory (`IORING_SETUP_NO_MMAP`), and it opens files with `O_DIRECT`.
+                // Its rings may be in the program's memory (`IORING_SETUP_NO_MMAP`), and it opens files with
+                // `O_DIRECT`.
                 pins::look(libc::O_DIRECT);
                 kernel!(libc::SYS_io_uring_setup, a, b)
             }

@@ -335,14 +335,15 @@ impl Region {
         Ok(Region::new(self.pool().clone(), core))
     }
 
-    /// Does now what the next fork or snapshot would do before its pause, so that this takes little more than the pause:
-    /// pages that were copied since the last one ([`CopyGrain`](crate::CopyGrain)) go into blocks. For a program whose
-    /// `snapshot()` runs under a lock that others wait for, this is to be called right before that lock is taken. Nothing
-    /// changes but where bytes lie, and it need not be called.
+    /// Does now what the next fork or snapshot would do before its pause, so that this takes little more than the
+    /// pause: pages that were copied since the last one ([`CopyGrain`](crate::CopyGrain)) go into blocks. For a program
+    /// whose `snapshot()` runs under a lock that others wait for, this is to be called right before that lock is taken.
+    /// Nothing changes but where bytes lie, and it need not be called.
     ///
-    /// Others go on writing meanwhile, and forks, snapshots and resets of the region wait. It takes about 2 us a page, or
-    /// 150 us a block that other forks or snapshots still hold. What is written between this and the snapshot is left to
-    /// the latter; what [`Region::prepare_write`] has promised stays as it is, and nobody gives up a block for this.
+    /// Others go on writing meanwhile, and forks, snapshots and resets of the region wait. It takes about 2 us a page,
+    /// or 150 us a block that other forks or snapshots still hold. What is written between this and the snapshot is
+    /// left to the latter; what [`Region::prepare_write`] has promised stays as it is, and nobody gives up a block for
+    /// this.
     ///
     /// # Errors
     /// [`RegionError::PoolFull`], [`RegionError::OutOfMemory`], [`RegionError::TooManyMappings`], [`RegionError::System`],

@@ -192,7 +192,8 @@ impl<'a, T: AnyBitPattern + NoUninit> Values<'a, T> {
         unsafe { store(ptr::from_ref(&value).cast(), self.place(nth, 1), size_of::<T>(), self.width) };
     }
 
-    /// Gets one, has `change` change it, and sets it. What others write to it meanwhile is lost.
+    /// Gets one, has `change` change it, and sets it. What others write to it meanwhile is lost: this is no atomic
+    /// addition. Where several threads change one value, they need a lock of their own.
     ///
     /// # Panics
     /// If there are not so many.

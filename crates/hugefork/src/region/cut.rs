@@ -1,8 +1,9 @@
 //! A cut through one region or several: who is locked when, and what happens if it fails.
 //!
 //! ```text
-//!   fold ahead, others write ─▶ operations are over ─▶ all locks, parents first ─▶ share each ─▶ let the writers of each go ─▶ release all
-//!                                                                                  └─ one fails: undo all that were shared
+//!   fold ahead, others write ─▶ operations are over ─▶ all locks, parents first ─▶ share each
+//!     ─▶ let the writers of each go ─▶ release all
+//!     └─ one fails: undo all that were shared
 //! ```
 //! All regions are locked before the first is shared, and no writer goes on before the last one is. So what was said of
 //! one region (freeze.rs) holds for all together: if a write is in the cut, every write that happened before it is too,
@@ -13,8 +14,8 @@
 //!
 //! A cut that waits for operations holds none of these locks meanwhile, nor any region's turn: a thread inside of an
 //! operation may cut a region that has none, and that region may be one of several in the cut that waits. So the turns
-//! are taken twice, before pages are folded ahead and when operations are over. If somebody else has had one in between,
-//! what he may have left in private pages is looked for in the pause.
+//! are taken twice, before pages are folded ahead and when operations are over. If somebody else has had one in
+//! between, what he may have left in private pages is looked for in the pause.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;

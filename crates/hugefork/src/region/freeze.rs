@@ -52,8 +52,8 @@ impl<S: Sys> RegionCore<S> {
         self.fold_for_snapshot(When::BeforePause)
     }
 
-    /// Folds what is private now. Unless the kernel is to copy from the snapshot on, all overlays are sealed first: those
-    /// that nobody writes to meanwhile need no look in the pause.
+    /// Folds what is private now. Unless the kernel is to copy from the snapshot on, all overlays are sealed first:
+    /// those that nobody writes to meanwhile need no look in the pause.
     fn fold_for_snapshot(&self, when: When) -> Result<(), RegionError> {
         if !self.books.has_overlays() {
             return Ok(());

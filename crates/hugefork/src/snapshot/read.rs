@@ -1,7 +1,7 @@
 //! Reads a snapshot without a mapping: piece by piece through the direct map. The block is held meanwhile.
 //!
-//! What is read may have to go to a region, and the fault there may want that very block back: it would wait for its own
-//! thread. So on its way there it is put down on the stack.
+//! What is read may have to go to a region, and the fault there may want that very block back: it would wait for its
+//! own thread. So on its way there it is put down on the stack.
 
 use super::core::SnapshotCore;
 use crate::sync::SignalsBlocked;

@@ -151,8 +151,9 @@ impl Gate {
     }
 
     /// Lets nobody in until [`Gate::open`], and waits until all are out. One thread at a time may do so, and `seats`
-    /// are those of all threads that have one when they are looked at: who gets one later finds the gate closed. `sleep` is given a word and its value, and sleeps while it
-    /// has that, or returns false if it has waited for long enough.
+    /// are those of all threads that have one when they are looked at: who gets one later finds the gate closed.
+    /// `sleep` is given a word and its value, and sleeps while it has that, or returns false if it has waited for long
+    /// enough.
     pub(crate) fn close<'a>(
         &self,
         seats: impl Iterator<Item = &'a Seat>,

@@ -3,8 +3,8 @@
 //! Two threads put slots of 64 bytes into a populated area, 200 000 a second together if the area has 1 GiB, and in
 //! proportion fewer in areas of less than that. They come as requests from a socket do: every half millisecond a thread
 //! wakes and does all puts that are due. The time of a put is that from the moment at which it was due, so that those
-//! that wait behind a slow one count as well. A third thread takes a fork or snapshot, or several, one every `period`, and
-//! drops it right before it takes the next; the puts after the first one count. Slots are anywhere in the area, or
+//! that wait behind a slow one count as well. A third thread takes a fork or snapshot, or several, one every `period`,
+//! and drops it right before it takes the next; the puts after the first one count. Slots are anywhere in the area, or
 //! always the same 4 000 (`keys`).
 //!
 //! | metric | |
@@ -14,8 +14,8 @@
 //! | `call` | the longest call that took a fork or snapshot |
 //! | `extra` | memory held beyond the area itself at the end, right before the last fork or snapshot is dropped |
 //!
-//! Whether a thread had the CPU is what the kernel says (`/proc/thread-self/schedstat`); it is asked after each put that
-//! took 50 us. Time in which a hypervisor runs something else is in no such account.
+//! Whether a thread had the CPU is what the kernel says (`/proc/thread-self/schedstat`); it is asked after each put
+//! that took 50 us. Time in which a hypervisor runs something else is in no such account.
 //!
 //! With `HUGEFORK_BENCH_SLOWEST=10` in the environment each sample prints its ten slowest puts to standard error, with
 //! what is known of each: when it was done, the faults that it took, and for how long it waited for a CPU.
@@ -216,7 +216,8 @@ impl<K: Keeper> Paces<K> {
             let spawn = |puts: puts::Shared| {
                 thread::Builder::new()
                     .name("putting".to_owned())
-                    // SAFETY: the area and the lists outlive the scope, and each thread has slots and a list of its own.
+                    // SAFETY: the area and the lists outlive the scope, and each thread has slots and a list of its
+                    // own.
                     .spawn_scoped(scope, move || unsafe { writer::run(area, puts, pace) })
                     .map_err(|error| BenchError::system("starting a thread", error))
             };

@@ -94,7 +94,8 @@ impl Puts {
     }
 
     fn note(&self, place: usize) -> &AtomicUsize {
-        // SAFETY: the list has `NOTES` numbers, aligned, and is accessed by atomics alone while threads or children live.
+        // SAFETY: the list has `NOTES` numbers, aligned, and is accessed by atomics alone while threads or children
+        // live.
         unsafe { AtomicUsize::from_ptr(self.notes.as_ptr().add(place)) }
     }
 
@@ -161,8 +162,8 @@ impl Puts {
     }
 }
 
-/// Checks that the words of a slot are of puts from number `oldest` (0: from before all puts) to number `latest`, and of
-/// ever older ones: words are put in order, and a cut may go through a put.
+/// Checks that the words of a slot are of puts from number `oldest` (0: from before all puts) to number `latest`, and
+/// of ever older ones: words are put in order, and a cut may go through a put.
 fn check_slot(offset: usize, read: impl Fn(usize) -> u64, oldest: usize, latest: usize) -> Result<(), BenchError> {
     let mut latest = latest;
     for at in (offset..offset + SLOT).step_by(8) {
