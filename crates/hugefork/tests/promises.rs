@@ -52,7 +52,7 @@ fn revoked_from<H>(hold: impl FnOnce(&Region) -> H) -> (H, [Region; 2]) {
 }
 
 const TAKEN_AWAY: [&str; 4] =
-    ["hugefork: pool `test`", "taken away from a fork or snapshot", "Reserve::Full", "(SIGBUS)"];
+    ["hugefork: pool `test`", "taken away from a fork or snapshot", "blocks reserved", "(SIGBUS)"];
 
 #[test]
 fn a_load_from_a_revoked_snapshot_is_a_bus_error_and_one_line() {

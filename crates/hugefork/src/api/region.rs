@@ -346,9 +346,9 @@ impl Region {
     /// this.
     ///
     /// # Errors
-    /// [`RegionError::PoolFull`], [`RegionError::OutOfMemory`], [`RegionError::TooManyMappings`], [`RegionError::System`],
-    /// [`RegionError::ForkedChild`]. Then some pages are left to the next fork or snapshot. With operations also
-    /// [`RegionError::InsideOperation`]: cuts, and all who want to enter, would wait for this.
+    /// [`RegionError::PoolFull`], [`RegionError::OutOfMemory`], [`RegionError::TooManyMappings`],
+    /// [`RegionError::System`], [`RegionError::ForkedChild`]. Then some pages are left to the next fork or snapshot.
+    /// With operations also [`RegionError::InsideOperation`]: cuts, and all who want to enter, would wait for this.
     pub fn prepare_snapshot(&self) -> Result<(), RegionError> {
         check_owner()?;
         check_cut([self.core()].into_iter())?;
