@@ -1,5 +1,6 @@
 """The examples run, on little memory."""
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +17,12 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
         ("branch_and_rewind.py", ["--state", "16 MiB", "--turns", "3"], "all came to the same end"),
         ("what_it_costs.py", ["--rounds", "1", "--only", "snapshots"], "us besides"),
         ("what_it_costs.py", ["--rounds", "1", "--only", "chains", "--megabytes", "4"], "glibc that keeps its memory"),
+        ("torch_checkpoints.py", ["--state", "48 MiB", "--saves", "1", "--ways", "hugefork"], "the state is 48 MiB"),
     ],
 )
 def test_an_example_runs(name, options, said, tmp_path):
+    if name.startswith("torch") and importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed: pip install torch")
     done = subprocess.run([sys.executable, EXAMPLES / name, *options], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr
 
