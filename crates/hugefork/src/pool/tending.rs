@@ -177,14 +177,15 @@ impl<S: Sys> PoolCore<S> {
     /// Tells whether the program is paced, by its faults and sleeps until now, if it took some.
     fn tell_pace(&self) {
         let Tending { told, is_paced, .. } = &self.tending;
-        let (now, faults, sleeps) = (self.sys.now(), self.sys.minor_faults(), self.sys.sleeps());
         let since = |earlier: &AtomicU64, now: u64| now.saturating_sub(earlier.load(Ordering::Relaxed));
+        let now = self.sys.now();
         let time = since(&told.time, now);
         if time < TELLING {
             return;
         }
-        let [faults_of, sleeps_of] =
-            [(faults, &told.faults), (sleeps, &told.sleeps)].map(|(now, then)| since(then, now));
+        // The kernel adds up what each thread of the process has, which takes longer than to ask for the time.
+        let (faults, sleeps) = (self.sys.minor_faults(), self.sys.sleeps());
+        let (faults_of, sleeps_of) = (since(&told.faults, faults), since(&told.sleeps, sleeps));
         self.tells_from(now, faults, sleeps);
         if faults_of < FEW {
             return;
@@ -209,12 +210,18 @@ impl<S: Sys> PoolCore<S> {
         told.sleeps.store(sleeps, Ordering::Relaxed);
     }
 
-    /// After so many nanoseconds of work for a program that is paced, the thread rests.
-    fn rest_after(&self, work: u64) {
-        if work >= WORTH_A_REST && self.tending.is_paced() && !self.tending.is_short() {
-            self.tending.nap.pause(Duration::from_nanos(2 * work).min(LONGEST_REST));
+    /// Does a piece of work. If the program is paced, the thread rests after it.
+    fn work_and_rest<T>(&self, work: impl FnOnce() -> T) -> T {
+        let tending = &self.tending;
+        let may_rest = tending.is_paced() && !tending.is_short();
+        let begun = may_rest.then(|| self.sys.cpu_time());
+        let done = work();
+        let took = begun.map_or(0, |begun| self.sys.cpu_time() - begun);
+        if took >= WORTH_A_REST {
+            tending.nap.pause(Duration::from_nanos(2 * took).min(LONGEST_REST));
             self.tell_pace();
         }
+        done
     }
 
     /// Whether most blocks of regions that have overlays are overlays, and writers may have to copy some.
@@ -243,9 +250,7 @@ impl<S: Sys> PoolCore<S> {
         while let Some(id) = region {
             let mut from = Some(0);
             while let Some(start) = from.filter(|_| !self.tending.nap.is_over()) {
-                let before = self.sys.cpu_time();
-                from = self.tend_part(id, start);
-                self.rest_after(self.sys.cpu_time() - before);
+                from = self.work_and_rest(|| self.tend_part(id, start));
             }
             region = self.next_overlaid(Some(id));
         }

@@ -86,7 +86,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Gives the region the bytes of the snapshot that it was forked from.
     pub(crate) fn reset(&self) -> Result<(), ResetError> {
-        // What it shows of that is not its own, so that its own reservation is kept.
+        // The blocks of its origin are its parent's, and for those it keeps reservations of its own.
         self.reset_by(None, |known| {
             // A snapshot that goes waits until the visit is over.
             let visit = self.pool().holders.visit();

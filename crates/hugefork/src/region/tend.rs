@@ -64,14 +64,13 @@ impl<S: Sys> OverlayHolder for RegionCore<S> {
             return false;
         }
         let Some(usual) = self.usual_pages() else { return false };
-        if self.pool().tending.is_paced() && usual >= Density::everywhere(self.pool().block_size) {
-            return false;
-        }
-        if self.may_promote() && self.books.limit.is_none() && usual >= Density::everywhere(self.pool().block_size) {
+        let is_dense = usual >= Density::everywhere(self.pool().block_size);
+        let is_paced = self.pool().tending.is_paced();
+        if is_dense && !is_paced && self.may_promote() && self.books.limit.is_none() {
             self.leave_all_to_writers();
             return false;
         }
-        2 * usual >= mean
+        2 * usual >= mean && !(is_dense && is_paced)
     }
 }
 

@@ -63,7 +63,7 @@ impl<S: Sys> SnapshotCore<S> {
             Some(block) => {
                 let from = &block.bytes()[size.within(offset)..size.within(offset) + to.len()];
                 // Word by word: a third faster than `memcpy`, in pieces of 64 KiB, where that is `rep movsb`.
-                // SAFETY: as many bytes.
+                // SAFETY: `from` is a slice of `to.len()` bytes, which nobody writes to while the block is held.
                 unsafe { copy_out(from.as_ptr(), to) };
             }
             None => to.fill(0),

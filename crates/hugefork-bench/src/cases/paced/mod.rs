@@ -203,6 +203,10 @@ impl<K: Keeper> Paces<K> {
             }
         }
         writer::sleep_until(start + u64::from(self.plan.snapshots) * period);
+        // If this came late, the threads have something left.
+        while self.puts.iter().any(|puts| puts.latencies().is_empty()) {
+            thread::yield_now();
+        }
         Ok(Taken { held: held.expect("there is a snapshot"), longest, asked })
     }
 

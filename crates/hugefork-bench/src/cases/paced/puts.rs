@@ -205,6 +205,15 @@ impl Shared {
         }
     }
 
+    /// Whether a snapshot was taken.
+    ///
+    /// # Safety
+    /// As [`Shared::offset`].
+    pub(super) unsafe fn is_cut(&self) -> bool {
+        // SAFETY: by contract.
+        unsafe { AtomicUsize::from_ptr(self.notes.add(CUT_UNTIL)) }.load(Ordering::Acquire) != 0
+    }
+
     /// Whether to end.
     ///
     /// # Safety

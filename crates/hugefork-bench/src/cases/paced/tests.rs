@@ -97,3 +97,21 @@ fn a_cut_may_go_through_a_put_but_not_backwards() {
     kept[first + 7] = value(101);
     assert!(puts.check_kept(|offset| kept[offset / 8]).is_err());
 }
+
+/// However slow the machine is: the figures are those of puts that come after it.
+#[test]
+fn a_thread_leaves_some_puts_until_there_is_a_snapshot() {
+    let (puts, area) = puts();
+    let mut memory: Vec<u64> = area.borrow().clone();
+    let (area, shared) = (Area(memory.as_mut_ptr().cast()), puts.shared());
+    let pace = Pace { start: clock::now(), tick: 1_000, puts: 10 };
+    thread::scope(|scope| {
+        // SAFETY: the area and the lists outlive the scope; nobody else puts.
+        scope.spawn(move || unsafe { writer::run(area, shared, pace) });
+        while puts.done() < 990 {
+            thread::yield_now();
+        }
+        puts.cut(Cut { before: puts.done(), until: puts.done() + 1 }, true);
+    });
+    assert_eq!((puts.first(), puts.done()), (990, 1_000));
+}

@@ -60,7 +60,8 @@ pub(super) fn sleep_until(time: u64) {
     }
 }
 
-/// Puts until there is nothing left, or it is told to stop.
+/// Puts until there is nothing left, or it is told to stop. What is due last is left until there is a snapshot, however
+/// late that is: some puts are to come after it.
 ///
 /// # Safety
 /// The lists that `puts` is of live; nobody else has it. `area` holds every slot, aligned to 8, and nobody else writes
@@ -74,6 +75,11 @@ pub(super) unsafe fn run(area: Area, puts: Shared, pace: Pace) -> Writer {
         // SAFETY: by contract.
         if unsafe { puts.is_stopped() } || nth == puts.count() {
             break;
+        }
+        // SAFETY: by contract.
+        if nth + pace.puts >= puts.count() && !unsafe { puts.is_cut() } {
+            sleep_until(now() + pace.tick);
+            continue;
         }
         sleep_until(due.saturating_sub(AWAKE));
         let mut before = (waits.read(), clock::minor_faults());

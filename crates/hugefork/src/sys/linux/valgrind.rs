@@ -12,7 +12,8 @@ const UNDER_VALGRIND: &str =
 /// An error under valgrind. It looks once: a process does not get under it later.
 pub(crate) fn refuse() -> Result<(), SystemError> {
     static IS_UNDER_IT: OnceLock<bool> = OnceLock::new();
-    let has_it_mapped = || fs::read_to_string("/proc/self/maps").is_ok_and(|maps| maps.lines().any(is_of_valgrind));
+    let has_it_mapped =
+        || fs::read_to_string("/proc/thread-self/maps").is_ok_and(|maps| maps.lines().any(is_of_valgrind));
     if *IS_UNDER_IT.get_or_init(has_it_mapped) {
         return Err(SystemError::new(UNDER_VALGRIND, rustix::io::Errno::OPNOTSUPP));
     }
