@@ -231,7 +231,7 @@ int hf_reinstall_handler(void);
 enum hf_backing {
     HF_BACKING_AUTO = 0,       /* the best that the machine allows now */
     HF_BACKING_HUGETLB = 1,    /* pages reserved by the administrator (vm.nr_hugepages) */
-    HF_BACKING_SHMEM_HUGE = 2, /* shmem huge pages, by setting or by MADV_COLLAPSE */
+    HF_BACKING_SHMEM_HUGE = 2, /* shmem huge pages, which need no setting */
     HF_BACKING_SHMEM_BASE = 3  /* shmem pages of 4 KiB */
 };
 
@@ -240,7 +240,8 @@ enum hf_granted {
     HF_GRANTED_HUGETLB = 1,         /* reserved huge pages */
     HF_GRANTED_SHMEM_HUGE = 2,      /* huge pages that the kernel makes at first touch */
     HF_GRANTED_SHMEM_COLLAPSED = 3, /* huge pages by MADV_COLLAPSE, 0.2 ms each */
-    HF_GRANTED_SHMEM_BASE = 4       /* pages of 4 KiB */
+    HF_GRANTED_SHMEM_BASE = 4,      /* pages of 4 KiB */
+    HF_GRANTED_SHMEM_OWN_TMPFS = 5  /* as 2, in a tmpfs of the pool's own: no setting allows them */
 };
 
 /* Whether a pool may be built of something else than was asked for. */
@@ -259,6 +260,14 @@ enum hf_commit {
 enum hf_core_dump {
     HF_CORE_DUMP_LEFT_OUT = 0,
     HF_CORE_DUMP_INCLUDED = 1 /* 1 us more for each fault */
+};
+
+/* Whether the system may swap a pool's memory out. hugetlb pages never are. */
+enum hf_swap {
+    HF_SWAP_ALLOWED = 0,
+    HF_SWAP_REFUSED = 1 /* a tmpfs mounted noswap (CAP_SYS_ADMIN, Linux 6.4) or hugetlb;
+                         * else as HF_FALLBACK_... says. Pages that a write has copied
+                         * may be swapped until they are folded into blocks */
 };
 
 /* What a pool is to be. Zero is the default of every field but `capacity`. */
@@ -308,10 +317,14 @@ typedef struct hf_pool_options {
     uint64_t pressure_window_us;
     /* How many bytes go back before it looks again. 0: 64 MiB. */
     size_t pressure_step;
+    /* HF_SWAP_... */
+    int swap;
+    /* 0. */
+    int reserved;
 } hf_pool_options;
 
 #define HF_POOL_OPTIONS_INIT \
-    { sizeof(hf_pool_options), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0 }
+    { sizeof(hf_pool_options), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0 }
 
 /*
  * Builds a pool. The first one of a process also installs the SIGSEGV handler, and

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use hugefork::{Advice, Backing, Commit, CopyGrain, CoreDump, Fallback, Granted, OnLimit, Reserve};
+use hugefork::{Advice, Backing, Commit, CopyGrain, CoreDump, Fallback, Granted, OnLimit, Reserve, Swap};
 
 use crate::failure::Failure;
 
@@ -15,6 +15,7 @@ pub(crate) const HF_GRANTED_HUGETLB: c_int = 1;
 pub(crate) const HF_GRANTED_SHMEM_HUGE: c_int = 2;
 pub(crate) const HF_GRANTED_SHMEM_COLLAPSED: c_int = 3;
 pub(crate) const HF_GRANTED_SHMEM_BASE: c_int = 4;
+pub(crate) const HF_GRANTED_SHMEM_OWN_TMPFS: c_int = 5;
 
 pub(crate) const HF_FALLBACK_ALLOWED: c_int = 0;
 pub(crate) const HF_FALLBACK_REFUSED: c_int = 1;
@@ -24,6 +25,9 @@ pub(crate) const HF_COMMIT_UPFRONT: c_int = 1;
 
 pub(crate) const HF_CORE_DUMP_LEFT_OUT: c_int = 0;
 pub(crate) const HF_CORE_DUMP_INCLUDED: c_int = 1;
+
+pub(crate) const HF_SWAP_ALLOWED: c_int = 0;
+pub(crate) const HF_SWAP_REFUSED: c_int = 1;
 
 pub(crate) const HF_RESERVE_NONE: c_int = 0;
 pub(crate) const HF_RESERVE_FULL: c_int = 1;
@@ -82,6 +86,7 @@ impl Choice for Granted {
         (HF_GRANTED_SHMEM_HUGE, Granted::ShmemHuge),
         (HF_GRANTED_SHMEM_COLLAPSED, Granted::ShmemCollapsed),
         (HF_GRANTED_SHMEM_BASE, Granted::ShmemBase),
+        (HF_GRANTED_SHMEM_OWN_TMPFS, Granted::ShmemOwnTmpfs),
     ];
 }
 
@@ -101,6 +106,11 @@ impl Choice for CoreDump {
     const WHAT: &'static str = "core dump";
     const ALL: &'static [(c_int, Self)] =
         &[(HF_CORE_DUMP_LEFT_OUT, CoreDump::LeftOut), (HF_CORE_DUMP_INCLUDED, CoreDump::Included)];
+}
+
+impl Choice for Swap {
+    const WHAT: &'static str = "swap";
+    const ALL: &'static [(c_int, Self)] = &[(HF_SWAP_ALLOWED, Swap::Allowed), (HF_SWAP_REFUSED, Swap::Refused)];
 }
 
 impl Choice for Reserve {

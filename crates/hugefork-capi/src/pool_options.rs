@@ -35,6 +35,8 @@ pub(crate) struct hf_pool_options {
     pressure_stall_us: u64,
     pressure_window_us: u64,
     pressure_step: usize,
+    swap: c_int,
+    reserved: c_int,
 }
 
 // SAFETY: `repr(C)`, begins with its size; pairs of `c_int` leave no padding; numbers, and pointers that may be null.
@@ -61,7 +63,12 @@ impl hf_pool_options {
             .backing(chosen(self.backing)?)
             .fallback(chosen(self.fallback)?)
             .commit(chosen(self.commit)?)
-            .core_dump(chosen(self.core_dump)?);
+            .core_dump(chosen(self.core_dump)?)
+            .swap(chosen(self.swap)?);
+        if self.reserved != 0 {
+            let why = "`reserved` of hf_pool_options is not 0: begin with HF_POOL_OPTIONS_INIT";
+            return Err(Failure::bad_value(why.to_owned()));
+        }
         // SAFETY: the caller's promise.
         if let Some(name) = unsafe { string(self.name) } {
             builder = builder.name(name.to_string_lossy());

@@ -37,6 +37,7 @@ const METHODS: &[(&str, &str)] = &[
     ("PoolBuilder::fallback", "fallback"),
     ("PoolBuilder::commit", "commit"),
     ("PoolBuilder::core_dump", "core_dump"),
+    ("PoolBuilder::swap", "swap"),
     ("PoolBuilder::obtain_ahead", "obtain_ahead"),
     ("PoolBuilder::zeroed_stock", "zeroed_high"),
     ("PoolBuilder::reclaim_under_pressure", "reclaim_under_pressure"),
@@ -157,12 +158,13 @@ const STRUCTS: [(&str, &str, &str); 7] = [
 ];
 
 /// What is chosen from, and how its constants begin.
-const CHOICES: [(&str, &str); 9] = [
+const CHOICES: [(&str, &str); 10] = [
     ("Backing", "HF_BACKING"),
     ("Granted", "HF_GRANTED"),
     ("Fallback", "HF_FALLBACK"),
     ("Commit", "HF_COMMIT"),
     ("CoreDump", "HF_CORE_DUMP"),
+    ("Swap", "HF_SWAP"),
     ("Reserve", "HF_RESERVE"),
     ("OnLimit", "HF_ON_LIMIT"),
     ("CopyGrain", "HF_COPY_GRAIN"),

@@ -1,6 +1,6 @@
 //! Pools: physical memory in blocks.
 
-use hugefork::{Backing, BlockSize, ByteSize, Commit, CoreDump, Fallback, PressureWatch, ZeroedStock};
+use hugefork::{Backing, BlockSize, ByteSize, Commit, CoreDump, Fallback, PressureWatch, Swap, ZeroedStock};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -25,7 +25,7 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, Failure> {
 #[pymethods]
 impl Pool {
     #[new]
-    #[pyo3(signature = (capacity, *, name, block_size, backing, strict, commit, obtain_ahead, zeroed_stock, zeroed_cpu_percent, core_dump, reclaim_under_pressure))]
+    #[pyo3(signature = (capacity, *, name, block_size, backing, strict, commit, obtain_ahead, zeroed_stock, zeroed_cpu_percent, core_dump, swap, reclaim_under_pressure))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
@@ -39,6 +39,7 @@ impl Pool {
         zeroed_stock: Option<(usize, usize)>,
         zeroed_cpu_percent: Option<u32>,
         core_dump: bool,
+        swap: bool,
         reclaim_under_pressure: bool,
     ) -> Result<Pool, Failure> {
         let commits = [("on_demand", Commit::OnDemand), ("upfront", Commit::Upfront)];
@@ -49,7 +50,8 @@ impl Pool {
             .backing(backing.parse::<Backing>()?)
             .fallback(if strict { Fallback::Refused } else { Fallback::Allowed })
             .commit(choose("commit", commit, &commits)?)
-            .core_dump(if core_dump { CoreDump::Included } else { CoreDump::LeftOut });
+            .core_dump(if core_dump { CoreDump::Included } else { CoreDump::LeftOut })
+            .swap(if swap { Swap::Allowed } else { Swap::Refused });
         if let Some(bytes) = obtain_ahead {
             builder = builder.obtain_ahead(bytes);
         }

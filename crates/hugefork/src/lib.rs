@@ -119,7 +119,7 @@ pub use stats::histogram::Histogram;
 pub use sys::SystemError;
 pub use sys::linux::advice::collapse;
 pub use terms::advice::Advice;
-pub use terms::backing::{Backing, Commit, CoreDump, Fallback, Granted};
+pub use terms::backing::{Backing, Commit, CoreDump, Fallback, Granted, Swap};
 pub use terms::code::ErrorCode;
 pub use terms::error::{BuildError, ImportError, RegionError, ResetError, TransferError};
 pub use terms::extents::{Extent, Extents};

@@ -35,6 +35,10 @@ static void refusals(void)
     FAILS(HF_E_BAD_VALUE, built(&bad));
     bad = good, bad.commit = 2;
     FAILS(HF_E_BAD_VALUE, built(&bad));
+    bad = good, bad.swap = 2;
+    FAILS(HF_E_BAD_VALUE, built(&bad));
+    bad = good, bad.reserved = 1;
+    FAILS(HF_E_BAD_VALUE, built(&bad));
     bad = good, bad.core_dump = 2;
     FAILS(HF_E_BAD_VALUE, built(&bad));
     bad = good, bad.zeroed_low = MIB;

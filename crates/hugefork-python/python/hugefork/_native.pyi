@@ -18,6 +18,7 @@ class Pool:
         zeroed_stock: tuple[int, int] | None,
         zeroed_cpu_percent: int | None,
         core_dump: bool,
+        swap: bool,
         reclaim_under_pressure: bool,
     ) -> Pool: ...
     def region(

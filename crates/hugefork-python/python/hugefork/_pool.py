@@ -74,6 +74,9 @@ class Pool:
         The most CPU time that this thread may take, in percent of one CPU.
     core_dump
         Whether core dumps have the contents.
+    swap
+        Whether the system may swap the memory out. False takes ``CAP_SYS_ADMIN`` and Linux 6.4, or hugetlb pages;
+        where neither is there, `fallback_reason` says so, or `strict` refuses it.
     reclaim_under_pressure
         Give memory back when the machine is short of it.
 
@@ -104,6 +107,7 @@ class Pool:
         zeroed_stock: tuple[int, int] | None = None,
         zeroed_cpu_percent: int | None = None,
         core_dump: bool = False,
+        swap: bool = True,
         reclaim_under_pressure: bool = False,
     ) -> None:
         self._native = _native.Pool(
@@ -117,6 +121,7 @@ class Pool:
             zeroed_stock=zeroed_stock,
             zeroed_cpu_percent=zeroed_cpu_percent,
             core_dump=core_dump,
+            swap=swap,
             reclaim_under_pressure=reclaim_under_pressure,
         )
         _faulthandler.has_pool = True

@@ -17,7 +17,7 @@ use crate::sys::linux::schedule::lower_priority;
 use crate::sys::linux::stderr::say;
 use crate::sys::linux::{arena, owner, settings, valgrind};
 use crate::sys::{Merging, Sys, SystemError};
-use crate::terms::backing::{Backing, Commit, CoreDump, Fallback, Granted};
+use crate::terms::backing::{Backing, Commit, CoreDump, Fallback, Granted, Swap};
 use crate::terms::error::BuildError;
 use crate::units::{BlockId, BlockSize, HUGE_PAGE};
 
@@ -43,6 +43,7 @@ pub struct PoolBuilder {
     pub(super) fallback: Fallback,
     commit: Commit,
     pub(super) core_dump: CoreDump,
+    pub(super) swap: Swap,
     ahead: Option<usize>,
     zeroed_stock: Option<ZeroedStock>,
     pressure: Option<PressureWatch>,
@@ -65,6 +66,7 @@ impl Default for PoolBuilder {
             fallback: Fallback::default(),
             commit: Commit::default(),
             core_dump: CoreDump::default(),
+            swap: Swap::default(),
             ahead: None,
             zeroed_stock: None,
             pressure: None,
@@ -150,6 +152,12 @@ impl PoolBuilder {
         self
     }
 
+    /// Whether the system may swap the pool's memory out; default [`Swap::Allowed`].
+    pub fn swap(mut self, swap: Swap) -> Self {
+        self.swap = swap;
+        self
+    }
+
     /// Has a thread clear used blocks in the background, so that first writes find them zero. By default nothing does.
     ///
     /// If the thread cannot be started, the pool works without it and says so in one line on standard error;
@@ -199,7 +207,7 @@ impl PoolBuilder {
         let (memory, grant) = self.find_memory()?;
         delivery::install_once()?;
         let blocks = self.block_size.count(self.capacity);
-        let measurable = matches!(grant.granted, Granted::Hugetlb | Granted::ShmemHuge | Granted::ShmemCollapsed)
+        let measurable = grant.granted != Granted::ShmemBase
             && self.block_size.bytes() >= HUGE_PAGE
             && self.capacity >= kernels::WORKED_ON;
         let chosen = kernels::choose(measurable.then_some(&memory))?;

@@ -8,10 +8,11 @@ use thiserror::Error;
 
 use super::builder::PoolBuilder;
 use super::pool::Grant;
-use crate::sys::linux::memory::{Dump, Kind, Linux};
+use crate::sys::linux::memory::{Dump, Huge, Kind, Linux, NoMemory};
+use crate::sys::linux::own_tmpfs::{NoTmpfs, OnSwap};
 use crate::sys::linux::settings;
 use crate::sys::{Sys, SystemError};
-use crate::terms::backing::{Backing, CoreDump, Fallback, Granted};
+use crate::terms::backing::{Backing, CoreDump, Fallback, Granted, Swap};
 use crate::terms::error::BuildError;
 use crate::units::{BlockSize, ByteSize, HUGE_PAGE};
 
@@ -28,65 +29,116 @@ enum NotGranted {
     FewPages { page: ByteSize, needed: usize, free: usize, enough: usize },
     #[error("the pool is smaller than one huge page ({})", ByteSize(HUGE_PAGE))]
     SmallPool,
-    #[error(
-        "shmem_enabled is {setting} and MADV_COLLAPSE gave no huge page (Linux 6.1 has it): \
-         echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"
-    )]
-    NotHuge { setting: String },
+    #[error("shmem_enabled is {setting}: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled")]
+    ForbiddenBySetting { setting: String },
+    #[error("there is no tmpfs of its own: {0}")]
+    NoTmpfs(NoTmpfs),
+    #[error("in a tmpfs of its own there is no huge page either: shmem_enabled is {setting}")]
+    NotHugeInTmpfs { setting: String },
+    #[error("MADV_COLLAPSE gave no huge page (Linux 6.1 has it)")]
+    NotCollapsed,
     #[error(transparent)]
     System(#[from] SystemError),
 }
 
+impl From<NoMemory> for NotGranted {
+    fn from(why: NoMemory) -> NotGranted {
+        match why {
+            NoMemory::Tmpfs(why) => NotGranted::NoTmpfs(why),
+            NoMemory::System(error) => NotGranted::System(error),
+        }
+    }
+}
+
+/// One way to get memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Hugetlb,
+    ShmemHuge(Huge),
+    ShmemBase,
+}
+
+/// How to get huge pages of shmem, the best first.
+const SHMEM: [Way; 3] =
+    [Way::ShmemHuge(Huge::BySetting), Way::ShmemHuge(Huge::OwnTmpfs(OnSwap::Allowed)), Way::ShmemHuge(Huge::Collapse)];
+
+impl Way {
+    fn backing(self) -> Backing {
+        match self {
+            Way::Hugetlb => Backing::Hugetlb,
+            Way::ShmemHuge(_) => Backing::ShmemHuge,
+            Way::ShmemBase => Backing::ShmemBase,
+        }
+    }
+
+    fn may_be_swapped(self) -> bool {
+        !matches!(self, Way::Hugetlb | Way::ShmemHuge(Huge::OwnTmpfs(OnSwap::Refused)))
+    }
+}
+
 /// All that was refused, in one line.
-fn in_words(refusals: &[(Backing, NotGranted)]) -> String {
-    let each: Vec<_> = refusals.iter().map(|(backing, refusal)| format!("{backing}: {refusal}")).collect();
+fn in_words(refusals: &[(Way, NotGranted)]) -> String {
+    let each: Vec<_> = refusals.iter().map(|(way, refusal)| format!("{}: {refusal}", way.backing())).collect();
     each.join("; ")
 }
 
 impl PoolBuilder {
+    /// All ways to get memory, the best first.
+    fn ways(&self) -> Vec<Way> {
+        let mut ways = match self.backing {
+            Backing::Auto => [&SHMEM[..], &[Way::Hugetlb, Way::ShmemBase]].concat(),
+            Backing::Hugetlb => [&[Way::Hugetlb], &SHMEM[..], &[Way::ShmemBase]].concat(),
+            Backing::ShmemHuge => [&SHMEM[..], &[Way::ShmemBase]].concat(),
+            Backing::ShmemBase => vec![Way::ShmemBase],
+        };
+        if self.swap == Swap::Refused {
+            ways.insert(0, Way::ShmemHuge(Huge::OwnTmpfs(OnSwap::Refused)));
+            ways.sort_by_key(|way| way.may_be_swapped());
+        }
+        ways
+    }
+
+    /// Whether it is no fallback. `Auto` may take any backing: each of them is what was asked for.
+    fn is_asked_for(&self, way: Way) -> bool {
+        let is_swap = self.swap == Swap::Allowed || !way.may_be_swapped();
+        is_swap && (self.backing == Backing::Auto || self.backing == way.backing())
+    }
+
     /// The first backing, from the one asked for downwards, that the machine grants.
     pub(super) fn find_memory(&self) -> Result<(Linux, Grant), BuildError> {
-        let candidates: &[Backing] = match self.backing {
-            Backing::Auto => &[Backing::ShmemHuge, Backing::Hugetlb, Backing::ShmemBase],
-            Backing::Hugetlb => &[Backing::Hugetlb, Backing::ShmemHuge, Backing::ShmemBase],
-            Backing::ShmemHuge => &[Backing::ShmemHuge, Backing::ShmemBase],
-            Backing::ShmemBase => &[Backing::ShmemBase],
-        };
-        let mut refusals: Vec<(Backing, NotGranted)> = Vec::new();
-        for (nth, &backing) in candidates.iter().enumerate() {
-            // Auto may take any of its candidates: each of them is what was asked for.
-            if nth > 0 && self.fallback == Fallback::Refused && self.backing != Backing::Auto {
-                break;
+        let mut refusals: Vec<(Way, NotGranted)> = Vec::new();
+        for way in self.ways() {
+            if self.fallback == Fallback::Refused && !self.is_asked_for(way) {
+                continue;
             }
-            match self.try_backing(backing) {
+            match self.try_way(way) {
                 Ok((memory, granted)) => {
-                    let fallback_reason = (!refusals.is_empty()).then(|| in_words(&refusals));
+                    // A setting needs no word where something else is as good.
+                    let is_as_good = granted == Granted::ShmemOwnTmpfs && self.is_asked_for(way);
+                    let fallback_reason = (!refusals.is_empty() && !is_as_good).then(|| in_words(&refusals));
                     return Ok((memory, Grant { granted, fallback_reason }));
                 }
-                Err(refusal) => refusals.push((backing, refusal)),
+                Err(refusal) => refusals.push((way, refusal)),
             }
         }
         match refusals.last() {
             // Every machine grants base pages: what refuses them has nothing to do with backings.
-            Some((Backing::ShmemBase, NotGranted::System(error))) => Err(BuildError::System(*error)),
+            Some((Way::ShmemBase, NotGranted::System(error))) => Err(BuildError::System(*error)),
             Some(_) | None => {
                 Err(BuildError::BackingUnavailable { backing: self.backing, reason: in_words(&refusals) })
             }
         }
     }
 
-    fn try_backing(&self, backing: Backing) -> Result<(Linux, Granted), NotGranted> {
-        match backing {
-            Backing::Hugetlb => self.try_hugetlb().map(|memory| (memory, Granted::Hugetlb)),
-            Backing::ShmemBase => {
-                let memory = self.open(Kind::ShmemBase)?;
-                Ok((memory, Granted::ShmemBase))
-            }
-            Backing::ShmemHuge | Backing::Auto => self.try_shmem_huge(),
+    fn try_way(&self, way: Way) -> Result<(Linux, Granted), NotGranted> {
+        match way {
+            Way::Hugetlb => Ok((self.try_hugetlb()?, Granted::Hugetlb)),
+            Way::ShmemHuge(huge) => self.try_shmem_huge(huge),
+            Way::ShmemBase => Ok((self.open(Kind::ShmemBase)?, Granted::ShmemBase)),
         }
     }
 
-    fn open(&self, kind: Kind) -> Result<Linux, SystemError> {
+    fn open(&self, kind: Kind) -> Result<Linux, NoMemory> {
         let dump = match self.core_dump {
             CoreDump::LeftOut => Dump::LeftOut,
             CoreDump::Included => Dump::Included,
@@ -117,21 +169,25 @@ impl PoolBuilder {
 
     /// Makes the memory and looks whether a block of it really becomes huge: `shmem_enabled` may say `never`, and the
     /// kernel then gives base pages without a word.
-    fn try_shmem_huge(&self) -> Result<(Linux, Granted), NotGranted> {
+    fn try_shmem_huge(&self, huge: Huge) -> Result<(Linux, Granted), NotGranted> {
         if self.capacity < HUGE_PAGE {
             return Err(NotGranted::SmallPool);
         }
-        for (collapse, granted) in [(false, Granted::ShmemHuge), (true, Granted::ShmemCollapsed)] {
-            let memory = self.open(Kind::ShmemHuge { collapse })?;
-            memory.make_huge(0, HUGE_PAGE);
-            memory.obtain(0, HUGE_PAGE, 0)?;
-            match settings::mapped_huge(memory.direct_address()) {
-                Some(0) => {}
-                Some(_) => return Ok((memory, granted)),
-                None => return Err(NotGranted::Unreadable { what: "/proc/self/smaps" }),
-            }
+        let memory = self.open(Kind::ShmemHuge(huge))?;
+        memory.make_huge(0, HUGE_PAGE);
+        memory.obtain(0, HUGE_PAGE, 0)?;
+        let is_huge = match settings::mapped_huge(memory.direct_address()) {
+            Some(bytes) => bytes > 0,
+            None => return Err(NotGranted::Unreadable { what: "/proc/self/smaps" }),
+        };
+        let setting = || settings::thp("shmem_enabled").unwrap_or_else(|| "missing: the kernel has no THP".to_owned());
+        match huge {
+            Huge::BySetting if is_huge => Ok((memory, Granted::ShmemHuge)),
+            Huge::OwnTmpfs(_) if is_huge => Ok((memory, Granted::ShmemOwnTmpfs)),
+            Huge::Collapse if is_huge => Ok((memory, Granted::ShmemCollapsed)),
+            Huge::BySetting => Err(NotGranted::ForbiddenBySetting { setting: setting() }),
+            Huge::OwnTmpfs(_) => Err(NotGranted::NotHugeInTmpfs { setting: setting() }),
+            Huge::Collapse => Err(NotGranted::NotCollapsed),
         }
-        let setting = settings::thp("shmem_enabled").unwrap_or_else(|| "not there: the kernel has no THP".to_owned());
-        Err(NotGranted::NotHuge { setting })
     }
 }

@@ -48,8 +48,10 @@ impl Imported {
     /// the holes. It takes some 2 us for each, and no memory. The address is a multiple of 2 MiB, or of
     /// [`Extents::page_size`] if that is larger. The descriptor may be closed afterwards.
     ///
-    /// A descriptor that could make this process die of a signal, because its file becomes shorter, is refused, and so
-    /// is one of hugetlb for whose bytes there are no pages. Where the pool has hugetlb pages, a write takes a whole
+    /// A descriptor of a file that may become shorter is refused, unless it cannot be sealed: that of a pool in a
+    /// [tmpfs of its own](crate::Granted::ShmemOwnTmpfs), which only processes of its user can make shorter. There
+    /// [`Imported::read_at`] has an error for it, and a plain load is a `SIGBUS`. Also refused is one of hugetlb for
+    /// whose bytes there are no pages. Where the pool has hugetlb pages, a write takes a whole
     /// one of those that the system has set aside, and is a `SIGBUS` if there is none left.
     ///
     /// # Errors
@@ -74,7 +76,7 @@ impl Imported {
             memory.get_pages(stretches(extents)).map_err(no_pages)?;
         }
         // Of a file that is sealed, nobody takes pages away.
-        let may_lack_pages = promises.hugetlb.is_some() && !promises.is_sealed;
+        let may_lack_pages = promises.may_shrink || promises.hugetlb.is_some() && !promises.is_sealed;
         Ok(Imported { memory, is_sealed: promises.is_sealed, may_lack_pages })
     }
 
@@ -94,8 +96,9 @@ impl Imported {
         self.memory.at()
     }
 
-    /// Copies the bytes from `offset` on to all of `to`. Where the exporting process has hugetlb pages, the kernel does
-    /// so (`process_vm_readv(2)`), since that process may have dropped its [`Export`](crate::Export), and the pages.
+    /// Copies the bytes from `offset` on to all of `to`. Where the exporting process has hugetlb pages, or a tmpfs of
+    /// its own, the kernel does so (`process_vm_readv(2)`), since that process may have dropped its
+    /// [`Export`](crate::Export), and the pages.
     ///
     /// # Errors
     /// [`ImportError::OutOfRange`] unless `offset..offset + to.len()` lies inside. [`ImportError::NoPages`] and
@@ -123,9 +126,10 @@ impl Imported {
     /// The bytes.
     ///
     /// # Safety
-    /// For as long as they are borrowed, the exporting process keeps its [`Export`](crate::Export), if it is no copy:
-    /// of hugetlb pages that it gives back, a read would be a `SIGBUS`. Nobody with the right to write to its memory
-    /// does so ([`Export`](crate::Export) says who has that). Nobody here writes by [`Imported::as_mut_ptr`].
+    /// For as long as they are borrowed, the exporting process keeps its [`Export`](crate::Export), if it is no copy,
+    /// and nobody makes its file shorter: of hugetlb pages that it gives back, or behind the end, a read would be a
+    /// `SIGBUS`. Nobody with the right to write to its memory does so ([`Export`](crate::Export) says who has that).
+    /// Nobody here writes by [`Imported::as_mut_ptr`].
     pub unsafe fn bytes(&self) -> &[u8] {
         // SAFETY: all of it can be read for as long as this lives; the rest is the caller's promise.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }

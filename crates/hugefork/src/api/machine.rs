@@ -12,6 +12,7 @@ use super::program::ProgramMemory;
 use crate::pool::kernels;
 use crate::pool::pressure::PressureWatch;
 use crate::sys::linux::memory::Linux;
+use crate::sys::linux::own_tmpfs::{self, OnSwap};
 pub use crate::sys::linux::pressure::PressureError;
 use crate::sys::linux::{arena, hold, memory, settings};
 use crate::terms::advice::Advice;
@@ -66,6 +67,8 @@ pub struct Survey {
     /// Why pools of shmem cannot copy single pages ([`Pool::no_page_grain`]); `None` if they can. Pools of hugetlb
     /// pages copy blocks on any machine.
     pub no_page_grain: Option<String>,
+    /// Why a pool may not have a tmpfs of its own ([`Granted::ShmemOwnTmpfs`](crate::Granted)); `None` if it may.
+    pub no_own_tmpfs: Option<String>,
     /// Why system calls that write to what is copied by page ([`CopyGrain::Page`](crate::CopyGrain)) fail while the
     /// pages are folded; `None` if they wait, because this process may handle their faults.
     pub no_waiting: Option<String>,
@@ -178,6 +181,7 @@ pub fn survey() -> Survey {
             .map(|pool| (pool.backing(), pool.fallback_reason().map(str::to_owned))),
         no_page_grain: try_backing(Backing::ShmemBase, Fallback::Refused)
             .map_or_else(|error| Some(error.to_string()), |pool| pool.no_page_grain()),
+        no_own_tmpfs: own_tmpfs::create(HUGE_PAGE, OnSwap::Allowed).err().map(|why| why.to_string()),
         no_waiting: hold::Holder::open().err().map(|why| why.to_string()),
         no_program_memory: ProgramMemory::new(BlockSize::MIB_2.bytes()).err().map(|why| why.to_string()),
         first_write: first_write(),

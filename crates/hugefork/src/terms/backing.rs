@@ -27,8 +27,8 @@ pub enum Backing {
     /// snapshots share copy whole blocks, never single pages ([`CopyGrain`](crate::CopyGrain)): the kernel would copy
     /// whole huge pages.
     Hugetlb,
-    /// shmem huge pages: by `shmem_enabled`, or block by block with `MADV_COLLAPSE`, which needs no setting and no
-    /// privilege (Linux 6.1).
+    /// shmem huge pages, which need no setting and no privilege. [`Granted`] says how they came: as `shmem_enabled` has
+    /// it, else from a tmpfs of the pool's own, else block by block with `MADV_COLLAPSE` (Linux 6.1).
     ShmemHuge,
     /// shmem base pages of 4 KiB. Blocks of any size work.
     ShmemBase,
@@ -78,8 +78,12 @@ pub enum Granted {
     Hugetlb,
     /// shmem huge pages, which the kernel makes at first touch: `shmem_enabled` allows it.
     ShmemHuge,
+    /// shmem huge pages, which the kernel makes at first touch: the pool's memory is a file in a tmpfs of its own,
+    /// mounted `huge=always` and attached nowhere. It goes with the pool. Its maker is this process if it may mount,
+    /// else a process that lives for half a millisecond in a user namespace of its own.
+    ShmemOwnTmpfs,
     /// shmem huge pages, for each of which hugefork asks with `MADV_COLLAPSE` when a block is first used. That takes
-    /// 0.2 ms.
+    /// 0.2 ms. [`Pool::fallback_reason`](crate::Pool::fallback_reason) says why there is no tmpfs.
     ShmemCollapsed,
     /// shmem base pages.
     ShmemBase,
@@ -90,6 +94,7 @@ impl fmt::Display for Granted {
         f.pad(match self {
             Granted::Hugetlb => "hugetlb",
             Granted::ShmemHuge => "shmem-thp",
+            Granted::ShmemOwnTmpfs => "shmem-thp (own tmpfs)",
             Granted::ShmemCollapsed => "shmem-thp (MADV_COLLAPSE)",
             Granted::ShmemBase => "shmem-base",
         })
@@ -115,6 +120,31 @@ pub enum Fallback {
     #[default]
     Allowed,
     /// Fail.
+    Refused,
+}
+
+/// Whether the system may swap a pool's memory out. hugetlb pages never are.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use hugefork::{Pool, Swap};
+/// let pool = Pool::builder().capacity(8 << 20).swap(Swap::Refused).build()?;
+/// if let Some(reason) = pool.fallback_reason() {
+///     println!("{}: {reason}", pool.backing()); // such as a process without CAP_SYS_ADMIN
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Swap {
+    /// As all memory of programs.
+    #[default]
+    Allowed,
+    /// Never: shmem in a tmpfs of the pool's own, mounted `noswap`, which takes `CAP_SYS_ADMIN` and Linux 6.4, or
+    /// hugetlb. Where neither is granted, the pool takes what may be swapped and
+    /// [`Pool::fallback_reason`](crate::Pool::fallback_reason) says so, or fails with [`Fallback::Refused`]. Pages that
+    /// a write has copied ([`CopyGrain::Page`](crate::CopyGrain)) may be swapped until they are folded into blocks.
     Refused,
 }
 

@@ -19,6 +19,7 @@ pub(super) fn look(root: &Root, survey: Option<&Survey>, hugetlb_wanted: Option<
     vec![
         backing(survey.map(|survey| &survey.chosen)),
         shmem(root, tried(Backing::ShmemHuge)),
+        own_tmpfs(survey.map(|survey| survey.no_own_tmpfs.as_deref())),
         thp(root),
         hugetlb(root, tried(Backing::Hugetlb), hugetlb_wanted),
         free(root),
@@ -56,9 +57,8 @@ fn shmem<E: Display>(root: &Root, tried: Tried<E>) -> Check {
         _ => (all, word),
     };
     let check = match (word.as_str(), tried) {
-        ("never", Some(Ok(()))) => {
-            about.warn("never: each block is made huge at its first use (MADV_COLLAPSE), which takes 0.2 ms")
-        }
+        // By a tmpfs of its own, or block by block: `backing` says which.
+        ("never", Some(Ok(()))) => return about.pass("never, but pools have them"),
         ("never", None) => about.warn("never: huge only block by block (MADV_COLLAPSE, Linux 6.1)"),
         (_, Some(Err(why))) => about.warn(why.to_string()),
         ("deny", _) => about.warn("deny: the administrator forbids it"),
@@ -69,6 +69,16 @@ fn shmem<E: Display>(root: &Root, tried: Tried<E>) -> Check {
         // A decision of people.
         "deny" => check.run(format!("echo advise > {}", root.at(&path).display())),
         _ => check,
+    }
+}
+
+/// `refused`: why there is none, if it was tried.
+fn own_tmpfs(refused: Option<Option<&str>>) -> Check {
+    let about = About("own-tmpfs", "huge pages at first touch, whatever shmem_enabled says but `deny`");
+    match refused {
+        None => about.skip(NOT_TRIED),
+        Some(None) => about.pass("a pool may have a tmpfs of its own, mounted huge=always"),
+        Some(Some(why)) => about.warn(format!("none: {why}")),
     }
 }
 
@@ -199,7 +209,7 @@ mod tests {
         for (word, tried, status, fixable) in [
             ("advise", yes, Status::Pass, false),
             ("advise", no, Status::Warn, false),
-            ("never", yes, Status::Warn, true),
+            ("never", yes, Status::Pass, false),
             ("never", no, Status::Warn, true),
             ("deny", no, Status::Warn, false),
         ] {

@@ -1,7 +1,8 @@
-//! One pool's memory: a memfd that is mapped once as a whole (the direct map). What regions show of it is in shown.rs.
+//! One pool's memory: a file that is mapped once as a whole (the direct map). What regions show of it is in shown.rs.
+//! It is a memfd, or a file of a tmpfs of its own (own_tmpfs.rs).
 //!
 //! ```text
-//! memfd        | block 0 | block 1 | block 2 | …          size = capacity
+//! file         | block 0 | block 1 | block 2 | …          size = capacity
 //! direct map   | rw      |         | rw      |             in the arena; not in fork(2) children or core dumps
 //! template     | r       |         | r       |             the same, for shmem; never touched
 //! ```
@@ -26,6 +27,7 @@ use super::arena::Arena;
 use super::hold::{self, Holder};
 use super::mappings::FileId;
 use super::overlay::Overlays;
+use super::own_tmpfs::{self, NoTmpfs, OnSwap};
 use super::pool_map::PoolMap;
 use super::{advice, move_high, named, owner, pagemap, schedule, settings, share, threads};
 use crate::sys::budget::MappingBudget;
@@ -37,15 +39,35 @@ use crate::units::{BASE_PAGE, HUGE_PAGE};
 /// All pools of the process share one limit.
 static BUDGET: MappingBudget = MappingBudget::new(settings::DEFAULT_MAP_COUNT);
 
-/// What a memfd is made of.
+/// What the memory is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Reserved huge pages of this many bytes each.
     Hugetlb { page: usize },
-    /// shmem, in huge pages where the kernel can. With `collapse`, it has to be asked for each block.
-    ShmemHuge { collapse: bool },
+    /// shmem, in huge pages where the kernel can.
+    ShmemHuge(Huge),
     /// shmem in base pages.
     ShmemBase,
+}
+
+/// Where huge pages of shmem come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Huge {
+    /// The kernel makes them at first touch, as `shmem_enabled` says.
+    BySetting,
+    /// The kernel makes them at first touch, as the mount says.
+    OwnTmpfs(OnSwap),
+    /// The kernel is asked for each.
+    Collapse,
+}
+
+/// Why there is no memory of a kind.
+#[derive(Debug, Error)]
+pub(crate) enum NoMemory {
+    #[error(transparent)]
+    Tmpfs(#[from] NoTmpfs),
+    #[error(transparent)]
+    System(#[from] SystemError),
 }
 
 impl Kind {
@@ -53,7 +75,7 @@ impl Kind {
     fn align(self) -> usize {
         match self {
             Kind::Hugetlb { page } => page,
-            Kind::ShmemHuge { .. } => HUGE_PAGE,
+            Kind::ShmemHuge(_) => HUGE_PAGE,
             Kind::ShmemBase => BASE_PAGE,
         }
     }
@@ -109,29 +131,20 @@ unsafe impl Sync for Linux {}
 impl Linux {
     /// Memory for a pool. hugetlb pages are reserved here: if this succeeds, they are there. shmem gets its memory as
     /// blocks are used, or by [`Sys::obtain`].
-    pub(crate) fn new(kind: Kind, capacity: usize, dump: Dump) -> Result<Linux, SystemError> {
+    pub(crate) fn new(kind: Kind, capacity: usize, dump: Dump) -> Result<Linux, NoMemory> {
         let arena = Arena::open()?;
         if getrlimit(Resource::Fsize).current.is_some_and(|most| most < capacity as u64) {
             // The kernel would not only refuse: it sends SIGXFSZ, which kills.
-            return named("ftruncate of the pool's memfd", Err(Errno::FBIG));
+            return Err(SystemError::new("ftruncate of the pool's memfd", Errno::FBIG).into());
         }
         refresh_budget();
-        let flags = MemfdFlags::CLOEXEC
-            | MemfdFlags::ALLOW_SEALING
-            | match kind {
-                Kind::Hugetlb { page } => {
-                    MemfdFlags::HUGETLB | MemfdFlags::from_bits_retain(page.trailing_zeros() << libc::MFD_HUGE_SHIFT)
-                }
-                Kind::ShmemHuge { .. } | Kind::ShmemBase => MemfdFlags::empty(),
-            };
-        let fd = named("memfd_create", memfd_create("hugefork", flags))?;
-        named("ftruncate of the pool's memfd", ftruncate(&fd, capacity as u64))?;
+        let fd = create_file(kind, capacity)?;
         // If it is refused, an export says so.
         let _ = share::guard(&fd);
         let direct = map_direct(arena, &fd, capacity, kind, Access::ReadWrite)?;
         let overlays = match kind {
             Kind::Hugetlb { .. } => Err(NoPageGrain::Hugetlb),
-            Kind::ShmemHuge { .. } | Kind::ShmemBase => {
+            Kind::ShmemHuge(_) | Kind::ShmemBase => {
                 Overlays::open(arena, &fd, capacity, kind.align(), dump).map_err(NoPageGrain::Refused)
             }
         };
@@ -143,7 +156,7 @@ impl Linux {
         match kind {
             // The kernel locks none of it, and touches none of it by itself.
             Kind::Hugetlb { .. } => memory.direct.open(0, capacity)?,
-            Kind::ShmemHuge { .. } | Kind::ShmemBase => {
+            Kind::ShmemHuge(_) | Kind::ShmemBase => {
                 let template = map_direct(arena, &memory.fd, capacity, kind, Access::Read)?;
                 let map = memory.template.insert(template).at();
                 memory.mark(map)?;
@@ -224,7 +237,7 @@ impl Linux {
     pub(crate) fn page_size(&self) -> usize {
         match self.kind {
             Kind::Hugetlb { page } => page,
-            Kind::ShmemHuge { .. } | Kind::ShmemBase => BASE_PAGE,
+            Kind::ShmemHuge(_) | Kind::ShmemBase => BASE_PAGE,
         }
     }
 
@@ -238,7 +251,7 @@ impl Linux {
         let (fork, dump, huge) = (Advice::LinuxDontFork, Advice::LinuxDontDump, Advice::LinuxHugepage);
         let marks =
             [(fork, "madvise(MADV_DONTFORK)"), (dump, "madvise(MADV_DONTDUMP)"), (huge, "madvise(MADV_HUGEPAGE)")];
-        let count = if matches!(self.kind, Kind::ShmemHuge { .. }) { 3 } else { 2 };
+        let count = if matches!(self.kind, Kind::ShmemHuge(_)) { 3 } else { 2 };
         for (advice, call) in marks.into_iter().take(count) {
             // SAFETY: the mapping is ours, and none of the advice drops contents.
             named(call, unsafe { madvise(map, self.capacity, advice) })?;
@@ -306,7 +319,7 @@ impl Linux {
 
     /// Whether the kernel makes no huge pages by itself.
     pub(crate) fn collapses(&self) -> bool {
-        self.kind == Kind::ShmemHuge { collapse: true }
+        matches!(self.kind, Kind::ShmemHuge(Huge::Collapse))
     }
 
     /// Whether all of the 2 MiB at `offset` has memory.
@@ -326,7 +339,22 @@ impl Linux {
     }
 }
 
-/// Maps the whole memfd in the arena, at a multiple of its largest page size. All of it is closed. Otherwise a fork(2)
+/// The file that the memory is.
+fn create_file(kind: Kind, capacity: usize) -> Result<OwnedFd, NoMemory> {
+    let of_what = match kind {
+        Kind::ShmemHuge(Huge::OwnTmpfs(swap)) => return Ok(own_tmpfs::create(capacity, swap)?),
+        Kind::Hugetlb { page } => {
+            MemfdFlags::HUGETLB | MemfdFlags::from_bits_retain(page.trailing_zeros() << libc::MFD_HUGE_SHIFT)
+        }
+        Kind::ShmemHuge(Huge::BySetting | Huge::Collapse) | Kind::ShmemBase => MemfdFlags::empty(),
+    };
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | of_what;
+    let fd = named("memfd_create", memfd_create("hugefork", flags))?;
+    named("ftruncate of the pool's memfd", ftruncate(&fd, capacity as u64))?;
+    Ok(fd)
+}
+
+/// Maps the whole file in the arena, at a multiple of its largest page size. All of it is closed. Otherwise a fork(2)
 /// before it is marked would hand a child the whole pool.
 fn map_direct(
     arena: &Arena,
@@ -409,7 +437,7 @@ impl Sys for Linux {
     fn merging(&self) -> Merging {
         match self.kind {
             Kind::Hugetlb { .. } => Merging::Separate,
-            Kind::ShmemHuge { .. } | Kind::ShmemBase => Merging::Merge,
+            Kind::ShmemHuge(_) | Kind::ShmemBase => Merging::Merge,
         }
     }
 
@@ -465,7 +493,7 @@ impl Sys for Linux {
             // From here, since what `map` needs would lie on the handler's stack below the calls of the other.
             Shows::Memory { start, access } => match self.kind {
                 Kind::Hugetlb { .. } => self.map_hugetlb(part, start, access),
-                Kind::ShmemHuge { .. } | Kind::ShmemBase => self.map(part, start, access),
+                Kind::ShmemHuge(_) | Kind::ShmemBase => self.map(part, start, access),
             },
             Shows::Overlay { start, access } => match self.ready_overlay(part, start) {
                 Ok(()) => self.overlay(part, start, access),

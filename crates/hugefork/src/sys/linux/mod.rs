@@ -14,6 +14,7 @@
 //! | `mask` | keeps the program's signal handlers away |
 //! | `memory` | one pool's memfd and its direct map |
 //! | `overlay` | private mappings of a pool, in which the kernel copies single pages |
+//! | `own_tmpfs` | a file whose pages are huge whatever the setting says |
 //! | `owner` | whether this process owns the regions or is a `fork(2)` child of the owner |
 //! | `pagemap` | whether memory is in huge pages or base pages |
 //! | `pressure` | sleeps until tasks wait for memory |
@@ -38,6 +39,7 @@ mod mappings;
 pub(crate) mod mask;
 pub(crate) mod memory;
 mod overlay;
+pub(crate) mod own_tmpfs;
 pub(crate) mod owner;
 pub(crate) mod pagemap;
 mod pool_map;

@@ -1,7 +1,7 @@
 //! Descriptors through which other processes see memory and cannot change it, and the other side: mappings of them.
 //!
 //! ```text
-//!   pool's memfd (read and write, mode 0444, sealed against other lengths)
+//!   pool's file (read and write, mode 0444; a memfd is sealed against other lengths)
 //!        └─ opened anew through /proc/self/fd, for reading only ─▶ another process: private mappings
 //!   copy's memfd (sealed against everything) ─────────────────────▶ the same
 //! ```
@@ -11,8 +11,8 @@
 //!
 //! The other process trusts nobody. A file that cannot become shorter has a page for each byte, or the kernel makes one
 //! for who reads there; but of hugetlb there may be none left, and then a load is a `SIGBUS`. So what is mapped of
-//! hugetlb gets its pages at once, and where the other side may take them away again, the kernel copies, which has an
-//! error for it.
+//! hugetlb gets its pages at once. Where the other side may take them away again, or make the file shorter, the kernel
+//! copies, which has an error for it.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -32,16 +32,21 @@ use crate::sys::racing::copy_out;
 use crate::units::HUGE_PAGE;
 
 /// Who may open the file of a pool anew: anybody who has it already, for reading.
-const FOR_READING: Mode = Mode::from_raw_mode(0o444);
+pub(super) const FOR_READING: Mode = Mode::from_raw_mode(0o444);
 
 /// Makes a memfd that nobody can open anew for writing, or make shorter or longer.
+///
+/// A file of a tmpfs of one's own cannot be sealed. Nobody can open it anew for writing either, and without that nobody
+/// can change its length.
 pub(super) fn guard(fd: &OwnedFd) -> Result<(), SystemError> {
     // Not again, since the process may be another user by now, who may not.
     if named("fstat of a memfd", fstat(fd))?.st_mode & 0o222 != 0 {
         named("fchmod of a memfd", fchmod(fd, FOR_READING))?;
     }
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    if named("fcntl(F_GET_SEALS)", fcntl_get_seals(fd))?.contains(seals) {
+    let has = named("fcntl(F_GET_SEALS)", fcntl_get_seals(fd))?;
+    // Who takes no more seals has the one against those.
+    if has.contains(SealFlags::SEAL) {
         return Ok(());
     }
     named("fcntl(F_ADD_SEALS)", fcntl_add_seals(fd, seals))
@@ -109,21 +114,24 @@ fn once_not_busy(mut call: impl FnMut() -> rustix::io::Result<()>) -> rustix::io
     }
 }
 
-/// How `fstatfs` calls hugetlb (`HUGETLBFS_MAGIC`).
+/// How `fstatfs` calls hugetlb (`HUGETLBFS_MAGIC`), and shmem (`TMPFS_MAGIC`).
 const HUGETLBFS: u64 = 0x9584_58f6;
+const TMPFS: u64 = 0x0102_1994;
 
 /// What somebody's descriptor promises.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Promises {
-    /// Length in bytes, which never becomes less.
+    /// Length in bytes.
     pub(crate) len: u64,
+    /// Whether who has the right to write to it may make it shorter: it is of a tmpfs, whose files cannot be sealed.
+    pub(crate) may_shrink: bool,
     /// Whether nobody can ever write to it.
     pub(crate) is_sealed: bool,
     /// The size of its pages if they are of hugetlb: there may be none left for who reads where it has none.
     pub(crate) hugetlb: Option<usize>,
 }
 
-/// What a descriptor promises; `None` if it may become shorter, so that a read of it may kill.
+/// What a descriptor promises; `None` if it is no memory.
 pub(crate) fn promises_of(fd: BorrowedFd<'_>) -> Result<Option<Promises>, SystemError> {
     let seals = match fcntl_get_seals(fd) {
         // It is no memfd.
@@ -132,10 +140,12 @@ pub(crate) fn promises_of(fd: BorrowedFd<'_>) -> Result<Option<Promises>, System
     };
     let file = named("fstat", fstat(fd))?;
     // For hugetlb, what the kernel calls a block of the file is a page.
-    let is_hugetlb = named("fstatfs", fstatfs(fd))?.f_type.cast_unsigned() == HUGETLBFS;
-    let hugetlb = is_hugetlb.then_some(file.st_blksize as usize);
-    let promises = Promises { len: file.st_size.cast_unsigned(), is_sealed: seals.contains(SealFlags::WRITE), hugetlb };
-    Ok(seals.contains(SealFlags::SHRINK).then_some(promises))
+    let system = named("fstatfs", fstatfs(fd))?.f_type.cast_unsigned();
+    let hugetlb = (system == HUGETLBFS).then_some(file.st_blksize as usize);
+    let (may_shrink, is_sealed) = (!seals.contains(SealFlags::SHRINK), seals.contains(SealFlags::WRITE));
+    // Who could have sealed it, and did not, has a reason.
+    let is_pool = !may_shrink || system == TMPFS && seals.contains(SealFlags::SEAL);
+    Ok(is_pool.then_some(Promises { len: file.st_size.cast_unsigned(), may_shrink, is_sealed, hugetlb }))
 }
 
 /// Some bytes of private memory, which lie behind those before them.

@@ -227,7 +227,7 @@ mod tests {
     use crate::sys::Shows;
     use crate::sys::linux::attic::Attic;
     use crate::sys::linux::descriptor;
-    use crate::sys::linux::memory::Kind;
+    use crate::sys::linux::memory::{Huge, Kind};
     use crate::sys::linux::overlay::Overlays;
     use crate::units::{BASE_PAGE, HUGE_PAGE};
 
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn what_is_shown_read_only_is_never_writable() {
         const TIMES: usize = 20_000;
-        for kind in [Kind::ShmemBase, Kind::ShmemHuge { collapse: false }] {
+        for kind in [Kind::ShmemBase, Kind::ShmemHuge(Huge::BySetting)] {
             let memory = Linux::new(kind, HUGE_PAGE, Dump::LeftOut).unwrap();
             memory.obtain(0, HUGE_PAGE, 0).unwrap();
             let extent = memory.claim(HUGE_PAGE, HUGE_PAGE).unwrap();
@@ -345,7 +345,7 @@ mod tests {
     /// To unmap a base page takes as long as to unmap a huge one.
     #[test]
     fn before_a_fork_a_block_in_many_base_pages_is_moved_and_one_with_few_is_not() {
-        let memory = Linux::new(Kind::ShmemBase, 16 << 20, Dump::LeftOut).and_then(Linux::with_heirs).unwrap();
+        let memory = Linux::new(Kind::ShmemBase, 16 << 20, Dump::LeftOut).unwrap().with_heirs().unwrap();
         let Some(attic) = memory.overlays.as_ref().ok().and_then(Overlays::attic) else {
             return println!("skipped: nothing is moved out of the way");
         };

@@ -1,0 +1,240 @@
+//! A file in a tmpfs of one's own, which is mounted `huge=always` and attached nowhere. The kernel gives it huge pages
+//! at first touch whatever `shmem_enabled` says, but `deny`: that setting governs the mount that memfds are in.
+//!
+//! ```text
+//!  may mount:  fsopen ─▶ fsconfig ─▶ fsmount ─▶ open, unlink, ftruncate ─▶ the file
+//!  may not:    clone ─▶ a helper in a user namespace, where it may: the same ─▶ it ends
+//! ```
+//! The mount has no name in any namespace. The open file alone keeps it, so it goes with the last descriptor or
+//! mapping, also when the process is killed.
+//!
+//! The helper has the memory and the descriptors of the process (`CLONE_VM`, `CLONE_FILES`): no page tables are copied,
+//! and nothing is sent. The thread waits for its end (`CLONE_VFORK`), the other threads go on. It sends no signal, and
+//! no `wait` sees it that does not ask for such (`__WALL`, `__WCLONE`). It makes system calls by itself, allocates
+//! nothing and leaves `errno` alone, which it shares with this thread.
+//!
+//! Linux 5.2, 6.4 for a tmpfs that is not swapped.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::fmt::{self, Write};
+use core::ptr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ftruncate, openat, unlinkat};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+};
+use rustix::process::{Pid, WaitOptions, getegid, geteuid, waitpid};
+use syscalls::{Sysno, syscall};
+use thiserror::Error;
+
+use super::mask::SignalsBlocked;
+use super::{named, share};
+use crate::sys::SystemError;
+use crate::units::HUGE_PAGE;
+
+/// Whether its pages may be swapped out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnSwap {
+    Allowed,
+    Refused,
+}
+
+/// Why there is no such file.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub(crate) enum NoTmpfs {
+    /// Filters may end whoever makes a call that they do not know, and a process that ends so may take others with it
+    /// that share its memory.
+    #[error("a seccomp filter is in force, which may end a process that mounts")]
+    Filtered,
+    #[error("this process may not mount, and has no user namespace to do so: {0}")]
+    NoNamespace(SystemError),
+    #[error("mounting it: {0}")]
+    NotMounted(SystemError),
+}
+
+/// A new file of `len` bytes, whose memory comes as it is touched. Nobody but this process has it, and nobody may open
+/// it anew for writing. It takes some 0.1 ms where the process may mount, 0.5 ms elsewhere.
+pub(crate) fn create(len: usize, swap: OnSwap) -> Result<OwnedFd, NoTmpfs> {
+    if is_filtered() {
+        return Err(NoTmpfs::Filtered);
+    }
+    let wish = Wish::new(len, swap);
+    match wish.mount() {
+        Err(refused) if refused.raw_os_error() == Errno::PERM.raw_os_error() && swap == OnSwap::Allowed => {
+            wish.mount_elsewhere()
+        }
+        made => made.map_err(NoTmpfs::NotMounted),
+    }
+}
+
+/// Whether this thread's system calls are filtered.
+fn is_filtered() -> bool {
+    // SAFETY: it reads no memory. (In strict mode, which allows nothing else either, it ends the process.)
+    let mode = unsafe { syscall!(Sysno::prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
+    mode != Ok(0)
+}
+
+/// A short text that no allocator is asked for: who uses it may have a heap of its own.
+struct Text {
+    bytes: [u8; 64],
+    len: usize,
+}
+
+impl Text {
+    fn new(text: fmt::Arguments<'_>) -> Text {
+        let mut made = Text { bytes: [0; 64], len: 0 };
+        made.write_fmt(text).expect("three numbers fit");
+        made
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// With the zero that ends it.
+    fn c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).expect("it is shorter than its place")
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.len + text.len();
+        // The last place stays a zero.
+        let place = self.bytes[..63].get_mut(self.len..end).ok_or(fmt::Error)?;
+        place.copy_from_slice(text.as_bytes());
+        self.len = end;
+        Ok(())
+    }
+}
+
+/// All that it takes, in words that are ready: who carries it out allocates nothing.
+struct Wish {
+    len: u64,
+    /// In bytes. Whole huge pages: the last one may reach past the end of the file.
+    size: Text,
+    swap: OnSwap,
+    /// Who the user and the group of this process are in a namespace of their own: the same.
+    user: Text,
+    group: Text,
+}
+
+/// As the kernel names a memfd, so that whoever looks for pools in `/proc/PID/maps` finds all of them by one name.
+const NAME: &CStr = c"memfd:hugefork";
+
+impl Wish {
+    fn new(len: usize, swap: OnSwap) -> Wish {
+        let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+        Wish {
+            len: len as u64,
+            size: Text::new(format_args!("{}", len.next_multiple_of(HUGE_PAGE))),
+            swap,
+            user: Text::new(format_args!("{user} {user} 1")),
+            group: Text::new(format_args!("{group} {group} 1")),
+        }
+    }
+
+    fn mount(&self) -> Result<OwnedFd, SystemError> {
+        let context = named("fsopen of tmpfs", fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC))?;
+        let set = |key: &CStr, value: &CStr| fsconfig_set_string(context.as_fd(), key, value);
+        named("fsconfig(huge=always) of tmpfs", set(c"huge", c"always"))?;
+        named("fsconfig(size) of tmpfs", set(c"size", self.size.c_str()))?;
+        if self.swap == OnSwap::Refused {
+            named("fsconfig(noswap) of tmpfs", fsconfig_set_flag(context.as_fd(), c"noswap"))?;
+        }
+        named("fsconfig(create) of tmpfs", fsconfig_create(context.as_fd()))?;
+        let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty());
+        self.make_file(named("fsmount of tmpfs", mount)?.as_fd())
+    }
+
+    /// A file that has a name only until it is made.
+    fn make_file(&self, mount: BorrowedFd<'_>) -> Result<OwnedFd, SystemError> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = named("open of a file in tmpfs", openat(mount, NAME, flags, share::FOR_READING))?;
+        named("unlink of a file in tmpfs", unlinkat(mount, NAME, AtFlags::empty()))?;
+        named("ftruncate of a file in tmpfs", ftruncate(&file, self.len))?;
+        Ok(file)
+    }
+
+    /// Becomes, in a new user namespace, who this process is.
+    fn keep_ids(&self) -> Result<(), SystemError> {
+        // Before the group may be named, nobody may be able to leave a group that takes rights away.
+        write_all(c"/proc/self/setgroups", b"deny", "write of /proc/self/setgroups")?;
+        write_all(c"/proc/self/uid_map", self.user.bytes(), "write of /proc/self/uid_map")?;
+        write_all(c"/proc/self/gid_map", self.group.bytes(), "write of /proc/self/gid_map")
+    }
+
+    /// As [`Wish::mount`], in a user namespace of its own.
+    fn mount_elsewhere(&self) -> Result<OwnedFd, NoTmpfs> {
+        const FLAGS: c_int =
+            libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_NEWUSER | libc::CLONE_NEWNS;
+        let stack = Stack::new().map_err(NoTmpfs::NoNamespace)?;
+        let killed = NoTmpfs::NoNamespace(SystemError::new("a helper in a user namespace", Errno::INTR));
+        let mut task = Task { wish: self, made: Err(killed) };
+        // No handler of the program's runs in the helper.
+        let _signals = SignalsBlocked::new();
+        // SAFETY: the helper runs `help` on a stack of its own, with a task that is not touched here before the call
+        // returns: the helper has ended then, or runs nothing any more.
+        let pid = unsafe { libc::clone(help, stack.top(), FLAGS | libc::CLONE_UNTRACED, (&raw mut task).cast()) };
+        let Some(pid) = Pid::from_raw(pid).filter(|_| pid > 0) else {
+            return Err(NoTmpfs::NoNamespace(SystemError::new("clone(CLONE_NEWUSER)", super::last_error())));
+        };
+        // Nobody else learns how it ended. If somebody waited for all there is, it is gone.
+        let all = WaitOptions::from_bits_retain(libc::__WALL.cast_unsigned());
+        while waitpid(Some(pid), all).is_err_and(|errno| errno == Errno::INTR) {}
+        task.made
+    }
+}
+
+/// What the helper is to do, and what came of it.
+struct Task<'a> {
+    wish: &'a Wish,
+    made: Result<OwnedFd, NoTmpfs>,
+}
+
+/// The helper.
+extern "C" fn help(task: *mut c_void) -> c_int {
+    // SAFETY: `mount_elsewhere` gives a task, which it leaves alone meanwhile.
+    let task = unsafe { &mut *task.cast::<Task<'_>>() };
+    let made = task.wish.keep_ids().map_err(NoTmpfs::NoNamespace);
+    task.made = made.and_then(|()| task.wish.mount().map_err(NoTmpfs::NoNamespace));
+    0
+}
+
+fn write_all(path: &CStr, text: &[u8], call: &'static str) -> Result<(), SystemError> {
+    let file = named(call, openat(CWD, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()))?;
+    match named(call, rustix::io::write(&file, text))? {
+        written if written == text.len() => Ok(()),
+        _ => Err(super::descriptor::WROTE_NOTHING),
+    }
+}
+
+/// What the helper runs on.
+struct Stack(*mut c_void);
+
+impl Stack {
+    /// Far more than it takes, also where code is not optimised.
+    const LEN: usize = 256 << 10;
+
+    fn new() -> Result<Stack, SystemError> {
+        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new anonymous mapping touches nothing that exists.
+        let mapped = unsafe { mmap_anonymous(ptr::null_mut(), Stack::LEN, rights, flags) };
+        Ok(Stack(named("mmap of a stack", mapped)?))
+    }
+
+    /// It grows down from there.
+    fn top(&self) -> *mut c_void {
+        self.0.wrapping_byte_add(Stack::LEN)
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        // SAFETY: the helper has ended. If the kernel refuses, it stays.
+        let _ = unsafe { munmap(self.0, Stack::LEN) };
+    }
+}
