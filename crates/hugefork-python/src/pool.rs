@@ -26,7 +26,7 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, Failure> {
 impl Pool {
     #[new]
     #[pyo3(signature = (capacity, *, name, block_size, backing, strict, commit, obtain_ahead, zeroed_stock, zeroed_cpu_percent, core_dump, swap, reclaim_under_pressure))]
-    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
         capacity: usize,
