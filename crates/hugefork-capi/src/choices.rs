@@ -150,6 +150,7 @@ extern "C" fn hf_granted_name(granted: c_int) -> *const c_char {
         HF_GRANTED_SHMEM_HUGE => c"shmem-thp",
         HF_GRANTED_SHMEM_COLLAPSED => c"shmem-thp (MADV_COLLAPSE)",
         HF_GRANTED_SHMEM_BASE => c"shmem-base",
+        HF_GRANTED_SHMEM_OWN_TMPFS => c"shmem-thp (own tmpfs)",
         _ => c"unknown",
     };
     name.as_ptr()

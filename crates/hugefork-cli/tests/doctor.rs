@@ -100,6 +100,7 @@ fn every_machine_has_the_same_checks_in_json() {
     let expected = [
         "backing",
         "shmem-thp",
+        "own-tmpfs",
         "thp",
         "hugetlb",
         "free-memory",
@@ -270,7 +271,7 @@ fn this_machine_is_tried() {
     assert!(said.lines().last().unwrap().contains(" passed, "), "{said}");
     // Each line says why.
     let lines = |part: &str| said.lines().filter(|line| line.contains(part)).count();
-    assert_eq!(lines("        why:  "), 24, "{said}");
+    assert_eq!(lines("        why:  "), 25, "{said}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use common::alone::alone;
 use common::forked::in_fork;
 use common::seccomp::{every, refuse};
 use common::signals::handle;
-use hugefork::{Fallback, Granted, ImportError, Imported, Pool, Swap};
+use hugefork::{Backing, Fallback, Granted, ImportError, Imported, Pool, Swap};
 
 const BLOCK: usize = 2 << 20;
 const SETTING: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
@@ -241,6 +241,17 @@ fn nothing_is_left_where_another_thread_forks_meanwhile() {
         assert_eq!(what_there_is(), before);
     })
     .well();
+}
+
+#[test]
+fn who_asks_for_what_may_be_swapped_and_for_none_of_it_is_told() {
+    let base = || Pool::builder().capacity(BLOCK).backing(Backing::ShmemBase).swap(Swap::Refused);
+    let refusal = base().fallback(Fallback::Refused).build().unwrap_err().to_string();
+    assert!(refusal.contains("they may be swapped"), "{refusal}");
+    let reason = base().build().unwrap().fallback_reason().unwrap().to_owned();
+    assert!(reason.contains("shmem-base: they may be swapped"), "{reason}");
+    let hugetlb = Pool::builder().capacity(BLOCK).backing(Backing::Hugetlb).swap(Swap::Refused).build().unwrap();
+    assert_eq!(hugetlb.backing() == Granted::Hugetlb, hugetlb.fallback_reason().is_none());
 }
 
 #[test]

@@ -76,7 +76,9 @@ static void sizes(void)
     FAILS(HF_E_BAD_STRUCT, built(&newer.known));
     newer.known.size = 0;
     FAILS(HF_E_BAD_STRUCT, built(&newer.known));
-    newer.known.size = sizeof(hf_pool_options) - 1;
+    newer.known.size = offsetof(hf_pool_options, swap);
+    WELL(built(&newer.known));
+    newer.known.size = offsetof(hf_pool_options, swap) - 1;
     FAILS(HF_E_BAD_STRUCT, built(&newer.known));
     newer.known.size = (size_t)-1;
     FAILS(HF_E_BAD_STRUCT, built(&newer.known));
@@ -94,6 +96,7 @@ static void every_option(void)
     options.fallback = HF_FALLBACK_REFUSED;
     options.commit = HF_COMMIT_ON_DEMAND;
     options.core_dump = HF_CORE_DUMP_INCLUDED;
+    options.swap = HF_SWAP_ALLOWED;
     options.obtain_ahead = 16 * MIB;
     options.zeroed_low = MIB;
     options.zeroed_high = 2 * MIB;
@@ -132,6 +135,7 @@ static void every_option(void)
 
     /* The machine may not have it. Then the pool says what it lacks. */
     options.backing = HF_BACKING_HUGETLB;
+    options.swap = HF_SWAP_REFUSED;
     options.fallback = HF_FALLBACK_ALLOWED;
     options.block_size = 0;
     WELL(hf_pool_create(&options, &pool));
@@ -163,6 +167,7 @@ static void every_backing(void)
             break;
         case HF_GRANTED_SHMEM_HUGE:
         case HF_GRANTED_SHMEM_COLLAPSED:
+        case HF_GRANTED_SHMEM_OWN_TMPFS:
             CHECK(backing == HF_BACKING_AUTO || backing == HF_BACKING_SHMEM_HUGE);
             break;
         case HF_GRANTED_SHMEM_BASE:

@@ -35,6 +35,8 @@ enum NotGranted {
     NoTmpfs(NoTmpfs),
     #[error("in a tmpfs of its own there is no huge page either: shmem_enabled is {setting}")]
     NotHugeInTmpfs { setting: String },
+    #[error("they may be swapped: take another backing, or Swap::Allowed")]
+    MayBeSwapped,
     #[error("MADV_COLLAPSE gave no huge page (Linux 6.1 has it)")]
     NotCollapsed,
     #[error(transparent)]
@@ -92,7 +94,8 @@ impl PoolBuilder {
             Backing::ShmemBase => vec![Way::ShmemBase],
         };
         if self.swap == Swap::Refused {
-            ways.insert(0, Way::ShmemHuge(Huge::OwnTmpfs(OnSwap::Refused)));
+            let first_of_shmem = ways.iter().take_while(|way| **way == Way::Hugetlb).count();
+            ways.insert(first_of_shmem, Way::ShmemHuge(Huge::OwnTmpfs(OnSwap::Refused)));
             ways.sort_by_key(|way| way.may_be_swapped());
         }
         ways
@@ -107,6 +110,9 @@ impl PoolBuilder {
     /// The first backing, from the one asked for downwards, that the machine grants.
     pub(super) fn find_memory(&self) -> Result<(Linux, Grant), BuildError> {
         let mut refusals: Vec<(Way, NotGranted)> = Vec::new();
+        if self.backing == Backing::ShmemBase && self.swap == Swap::Refused {
+            refusals.push((Way::ShmemBase, NotGranted::MayBeSwapped));
+        }
         for way in self.ways() {
             if self.fallback == Fallback::Refused && !self.is_asked_for(way) {
                 continue;

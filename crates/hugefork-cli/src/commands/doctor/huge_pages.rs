@@ -59,7 +59,7 @@ fn shmem<E: Display>(root: &Root, tried: Tried<E>) -> Check {
     let check = match (word.as_str(), tried) {
         // By a tmpfs of its own, or block by block: `backing` says which.
         ("never", Some(Ok(()))) => return about.pass("never, but pools have them"),
-        ("never", None) => about.warn("never: huge only block by block (MADV_COLLAPSE, Linux 6.1)"),
+        ("never", None) => about.warn("never: huge in a tmpfs of the pool's own, or block by block (MADV_COLLAPSE)"),
         (_, Some(Err(why))) => about.warn(why.to_string()),
         ("deny", _) => about.warn("deny: the administrator forbids it"),
         _ => return about.pass(word),
