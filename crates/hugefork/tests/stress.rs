@@ -5,7 +5,8 @@
 //! | test | memory |
 //! |---|---|
 //! | `on_every_backing` | hugetlb of 2 MiB and 1 GiB, shmem by setting, base pages; with room and at full pools |
-//! | `on_collapsed_pages` | shmem with `MADV_COLLAPSE`, which no setting allows |
+//! | `in_a_tmpfs_of_its_own` | shmem that no setting allows huge pages |
+//! | `on_collapsed_pages` | the same with `MADV_COLLAPSE`, since a filter refuses the tmpfs |
 //! | `with_few_mappings` | base pages, and hardly a mapping more than the pool needs |
 //! | `while_memory_is_short` | base and huge pages under a limit of the control group, with swap |
 //!
@@ -33,6 +34,7 @@ use std::time::{Duration, Instant};
 use common::alone::{alone, is_alone};
 use common::mappings::leave;
 use common::refusals::{Random, Refusals};
+use common::seccomp::{every, refuse};
 use common::signals::handle_info;
 use hugefork::{Backing, BlockSize, CopyGrain};
 use noise::Counts;
@@ -222,10 +224,22 @@ fn on_every_backing() {
 }
 
 #[test]
+fn in_a_tmpfs_of_its_own() {
+    let lend = || in_long_ones([|| settings::shmem("never")]);
+    again_and_again("in_a_tmpfs_of_its_own", 1, lend, || {
+        alone(|| rounds(few(SHMEM), Lacks::Nothing)).well();
+    });
+}
+
+#[test]
 fn on_collapsed_pages() {
     let lend = || in_long_ones([|| settings::shmem("never")]);
     again_and_again("on_collapsed_pages", 1, lend, || {
-        alone(|| rounds(few(SHMEM), Lacks::Nothing)).well();
+        alone(|| {
+            refuse(every(libc::SYS_fsopen, libc::EPERM));
+            rounds(few(SHMEM), Lacks::Nothing);
+        })
+        .well();
     });
 }
 
