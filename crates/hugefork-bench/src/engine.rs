@@ -40,8 +40,17 @@ pub(crate) fn warm_pool(choice: EngineChoice, capacity: usize) -> Result<Pool, B
     if keeps_stock(choice) && !pool.stats().stock.running {
         return Err(BenchError::CannotRun("the pool's zeroing thread could not be started".to_owned()));
     }
-    drop(written(&pool, capacity, 0)?);
+    use_blocks(&pool, capacity)?;
     Ok(pool)
+}
+
+/// Writes `len` bytes of the pool's free blocks and gives them back, as [`warm`](crate::warm::warm) does with the kernel's
+/// pages before each of its samples.
+///
+/// Some hosts look now and then which memory of a virtual machine is in use, and the first write to each 2 MiB
+/// afterwards takes 60 us (docs/measurements.md). Blocks that lay there meanwhile would meet that in their faults.
+pub(crate) fn use_blocks(pool: &Pool, len: usize) -> Result<(), BenchError> {
+    written(pool, len, 0).map(drop)
 }
 
 /// A new pool of `capacity` bytes with every default but the sizes and what the plan says of its backing.

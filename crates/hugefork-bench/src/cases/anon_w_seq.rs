@@ -172,6 +172,7 @@ impl Work for Hugefork {
             self.pool = Some(engine::warm_pool(self.choice, self.capacity())?);
         }
         let pool = self.pool.as_ref().expect("made above");
+        engine::use_blocks(pool, self.capacity())?;
         engine::fill_stock(pool, self.choice, self.capacity())
     }
 

@@ -8,8 +8,8 @@
 //! service: one fault prepares a 2 MiB page, while `kernel-4k` takes one fault for the write and up to fifteen more in
 //! the use, and makes 64 KiB of each 2 MiB present. Its figure is that of sparse use.
 //!
-//! For all but `hugefork-default` the memory has been used before: hugefork's blocks were written and given back, and
-//! the kernel's pages belonged to another mapping a moment ago. Addresses are new every time: a new region or mapping
+//! For all but `hugefork-default` the memory was used a moment ago: hugefork's blocks were written and given back, and
+//! the kernel's pages belonged to another mapping. Addresses are new every time: a new region or mapping
 //! that nobody has touched.
 //!
 //! `hugefork-default` is what a program has that uses the defaults: a new pool every time, whose blocks get their
@@ -270,6 +270,9 @@ impl Work for Hugefork {
             self.held = Some(Held { reference, pool });
         }
         let held = self.held.as_ref().expect("made above");
+        if self.choice.stock != Stock::Unused {
+            engine::use_blocks(&held.pool, self.job.size)?;
+        }
         engine::fill_stock(&held.pool, self.choice, self.job.size)
     }
 
