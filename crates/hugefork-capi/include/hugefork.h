@@ -1294,8 +1294,10 @@ int hf_export_pool(const hf_export *exported, hf_pool **out);
  * children of fork(2).
  *
  * HF_E_BAD_EXTENTS: the text is not one of hf_export_extents. HF_E_NOT_AN_EXPORT: the
- * descriptor is of a file that may become shorter, a read of which could kill the process,
- * or that has not all that the list names, or has larger pages. HF_E_OUT_OF_MEMORY: a file
+ * descriptor is of a file that was not sealed against becoming shorter, or that has not all
+ * that the list names, or has larger pages. (A file in a tmpfs that cannot be sealed, such
+ * as that of a HF_GRANTED_SHMEM_OWN_TMPFS pool, is mapped: who owns it can make it shorter,
+ * and hf_import_read_at tells that as an error.) HF_E_OUT_OF_MEMORY: a file
  * of hugetlb pages has none there, and none is left. HF_E_TOO_MANY_MAPPINGS:
  * vm.max_map_count or RLIMIT_AS. HF_E_BAD_VALUE: a negative descriptor. HF_E_SYSTEM.
  */
@@ -1313,12 +1315,22 @@ void hf_import_close(hf_import *imported);
  * may change that were not written to here before, unless hf_import_is_sealed. Where the
  * exporter's pool has hugetlb pages, a write takes a whole one of those that the system has
  * set aside, and is SIGBUS if there is none left; so is a read of what the exporter has
- * given back since.
+ * given back since, or of a file that its owner has made shorter. hf_import_read_at does
+ * not end in a SIGBUS.
  */
 void *hf_import_address(const hf_import *imported);
 
 /* Its length, that of the snapshot. */
 size_t hf_import_len(const hf_import *imported);
+
+/*
+ * Copies `len` bytes from `offset` on to `to`. Where the exporter could take the memory
+ * away, the kernel does so (process_vm_readv(2)).
+ *
+ * HF_E_OUT_OF_RANGE. HF_E_OUT_OF_MEMORY: it was taken away; `to` holds nothing of use.
+ * HF_E_SYSTEM. HF_E_NULL: `to`, unless `len` is 0.
+ */
+int hf_import_read_at(const hf_import *imported, size_t offset, void *to, size_t len);
 
 /* 1 if no other process can ever change it: it is of hf_snapshot_export_copy. 0 if not. */
 int hf_import_is_sealed(const hf_import *imported);

@@ -119,7 +119,7 @@ const METHODS: &[(&str, &str)] = &[
     ("Imported::len", "hf_import_len"),
     ("Imported::as_ptr", "hf_import_address"),
     ("Imported::as_mut_ptr", "hf_import_address"),
-    ("Imported::read_at", "C has addresses"),
+    ("Imported::read_at", "hf_import_read_at"),
     ("Imported::sealed", "hf_import_is_sealed"),
     ("Imported::bytes", "C has addresses"),
     ("Imported::bytes_mut", "C has addresses"),

@@ -135,6 +135,24 @@ fn a_sealed_hugetlb_file_is_whole_once_it_is_mapped() {
     .well();
 }
 
+/// It can become shorter while somebody has a slice of it.
+#[test]
+fn what_is_sealed_against_writes_alone_is_refused() {
+    for seals in [SealFlags::WRITE, SealFlags::WRITE | SealFlags::GROW] {
+        let file = memfd(PAGE, MemfdFlags::empty(), seals | SealFlags::SEAL);
+        let refused = Imported::map(&file, &extents(PAGE, PAGE, &[[0, 0, PAGE]])).map(drop);
+        assert_eq!(refused.unwrap_err().code(), ErrorCode::NotAnExport);
+    }
+    // It could not be sealed. Nobody gets a slice of it, and the kernel reads.
+    let file = memfd_create("hostile", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, PAGE as u64).unwrap();
+    let imported = Imported::map(&file, &extents(PAGE, PAGE, &[[0, 0, PAGE]])).unwrap();
+    assert!(imported.sealed().is_none());
+    read_all(&imported).unwrap();
+    ftruncate(&file, 0).unwrap();
+    assert_eq!(read_all(&imported).unwrap_err().code(), ErrorCode::OutOfMemory);
+}
+
 #[test]
 fn pages_that_an_exporter_takes_back_are_an_error() {
     let _one = ALL_PAGES.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,6 +5,7 @@ mod common;
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use common::Over;
@@ -142,6 +143,45 @@ fn each_refusal_is_named_and_the_pool_is_made_of_something_else() {
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &raw const none) }, 0);
         };
         says(few, "CLONE_NEWUSER");
+    })
+    .well();
+}
+
+#[test]
+fn who_has_a_strict_umask_exports_all_the_same() {
+    alone(|| {
+        if !may_try() {
+            return;
+        }
+        // SAFETY: changes this process, which runs only this test.
+        unsafe { libc::umask(0o777) };
+        let pool = pool(8);
+        let region = pool.region(BLOCK).unwrap();
+        become_nobody();
+        let export = region.snapshot().unwrap().export().unwrap();
+        let mode = fs::metadata(format!("/proc/self/fd/{}", export.as_fd().as_raw_fd())).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o444);
+    })
+    .well();
+}
+
+/// The helper would be the first process of the new namespace, and nobody could fork any more when it has ended.
+#[test]
+fn who_has_a_pid_namespace_for_its_children_may_still_fork() {
+    alone(|| {
+        if !may_try() || !is_never() {
+            return;
+        }
+        become_nobody();
+        // SAFETY: changes this process, which runs only this test.
+        if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWPID) } != 0 {
+            return println!("skipped: no user namespace");
+        }
+        let pool = Pool::builder().capacity(8 * BLOCK).build().unwrap();
+        assert_ne!(pool.backing(), Granted::ShmemOwnTmpfs);
+        let reason = pool.fallback_reason().unwrap();
+        assert!(reason.contains("pid namespace"), "{reason}");
+        assert!(in_fork(|| 0).success());
     })
     .well();
 }

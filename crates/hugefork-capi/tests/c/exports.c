@@ -86,6 +86,7 @@ static void exports(hf_pool *pool)
     hf_import *imported;
     hf_pool *again;
     size_t none;
+    unsigned char last;
     memset(bytes_of(live), 1, BLOCK);
     memset(bytes_of(live) + 2 * BLOCK, 3, BLOCK);
     WELL(hf_region_snapshot(live, NULL, &saved));
@@ -114,6 +115,12 @@ static void exports(hf_pool *pool)
     hf_import_close(imported);
     WELL(hf_import_map(hf_export_fd(copy), hf_export_extents(copy), &imported));
     CHECK(hf_import_is_sealed(imported) == 1);
+    WELL(hf_import_read_at(imported, LEN - 1, &last, 1));
+    CHECK(last == 3);
+    WELL(hf_import_read_at(imported, LEN, NULL, 0));
+    FAILS(HF_E_NULL, hf_import_read_at(imported, 0, NULL, 1));
+    FAILS(HF_E_OUT_OF_RANGE, hf_import_read_at(imported, LEN, &last, 1));
+    FAILS(HF_E_OUT_OF_RANGE, hf_import_read_at(imported, (size_t)-1, &last, 2));
 
     WELL(hf_export_pool(exported, &again));
     CHECK(strcmp(hf_pool_name(again), hf_pool_name(pool)) == 0);

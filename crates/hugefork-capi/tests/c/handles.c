@@ -172,6 +172,7 @@ static void no_other(void *bad, int type)
         NOTHING(hf_import_address(bad));
         NOTHING(hf_import_len(bad));
         FAILS(HF_E_BAD_HANDLE, hf_import_is_sealed(bad));
+        FAILS(HF_E_BAD_HANDLE, hf_import_read_at(bad, 0, &one, 1));
     }
 }
 

@@ -35,7 +35,7 @@ enum NotGranted {
     NoTmpfs(NoTmpfs),
     #[error("in a tmpfs of its own there is no huge page either: shmem_enabled is {setting}")]
     NotHugeInTmpfs { setting: String },
-    #[error("they may be swapped: take another backing, or Swap::Allowed")]
+    #[error("they may be swapped: take another backing, or allow it")]
     MayBeSwapped,
     #[error("MADV_COLLAPSE gave no huge page (Linux 6.1 has it)")]
     NotCollapsed,

@@ -398,7 +398,9 @@ pub enum ImportError {
         reason: &'static str,
     },
     /// A descriptor that may become shorter, so that a read of it may kill the process.
-    #[error("the descriptor is not of an export: it has no F_SEAL_SHRINK; take the one that `Export` gives")]
+    #[error(
+        "the descriptor is not of an export: it may become shorter (no F_SEAL_SHRINK), and is no tmpfs of a pool; take the one that `Export` gives"
+    )]
     NotAnExport,
     /// A descriptor of a file that ends before the extents do.
     #[error(

@@ -20,7 +20,7 @@ use core::fmt::{self, Write};
 use core::ptr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ftruncate, openat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchmod, ftruncate, openat, stat, unlinkat};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::mount::{
@@ -51,6 +51,9 @@ pub(crate) enum NoTmpfs {
     Filtered,
     #[error("this process may not mount, and has no user namespace to do so: {0}")]
     NoNamespace(SystemError),
+    /// It would be the first process there, and nobody can fork into it when that has ended.
+    #[error("this process may not mount, and its children are in a pid namespace of their own")]
+    OtherPids,
     #[error("mounting it: {0}")]
     NotMounted(SystemError),
 }
@@ -74,7 +77,17 @@ pub(crate) fn create(len: usize, swap: OnSwap) -> Result<OwnedFd, NoTmpfs> {
 fn is_filtered() -> bool {
     // SAFETY: it reads no memory. (In strict mode, which allows nothing else either, it ends the process.)
     let mode = unsafe { syscall!(Sysno::prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
-    mode != Ok(0)
+    // A kernel without filters does not know the question.
+    !matches!(mode, Ok(0) | Err(syscalls::Errno::EINVAL))
+}
+
+/// Whether a child of this thread is in its own pid namespace. Else a helper could be the first process of another one,
+/// which takes no more processes when that is gone.
+fn children_stay() -> Result<bool, SystemError> {
+    let namespace = |path: &'static CStr, call| named(call, stat(path)).map(|found| (found.st_dev, found.st_ino));
+    let own = namespace(c"/proc/thread-self/ns/pid", "stat of /proc/thread-self/ns/pid")?;
+    let of_children = c"/proc/thread-self/ns/pid_for_children";
+    Ok(namespace(of_children, "stat of /proc/thread-self/ns/pid_for_children").is_ok_and(|found| found == own))
 }
 
 /// A short text that no allocator is asked for: who uses it may have a heap of its own.
@@ -154,6 +167,8 @@ impl Wish {
     fn make_file(&self, mount: BorrowedFd<'_>) -> Result<OwnedFd, SystemError> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         let file = named("open of a file in tmpfs", openat(mount, NAME, flags, share::FOR_READING))?;
+        // Whatever the umask.
+        named("fchmod of a file in tmpfs", fchmod(&file, share::FOR_READING))?;
         named("unlink of a file in tmpfs", unlinkat(mount, NAME, AtFlags::empty()))?;
         named("ftruncate of a file in tmpfs", ftruncate(&file, self.len))?;
         Ok(file)
@@ -171,6 +186,9 @@ impl Wish {
     fn mount_elsewhere(&self) -> Result<OwnedFd, NoTmpfs> {
         const FLAGS: c_int =
             libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_NEWUSER | libc::CLONE_NEWNS;
+        if !children_stay().map_err(NoTmpfs::NoNamespace)? {
+            return Err(NoTmpfs::OtherPids);
+        }
         let stack = Stack::new().map_err(NoTmpfs::NoNamespace)?;
         let killed = NoTmpfs::NoNamespace(SystemError::new("a helper in a user namespace", Errno::INTR));
         let mut task = Task { wish: self, made: Err(killed) };
@@ -179,7 +197,7 @@ impl Wish {
         // SAFETY: the helper runs `help` on a stack of its own, with a task that is not touched here before the call
         // returns: the helper has ended then, or runs nothing any more.
         let pid = unsafe { libc::clone(help, stack.top(), FLAGS | libc::CLONE_UNTRACED, (&raw mut task).cast()) };
-        let Some(pid) = Pid::from_raw(pid).filter(|_| pid > 0) else {
+        let Some(pid) = Some(pid).filter(|pid| *pid > 0).and_then(Pid::from_raw) else {
             return Err(NoTmpfs::NoNamespace(SystemError::new("clone(CLONE_NEWUSER)", super::last_error())));
         };
         // Nobody else learns how it ended. If somebody waited for all there is, it is gone.

@@ -125,7 +125,7 @@ pub(crate) struct Promises {
     pub(crate) len: u64,
     /// Whether who has the right to write to it may make it shorter: it is of a tmpfs, whose files cannot be sealed.
     pub(crate) may_shrink: bool,
-    /// Whether nobody can ever write to it.
+    /// Whether nobody can ever write to it, or make it shorter.
     pub(crate) is_sealed: bool,
     /// The size of its pages if they are of hugetlb: there may be none left for who reads where it has none.
     pub(crate) hugetlb: Option<usize>,
@@ -142,9 +142,10 @@ pub(crate) fn promises_of(fd: BorrowedFd<'_>) -> Result<Option<Promises>, System
     // For hugetlb, what the kernel calls a block of the file is a page.
     let system = named("fstatfs", fstatfs(fd))?.f_type.cast_unsigned();
     let hugetlb = (system == HUGETLBFS).then_some(file.st_blksize as usize);
-    let (may_shrink, is_sealed) = (!seals.contains(SealFlags::SHRINK), seals.contains(SealFlags::WRITE));
-    // Who could have sealed it, and did not, has a reason.
-    let is_pool = !may_shrink || system == TMPFS && seals.contains(SealFlags::SEAL);
+    let may_shrink = !seals.contains(SealFlags::SHRINK);
+    let is_sealed = !may_shrink && seals.contains(SealFlags::WRITE);
+    // What cannot be sealed has the seal against seals, and no other. Who sealed it, but not against this, has a reason.
+    let is_pool = !may_shrink || system == TMPFS && seals == SealFlags::SEAL;
     Ok(is_pool.then_some(Promises { len: file.st_size.cast_unsigned(), may_shrink, is_sealed, hugetlb }))
 }
 
