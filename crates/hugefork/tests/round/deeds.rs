@@ -156,8 +156,8 @@ impl<'a> Tenant<'a> {
             if !is_there || self.pages[page].may_be_zero {
                 continue;
             }
-            let differs = word(self.region, at).load(Ordering::Relaxed) != u64::from_ne_bytes(before);
-            assert_eq!(told[at / PAGE], differs, "what is told of page {page}");
+            let (before, now) = (u64::from_ne_bytes(before), word(self.region, at).load(Ordering::Relaxed));
+            assert_eq!(told[at / PAGE], before != now, "what is told of page {page}: {before:x} before, {now:x} now");
         }
     }
 

@@ -57,10 +57,34 @@ const SCRIBBLER: u64 = 8;
 /// How often a write ended in `SIGBUS`, and was repeated.
 pub(crate) static REPEATED: AtomicU64 = AtomicU64::new(0);
 
+/// Whether the round may be over when nobody gets any further.
+pub(crate) static MAY_GIVE_UP: AtomicBool = AtomicBool::new(false);
+
+/// Half a minute, if nothing else takes time.
+const GIVE_UP: u64 = 300_000;
+
 /// As the documents say: a handler may make room and return. Here room comes by itself, since the next call may not be
-/// refused, or in a full pool since somebody drops a cut.
-pub(crate) extern "C" fn repeat(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
+/// refused, or in a full pool since somebody drops a cut. Where mappings are few, all who could drop some may wait for
+/// one: somebody who repeats the same write again and again says so, and ends the round.
+pub(crate) extern "C" fn repeat(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    thread_local!(static LAST: core::cell::Cell<(usize, u64)> = const { core::cell::Cell::new((0, 0)) });
     REPEATED.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the kernel gives it, with the address that was written to.
+    let at = unsafe { (*info).si_addr() } as usize;
+    let repeated = LAST.with(|last| {
+        let (before, times) = last.get();
+        let times = if before == at { times + 1 } else { 0 };
+        last.set((at, times));
+        times
+    });
+    if repeated > GIVE_UP && MAY_GIVE_UP.load(Ordering::Relaxed) {
+        let said = "the round is given up: all wait for mappings that others have\n";
+        // SAFETY: both may be called in a handler.
+        unsafe {
+            libc::write(2, said.as_ptr().cast(), said.len());
+            libc::_exit(0);
+        }
+    }
     // SAFETY: sleeps, which a signal handler may.
     unsafe { libc::usleep(100) };
 }
