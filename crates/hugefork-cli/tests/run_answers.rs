@@ -56,6 +56,11 @@ fn what_a_program_opens_it_closes_whatever_the_number() {
     same_answers(&["close-all"]);
 }
 
+#[test]
+fn what_a_child_drops_is_zero_without_proc() {
+    same_answers(&["drop-without-proc"]);
+}
+
 /// Where the process may not handle page faults there is no pool, and memory is the kernel's.
 #[test]
 fn what_a_child_drops_keeps_its_flags() {

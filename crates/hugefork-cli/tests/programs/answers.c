@@ -179,13 +179,18 @@ static void bad_pointers(void) {
     close(self), close(faults), close(ends[0]), close(ends[1]);
 }
 
-/* Closes all that it does not know, past libc, and has files of its own under those numbers. */
-static void close_all(void) {
-    int files[32];
+/* Closes all that it does not know, past libc. */
+static void close_past_libc(void) {
 #ifdef __x86_64__
     long answer;
     __asm__ volatile("syscall" : "=a"(answer) : "a"(436l), "D"(3l), "S"(~0l), "d"(0l) : "rcx", "r11", "memory");
 #endif
+}
+
+/* Closes all that it does not know, and has files of its own under those numbers. */
+static void close_all(void) {
+    int files[32];
+    close_past_libc();
     for (int nth = 0; nth < 32; nth++) {
         files[nth] = fcntl(0, F_DUPFD, 900);
         expect(files[nth] >= 900, "numbers are free");
@@ -229,6 +234,34 @@ static void drop_with_flags(void) {
     }
 }
 
+/* Goes where there is no /proc. */
+static int leave_proc(void) {
+    char place[] = "/tmp/hugefork-XXXXXX";
+    if (geteuid() || !mkdtemp(place)) return 0;
+    int is_left = chroot(place) == 0 && chdir("/") == 0;
+    return is_left;
+}
+
+static void leave_and_drop(void) {
+    if (leave_proc()) drop();
+}
+
+static void leave_and_drop_in_grandchild(void) {
+    if (leave_proc()) in_child(drop);
+}
+
+/* A child drops what it has inherited where nobody can be asked what that is. */
+static void drop_without_proc(void) {
+    in_child(leave_and_drop);
+    in_child(leave_and_drop_in_grandchild);
+    if (!leave_proc()) return;
+    for (int round = 0; round < 3; round++) {
+        memset(memory, 1, 64 * MIB);
+        in_child(drop);
+        expect(is(memory, 64 * MIB, 1), "its parent keeps it");
+    }
+}
+
 static int disabled(void) { return prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0); }
 
 /* Huge pages that the program does not want: it is told what it has said. */
@@ -258,6 +291,7 @@ static const struct {
     {"guard", guard, 1},
     {"bad-pointers", bad_pointers, 0},
     {"close-all", close_all, 0},
+    {"drop-without-proc", drop_without_proc, 0},
     {"drop-with-flags", drop_with_flags, 1},
     {"disable", disable, 0},
     {"no-files", forks, 0},

@@ -305,6 +305,14 @@ impl ProgramMemory {
             })
     }
 
+    /// The blocks of memory that was mapped here and not handed over, whole, in order. A child that has just been forked
+    /// may still ask: it has them as they are after [`ProgramMemory::before_fork`].
+    pub fn blocks(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let base = self.core.addresses.base();
+        let block_at = move |index| base + index * HUGE_PAGE..base + (index + 1) * HUGE_PAGE;
+        (0..self.high).filter(|&index| self.core.has(index)).map(block_at)
+    }
+
     /// Whether any of a range of addresses is memory that was mapped here and not handed over.
     pub fn has(&self, range: Range<usize>) -> bool {
         self.touched(&range).any(|index| self.core.has(index))

@@ -129,7 +129,7 @@ pub(in crate::modes) fn take_if_free(range: &Range<usize>) -> bool {
 pub(in crate::modes) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> Emptied {
     match role() {
         Role::Owner => empty_own(range, plain),
-        Role::Heir if seal::is_sealed() => done_or_refused(heir::sealed::empty(range, plain)),
+        Role::Heir if seal::is_sealed() => done_or_refused(heir::noted::empty(range, plain)),
         Role::Heir => {
             heir::leave(range);
             done_or_refused(heir::empty(range, plain))
@@ -170,7 +170,10 @@ fn leave_if_inherited(range: &Range<usize>, is_gone: bool) {
     if role() != Role::Heir {
         return;
     }
-    if seal::is_sealed() { heir::sealed::leave(range, is_gone) } else { heir::leave(range) }
+    heir::noted::leave(range, is_gone);
+    if !seal::is_sealed() {
+        heir::leave(range);
+    }
 }
 
 /// The program wants something of a range that only the kernel has. False if it is not the kernel's even now.
@@ -234,7 +237,8 @@ pub(in crate::modes) fn resize(old: &Range<usize>, len: usize) -> Resized {
 }
 
 fn is_partly_inherited(range: &Range<usize>) -> bool {
-    if seal::is_sealed() { heir::sealed::has(range) } else { mappings::is_partly_inherited(range) }
+    // The first asks nobody where nobody may be asked.
+    mappings::is_partly_inherited(range).unwrap_or_else(|_| heir::noted::has(range))
 }
 
 /// Whether the rights that the program asks for are there already: memory of the engine can be read and written.

@@ -60,8 +60,9 @@ pub(in crate::modes) fn child() {
     }
     // SAFETY: `prepare` has taken it, in the thread whose copy this is.
     let memory = unsafe { MEMORY.held() };
-    if memory.engine.is_some() {
+    if let Some(engine) = &memory.engine {
         ROLE.store(Role::Heir as u8, Ordering::Release);
+        heir::noted::begin(engine.blocks());
         // Whoever has them has the parent's memory, now and later. A child may be about to give up its rights.
         memory.descriptors.iter().for_each(|kept| kept.close());
         own::forget_all();
@@ -87,7 +88,7 @@ pub(in crate::modes) fn seal() -> bool {
     match role() {
         Role::Owner => leave_it_all_to_the_kernel(),
         Role::Heir => {
-            heir::sealed::seal();
+            heir::noted::seal();
             true
         }
         Role::Without => true,
