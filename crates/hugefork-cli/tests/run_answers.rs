@@ -3,11 +3,14 @@
 mod programs;
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use programs::ours::{AT_MOST, MODES, compiled};
 use programs::{Scratch, output_of};
 
 const ANSWERS: &str = include_str!("programs/answers.c");
+
+const ENDED: &str = include_str!("programs/ended.c");
 
 /// Has the program do what it is named, without the library and with it.
 fn same_answers(names: &[&str]) {
@@ -70,4 +73,25 @@ fn what_a_child_drops_keeps_its_flags() {
 #[test]
 fn what_a_program_says_of_huge_pages_it_hears_again() {
     same_answers(&["disable"]);
+}
+
+/// By the system call that ends one thread. The first thread's status is the process's where it was the last; where it
+/// was not, that depends on the kernel and on whether the library has a thread just then.
+#[test]
+fn a_program_ends_with_its_last_thread() {
+    let scratch = Scratch::new("ended");
+    let Some(program) = compiled(&scratch, "ended", ENDED) else { return };
+    for children in ["alone", "helped"] {
+        for mode in MODES {
+            for (who, status) in [("first", [7, 7]), ("other", [5, 9]), ("libc", [0, 0])] {
+                for child in ["child-lives", "child-has-ended"] {
+                    let mode = format!("{mode} --children {children}");
+                    let began = Instant::now();
+                    let ended = scratch.run(&mode).args(AT_MOST).arg(&program).args([who, child]).status().unwrap();
+                    assert!(status.map(Some).contains(&ended.code()), "{who}, {child}, {mode}: {ended}");
+                    assert!(began.elapsed() < Duration::from_secs(5), "{who}, {child}, {mode}: {:?}", began.elapsed());
+                }
+            }
+        }
+    }
 }
