@@ -64,6 +64,11 @@ fn what_a_child_drops_is_zero_without_proc() {
     same_answers(&["drop-without-proc"]);
 }
 
+#[test]
+fn limits_hold_that_come_later() {
+    same_answers(&["limit-addresses", "limit-addresses-in-child", "limit-data", "limit-files"]);
+}
+
 /// Where the process may not handle page faults there is no pool, and memory is the kernel's.
 #[test]
 fn what_a_child_drops_keeps_its_flags() {

@@ -6,6 +6,7 @@
 //! start         constructor, and the line at the end
 //! entry, pins, doors/   the functions of libc that it stands in for; aliases, their other names
 //! privileges    the same, for sandbox: what the library does before the program gives up rights
+//! limits        the same: before the program limits what it may have
 //! fork          prepare, parent, child                      liveness   who of the descendants still lives
 //! modes/        what is done about memory: collapse, pool    worker     the thread that does what takes time
 //! mappings      the program's memory, from /proc/…/maps     pages      which of it is in base pages
@@ -43,6 +44,7 @@ pub mod entry;
 mod errno;
 mod fork;
 mod kernel;
+pub mod limits;
 mod line;
 mod liveness;
 mod lock;

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -262,6 +263,76 @@ static void drop_without_proc(void) {
     }
 }
 
+static void *nothing(void *argument) { return argument; }
+
+static int limit(int what, rlim_t most) {
+    struct rlimit limit;
+    getrlimit(what, &limit);
+    limit.rlim_cur = most;
+    return setrlimit(what, &limit);
+}
+
+/* Takes memory until there is no more; gives how many MiB it had. */
+static size_t take_all(void) {
+    static char *pieces[512];
+    size_t count = 0;
+    while (count < 512) {
+        char *piece = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (piece == MAP_FAILED) break;
+        piece[0] = 1;
+        pieces[count++] = piece;
+    }
+    expect(count == 512 || errno == ENOMEM, "the kernel says that there is no more");
+    for (size_t nth = 0; nth < count; nth++) munmap(pieces[nth], 4 * MIB);
+    return 4 * count;
+}
+
+static void limit_addresses(void) {
+    pthread_t thread;
+    expect(limit(RLIMIT_AS, 1024 * MIB) == 0, "addresses are limited");
+    size_t taken = take_all();
+    expect(taken >= 512 && taken <= 1024, "so much is there, and no more");
+    int made = pthread_create(&thread, NULL, nothing, NULL);
+    expect(made == 0, "threads are there");
+    if (made == 0) pthread_join(thread, NULL);
+    expect(is(memory, 64 * MIB, 1), "memory is what it was");
+    in_child(drop);
+}
+
+static void limit_addresses_in_child(void) { in_child(limit_addresses); }
+
+static void limit_data(void) {
+    expect(limit(RLIMIT_DATA, 512 * MIB) == 0, "data are limited");
+    size_t taken = take_all();
+    expect(taken >= 256 && taken <= 512, "so much is there, and no more");
+    expect(is(memory, 64 * MIB, 1), "memory is what it was");
+    in_child(drop);
+}
+
+/* What files have that the program did not open. */
+static size_t others_files(void) {
+    size_t bytes = 0;
+    struct stat file;
+    for (int number = 3; number < 1024; number++)
+        if (fstat(number, &file) == 0 && S_ISREG(file.st_mode)) bytes += file.st_blocks * 512;
+    return bytes;
+}
+
+/* Few descriptors: memory that children have held comes back even so. */
+static void limit_files(void) {
+    expect(limit(RLIMIT_NOFILE, 64) == 0, "descriptors are limited");
+    for (int round = 0; round < 12; round++) {
+        memset(memory, 1, 64 * MIB);
+        in_child(drop);
+        memset(memory, 2, 64 * MIB);
+        usleep(300000);
+    }
+    expect(others_files() <= 160 * MIB, "memory does not grow");
+    int first = open("/dev/null", O_RDONLY), second = open("/dev/null", O_RDONLY);
+    expect(first == 3 && second == 4, "numbers are the program's");
+    close(first), close(second);
+}
+
 static int disabled(void) { return prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0); }
 
 /* Huge pages that the program does not want: it is told what it has said. */
@@ -292,6 +363,10 @@ static const struct {
     {"bad-pointers", bad_pointers, 0},
     {"close-all", close_all, 0},
     {"drop-without-proc", drop_without_proc, 0},
+    {"limit-addresses", limit_addresses, 0},
+    {"limit-addresses-in-child", limit_addresses_in_child, 0},
+    {"limit-data", limit_data, 0},
+    {"limit-files", limit_files, 0},
     {"drop-with-flags", drop_with_flags, 1},
     {"disable", disable, 0},
     {"no-files", forks, 0},

@@ -537,6 +537,26 @@ impl ProgramMemory {
         Inherited { pool: self.core.pool().clone(), blocks, heirs: self.heirs.clone() }
     }
 
+    /// Gives all addresses back to the kernel but those of what was handed over: they count for no limit of the process's
+    /// any more (`RLIMIT_AS`). False if something is mapped here still. Otherwise this memory is of no use from now on:
+    /// close its descriptors, and [forget](std::mem::forget) it.
+    pub fn leave(&mut self) -> bool {
+        if (0..self.high).any(|index| self.core.has(index)) {
+            return false;
+        }
+        let _signals = SignalsBlocked::new();
+        let (sys, base) = (&self.core.pool().sys, self.core.addresses.base());
+        let Range { start: mut next, end } = sys.reserved();
+        sys.leave();
+        for index in (0..self.used.len()).filter(|&index| [PLAIN, PROMISED].contains(&self.used[index])) {
+            let block = base + index * HUGE_PAGE;
+            self.unmap_rest(next..block);
+            next = block + HUGE_PAGE;
+        }
+        self.unmap_rest(next..end);
+        true
+    }
+
     /// Looks after some of what children share or shared, for about a millisecond, if there is reason to. True if more
     /// is to be looked at at once.
     pub fn tend(&mut self) -> bool {

@@ -12,7 +12,7 @@ use core::ptr::{self, NonNull};
 use std::ffi::c_void;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, fstat, ftruncate, memfd_create, seek};
 use rustix::io::Errno;
@@ -112,6 +112,8 @@ pub(crate) struct Linux {
     /// How many stretches of 2 MiB the kernel refused to make one page of.
     not_collapsed: AtomicU64,
     pub(super) children: Children,
+    /// Whether all addresses were given back, and whatever is there is the program's.
+    is_left: AtomicBool,
 }
 
 /// What a `fork(2)` child has of a pool's memory.
@@ -149,9 +151,20 @@ impl Linux {
             }
         };
         let not_collapsed = AtomicU64::new(0);
-        let children = Children::HaveNothing;
-        let mut memory =
-            Linux { fd, direct, template: None, capacity, kind, dump, arena, overlays, not_collapsed, children };
+        let (children, is_left) = (Children::HaveNothing, AtomicBool::new(false));
+        let mut memory = Linux {
+            fd,
+            direct,
+            template: None,
+            capacity,
+            kind,
+            dump,
+            arena,
+            overlays,
+            not_collapsed,
+            children,
+            is_left,
+        };
         memory.mark(memory.direct.at())?;
         match kind {
             // The kernel locks none of it, and touches none of it by itself.
@@ -187,10 +200,21 @@ impl Linux {
         [self.fd.as_raw_fd()].into_iter().chain(others)
     }
 
+    /// All addresses of the process that are the engine's, which has no other memory than this.
+    pub(crate) fn reserved(&self) -> Range<usize> {
+        self.arena.reserved()
+    }
+
+    /// Notes that the addresses are about to be given back: from now on, nothing is done about this memory.
+    pub(crate) fn leave(&self) {
+        self.is_left.store(true, Ordering::Release);
+    }
+
     /// An error if the descriptor is not that of the pool any more: whoever did not know of it has closed it.
     pub(super) fn check_descriptor(&self) -> Result<(), SystemError> {
         let Children::HaveOverlays { device, inode } = self.children else { return Ok(()) };
-        let is_ours = fstat(&self.fd).is_ok_and(|file| (file.st_dev, file.st_ino) == (device, inode));
+        let is_ours = !self.is_left.load(Ordering::Acquire)
+            && fstat(&self.fd).is_ok_and(|file| (file.st_dev, file.st_ino) == (device, inode));
         if is_ours { Ok(()) } else { Err(SystemError::new("fstat", Errno::BADF)) }
     }
 
