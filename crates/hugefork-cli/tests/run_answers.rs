@@ -60,6 +60,11 @@ fn what_a_program_opens_it_closes_whatever_the_number() {
 }
 
 #[test]
+fn who_closes_all_past_libc_may_fork() {
+    same_answers(&["close-all-and-fork"]);
+}
+
+#[test]
 fn what_a_child_drops_is_zero_without_proc() {
     same_answers(&["drop-without-proc"]);
 }

@@ -188,6 +188,31 @@ static void close_past_libc(void) {
 #endif
 }
 
+static char seen;
+
+static void see_and_write(void) {
+    expect(is(memory, 64 * MIB, seen), "a child has what its parent had");
+    memset(memory, 99, 64 * MIB);
+    expect(is(memory, 64 * MIB, 99), "and writes what it likes");
+    expect(madvise(memory + 8 * MIB, 4 * MIB, MADV_DONTNEED) == 0 && is(memory + 8 * MIB, 4 * MIB, 0), "and drops it");
+}
+
+/* Forks when all that it does not know is closed. */
+static void close_all_and_fork(void) {
+    for (seen = 1; seen < 6; seen++) {
+        if (seen > 1) close_past_libc();
+        memset(memory, seen, 64 * MIB);
+        in_child(see_and_write);
+        expect(is(memory, 64 * MIB, seen), "a parent keeps what it has");
+    }
+    char *at = mmap(memory + 8 * MIB + PAGE, 4 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    expect(at == memory + 8 * MIB + PAGE && is(at, 4 * MIB, 0), "something else takes its place");
+    expect(at[-1] == 5 && at[4 * MIB] == 5, "and only there");
+    expect(madvise(memory + 32 * MIB, 5 * MIB, MADV_DONTNEED) == 0 && is(memory + 32 * MIB, 5 * MIB, 0), "it is dropped");
+    expect(mprotect(memory + 48 * MIB, MIB, PROT_READ) == 0 && is(memory + 48 * MIB, MIB, 5), "it is protected");
+    expect(munmap(memory + 56 * MIB, 4 * MIB) == 0 && is(memory + 60 * MIB, 4 * MIB, 5), "it is unmapped");
+}
+
 /* Closes all that it does not know, and has files of its own under those numbers. */
 static void close_all(void) {
     int files[32];
@@ -362,6 +387,7 @@ static const struct {
     {"guard", guard, 1},
     {"bad-pointers", bad_pointers, 0},
     {"close-all", close_all, 0},
+    {"close-all-and-fork", close_all_and_fork, 0},
     {"drop-without-proc", drop_without_proc, 0},
     {"limit-addresses", limit_addresses, 0},
     {"limit-addresses-in-child", limit_addresses_in_child, 0},

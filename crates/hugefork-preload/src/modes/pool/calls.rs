@@ -10,7 +10,9 @@ use hugefork::ProgramMemory;
 use super::super::answers::Emptied;
 use super::super::asked::{Mapping, Wish};
 use super::super::{collapse, heir};
-use super::engine::{MEMORY, ask, begin, unmap_later, unmap_plain, with, with_unless_forking, work_through};
+use super::engine::{
+    MEMORY, ask, begin, unmap_later, unmap_plain, with, with_descriptors, with_unless_forking, work_through,
+};
 use super::state::{END, IS_OVER, IS_SHORT, ROLE, Role, START, role};
 use crate::descriptor::Kept;
 use crate::lock::Tried;
@@ -114,7 +116,7 @@ pub(in crate::modes) fn make_way(range: &Range<usize>) -> bool {
     if role() != Role::Owner {
         return true;
     }
-    with(|engine| engine.make_way(range.clone())).unwrap_or(true)
+    with_descriptors(|engine| engine.make_way(range.clone())).unwrap_or(true)
 }
 
 /// The kernel has mapped something where way was made, or has refused.
@@ -188,7 +190,7 @@ pub(in crate::modes) fn hand_over(range: &Range<usize>) -> bool {
     if role() != Role::Owner {
         return true;
     }
-    let handed = with(|engine| {
+    let handed = with_descriptors(|engine| {
         engine.hand_over(range.clone());
         stats::set(Word::PoolHandedOver, engine.counts().handed_over);
         !engine.has(range.clone())

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::super::{collapse, heir};
 use super::calls::leave_it_all_to_the_kernel;
-use super::engine::{Held, LATER, MEMORY, Memory, WAITING};
+use super::engine::{Held, LATER, MEMORY, Memory, WAITING, open_again};
 use super::state::{IS_FORKING, ROLE, Role, role};
 use crate::lock::Taken;
 use crate::own;
@@ -27,6 +27,7 @@ pub(in crate::modes) fn prepare() -> bool {
     }
     // SAFETY: taken just now.
     let memory = unsafe { MEMORY.held() };
+    open_again(memory);
     let inherited = memory.engine.as_mut().map(|engine| {
         let inherited = engine.before_fork();
         stats::set(Word::PoolUnseen, engine.counts().unseen);

@@ -200,6 +200,12 @@ impl Linux {
         [self.fd.as_raw_fd()].into_iter().chain(others)
     }
 
+    /// Opens descriptors again that the program has closed, which did not know of them, and gives their numbers. Nobody
+    /// can have the pool's own back: what needs it is done by its mappings, or not at all.
+    pub(crate) fn open_again(&self) -> impl Iterator<Item = i32> + '_ {
+        self.overlays.iter().flat_map(Overlays::open_again)
+    }
+
     /// All addresses of the process that are the engine's, which has no other memory than this.
     pub(crate) fn reserved(&self) -> Range<usize> {
         self.arena.reserved()
@@ -285,7 +291,7 @@ impl Linux {
 
     fn advise(&self, offset: usize, len: usize, advice: Advice, call: &'static str) -> Result<(), SystemError> {
         debug_assert!(offset + len <= self.capacity);
-        // SAFETY: the range lies in the direct map, and none of the advice used drops contents.
+        // SAFETY: the range lies in the direct map, and none of the advice used drops contents that anybody needs.
         named(call, unsafe { madvise(self.direct.at().byte_add(offset), len, advice) })
     }
 
@@ -327,6 +333,17 @@ impl Linux {
 }
 
 impl Linux {
+    /// Punches without the descriptor, as long as the addresses are the engine's.
+    #[cold]
+    #[inline(never)] // Not on the handler's stack: only a program that knows of nothing closes descriptors.
+    fn punch_by_address(&self, offset: usize, len: usize, error: SystemError) -> Result<(), SystemError> {
+        if self.is_left.load(Ordering::Acquire) {
+            return Err(error);
+        }
+        self.direct.open(offset, len)?;
+        self.advise(offset, len, Advice::LinuxRemove, "madvise(MADV_REMOVE)")
+    }
+
     /// How many bytes of memory the pool has now; `None` if the kernel cannot tell.
     pub(crate) fn bytes(&self) -> Option<usize> {
         self.check_descriptor().ok()?;
@@ -528,7 +545,9 @@ impl Sys for Linux {
 
     unsafe fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError> {
         assert!(offset + len <= self.capacity, "only pool memory is punched");
-        self.check_descriptor()?;
+        if let Err(error) = self.check_descriptor() {
+            return self.punch_by_address(offset, len, error);
+        }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         named("fallocate(FALLOC_FL_PUNCH_HOLE)", fallocate(&self.fd, flags, offset as u64, len as u64))
     }
@@ -547,7 +566,7 @@ impl Sys for Linux {
     /// Only the memory of a program that knows of nothing comes page by page.
     fn next_memory(&self, range: Range<usize>) -> Option<Range<usize>> {
         if self.children == Children::HaveNothing || self.check_descriptor().is_err() {
-            return Some(range);
+            return (!range.is_empty()).then_some(range);
         }
         let found = |place: SeekFrom| seek(&self.fd, place).map(|offset| offset as usize);
         match found(SeekFrom::Data(range.start as u64)) {
@@ -557,7 +576,7 @@ impl Sys for Linux {
                 Some(start..end.min(range.end))
             }
             Err(Errno::NXIO) => None,
-            Err(_) => Some(range),
+            Err(_) => (!range.is_empty()).then_some(range),
         }
     }
 
