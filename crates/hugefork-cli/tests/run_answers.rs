@@ -12,6 +12,12 @@ const ANSWERS: &str = include_str!("programs/answers.c");
 
 const ENDED: &str = include_str!("programs/ended.c");
 
+const SMALL: &str = include_str!("programs/small.c");
+
+/// So much of the program's stack the library takes at most: a piece of `/proc/self/maps` before Linux 6.11, and else
+/// half of it.
+const OF_THE_STACK: usize = 6 << 10;
+
 /// Has the program do what it is named, without the library and with it.
 fn same_answers(names: &[&str]) {
     let scratch = Scratch::new(names[0]);
@@ -103,5 +109,28 @@ fn a_program_ends_with_its_last_thread() {
                 }
             }
         }
+    }
+}
+
+/// Threads and signal handlers may have few KiB.
+#[test]
+fn small_stacks_are_large_enough() {
+    let scratch = Scratch::new("small");
+    let Some(program) = compiled(&scratch, "small", SMALL) else { return };
+    // The loader looks for functions before, which takes three KiB where they are called.
+    let depths = |said: &str| -> Vec<(String, usize)> {
+        let each = said.lines().filter_map(|line| line.split_once(' '));
+        each.map(|(name, depth)| (name.to_owned(), depth.parse().unwrap())).collect()
+    };
+    let plain = depths(&output_of(Command::new(&program).env("LD_BIND_NOW", "1")));
+    assert_eq!(plain.len(), 22);
+    for mode in MODES {
+        let ours = depths(&output_of(scratch.run(mode).args(AT_MOST).arg(&program).env("LD_BIND_NOW", "1")));
+        println!("{mode}: {ours:?}, without: {plain:?}");
+        for ((name, depth), (same, least)) in ours.iter().zip(&plain) {
+            assert_eq!(name, same);
+            assert!(*depth <= least + OF_THE_STACK, "{name}, {mode}: {depth} bytes, and {least} without");
+        }
+        assert_eq!(ours.len(), plain.len());
     }
 }

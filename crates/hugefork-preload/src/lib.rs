@@ -13,7 +13,7 @@
 //! shortage      how much more memory there is
 //! dumps         what a core dump has of it
 //! malloc/       mimalloc in place of libc's: a library of its own, from the same sources
-//! seal, errno, kernel, lock, copies, origin, descriptor, spare, own, signals, line, thread, rights, userfaults
+//! seal, errno, kernel, lock, copies, origin, descriptor, spare, own, signals, line, stack, thread, rights, userfaults
 //!               what stands below all of these
 //! ```
 //!
@@ -63,6 +63,7 @@ mod seal;
 mod shortage;
 mod signals;
 mod spare;
+mod stack;
 mod start;
 mod thread;
 mod userfaults;

@@ -172,6 +172,7 @@ pub(crate) fn lines(path: &CStr, each: impl FnMut(&[u8]) -> bool) -> Result<(), 
 }
 
 /// As [`lines`], of what `read` gives piece by piece. A line that is longer than a piece is cut into several.
+#[inline(never)] // Not on the stack of those who may come here and mostly do not.
 fn lines_of(
     mut read: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
     mut each: impl FnMut(&[u8]) -> bool,

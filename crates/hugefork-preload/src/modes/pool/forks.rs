@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::super::{collapse, heir};
 use super::calls::leave_it_all_to_the_kernel;
-use super::engine::{Held, LATER, MEMORY, Memory, WAITING, open_again};
+use super::engine::{Held, LATER, MEMORY, Memory, WAITING, on_own_stack, open_again};
 use super::state::{IS_FORKING, ROLE, Role, role};
 use crate::lock::Taken;
 use crate::own;
@@ -27,11 +27,13 @@ pub(in crate::modes) fn prepare() -> bool {
     }
     // SAFETY: taken just now.
     let memory = unsafe { MEMORY.held() };
-    open_again(memory);
-    let inherited = memory.engine.as_mut().map(|engine| {
-        let inherited = engine.before_fork();
-        stats::set(Word::PoolUnseen, engine.counts().unseen);
-        inherited
+    let inherited = on_own_stack(memory, |memory| {
+        open_again(memory);
+        memory.engine.as_mut().map(|engine| {
+            let inherited = engine.before_fork();
+            stats::set(Word::PoolUnseen, engine.counts().unseen);
+            inherited
+        })
     });
     memory.pending = Held(inherited);
     let is_followed = memory.engine.is_some() || collapse::is_worth_following();
