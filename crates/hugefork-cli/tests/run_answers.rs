@@ -3,11 +3,20 @@
 mod programs;
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use programs::ours::{AT_MOST, MODES, compiled};
 use programs::{Scratch, output_of};
 
 const ANSWERS: &str = include_str!("programs/answers.c");
+
+const ENDED: &str = include_str!("programs/ended.c");
+
+const SMALL: &str = include_str!("programs/small.c");
+
+/// So much of the program's stack the library takes at most: a piece of `/proc/self/maps` before Linux 6.11, and else
+/// half of it.
+const OF_THE_STACK: usize = 6 << 10;
 
 /// Has the program do what it is named, without the library and with it.
 fn same_answers(names: &[&str]) {
@@ -56,6 +65,21 @@ fn what_a_program_opens_it_closes_whatever_the_number() {
     same_answers(&["close-all"]);
 }
 
+#[test]
+fn who_closes_all_past_libc_may_fork() {
+    same_answers(&["close-all-and-fork"]);
+}
+
+#[test]
+fn what_a_child_drops_is_zero_without_proc() {
+    same_answers(&["drop-without-proc"]);
+}
+
+#[test]
+fn limits_hold_that_come_later() {
+    same_answers(&["limit-addresses", "limit-addresses-in-child", "limit-data", "limit-files"]);
+}
+
 /// Where the process may not handle page faults there is no pool, and memory is the kernel's.
 #[test]
 fn what_a_child_drops_keeps_its_flags() {
@@ -65,4 +89,48 @@ fn what_a_child_drops_keeps_its_flags() {
 #[test]
 fn what_a_program_says_of_huge_pages_it_hears_again() {
     same_answers(&["disable"]);
+}
+
+/// By the system call that ends one thread. The first thread's status is the process's where it was the last; where it
+/// was not, that depends on the kernel and on whether the library has a thread just then.
+#[test]
+fn a_program_ends_with_its_last_thread() {
+    let scratch = Scratch::new("ended");
+    let Some(program) = compiled(&scratch, "ended", ENDED) else { return };
+    for children in ["alone", "helped"] {
+        for mode in MODES {
+            for (who, status) in [("first", [7, 7]), ("other", [5, 9]), ("libc", [0, 0])] {
+                for child in ["child-lives", "child-has-ended"] {
+                    let mode = format!("{mode} --children {children}");
+                    let began = Instant::now();
+                    let ended = scratch.run(&mode).args(AT_MOST).arg(&program).args([who, child]).status().unwrap();
+                    assert!(status.map(Some).contains(&ended.code()), "{who}, {child}, {mode}: {ended}");
+                    assert!(began.elapsed() < Duration::from_secs(5), "{who}, {child}, {mode}: {:?}", began.elapsed());
+                }
+            }
+        }
+    }
+}
+
+/// Threads and signal handlers may have few KiB.
+#[test]
+fn small_stacks_are_large_enough() {
+    let scratch = Scratch::new("small");
+    let Some(program) = compiled(&scratch, "small", SMALL) else { return };
+    // The loader looks for functions before, which takes three KiB where they are called.
+    let depths = |said: &str| -> Vec<(String, usize)> {
+        let each = said.lines().filter_map(|line| line.split_once(' '));
+        each.map(|(name, depth)| (name.to_owned(), depth.parse().unwrap())).collect()
+    };
+    let plain = depths(&output_of(Command::new(&program).env("LD_BIND_NOW", "1")));
+    assert_eq!(plain.len(), 22);
+    for mode in MODES {
+        let ours = depths(&output_of(scratch.run(mode).args(AT_MOST).arg(&program).env("LD_BIND_NOW", "1")));
+        println!("{mode}: {ours:?}, without: {plain:?}");
+        for ((name, depth), (same, least)) in ours.iter().zip(&plain) {
+            assert_eq!(name, same);
+            assert!(*depth <= least + OF_THE_STACK, "{name}, {mode}: {depth} bytes, and {least} without");
+        }
+        assert_eq!(ours.len(), plain.len());
+    }
 }

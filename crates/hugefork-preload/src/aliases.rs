@@ -5,6 +5,7 @@
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 use crate::entry::{close, dup2, fork, madvise, mmap};
+use crate::limits::{prlimit, setrlimit};
 use crate::pins::{fcntl, mkostemp, mkostemps, open, openat};
 
 /// Functions that pass their arguments on: one for each name, exported where the flag of the build is set.
@@ -38,6 +39,8 @@ aliases! { hugefork_interposed:
     __close = close(number: c_int) => c_int;
     __dup2 = dup2(from: c_int, to: c_int) => c_int;
     __fork = fork() => libc::pid_t;
+    setrlimit64 = setrlimit(which: c_uint, new: *const libc::rlimit64) => c_int;
+    prlimit64 = prlimit(process: libc::pid_t, which: c_uint, new: *const libc::rlimit64, old: *mut libc::rlimit64) => c_int;
 }
 
 /// As libc's `posix_madvise`, which does not drop memory whatever it is told, and leaves `errno` alone.

@@ -292,7 +292,7 @@ unsafe fn remapped(start: *mut c_void, len: usize, new_len: usize, flags: c_int,
         && unsafe { *libc::__errno_location() } == libc::EFAULT
         && let Some(old) = special(start, len)
         && let Some(new) = pages(start as usize, new_len)
-        && quietly(|| mappings::is_writable(&old) || mappings::is_partly_inherited(&old))
+        && quietly(|| mappings::is_writable(&old) || mappings::is_partly_inherited(&old) == Ok(true))
     {
         let to = if flags & libc::MREMAP_FIXED != 0 { Some(to) } else { None };
         // SAFETY: the caller's.
@@ -410,7 +410,7 @@ unsafe fn advise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
     if done != 0
         && advice == libc::MADV_REMOVE
         && let Some(range) = special(start, len)
-        && quietly(|| mappings::is_partly_inherited(&range))
+        && quietly(|| mappings::is_partly_inherited(&range) == Ok(true))
     {
         // SAFETY: this thread's own.
         unsafe { *libc::__errno_location() = libc::EINVAL };

@@ -6,13 +6,14 @@
 //! start         constructor, and the line at the end
 //! entry, pins, doors/   the functions of libc that it stands in for; aliases, their other names
 //! privileges    the same, for sandbox: what the library does before the program gives up rights
+//! limits        the same: before the program limits what it may have
 //! fork          prepare, parent, child                      liveness   who of the descendants still lives
 //! modes/        what is done about memory: collapse, pool    worker     the thread that does what takes time
 //! mappings      the program's memory, from /proc/…/maps     pages      which of it is in base pages
 //! shortage      how much more memory there is
 //! dumps         what a core dump has of it
 //! malloc/       mimalloc in place of libc's: a library of its own, from the same sources
-//! seal, errno, kernel, lock, copies, origin, descriptor, spare, own, signals, line, thread, rights, userfaults
+//! seal, errno, kernel, lock, copies, origin, descriptor, spare, own, signals, line, stack, thread, rights, userfaults
 //!               what stands below all of these
 //! ```
 //!
@@ -43,6 +44,7 @@ pub mod entry;
 mod errno;
 mod fork;
 mod kernel;
+pub mod limits;
 mod line;
 mod liveness;
 mod lock;
@@ -61,6 +63,7 @@ mod seal;
 mod shortage;
 mod signals;
 mod spare;
+mod stack;
 mod start;
 mod thread;
 mod userfaults;

@@ -79,9 +79,12 @@ fn inherited_by_text(range: &Range<usize>, mut each: impl FnMut(Range<usize>, Pr
 }
 
 /// Whether all of a range is private memory that the program can write to, and some of it shows the engine's file.
-pub(crate) fn is_partly_inherited(range: &Range<usize>) -> bool {
+///
+/// # Errors
+/// The file cannot be read.
+pub(crate) fn is_partly_inherited(range: &Range<usize>) -> Result<bool, Errno> {
     let (mut next, mut is_partly) = (range.start, false);
-    let read = lines_of_maps(|line| {
+    lines_of_maps(|line| {
         let writable = |rights: ProtFlags| rights == ProtFlags::READ | ProtFlags::WRITE;
         let inherited = parse_inherited(line).filter(|(_, rights)| writable(*rights)).map(|(there, _)| there);
         let is_inherited = inherited.is_some();
@@ -90,8 +93,8 @@ pub(crate) fn is_partly_inherited(range: &Range<usize>) -> bool {
             is_partly |= is_inherited;
         }
         next < range.end
-    });
-    read.is_ok() && next >= range.end && is_partly
+    })?;
+    Ok(next >= range.end && is_partly)
 }
 
 /// Whether `is` says so of the line of any mapping, which ends with the path of its file. False if nobody can say.
@@ -169,6 +172,7 @@ pub(crate) fn lines(path: &CStr, each: impl FnMut(&[u8]) -> bool) -> Result<(), 
 }
 
 /// As [`lines`], of what `read` gives piece by piece. A line that is longer than a piece is cut into several.
+#[inline(never)] // Not on the stack of those who may come here and mostly do not.
 fn lines_of(
     mut read: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
     mut each: impl FnMut(&[u8]) -> bool,

@@ -6,13 +6,16 @@
 //!
 //! All signals are blocked in it, so that the program's handlers run in the program's threads.
 //!
+//! They are no reason for the process to live on: when the program's last thread has ended, they end, with its status
+//! ([`end_of_the_program`]).
+//!
 //! The program may do what it could not do with these threads, or what they must not see ([`send_away`]). Then they
 //! leave, wherever they sleep, and none is started until they are let back.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
@@ -20,7 +23,7 @@ use rustix::thread::{futex, gettid, nanosleep};
 use rustix::time::Timespec;
 use syscalls::{Sysno, syscall};
 
-use crate::signals;
+use crate::{mappings, signals};
 
 /// The stack holds two pieces of files, and little else.
 const STACK: usize = 128 << 10;
@@ -47,8 +50,9 @@ pub(crate) fn are_unwanted() -> bool {
     UNWANTED.load(Ordering::SeqCst) > 0
 }
 
-/// In the child of a fork: whoever sent them away in the parent is not there.
+/// In the child of a fork: neither they nor whoever sent them away in the parent are there.
 pub(crate) fn in_child() {
+    COUNT.store(0, Ordering::SeqCst);
     UNWANTED.store(0, Ordering::SeqCst);
 }
 
@@ -57,6 +61,60 @@ pub(crate) fn sleep(ns: i64) -> bool {
     let time = Timespec { tv_sec: ns / 1_000_000_000, tv_nsec: ns % 1_000_000_000 };
     let slept = futex::wait(&UNWANTED, futex::Flags::PRIVATE, 0, Some(&time));
     matches!(slept, Ok(()) | Err(Errno::TIMEDOUT | Errno::AGAIN | Errno::INTR))
+}
+
+/// How many threads of the library's there are, or have begun to end.
+static COUNT: AtomicI32 = AtomicI32::new(0);
+
+/// What a thread calls when it ends.
+pub(crate) fn ends() {
+    COUNT.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// The status to end with, if none of the program's threads is left. So it is when they have all ended by the system call
+/// that ends one thread: libc ends the process with the last that ends by libc's means. It takes `/proc` to know.
+pub(crate) fn end_of_the_program() -> Option<c_int> {
+    if is_first_there() {
+        return None;
+    }
+    let mut ended = None;
+    let _ = mappings::lines(c"/proc/self/stat", |line| {
+        ended = ended.or_else(|| Ended::parse(line));
+        true
+    });
+    // The first is there until the others are reaped.
+    ended.filter(|ended| ended.threads == 1 + COUNT.load(Ordering::SeqCst)).map(|ended| ended.status)
+}
+
+/// Whether the process's first thread has not ended. The kernel gives nobody a lock that inherits priorities from a
+/// thread that is there, and says so of one that is not.
+fn is_first_there() -> bool {
+    const TRYLOCK_PI_PRIVATE: usize = 8 | 1 << 7;
+    let lock = AtomicU32::new(rustix::process::getpid().as_raw_nonzero().get().cast_unsigned());
+    // SAFETY: the call writes to this word alone.
+    let refused = unsafe { syscall!(Sysno::futex, lock.as_ptr(), TRYLOCK_PI_PRIVATE, 0, 0, 0, 0) };
+    refused != Err(syscalls::Errno::ESRCH)
+}
+
+/// What the kernel tells of a process whose first thread has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ended {
+    threads: i32,
+    /// With which the first has ended.
+    status: c_int,
+}
+
+impl Ended {
+    /// `1234 (name) Z 1 …`: the third word is the state, the 20th the number of threads, the 52nd how it has ended.
+    fn parse(line: &[u8]) -> Option<Ended> {
+        // Names may have anything in them.
+        let rest = &line[line.iter().rposition(|byte| *byte == b')')? + 1..];
+        let mut words = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
+        let state = words.next()?;
+        let threads = words.nth(16)?.parse().ok()?;
+        let ended: c_int = words.nth(31)?.parse().ok()?;
+        (state == "Z").then_some(Ended { threads, status: ended >> 8 & 0xff })
+    }
 }
 
 /// Somebody is about to start a thread in the place.
@@ -126,6 +184,7 @@ impl Place {
             made
         };
         if made > 0 {
+            COUNT.fetch_add(1, Ordering::SeqCst);
             self.last.store(made as u32, Ordering::Relaxed);
         } else {
             self.thread.store(0, Ordering::Release);
@@ -158,6 +217,7 @@ impl Place {
 
     /// What libc's thread says of itself when it begins.
     pub(crate) fn begin_of_libcs(&self) {
+        COUNT.fetch_add(1, Ordering::SeqCst);
         let this = gettid().as_raw_nonzero().get().cast_unsigned();
         self.last.store(this, Ordering::Relaxed);
         self.thread.store(this, Ordering::Release);
@@ -222,4 +282,23 @@ fn is_counted(thread: u32) -> bool {
     let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
     // SAFETY: sends nothing.
     thread != 0 && unsafe { syscall!(Sysno::tgkill, process, thread as usize, NO_SIGNAL) }.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_a_process_ends_is_read_whatever_its_name_is() {
+        let fields = |state: &str, threads: i32, ended: i32| {
+            let zeros = |count: usize| "0 ".repeat(count);
+            format!("12 (a ) Z 9 (x) {state} {}{threads} {}{ended}\n", zeros(16), zeros(31))
+        };
+        let parse = |line: &str| Ended::parse(line.as_bytes());
+        assert_eq!(parse(&fields("Z", 2, 7 << 8)), Some(Ended { threads: 2, status: 7 }));
+        assert_eq!((parse(&fields("S", 2, 7 << 8)), parse("12 (a) Z 1"), parse("")), (None, None, None));
+        assert!(is_first_there());
+        let own = std::fs::read("/proc/self/stat").unwrap();
+        assert_eq!(Ended::parse(&own), None, "this process has not ended: {}", String::from_utf8_lossy(&own));
+    }
 }

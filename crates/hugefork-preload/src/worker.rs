@@ -10,6 +10,7 @@ use std::ptr;
 
 use rustix::process::getpid;
 use rustix::thread::{gettid, set_name};
+use syscalls::{Sysno, syscall};
 
 use crate::fork::STATE;
 use crate::modes::{Growth, Tended};
@@ -63,8 +64,13 @@ pub(crate) fn wait_until_gone() {
 /// stay.
 extern "C" fn run_by_libc(none: *mut c_void) -> *mut c_void {
     LIBCS.begin_of_libcs();
-    run(none);
+    let status = run(none);
     LIBCS.end_of_libcs();
+    if status != 0 {
+        // libc's own end would be the status of the process.
+        // SAFETY: ends this thread, which nobody joins, and on whose stack nothing is that anybody uses.
+        let _ = unsafe { syscall!(Sysno::exit, status) };
+    }
     none
 }
 
@@ -77,11 +83,21 @@ pub(crate) fn in_child() {
 extern "C" fn run(_: *mut c_void) -> c_int {
     rights::give_up();
     let _ = set_name(c"hugefork-run");
+    let status = work();
+    thread::ends();
+    status
+}
+
+/// Gives the status to end with, which is that of the process if nobody else is left.
+fn work() -> c_int {
     let (mut pause, mut is_to_pass, mut idle) = (SHORTEST_NS, false, 0);
     loop {
         if thread::are_unwanted() {
             STATE.with(|state| state.has_worker = false);
             return 0;
+        }
+        if let Some(status) = thread::end_of_the_program() {
+            return status;
         }
         // What was held for those who are gone is given up under the lock that forks take.
         let alive = STATE.with(|state| {

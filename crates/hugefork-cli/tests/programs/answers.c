@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -179,13 +180,43 @@ static void bad_pointers(void) {
     close(self), close(faults), close(ends[0]), close(ends[1]);
 }
 
-/* Closes all that it does not know, past libc, and has files of its own under those numbers. */
-static void close_all(void) {
-    int files[32];
+/* Closes all that it does not know, past libc. */
+static void close_past_libc(void) {
 #ifdef __x86_64__
     long answer;
     __asm__ volatile("syscall" : "=a"(answer) : "a"(436l), "D"(3l), "S"(~0l), "d"(0l) : "rcx", "r11", "memory");
 #endif
+}
+
+static char seen;
+
+static void see_and_write(void) {
+    expect(is(memory, 64 * MIB, seen), "a child has what its parent had");
+    memset(memory, 99, 64 * MIB);
+    expect(is(memory, 64 * MIB, 99), "and writes what it likes");
+    expect(madvise(memory + 8 * MIB, 4 * MIB, MADV_DONTNEED) == 0 && is(memory + 8 * MIB, 4 * MIB, 0), "and drops it");
+}
+
+/* Forks when all that it does not know is closed. */
+static void close_all_and_fork(void) {
+    for (seen = 1; seen < 6; seen++) {
+        if (seen > 1) close_past_libc();
+        memset(memory, seen, 64 * MIB);
+        in_child(see_and_write);
+        expect(is(memory, 64 * MIB, seen), "a parent keeps what it has");
+    }
+    char *at = mmap(memory + 8 * MIB + PAGE, 4 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    expect(at == memory + 8 * MIB + PAGE && is(at, 4 * MIB, 0), "something else takes its place");
+    expect(at[-1] == 5 && at[4 * MIB] == 5, "and only there");
+    expect(madvise(memory + 32 * MIB, 5 * MIB, MADV_DONTNEED) == 0 && is(memory + 32 * MIB, 5 * MIB, 0), "it is dropped");
+    expect(mprotect(memory + 48 * MIB, MIB, PROT_READ) == 0 && is(memory + 48 * MIB, MIB, 5), "it is protected");
+    expect(munmap(memory + 56 * MIB, 4 * MIB) == 0 && is(memory + 60 * MIB, 4 * MIB, 5), "it is unmapped");
+}
+
+/* Closes all that it does not know, and has files of its own under those numbers. */
+static void close_all(void) {
+    int files[32];
+    close_past_libc();
     for (int nth = 0; nth < 32; nth++) {
         files[nth] = fcntl(0, F_DUPFD, 900);
         expect(files[nth] >= 900, "numbers are free");
@@ -229,6 +260,104 @@ static void drop_with_flags(void) {
     }
 }
 
+/* Goes where there is no /proc. */
+static int leave_proc(void) {
+    char place[] = "/tmp/hugefork-XXXXXX";
+    if (geteuid() || !mkdtemp(place)) return 0;
+    int is_left = chroot(place) == 0 && chdir("/") == 0;
+    return is_left;
+}
+
+static void leave_and_drop(void) {
+    if (leave_proc()) drop();
+}
+
+static void leave_and_drop_in_grandchild(void) {
+    if (leave_proc()) in_child(drop);
+}
+
+/* A child drops what it has inherited where nobody can be asked what that is. */
+static void drop_without_proc(void) {
+    in_child(leave_and_drop);
+    in_child(leave_and_drop_in_grandchild);
+    if (!leave_proc()) return;
+    for (int round = 0; round < 3; round++) {
+        memset(memory, 1, 64 * MIB);
+        in_child(drop);
+        expect(is(memory, 64 * MIB, 1), "its parent keeps it");
+    }
+}
+
+static void *nothing(void *argument) { return argument; }
+
+static int limit(int what, rlim_t most) {
+    struct rlimit limit;
+    getrlimit(what, &limit);
+    limit.rlim_cur = most;
+    return setrlimit(what, &limit);
+}
+
+/* Takes memory until there is no more; gives how many MiB it had. */
+static size_t take_all(void) {
+    static char *pieces[512];
+    size_t count = 0;
+    while (count < 512) {
+        char *piece = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (piece == MAP_FAILED) break;
+        piece[0] = 1;
+        pieces[count++] = piece;
+    }
+    expect(count == 512 || errno == ENOMEM, "the kernel says that there is no more");
+    for (size_t nth = 0; nth < count; nth++) munmap(pieces[nth], 4 * MIB);
+    return 4 * count;
+}
+
+static void limit_addresses(void) {
+    pthread_t thread;
+    expect(limit(RLIMIT_AS, 1024 * MIB) == 0, "addresses are limited");
+    size_t taken = take_all();
+    expect(taken >= 512 && taken <= 1024, "so much is there, and no more");
+    int made = pthread_create(&thread, NULL, nothing, NULL);
+    expect(made == 0, "threads are there");
+    if (made == 0) pthread_join(thread, NULL);
+    expect(is(memory, 64 * MIB, 1), "memory is what it was");
+    in_child(drop);
+}
+
+static void limit_addresses_in_child(void) { in_child(limit_addresses); }
+
+static void limit_data(void) {
+    expect(limit(RLIMIT_DATA, 512 * MIB) == 0, "data are limited");
+    size_t taken = take_all();
+    expect(taken >= 256 && taken <= 512, "so much is there, and no more");
+    expect(is(memory, 64 * MIB, 1), "memory is what it was");
+    in_child(drop);
+}
+
+/* What files have that the program did not open. */
+static size_t others_files(void) {
+    size_t bytes = 0;
+    struct stat file;
+    for (int number = 3; number < 1024; number++)
+        if (fstat(number, &file) == 0 && S_ISREG(file.st_mode)) bytes += file.st_blocks * 512;
+    return bytes;
+}
+
+/* Few descriptors: memory that children have held comes back even so. */
+static void limit_files(void) {
+    expect(limit(RLIMIT_NOFILE, 64) == 0, "descriptors are limited");
+    for (int round = 0; round < 12; round++) {
+        memset(memory, 1, 64 * MIB);
+        in_child(drop);
+        memset(memory, 2, 64 * MIB);
+        usleep(300000);
+    }
+    expect(others_files() <= 160 * MIB, "memory does not grow");
+    int first = open("/dev/null", O_RDONLY), second = open("/dev/null", O_RDONLY);
+    expect(first == 3 && second == 4, "numbers are the program's");
+    close(first), close(second);
+}
+
 static int disabled(void) { return prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0); }
 
 /* Huge pages that the program does not want: it is told what it has said. */
@@ -258,6 +387,12 @@ static const struct {
     {"guard", guard, 1},
     {"bad-pointers", bad_pointers, 0},
     {"close-all", close_all, 0},
+    {"close-all-and-fork", close_all_and_fork, 0},
+    {"drop-without-proc", drop_without_proc, 0},
+    {"limit-addresses", limit_addresses, 0},
+    {"limit-addresses-in-child", limit_addresses_in_child, 0},
+    {"limit-data", limit_data, 0},
+    {"limit-files", limit_files, 0},
     {"drop-with-flags", drop_with_flags, 1},
     {"disable", disable, 0},
     {"no-files", forks, 0},

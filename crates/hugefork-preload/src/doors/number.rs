@@ -13,10 +13,10 @@ use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use super::{ioctl, mbind, mseal, process_madvise, remap_file_pages, set_mempolicy_home_node, shmat};
 use crate::environment::Mode;
 use crate::kernel::{failed, is_readable, kernel};
-use crate::{config, entry, pins, sandbox};
+use crate::{config, entry, limits, pins, sandbox};
 
 /// What the library stands in for, of those that all architectures have.
-const NUMBERS: [c_long; 45] = [
+const NUMBERS: [c_long; 47] = [
     libc::SYS_mmap,
     libc::SYS_munmap,
     libc::SYS_mremap,
@@ -47,6 +47,8 @@ const NUMBERS: [c_long; 45] = [
     libc::SYS_vmsplice,
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_register,
+    libc::SYS_setrlimit,
+    libc::SYS_prlimit64,
     // What concerns rights and sandboxes.
     libc::SYS_seccomp,
     libc::SYS_landlock_restrict_self,
@@ -279,6 +281,10 @@ unsafe extern "C" fn stand_in(
                 // Buffers, perhaps, that devices write to from then on.
                 pins::look(libc::O_DIRECT);
                 kernel!(libc::SYS_io_uring_register, a, b, c, d)
+            }
+            libc::SYS_setrlimit => limits::setrlimit(a as c_uint, b as *const libc::rlimit64).into(),
+            libc::SYS_prlimit64 => {
+                limits::prlimit(int(a), b as c_uint, c as *const libc::rlimit64, d as *mut libc::rlimit64).into()
             }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => entry::dup2(int(a), int(b)).into(),

@@ -209,6 +209,15 @@ pub(crate) fn leave_it_all_to_the_kernel() {
     }
 }
 
+/// The program is about to limit what it may have. What the mode has beside what the program knows of would count, or
+/// does not count and would have to: all memory is the kernel's from now on, and nothing else is there.
+pub(crate) fn heed_limits() {
+    match config::mode() {
+        Some(Mode::Pool) => pool::give_up(),
+        Some(Mode::Collapse) | None => {}
+    }
+}
+
 /// Nobody lives any more for whom this was held.
 pub(crate) fn gone(held: Held) {
     pool::gone(held);

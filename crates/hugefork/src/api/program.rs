@@ -207,6 +207,12 @@ impl ProgramMemory {
         self.core.pool().sys.descriptors()
     }
 
+    /// Opens descriptors again that the program has closed, past whatever keeps it from that, and gives their numbers. The
+    /// memory's own cannot be opened again: what needs it is done by the mappings, or not at all.
+    pub fn open_again(&mut self) -> Vec<i32> {
+        self.core.pool().sys.open_again().collect()
+    }
+
     /// All addresses that it may hand out.
     pub fn addresses(&self) -> Range<usize> {
         let base = self.core.addresses.base();
@@ -303,6 +309,14 @@ impl ProgramMemory {
                 let end = base + index * HUGE_PAGE + self.used[index] as usize;
                 self.core.has(index) && (range.end.min(base + (index + 1) * HUGE_PAGE) <= end)
             })
+    }
+
+    /// The blocks of memory that was mapped here and not handed over, whole, in order. A child that has just been forked
+    /// may still ask: it has them as they are after [`ProgramMemory::before_fork`].
+    pub fn blocks(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let base = self.core.addresses.base();
+        let block_at = move |index| base + index * HUGE_PAGE..base + (index + 1) * HUGE_PAGE;
+        (0..self.high).filter(|&index| self.core.has(index)).map(block_at)
     }
 
     /// Whether any of a range of addresses is memory that was mapped here and not handed over.
@@ -527,6 +541,26 @@ impl ProgramMemory {
         self.counts.unseen += self.core.share(0..self.high, &mut blocks) as u64;
         self.heirs.living.fetch_add(1, Ordering::Relaxed);
         Inherited { pool: self.core.pool().clone(), blocks, heirs: self.heirs.clone() }
+    }
+
+    /// Gives all addresses back to the kernel but those of what was handed over: they count for no limit of the process's
+    /// any more (`RLIMIT_AS`). False if something is mapped here still. Otherwise this memory is of no use from now on:
+    /// close its descriptors, and [forget](std::mem::forget) it.
+    pub fn leave(&mut self) -> bool {
+        if (0..self.high).any(|index| self.core.has(index)) {
+            return false;
+        }
+        let _signals = SignalsBlocked::new();
+        let (sys, base) = (&self.core.pool().sys, self.core.addresses.base());
+        let Range { start: mut next, end } = sys.reserved();
+        sys.leave();
+        for index in (0..self.used.len()).filter(|&index| [PLAIN, PROMISED].contains(&self.used[index])) {
+            let block = base + index * HUGE_PAGE;
+            self.unmap_rest(next..block);
+            next = block + HUGE_PAGE;
+        }
+        self.unmap_rest(next..end);
+        true
     }
 
     /// Looks after some of what children share or shared, for about a millisecond, if there is reason to. True if more

@@ -15,19 +15,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
+use super::noted;
 use crate::{HUGE_PAGE, mappings, signals, userfaults};
 
 /// Drops the contents of a range; `plain` has the kernel do so where nothing is inherited, up to where it says that it
-/// does not go on. False if it cannot be done: it has said so, nobody can say what is inherited, for which a descriptor
-/// is needed, or the kernel refuses all ways to show zeros. What is not dropped then stays as it is, since the kernel
-/// alone would show the file's.
+/// does not go on. False if it cannot be done: it has said so, nobody can say what is inherited, or the kernel refuses
+/// all ways to show zeros. What is not dropped then stays as it is, since the kernel alone would show the file's.
 pub(in crate::modes) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> bool {
-    let (mut next, mut goes_on, mut is_done) = (range.start, true, true);
+    let (mut next, mut goes_on, mut is_done, mut has_begun) = (range.start, true, true, false);
     let told = mappings::inherited(range, |piece, rights| {
+        has_begun = true;
         goes_on = goes_on && (next >= piece.start || plain(next..piece.start));
         next = piece.end;
         is_done &= !goes_on || empty_inherited(&piece, rights);
     });
+    if told.is_err() && !has_begun {
+        return noted::empty(range, plain);
+    }
     goes_on = goes_on && told.is_ok() && (next >= range.end || plain(next..range.end));
     goes_on && is_done
 }

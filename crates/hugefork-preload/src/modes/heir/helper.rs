@@ -78,7 +78,7 @@ pub(in crate::modes) fn wait_until_gone() {
 
 /// Whether the thread is to leave.
 fn is_to_leave() -> bool {
-    marks::is_all_left() || thread::are_unwanted()
+    marks::is_all_left() || thread::are_unwanted() || thread::end_of_the_program().is_some()
 }
 
 /// In the child of a fork, which has no helper yet.
@@ -102,7 +102,10 @@ extern "C" fn run(is_orphan: *mut c_void) -> c_int {
         // What the kernel refuses once, it is not asked for again. Whoever waits is let go when the helper is dropped.
         let _ = helper.help();
     }
-    0
+    // If nobody else is left, it is the process's.
+    let status = thread::end_of_the_program().unwrap_or(0);
+    thread::ends();
+    status
 }
 
 /// Leaves the table of descriptors to the program, which may close what it likes, and takes an empty one.

@@ -29,7 +29,7 @@ const LEFT: u8 = 1 << 0;
 const TRIED: u8 = 1 << 1;
 /// Taken over.
 const TAKEN: u8 = 1 << 2;
-/// Behind a filter of system calls (sealed.rs): all of it is inherited, and as it was; or some of it is.
+/// All of it is inherited, and as it was; or some of it is (noted.rs).
 const WHOLE: u8 = 1 << 3;
 const ODD: u8 = 1 << 4;
 
@@ -152,7 +152,7 @@ pub(super) fn is_taken(block: usize) -> bool {
     mark(block).is_some_and(|mark| mark.load(Ordering::Relaxed) & TAKEN != 0)
 }
 
-/// Whether all of a block is inherited, and nothing was done about it; known behind a filter of system calls.
+/// Whether all of a block is inherited, and nothing was done about it.
 pub(super) fn is_whole(block: usize) -> bool {
     mark(block).is_some_and(|mark| mark.load(Ordering::Relaxed) & (WHOLE | ODD) == WHOLE)
 }

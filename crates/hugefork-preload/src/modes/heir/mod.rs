@@ -10,16 +10,16 @@
 //! replace  takes blocks over, while those who use them wait
 //! empty    what the child drops, which is to read as zeros
 //! own      what the child moves, or does such to as only anonymous memory is fit for
-//! sealed   the same behind a filter of system calls
+//! noted    the same where nobody can be asked what is inherited: behind a filter of system calls, without `/proc`
 //! ```
 //! Nothing is kept from whoever does not write densely: the thread sleeps, and looks at the number of page faults.
 
 mod empty;
 mod helper;
 mod marks;
+pub(super) mod noted;
 mod own;
 mod replace;
-pub(super) mod sealed;
 
 pub(super) use empty::{empty, keep_flags};
 pub(super) use helper::{help, in_child, wait_until_gone};

@@ -15,7 +15,7 @@ use std::ptr;
 use rustix::mm::{MapFlags, MprotectFlags, MremapFlags, ProtFlags, mmap_anonymous, mprotect, mremap_fixed, munmap};
 use syscalls::{Sysno, syscall};
 
-use super::sealed;
+use super::noted;
 use crate::shortage::has_swap;
 use crate::userfaults::UserFaults;
 use crate::{BASE_PAGE, mappings, seal, signals};
@@ -29,10 +29,13 @@ const PAGES: usize = 512;
 pub(in crate::modes) fn make_own(range: &Range<usize>) -> bool {
     if seal::is_sealed() {
         // What the kernel may not be asked about stays what it is.
-        return !sealed::has(range);
+        return !noted::has(range);
     }
-    if mappings::is_partly_inherited(range) {
-        return replace(range, READ_WRITE);
+    match mappings::is_partly_inherited(range) {
+        Ok(true) => return replace(range, READ_WRITE),
+        Ok(false) => {}
+        // Nobody can say what is there, but what was noted.
+        Err(_) => return !noted::has(range),
     }
     let mut is_done = true;
     let told = mappings::inherited(range, |piece, rights| is_done &= replace(&piece, rights));

@@ -10,12 +10,15 @@ use hugefork::ProgramMemory;
 use super::super::answers::Emptied;
 use super::super::asked::{Mapping, Wish};
 use super::super::{collapse, heir};
-use super::engine::{ask, begin, unmap_later, unmap_plain, with, with_unless_forking, work_through};
-use super::state::{END, IS_OVER, IS_SHORT, Role, START, role};
+use super::engine::{
+    MEMORY, ask, begin, unmap_later, unmap_plain, with, with_descriptors, with_unless_forking, work_through,
+};
+use super::state::{END, IS_OVER, IS_SHORT, ROLE, Role, START, role};
+use crate::descriptor::Kept;
 use crate::lock::Tried;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{BASE_PAGE, HUGE_PAGE, config, mappings, origin, seal};
+use crate::{BASE_PAGE, HUGE_PAGE, config, limits, mappings, origin, seal, signals};
 
 /// A program that has never mapped so much in all gets no pool: it copies few page tables, and a pool takes a
 /// millisecond to set up.
@@ -46,12 +49,17 @@ pub(in crate::modes) fn map(wish: &Wish) -> Option<usize> {
     if wanted < WORTH_A_POOL {
         return None;
     }
+    if limits::are_set() {
+        // Somebody else may have set them.
+        give_up();
+        return None;
+    }
     let mapped = with_unless_forking(|memory| {
         if IS_OVER.load(Ordering::Relaxed) {
             // Since this thread has waited.
             return None;
         }
-        if memory.engine.is_none() && origin::may_have_threads() {
+        if memory.engine.is_none() && role() == Role::Owner && origin::may_have_threads() {
             begin(memory);
         }
         let engine = memory.engine.as_mut()?;
@@ -108,7 +116,7 @@ pub(in crate::modes) fn make_way(range: &Range<usize>) -> bool {
     if role() != Role::Owner {
         return true;
     }
-    with(|engine| engine.make_way(range.clone())).unwrap_or(true)
+    with_descriptors(|engine| engine.make_way(range.clone())).unwrap_or(true)
 }
 
 /// The kernel has mapped something where way was made, or has refused.
@@ -129,7 +137,7 @@ pub(in crate::modes) fn take_if_free(range: &Range<usize>) -> bool {
 pub(in crate::modes) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> Emptied {
     match role() {
         Role::Owner => empty_own(range, plain),
-        Role::Heir if seal::is_sealed() => done_or_refused(heir::sealed::empty(range, plain)),
+        Role::Heir if seal::is_sealed() => done_or_refused(heir::noted::empty(range, plain)),
         Role::Heir => {
             heir::leave(range);
             done_or_refused(heir::empty(range, plain))
@@ -170,7 +178,10 @@ fn leave_if_inherited(range: &Range<usize>, is_gone: bool) {
     if role() != Role::Heir {
         return;
     }
-    if seal::is_sealed() { heir::sealed::leave(range, is_gone) } else { heir::leave(range) }
+    heir::noted::leave(range, is_gone);
+    if !seal::is_sealed() {
+        heir::leave(range);
+    }
 }
 
 /// The program wants something of a range that only the kernel has. False if it is not the kernel's even now.
@@ -179,7 +190,7 @@ pub(in crate::modes) fn hand_over(range: &Range<usize>) -> bool {
     if role() != Role::Owner {
         return true;
     }
-    let handed = with(|engine| {
+    let handed = with_descriptors(|engine| {
         engine.hand_over(range.clone());
         stats::set(Word::PoolHandedOver, engine.counts().handed_over);
         !engine.has(range.clone())
@@ -234,7 +245,8 @@ pub(in crate::modes) fn resize(old: &Range<usize>, len: usize) -> Resized {
 }
 
 fn is_partly_inherited(range: &Range<usize>) -> bool {
-    if seal::is_sealed() { heir::sealed::has(range) } else { mappings::is_partly_inherited(range) }
+    // The first asks nobody where nobody may be asked.
+    mappings::is_partly_inherited(range).unwrap_or_else(|_| heir::noted::has(range))
 }
 
 /// Whether the rights that the program asks for are there already: memory of the engine can be read and written.
@@ -260,4 +272,26 @@ pub(in crate::modes) fn leave_it_all_to_the_kernel() -> bool {
     }
     let (start, end) = (START.load(Ordering::Acquire), END.load(Ordering::Acquire));
     start >= end || hand_over(&(start..end))
+}
+
+/// Hands everything over, and gives back all that the engine has beside: there is no pool any more. What the kernel
+/// cannot take over stays, with the rest.
+pub(in crate::modes) fn give_up() {
+    if role() != Role::Owner || END.load(Ordering::Acquire) == 0 || !leave_it_all_to_the_kernel() {
+        return;
+    }
+    let mask = signals::block();
+    MEMORY.with(|memory| {
+        if !memory.engine.as_mut().is_some_and(ProgramMemory::leave) {
+            return;
+        }
+        ROLE.store(Role::Without as u8, Ordering::Release);
+        END.store(0, Ordering::Release);
+        START.store(0, Ordering::Release);
+        memory.descriptors.drain(..).for_each(Kept::close);
+        // What children hold goes with the last of them.
+        std::mem::forget(memory.engine.take());
+        [Word::PoolBytes, Word::PoolKept].into_iter().for_each(|word| stats::set(word, 0));
+    });
+    mask.restore();
 }

@@ -13,6 +13,7 @@ use super::super::heir;
 use super::state::{END, NEEDS_COLLAPSE, ROLE, Role, START};
 use crate::descriptor::Kept;
 use crate::lock::{Guarded, Tried};
+use crate::stack::Stack;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::{copies, descriptor, dumps, mappings, signals, spare};
@@ -25,10 +26,17 @@ pub(super) struct Memory {
     pub(super) pending: Held,
     /// The engine's descriptors, by which all of its memory can be had.
     pub(super) descriptors: Vec<Kept>,
+    /// Where the engine works: the stack of who has the lock.
+    pub(super) stack: Stack,
 }
 
-pub(super) static MEMORY: Guarded<Memory> =
-    Guarded::new(Memory { engine: None, small_end: 0, pending: Held::nothing(), descriptors: Vec::new() });
+pub(super) static MEMORY: Guarded<Memory> = Guarded::new(Memory {
+    engine: None,
+    small_end: 0,
+    pending: Held::nothing(),
+    descriptors: Vec::new(),
+    stack: Stack::none(),
+});
 
 /// What the descendants of a fork hold of the engine's memory.
 pub(crate) struct Held(pub(super) Option<Inherited>);
@@ -73,9 +81,11 @@ pub(super) fn with<R>(work: impl FnOnce(&mut ProgramMemory) -> R) -> Option<R> {
     WAITING.fetch_add(1, Ordering::Relaxed);
     let done = MEMORY.with(|memory| {
         WAITING.fetch_sub(1, Ordering::Relaxed);
-        memory.engine.as_mut().map(|engine| {
-            unmap_what_was_left(engine);
-            work(engine)
+        on_own_stack(memory, |memory| {
+            memory.engine.as_mut().map(|engine| {
+                unmap_what_was_left(engine);
+                work(engine)
+            })
         })
     });
     if done.is_none() {
@@ -85,22 +95,48 @@ pub(super) fn with<R>(work: impl FnOnce(&mut ProgramMemory) -> R) -> Option<R> {
     done.flatten()
 }
 
+/// As [`with`], where the engine needs its descriptors, which the program may have closed by instructions of its own.
+pub(super) fn with_descriptors<R>(work: impl FnOnce(&mut ProgramMemory) -> R) -> Option<R> {
+    let mask = signals::block();
+    MEMORY.with(|memory| on_own_stack(memory, open_again));
+    let done = with(work);
+    mask.restore();
+    done
+}
+
+/// Has the engine open again what the program has closed.
+pub(super) fn open_again(memory: &mut Memory) {
+    let opened = memory.engine.as_mut().map(ProgramMemory::open_again).unwrap_or_default();
+    // SAFETY: the engine's own, which lives until the process ends.
+    memory.descriptors.extend(opened.into_iter().filter_map(|number| unsafe { Kept::of(number) }.ok()));
+}
+
 /// As [`with`], for what an allocator does in possession of its locks: it does not wait for a fork.
 pub(super) fn with_unless_forking<R>(work: impl FnOnce(&mut Memory) -> R) -> Tried<R> {
     let mask = signals::block();
     WAITING.fetch_add(1, Ordering::Relaxed);
     let tried = MEMORY.with_unless_kept(|memory| {
         WAITING.fetch_sub(1, Ordering::Relaxed);
-        if let Some(engine) = &mut memory.engine {
-            unmap_what_was_left(engine);
-        }
-        work(memory)
+        on_own_stack(memory, |memory| {
+            if let Some(engine) = &mut memory.engine {
+                unmap_what_was_left(engine);
+            }
+            work(memory)
+        })
     });
     if !matches!(tried, Tried::Done(_)) {
         WAITING.fetch_sub(1, Ordering::Relaxed);
     }
     mask.restore();
     tried
+}
+
+/// Does some work on the stack that goes with the lock.
+pub(super) fn on_own_stack<R>(memory: &mut Memory, work: impl FnOnce(&mut Memory) -> R) -> R {
+    let mut stack = std::mem::replace(&mut memory.stack, Stack::none());
+    let done = stack.run(|| work(memory));
+    memory.stack = stack;
+    done
 }
 
 /// Looks at the engine while another thread forks. None if none does, any more.

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::super::{collapse, heir};
 use super::calls::leave_it_all_to_the_kernel;
-use super::engine::{Held, LATER, MEMORY, Memory, WAITING};
+use super::engine::{Held, LATER, MEMORY, Memory, WAITING, on_own_stack, open_again};
 use super::state::{IS_FORKING, ROLE, Role, role};
 use crate::lock::Taken;
 use crate::own;
@@ -27,10 +27,13 @@ pub(in crate::modes) fn prepare() -> bool {
     }
     // SAFETY: taken just now.
     let memory = unsafe { MEMORY.held() };
-    let inherited = memory.engine.as_mut().map(|engine| {
-        let inherited = engine.before_fork();
-        stats::set(Word::PoolUnseen, engine.counts().unseen);
-        inherited
+    let inherited = on_own_stack(memory, |memory| {
+        open_again(memory);
+        memory.engine.as_mut().map(|engine| {
+            let inherited = engine.before_fork();
+            stats::set(Word::PoolUnseen, engine.counts().unseen);
+            inherited
+        })
     });
     memory.pending = Held(inherited);
     let is_followed = memory.engine.is_some() || collapse::is_worth_following();
@@ -60,8 +63,9 @@ pub(in crate::modes) fn child() {
     }
     // SAFETY: `prepare` has taken it, in the thread whose copy this is.
     let memory = unsafe { MEMORY.held() };
-    if memory.engine.is_some() {
+    if let Some(engine) = &memory.engine {
         ROLE.store(Role::Heir as u8, Ordering::Release);
+        heir::noted::begin(engine.blocks());
         // Whoever has them has the parent's memory, now and later. A child may be about to give up its rights.
         memory.descriptors.iter().for_each(|kept| kept.close());
         own::forget_all();
@@ -87,7 +91,7 @@ pub(in crate::modes) fn seal() -> bool {
     match role() {
         Role::Owner => leave_it_all_to_the_kernel(),
         Role::Heir => {
-            heir::sealed::seal();
+            heir::noted::seal();
             true
         }
         Role::Without => true,

@@ -33,7 +33,7 @@ mod state;
 
 pub(crate) use calls::Resized;
 pub(super) use calls::{
-    empty, first_mapped, hand_over, has_rights, is_all_ours, keep_flags, leave_it_all_to_the_kernel, make_own,
+    empty, first_mapped, give_up, hand_over, has_rights, is_all_ours, keep_flags, leave_it_all_to_the_kernel, make_own,
     make_way, map, mapped, resize, settle, take_if_free, unmap,
 };
 pub(super) use care::{gone, grown, pass, tend, trim, wants_worker};

@@ -50,6 +50,8 @@ static ARENA: OnceLock<Arena> = OnceLock::new();
 
 /// The one arena of the process.
 pub(crate) struct Arena {
+    /// All that was reserved: a little more than the slots, which begin at a multiple of [`ALIGN`].
+    reserved: Range<usize>,
     base: usize,
     slots: usize,
     free: Mutex<Ranges>,
@@ -80,9 +82,10 @@ impl Arena {
             // SAFETY: a new anonymous mapping touches nothing that exists.
             match unsafe { mmap_anonymous(ptr::null_mut(), size + ALIGN, ProtFlags::empty(), flags) } {
                 Ok(at) => {
-                    let slots = size / SLOT;
+                    let (start, slots) = (at.expose_provenance(), size / SLOT);
                     let arena = Arena {
-                        base: at.expose_provenance().next_multiple_of(ALIGN),
+                        reserved: start..start + size + ALIGN,
+                        base: start.next_multiple_of(ALIGN),
                         slots,
                         free: Mutex::new(Ranges::new(slots)),
                     };
@@ -159,6 +162,11 @@ impl Arena {
         (slot < self.slots).then_some(slot)
     }
 
+    /// All addresses that it has of the kernel.
+    pub(super) fn reserved(&self) -> Range<usize> {
+        self.reserved.clone()
+    }
+
     fn range(&self) -> Range<usize> {
         self.base..self.base + self.slots * SLOT
     }
@@ -172,9 +180,15 @@ impl Arena {
 static HOLES_STAY: AtomicBool = AtomicBool::new(false);
 
 /// Leaves holes in children from now on: a program that knows nothing of regions has unmapped what was there, and asks
-/// the kernel whether it has.
+/// the kernel whether it has. What is free is a hole, too, so that a child that limits its addresses (`RLIMIT_AS`) has
+/// none that it does not know of.
 pub(crate) fn leave_holes() {
     HOLES_STAY.store(true, Ordering::Relaxed);
+    if let Some(Range { start, end }) = Arena::get().map(|arena| arena.reserved.clone()) {
+        // If the kernel refuses, children have these addresses.
+        // SAFETY: nothing is there that children are to have; this advice changes no contents.
+        let _ = unsafe { madvise(ptr::with_exposed_provenance_mut(start), end - start, Advice::LinuxDontFork) };
+    }
 }
 
 /// Runs in each child that the C library forks, before anything that was registered later and before `fork` returns

@@ -195,8 +195,11 @@ impl Attic {
         }
         // Many mappings become one again. If the kernel refuses, the next that come here are put over them.
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: as above.
-        let _ = unsafe { mmap_anonymous(self.room(nth), len, ProtFlags::empty(), flags) };
+        // SAFETY: as above. The advice keeps the addresses from children, as it does before something comes here.
+        unsafe {
+            let _ = mmap_anonymous(self.room(nth), len, ProtFlags::empty(), flags);
+            let _ = madvise(self.room(nth), len, Advice::LinuxDontFork);
+        }
     }
 
     fn room(&self, nth: usize) -> *mut c_void {

@@ -30,7 +30,7 @@ use syscalls::{Sysno, syscall3};
 
 use super::mappings::Mappings;
 use super::stderr::say_and_abort;
-use super::{move_high, owner};
+use super::{move_high, open_again, owner};
 use crate::sys::{Part, SystemError};
 use crate::units::BASE_PAGE;
 
@@ -92,6 +92,11 @@ impl Holder {
     pub(super) fn with_high_number(mut self) -> Holder {
         move_high(&mut self.0);
         self
+    }
+
+    /// Opens it again, if the program has closed it, which did not know of it: see [`open_again`].
+    pub(super) fn open_again(&self) -> bool {
+        open_again(&self.0, || Holder::open().ok().map(|new| new.0))
     }
 
     pub(super) fn descriptor(&self) -> i32 {

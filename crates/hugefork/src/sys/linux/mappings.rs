@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{major, minor};
 
-use super::last_error;
+use super::{last_error, open_again};
 use crate::units::BASE_PAGE;
 
 /// `struct procmap_query`.
@@ -108,6 +108,13 @@ impl Mappings {
             at = piece.end;
         }
         None
+    }
+
+    /// Opens it again, if the program has closed it, which did not know of it: see [`open_again`].
+    pub(super) fn open_again(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_some_and(|maps| open_again(maps, || File::open("/proc/thread-self/maps").ok().map(OwnedFd::from)))
     }
 
     pub(super) fn file(&mut self) -> Option<&mut OwnedFd> {

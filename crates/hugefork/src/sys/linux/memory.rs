@@ -12,7 +12,7 @@ use core::ptr::{self, NonNull};
 use std::ffi::c_void;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, fstat, ftruncate, memfd_create, seek};
 use rustix::io::Errno;
@@ -112,6 +112,8 @@ pub(crate) struct Linux {
     /// How many stretches of 2 MiB the kernel refused to make one page of.
     not_collapsed: AtomicU64,
     pub(super) children: Children,
+    /// Whether all addresses were given back, and whatever is there is the program's.
+    is_left: AtomicBool,
 }
 
 /// What a `fork(2)` child has of a pool's memory.
@@ -149,9 +151,20 @@ impl Linux {
             }
         };
         let not_collapsed = AtomicU64::new(0);
-        let children = Children::HaveNothing;
-        let mut memory =
-            Linux { fd, direct, template: None, capacity, kind, dump, arena, overlays, not_collapsed, children };
+        let (children, is_left) = (Children::HaveNothing, AtomicBool::new(false));
+        let mut memory = Linux {
+            fd,
+            direct,
+            template: None,
+            capacity,
+            kind,
+            dump,
+            arena,
+            overlays,
+            not_collapsed,
+            children,
+            is_left,
+        };
         memory.mark(memory.direct.at())?;
         match kind {
             // The kernel locks none of it, and touches none of it by itself.
@@ -187,10 +200,27 @@ impl Linux {
         [self.fd.as_raw_fd()].into_iter().chain(others)
     }
 
+    /// Opens descriptors again that the program has closed, which did not know of them, and gives their numbers. Nobody
+    /// can have the pool's own back: what needs it is done by its mappings, or not at all.
+    pub(crate) fn open_again(&self) -> impl Iterator<Item = i32> + '_ {
+        self.overlays.iter().flat_map(Overlays::open_again)
+    }
+
+    /// All addresses of the process that are the engine's, which has no other memory than this.
+    pub(crate) fn reserved(&self) -> Range<usize> {
+        self.arena.reserved()
+    }
+
+    /// Notes that the addresses are about to be given back: from now on, nothing is done about this memory.
+    pub(crate) fn leave(&self) {
+        self.is_left.store(true, Ordering::Release);
+    }
+
     /// An error if the descriptor is not that of the pool any more: whoever did not know of it has closed it.
     pub(super) fn check_descriptor(&self) -> Result<(), SystemError> {
         let Children::HaveOverlays { device, inode } = self.children else { return Ok(()) };
-        let is_ours = fstat(&self.fd).is_ok_and(|file| (file.st_dev, file.st_ino) == (device, inode));
+        let is_ours = !self.is_left.load(Ordering::Acquire)
+            && fstat(&self.fd).is_ok_and(|file| (file.st_dev, file.st_ino) == (device, inode));
         if is_ours { Ok(()) } else { Err(SystemError::new("fstat", Errno::BADF)) }
     }
 
@@ -261,7 +291,7 @@ impl Linux {
 
     fn advise(&self, offset: usize, len: usize, advice: Advice, call: &'static str) -> Result<(), SystemError> {
         debug_assert!(offset + len <= self.capacity);
-        // SAFETY: the range lies in the direct map, and none of the advice used drops contents.
+        // SAFETY: the range lies in the direct map, and none of the advice used drops contents that anybody needs.
         named(call, unsafe { madvise(self.direct.at().byte_add(offset), len, advice) })
     }
 
@@ -303,6 +333,17 @@ impl Linux {
 }
 
 impl Linux {
+    /// Punches without the descriptor, as long as the addresses are the engine's.
+    #[cold]
+    #[inline(never)] // Not on the handler's stack: only a program that knows of nothing closes descriptors.
+    fn punch_by_address(&self, offset: usize, len: usize, error: SystemError) -> Result<(), SystemError> {
+        if self.is_left.load(Ordering::Acquire) {
+            return Err(error);
+        }
+        self.direct.open(offset, len)?;
+        self.advise(offset, len, Advice::LinuxRemove, "madvise(MADV_REMOVE)")
+    }
+
     /// How many bytes of memory the pool has now; `None` if the kernel cannot tell.
     pub(crate) fn bytes(&self) -> Option<usize> {
         self.check_descriptor().ok()?;
@@ -504,7 +545,9 @@ impl Sys for Linux {
 
     unsafe fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError> {
         assert!(offset + len <= self.capacity, "only pool memory is punched");
-        self.check_descriptor()?;
+        if let Err(error) = self.check_descriptor() {
+            return self.punch_by_address(offset, len, error);
+        }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         named("fallocate(FALLOC_FL_PUNCH_HOLE)", fallocate(&self.fd, flags, offset as u64, len as u64))
     }
@@ -523,7 +566,7 @@ impl Sys for Linux {
     /// Only the memory of a program that knows of nothing comes page by page.
     fn next_memory(&self, range: Range<usize>) -> Option<Range<usize>> {
         if self.children == Children::HaveNothing || self.check_descriptor().is_err() {
-            return Some(range);
+            return (!range.is_empty()).then_some(range);
         }
         let found = |place: SeekFrom| seek(&self.fd, place).map(|offset| offset as usize);
         match found(SeekFrom::Data(range.start as u64)) {
@@ -533,7 +576,7 @@ impl Sys for Linux {
                 Some(start..end.min(range.end))
             }
             Err(Errno::NXIO) => None,
-            Err(_) => Some(range),
+            Err(_) => (!range.is_empty()).then_some(range),
         }
     }
 

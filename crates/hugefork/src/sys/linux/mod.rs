@@ -53,9 +53,9 @@ pub(crate) mod stderr;
 pub(crate) mod threads;
 pub(crate) mod valgrind;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
-use rustix::io::fcntl_dupfd_cloexec;
+use rustix::io::{fcntl_dupfd_cloexec, fcntl_getfd};
 
 use crate::sys::SystemError;
 
@@ -77,4 +77,19 @@ fn move_high(descriptor: &mut OwnedFd) {
     if let Ok(high) = fcntl_dupfd_cloexec(&*descriptor, HIGH) {
         *descriptor = high;
     }
+}
+
+/// Opens a descriptor again that a program has closed, which did not know of it. It has the same number, so whoever uses
+/// that just then is as well off as before. False if there is no need, or somebody else has the number by now.
+fn open_again(descriptor: &OwnedFd, open: impl FnOnce() -> Option<OwnedFd>) -> bool {
+    let number = descriptor.as_raw_fd();
+    if fcntl_getfd(descriptor).is_ok() {
+        return false;
+    }
+    let Some(new) = open() else { return false };
+    // The lowest that is free, from this number on.
+    let again = if new.as_raw_fd() == number { Some(new) } else { fcntl_dupfd_cloexec(new, number).ok() };
+    let again = again.filter(|again| again.as_raw_fd() == number);
+    // It belongs to whoever had it.
+    again.map(IntoRawFd::into_raw_fd).is_some()
 }

@@ -18,7 +18,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
 use rustix::io::{Errno, pwrite};
-use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap, mremap_fixed, munlock};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap, mprotect, mremap_fixed, munlock,
+};
 
 use super::arena::Arena;
 use super::attic::{Attic, LEAST, LEAST_BASE_PAGES, Moved};
@@ -26,7 +28,7 @@ use super::hold::{self, Holder};
 use super::mappings::{FileId, Mappings};
 use super::memory::{Dump, give_up, pointer};
 use super::pool_map::PoolMap;
-use super::{move_high, named, owner, pagemap};
+use super::{move_high, named, open_again, owner, pagemap};
 use crate::sys::{Extent, MOST_RUNS, PageRun, Part, Scanned, SystemError};
 use crate::units::BASE_PAGE;
 
@@ -118,6 +120,45 @@ impl Overlays {
         let mapped = unsafe { mmap(pointer(part.at()), part.len(), rights, flags, fd.as_fd(), offset as u64) };
         self.taken_away(moved, part, mapped.is_ok());
         named("mmap of a private mapping", mapped).map(drop)
+    }
+
+    /// The same where the file's descriptor is gone: made of the template, which can be written meanwhile, as nobody
+    /// who writes there is to fault. Children inherit it once [`Overlays::let_heirs_have`] was called.
+    #[cold]
+    #[inline(never)] // Not on the handler's stack, where nothing is shown to heirs.
+    pub(super) fn show_writable(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
+        self.make_ready(part.len(), offset)?;
+        // SAFETY: a part of the template, where nobody reads or writes.
+        let protect = |rights| unsafe { mprotect(self.template.at().byte_add(offset), part.len(), rights) };
+        named("mprotect of the template", protect(MprotectFlags::READ | MprotectFlags::WRITE))?;
+        let moved = self.take_away(part, true);
+        let shown = self.move_to(part.at(), part.len(), offset);
+        self.taken_away(moved, part, shown.is_ok());
+        // If the kernel refuses, `mlockall` may copy it.
+        let _ = protect(MprotectFlags::READ);
+        shown
+    }
+
+    /// Has children inherit what was shown.
+    #[cold]
+    #[inline(never)] // As above.
+    pub(super) fn let_heirs_have(&self, part: Part<'_>) -> Result<(), SystemError> {
+        let at = pointer(part.at());
+        // SAFETY: the range is the caller's; none of this changes contents.
+        unsafe {
+            let _ = munlock(at, part.len());
+            let _ = madvise(at, part.len(), Advice::LinuxDoDump);
+            named("madvise(MADV_DOFORK)", madvise(at, part.len(), Advice::LinuxDoFork))
+        }
+    }
+
+    /// Opens its descriptors again that the program has closed, and gives their numbers.
+    pub(super) fn open_again(&self) -> impl Iterator<Item = i32> {
+        let pagemap = || File::open("/proc/thread-self/pagemap").ok().map(OwnedFd::from);
+        let pagemap = open_again(&self.pagemap, pagemap).then(|| self.pagemap.as_raw_fd());
+        let maps = self.mappings.open_again().then(|| self.mappings.descriptor()).flatten();
+        let holder = self.holder().filter(|holder| holder.open_again()).map(Holder::descriptor);
+        [pagemap, maps, holder].into_iter().flatten()
     }
 
     /// Moves what the part shows out of the way, if it is much. It may have private pages. Before a fork, many are

@@ -60,8 +60,11 @@ impl Linux {
     pub(super) fn overlay(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
         let shown = match &self.overlays {
             Ok(overlays) if self.children != Children::HaveNothing => {
-                let checked = self.check_descriptor();
-                return refused(part, checked.and_then(|()| overlays.show_to_heirs(part, &self.fd, offset)));
+                if self.check_descriptor().is_ok() {
+                    return refused(part, overlays.show_to_heirs(part, &self.fd, offset));
+                }
+                refused(part, overlays.show_writable(part, offset))?;
+                return torn(overlays.let_heirs_have(part));
             }
             Ok(overlays) => overlays.show(part, offset),
             Err(_) => Err(SystemError::new("a private mapping", Errno::NOTSUP)),

@@ -1,9 +1,11 @@
-//! What the child drops of what it has inherited, once nothing may be asked of the kernel any more (`sandbox`).
+//! What the child drops of what it has inherited, where nobody can be asked what that is: no call may be made any more
+//! (`sandbox`), or there is no `/proc`, or no descriptor free.
 //!
-//! Before, each inherited block is marked: as *whole*, if all of it is inherited, can be written, and nothing was done
-//! about it; or else as *odd*. From then on a whole block becomes anonymous memory when all of it is dropped, and is
-//! written with zeros where a part is. That takes what `malloc` needs anyhow. What is done about a block in other ways
-//! makes it odd, of which nothing can be dropped: the program is told so, and what is there stays.
+//! Each inherited block is marked: as *whole*, if all of it is inherited, can be written, and nothing was done about it
+//! but that it was dropped; or else as *odd*. All are whole after the fork, and what is done about a block in other ways
+//! makes it odd. A whole block becomes anonymous memory when all of it is dropped, and is written with zeros where a
+//! part is. That takes what `malloc` needs anyhow. Of an odd one nothing can be dropped: the program is told so, and
+//! what is there stays.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -13,21 +15,32 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use super::marks;
 use crate::{HUGE_PAGE, mappings};
 
-/// Marks what is inherited.
+/// Marks what a child has inherited: all of these ranges.
+pub(in crate::modes) fn begin(inherited: impl Iterator<Item = Range<usize>>) {
+    inherited.for_each(|range| blocks(&range).for_each(marks::note_whole));
+}
+
+/// Marks anew what is inherited, as the kernel says, before nobody may be asked any more.
 pub(in crate::modes) fn seal() {
     let addresses = marks::addresses();
     // Whoever has no descriptor left cannot say.
-    let mut known = addresses.start;
+    let mut known = None;
     let told = mappings::inherited(&addresses, |piece, rights| {
+        if known.is_none() {
+            blocks(&addresses).for_each(marks::note_gone);
+        }
         let is_writable = rights == ProtFlags::READ | ProtFlags::WRITE;
         for block in blocks(&piece) {
             let is_whole = is_writable && piece.start <= block && block + HUGE_PAGE <= piece.end;
             if is_whole { marks::note_whole(block) } else { marks::note_odd(block) }
         }
-        known = piece.end;
+        known = Some(piece.end);
     });
-    if told.is_err() {
-        blocks(&(known..addresses.end)).for_each(marks::note_odd);
+    match (told, known) {
+        (Ok(()), None) => blocks(&addresses).for_each(marks::note_gone),
+        (Err(_), Some(known)) => blocks(&(known..addresses.end)).for_each(marks::note_odd),
+        // All is marked; or what was noted so far holds.
+        (Ok(()), Some(_)) | (Err(_), None) => {}
     }
 }
 
