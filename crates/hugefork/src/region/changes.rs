@@ -11,8 +11,9 @@
 //! Others may write meanwhile. The window's lock keeps the block where it is, and private pages from being folded;
 //! their bytes are read word by word.
 //!
-//! Entries of 128 MiB are looked at together. If there are overlays, that is under the locks of their windows, too:
-//! else private pages could be aside when the kernel looks, and be there again afterwards (fold.rs).
+//! Entries of 128 MiB are looked at together, under the locks of their windows, too. A fault makes a block writable
+//! before it says so in its entry, and who asks may have written there by then, without a fault. And private pages
+//! could be aside when the kernel looks, and be there again afterwards (fold.rs).
 
 use std::ops::Range;
 
@@ -24,7 +25,7 @@ use crate::sync::SignalsBlocked;
 use crate::sys::racing::{ZERO_PAGE, differs};
 use crate::sys::{PageRun, Scanned, Sys};
 use crate::table::split::SplitPage;
-use crate::table::{Entry, WindowsGuard};
+use crate::table::Entry;
 use crate::terms::error::RegionError;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
@@ -101,11 +102,8 @@ impl<S: Sys> RegionCore<S> {
     fn differing(&self, older: &SnapshotCore<S>, entries: Range<usize>) -> Result<Marks, RegionError> {
         let mut marks = Marks::none(entries.start);
         let _signals = SignalsBlocked::new();
-        // While these are locked, private pages lie where they belong, and are not folded.
-        let _windows = match self.books.has_overlays() {
-            true => self.table.lock_windows(self.windows_of(&entries)),
-            false => WindowsGuard::default(),
-        };
+        // While these are locked, entries say what is shown, and private pages lie where they belong.
+        let _windows = self.table.lock_windows(self.windows_of(&entries));
         let mut overlays = 0..0;
         for index in entries {
             let (is_the_same, now) = older.has_the_same(EntryIndex(index), || self.table.get(EntryIndex(index)))?;

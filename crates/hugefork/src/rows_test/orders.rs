@@ -27,6 +27,7 @@ use crate::pool::holders::OverlayHolder;
 use crate::region::density::Density;
 use crate::region::reset_all::reset_all;
 use crate::region::unresolved::Unresolved;
+use crate::snapshot::changes::{Found, Precision};
 use crate::sync::steps::checked;
 
 /// So many orders of each kind in the ordinary tests.
@@ -178,6 +179,39 @@ fn promotions_beside_writers_and_snapshots() {
             assert!(places.iter().all(|&place| region.read(place) == Some(2)), "a write was lost");
         });
     });
+}
+
+/// Somebody who has written asks what differs, while others write to the same block, so that a fault of theirs may have
+/// made it writable for him a moment ago.
+fn told_of_own_writes(grain: CopyGrain) {
+    in_a_pool(24, |world| {
+        let region = &region_with_blocks(world, grain, &[0, 1, SECOND]);
+        let frozen = &region.snapshot();
+        let places = [[at(0, 1), at(SECOND, 2)], [at(0, 2), at(SECOND, 1)]];
+        beside_each_other(|tasks| {
+            for own in &places {
+                tasks.spawn(move || {
+                    for &place in own {
+                        region.write(place, 1);
+                        let told: Result<Vec<_>, _> = Found::new(&**region, frozen, Precision::Page).collect();
+                        let is_told = told.unwrap().iter().any(|range| range.contains(&place));
+                        assert!(is_told, "nothing is told of the write to {place:#x}");
+                    }
+                });
+            }
+            tasks.spawn(|| tend(region, 2));
+        });
+    });
+}
+
+#[test]
+fn who_has_written_is_told_of_it_by_block() {
+    in_many_orders(|| told_of_own_writes(CopyGrain::Block));
+}
+
+#[test]
+fn who_has_written_is_told_of_it_by_page() {
+    in_many_orders(|| told_of_own_writes(CopyGrain::Page));
 }
 
 /// What a writer has written, and what a reset may have left of it.
