@@ -24,8 +24,8 @@ use crate::snapshot::hold::HeldBlock;
 use crate::sync::SignalsBlocked;
 use crate::sys::racing::{ZERO_PAGE, differs};
 use crate::sys::{PageRun, Scanned, Sys};
-use crate::table::split::SplitPage;
 use crate::table::Entry;
+use crate::table::split::SplitPage;
 use crate::terms::error::RegionError;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
