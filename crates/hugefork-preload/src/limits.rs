@@ -7,22 +7,18 @@
 //! | `RLIMIT_NOFILE` | the pool needs a descriptor for each fork of which something lives |
 //!
 //! So there is no pool under such a limit. When one of the first two comes later, all memory becomes the kernel's
-//! before, which counts it as any program's. The third is in the way only when there is no descriptor for a fork (fork).
+//! before, which counts it as any program's. The third is in the way only when there is no descriptor for a fork
+//! (fork).
 
 use std::ffi::{c_int, c_uint};
 
-use rustix::process::{Resource, getpid, getrlimit};
+use rustix::process::getpid;
 
 use crate::environment::Mode;
 use crate::errno::quietly;
 use crate::kernel::{is_readable, kernel};
 use crate::origin::{self, Who};
 use crate::{config, modes, seal};
-
-/// Whether the process may not have all memory that there is.
-pub(crate) fn are_set() -> bool {
-    [Resource::As, Resource::Data].into_iter().any(|which| getrlimit(which).current.is_some())
-}
 
 /// Whether a pool does not go with a limit.
 fn is_in_the_way(which: c_uint, most: libc::rlim64_t) -> bool {
