@@ -18,12 +18,9 @@ const HIGH: RawFd = 900;
 /// So many can be there at once: a pool's, and one for each fork of which something lives.
 const MANY: u64 = 80;
 
-/// A process that may have fewer has no pool: the program would miss them.
-pub(crate) const NEEDED: u64 = HIGH as u64 + MANY;
-
 /// Whether the process may have all that may be needed, and the program does not miss them.
 pub(crate) fn are_enough() -> bool {
-    getrlimit(Resource::Nofile).current.is_none_or(|most| most >= NEEDED)
+    getrlimit(Resource::Nofile).current.is_none_or(|most| most >= HIGH as u64 + MANY)
 }
 
 /// A file of memory that is kept open.

@@ -24,7 +24,7 @@ use crate::liveness::{Outstanding, Token};
 use crate::lock::{Guarded, Taken};
 use crate::signals::Mask;
 use crate::stats::own as stats;
-use crate::{config, copies, modes, origin, seal, signals, thread, worker};
+use crate::{config, copies, descriptor, modes, origin, seal, signals, spare, thread, worker};
 
 /// What is known of forks.
 pub(crate) struct State {
@@ -143,6 +143,10 @@ pub(crate) extern "C" fn prepare() {
     state.began = now();
     state.processor = sched_getcpu();
     state.copied = Some(getpid());
+    if state.outstanding.is_empty() && !descriptor::are_enough() && !spare::is_there() {
+        // The program has lowered its limit, and there would be no token: what children hold would never come back.
+        modes::heed_limits();
+    }
     // Who has no thread cannot say when the descendants are gone.
     state.is_followed = modes::prepare() && origin::may_have_threads();
     if state.is_followed {

@@ -6,29 +6,24 @@
 //! | `RLIMIT_DATA` | the pool's memory is a file's, and does not count |
 //! | `RLIMIT_NOFILE` | the pool needs a descriptor for each fork of which something lives |
 //!
-//! So there is no pool under such a limit; and when one comes later, all memory becomes the kernel's before, which
-//! counts it as any program's.
+//! So there is no pool under such a limit. When one of the first two comes later, all memory becomes the kernel's
+//! before, which counts it as any program's. The third is in the way only when there is no descriptor for a fork
+//! (fork).
 
 use std::ffi::{c_int, c_uint};
 
-use rustix::process::{Resource, getpid, getrlimit};
+use rustix::process::getpid;
 
 use crate::environment::Mode;
 use crate::errno::quietly;
 use crate::kernel::{is_readable, kernel};
 use crate::origin::{self, Who};
-use crate::{config, descriptor, modes, seal};
-
-/// Whether the process may not have all memory that there is.
-pub(crate) fn are_set() -> bool {
-    [Resource::As, Resource::Data].into_iter().any(|which| getrlimit(which).current.is_some())
-}
+use crate::{config, modes, seal};
 
 /// Whether a pool does not go with a limit.
 fn is_in_the_way(which: c_uint, most: libc::rlim64_t) -> bool {
     match which as libc::__rlimit_resource_t {
         libc::RLIMIT_AS | libc::RLIMIT_DATA => most != libc::RLIM64_INFINITY,
-        libc::RLIMIT_NOFILE => most < descriptor::NEEDED,
         _ => false,
     }
 }

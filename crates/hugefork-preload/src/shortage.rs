@@ -11,6 +11,8 @@
 
 use std::ffi::CStr;
 
+use rustix::process::{Resource, getrlimit};
+
 use crate::mappings::lines;
 
 /// How short memory is.
@@ -160,6 +162,11 @@ pub(crate) fn has_swap() -> bool {
         let mut info: libc::sysinfo = std::mem::zeroed();
         libc::sysinfo(&mut info) != 0 || info.totalswap != 0
     }
+}
+
+/// Whether the process may not have all memory that there is (`RLIMIT_AS`, `RLIMIT_DATA`).
+pub(crate) fn is_limited() -> bool {
+    [Resource::As, Resource::Data].into_iter().any(|which| getrlimit(which).current.is_some())
 }
 
 #[cfg(test)]

@@ -36,6 +36,11 @@ pub(crate) fn find() {
     });
 }
 
+/// Whether there is one.
+pub(crate) fn is_there() -> bool {
+    SPARE.with(|spare| spare.file.is_some_and(|file| file.get().is_some())).unwrap_or(false)
+}
+
 /// The one that is kept ready.
 pub(crate) fn take() -> Option<Kept> {
     SPARE.with(|spare| spare.file.take()).flatten()

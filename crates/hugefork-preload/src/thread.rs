@@ -71,8 +71,8 @@ pub(crate) fn ends() {
     COUNT.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// The status to end with, if none of the program's threads is left. So it is when they have all ended by the system call
-/// that ends one thread: libc ends the process with the last that ends by libc's means. It takes `/proc` to know.
+/// The status to end with, if none of the program's threads is left. So it is when they have all ended by the system
+/// call that ends one thread: libc ends the process with the last that ends by libc's means. It takes `/proc` to know.
 pub(crate) fn end_of_the_program() -> Option<c_int> {
     if is_first_there() {
         return None;

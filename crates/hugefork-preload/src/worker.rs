@@ -83,21 +83,23 @@ pub(crate) fn in_child() {
 extern "C" fn run(_: *mut c_void) -> c_int {
     rights::give_up();
     let _ = set_name(c"hugefork-run");
-    let status = work();
+    work();
+    // If nobody else is left, it is the process's. Last of all: the program may end meanwhile.
+    let status = thread::end_of_the_program().unwrap_or(0);
     thread::ends();
     status
 }
 
-/// Gives the status to end with, which is that of the process if nobody else is left.
-fn work() -> c_int {
+/// Until there is nothing more to do.
+fn work() {
     let (mut pause, mut is_to_pass, mut idle) = (SHORTEST_NS, false, 0);
     loop {
         if thread::are_unwanted() {
             STATE.with(|state| state.has_worker = false);
-            return 0;
+            return;
         }
-        if let Some(status) = thread::end_of_the_program() {
-            return status;
+        if thread::end_of_the_program().is_some() {
+            return;
         }
         // What was held for those who are gone is given up under the lock that forks take.
         let alive = STATE.with(|state| {
@@ -151,7 +153,7 @@ fn work() -> c_int {
             leaves
         });
         if leaves == Some(true) {
-            return 0;
+            return;
         }
     }
 }

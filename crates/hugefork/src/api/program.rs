@@ -207,8 +207,8 @@ impl ProgramMemory {
         self.core.pool().sys.descriptors()
     }
 
-    /// Opens descriptors again that the program has closed, past whatever keeps it from that, and gives their numbers. The
-    /// memory's own cannot be opened again: what needs it is done by the mappings, or not at all.
+    /// Opens descriptors again that the program has closed, past whatever keeps it from that, and gives their numbers.
+    /// The memory's own cannot be opened again: what needs it is done by the mappings, or not at all.
     pub fn open_again(&mut self) -> Vec<i32> {
         self.core.pool().sys.open_again().collect()
     }
@@ -311,8 +311,8 @@ impl ProgramMemory {
             })
     }
 
-    /// The blocks of memory that was mapped here and not handed over, whole, in order. A child that has just been forked
-    /// may still ask: it has them as they are after [`ProgramMemory::before_fork`].
+    /// The blocks of memory that was mapped here and not handed over, whole, in order. A child that has just been
+    /// forked may still ask: it has them as they are after [`ProgramMemory::before_fork`].
     pub fn blocks(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let base = self.core.addresses.base();
         let block_at = move |index| base + index * HUGE_PAGE..base + (index + 1) * HUGE_PAGE;
@@ -543,9 +543,9 @@ impl ProgramMemory {
         Inherited { pool: self.core.pool().clone(), blocks, heirs: self.heirs.clone() }
     }
 
-    /// Gives all addresses back to the kernel but those of what was handed over: they count for no limit of the process's
-    /// any more (`RLIMIT_AS`). False if something is mapped here still. Otherwise this memory is of no use from now on:
-    /// close its descriptors, and [forget](std::mem::forget) it.
+    /// Gives all addresses back to the kernel but those of what was handed over: they count for no limit of the
+    /// process's any more (`RLIMIT_AS`). False if something is mapped here still. Otherwise this memory is of no use
+    /// from now on: close its descriptors, and [forget](std::mem::forget) it.
     pub fn leave(&mut self) -> bool {
         if (0..self.high).any(|index| self.core.has(index)) {
             return false;

@@ -2,9 +2,9 @@
 //! (`sandbox`), or there is no `/proc`, or no descriptor free.
 //!
 //! Each inherited block is marked: as *whole*, if all of it is inherited, can be written, and nothing was done about it
-//! but that it was dropped; or else as *odd*. All are whole after the fork, and what is done about a block in other ways
-//! makes it odd. A whole block becomes anonymous memory when all of it is dropped, and is written with zeros where a
-//! part is. That takes what `malloc` needs anyhow. Of an odd one nothing can be dropped: the program is told so, and
+//! but that it was dropped; or else as *odd*. All are whole after the fork, and what is done about a block in other
+//! ways makes it odd. A whole block becomes anonymous memory when all of it is dropped, and is written with zeros where
+//! a part is. That takes what `malloc` needs anyhow. Of an odd one nothing can be dropped: the program is told so, and
 //! what is there stays.
 
 use std::ffi::c_void;

@@ -18,7 +18,7 @@ use crate::descriptor::Kept;
 use crate::lock::Tried;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{BASE_PAGE, HUGE_PAGE, config, limits, mappings, origin, seal, signals};
+use crate::{BASE_PAGE, HUGE_PAGE, config, mappings, origin, seal, shortage, signals};
 
 /// A program that has never mapped so much in all gets no pool: it copies few page tables, and a pool takes a
 /// millisecond to set up.
@@ -49,7 +49,7 @@ pub(in crate::modes) fn map(wish: &Wish) -> Option<usize> {
     if wanted < WORTH_A_POOL {
         return None;
     }
-    if limits::are_set() {
+    if shortage::is_limited() {
         // Somebody else may have set them.
         give_up();
         return None;

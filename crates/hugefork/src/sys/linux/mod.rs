@@ -79,8 +79,8 @@ fn move_high(descriptor: &mut OwnedFd) {
     }
 }
 
-/// Opens a descriptor again that a program has closed, which did not know of it. It has the same number, so whoever uses
-/// that just then is as well off as before. False if there is no need, or somebody else has the number by now.
+/// Opens a descriptor again that a program has closed, which did not know of it. It has the same number, so whoever
+/// uses that just then is as well off as before. False if there is no need, or somebody else has the number by now.
 fn open_again(descriptor: &OwnedFd, open: impl FnOnce() -> Option<OwnedFd>) -> bool {
     let number = descriptor.as_raw_fd();
     if fcntl_getfd(descriptor).is_ok() {
