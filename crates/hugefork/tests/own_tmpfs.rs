@@ -7,9 +7,10 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock};
 
 use common::Over;
-use common::alone::alone;
+use common::alone::{Ended, alone};
 use common::forked::in_fork;
 use common::seccomp::{every, refuse};
 use common::signals::handle;
@@ -17,6 +18,14 @@ use hugefork::{Backing, Fallback, Granted, ImportError, Imported, Pool, Swap};
 
 const BLOCK: usize = 2 << 20;
 const SETTING: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+
+/// One test changes the machine's setting, and the others do not run meanwhile.
+static SETTING_STAYS: RwLock<()> = RwLock::new(());
+
+fn beside_others(test: impl FnOnce()) -> Ended {
+    let _stays = SETTING_STAYS.read().unwrap_or_else(PoisonError::into_inner);
+    alone(test)
+}
 
 fn is_root() -> bool {
     // SAFETY: asks who this process is.
@@ -76,7 +85,7 @@ fn check_works(pool: &Pool) {
 
 #[test]
 fn root_mounts_it_itself_and_it_may_be_kept_from_swap() {
-    alone(|| {
+    beside_others(|| {
         if may_try() {
             check_works(&pool(8));
         }
@@ -86,7 +95,7 @@ fn root_mounts_it_itself_and_it_may_be_kept_from_swap() {
 
 #[test]
 fn anybody_has_one_where_memfds_have_no_huge_pages() {
-    alone(|| {
+    beside_others(|| {
         if !may_try() || !is_never() {
             return;
         }
@@ -122,7 +131,7 @@ fn says(refusal: impl FnOnce(), word: &str) {
 
 #[test]
 fn each_refusal_is_named_and_the_pool_is_made_of_something_else() {
-    alone(|| {
+    beside_others(|| {
         if !may_try() || !is_never() {
             return;
         }
@@ -149,7 +158,7 @@ fn each_refusal_is_named_and_the_pool_is_made_of_something_else() {
 
 #[test]
 fn who_has_a_strict_umask_exports_all_the_same() {
-    alone(|| {
+    beside_others(|| {
         if !may_try() {
             return;
         }
@@ -168,7 +177,7 @@ fn who_has_a_strict_umask_exports_all_the_same() {
 /// The helper would be the first process of the new namespace, and nobody could fork any more when it has ended.
 #[test]
 fn who_has_a_pid_namespace_for_its_children_may_still_fork() {
-    alone(|| {
+    beside_others(|| {
         if !may_try() || !is_never() {
             return;
         }
@@ -188,6 +197,7 @@ fn who_has_a_pid_namespace_for_its_children_may_still_fork() {
 
 #[test]
 fn a_machine_that_denies_huge_pages_is_named() {
+    let _nobody_else = SETTING_STAYS.write().unwrap_or_else(PoisonError::into_inner);
     alone(|| {
         if !is_root() || !is_never() {
             return;
@@ -240,7 +250,7 @@ fn build_and_drop(rounds: usize, at_once: usize) {
 
 #[test]
 fn nothing_is_left_of_pools_that_are_gone_and_nobody_sees_the_helper() {
-    alone(|| {
+    beside_others(|| {
         if may_try() {
             build_and_drop(4, 3);
         }
@@ -251,7 +261,7 @@ fn nothing_is_left_of_pools_that_are_gone_and_nobody_sees_the_helper() {
 #[test]
 #[ignore = "takes minutes"]
 fn nothing_is_left_of_ten_thousand_pools_a_hundred_at_once() {
-    alone(|| {
+    beside_others(|| {
         if may_try() {
             build_and_drop(100, 13);
         }
@@ -261,7 +271,7 @@ fn nothing_is_left_of_ten_thousand_pools_a_hundred_at_once() {
 
 #[test]
 fn nothing_is_left_where_another_thread_forks_meanwhile() {
-    alone(|| {
+    beside_others(|| {
         if !may_try() {
             return;
         }
@@ -285,6 +295,7 @@ fn nothing_is_left_where_another_thread_forks_meanwhile() {
 
 #[test]
 fn who_asks_for_what_may_be_swapped_and_for_none_of_it_is_told() {
+    let _stays = SETTING_STAYS.read().unwrap_or_else(PoisonError::into_inner);
     let base = || Pool::builder().capacity(BLOCK).backing(Backing::ShmemBase).swap(Swap::Refused);
     let refusal = base().fallback(Fallback::Refused).build().unwrap_err().to_string();
     assert!(refusal.contains("they may be swapped"), "{refusal}");
@@ -296,7 +307,7 @@ fn who_asks_for_what_may_be_swapped_and_for_none_of_it_is_told() {
 
 #[test]
 fn only_who_may_write_to_the_file_makes_it_shorter_and_then_a_read_is_an_error() {
-    alone(|| {
+    beside_others(|| {
         if !may_try() {
             return;
         }

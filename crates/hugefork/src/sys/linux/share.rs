@@ -144,7 +144,8 @@ pub(crate) fn promises_of(fd: BorrowedFd<'_>) -> Result<Option<Promises>, System
     let hugetlb = (system == HUGETLBFS).then_some(file.st_blksize as usize);
     let may_shrink = !seals.contains(SealFlags::SHRINK);
     let is_sealed = !may_shrink && seals.contains(SealFlags::WRITE);
-    // What cannot be sealed has the seal against seals, and no other. Who sealed it, but not against this, has a reason.
+    // What cannot be sealed has the seal against seals, and no other. Who sealed it, but not against this, has a
+    // reason.
     let is_pool = !may_shrink || system == TMPFS && seals == SealFlags::SEAL;
     Ok(is_pool.then_some(Promises { len: file.st_size.cast_unsigned(), may_shrink, is_sealed, hugetlb }))
 }
