@@ -69,6 +69,13 @@ pub(crate) enum Offer {
 }
 
 impl Offer {
+    /// `offer`, if the block `is_held` before and after: whoever lets go of it meanwhile, as a snapshot that becomes a
+    /// fork does, would seem to keep it.
+    pub(crate) fn while_it_holds(is_held: impl Fn() -> bool, offer: impl FnOnce() -> Offer) -> Offer {
+        let offer = if is_held() { offer() } else { Offer::Nothing };
+        if is_held() { offer } else { Offer::Nothing }
+    }
+
     /// What one offers who holds the block.
     pub(crate) fn of_holder(on_revoke: OnRevoke, reserved: Reserved) -> Offer {
         match (on_revoke, reserved) {

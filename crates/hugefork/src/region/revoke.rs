@@ -247,10 +247,10 @@ impl<S: Sys> Holder for RegionCore<S> {
     }
 
     fn offer(&self, index: EntryIndex, block: BlockId) -> Offer {
-        if !Holder::holds(self, index, block) {
-            return Offer::Nothing;
-        }
-        Offer::of_holder(self.on_revoke(index, block), self.table.reservation(index))
+        Offer::while_it_holds(
+            || Holder::holds(self, index, block),
+            || Offer::of_holder(self.on_revoke(index, block), self.table.reservation(index)),
+        )
     }
 
     fn let_go(&self, index: EntryIndex, block: BlockId) -> Answer {

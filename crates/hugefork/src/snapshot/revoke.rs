@@ -68,10 +68,10 @@ impl<S: Sys> Holder for SnapshotCore<S> {
     }
 
     fn offer(&self, index: EntryIndex, block: BlockId) -> Offer {
-        if !self.holds(index, block) {
-            return Offer::Nothing;
-        }
-        Offer::of_holder(self.on_revoke(index, block), self.entries.reservation(index))
+        Offer::while_it_holds(
+            || self.holds(index, block),
+            || Offer::of_holder(self.on_revoke(index, block), self.entries.reservation(index)),
+        )
     }
 
     fn let_go(&self, index: EntryIndex, block: BlockId) -> Answer {
