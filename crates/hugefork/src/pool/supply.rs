@@ -151,12 +151,8 @@ impl<S: Sys> PoolCore<S> {
             if start < end {
                 let (from, to) = (self.block_size.len_of(start), self.block_size.len_of(end));
                 // It goes in steps, because no mapping of the process can be changed during one.
-                let mut steps = (from..to).step_by(HUGE_PAGE).map(|at| (at, HUGE_PAGE.min(to - at)));
-                let obtain = |(at, len)| {
-                    self.sys.allocate(at, len);
-                    self.sys.obtain(at, len, 0)
-                };
-                if steps.any(|step| obtain(step).is_err()) {
+                let mut steps = (from..to).step_by(HUGE_PAGE);
+                if steps.any(|at| self.sys.obtain(at, HUGE_PAGE.min(to - at), 0).is_err()) {
                     self.frames.arrive(start..piece.end, Content::Fresh);
                     return false;
                 }

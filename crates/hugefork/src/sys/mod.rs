@@ -129,10 +129,6 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// memory afterwards, and that is zero.
     fn make_huge(&self, offset: usize, len: usize);
 
-    /// Gets memory for a range that holds nothing, as far as that takes no lock that others need to change mappings. It
-    /// is only a wish: [`Sys::obtain`] says whether there is memory.
-    fn allocate(&self, _offset: usize, _len: usize) {}
-
     /// Gets memory for what was never used or was punched out; it is zero then. Memory that is there stays. The program
     /// uses the byte `touched` next.
     fn obtain(&self, offset: usize, len: usize, touched: usize) -> Result<(), SystemError>;

@@ -502,15 +502,6 @@ impl Sys for Linux {
         }
     }
 
-    fn allocate(&self, offset: usize, len: usize) {
-        // Elsewhere huge pages come only to who touches them by an address that was advised.
-        if matches!(self.kind, Kind::ShmemHuge(Huge::OwnTmpfs(_))) && self.check_descriptor().is_ok() {
-            // The first call leaves pages as they are until somebody touches them, and the second clears them.
-            let allocate = || fallocate(&self.fd, FallocateFlags::KEEP_SIZE, offset as u64, len as u64);
-            let _ = allocate().and_then(|()| allocate());
-        }
-    }
-
     fn obtain(&self, offset: usize, len: usize, touched: usize) -> Result<(), SystemError> {
         // The touched page comes first: if the kernel makes a huge page of it, it clears around that address.
         self.populate(offset + touched / BASE_PAGE * BASE_PAGE, BASE_PAGE)?;
