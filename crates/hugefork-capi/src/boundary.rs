@@ -1,9 +1,10 @@
 //! Where C calls Rust: errors become codes, and no panic goes further.
 
 use std::any::Any;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{ptr, slice};
 
 use crate::failure::{self, Failure};
 
@@ -31,6 +32,28 @@ pub(crate) fn number(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
 /// The range of the Rust API. One that would go past the end of all numbers ends there, outside of any region.
 pub(crate) fn range(offset: usize, len: usize) -> Range<usize> {
     offset..offset.saturating_add(len)
+}
+
+/// The `len` bytes at `to`, which get those from `offset` on of something that has `of` bytes in memory.
+///
+/// # Safety
+/// `to` is null or points to `len` bytes, whichever they are, that nobody else uses.
+pub(crate) unsafe fn to_fill<'a>(
+    to: *mut c_void,
+    offset: usize,
+    len: usize,
+    of: usize,
+) -> Result<&'a mut [u8], Failure> {
+    if to.is_null() && len != 0 {
+        return Err(Failure::null("to"));
+    }
+    let asked = range(offset, len);
+    if asked.end > of {
+        return Err(Failure::out_of_range(&asked, of));
+    }
+    let to = if len == 0 { ptr::dangling_mut() } else { to.cast::<u8>() };
+    // SAFETY: by contract. What is in memory is no longer than a slice may be.
+    Ok(unsafe { slice::from_raw_parts_mut(to, len) })
 }
 
 fn caught<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {

@@ -1,11 +1,11 @@
 //! What other processes have exported: `hf_import`.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::{ptr, slice};
+use std::ptr;
 
 use hugefork::{Extents, Imported};
 
-use crate::boundary::{ask, number, range, run};
+use crate::boundary::{ask, number, run, to_fill};
 use crate::failure::Failure;
 use crate::handle;
 use crate::kinds::hf_import;
@@ -54,17 +54,8 @@ unsafe extern "C" fn hf_import_read_at(
     run(|| {
         // SAFETY: the caller's promise.
         let imported = unsafe { handle::get(imported)? };
-        if to.is_null() && len != 0 {
-            return Err(Failure::null("to"));
-        }
-        let asked = range(offset, len);
-        if asked.end > imported.len() {
-            return Err(Failure::out_of_range(&asked, imported.len()));
-        }
-        let to = if len == 0 { ptr::dangling_mut() } else { to.cast::<u8>() };
-        // SAFETY: the caller's promise: `len` bytes, whichever they are, that nobody else uses. An import is no longer
-        // than a slice may be.
-        let to = unsafe { slice::from_raw_parts_mut(to, len) };
+        // SAFETY: the caller's promise.
+        let to = unsafe { to_fill(to, offset, len, imported.len())? };
         Ok(imported.read_at(offset, to)?)
     })
 }

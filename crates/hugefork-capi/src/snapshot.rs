@@ -1,12 +1,12 @@
 //! Snapshots: `hf_snapshot`. What writes them to a descriptor stands with its like in `transfer`.
 
 use std::ffi::{c_int, c_void};
+use std::ptr;
 use std::sync::Arc;
-use std::{ptr, slice};
 
 use hugefork::SnapshotId;
 
-use crate::boundary::{ask, number, range, run};
+use crate::boundary::{ask, number, run, to_fill};
 use crate::failure::Failure;
 use crate::handle;
 use crate::kinds::{PoolHandle, hf_pool, hf_region, hf_snapshot};
@@ -64,17 +64,8 @@ unsafe extern "C" fn hf_snapshot_read_at(
     run(|| {
         // SAFETY: the caller's promise.
         let snapshot = unsafe { handle::get(snapshot)? };
-        if to.is_null() && len != 0 {
-            return Err(Failure::null("to"));
-        }
-        let asked = range(offset, len);
-        if asked.end > snapshot.len() {
-            return Err(Failure::out_of_range(&asked, snapshot.len()));
-        }
-        let to = if len == 0 { ptr::dangling_mut() } else { to.cast::<u8>() };
-        // SAFETY: the caller's promise: `len` bytes, whichever they are, that nobody else uses. A snapshot is no longer
-        // than a slice may be.
-        let to = unsafe { slice::from_raw_parts_mut(to, len) };
+        // SAFETY: the caller's promise.
+        let to = unsafe { to_fill(to, offset, len, snapshot.len())? };
         Ok(snapshot.read_at(offset, to)?)
     })
 }

@@ -168,11 +168,11 @@ impl Hugefork {
 
 impl Work for Hugefork {
     fn prepare(&mut self) -> Result<(), BenchError> {
-        if self.pool.is_none() {
-            self.pool = Some(engine::warm_pool(self.choice, self.capacity())?);
+        match &self.pool {
+            Some(pool) => engine::use_blocks(pool, self.capacity())?,
+            None => self.pool = Some(engine::warm_pool(self.choice, self.capacity())?),
         }
         let pool = self.pool.as_ref().expect("made above");
-        engine::use_blocks(pool, self.capacity())?;
         engine::fill_stock(pool, self.choice, self.capacity())
     }
 

@@ -9,8 +9,8 @@
 //! the use, and makes 64 KiB of each 2 MiB present. Its figure is that of sparse use.
 //!
 //! For all but `hugefork-default` the memory was used a moment ago: hugefork's blocks were written and given back, and
-//! the kernel's pages belonged to another mapping. Addresses are new every time: a new region or mapping
-//! that nobody has touched.
+//! the kernel's pages belonged to another mapping. Addresses are new every time: a new region or mapping that nobody
+//! has touched.
 //!
 //! `hugefork-default` is what a program has that uses the defaults: a new pool every time, whose blocks get their
 //! memory when they are first written to or, from the pool's thread, shortly before. It does more than the others,
@@ -260,7 +260,11 @@ impl Work for Hugefork {
             self.held = None;
             self.held = Some(Held { reference: None, pool: engine::new_pool(self.choice, self.job.size)? });
         }
-        if self.held.is_none() {
+        if let Some(held) = &self.held {
+            if self.choice.stock != Stock::Unused {
+                engine::use_blocks(&held.pool, self.job.size)?;
+            }
+        } else {
             let rotation = if self.choice.stock == Stock::Without { self.job.rotation } else { 0 };
             let pool = engine::warm_pool(self.choice, self.job.size + rotation)?;
             let reference = match self.choice.stock {
@@ -270,9 +274,6 @@ impl Work for Hugefork {
             self.held = Some(Held { reference, pool });
         }
         let held = self.held.as_ref().expect("made above");
-        if self.choice.stock != Stock::Unused {
-            engine::use_blocks(&held.pool, self.job.size)?;
-        }
         engine::fill_stock(&held.pool, self.choice, self.job.size)
     }
 
