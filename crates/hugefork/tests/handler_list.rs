@@ -19,10 +19,11 @@ use hugefork::{Backing, Pool};
 use graph::{Id, Program, Reached};
 
 /// What the handler begins with, and what it calls by pointers of its own.
-const ROOTS: [Root; 5] = [
+const ROOTS: [Root; 6] = [
     // The kernel calls it.
     Root::Function("hugefork::sys::linux::handlers::entry"),
-    // The chain of handlers calls it, which knows no faults of regions.
+    // The chain of handlers calls these two, which knows no faults of regions.
+    Root::Function("hugefork::fault::delivery::concerns"),
     Root::Function("hugefork::fault::delivery::resolve"),
     // The kernels call it between the steps of a gigantic block.
     Root::Function("hugefork::sys::linux::schedule::yield_now"),
@@ -32,8 +33,10 @@ const ROOTS: [Root; 5] = [
 ];
 
 /// Who calls what the machine code does not tell, and what that is.
-const DYNAMIC: [(&str, &str); 8] = [
-    ("hugefork::sys::linux::handlers::on_fault", "`resolve`, a root"),
+const DYNAMIC: [(&str, &str); 10] = [
+    ("hugefork::sys::linux::handlers::on_fault", "`concerns`, a root"),
+    ("hugefork::sys::linux::handlers::resolve", "`resolve`, a root, and the line that there is no room"),
+    ("hugefork::sys::linux::stacks::call_on", "what goes on on another stack, whose address the caller takes"),
     ("hugefork::sys::linux::handlers::pass_on", "an earlier handler of the program: the fault is not hugefork's"),
     ("core::fmt::", "what formats, and the line: they count where their addresses are taken"),
     ("hugefork::terms::observer::Changing", "the program's `Observer`, which has to keep the same rules"),

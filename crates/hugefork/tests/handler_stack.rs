@@ -1,28 +1,59 @@
-//! How deep the fault handler goes. It runs on the alternate signal stack, which has 8 KiB in a Rust thread. The kernel
-//! takes up to 4 KiB of it for the registers, and 8 KiB more if a thread uses AMX.
+//! How deep the fault handler goes. It begins on the alternate signal stack, which has 8 KiB in a Rust thread. The
+//! kernel takes up to 4 KiB of it for the registers, and 8 KiB more if a thread uses AMX. Then it goes on on a stack of
+//! its own.
 
 mod common;
 
-use std::sync::Mutex;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use common::alone::alone;
 use common::by_block;
 use common::refusals::{Kind, Refusals};
 use common::seccomp::{refuse, with};
-use hugefork::{Advice, Backing, BlockSize, CopyGrain, Pool, Region, RegionOptions, Reserve};
+use hugefork::{Advice, Backing, BlockSize, CopyGrain, Observer, Pool, Region, RegionOptions, Reserve};
 
 const STACK: usize = 256 << 10;
 const PAINT: u8 = 0xa5;
 /// What the pools of tests that refuse calls have blocks of.
 const BLOCK: usize = 2 << 20;
 
-/// Runs `faults` on a thread with a painted alternate stack. Returns how many bytes of the stack were used.
-fn used_by(faults: impl FnOnce() + Send) -> usize {
+/// How many bytes were used.
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
+    /// Of the alternate stack.
+    alternate: usize,
+    /// Of the handler's own.
+    own: usize,
+}
+
+impl Used {
+    fn most(self, other: Used) -> Used {
+        Used { alternate: self.alternate.max(other.alternate), own: self.own.max(other.own) }
+    }
+
+    /// Checks that it is as little as the handler may use.
+    #[track_caller]
+    fn check(self, registers: usize) {
+        println!("{self:?}, {registers} for registers");
+        assert!(self.own > 1000, "nothing ran on the handler's own stack");
+        assert!(
+            self.alternate - registers <= NEEDED,
+            "the handler needs {} bytes beside {registers} for registers",
+            self.alternate - registers
+        );
+        assert!(self.own <= OWN / 4, "the handler needs {} bytes of its own stack", self.own);
+    }
+}
+
+/// Runs `faults` on a thread with a painted alternate stack, and paints the stack that the handler takes there.
+fn used_by(faults: impl FnOnce() + Send) -> Used {
     used_of(STACK, faults)
 }
 
-/// As [`used_by`], with a stack of `size` bytes.
-fn used_of(size: usize, faults: impl FnOnce() + Send) -> usize {
+/// As [`used_by`], with an alternate stack of `size` bytes.
+fn used_of(size: usize, faults: impl FnOnce() + Send) -> Used {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             let memory: &'static mut [u8] = Box::leak(vec![PAINT; STACK].into_boxed_slice());
@@ -30,14 +61,45 @@ fn used_of(size: usize, faults: impl FnOnce() + Send) -> usize {
             let new = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: size };
             // SAFETY: the stack is leaked, so it outlives the thread.
             assert_eq!(unsafe { libc::sigaltstack(&new, std::ptr::null_mut()) }, 0);
+            let own = own_stack();
+            memory.fill(PAINT);
+            // SAFETY: no thread is in the handler that would have it.
+            own.clone().for_each(|at| unsafe { std::ptr::without_provenance_mut::<u8>(at).write_volatile(PAINT) });
             faults();
             let disable = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
             // SAFETY: no handler is running.
             assert_eq!(unsafe { libc::sigaltstack(&disable, std::ptr::null_mut()) }, 0);
-            STACK - memory.iter().take_while(|&&byte| byte == PAINT).count()
+            // SAFETY: as above.
+            let is_paint = |at: &usize| unsafe { std::ptr::without_provenance::<u8>(*at).read_volatile() } == PAINT;
+            Used {
+                alternate: STACK - memory.iter().take_while(|&&byte| byte == PAINT).count(),
+                own: own.len() - own.clone().take_while(is_paint).count(),
+            }
         });
         thread.join().unwrap()
     })
+}
+
+/// A stack of the handler's own has so many bytes, and begins at a multiple of that.
+const OWN: usize = 64 << 10;
+
+/// The stack that the handler takes when this thread faults, without its guard page. An observer runs there.
+fn own_stack() -> Range<usize> {
+    struct Stands(AtomicUsize);
+    impl Observer for Stands {
+        fn invalidate_start(&self, _: Range<usize>) {
+            let here = 0_u8;
+            self.0.store((&raw const here).addr(), Ordering::Relaxed);
+        }
+        fn invalidate_end(&self, _: Range<usize>) {}
+    }
+    let builder = Pool::builder().capacity(64 << 10).block_size(BlockSize::KIB_4).backing(Backing::ShmemBase);
+    let mut region = builder.build().unwrap().region(4096).unwrap();
+    let stands = Arc::new(Stands(AtomicUsize::new(0)));
+    region.observe(stands.clone()).unwrap();
+    region.as_mut_slice()[0] = 1;
+    let start = stands.0.load(Ordering::Relaxed) / OWN * OWN;
+    start + 4096..start + OWN
 }
 
 /// A region that fills the pool until the `SIGBUS` handler drops it.
@@ -97,7 +159,7 @@ fn booked_pool() {
 
 /// What writes to blocks need of which the kernel copies pages: to show a block so, to go on after a snapshot, to copy
 /// the block after all, and to put the pages back into a block that nobody else holds any more.
-fn by_page(pool: &Pool) -> [usize; 4] {
+fn by_page(pool: &Pool) -> [Used; 4] {
     let size = pool.block_size().bytes();
     let mut region = pool.region(8 << 20).unwrap();
     region.as_mut_slice().fill(1);
@@ -127,7 +189,7 @@ fn booked_by_page(grain: CopyGrain) {
 
 #[test]
 fn the_handler_fits_the_stack_that_rust_gives_a_thread() {
-    let mut most = 0;
+    let mut most = Used::default();
     for (block_size, backing) in [
         (BlockSize::MIB_2, Backing::ShmemHuge),
         (BlockSize::MIB_2, Backing::Hugetlb),
@@ -145,39 +207,32 @@ fn the_handler_fits_the_stack_that_rust_gives_a_thread() {
         let copy = used_by(|| region.as_mut_slice()[5_000_000] = 2);
         drop(snapshot);
         let reuse = used_by(|| region.as_mut_slice()[7] = 2);
-        println!("{block_size} on {}: zero {zero}, copy {copy}, reuse {reuse} bytes", pool.backing());
-        most = most.max(zero).max(copy).max(reuse);
+        println!("{block_size} on {}: zero {zero:?}, copy {copy:?}, reuse {reuse:?}", pool.backing());
+        most = most.most(zero).most(copy).most(reuse);
         let by_page = by_page(&pool);
-        println!("  by page: overlay, unseal, copy, fold {by_page:?} bytes");
-        most = by_page.into_iter().fold(most, usize::max);
+        println!("  by page: overlay, unseal, copy, fold {by_page:?}");
+        most = by_page.into_iter().fold(most, Used::most);
     }
     let (full, short, booked) = (used_by(full_pool), used_by(short_pool), used_by(booked_pool));
-    println!("full pool: {full} bytes, short pool: {short} bytes, booked blocks: {booked} bytes");
+    println!("full pool: {full:?}, short pool: {short:?}, booked blocks: {booked:?}");
     let booked_by_page = [CopyGrain::Auto, CopyGrain::Page].map(|grain| used_by(|| booked_by_page(grain)));
-    println!("booked blocks by page: {booked_by_page:?} bytes");
-    most = booked_by_page.into_iter().fold(most.max(full).max(short).max(booked), usize::max);
-    assert!(most > 1000, "nothing ran on the painted stack");
+    println!("booked blocks by page: {booked_by_page:?}");
+    most = booked_by_page.into_iter().fold(most.most(full).most(short).most(booked), Used::most);
     // What the kernel puts there depends on the processor, and so does what Rust gives a thread.
-    let registers = registers();
+    most.check(registers());
     let given = 8192.max(largest_frame());
-    println!("registers: {registers} of {most} bytes, {given} are given");
-    assert!(
-        most - registers <= NEEDED,
-        "the handler needs {} bytes beside {registers} for registers",
-        most - registers
-    );
-    assert!(most <= given - 128, "the handler used {most} bytes of a stack of {given}");
+    assert!(most.alternate <= given - 128, "the handler used {most:?} of a stack of {given}");
 }
 
-/// What the handler may need, according to fault/delivery.rs.
-const NEEDED: usize = if cfg!(debug_assertions) { 4992 } else { 3072 };
+/// What the handler may need of the alternate stack, according to sys/linux/handlers.rs.
+const NEEDED: usize = if cfg!(debug_assertions) { 2048 } else { 1024 };
 
 /// The bytes that the kernel puts on the stack for a handler that does nothing.
 fn registers() -> usize {
     extern "C" fn nothing(_: libc::c_int) {}
     common::signals::handle(libc::SIGUSR1, nothing as *const () as usize, libc::SA_ONSTACK, &[]);
     // SAFETY: sends a signal to this thread.
-    used_by(|| assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0))
+    used_by(|| assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0)).alternate
 }
 
 /// The most that registers may take, whatever a thread uses.
@@ -212,10 +267,9 @@ fn refused_right(backing: Backing) {
         // No thread can be started after that.
         refuse(with(libc::SYS_mprotect, 2, libc::PROT_READ | libc::PROT_WRITE, libc::ENOMEM));
         region.as_mut_slice()[5_000_000] = 2;
-    }) - registers;
+    });
     assert_eq!((region.stats().faults.failed, snapshot[5_000_001]), (1, 1));
-    println!("{backing}: {used} bytes beside {registers} for registers");
-    assert!(used <= NEEDED, "to leave what is shown takes {used} bytes");
+    used.check(registers);
     // It is not the region's any more.
     std::mem::forget(region);
 }
@@ -248,11 +302,10 @@ fn block_shown_again(backing: Backing) {
         refusals.arm(1, &[Kind::Advise]);
         region.as_mut_slice()[5_000_000] = 2;
         refusals.disarm();
-    }) - registers;
-    println!("{used} bytes beside {registers} for registers");
+    });
     assert_eq!((refusals.refused(Kind::Advise), region.stats().faults.failed), (1, 1));
     assert_eq!((region.as_mut_slice()[5_000_000], region.as_mut_slice()[5_000_001], snapshot[5_000_000]), (2, 1, 1));
-    assert!(used <= NEEDED, "to show a block again takes {used} bytes beside {registers} for registers");
+    used.check(registers);
 }
 
 #[test]
@@ -280,11 +333,10 @@ fn booked_block_shown_again(backing: Backing) {
         }
         region.as_mut_slice()[0] = 2;
         refusals.disarm();
-    }) - registers;
-    println!("{used} bytes beside {registers} for registers");
+    });
     assert!(refusals.refused(Kind::Advise) + refusals.refused(Kind::Remap) > 0);
     assert_eq!((region.as_mut_slice()[0], fork.as_mut_slice()[0], snapshot[0]), (2, 1, 1));
-    assert!(used <= NEEDED, "to show a reserved block again takes {used} bytes beside {registers} for registers");
+    used.check(registers);
 }
 
 #[test]
@@ -313,12 +365,11 @@ fn fold_shown_once_more(backing: Backing) {
         // It was shown by page with its neighbour.
         region.as_mut_slice()[3 << 20] = 3;
         refusals.disarm();
-    }) - registers;
+    });
     let (refused, faults) = ([Kind::Remap, Kind::Look].map(|kind| refusals.refused(kind)), region.stats().faults);
-    println!("{used} bytes beside {registers} for registers");
     assert_eq!((refused, faults.blocks_folded - before.blocks_folded, faults.failed), ([1, 1], 1, 0));
     assert_eq!((region.as_mut_slice()[1 << 20], region.as_mut_slice()[3 << 20]), (2, 3));
-    assert!(used <= NEEDED, "to show a folded block once more takes {used} bytes beside {registers} for registers");
+    used.check(registers);
 }
 
 #[test]
@@ -341,13 +392,12 @@ fn page_of_a_block(backing: Backing) {
         refusals.arm_blocks();
         region.as_mut_slice()[2 * 4096] = 3;
         refusals.disarm();
-    }) - registers;
-    println!("{used} bytes beside {registers} for registers");
+    });
     let refused = [Kind::Remap, Kind::Look].map(|kind| refusals.refused(kind));
     assert_eq!((refused, region.stats().faults.failed), ([1, 1], 1));
     let seen = [0, 4096, 2 * 4096, 3 * 4096, 5 * 4096, 6 * 4096].map(|at| region.as_mut_slice()[at]);
     assert_eq!(seen, [1, 0, 3, 1, 0, 1]);
-    assert!(used <= NEEDED, "to show the pages of a block again takes {used} bytes");
+    used.check(registers);
 }
 
 /// The write is repeated.
@@ -364,7 +414,7 @@ fn a_stack_that_is_too_small_ends_in_a_line_and_not_in_what_lies_below_it() {
         common::signals::handle(libc::SIGABRT, libc::SIG_DFL, 0, &[]);
         let region =
             Pool::builder().capacity(2 << 20).backing(Backing::ShmemBase).build().unwrap().region(2 << 20).unwrap();
-        let size = registers() + 2048;
+        let size = registers() + NEEDED / 2;
         // SAFETY: it is inside the region.
         used_of(size, || unsafe { region.as_mut_ptr().write_volatile(1) });
     });
@@ -420,8 +470,8 @@ fn a_thread_that_uses_amx_writes_to_regions_on_a_stack_that_is_large_enough() {
             use_tiles();
             region.as_mut_slice()[5] = 2;
         });
-        assert!(used > 8192 + 2048, "{used}: no tiles were kept");
-        eprintln!("with tiles: {used} bytes");
+        assert!(used.alternate > 8192 + 2048, "{used:?}: no tiles were kept");
+        eprintln!("with tiles: {used:?}");
     });
     if !ended.stdout.contains("skipped: ") {
         assert!(

@@ -6,24 +6,20 @@ use super::route::{Owner, Routes};
 use crate::pool::core::PoolCore;
 use crate::region::unresolved::Unresolved;
 use crate::sys::SystemError;
-use crate::sys::linux::handlers::{self, Fault};
+use crate::sys::linux::handlers::{self, Fault, NEEDED, Resolver};
 use crate::sys::linux::memory::{Linux, now};
 use crate::sys::linux::{owner, signal};
 
-/// The handler may need so many bytes of stack, besides the registers that the kernel puts there
-/// (`tests/handler_stack.rs`).
-const STACK: usize = if cfg!(debug_assertions) { 4992 } else { 3072 };
-
-/// So much of it is used by the time that the handler checks for room.
-const BEFORE: usize = if cfg!(debug_assertions) { 704 } else { 512 };
+/// What the handler has to know of regions.
+static RESOLVER: Resolver = Resolver { concerns, resolve, say_no_room: report::no_stack };
 
 /// Installs the handler, unless it is installed already.
 pub(crate) fn install_once() -> Result<(), SystemError> {
-    if handlers::install_once(resolve)?
+    if handlers::install_once(&RESOLVER)?
         && let (Some(frame), Some(stack)) = (signal::large_registers(), signal::alternate_stack())
-        && stack < frame + STACK
+        && stack < frame + NEEDED
     {
-        report::small_stack(stack, frame + STACK);
+        report::small_stack(stack, frame + NEEDED);
     }
     Ok(())
 }
@@ -46,14 +42,15 @@ pub fn reinstall_fault_handler() -> Result<(), SystemError> {
     handlers::reinstall()
 }
 
+/// Whether an address may lie in a region or snapshot.
+fn concerns(address: usize) -> bool {
+    Routes::get().is_some_and(|routes| routes.contains(address))
+}
+
 /// True if the fault belonged to a region or snapshot, whether it was resolved or not.
 fn resolve(fault: &mut Fault<'_>) -> bool {
     let address = fault.address;
-    let Some(routes) = Routes::get().filter(|routes| routes.contains(address)) else { return false };
-    if !fault.has_room(STACK - BEFORE) {
-        report::no_stack();
-        std::process::abort();
-    }
+    let Some(routes) = Routes::get() else { return false };
     if owner::is_forked_child() {
         report::of_parent(address);
         return false;

@@ -35,7 +35,7 @@ pub(super) fn of_parent(address: usize) {
 /// Says that the stack has no room for the handler.
 pub(super) fn no_stack() {
     const LINE: &str = "hugefork: this thread's alternate signal stack is too small to resolve a fault of a region: take one of \
-                        getauxval(AT_MINSIGSTKSZ) + 8 KiB, or none; aborting\n";
+                        getauxval(AT_MINSIGSTKSZ) + 4 KiB, or none; aborting\n";
     say_plainly(LINE);
 }
 

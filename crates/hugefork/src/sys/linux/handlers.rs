@@ -16,13 +16,14 @@
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::time::Duration;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::io::Errno;
 
-use super::mask::SignalsBlocked;
-use super::{memory, signal};
+use super::mask::{AllBlocked, SignalsBlocked};
+use super::{futex, memory, signal, stacks};
 use crate::sys::SystemError;
 
 /// So many installations are told apart.
@@ -61,12 +62,30 @@ struct Installed {
     below: [usize; LEVELS],
 }
 
-/// Handles a fault and returns true if it is ours. Otherwise returns false and changes nothing.
-pub(crate) type Resolve = fn(&mut Fault<'_>) -> bool;
+/// What the handler asks about a fault, and has do something about it.
+pub(crate) struct Resolver {
+    /// Whether the fault at an address may be ours. It runs on the interrupted thread's stack.
+    pub(crate) concerns: fn(usize) -> bool,
+    /// Handles a fault and returns true if it is ours. Otherwise returns false and changes nothing. It runs on a stack
+    /// of the handler's own.
+    pub(crate) resolve: fn(&mut Fault<'_>) -> bool,
+    /// Says that the interrupted thread's stack is too small.
+    pub(crate) say_no_room: fn(),
+}
 
-static RESOLVE: OnceLock<Resolve> = OnceLock::new();
+static RESOLVER: OnceLock<&'static Resolver> = OnceLock::new();
 
-/// A page fault, on the stack of the handler.
+/// The handler may need so many bytes of the interrupted thread's stack, besides the registers that the kernel puts
+/// there (`tests/handler_stack.rs`).
+pub(crate) const NEEDED: usize = if cfg!(debug_assertions) { 2048 } else { 1024 };
+
+/// A fault for which there is no stack waits for so long before it is repeated.
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// At least so much of it is used by the time that the handler checks for room.
+const BEFORE: usize = if cfg!(debug_assertions) { 256 } else { 128 };
+
+/// A page fault.
 pub(crate) struct Fault<'a> {
     pub(crate) address: usize,
     context: &'a mut libc::ucontext_t,
@@ -87,7 +106,7 @@ impl Fault<'_> {
     }
 
     /// Whether the alternate stack has `bytes` left, if we are on one. The memory below it is not ours.
-    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+    fn has_room(&self, bytes: usize) -> bool {
         let (here, stack) = (0_u8, &self.context.uc_stack);
         let left = (&raw const here).addr().wrapping_sub(stack.ss_sp.addr());
         stack.ss_flags & libc::SS_DISABLE != 0 || left >= stack.ss_size || left >= bytes
@@ -102,14 +121,18 @@ impl Fault<'_> {
     }
 }
 
-/// Installs the handler, unless it is installed already; true if that is new. Faults go to `resolve` first.
-pub(crate) fn install_once(resolve: Resolve) -> Result<bool, SystemError> {
+/// Installs the handler, unless it is installed already; true if that is new. Faults go to `resolver` first.
+pub(crate) fn install_once(resolver: &'static Resolver) -> Result<bool, SystemError> {
+    // Before the lock is taken, which a child of `fork(2)` would never see given back.
+    if !stacks::prepare() {
+        return Err(SystemError::new("mmap", Errno::NOMEM));
+    }
     let _signals = SignalsBlocked::new();
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
     if installed.levels > 0 {
         return Ok(false);
     }
-    RESOLVE.get_or_init(|| resolve);
+    RESOLVER.get_or_init(|| resolver);
     install(&mut installed)?;
     Ok(true)
 }
@@ -178,13 +201,34 @@ fn on_fault(
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let saved = unsafe { *errno };
-    let resolve = RESOLVE.get().filter(|_| is_fault);
-    let is_ours = resolve.is_some_and(|resolve| resolve(&mut Fault { address, context: &mut *context_ref }));
+    let concerned = RESOLVER.get().filter(|resolver| is_fault && (resolver.concerns)(address));
+    let is_ours =
+        concerned.is_some_and(|resolver| resolve(resolver, &mut Fault { address, context: &mut *context_ref }));
     if !is_ours {
         pass_on(earlier, number, info, context, &context_ref.uc_sigmask);
     }
     // SAFETY: as above.
     unsafe { *errno = saved };
+}
+
+/// Has a fault handled on a stack of the handler's own; true if it is ours.
+#[inline(never)] // What it needs is not to lie on the stack of a handler that gets what is foreign.
+fn resolve(resolver: &Resolver, fault: &mut Fault<'_>) -> bool {
+    if !fault.has_room(NEEDED - BEFORE) {
+        (resolver.say_no_room)();
+        std::process::abort();
+    }
+    // A handler that was installed later may have called us, with fewer signals blocked.
+    let _blocked = AllBlocked::new();
+    match stacks::take() {
+        Some(stack) => stack.run(|| (resolver.resolve)(fault)),
+        None => {
+            // The access is repeated and faults again.
+            let never_changes = AtomicU32::new(0);
+            futex::wait_at_most(&never_changes, 0, MOMENT);
+            true
+        }
+    }
 }
 
 /// Hands a fault to the earlier handler, as the kernel would have.

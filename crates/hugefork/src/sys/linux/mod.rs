@@ -23,6 +23,7 @@
 //! | `share` | descriptors for other processes, and mappings of such |
 //! | `shown` | what regions show of a pool's memory |
 //! | `signal` | signal dispositions, and how `SIGBUS` is raised |
+//! | `stacks` | stacks that the fault handler goes on to |
 //! | `stderr` | writes one line on standard error |
 //! | `threads` | whether the process has threads beside this one and the engine's own |
 //! | `valgrind` | whether the process runs under it |
@@ -49,6 +50,7 @@ pub(crate) mod settings;
 pub(crate) mod share;
 pub(crate) mod shown;
 pub(crate) mod signal;
+mod stacks;
 pub(crate) mod stderr;
 pub(crate) mod threads;
 pub(crate) mod valgrind;

@@ -15,14 +15,15 @@ pub(crate) type Action = libc::sigaction;
 pub(crate) type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void);
 
 /// Runs `handler` on `signal`. It runs on the alternate stack if the thread has one, because the fault may be a stack
-/// overflow that the earlier handler has to report. All signals are blocked meanwhile, because the handler takes locks.
+/// overflow that the earlier handler has to report. All signals are blocked meanwhile, because the handler takes locks
+/// and leaves that stack; those too that the C library keeps for itself, which `sigfillset` leaves out.
 pub(crate) fn install(signal: c_int, handler: Handler) -> Result<(), SystemError> {
     // SAFETY: all zeroes is a valid sigaction.
     let mut action: Action = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: writes the mask of `action`.
-    unsafe { libc::sigfillset(&mut action.sa_mask) };
+    // SAFETY: any bits are a set of signals.
+    unsafe { (&raw mut action.sa_mask).write_bytes(0xff, 1) };
     set(signal, &action)
 }
 
