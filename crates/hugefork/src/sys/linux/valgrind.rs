@@ -1,20 +1,27 @@
 //! Whether the process runs under valgrind, which runs a program on a CPU of its own making: a first write to a region
 //! would end it by SIGBUS there, so that there had better be no pool.
 
+use core::sync::atomic::{AtomicU8, Ordering};
 use std::fs;
-use std::sync::OnceLock;
 
 use crate::sys::SystemError;
 
 const UNDER_VALGRIND: &str =
     "resolving write faults under valgrind, which cannot run them (run without it, or with AddressSanitizer instead),";
 
-/// An error under valgrind. It looks once: a process does not get under it later.
+/// An error under valgrind. It looks once, since a process does not get under it later; or once in each thread that
+/// does so at the same time. If one waited for the other, a child of `fork(2)` would wait for ever.
 pub(crate) fn refuse() -> Result<(), SystemError> {
-    static IS_UNDER_IT: OnceLock<bool> = OnceLock::new();
-    let has_it_mapped =
-        || fs::read_to_string("/proc/thread-self/maps").is_ok_and(|maps| maps.lines().any(is_of_valgrind));
-    if *IS_UNDER_IT.get_or_init(has_it_mapped) {
+    const UNKNOWN: u8 = 0;
+    const FREE: u8 = 1;
+    const UNDER_IT: u8 = 2;
+    static SEEN: AtomicU8 = AtomicU8::new(UNKNOWN);
+    if SEEN.load(Ordering::Relaxed) == UNKNOWN {
+        let maps = fs::read_to_string("/proc/thread-self/maps");
+        let has_it_mapped = maps.is_ok_and(|maps| maps.lines().any(is_of_valgrind));
+        SEEN.store(if has_it_mapped { UNDER_IT } else { FREE }, Ordering::Relaxed);
+    }
+    if SEEN.load(Ordering::Relaxed) == UNDER_IT {
         return Err(SystemError::new(UNDER_VALGRIND, rustix::io::Errno::OPNOTSUPP));
     }
     Ok(())
