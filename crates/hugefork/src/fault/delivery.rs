@@ -84,7 +84,6 @@ fn raise_revoked(pool: &PoolCore<Linux>, fault: &mut Fault<'_>) -> bool {
 /// Raises `SIGBUS` for an access that cannot be completed. If that fails, the access would be repeated for ever, so the
 /// process aborts.
 #[cold]
-#[inline(never)] // What it needs is not to lie on the stack below a fault that is resolved.
 fn raise(pool: &PoolCore<Linux>, fault: &mut Fault<'_>, reason: Unresolved) {
     report::unresolved(pool, fault.address, reason);
     if let Err(error) = fault.raise_bus_error() {

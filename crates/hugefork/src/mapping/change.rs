@@ -69,19 +69,6 @@ pub(crate) struct Reprotected<'a, S: Sys> {
     result: Result<(), SystemError>,
 }
 
-/// What is shown after a mapping call that failed was made up for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Made {
-    /// What was there before: nothing has changed.
-    Nothing,
-    /// What was asked for.
-    Shown,
-    /// That, but the right to write may be missing.
-    NotWritable,
-    /// The program does not see its own memory there any more.
-    Hole,
-}
-
 impl<'a, S: Sys> Site<'a, S> {
     fn pool(&self) -> &'a PoolCore<S> {
         &self.addresses.pool
@@ -96,17 +83,9 @@ impl<'a, S: Sys> Site<'a, S> {
     ) -> Result<Remapped<'a, S>, Refused> {
         let bytes = self.bytes_of(entries);
         let shows = shows.map(|block| self.pool().offset(block));
-        if self.is_affordable(entries, shows, bytes.len()) {
-            self.show(&bytes, shows)
-        } else {
-            Err(Refused::TooManyMappings)
-        }
-    }
-
-    #[inline(never)] // What it needs is off the stack when the call is made.
-    fn is_affordable(&self, entries: &Range<usize>, shows: Shows<usize>, len: usize) -> bool {
-        let face = self.shown.face(shows, len);
-        self.check_budget(self.shown.more_edges_as(entries, face)).is_ok()
+        let face = self.shown.face(shows, bytes.len());
+        self.check_budget(self.shown.more_edges_as(entries, face))?;
+        self.show(&bytes, shows)
     }
 
     /// As [`Site::remap`], for pages of a split entry.
@@ -119,45 +98,16 @@ impl<'a, S: Sys> Site<'a, S> {
     ) -> Result<Remapped<'a, S>, Refused> {
         let start = self.pool().block_size.len_of(index.0);
         let bytes = start + pages.start * BASE_PAGE..start + pages.end * BASE_PAGE;
-        if self.are_affordable(&bytes, shows) { self.show(&bytes, shows) } else { Err(Refused::TooManyMappings) }
+        let face = self.shown.face(shows, bytes.len());
+        self.check_budget(self.shown.more_edges(&bytes, face))?;
+        self.show(&bytes, shows)
     }
-
-    #[inline(never)] // As above.
-    fn are_affordable(&self, pages: &Range<usize>, shows: Shows<usize>) -> bool {
-        let face = self.shown.face(shows, pages.len());
-        self.check_budget(self.shown.more_edges(pages, face)).is_ok()
-    }
-
-    // The handler's stack has to have room for what is put back below this: no closures, and few steps.
 
     fn show(&self, bytes: &Range<usize>, shows: Shows<usize>) -> Result<Remapped<'a, S>, Refused> {
-        let changing = self.changing(bytes);
-        match self.pool().sys.show(self.part(bytes), shows) {
-            Ok(()) => self.shown_now(Made::Shown, None, changing),
-            Err(mut failure) => {
-                let made = self.make_up_for(bytes, shows, &mut failure);
-                self.shown_now(made, Some(&failure), changing)
-            }
-        }
-    }
-
-    #[inline(never)] // What it needs is off the stack when the call is made.
-    fn changing(&self, bytes: &Range<usize>) -> Changing<'a> {
-        Changing::start(self.observer, self.blocks(bytes))
-    }
-
-    /// What came of a call that failed or not.
-    #[inline(never)] // As above.
-    fn shown_now(
-        &self,
-        made: Made,
-        failure: Option<&MapFailure>,
-        changing: Changing<'a>,
-    ) -> Result<Remapped<'a, S>, Refused> {
-        let right = match (made, failure) {
-            (Made::Shown, _) | (_, None) => Ok(()),
-            (Made::NotWritable, Some(failure)) => Err(failure.error),
-            (Made::Nothing | Made::Hole, Some(failure)) => return Err(Refused::Call(failure.error)),
+        let changing = Changing::start(self.observer, self.blocks(bytes));
+        let right = match self.pool().sys.show(self.part(bytes), shows) {
+            Ok(()) => Ok(()),
+            Err(failure) => self.make_up_for(bytes, shows, failure)?,
         };
         Ok(Remapped { addresses: self.addresses, right, _changing: changing })
     }
@@ -181,50 +131,42 @@ impl<'a, S: Sys> Site<'a, S> {
     ///
     /// If that fails too, the program no longer sees its own memory there. So the process says so in a line and aborts.
     #[cold]
-    #[inline(never)] // Not on the stack where nothing fails.
-    fn make_up_for(&self, bytes: &Range<usize>, shows: Shows<usize>, failure: &mut MapFailure) -> Made {
-        let mut gone = bytes.start;
-        let made = match failure.aftermath {
-            Aftermath::Unchanged => Made::Nothing,
-            Aftermath::NotWritable => Made::NotWritable,
-            Aftermath::Unknown if self.covers_overlay(bytes) => self.show_once_more(bytes, shows, failure),
-            Aftermath::Unknown => self.restore(bytes, failure, &mut gone),
-        };
-        if made == Made::Hole {
-            // Here, and not where it was found: the line takes much of the stack.
-            self.abort(gone, failure);
-        }
-        made
-    }
-
-    /// Shows again what the entries say. If that fails, tells where.
-    #[cold]
-    #[inline(never)] // Not on the stack where something is shown once more, nor below the line before an abort.
-    fn restore(&self, bytes: &Range<usize>, failure: &mut MapFailure, gone: &mut usize) -> Made {
-        let Range { start, end } = self.blocks(bytes);
-        *gone = start;
-        while *gone < end {
-            let (len, shows) = self.shown.shown_from(*gone);
-            match self.pool().sys.show(self.part(&(*gone..*gone + len)), shows) {
-                Ok(()) => *gone += len,
-                Err(again) => {
-                    *failure = again;
-                    return Made::Hole;
-                }
+    fn make_up_for(
+        &self,
+        bytes: &Range<usize>,
+        shows: Shows<usize>,
+        failure: MapFailure,
+    ) -> Result<Result<(), SystemError>, Refused> {
+        match failure.aftermath {
+            Aftermath::Unchanged => Err(Refused::Call(failure.error)),
+            Aftermath::NotWritable => Ok(Err(failure.error)),
+            Aftermath::Unknown if self.covers_overlay(bytes) => Ok(self.show_once_more(bytes, shows)),
+            Aftermath::Unknown => {
+                self.restore(bytes);
+                Err(Refused::Call(failure.error))
             }
         }
-        Made::Nothing
+    }
+
+    /// Shows again what the entries say.
+    #[cold]
+    fn restore(&self, bytes: &Range<usize>) {
+        let Range { start: mut at, end } = self.blocks(bytes);
+        while at < end {
+            let (len, shows) = self.shown.shown_from(at);
+            if let Err(again) = self.pool().sys.show(self.part(&(at..at + len)), shows) {
+                self.abort(at, &again);
+            }
+            at += len;
+        }
     }
 
     #[cold]
-    #[inline(never)] // As above.
-    fn show_once_more(&self, bytes: &Range<usize>, shows: Shows<usize>, failure: &mut MapFailure) -> Made {
+    fn show_once_more(&self, bytes: &Range<usize>, shows: Shows<usize>) -> Result<(), SystemError> {
         match self.pool().sys.show(self.part(bytes), shows) {
-            Ok(()) => Made::Shown,
-            Err(again) => {
-                *failure = again;
-                if again.aftermath == Aftermath::NotWritable { Made::NotWritable } else { Made::Hole }
-            }
+            Ok(()) => Ok(()),
+            Err(again) if again.aftermath == Aftermath::NotWritable => Err(again.error),
+            Err(again) => self.abort(bytes.start, &again),
         }
     }
 
@@ -238,7 +180,6 @@ impl<'a, S: Sys> Site<'a, S> {
     }
 
     #[cold]
-    #[inline(never)] // As above.
     fn abort(&self, offset: usize, MapFailure { error, .. }: &MapFailure) -> ! {
         say_and_abort(format_args!(
             "pool `{}`: the kernel refused to map a block at {:#x} and to put back what was there: {error}; aborting",
@@ -262,7 +203,6 @@ impl<'a, S: Sys> Site<'a, S> {
     /// Has whoever uses these entries wait, system calls too. What they show, memory in a row or one overlay, lies
     /// aside from then on. False if that cannot be done, and then nothing has changed. The caller has seen that there
     /// are mappings enough.
-    #[inline(never)] // Not on the stack where writers are kept off by protection.
     pub(crate) fn put_aside(&self, _locked: Locked<'_>, entries: &Range<usize>) -> bool {
         let bytes = self.bytes_of(entries);
         match self.addresses.aside(&bytes) {

@@ -121,20 +121,15 @@ impl<'a> Shown<'a> {
     }
 
     /// Counts the edges of `count` entries from `start` on, which are alike and begin with `first`.
-    #[inline(never)] // What it needs is off the stack when entries are stored.
     pub(crate) fn count(&self, edges: &mut Edges, start: EntryIndex, count: usize, first: Entry) {
         edges.add(self.face_of(start, count, first));
     }
 
-    // Loops in place of closures: without optimisation each closure takes its own place on the handler's stack.
-
     fn face_of_pages(&self, index: EntryIndex, block: BlockId, pages: Range<usize>) -> Face {
         let mut edges = Edges::default();
         let first = self.face(self.page_of(index, block, pages.start), BASE_PAGE).first;
-        let mut page = pages.start;
-        while page < pages.end {
+        for page in pages {
             edges.add(self.face(self.page_of(index, block, page), BASE_PAGE));
-            page += 1;
         }
         Face { first, after: edges.left.unwrap_or(NOTHING), inner: edges.count }
     }
@@ -205,7 +200,6 @@ impl<'a> Shown<'a> {
     }
 
     /// What is shown from byte `at` on, and how many bytes of its entry one mapping shows so.
-    #[inline(never)] // What it needs is off the stack when that is shown.
     pub(crate) fn shown_from(&self, at: usize) -> (usize, Shows<usize>) {
         let (index, by) = (EntryIndex(self.size.count(at)), self.size.within(at));
         let entry = self.entries.get(index);
@@ -218,10 +212,8 @@ impl<'a> Shown<'a> {
     }
 
     fn pages_from(&self, index: EntryIndex, block: BlockId, start: usize) -> (usize, Shows<usize>) {
-        let (pages, mut end) = (self.size.bytes() / BASE_PAGE, start + 1);
-        while end < pages && self.is_joined(index, block, end) {
-            end += 1;
-        }
+        let pages = self.size.bytes() / BASE_PAGE;
+        let end = (start + 1..pages).find(|&page| !self.is_joined(index, block, page)).unwrap_or(pages);
         ((end - start) * BASE_PAGE, self.page_of(index, block, start))
     }
 

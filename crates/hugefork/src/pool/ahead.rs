@@ -132,17 +132,13 @@ impl Ahead {
 
     /// Notes how many blocks were used for the first time, and where.
     fn note_new(&self, frames: &Frames, taken: Taken) {
-        let mut new = 0;
-        // Without optimisation, iterators would take more of the handler's stack than it has.
-        let mut block = taken.first;
-        while block.index() < taken.first.index() + taken.count {
-            new += usize::from(frames.content(block) != Content::Used);
-            block = block.offset(1);
-        }
+        let is_new = |&nth: &usize| frames.content(taken.first.offset(nth)) != Content::Used;
+        let new = (0..taken.count).filter(is_new).count();
         if new > 0 {
-            let is_down = block.index() <= self.next.load(Ordering::Relaxed);
+            let end = taken.first.index() + taken.count;
+            let is_down = end <= self.next.load(Ordering::Relaxed);
             self.is_down.store(is_down, Ordering::Relaxed);
-            self.next.store(if is_down { taken.first } else { block }.index(), Ordering::Relaxed);
+            self.next.store(if is_down { taken.first.index() } else { end }, Ordering::Relaxed);
             self.used.fetch_add(new, Ordering::SeqCst);
         }
     }

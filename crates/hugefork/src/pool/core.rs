@@ -207,14 +207,12 @@ impl<S: Sys> PoolCore<S> {
     }
 
     /// Whether all of a block has memory, for all that is known.
-    #[inline(never)] // Not on the stack below a copy.
     fn is_all_there(&self, block: BlockId) -> bool {
         let bytes = self.offset(block)..self.offset(block) + self.block_size.bytes();
         self.sys.next_memory(bytes.clone()) == Some(bytes)
     }
 
     /// Copies a block to one that was just taken, of which only as much gets memory as has it there.
-    #[inline(never)] // As above.
     fn copy_parts(&self, taken: Taken, block: BlockId) -> Result<BlockId, Shortage> {
         let bytes = self.offset(block)..self.offset(block) + self.block_size.bytes();
         match self.copy_each_part(taken, &bytes) {

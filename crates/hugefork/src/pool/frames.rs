@@ -284,18 +284,13 @@ impl Frames {
             return None;
         }
         let first = near.index() / 64;
-        let mut skipped = low_bits(near.index() % 64);
-        let mut at = first;
-        // A loop: without optimisation, iterators would take more of the handler's stack than it has.
-        while at < self.zeroed.len().min(first + WORDS) {
-            let bits = self.zeroed[at].load(Ordering::Relaxed) & !skipped;
+        let found = |(at, word): (usize, &AtomicU64)| {
+            let skipped = if at == first { low_bits(near.index() % 64) } else { 0 };
+            let bits = word.load(Ordering::Relaxed) & !skipped;
             let block = BlockId((at * 64) as u32 + bits.trailing_zeros());
-            if bits != 0 && self.claim(block) {
-                return Some(block);
-            }
-            (skipped, at) = (0, at + 1);
-        }
-        None
+            (bits != 0 && self.claim(block)).then_some(block)
+        };
+        self.zeroed.iter().enumerate().skip(first).take(WORDS).find_map(found)
     }
 
     /// Takes a free block that needs clearing, at `from` or after it, out of the free list. It stays available: whoever

@@ -166,7 +166,6 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// As [`RegionCore::make`], without making room.
-    #[inline(never)] // What it needs is off the stack when room is made.
     pub(super) fn try_to_make(
         &self,
         what: Become,
@@ -218,7 +217,6 @@ impl<S: Sys> RegionCore<S> {
 
     /// Folds an overlay that costs the region nothing any more, because others have let go of its block. True if there
     /// was one.
-    #[inline(never)] // Not on the stack below a copy.
     fn fold_a_charged_one(&self) -> bool {
         let is_free = |index: usize| self.table.get(EntryIndex(index)).is_charged() && self.may_fold(index);
         let mut indices = 0..if self.books.charged.load(Ordering::Relaxed) > 0 { self.table.len() } else { 0 };
@@ -226,7 +224,6 @@ impl<S: Sys> RegionCore<S> {
         self.try_to_make(Become::Own, EntryIndex(index), None, None).is_ok()
     }
 
-    #[inline(never)] // What it needs is off the stack when the block is copied.
     fn needed(&self, entry: Entry, grain: Grain) -> OnWrite {
         on_write(entry.state(), self.held(entry), grain).1
     }
@@ -310,9 +307,6 @@ impl<'a, S: Sys> Fault<'a, S> {
             Err(reason) => Err(reason),
         }
     }
-
-    // Each step is a function of its own, so that its locals are off the stack when the deepest call is made: without
-    // optimisation every local of a function stays there (tests/handler_stack.rs).
 
     /// Checks that the forks and snapshots of this region may cost it one more copy.
     pub(super) fn check_limit(&self, limit: Option<CowLimit>) -> Result<(), Unresolved> {
@@ -423,7 +417,6 @@ impl<'a, S: Sys> Fault<'a, S> {
 
     /// Keeps writers off the overlay, if it is one that can be held, only now that its block was copied: nobody writes
     /// to that.
-    #[inline(never)] // As above.
     fn hold(&mut self) -> Result<(), Unresolved> {
         let region = self.region;
         if !region.addresses.can_hold() || !region.table.get(self.index).is_overlay() {
@@ -439,7 +432,6 @@ impl<'a, S: Sys> Fault<'a, S> {
     }
 
     /// Adds the private pages of the overlay, if it is one, to its copy.
-    #[inline(never)] // As above.
     fn patch(&self) -> Result<(), Unresolved> {
         let region = self.region;
         if !region.table.get(self.index).is_overlay() {
@@ -468,14 +460,12 @@ impl<'a, S: Sys> Fault<'a, S> {
         Ok(resolved)
     }
 
-    #[inline(never)] // What it needs is off the stack when the entries are stored.
     fn show(&self, locked: Locked<'_>) -> Result<Remapped<'a, S>, Refused> {
         let shows = Shows::Memory { start: self.taken.first, access: Access::ReadWrite };
         self.region.site().remap(locked, &self.entries(), shows)
     }
 
     /// Has the entries say what is shown now.
-    #[inline(never)] // Not on the stack where what was there is shown again.
     fn publish(&self, locked: Locked<'_>, shown: Result<Remapped<'_, S>, Refused>) -> Result<(), Unresolved> {
         let remapped = match shown {
             Ok(remapped) => remapped,
@@ -491,7 +481,6 @@ impl<'a, S: Sys> Fault<'a, S> {
 
     /// The taken blocks are shown, but perhaps not writable: the next write asks for the right again.
     #[cold]
-    #[inline(never)] // As above.
     fn not_writable(&self, locked: Locked<'_>, error: SystemError) -> Unresolved {
         let Recount { before, after } = self
             .region

@@ -90,7 +90,6 @@ impl<S: Sys> RegionCore<S> {
     ///
     /// # Safety
     /// As [`RegionCore::copy_private`].
-    #[inline(always)] // A frame of its own would be one more on the handler's stack.
     pub(super) unsafe fn copy_private_by(
         &self,
         runs: &mut [PageRun],
@@ -109,8 +108,6 @@ impl<S: Sys> RegionCore<S> {
         count(&self.counters.pages_folded, pages as u64);
         Ok(())
     }
-
-    // Loops in place of iterators: without optimisation each takes its own place on the handler's stack.
 
     /// Copies some private pages, beginning with those at the start of `part`.
     ///
@@ -373,7 +370,6 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Keeps writers off overlays, in the one way or the other. Returns where their pages are.
-    #[inline(never)] // Not on the stack where the blocks are shown.
     fn keep_writers_off(&self, locked: Locked<'_>, entries: &Range<usize>) -> Result<Place, Unresolved> {
         if self.holds(locked, entries) {
             return Ok(Place::Aside);
@@ -386,7 +382,6 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Shows the blocks themselves, which begin with `first` and have all pages now.
-    #[inline(never)] // No closure: the kernel may refuse, and what makes up for that lies below it on the stack.
     fn show_folded(&self, locked: Locked<'_>, entries: &Range<usize>, first: BlockId) -> Result<(), Unresolved> {
         let shows = Shows::Memory { start: first, access: Access::ReadWrite };
         match self.site().remap(locked, entries, shows) {
@@ -398,7 +393,6 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    #[inline(never)] // As above.
     fn publish_folded(&self, locked: Locked<'_>, entries: &Range<usize>, remapped: Remapped<'_, S>) {
         count(&self.counters.blocks_folded, entries.len() as u64);
         let stored = self.store(locked, Event::Write, entries.clone(), |_, old| old.in_state(State::Private));

@@ -110,7 +110,6 @@ impl<S: Sys> Fault<'_, S> {
 
     /// After a copy that failed: the overlay may have private pages, so it is not sealed.
     #[cold]
-    #[inline(never)] // Not on the stack below a copy.
     pub(super) fn open_again(&mut self) {
         let publishing = self.region.lock.shared();
         let locked = Locked::windows(&self.window, &publishing);
@@ -120,7 +119,6 @@ impl<S: Sys> Fault<'_, S> {
     /// After a fold or copy that the kernel refused: an overlay can do without, and takes the write. The next fork or
     /// snapshot tries again, and says so if it fails too.
     #[cold]
-    #[inline(never)] // As above.
     pub(super) fn goes_on_by_page(&self) -> bool {
         let publishing = self.region.lock.shared();
         let locked = Locked::windows(&self.window, &publishing);
@@ -141,7 +139,6 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    #[inline(never)] // Not on the stack where something is put back.
     pub(super) fn publish_overlays(
         &self,
         locked: Locked<'_>,
@@ -326,7 +323,6 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    #[inline(never)] // Not on the stack where something is put back.
     fn overlaid(&self, locked: Locked<'_>, entries: Range<usize>) -> Recount {
         self.store(locked, Event::Write, entries, |_, old| old.in_state(State::Overlaid))
     }

@@ -94,9 +94,6 @@ impl<S: Sys> SplitBlock<'_, S> {
         Ok(())
     }
 
-    // Each step is a function of its own: the kernel may refuse to show pages, and what makes up for that lies below
-    // them on the handler's stack.
-
     /// Gives pages that have memory the right to be written.
     fn allow(&self, locked: Locked<'_>, pages: Range<usize>) -> Result<(), Unresolved> {
         let allowed = self.region.site().reprotect(locked, self.bytes(&pages), Access::ReadWrite)?;
@@ -113,7 +110,6 @@ impl<S: Sys> SplitBlock<'_, S> {
         }
     }
 
-    #[inline(never)] // Not on the stack where pages are filled.
     fn allow_all(&self, locked: Locked<'_>) -> Result<(), Unresolved> {
         let all = 0..self.pages.len();
         let allowed = self.region.site().reprotect(locked, self.bytes(&all), Access::ReadWrite)?;
@@ -159,12 +155,10 @@ impl<S: Sys> SplitBlock<'_, S> {
         Ok(())
     }
 
-    #[inline(never)] // As above.
     fn obtain(&self, start: usize, pages: &Range<usize>) -> Result<(), SystemError> {
         self.region.pool().sys.obtain(start, pages.len() * BASE_PAGE, 0)
     }
 
-    #[inline(never)] // As above.
     fn publish_filled(&self, locked: Locked<'_>, pages: &Range<usize>, now: SplitPage, shown: Remapped<'_, S>) {
         shown.published(self.store_pages(locked, pages.clone(), now));
     }

@@ -30,7 +30,6 @@ struct Sums {
 
 impl Sums {
     /// Counts `count` entries like `new` in place of entries like `old`.
-    #[inline(never)] // What it needs is off the stack when blocks are given back.
     fn count(&mut self, old: Entry, new: Entry, count: isize) {
         for (entry, by) in [(old, -count), (new, count)] {
             match entry {
@@ -102,7 +101,6 @@ impl<S: Sys> RegionCore<S> {
 
     /// For blocks that became writable, the reservations have been used, or are not needed if they are the region's
     /// own.
-    #[inline(never)] // What it needs is off the stack when blocks are given back.
     fn take_reservations(&self, entries: Range<usize>, keeps_blocks: bool, sums: &mut Sums) {
         for index in entries {
             let was_reserved = self.table.set_reserved(EntryIndex(index), Reserved::No);

@@ -46,20 +46,9 @@ impl SystemError {
 
 impl fmt::Display for SystemError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // In pieces, because one `write!` within another takes half a kilobyte of the fault handler's stack.
-        f.write_str(self.call)?;
-        f.write_str(" failed: ")?;
         match ANSWERS.iter().find(|(errno, ..)| *errno == self.errno) {
-            Some((_, name, words)) => {
-                f.write_str(words)?;
-                f.write_str(" (")?;
-                f.write_str(name)?;
-                f.write_str(")")
-            }
-            None => {
-                f.write_str("error ")?;
-                self.errno.fmt(f)
-            }
+            Some((_, name, words)) => write!(f, "{} failed: {words} ({name})", self.call),
+            None => write!(f, "{} failed: error {}", self.call, self.errno),
         }
     }
 }

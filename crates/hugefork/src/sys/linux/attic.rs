@@ -149,7 +149,6 @@ impl Attic {
     /// The part shows what it showed: its page tables come back. There may be private pages among them, which are
     /// nowhere else. Both mappings are there, so the kernel has no reason to refuse.
     #[cold]
-    #[inline(never)] // Not on the stack where nothing fails.
     pub(super) fn give_back(&self, moved: Moved, part: Part<'_>) {
         let (from, to) = (self.place(moved.first, part), ptr::with_exposed_provenance_mut(part.at()));
         if !move_pages(from, to, part.len()) && !move_pages(from, to, part.len()) {

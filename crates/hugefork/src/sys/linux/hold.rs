@@ -30,7 +30,7 @@ use syscalls::{Sysno, syscall3};
 
 use super::mappings::Mappings;
 use super::stderr::say_and_abort;
-use super::{move_high, open_again, owner};
+use super::{move_high, named, open_again, owner};
 use crate::sys::{Part, SystemError};
 use crate::units::BASE_PAGE;
 
@@ -103,18 +103,14 @@ impl Holder {
         self.0.as_raw_fd()
     }
 
-    // Plain loops and matches: without optimisation each closure takes its own place on the fault handler's stack.
-
     fn call<Argument>(&self, name: &'static str, call: c_ulong, argument: &mut Argument) -> Result<(), SystemError> {
         // Not by libc's `ioctl`: what stands in for that in a program (`hugefork run`) takes it for the program's.
         // SAFETY: the argument has the size that the number of the call says, and the call writes to nothing else. It
         // changes who waits for pages, and no page.
-        match unsafe {
+        let called = unsafe {
             syscall3(Sysno::ioctl, self.0.as_raw_fd() as usize, call as usize, ptr::from_mut(argument).addr())
-        } {
-            Ok(_) => Ok(()),
-            Err(errno) => Err(SystemError::new(name, Errno::from_raw_os_error(errno.into_raw()))),
-        }
+        };
+        named(name, called.map(drop).map_err(|errno| Errno::from_raw_os_error(errno.into_raw())))
     }
 
     /// As [`Sys::hold`](crate::sys::Sys::hold).
@@ -122,17 +118,11 @@ impl Holder {
         if owner::is_forked_child() {
             return Err(SystemError::new("ioctl(UFFDIO_REGISTER)", Errno::PERM));
         }
-        match self.register(part.at(), part.len()) {
-            Ok(()) => {}
-            Err(error) => return Err(error),
-        }
-        match move_pages(mappings, part, aside, 0, part.len()) {
-            Ok(()) => Ok(()),
-            Err((moved, error)) => {
-                self.put_some_back(mappings, part, aside, moved);
-                Err(error)
-            }
-        }
+        self.register(part.at(), part.len())?;
+        move_pages(mappings, part, aside, 0, part.len()).map_err(|(moved, error)| {
+            self.put_some_back(mappings, part, aside, moved);
+            error
+        })
     }
 
     /// From now on whoever finds no page there waits.
@@ -144,7 +134,6 @@ impl Holder {
 
     /// After a failure: the first `moved` bytes come back, and the rest is there still.
     #[cold]
-    #[inline(never)] // Not on the stack below a hold that succeeds.
     fn put_some_back(&self, mappings: &Mappings, part: Part<'_>, aside: Part<'_>, moved: usize) {
         move_surely(mappings, aside, part, moved);
         if self.call("ioctl(UFFDIO_UNREGISTER)", UFFDIO_UNREGISTER, &mut addresses(part)).is_err() {
@@ -172,20 +161,16 @@ pub(super) fn put_back(mappings: &Mappings, part: Part<'_>, aside: Part<'_>) {
 pub(super) fn move_at_once(from: Part<'_>, to: Part<'_>) -> Result<(), SystemError> {
     let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
     // SAFETY: both are parts of what the arena set aside for the caller, who has seen that what `to` shows is to go.
-    match unsafe { mremap_fixed(pointer(from.at()), from.len(), from.len(), flags, pointer(to.at())) } {
-        Ok(_) => Ok(()),
-        Err(errno) => Err(SystemError::new("mremap of private pages", errno)),
-    }
+    let moved = unsafe { mremap_fixed(pointer(from.at()), from.len(), from.len(), flags, pointer(to.at())) };
+    named("mremap of private pages", moved).map(drop)
 }
 
 /// Moves the first `len` bytes. Without them the program would not see its memory, so what fails is tried once more,
 /// and then the process says so and aborts.
 fn move_surely(mappings: &Mappings, from: Part<'_>, to: Part<'_>, len: usize) {
-    let moved = match move_pages(mappings, from, to, 0, len) {
-        Ok(()) => return,
-        Err((moved, _)) => moved,
-    };
-    if move_pages(mappings, from, to, moved, len).is_err() {
+    if let Err((moved, _)) = move_pages(mappings, from, to, 0, len)
+        && move_pages(mappings, from, to, moved, len).is_err()
+    {
         abort(to);
     }
 }
@@ -224,7 +209,6 @@ fn move_pages(
 
 /// Fills the hole that a refused call may have left: Linux before 6.17 unmaps the target first. False if it cannot.
 #[cold]
-#[inline(never)] // As above.
 fn fill(at: usize, len: usize) -> bool {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
     // SAFETY: with this flag the call only looks whether all of a range in the arena is mapped.

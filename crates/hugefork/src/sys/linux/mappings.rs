@@ -127,7 +127,6 @@ impl Mappings {
 }
 
 /// Where the mapping ends that is at this address.
-#[inline(never)] // What it needs is off the handler's stack when the mapping is moved.
 fn end_of(maps: &OwnedFd, address: usize) -> Option<usize> {
     let mut query = Query { size: size_of::<Query>() as u64, address: address as u64, ..Query::default() };
     // SAFETY: the argument is the structure that the call reads and writes; it names no buffers.

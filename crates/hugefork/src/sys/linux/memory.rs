@@ -237,7 +237,6 @@ impl Linux {
     }
 
     /// An error if some of a part shows something else than this memory: then it must not be moved.
-    #[inline(never)] // Not on the stack below what moves pages.
     fn check_shown(&self, part: Part<'_>) -> Result<(), SystemError> {
         if self.children == Children::HaveNothing {
             return Ok(());
@@ -335,7 +334,6 @@ impl Linux {
 impl Linux {
     /// Punches without the descriptor, as long as the addresses are the engine's.
     #[cold]
-    #[inline(never)] // Not on the handler's stack: only a program that knows of nothing closes descriptors.
     fn punch_by_address(&self, offset: usize, len: usize, error: SystemError) -> Result<(), SystemError> {
         if self.is_left.load(Ordering::Acquire) {
             return Err(error);
@@ -531,15 +529,14 @@ impl Sys for Linux {
         match what {
             Shows::Zeros => self.map_zeros(part),
             Shows::Hidden => self.hide(part),
-            // From here, since what `map` needs would lie on the handler's stack below the calls of the other.
             Shows::Memory { start, access } => match self.kind {
                 Kind::Hugetlb { .. } => self.map_hugetlb(part, start, access),
                 Kind::ShmemHuge(_) | Kind::ShmemBase => self.map(part, start, access),
             },
-            Shows::Overlay { start, access } => match self.ready_overlay(part, start) {
-                Ok(()) => self.overlay(part, start, access),
-                failed => failed,
-            },
+            Shows::Overlay { start, access } => {
+                self.ready_overlay(part, start)?;
+                self.overlay(part, start, access)
+            }
         }
     }
 
@@ -597,12 +594,8 @@ impl Sys for Linux {
     }
 
     fn hold(&self, part: Part<'_>, aside: Part<'_>) -> Result<(), SystemError> {
-        // Short, as it is on the stack below what moves pages.
         let Ok(overlays) = &self.overlays else { return Err(SystemError::new("userfaultfd", Errno::NOTSUP)) };
-        match self.check_shown(part) {
-            Ok(()) => {}
-            refused => return refused,
-        }
+        self.check_shown(part)?;
         overlays.hold(part, aside).inspect_err(|_| {
             // Nothing is left there. If the kernel refuses that too, the next hold replaces it.
             let _ = self.hide(aside);

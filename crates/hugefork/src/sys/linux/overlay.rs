@@ -125,7 +125,6 @@ impl Overlays {
     /// The same where the file's descriptor is gone: made of the template, which can be written meanwhile, as nobody
     /// who writes there is to fault. Children inherit it once [`Overlays::let_heirs_have`] was called.
     #[cold]
-    #[inline(never)] // Not on the handler's stack, where nothing is shown to heirs.
     pub(super) fn show_writable(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
         self.make_ready(part.len(), offset)?;
         // SAFETY: a part of the template, where nobody reads or writes.
@@ -141,7 +140,6 @@ impl Overlays {
 
     /// Has children inherit what was shown.
     #[cold]
-    #[inline(never)] // As above.
     pub(super) fn let_heirs_have(&self, part: Part<'_>) -> Result<(), SystemError> {
         let at = pointer(part.at());
         // SAFETY: the range is the caller's; none of this changes contents.
@@ -172,7 +170,6 @@ impl Overlays {
         if is_much { attic.take(&self.mappings, part) } else { None }
     }
 
-    #[inline(never)] // Not on the stack of a fault, where nothing is shown to heirs.
     fn has_base_pages(&self, part: Part<'_>) -> bool {
         let addresses = part.at() as u64..(part.at() + part.len()) as u64;
         pagemap::are_base_pages::<LEAST_BASE_PAGES>(self.pagemap.as_fd(), addresses)
@@ -222,7 +219,6 @@ impl Overlays {
     }
 
     /// The first piece of some addresses that shows a file, at an offset of the first address or at any.
-    #[inline(never)] // Not on the handler's stack: only a program's memory is asked about.
     pub(super) fn shown(&self, range: &Range<usize>, file: FileId, offset: Option<usize>) -> Option<Range<usize>> {
         self.mappings.shown(range, file, offset)
     }
@@ -267,7 +263,6 @@ impl Overlays {
 
     /// Moves a part of the template there, which stays as it is.
     /// Makes one mapping of a part of the template, which can be read.
-    #[inline(never)] // Not on the stack while mappings are moved.
     pub(super) fn make_ready(&self, len: usize, offset: usize) -> Result<(), SystemError> {
         let opened = self.template.open(offset, len);
         // After mlockall some of it may be locked and the rest not.
@@ -298,7 +293,6 @@ impl Overlays {
     }
 
     #[cold]
-    #[inline(never)] // Not on the stack of the calls.
     fn unlock_template(&self) {
         // SAFETY: our own range; this changes no contents.
         let _ = unsafe { munlock(self.template.at(), self.capacity) };
@@ -325,12 +319,12 @@ impl Overlays {
         debug_assert!(runs.len() <= MOST_RUNS);
         let start = part.at() as u64;
         let addresses = start..start + part.len() as u64;
-        match pagemap::private_pages(self.pagemap.as_fd(), addresses, runs) {
+        let (count, end) = pagemap::private_pages(self.pagemap.as_fd(), addresses, runs)?;
+        if end < start + BASE_PAGE as u64 {
             // The last run may go on beyond what was looked at, so it never stands still.
-            Ok((_, end)) if end < start + BASE_PAGE as u64 => Err(SystemError::new("ioctl(PAGEMAP_SCAN)", Errno::IO)),
-            Ok((count, end)) => Ok(Scanned { runs: count, looked_at: (end - start) as usize }),
-            Err(error) => Err(error),
+            return Err(SystemError::new("ioctl(PAGEMAP_SCAN)", Errno::IO));
         }
+        Ok(Scanned { runs: count, looked_at: (end - start) as usize })
     }
 }
 

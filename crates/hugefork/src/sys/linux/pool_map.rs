@@ -73,20 +73,9 @@ impl PoolMap {
     /// Makes some bytes accessible, if they are not.
     pub(super) fn open(&self, offset: usize, len: usize) -> Result<(), SystemError> {
         let (first, end) = (offset / self.piece, (offset + len).div_ceil(self.piece));
-        if self.are_open(first, end) { Ok(()) } else { self.open_pieces(first, end) }
+        if (first..end).all(|piece| self.is_open(piece)) { Ok(()) } else { self.open_pieces(first, end) }
     }
 
-    /// With few frames: the fault handler has a small stack.
-    #[inline(never)] // Not on the stack of what follows.
-    fn are_open(&self, first: usize, end: usize) -> bool {
-        let mut piece = first;
-        while piece < end && self.is_open(piece) {
-            piece += 1;
-        }
-        piece == end
-    }
-
-    #[inline(never)] // As above.
     fn open_pieces(&self, first: usize, end: usize) -> Result<(), SystemError> {
         let start = if self.runs() < self.most_runs { first } else { self.end_of_run_before(first) };
         // What nobody uses may be closed at any time: it is noted as open only while that is kept off.
@@ -101,15 +90,8 @@ impl PoolMap {
 
     /// How many pieces behind `end` to open with those from `first` on.
     fn ahead_of(&self, first: usize, end: usize) -> usize {
-        let (pieces, mut ahead) = (self.len.div_ceil(self.piece), 0);
-        while (ahead + 1) * self.piece <= AHEAD
-            && ahead < first
-            && ahead < pieces - end
-            && self.is_open(first - 1 - ahead)
-        {
-            ahead += 1;
-        }
-        ahead
+        let most = (AHEAD / self.piece).min(first).min(self.len.div_ceil(self.piece) - end);
+        (0..most).take_while(|ahead| self.is_open(first - 1 - ahead)).count()
     }
 
     /// Opens pieces from `start` on, and notes that those from `first` on are open.
@@ -123,10 +105,8 @@ impl PoolMap {
             return Err(SystemError::new("mprotect of the pool", errno));
         }
         // What else was opened may be closed by another thread meanwhile.
-        let mut piece = first;
-        while piece < end {
+        for piece in first..end {
             self.open[piece / 64].fetch_or(1 << (piece % 64), Ordering::Release);
-            piece += 1;
         }
         Ok(())
     }
@@ -161,23 +141,17 @@ impl PoolMap {
 
     /// Where the last run of open pieces before this one ends.
     fn end_of_run_before(&self, piece: usize) -> usize {
-        let mut end = piece;
-        while end > 0 && !self.is_open(end - 1) {
-            end -= 1;
-        }
-        end
+        (0..piece).rev().find(|&piece| self.is_open(piece)).map_or(0, |last| last + 1)
     }
 
     /// How many runs of open pieces there are.
-    #[inline(never)] // As above.
     fn runs(&self) -> usize {
-        let (mut runs, mut before, mut word) = (0, 0, 0);
-        while word < WORDS {
-            let open = self.open[word].load(Ordering::Relaxed);
+        let (mut runs, mut before) = (0, 0);
+        for word in &self.open {
+            let open = word.load(Ordering::Relaxed);
             // A run begins where a piece is open and the one before it is not.
             runs += (open & !(open << 1 | before)).count_ones() as usize;
             before = open >> 63;
-            word += 1;
         }
         runs
     }

@@ -44,8 +44,7 @@ impl Linux {
         refused(part, duplicated)
     }
 
-    /// Before [`Linux::overlay`], and apart from it, which goes deep on the stack.
-    #[inline(never)]
+    /// Before [`Linux::overlay`].
     pub(super) fn ready_overlay(&self, part: Part<'_>, offset: usize) -> Result<(), MapFailure> {
         match &self.overlays {
             // What children inherit is not made of the template.
@@ -69,10 +68,8 @@ impl Linux {
             Ok(overlays) => overlays.show(part, offset),
             Err(_) => Err(SystemError::new("a private mapping", Errno::NOTSUP)),
         };
-        match refused(part, shown) {
-            Ok(()) if access == Access::ReadWrite => not_writable(self.protect(part, access)),
-            shown => shown,
-        }
+        refused(part, shown)?;
+        if access == Access::ReadWrite { not_writable(self.protect(part, access)) } else { Ok(()) }
     }
 
     /// Duplicates a part of `of`, a mapping of the pool.
@@ -86,19 +83,11 @@ impl Linux {
 
     /// As [`Linux::map`], where `mremap` cannot duplicate. This takes three calls.
     pub(super) fn map_hugetlb(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
-        // No `?`: after a refusal this is done again, deep on the stack.
-        match self.map_read_only(part, offset) {
-            Ok(()) => {}
-            failed => return failed,
-        }
-        match leave_out_of_forks(part) {
-            Ok(()) => {}
-            failed => return failed,
-        }
+        self.map_read_only(part, offset)?;
+        leave_out_of_forks(part)?;
         if access == Access::ReadWrite { not_writable(self.protect(part, access)) } else { Ok(()) }
     }
 
-    #[inline(never)] // Not on the stack while the other calls are made.
     fn map_read_only(&self, part: Part<'_>, offset: usize) -> Result<(), MapFailure> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
@@ -194,7 +183,6 @@ impl Drop for Plain {
 
 /// Keeps what is shown from children. A core dump contains shared hugetlb memory only if bit 6 of coredump_filter is
 /// set: core(5).
-#[inline(never)] // As above.
 fn leave_out_of_forks(part: Part<'_>) -> Result<(), MapFailure> {
     // SAFETY: the range is the caller's; this advice changes no contents.
     let left_out = unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDontFork) };
