@@ -4,9 +4,9 @@
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
-use crate::entry::{close, dup2, fork, madvise, mmap};
-use crate::limits::{prlimit, setrlimit};
-use crate::pins::{fcntl, mkostemp, mkostemps, open, openat};
+use crate::interposed::entry::{close, dup2, fork, madvise, mmap};
+use crate::interposed::limits::{prlimit, setrlimit};
+use crate::interposed::pins::{fcntl, mkostemp, mkostemps, open, openat};
 
 /// Functions that pass their arguments on: one for each name, exported where the flag of the build is set.
 macro_rules! aliases {
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn posix_madvise(start: *mut c_void, len: usize, advice: c
     if advice == libc::POSIX_MADV_DONTNEED {
         return 0;
     }
-    crate::entry::quietly(|| {
+    crate::interposed::entry::quietly(|| {
         // SAFETY: the caller's, and this thread's own.
         unsafe { if madvise(start, len, advice) == 0 { 0 } else { *libc::__errno_location() } }
     })

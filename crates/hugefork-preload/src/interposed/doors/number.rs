@@ -12,8 +12,9 @@ use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use super::{ioctl, mbind, mseal, process_madvise, remap_file_pages, set_mempolicy_home_node, shmat};
 use crate::environment::Mode;
-use crate::kernel::{failed, is_readable, kernel};
-use crate::{config, entry, limits, pins, sandbox};
+use crate::interposed::kernel::{failed, is_readable, kernel};
+use crate::interposed::{entry, limits, pins};
+use crate::{config, sandbox};
 
 /// What the library stands in for, of those that all architectures have.
 const NUMBERS: [c_long; 47] = [
@@ -197,7 +198,7 @@ pub unsafe extern "C" fn syscall(
 pub unsafe fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long {
     use libc::syscall as kernels;
     // SAFETY: the caller's.
-    unsafe { kernels(number & !crate::kernel::PAST_THE_TABLE, a, b, c, d, e, f) }
+    unsafe { kernels(number & !crate::interposed::kernel::PAST_THE_TABLE, a, b, c, d, e, f) }
 }
 
 extern "C" fn set_errno(errno: c_long) -> c_long {

@@ -23,7 +23,8 @@ use rustix::thread::{futex, gettid, nanosleep};
 use rustix::time::Timespec;
 use syscalls::{Sysno, syscall};
 
-use crate::{mappings, signals};
+use crate::proc::mappings;
+use crate::threads::signals;
 
 /// The stack holds two pieces of files, and little else.
 const STACK: usize = 128 << 10;

@@ -13,7 +13,7 @@ use std::ffi::CStr;
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::mappings::lines;
+use super::mappings::lines;
 
 /// How short memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

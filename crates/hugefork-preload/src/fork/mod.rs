@@ -14,17 +14,24 @@
 //! `system` call no handlers, since they copy nothing. A fork within libc (`daemon`, `forkpty`) calls the handlers, but
 //! not [`afterwards`]: the next one makes good for it.
 
+pub(crate) mod copies;
+mod liveness;
+pub(crate) mod origin;
+pub(crate) mod spare;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::process::{Pid, getpid};
 use rustix::thread::sched_getcpu;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::liveness::{Outstanding, Token};
-use crate::lock::{Guarded, Taken};
-use crate::signals::Mask;
+use crate::sandbox::seal;
 use crate::stats::own as stats;
-use crate::{config, copies, descriptor, modes, origin, seal, signals, spare, thread, worker};
+use crate::threads::lock::{Guarded, Taken};
+use crate::threads::signals::Mask;
+use crate::threads::{signals, thread, worker};
+use crate::{config, descriptors, modes};
+use liveness::{Outstanding, Token};
 
 /// What is known of forks.
 pub(crate) struct State {
@@ -143,7 +150,7 @@ pub(crate) extern "C" fn prepare() {
     state.began = now();
     state.processor = sched_getcpu();
     state.copied = Some(getpid());
-    if state.outstanding.is_empty() && !descriptor::are_enough() && !spare::is_there() {
+    if state.outstanding.is_empty() && !descriptors::are_enough() && !spare::is_there() {
         // The program has lowered its limit, and there would be no token: what children hold would never come back.
         modes::heed_limits();
     }

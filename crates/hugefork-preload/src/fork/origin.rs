@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use rustix::process::{Pid, getpid, getppid};
 use syscalls::{Sysno, syscall};
 
-use crate::{config, copies};
+use crate::config;
+use crate::fork::copies;
 
 /// The process that this one was forked from; these, if it is a program that was started, or if nobody can say.
 static PARENT: AtomicI32 = AtomicI32::new(STARTED);

@@ -19,10 +19,10 @@ use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::doors::are_readable;
-use crate::entry::{make_plain, quietly};
 use crate::environment::Mode;
-use crate::kernel::kernel;
+use crate::interposed::doors::are_readable;
+use crate::interposed::entry::{make_plain, quietly};
+use crate::interposed::kernel::kernel;
 use crate::{config, modes};
 
 /// A function of libc's, by its address; 0 before it was looked for.

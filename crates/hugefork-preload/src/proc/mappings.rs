@@ -13,8 +13,8 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 
-use crate::queries::Maps;
-use crate::seal;
+use super::queries::Maps;
+use crate::sandbox::seal;
 
 /// Bytes that are read at once. Longer lines, of files with long names, are not whole; what is wanted of a line is at
 /// its beginning.

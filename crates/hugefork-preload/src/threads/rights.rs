@@ -1,7 +1,7 @@
 //! What the library's threads give up in their first instructions: all that they do not need.
 //!
 //! A program that gives up its rights by libc's functions changes its own threads, of which these are none. So they
-//! leave before that and come back with what the program has then (sandbox.rs); and a program that is taken over by
+//! leave before that and come back with what the program has then (sandbox/); and a program that is taken over by
 //! somebody finds no thread in its memory that could do more than look after memory.
 //!
 //! * *Capabilities.* None is effective, inheritable or ambient, and the bounding set is empty. Permitted ones stay,

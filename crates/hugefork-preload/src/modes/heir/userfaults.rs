@@ -15,7 +15,7 @@ use rustix::mm::{UserfaultfdFlags, userfaultfd};
 use rustix::time::Timespec;
 use syscalls::{Sysno, syscall};
 
-use crate::seal;
+use crate::sandbox::seal;
 
 /// `struct uffdio_api`.
 #[repr(C)]

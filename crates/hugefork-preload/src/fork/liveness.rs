@@ -21,9 +21,10 @@ use std::ptr;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::descriptor::Kept;
+use crate::descriptors::Kept;
+use crate::fork::spare;
 use crate::modes::Held;
-use crate::{BASE_PAGE, Mode, config, spare};
+use crate::{BASE_PAGE, Mode, config};
 
 /// So many forks are told apart. Those that come on top share the token of the one before, and are over with it.
 const MOST: usize = 64;

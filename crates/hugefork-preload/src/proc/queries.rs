@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use syscalls::{Sysno, syscall};
 
-use crate::seal;
+use crate::sandbox::seal;
 
 /// `struct procmap_query`.
 #[repr(C)]

@@ -13,11 +13,13 @@ use rustix::thread::{gettid, set_name};
 use syscalls::{Sysno, syscall};
 
 use crate::fork::STATE;
+use crate::fork::origin;
+use crate::modes;
 use crate::modes::{Growth, Tended};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::thread::Place;
-use crate::{modes, origin, rights, thread};
+use crate::threads::thread::Place;
+use crate::threads::{rights, thread};
 
 /// How long it sleeps before it looks for descendants again: first after this, then twice as long, up to the longest.
 const SHORTEST_NS: i64 = 5_000_000;

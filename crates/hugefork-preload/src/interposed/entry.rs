@@ -1,5 +1,5 @@
-//! The functions of libc that the library stands in for, but for those that pin memory (pins.rs) and those that few
-//! programs call (doors/).
+//! The functions of libc that change memory, descriptors and forks. Those that the other files of this folder have are
+//! not among them.
 //!
 //! | function | what is done beside libc's work |
 //! |---|---|
@@ -21,12 +21,14 @@ use std::mem;
 use std::ops::Range;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-pub(crate) use crate::errno::quietly;
-use crate::kernel::{failed, kernel};
+pub(crate) use crate::interposed::kernel::quietly;
+use crate::interposed::kernel::{failed, kernel};
 use crate::modes::{self, Emptied, Mapping, Resized, Wish};
+use crate::proc::mappings;
+use crate::sandbox::seal;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{BASE_PAGE, Mode, config, fork, mappings, own, sandbox, seal};
+use crate::{BASE_PAGE, Mode, config, descriptors, fork, sandbox};
 
 /// Whole pages of a range; none if it is empty, or the kernel is to refuse it.
 fn pages(start: usize, len: usize) -> Option<Range<usize>> {
@@ -530,7 +532,7 @@ pub unsafe extern "C" fn mincore(start: *mut c_void, len: usize, seen: *mut u8) 
 
 /// Whether a descriptor is the library's, and the program must not have it.
 fn is_ours(number: c_int) -> bool {
-    config::mode() == Some(Mode::Pool) && own::is_ours(number)
+    config::mode() == Some(Mode::Pool) && descriptors::is_ours(number)
 }
 
 /// As for a descriptor that is not open, which is what the program knows of.
@@ -597,7 +599,7 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
 pub unsafe extern "C" fn close_range(from: c_uint, to: c_uint, flags: c_int) -> c_int {
     let mut next = from;
     while config::mode() == Some(Mode::Pool)
-        && let Some(ours) = own::first_in(next, to)
+        && let Some(ours) = descriptors::first_in(next, to)
     {
         if ours > next {
             // SAFETY: the caller's.

@@ -12,7 +12,8 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl};
 
-use crate::{BASE_PAGE, HUGE_PAGE, seal};
+use crate::sandbox::seal;
+use crate::{BASE_PAGE, HUGE_PAGE};
 
 /// So many base pages of 512 must be there for a block to be collapsed, which gives it the others too: it may cost a
 /// seventh more memory. A block that `fork(2)` has made the kernel split has all of them.

@@ -3,8 +3,8 @@
 
 use rustix::io::Errno;
 
-use crate::descriptor::Kept;
-use crate::lock::Guarded;
+use crate::descriptors::Kept;
+use crate::threads::lock::Guarded;
 
 struct Spare {
     is_wanted: bool,

@@ -11,16 +11,19 @@
 //! (`seal`), and what is left to be done is done by `mmap` and by writing (modes/heir/noted.rs). That holds for the
 //! children of the process, too, and it cannot be taken back.
 //!
-//! The functions of libc that lead here are those of [`crate::privileges`], `prctl`, and `syscall`.
+//! The functions of libc that lead here are those of [`crate::interposed::privileges`], `prctl`, and `syscall`.
+
+pub(crate) mod seal;
 
 use std::ffi::{c_int, c_long};
 
 use syscalls::{Sysno, syscall};
 
-use crate::errno::quietly;
 use crate::fork::STATE;
-use crate::origin::{self, Who};
-use crate::{config, fork, modes, seal, thread, worker};
+use crate::fork::origin::{self, Who};
+use crate::interposed::kernel::quietly;
+use crate::threads::{thread, worker};
+use crate::{config, fork, modes};
 
 /// What a system call does to the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

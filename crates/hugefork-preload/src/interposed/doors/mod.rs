@@ -16,9 +16,9 @@ pub mod number;
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::mem::MaybeUninit;
 
-use crate::entry::{madvise, make_own, quietly, refused, special};
 use crate::environment::Mode;
-use crate::kernel::{failed, is_readable, kernel};
+use crate::interposed::entry::{madvise, make_own, quietly, refused, special};
+use crate::interposed::kernel::{failed, is_readable, kernel};
 use crate::{BASE_PAGE, config, modes};
 
 /// As many pieces the kernel takes in one call.

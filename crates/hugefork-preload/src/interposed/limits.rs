@@ -15,10 +15,10 @@ use std::ffi::{c_int, c_uint};
 use rustix::process::getpid;
 
 use crate::environment::Mode;
-use crate::errno::quietly;
-use crate::kernel::{is_readable, kernel};
-use crate::origin::{self, Who};
-use crate::{config, modes, seal};
+use crate::fork::origin::{self, Who};
+use crate::interposed::kernel::{is_readable, kernel, quietly};
+use crate::sandbox::seal;
+use crate::{config, modes};
 
 /// Whether a pool does not go with a limit.
 fn is_in_the_way(which: c_uint, most: libc::rlim64_t) -> bool {

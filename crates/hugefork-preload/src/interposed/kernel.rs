@@ -8,7 +8,8 @@ use std::ffi::{c_int, c_long, c_void};
 
 use syscalls::{Errno, Sysno, syscall};
 
-use crate::{BASE_PAGE, seal};
+use crate::BASE_PAGE;
+use crate::sandbox::seal;
 
 /// Added to a number: the call is the kernel's, whatever the library stands in for. The kernel does not see it, as it
 /// looks at half of the word.
@@ -38,8 +39,8 @@ macro_rules! kernel {
         kernel!($number, $a, $b, $c, $d, $e, 0)
     };
     ($number:expr, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr) => {
-        $crate::kernel::call(
-            $number | $crate::kernel::PAST_THE_TABLE,
+        $crate::interposed::kernel::call(
+            $number | $crate::interposed::kernel::PAST_THE_TABLE,
             $a as ::std::ffi::c_long,
             $b as ::std::ffi::c_long,
             $c as ::std::ffi::c_long,
@@ -57,6 +58,18 @@ pub(crate) fn failed(errno: c_int) -> c_long {
     // SAFETY: this thread's own.
     unsafe { *libc::__errno_location() = errno };
     -1
+}
+
+/// Does `work`, and leaves `errno` as it was: the program's thread is to find in it what it left there.
+pub(crate) fn quietly<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: this thread's own.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { *errno };
+    let done = work();
+    // SAFETY: as above.
+    unsafe { *errno = before };
+    done
 }
 
 /// Whether memory that the program names can be read, so that the kernel answers what cannot. Where the kernel may not
