@@ -6,7 +6,7 @@ use std::str::FromStr;
 use hugefork::CopyGrain;
 use hugefork_kernels::{Kernel, Order, Primitive, PrimitiveName, every_kernel};
 
-use crate::kernel_memory::PageKind;
+use crate::memory::kernel_memory::PageKind;
 use crate::nearest;
 
 /// One contestant. Names are stable: results are compared across releases by them.

@@ -53,7 +53,7 @@ impl FromStr for &'static dyn Case {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::Scope;
+    use crate::plan::job::Scope;
 
     #[test]
     fn names_read_back_and_slips_are_helped() {

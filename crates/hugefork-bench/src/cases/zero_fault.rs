@@ -30,21 +30,21 @@ use hugefork_kernels::{Kernel, Target};
 use statrs::statistics::{Data, OrderStatistics};
 
 use super::{limit, overhead};
-use crate::affinity::Pinned;
 use crate::case::Case;
-use crate::clock::{self, CpuTime};
-use crate::engine;
 use crate::error::BenchError;
 use crate::host::Host;
-use crate::job::{EngineChoice, Job, Scope, SubjectPlan};
-use crate::kernel_memory::{HUGE_PAGE, KernelMemory, PageKind, Reserve};
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
-use crate::result::{Param, Params, params, shown};
-use crate::sample::{self, Entry, Work};
+use crate::measure::affinity::Pinned;
+use crate::measure::clock::{self, CpuTime};
+use crate::measure::random::Random;
+use crate::measure::warm::warm;
+use crate::measure::work;
+use crate::memory::engine;
+use crate::memory::kernel_memory::{HUGE_PAGE, KernelMemory, PageKind, Reserve};
+use crate::plan::job::{EngineChoice, Job, Scope, SubjectPlan};
+use crate::results::metric::{Measure, Metric};
+use crate::results::result::{Param, Params, params, shown};
+use crate::run::sample::{self, Entry, Work};
 use crate::subject::{Stock, Subject};
-use crate::warm::warm;
-use crate::work;
 
 /// The case.
 #[derive(Debug)]

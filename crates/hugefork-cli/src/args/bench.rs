@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use hugefork::{Backing, BlockSize, ByteSize};
 use hugefork_bench::plan::COUNTED_MINIMUM;
-use hugefork_bench::writes::{Density, Epoch, Pattern};
+use hugefork_bench::plan::writes::{Density, Epoch, Pattern};
 use hugefork_bench::{Case, Subject};
 
 use super::bench_compare::CompareArgs;

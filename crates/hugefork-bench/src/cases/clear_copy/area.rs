@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::tool::Operation;
 use crate::error::BenchError;
-use crate::kernel_memory::{KernelMemory, PageKind};
+use crate::memory::kernel_memory::{KernelMemory, PageKind};
 
 pub(super) type Shared<T> = Rc<RefCell<T>>;
 

@@ -3,11 +3,11 @@
 use super::area::{Area, Shared};
 use super::tool::Tool;
 use super::victim::{Victim, VictimPlan};
-use crate::affinity::Pinned;
 use crate::error::BenchError;
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
-use crate::sample::Work;
+use crate::measure::affinity::Pinned;
+use crate::measure::random::Random;
+use crate::results::metric::{Measure, Metric};
+use crate::run::sample::Work;
 
 /// How many times longer the victim takes for a walk through its memory while blocks are cleared.
 pub const VICTIM_SLOWDOWN: Metric = Metric::new("victim_slowdown", "ratio");

@@ -33,18 +33,18 @@ pub use self::disturb::VICTIM_SLOWDOWN;
 use self::tool::{Operation, Tool, Use};
 use self::victim::{Victim, VictimPlan};
 use super::limit;
-use crate::affinity::Pinned;
 use crate::case::Case;
-use crate::clock::{self, CpuTime};
 use crate::error::BenchError;
 use crate::host::Host;
-use crate::job::{Job, Scope, SubjectPlan};
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
-use crate::result::{Param, Params, params, shown};
-use crate::sample::{Entry, Work};
+use crate::measure::affinity::Pinned;
+use crate::measure::clock::{self, CpuTime};
+use crate::measure::random::Random;
+use crate::measure::work;
+use crate::plan::job::{Job, Scope, SubjectPlan};
+use crate::results::metric::{Measure, Metric};
+use crate::results::result::{Param, Params, params, shown};
+use crate::run::sample::{Entry, Work};
 use crate::subject::{Subject, linux_order, one_call};
-use crate::work;
 
 /// The case `clear`, or the case `copy`.
 #[derive(Debug)]
@@ -299,8 +299,8 @@ impl Work for Timed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folios::Settings;
-    use crate::job::Keep;
+    use crate::memory::folios::Settings;
+    use crate::plan::job::Keep;
 
     #[test]
     fn kernels_that_cannot_copy_stay_out_of_copy() {

@@ -3,9 +3,9 @@
 use hugefork_kernels::{Kernel, Order, Target};
 
 use super::reversed::Reversed;
-use crate::result::{Param, Params};
+use crate::measure::work;
+use crate::results::result::{Param, Params};
 use crate::subject::Subject;
-use crate::work;
 
 /// What is done to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,15 +30,15 @@ use super::writer_latency::TAKEN;
 use crate::case::Case;
 use crate::error::BenchError;
 use crate::host::Host;
-use crate::job::{Job, Scope, SubjectPlan};
-use crate::kernel_memory::PageKind;
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
-use crate::result::{Param, Params, params, shown};
-use crate::sample::{self, Entry, Work};
+use crate::measure::random::Random;
+use crate::measure::warm::{warm, warm_page_tables};
+use crate::memory::kernel_memory::PageKind;
+use crate::plan::job::{Job, Scope, SubjectPlan};
+use crate::plan::writes::{Density, Epoch, Writes};
+use crate::results::metric::{Measure, Metric};
+use crate::results::result::{Param, Params, params, shown};
+use crate::run::sample::{self, Entry, Work};
 use crate::subject::Subject;
-use crate::warm::{warm, warm_page_tables};
-use crate::writes::{Density, Epoch, Writes};
 
 /// The hidden command that is the program.
 pub const COMMAND: &str = "fork-program";

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use hugefork::ByteSize;
 
-use crate::clock::{CpuTime, Stopwatch};
 use crate::error::BenchError;
-use crate::holder::Holder;
-use crate::kernel_memory::{HUGE_PAGE, PageKind};
-use crate::random::Random;
-use crate::work::write_words;
-use crate::writes::Pattern;
+use crate::measure::clock::{CpuTime, Stopwatch};
+use crate::measure::random::Random;
+use crate::measure::work::write_words;
+use crate::memory::holder::Holder;
+use crate::memory::kernel_memory::{HUGE_PAGE, PageKind};
+use crate::plan::writes::Pattern;
 
 /// What every word holds at first, beside its number.
 const BIAS: u64 = 7;

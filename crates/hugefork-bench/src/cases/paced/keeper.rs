@@ -4,15 +4,15 @@ use hugefork::{Pool, Snapshot};
 use hugefork_kernels::Kernel;
 
 use super::puts::{BIAS, Puts, reader};
-use crate::affinity::allowed_cpus;
 use crate::cases::memory::Held;
-use crate::engine::{self, Populated};
 use crate::error::BenchError;
-use crate::holder::Holder;
-use crate::job::EngineChoice;
-use crate::kernel_memory::{HUGE_PAGE, Inherit, KernelMemory, PageKind};
+use crate::measure::affinity::allowed_cpus;
+use crate::measure::warm::{warm, warm_page_tables};
+use crate::memory::engine::{self, Populated};
+use crate::memory::holder::Holder;
+use crate::memory::kernel_memory::{HUGE_PAGE, Inherit, KernelMemory, PageKind};
+use crate::plan::job::EngineChoice;
 use crate::subject::Stock;
-use crate::warm::{warm, warm_page_tables};
 
 /// A way to take snapshots of an area that others write to.
 pub(super) trait Keeper {

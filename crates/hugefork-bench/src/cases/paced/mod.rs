@@ -39,15 +39,15 @@ use self::puts::{Cut, Puts};
 use self::slowest::Slowest;
 use self::writer::{Area, Pace, Writer};
 use crate::case::Case;
-use crate::clock::{self, CpuTime};
-use crate::curve::{self, Curve, nearest_rank};
 use crate::error::BenchError;
 use crate::host::Host;
-use crate::job::{Job, Scope, SubjectPlan};
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
-use crate::result::{Param, Params, params, shown};
-use crate::sample::{self, Entry, Work};
+use crate::measure::clock::{self, CpuTime};
+use crate::measure::random::Random;
+use crate::plan::job::{Job, Scope, SubjectPlan};
+use crate::results::curve::{self, Curve, nearest_rank};
+use crate::results::metric::{Measure, Metric};
+use crate::results::result::{Param, Params, params, shown};
+use crate::run::sample::{self, Entry, Work};
 use crate::subject::Subject;
 
 /// The longest put of a thread that had the CPU all the while.

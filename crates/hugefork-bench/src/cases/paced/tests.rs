@@ -6,7 +6,7 @@ use ::hugefork::{Backing, BlockSize, Fallback};
 
 use super::puts::{BIAS, SLOT, value};
 use super::*;
-use crate::job::{EngineChoice, Keep};
+use crate::plan::job::{EngineChoice, Keep};
 
 const SIZE: usize = 64 << 20;
 const PLAN: Plan = Plan { size: SIZE, keys: None, period: Duration::from_millis(20), snapshots: 3 };

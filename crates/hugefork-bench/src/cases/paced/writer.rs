@@ -8,7 +8,7 @@ use rustix::thread::{ClockId, NanosleepRelativeResult, clock_nanosleep_relative}
 
 use super::puts::{SLOT, Shared, value};
 use super::slowest::Slow;
-use crate::clock::{self, now};
+use crate::measure::clock::{self, now};
 
 /// A put that took this long itself is looked into.
 const SLOW: u64 = 50_000;

@@ -38,15 +38,15 @@ pub use self::program::run as run_program;
 use self::rivals::{Copied, File, Forked};
 use self::rounds::{Area, Ground, Outcome, PAGE, ROUND, measure};
 use self::scan::Scanned;
-use crate::affinity::Pinned;
 use crate::case::Case;
 use crate::error::BenchError;
 use crate::host::Host;
-use crate::job::{EngineChoice, Job, Scope, SubjectPlan};
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
-use crate::result::{Param, Params, params, shown};
-use crate::sample::{self, Entry, Work};
+use crate::measure::affinity::Pinned;
+use crate::measure::random::Random;
+use crate::plan::job::{EngineChoice, Job, Scope, SubjectPlan};
+use crate::results::metric::{Measure, Metric};
+use crate::results::result::{Param, Params, params, shown};
+use crate::run::sample::{self, Entry, Work};
 use crate::subject::Subject;
 
 /// The hidden command that is hugefork's program.

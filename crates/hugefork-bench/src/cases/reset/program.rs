@@ -3,11 +3,11 @@
 use hugefork::{CopyGrain, Fallback, Snapshot};
 
 use super::rounds::{Area, BIAS, Ground, Outcome, measure, word_of, write_words};
-use crate::affinity::Pinned;
-use crate::engine::{self, Populated};
 use crate::error::BenchError;
-use crate::job::EngineChoice;
-use crate::random::Random;
+use crate::measure::affinity::Pinned;
+use crate::measure::random::Random;
+use crate::memory::engine::{self, Populated};
+use crate::plan::job::EngineChoice;
 use crate::subject::Stock;
 
 /// What the program is to do.
@@ -107,7 +107,7 @@ mod tests {
     use hugefork::{Backing, BlockSize};
 
     use super::*;
-    use crate::clock::CpuTime;
+    use crate::measure::clock::CpuTime;
 
     #[test]
     fn programs_and_outcomes_read_back() {

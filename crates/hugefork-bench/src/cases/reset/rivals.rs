@@ -8,9 +8,9 @@ use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use super::rounds::{Area, BIAS, Ground, word_of, write_words};
 use crate::error::BenchError;
-use crate::kernel_memory::{Inherit, KernelMemory, PageKind, Reserve};
-use crate::tasks::{fork_child, wait_for};
-use crate::work;
+use crate::measure::tasks::{fork_child, wait_for};
+use crate::measure::work;
+use crate::memory::kernel_memory::{Inherit, KernelMemory, PageKind, Reserve};
 
 /// An area, and a copy of all of it.
 pub(super) struct Copied {

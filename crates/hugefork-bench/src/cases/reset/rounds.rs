@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::clock::{self, CpuTime, Stopwatch};
 use crate::error::BenchError;
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
+use crate::measure::clock::{self, CpuTime, Stopwatch};
+use crate::measure::random::Random;
+use crate::results::metric::{Measure, Metric};
 
 /// Putting the area back.
 pub(super) const RESET: Metric = Metric::new("reset", "us");

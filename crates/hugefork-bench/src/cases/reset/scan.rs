@@ -12,7 +12,7 @@ use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
 use super::rounds::{Area, BIAS, Ground, PAGE, word_of, write_words};
 use crate::error::BenchError;
-use crate::kernel_memory::{KernelMemory, PageKind};
+use crate::memory::kernel_memory::{KernelMemory, PageKind};
 
 /// `struct uffdio_api`.
 #[repr(C)]

@@ -3,11 +3,11 @@
 use super::rival::{Ground, Rival};
 use super::words::{BIAS, Words, reader};
 use crate::cases::memory::Held;
-use crate::clock::CpuTime;
 use crate::error::BenchError;
-use crate::holder::Holder;
-use crate::kernel_memory::{HUGE_PAGE, Inherit, KernelMemory, PageKind};
-use crate::warm::{warm, warm_page_tables};
+use crate::measure::clock::CpuTime;
+use crate::measure::warm::{warm, warm_page_tables};
+use crate::memory::holder::Holder;
+use crate::memory::kernel_memory::{HUGE_PAGE, Inherit, KernelMemory, PageKind};
 
 pub(super) struct Fork {
     kind: PageKind,

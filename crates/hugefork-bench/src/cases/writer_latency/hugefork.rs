@@ -12,12 +12,12 @@ use hugefork_kernels::Kernel;
 use super::rival::{Ground, Rival};
 use super::words::{BIAS, Words, reader};
 use crate::cases::memory;
-use crate::clock::CpuTime;
-use crate::engine::{self, Populated};
 use crate::error::BenchError;
-use crate::job::EngineChoice;
+use crate::measure::clock::CpuTime;
+use crate::measure::work;
+use crate::memory::engine::{self, Populated};
+use crate::plan::job::EngineChoice;
 use crate::subject::Stock;
-use crate::work;
 
 pub(super) struct Hugefork {
     choice: EngineChoice,

@@ -17,11 +17,11 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use super::fork::copied_by_faults;
 use super::rival::{Ground, Rival};
 use super::words::{BIAS, Words, reader};
-use crate::clock::{self, CpuTime};
 use crate::error::BenchError;
-use crate::kernel_memory::{KernelMemory, PageKind, Reserve};
-use crate::warm::warm;
-use crate::work;
+use crate::measure::clock::{self, CpuTime};
+use crate::measure::warm::warm;
+use crate::measure::work;
+use crate::memory::kernel_memory::{KernelMemory, PageKind, Reserve};
 
 #[derive(Default)]
 pub(super) struct MemfdPrivate {
@@ -185,14 +185,15 @@ impl Rival for MemfdPrivate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel_memory::HUGE_PAGE;
+    use crate::memory::kernel_memory::HUGE_PAGE;
 
     #[test]
     fn written_pages_are_private_until_they_are_put_back() {
         let mut rival = MemfdPrivate::default();
-        rival.populate(&Ground { size: 2 * HUGE_PAGE, cpu: crate::affinity::allowed_cpus()[0] }).unwrap();
+        rival.populate(&Ground { size: 2 * HUGE_PAGE, cpu: crate::measure::affinity::allowed_cpus()[0] }).unwrap();
         assert_eq!(private_pages(&rival.held().live).unwrap(), Vec::<usize>::new());
-        let words = Words::new(HUGE_PAGE, crate::writes::Writes::first(crate::writes::Density::SPARSE)).unwrap();
+        let words =
+            Words::new(HUGE_PAGE, crate::plan::writes::Writes::first(crate::plan::writes::Density::SPARSE)).unwrap();
         rival.take(&words).unwrap();
         let word = |memory: &KernelMemory, page: usize| {
             // SAFETY: our own mapping.

@@ -70,13 +70,13 @@ use self::uffd::UffdWp;
 pub(super) use self::writer::TAKEN;
 use crate::case::Case;
 use crate::host::Host;
-use crate::job::{Job, Scope, SubjectPlan};
-use crate::kernel_memory::{HUGE_PAGE, PageKind};
-use crate::metric::Metric;
-use crate::result::{Param, Params, params, shown};
-use crate::sample::{self, Entry, Work};
+use crate::memory::kernel_memory::{HUGE_PAGE, PageKind};
+use crate::plan::job::{Job, Scope, SubjectPlan};
+use crate::plan::writes::{Density, Epoch, Pattern, Writes};
+use crate::results::metric::Metric;
+use crate::results::result::{Param, Params, params, shown};
+use crate::run::sample::{self, Entry, Work};
 use crate::subject::Subject;
-use crate::writes::{Density, Epoch, Pattern, Writes};
 
 /// The case.
 #[derive(Debug)]

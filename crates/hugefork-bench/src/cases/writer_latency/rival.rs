@@ -6,13 +6,13 @@ use hugefork_kernels::Kernel;
 use super::words::Words;
 use super::writer;
 use crate::cases::memory;
-use crate::clock::CpuTime;
-use crate::curve::Curve;
 use crate::error::BenchError;
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
-use crate::sample::Work;
-use crate::writes::Writes;
+use crate::measure::clock::CpuTime;
+use crate::measure::random::Random;
+use crate::plan::writes::Writes;
+use crate::results::curve::Curve;
+use crate::results::metric::{Measure, Metric};
+use crate::run::sample::Work;
 
 /// Bytes copied for each byte that was changed.
 pub(super) const AMPLIFICATION: Metric = Metric::new("amplification", "ratio");
@@ -160,6 +160,6 @@ impl<R: Rival> Work for Measured<R> {
     }
 
     fn caveat(&self) -> Option<String> {
-        self.pool().and_then(|(pool, _)| crate::engine::caveat(pool)).or_else(|| self.caveat.clone())
+        self.pool().and_then(|(pool, _)| crate::memory::engine::caveat(pool)).or_else(|| self.caveat.clone())
     }
 }

@@ -19,11 +19,11 @@ use std::thread::{self, JoinHandle};
 use super::rival::{Ground, Rival};
 use super::userfault::{Userfault, Writes};
 use super::words::{BIAS, Words, reader};
-use crate::affinity;
 use crate::cases::memory;
-use crate::clock::CpuTime;
 use crate::error::BenchError;
-use crate::kernel_memory::{KernelMemory, PageKind};
+use crate::measure::affinity;
+use crate::measure::clock::CpuTime;
+use crate::memory::kernel_memory::{KernelMemory, PageKind};
 
 /// Protects, and has a thread that copies.
 pub(super) struct UffdWp {

@@ -3,13 +3,13 @@
 use hugefork::Pool;
 use hugefork_kernels::Kernel;
 
-use crate::curve::Curve;
-use crate::engine;
 use crate::error::BenchError;
-use crate::job::{Keep, SubjectPlan};
-use crate::metric::Measure;
-use crate::random::Random;
-use crate::result::Params;
+use crate::measure::random::Random;
+use crate::memory::engine;
+use crate::plan::job::{Keep, SubjectPlan};
+use crate::results::curve::Curve;
+use crate::results::metric::Measure;
+use crate::results::result::Params;
 use crate::subject::Subject;
 
 /// A subject at work. Calls come as `prepare`, `sample`, `prepare`, `sample`, …, with `release` after a sample where

@@ -9,10 +9,10 @@ use hugefork::{Backing, BlockSize, ByteSize};
 use crate::case::Case;
 use crate::error::UsageError;
 use crate::host::Host;
-use crate::job::Scope;
-use crate::kernel_memory::HUGE_PAGE;
+use crate::memory::kernel_memory::HUGE_PAGE;
+use crate::plan::job::Scope;
+use crate::plan::writes::{AskedWrites, Writes};
 use crate::subject::Subject;
-use crate::writes::{AskedWrites, Writes};
 
 /// More tasks than this are taken to be a slip.
 const MAX_TASKS: usize = 1024;

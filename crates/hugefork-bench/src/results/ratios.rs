@@ -1,8 +1,8 @@
 //! From results to ratios: hugefork beside the other subjects, case by case.
 
 use crate::case::Case;
-use crate::metric::{Better, Metric};
-use crate::result::{CaseResult, Report};
+use crate::results::metric::{Better, Metric};
+use crate::results::result::{CaseResult, Report};
 use crate::subject::{Subject, linux_order};
 
 /// How a subject stands beside hugefork.
@@ -134,7 +134,7 @@ mod tests {
     use crate::cases::writer_latency::WriterLatency;
     use crate::cases::zero_fault::ZeroFault;
     use crate::host::Host;
-    use crate::result::{Param, Params};
+    use crate::results::result::{Param, Params};
 
     fn result(case: &dyn Case, subject: &str, median: f64, params: &[(&str, &str)]) -> CaseResult {
         let metric = case.lead_metric();

@@ -2,7 +2,7 @@
 //!
 //! A metric of one case stands in the file of that case; here are those that several have.
 
-use crate::clock::CpuTime;
+use crate::measure::clock::CpuTime;
 
 /// What is measured. Names and units are stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

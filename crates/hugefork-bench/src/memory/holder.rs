@@ -8,7 +8,7 @@ use std::io::{PipeReader, PipeWriter, Read};
 use std::os::fd::AsRawFd;
 
 use crate::error::BenchError;
-use crate::tasks::{fork_child, wait_for};
+use crate::measure::tasks::{fork_child, wait_for};
 
 /// Exit status of a child that still saw the memory as it was at the fork.
 const KEPT: u32 = 1;
@@ -73,8 +73,8 @@ fn live(mut sleep: &PipeReader, hold: &PipeWriter, is_kept: impl FnOnce() -> boo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel_memory::{HUGE_PAGE, Inherit, KernelMemory, PageKind};
-    use crate::work;
+    use crate::measure::work;
+    use crate::memory::kernel_memory::{HUGE_PAGE, Inherit, KernelMemory, PageKind};
 
     #[test]
     fn a_child_keeps_what_was_there_and_says_so_if_it_does_not() {

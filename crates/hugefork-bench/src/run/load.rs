@@ -6,7 +6,7 @@ use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::clock::{CpuTime, now_fenced};
+use crate::measure::clock::{CpuTime, now_fenced};
 
 /// The part of the machine's CPU time that other programs may take without a warning.
 const OTHERS: f64 = 0.10;

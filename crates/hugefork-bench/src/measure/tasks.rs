@@ -9,7 +9,7 @@
 //!
 //! The kernel's tasks are processes, as in vm-scalability. That is the kernel's best case: threads of one process would
 //! share its memory map and its locks. hugefork's tasks are threads, since regions belong to a process. Both run
-//! [`write_words`](crate::work::write_words) and nothing else between the start and their end.
+//! [`write_words`](crate::measure::work::write_words) and nothing else between the start and their end.
 //!
 //! A forked child allocates nothing, locks nothing and never returns: it pins itself, waits on a futex in a shared
 //! page, writes, notes its end in that page and leaves by `_exit`. It dies with its parent.
@@ -24,10 +24,10 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::process::Signal;
 use rustix::thread::futex;
 
-use crate::affinity;
-use crate::clock::{self, CpuTime};
 use crate::error::BenchError;
-use crate::work;
+use crate::measure::affinity;
+use crate::measure::clock::{self, CpuTime};
+use crate::measure::work;
 
 /// What one task writes. It is an address and not a pointer, so that it can cross threads.
 #[derive(Clone, Copy, Debug)]

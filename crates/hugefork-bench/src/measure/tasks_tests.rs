@@ -1,8 +1,8 @@
 //! Tests of teams: they write, deaths are seen, and nobody is left waiting.
 
 use super::*;
-use crate::affinity::allowed_cpus;
-use crate::kernel_memory::{HUGE_PAGE, Inherit, KernelMemory, PageKind, Reserve};
+use crate::measure::affinity::allowed_cpus;
+use crate::memory::kernel_memory::{HUGE_PAGE, Inherit, KernelMemory, PageKind, Reserve};
 
 fn memory() -> KernelMemory {
     KernelMemory::map(PageKind::Base, HUGE_PAGE, Reserve::Yes).unwrap()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::result::{Param, Report};
+use crate::results::result::{Param, Report};
 
 impl Report {
     /// As CSV with a header: a line for each sample, and a column for each parameter that any result has.
@@ -33,7 +33,7 @@ impl Report {
 mod tests {
     use super::*;
     use crate::host::Host;
-    use crate::result::{CaseResult, Params};
+    use crate::results::result::{CaseResult, Params};
 
     #[test]
     fn a_line_a_sample_and_a_column_a_parameter() {

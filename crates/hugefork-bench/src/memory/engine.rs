@@ -10,11 +10,11 @@ use hugefork::{ByteSize, Commit, CopyGrain, Pool, Region, RegionOptions, ZeroedS
 use hugefork_kernels::Kernel;
 
 use crate::error::BenchError;
-use crate::job::EngineChoice;
-use crate::metric::{Measure, Metric};
-use crate::result::{Param, Params, params};
+use crate::measure::work;
+use crate::plan::job::EngineChoice;
+use crate::results::metric::{Measure, Metric};
+use crate::results::result::{Param, Params, params};
 use crate::subject::Stock;
-use crate::work;
 
 /// A stock that has not grown for so long does not work. Clearing a block takes some 40 us of a CPU, and a busy machine
 /// gives the zeroing thread little time.
@@ -44,7 +44,7 @@ pub(crate) fn warm_pool(choice: EngineChoice, capacity: usize) -> Result<Pool, B
     Ok(pool)
 }
 
-/// Writes `len` bytes of the pool's free blocks and gives them back, as [`warm`](crate::warm::warm) does with the
+/// Writes `len` bytes of the pool's free blocks and gives them back, as [`warm`](crate::measure::warm::warm) does with the
 /// kernel's pages before each of its samples.
 ///
 /// Some hosts look now and then which memory of a virtual machine is in use, and the first write to each 2 MiB

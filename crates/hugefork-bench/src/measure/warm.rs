@@ -15,9 +15,9 @@
 use std::sync::Barrier;
 use std::thread;
 
-use crate::affinity;
 use crate::error::BenchError;
-use crate::kernel_memory::{KernelMemory, PageKind, Reserve};
+use crate::measure::affinity;
+use crate::memory::kernel_memory::{KernelMemory, PageKind, Reserve};
 
 /// After so many passes with cold pages, the host has nothing more to give, or somebody else takes it.
 const PASSES: usize = 10;
@@ -70,8 +70,8 @@ fn pass(kind: PageKind, len: usize, tasks: usize, cpus: &[usize]) -> Result<usiz
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::affinity::allowed_cpus;
-    use crate::kernel_memory::HUGE_PAGE;
+    use crate::measure::affinity::allowed_cpus;
+    use crate::memory::kernel_memory::HUGE_PAGE;
 
     #[test]
     fn several_tasks_touch_together() {

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use hugefork::{BlockSize, ByteSize};
 
 use crate::error::BenchError;
-use crate::kernel_memory::HUGE_PAGE;
-use crate::thp::{self, DIRECTORY, Folio, Thp, chosen_word};
+use crate::memory::kernel_memory::HUGE_PAGE;
+use crate::memory::thp::{self, DIRECTORY, Folio, Thp, chosen_word};
 
 /// Whether samples may change kernel settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

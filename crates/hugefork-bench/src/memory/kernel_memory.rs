@@ -12,9 +12,9 @@ use std::ptr::{self, NonNull};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use crate::clock;
 use crate::error::BenchError;
-use crate::work;
+use crate::measure::clock;
+use crate::measure::work;
 
 /// Bytes of a huge page on x86-64, and the alignment of every mapping.
 pub const HUGE_PAGE: usize = 2 << 20;

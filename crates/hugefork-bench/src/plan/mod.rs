@@ -1,6 +1,11 @@
 //! From what was asked for to what will run. The plan works out sizes before anything runs, shares out memory and
 //! hugetlb pages, and says of each subject that cannot run why, and what would help.
 
+pub(crate) mod budget;
+pub mod job;
+pub(crate) mod options;
+pub mod writes;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -8,13 +13,13 @@ use hugefork::{Backing, BlockSize, ByteSize, Fallback};
 
 use crate::case::Case;
 use crate::error::UsageError;
-use crate::folios::{self, Settings};
 use crate::host::Host;
-use crate::job::{EngineChoice, Job, Keep, Scope, SubjectPlan};
-use crate::kernel_memory::{HUGE_PAGE, PageKind};
-use crate::options::{Options, unit};
+use crate::memory::folios::{self, Settings};
+use crate::memory::kernel_memory::{HUGE_PAGE, PageKind};
+use crate::plan::job::{EngineChoice, Job, Keep, Scope, SubjectPlan};
+use crate::plan::options::{Options, unit};
+use crate::plan::writes::Writes;
 use crate::subject::Subject;
-use crate::writes::Writes;
 
 /// Fewer counted rounds than this give a warning.
 pub const COUNTED_MINIMUM: usize = 5;
@@ -294,5 +299,4 @@ fn caveats(plan: &CasePlan, host: &Host) -> Vec<String> {
 }
 
 #[cfg(test)]
-#[path = "plan_tests.rs"]
 mod tests;

@@ -7,13 +7,13 @@ use hugefork::Backing;
 
 use super::*;
 use crate::cases::snapshot::Snapshot;
-use crate::curve::{self, Curve};
-use crate::job::Scope;
-use crate::metric::{Measure, Metric};
-use crate::options::Options;
-use crate::result::{Param, Params};
+use crate::plan::job::Scope;
+use crate::plan::options::Options;
+use crate::plan::writes::AskedWrites;
+use crate::results::curve::{self, Curve};
+use crate::results::metric::{Measure, Metric};
+use crate::results::result::{Param, Params};
 use crate::subject::Subject;
-use crate::writes::AskedWrites;
 
 type Log = Rc<RefCell<Vec<String>>>;
 

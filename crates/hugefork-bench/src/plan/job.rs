@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use hugefork::{Backing, BlockSize, CopyGrain, Fallback};
 
-use crate::folios::Settings;
-use crate::kernel_memory::{HUGE_PAGE, PageKind};
+use crate::memory::folios::Settings;
+use crate::memory::kernel_memory::{HUGE_PAGE, PageKind};
+use crate::plan::writes::Writes;
 use crate::subject::{Stock, Subject};
-use crate::writes::Writes;
 
 /// How much is run where no option says how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

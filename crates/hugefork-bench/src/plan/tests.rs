@@ -5,9 +5,9 @@ use crate::cases::{
     self, anon_cow_seq, anon_w_seq, changes, clear_copy, lazy_free, reset, snapshot, writer_latency, zero_fault,
 };
 use crate::host::{Cache, HugetlbPool};
+use crate::memory::thp::{Folio, Thp};
+use crate::plan::writes::{AskedWrites, Density, Epoch, Pattern};
 use crate::subject::Stock;
-use crate::thp::{Folio, Thp};
-use crate::writes::{AskedWrites, Density, Epoch, Pattern};
 
 const CLEAR: &dyn Case = &clear_copy::CLEAR;
 const COPY: &dyn Case = &clear_copy::COPY;

@@ -6,11 +6,11 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::case::Case;
-use crate::curve::{self, Curve};
 use crate::error::BenchError;
-use crate::metric::{Measure, Metric};
-use crate::result::{Absent, CaseResult, CurveResult, Params, Report};
-use crate::stats::Summary;
+use crate::results::curve::{self, Curve};
+use crate::results::metric::{Measure, Metric};
+use crate::results::result::{Absent, CaseResult, CurveResult, Params, Report};
+use crate::results::stats::Summary;
 
 /// Samples that differ by more than this factor give a warning.
 const UNSTEADY: f64 = 2.0;

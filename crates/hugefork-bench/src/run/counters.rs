@@ -9,7 +9,7 @@ use std::io;
 use perf_event::events::Hardware;
 use perf_event::{Builder, CountAndTime, Counter};
 
-use crate::metric::{Measure, Metric};
+use crate::results::metric::{Measure, Metric};
 
 /// What is counted.
 const EVENTS: [(Metric, Hardware); 3] = [

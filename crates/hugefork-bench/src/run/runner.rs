@@ -16,20 +16,20 @@ use std::time::{Duration, Instant};
 
 use hugefork::ByteSize;
 
-use crate::budget::{self, Budget};
 use crate::case::Case;
-use crate::counters::{self, Counters};
-use crate::engine;
 use crate::error::BenchError;
 use crate::host::Host;
-use crate::job::Keep;
-use crate::load;
+use crate::measure::random::Random;
+use crate::memory::engine;
+use crate::plan::budget::{self, Budget};
+use crate::plan::job::Keep;
 use crate::plan::{CasePlan, Plan};
-use crate::random::Random;
-use crate::result::{Report, TIME_BUDGET};
-use crate::sample::{Entry, Work};
-pub use crate::tally::Kept;
-use crate::tally::{Taken, Tallies, lock};
+use crate::results::result::{Report, TIME_BUDGET};
+use crate::run::counters::{self, Counters};
+use crate::run::load;
+use crate::run::sample::{Entry, Work};
+pub use crate::run::tally::Kept;
+use crate::run::tally::{Taken, Tallies, lock};
 
 /// How far a run has got.
 #[derive(Clone, Copy, Debug, PartialEq)]

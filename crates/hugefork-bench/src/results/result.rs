@@ -20,9 +20,9 @@ use std::fmt;
 use hugefork::ByteSize;
 use serde::{Deserialize, Serialize};
 
-use crate::date;
 use crate::host::Host;
-use crate::stats::Summary;
+use crate::results::date;
+use crate::results::stats::Summary;
 
 /// The schema that this crate writes.
 pub const SCHEMA: u32 = 1;
