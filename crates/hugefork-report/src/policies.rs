@@ -67,7 +67,7 @@ fn policy(params: &Params) -> Option<Policy> {
     Some(Policy { order: params.get("order")?.clone(), window, primitive: params.get("kernel")?.clone() })
 }
 
-/// Whether the subject is exactly this kernel, and not one that uses it in its own way, such as `target-last/reversed`.
+/// Whether the subject is this kernel by name, and not hugefork, which runs it.
 fn names(entry: &Entry, policy: &Policy) -> bool {
     let rest = entry.subject.strip_prefix(&format!("{}/{}", policy.order, policy.primitive));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', '@']))

@@ -241,7 +241,6 @@ fn a_sweep_goes_over_its_blocks_and_leaves_out_what_does_not_fit() {
         );
     }
     assert_eq!(sizes(&plan, ZERO_FAULT), [(BlockSize::MIB_2, area)]);
-    assert!(plan.cases[2].subjects.iter().any(|subject| subject.subject == Subject::Reversed));
     assert!(plan.cases.iter().all(|case| case.lack.is_none()));
 
     // It does not fit by --size, or by memory.

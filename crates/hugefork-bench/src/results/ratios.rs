@@ -117,7 +117,6 @@ fn rank(case: &dyn Case, subject: &str) -> Option<Rank> {
         ours if ours.is_ours() => None,
         // Single kernels belong to the full list, except for the one that Linux uses.
         Subject::Kernel(kernel) if *kernel != linux_order() => None,
-        Subject::Reversed => None,
         other => Some(case.aside(other).map_or(Rank::Rival, Rank::Aside)),
     }
 }
@@ -259,7 +258,6 @@ mod tests {
         let found = compare(&report(vec![
             of("hugefork", 24.0),
             of(&linux, 82.0),
-            of("target-last/reversed", 80.0),
             of("straight/portable", 40.0),
             of("memset", 40.0),
         ]));

@@ -47,7 +47,6 @@ Subjects:
   pagemap-scan                           the kernel's marks of written pages (PAGEMAP_SCAN)
   limit                                  nothing to clear, copy or map: the best that is possible
   For clear and copy also any kernel, such as target-last/rep or hybrid/avx512-nt+rep@256KiB.
-  target-last/reversed clears as Linux does, but each 4 KiB from its end to its beginning.
 
 If clear is named, it also tells how many times longer another CPU takes to walk through its cache \
 while blocks are cleared (victim_slowdown).

@@ -15,7 +15,6 @@
 
 mod area;
 mod disturb;
-mod reversed;
 mod sweep;
 mod tool;
 mod victim;
@@ -75,8 +74,7 @@ impl Case for ClearCopy {
     }
 
     /// The quick scope has hugefork's choice, libc, the limit, what Linux up to 6.19 does, and one `rep` over the whole
-    /// block. The full scope has every kernel of the machine. The sweep has each of those with every window, and
-    /// Linux's order byte-reversed.
+    /// block. The full scope has every kernel of the machine. The sweep has each of those with every window.
     fn subjects(&self, scope: Scope) -> Vec<Subject> {
         let libc = match self.0 {
             Operation::Clear => Subject::Memset,
@@ -89,7 +87,6 @@ impl Case for ClearCopy {
             Scope::Sweep => sweep::kernels().collect(),
         };
         subjects.extend(kernels.into_iter().filter(|kernel| self.can_use(kernel)).map(Subject::Kernel));
-        subjects.extend((scope == Scope::Sweep && self.0 == Operation::Clear).then_some(Subject::Reversed));
         subjects
     }
 
