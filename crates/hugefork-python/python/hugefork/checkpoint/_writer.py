@@ -1,44 +1,4 @@
-"""Checkpoints that are written while the program goes on.
-
->>> import hugefork as hf, tempfile
->>> pool = hf.Pool("64 MiB")
->>> w = pool.array([1.0, 2.0, 3.0])
->>> path = tempfile.mkdtemp()
->>> save = hf.checkpoint.save(path, {"w": w})   # returns after some microseconds
->>> w += 1                                       # the file gets what was there before
->>> _ = save.result()                            # waits, and raises what went wrong
->>> hf.checkpoint.load(path)["w"]
-array([1., 2., 3.])
-
-A checkpoint is a directory::
-
-    manifest.json              which files it is made of; replaced as the last step of a save, at once
-    data/w.3.npy               an array as save 3 found it
-    data/w.4.ranges.npy        what save 4 found changed: bytes start..stop of the array in memory, int64, shape (n, 2)
-    data/w.4.bytes.npy         these bytes, one range after another, uint8
-
-Each is an ordinary file of numpy. ``manifest.json`` is::
-
-    {"format": "hugefork-checkpoint", "version": 1, "save": 4, "meta": {…},
-     "arrays": {"w": [{"file": "w.3.npy", "nbytes": 80000128, "crc32": 123},
-                      {"ranges": {"file": "w.4.ranges.npy", …}, "bytes": {"file": "w.4.bytes.npy", …}}]},
-     "crc32": 456}
-
-``nbytes`` and ``crc32`` (`zlib.crc32`) are those of a whole file; the last ``crc32`` is that of the rest of the manifest, as
-``json.dumps(rest, sort_keys=True)``. Without hugefork, with numpy alone, an array is::
-
-    first, *changes = manifest["arrays"]["w"]
-    w = numpy.load(f"{path}/data/{first['file']}")
-    flat = w.ravel("K").view("u1")                     # its bytes as they lie in memory
-    for change in changes:
-        new, at = numpy.load(f"{path}/data/{change['bytes']['file']}"), 0
-        for start, stop in numpy.load(f"{path}/data/{change['ranges']['file']}"):
-            flat[start:stop] = new[at : at + stop - start]
-            at += stop - start
-
-A save that fails or is killed leaves the checkpoint before as it was. One process at a time writes to a directory; the
-others wait.
-"""
+"""Writes checkpoints, each in a thread of its own."""
 
 from __future__ import annotations
 
@@ -46,7 +6,6 @@ import contextlib
 import fcntl
 import io
 import json
-import math
 import os
 import select
 import threading
@@ -60,30 +19,27 @@ from typing import Any
 
 import numpy as np
 
-from . import _native
-from ._arrays import Array, Place, holder_of, region_place
-from ._errors import CheckpointError, ForkedChildError, HugeforkError, RevokedError
-from ._pool import Pool, Size, parse_size
-from ._snapshot import Snapshot, snapshot
-
-__all__ = ["Save", "load", "meta", "save", "verify"]
-
-_FORMAT = "hugefork-checkpoint"
-_VERSION = 1
+from .. import _native
+from .._arrays import Array, Place, holder_of, region_place
+from .._errors import ForkedChildError, HugeforkError, RevokedError
+from .._pool import Size, parse_size
+from .._snapshot import Snapshot, snapshot
+from ._format import (
+    FORMAT,
+    VERSION,
+    Entry,
+    as_read_back,
+    check_of,
+    files_of,
+    head_of,
+    header_of,
+    manifest_or_none,
+    replace_manifest,
+    sync,
+)
 
 _MOST_CHANGES = 16
 """So many changes are kept on top of a whole array: each is applied when it is loaded."""
-
-_SMALL = 1 << 16
-"""Smaller files are read, not mapped."""
-
-_HEADS: Any = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-"""What reads the heads that are written here, by their version."""
-
-_LONGEST_HEAD = 1 << 24
-"""numpy by itself reads no head of more than 10 000 letters, which types with some hundreds of fields have."""
-
-Entry = dict[str, Any]
 
 
 class _Over:
@@ -142,7 +98,7 @@ class Save:
         self.written = 0
         """Bytes that are written so far; in the end, how many it took."""
         self._names = list(arrays)
-        self._heads = {name: _head(array) for name, array in in_pools.items()}
+        self._heads = {name: head_of(array) for name, array in in_pools.items()}
         self._meta = meta
         self._since = since
         self._copy_ahead = copy_ahead
@@ -235,23 +191,23 @@ class Save:
                 return
 
     def _write(self, data: Path, since: Save | None) -> None:
-        before = _manifest_or_none(self.path)
+        before = manifest_or_none(self.path)
         number = int(before["save"]) + 1 if before else 1
         if since is not None and (before is None or since._manifest != before):
             since = None
         made: list[Path] = []
         try:
             arrays = {name: self._write_array(data, name, number, since, made) for name in self._names}
-            manifest = {"format": _FORMAT, "version": _VERSION, "save": number, "meta": self._meta, "arrays": arrays}
-            manifest["crc32"] = _check_of(manifest)
-            _sync(data)
-            _replace(self.path, json.dumps(manifest, indent=1))
+            manifest = {"format": FORMAT, "version": VERSION, "save": number, "meta": self._meta, "arrays": arrays}
+            manifest["crc32"] = check_of(manifest)
+            sync(data)
+            replace_manifest(self.path, json.dumps(manifest, indent=1))
         except BaseException:
             for file in made:
                 file.unlink(missing_ok=True)
             raise
         self._manifest = manifest
-        kept = {file["file"] for file in _files_of(manifest)}
+        kept = {file["file"] for file in files_of(manifest)}
         for file in data.iterdir():
             if file.name not in kept:
                 file.unlink(missing_ok=True)
@@ -260,7 +216,7 @@ class Save:
         stem = f"{urllib.parse.quote(name, safe='')}.{number}"
         copy = self._copies.get(name)
         if copy is not None:
-            return [self._file(data / f"{stem}.npy", made, _head(copy), _bytes_of(copy))]
+            return [self._file(data / f"{stem}.npy", made, head_of(copy), _bytes_of(copy))]
         assert self._snapshot is not None
         place = self._places[name]
         part = self._snapshot._part(place.holder)
@@ -283,7 +239,7 @@ class Save:
                 places = np.array(ranges, np.int64).reshape(-1, 2) - place.start
                 head: Entry = {"descr": "|u1", "fortran_order": False, "shape": (changed,)}
                 entry = {
-                    "ranges": self._file(data / f"{stem}.ranges.npy", made, _head(places), _bytes_of(places)),
+                    "ranges": self._file(data / f"{stem}.ranges.npy", made, head_of(places), _bytes_of(places)),
                     "bytes": self._file(data / f"{stem}.bytes.npy", made, head, (part, ranges)),
                 }
                 return [*earlier, entry]
@@ -306,7 +262,7 @@ class Save:
         """Writes a file of numpy with these contents."""
         made.append(path)
         with open(path, "wb", buffering=0) as file:
-            header = _header(head)
+            header = header_of(head)
             _write_all(file, header)
             crc = zlib.crc32(header)
             if isinstance(contents, tuple):
@@ -391,114 +347,15 @@ def save(
     return Save(directory, dict(arrays), since, meta, copy_ahead, rate)
 
 
-def load(path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool = True) -> dict[str, Array]:
-    """The arrays of a checkpoint, by name.
-
-    Parameters
-    ----------
-    path
-        The directory.
-    pool
-        Copies the arrays into arrays of this pool. Without it they are mapped copy-on-write, and what is written to them
-        stays in memory. They stay good when the checkpoint is replaced.
-    check
-        Reads all files first and compares their checksums, as `verify` does: 2.4 to 3.5 GB a second of files that the page
-        cache has, else as fast as the disk gives them. With ``check=False`` only the lengths of files and the manifest
-        are checked, and nothing of a mapped array is read before it is used; what a disk has altered is loaded as it is.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no checkpoint.
-    CheckpointError
-        It is truncated, or was altered.
-    """
-    directory = Path(path)
-    for attempt in range(10):
-        manifest = _manifest(directory)
-        try:
-            if check:
-                _verify(directory, manifest)
-            arrays = {name: _array(directory, name, entries) for name, entries in manifest["arrays"].items()}
-            break
-        except (CheckpointError, FileNotFoundError):
-            # A save may just have replaced it.
-            if attempt == 9 or _manifest_or_none(directory) == manifest:
-                raise
-    return arrays if pool is None else {name: pool.array(array, order=_order(array)) for name, array in arrays.items()}
-
-
-def meta(path: str | os.PathLike[str]) -> Any:
-    """What was given as `meta` when the checkpoint was saved."""
-    return _manifest(Path(path))["meta"]
-
-
-def verify(path: str | os.PathLike[str]) -> None:
-    """Reads all of a checkpoint and compares its checksums. Raises what `load` raises."""
-    directory = Path(path)
-    _verify(directory, _manifest(directory))
-
-
-def as_read_back(meta: Any) -> Any:
-    """A copy of what is saved beside arrays, as `json` reads it back: its checksum is that of what will be read."""
-    return json.loads(json.dumps(meta))
-
-
-def _order(array: Array) -> Any:
-    return "C" if array.flags.c_contiguous else "F"
-
-
 def _bytes_of(array: Array) -> memoryview:
     """The bytes of an array without gaps, as they lie in memory."""
     return array.ravel("K").view(np.uint8).data
-
-
-def _head(array: Array) -> Entry:
-    """What the head of a file of numpy says of an array without gaps."""
-    descr = np.lib.format.dtype_to_descr(array.dtype)
-    return {"descr": descr, "fortran_order": not array.flags.c_contiguous, "shape": array.shape}
-
-
-def _header(head: Entry) -> bytes:
-    """The head of a file of numpy."""
-    to = io.BytesIO()
-    try:
-        np.lib.format.write_array_header_1_0(to, head)
-    except ValueError:
-        # The type takes more than 64 KiB of words.
-        to = io.BytesIO()
-        np.lib.format.write_array_header_2_0(to, head)
-    return to.getvalue()
 
 
 def _write_all(file: io.RawIOBase, contents: bytes | memoryview) -> None:
     rest = memoryview(contents)
     while rest:
         rest = rest[file.write(rest) :]
-
-
-def _sync(directory: Path) -> None:
-    """Makes what was made in a directory safe on the disk."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _replace(directory: Path, manifest: str) -> None:
-    """The last step of a save."""
-    made = directory / "manifest.json.new"
-    try:
-        with open(made, "w", encoding="utf-8") as file:
-            file.write(manifest)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(made, directory / "manifest.json")
-    except BaseException:
-        made.unlink(missing_ok=True)
-        raise
-    _sync(directory)
 
 
 class _Writers:
@@ -535,117 +392,3 @@ def _write(saves: list[Save], over: _Over) -> None:
         saves.pop()._run()
     finally:
         over.set()
-
-
-def _check_of(manifest: Entry) -> int:
-    """The checksum of a manifest, without the one that it has."""
-    rest = {key: value for key, value in manifest.items() if key != "crc32"}
-    return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
-
-
-SENSELESS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What comes of a manifest that makes no sense. Python cannot follow lists within lists for ever."""
-
-
-def is_name(name: str) -> bool:
-    """Whether a manifest may name a file of its directory so."""
-    return Path(name).name == name and name not in ("", "..") and "\0" not in name
-
-
-def _manifest(directory: Path) -> Entry:
-    """The manifest, checked."""
-    text = (directory / "manifest.json").read_bytes()
-    try:
-        manifest = json.loads(text)
-        if manifest["format"] != _FORMAT:
-            raise ValueError(f"its format is {manifest['format']!r}")
-        if manifest["version"] != _VERSION:
-            raise ValueError(f"its version is {manifest['version']!r}: take a newer hugefork")
-        if manifest["crc32"] != _check_of(manifest):
-            raise ValueError("its checksum is another")
-        if type(manifest["save"]) is not int or "meta" not in manifest:
-            raise ValueError("something is missing")
-        for file in _files_of(manifest):
-            if not is_name(file["file"]):
-                raise ValueError(f"{file['file']!r} is no name of a file")
-            if type(file["nbytes"]) is not int or type(file["crc32"]) is not int:
-                raise ValueError(f"the length or the checksum of {file['file']!r} is no number")
-    except SENSELESS as error:
-        raise CheckpointError(
-            f"{directory}/manifest.json is no manifest of a checkpoint, or was altered: {error}; load another checkpoint"
-        ) from error
-    return manifest  # type: ignore[no-any-return]
-
-
-def _manifest_or_none(directory: Path) -> Entry | None:
-    """The manifest, if there is a good one."""
-    try:
-        return _manifest(directory)
-    except (OSError, CheckpointError):
-        return None
-
-
-def _files_of(manifest: Entry) -> Iterator[Entry]:
-    for entries in manifest["arrays"].values():
-        for entry in entries:
-            yield from (entry,) if "file" in entry else (entry["ranges"], entry["bytes"])
-
-
-def _path_of(directory: Path, file: Entry) -> Path:
-    """The path of a file that has the length that it should have."""
-    path: Path = directory / "data" / file["file"]
-    found = path.stat().st_size if path.exists() else 0
-    if found != file["nbytes"]:
-        raise CheckpointError(
-            f"{path} has {found} bytes instead of {file['nbytes']}: it is truncated; load another checkpoint"
-        )
-    return path
-
-
-def _verify(directory: Path, manifest: Entry) -> None:
-    for file in _files_of(manifest):
-        path = _path_of(directory, file)
-        if _native.crc32_of_file(path) != file["crc32"]:
-            raise CheckpointError(f"{path} has another checksum: it was altered; load another checkpoint")
-
-
-def _array(directory: Path, name: str, entries: list[Entry]) -> Array:
-    """An array, mapped copy-on-write, with its changes applied."""
-    try:
-        first, *changes = entries
-        array = _read(directory, first, is_mapped=first["nbytes"] >= _SMALL)
-        flat = array.ravel("K").view(np.uint8)
-        for change in changes:
-            ranges = _read(directory, change["ranges"], is_mapped=False)
-            new = _read(directory, change["bytes"], is_mapped=False)
-            at = 0
-            for start, stop in ranges.tolist():
-                if not 0 <= start <= stop <= flat.size:
-                    raise ValueError(f"bytes {start}..{stop} of {flat.size} are said to have changed")
-                flat[start:stop] = new[at : at + stop - start]
-                at += stop - start
-            if at != new.size:
-                raise ValueError(f"{at} bytes have changed, and there are {new.size}")
-    except (CheckpointError, OSError, MemoryError):
-        raise
-    except Exception as error:  # noqa: BLE001: numpy, which reads what was altered, raises whatever comes to it.
-        raise CheckpointError(f"array {name!r} of {directory} was altered: {error}; load another checkpoint") from error
-    return array
-
-
-def _read(directory: Path, entry: Entry, is_mapped: bool) -> Array:
-    """The array of a file of numpy, which is as long as its head says: no memory is taken for what is not there."""
-    path = _path_of(directory, entry)
-    with open(path, "rb") as file:
-        try:
-            version = np.lib.format.read_magic(file)
-            shape, _, dtype = _HEADS[version](file, max_header_size=_LONGEST_HEAD)
-        except MemoryError as error:
-            # So Python says that it cannot follow what is in the head.
-            raise ValueError(f"the head of {path.name} makes no sense") from error
-        length = file.tell() + dtype.itemsize * math.prod(shape)
-    if length != entry["nbytes"]:
-        raise ValueError(f"{path.name} is {entry['nbytes']} bytes long, and should be {length}")
-    mode: Any = "c" if is_mapped else None
-    array = np.load(path, mmap_mode=mode, allow_pickle=False, max_header_size=_LONGEST_HEAD)
-    return array.view(np.ndarray)  # type: ignore[no-any-return]
