@@ -15,10 +15,11 @@
 //! measure/   the same work, clock, CPUs and targets for all of them
 //! memory/    what subjects stand on                      results/   figures, JSON, CSV, ratios
 //! ```
+//!
 //! Each file says what it does to keep figures comparable: [`work`] has the loads and stores that every subject runs,
 //! [`tasks`] runs several subjects' tasks at once, [`clock`] takes times, [`kernel_memory`] is what the kernel's
-//! subjects stand on, and each module in [`cases`] says what one sample is. [`Case`] is all that the planner, the
-//! runner and the ratios know of a case.
+//! subjects stand on, and the module of a case says what one sample is. [`Case`] is all that the planner, the runner and
+//! the ratios know of a case.
 //!
 //! It relies on Linux: `/proc`, `/sys`, `fork(2)`, futexes.
 

@@ -1,6 +1,6 @@
 //! What is measured: metrics, each with its name, its unit and which way is better, and single values of them.
 //!
-//! A metric of one case stands in the file of that case; here are those that several have.
+//! A metric of one case alone stands in the file of that case.
 
 use crate::measure::clock::CpuTime;
 
