@@ -139,10 +139,10 @@ struct Hugefork {
     job: Job,
     choice: EngineChoice,
     cpus: Vec<usize>,
-    held: Option<Held>,
+    held: Option<CowMemory>,
 }
 
-struct Held {
+struct CowMemory {
     original: Region,
     /// Direct copies go from one half of it to the other. It is twice the rotation.
     reference: Region,
@@ -191,7 +191,7 @@ impl Work for Hugefork {
         let pool = engine::warm_pool(self.choice, forks + reference)?;
         let original = engine::written(&pool, self.job.size, BIAS)?;
         let reference = engine::written(&pool, reference, 0)?;
-        self.held = Some(Held { original, reference, pool, next: 0 });
+        self.held = Some(CowMemory { original, reference, pool, next: 0 });
         Ok(())
     }
 

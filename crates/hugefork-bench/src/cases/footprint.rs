@@ -5,7 +5,7 @@ use std::fs;
 
 /// Bytes that a process holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct Footprint {
     /// Anonymous memory: whole pages of its own, and its share of those that it has in common with others.
     pub(super) anonymous: usize,
     /// hugetlb pages of its own.
@@ -14,39 +14,39 @@ pub(super) struct Held {
     pub(super) hugetlb_shared: usize,
 }
 
-impl Held {
+impl Footprint {
     /// Of this process; none if the kernel does not say.
-    pub(super) fn by_this() -> Option<Held> {
-        Held::read("/proc/self/smaps_rollup")
+    pub(super) fn by_this() -> Option<Footprint> {
+        Footprint::read("/proc/self/smaps_rollup")
     }
 
     /// Of a child.
-    pub(super) fn by(pid: libc::pid_t) -> Option<Held> {
-        Held::read(&format!("/proc/{pid}/smaps_rollup"))
+    pub(super) fn by(pid: libc::pid_t) -> Option<Footprint> {
+        Footprint::read(&format!("/proc/{pid}/smaps_rollup"))
     }
 
-    fn read(path: &str) -> Option<Held> {
+    fn read(path: &str) -> Option<Footprint> {
         parsed(&fs::read_to_string(path).ok()?)
     }
 
     /// Of this process and its only child.
-    pub(super) fn with_child(self, child: Held) -> usize {
+    pub(super) fn with_child(self, child: Footprint) -> usize {
         // What they have in common is counted at the parent.
         self.anonymous + child.anonymous + self.hugetlb + child.hugetlb + self.hugetlb_shared
     }
 
     /// Of this process, which has no child.
     pub(super) fn alone(self) -> usize {
-        self.with_child(Held::default())
+        self.with_child(Footprint::default())
     }
 }
 
-fn parsed(rollup: &str) -> Option<Held> {
+fn parsed(rollup: &str) -> Option<Footprint> {
     let field = |name: &str| {
         let line = rollup.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().next()?.parse::<usize>().ok().map(|kib| kib << 10)
     };
-    Some(Held {
+    Some(Footprint {
         anonymous: field("Pss_Anon:")?,
         hugetlb: field("Private_Hugetlb:").unwrap_or(0),
         hugetlb_shared: field("Shared_Hugetlb:").unwrap_or(0),

@@ -210,10 +210,10 @@ struct Hugefork {
     job: Job,
     choice: EngineChoice,
     cpu: usize,
-    held: Option<Held>,
+    held: Option<ZeroFaultMemory>,
 }
 
-struct Held {
+struct ZeroFaultMemory {
     // Regions before their pool: fields drop in order.
     reference: Option<Reference>,
     pool: Pool,
@@ -258,7 +258,7 @@ impl Work for Hugefork {
         if self.choice.stock == Stock::Unused {
             // The old pool's memory is freed before the new pool gets any.
             self.held = None;
-            self.held = Some(Held { reference: None, pool: engine::new_pool(self.choice, self.job.size)? });
+            self.held = Some(ZeroFaultMemory { reference: None, pool: engine::new_pool(self.choice, self.job.size)? });
         }
         if let Some(held) = &self.held {
             if self.choice.stock != Stock::Unused {
@@ -271,7 +271,7 @@ impl Work for Hugefork {
                 Stock::Without => Some(Reference { region: engine::written(&pool, rotation, 0)?, next: 0 }),
                 Stock::Unused | Stock::Filled | Stock::Refilling => None,
             };
-            self.held = Some(Held { reference, pool });
+            self.held = Some(ZeroFaultMemory { reference, pool });
         }
         let held = self.held.as_ref().expect("made above");
         engine::fill_stock(&held.pool, self.choice, self.job.size)

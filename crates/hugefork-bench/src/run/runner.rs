@@ -77,26 +77,26 @@ pub fn run(plan: &Plan, host: &Host, kept: &Mutex<Kept>, observer: &mut dyn Obse
     });
     let ends = plan.time_budget.map(|total| (total, Instant::now() + total));
     let build = |plan: &CasePlan| plan.case.entries(&plan.job, &plan.subjects, host);
-    let mut watch =
-        Watch { kept, observer, build: &build, clock: &Instant::now, counters, place: 0, cases: plan.cases.len() };
+    let mut context =
+        RunContext { kept, observer, build: &build, clock: &Instant::now, counters, place: 0, cases: plan.cases.len() };
     for (index, case) in plan.cases.iter().enumerate() {
-        watch.place = index + 1;
+        context.place = index + 1;
         let cases = (plan.cases.len() - index) as u32;
         match ends {
-            Some((total, ends)) => fit_case(case, plan.runs, Budget { total, ends, cases }, &mut watch),
-            None => run_case(case, plan.runs, &mut watch),
+            Some((total, ends)) => fit_case(case, plan.runs, Budget { total, ends, cases }, &mut context),
+            None => run_case(case, plan.runs, &mut context),
         }
         for warning in load.case_ended(case.case.name()) {
             lock(kept).report.warn(warning);
         }
         let report = lock(kept).report.clone();
-        watch.observer.case_ended(case.case, &report).map_err(BenchError::Results)?;
+        context.observer.case_ended(case.case, &report).map_err(BenchError::Results)?;
     }
     Ok(())
 }
 
 /// What a run has besides its plan: where results go, who is told, the clock and the counters.
-struct Watch<'a> {
+struct RunContext<'a> {
     kept: &'a Mutex<Kept>,
     observer: &'a mut dyn Observer,
     /// Makes the subjects of a case.
@@ -107,48 +107,48 @@ struct Watch<'a> {
     cases: usize,
 }
 
-fn run_case(plan: &CasePlan, runs: usize, watch: &mut Watch<'_>) {
-    let mut run = CaseRun::new(plan, watch);
-    run.rounds(0..=runs, runs, watch);
-    lock(watch.kept).is_over();
+fn run_case(plan: &CasePlan, runs: usize, context: &mut RunContext<'_>) {
+    let mut run = CaseRun::new(plan, context);
+    run.rounds(0..=runs, runs, context);
+    lock(context.kept).is_over();
 }
 
 /// Runs as much of a case as `budget` allows, and says what was cut.
-fn fit_case(plan: &CasePlan, runs: usize, budget: Budget, watch: &mut Watch<'_>) {
+fn fit_case(plan: &CasePlan, runs: usize, budget: Budget, context: &mut RunContext<'_>) {
     let (name, allowed) = (plan.case, format!("{} {}s", TIME_BUDGET, budget.total.as_secs_f64()));
-    let clock = watch.clock;
+    let clock = context.clock;
     let smallest = plan.smaller.last().map_or_else(|| plan.clone(), |size| plan.cut_to(*size));
-    let mut run = CaseRun::new(&smallest, watch);
+    let mut run = CaseRun::new(&smallest, context);
     let share = budget.share(clock());
-    let mut round = if share.is_zero() { None } else { Some(run.warm_up(runs, watch)) };
+    let mut round = if share.is_zero() { None } else { Some(run.warm_up(runs, context)) };
     let sizes: Vec<usize> = [plan.job.size].into_iter().chain(plan.smaller.iter().copied()).collect();
     let size = round.map_or(smallest.job.size, |round| budget::size(&sizes, round, share, runs));
     let chosen = plan.cut_to(size);
     if size != smallest.job.size {
         drop(run);
-        run = CaseRun::new(&chosen, watch);
-        round = Some(run.warm_up(runs, watch));
+        run = CaseRun::new(&chosen, context);
+        round = Some(run.warm_up(runs, context));
     }
     // In the time that the warm-ups have left.
     let fit = |round| budget::rounds(round, budget.share(clock()), budget.left(clock()), runs);
     let Some(fit) = round.and_then(fit) else {
         let why = format!("{allowed}: {} rounds do not fit into what is left of it", budget::fewest(runs));
-        let mut kept = lock(watch.kept);
+        let mut kept = lock(context.kept);
         kept.going.iter_mut().for_each(|tallies| tallies.leave_out(&why));
         return kept.is_over();
     };
     if size < plan.job.size {
-        lock(watch.kept).report.warn(format!(
+        lock(context.kept).report.warn(format!(
             "{name}: {} instead of {} ({allowed})",
             ByteSize(size),
             ByteSize(plan.job.size)
         ));
     }
     if fit < runs {
-        lock(watch.kept).report.warn(format!("{name}: {fit} rounds instead of {runs} ({allowed})"));
+        lock(context.kept).report.warn(format!("{name}: {fit} rounds instead of {runs} ({allowed})"));
     }
-    run.rounds(1..=fit, fit, watch);
-    lock(watch.kept).is_over();
+    run.rounds(1..=fit, fit, context);
+    lock(context.kept).is_over();
 }
 
 /// A case that runs. Its samples are in [`Kept::going`], with its subjects in the same order.
@@ -159,10 +159,10 @@ struct CaseRun<'a> {
 
 impl<'a> CaseRun<'a> {
     /// Makes the case the one that runs, in what is kept.
-    fn new(plan: &'a CasePlan, watch: &Watch<'_>) -> CaseRun<'a> {
+    fn new(plan: &'a CasePlan, context: &RunContext<'_>) -> CaseRun<'a> {
         let mut run = CaseRun { plan, running: Vec::new() };
         let mut tallies = Tallies::new(plan.case);
-        for Entry { subject, params, keep, work } in (watch.build)(plan) {
+        for Entry { subject, params, keep, work } in (context.build)(plan) {
             match work {
                 Ok(work) => {
                     run.running.push(Running { keep, work, has_ended: false });
@@ -171,19 +171,19 @@ impl<'a> CaseRun<'a> {
                 Err(why) => tallies.cannot_run(subject.to_string(), why),
             }
         }
-        lock(watch.kept).going = Some(tallies);
+        lock(context.kept).going = Some(tallies);
         run
     }
 
     /// Takes the round that does not count and gives the time that it took.
-    fn warm_up(&mut self, runs: usize, watch: &mut Watch<'_>) -> Duration {
-        let start = (watch.clock)();
-        self.rounds(0..=0, runs, watch);
-        (watch.clock)().saturating_duration_since(start)
+    fn warm_up(&mut self, runs: usize, context: &mut RunContext<'_>) -> Duration {
+        let start = (context.clock)();
+        self.rounds(0..=0, runs, context);
+        (context.clock)().saturating_duration_since(start)
     }
 
     /// Takes the rounds `which`, where 0 is the warm-up and `runs` is the last.
-    fn rounds(&mut self, which: RangeInclusive<usize>, runs: usize, watch: &mut Watch<'_>) {
+    fn rounds(&mut self, which: RangeInclusive<usize>, runs: usize, context: &mut RunContext<'_>) {
         let subjects = self.running.len();
         for round in which {
             for turn in 0..subjects {
@@ -192,13 +192,13 @@ impl<'a> CaseRun<'a> {
                 if subject.has_ended {
                     continue;
                 }
-                let taken = subject.take(self.plan, round, &mut watch.counters);
+                let taken = subject.take(self.plan, round, &mut context.counters);
                 let (name, estimate) =
-                    lock(watch.kept).going.as_mut().expect("put there with this run").add(place, taken);
-                watch.observer.sampled(Progress {
+                    lock(context.kept).going.as_mut().expect("put there with this run").add(place, taken);
+                context.observer.sampled(Progress {
                     case: self.plan.case,
-                    place: watch.place,
-                    cases: watch.cases,
+                    place: context.place,
+                    cases: context.cases,
                     subject: &name,
                     estimate,
                     done: round * subjects + turn + 1,

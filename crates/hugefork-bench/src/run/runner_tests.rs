@@ -110,8 +110,9 @@ fn look_at_fakes(keep: Keep, entries: Vec<Entry>, runs: usize, samples: usize) -
     let kept = Kept::new(Report::new(String::new(), Host::default()));
     let observer = &mut LookAfter { left: samples, kept: &kept, seen: None };
     let (build, counters) = (|_: &CasePlan| entries.take(), Counters::none());
-    let mut watch = Watch { kept: &kept, observer, build: &build, clock: &Instant::now, counters, place: 1, cases: 1 };
-    run_case(&plan(Some(2 << 20), runs).cases[0], runs, &mut watch);
+    let mut context =
+        RunContext { kept: &kept, observer, build: &build, clock: &Instant::now, counters, place: 1, cases: 1 };
+    run_case(&plan(Some(2 << 20), runs).cases[0], runs, &mut context);
     let seen = observer.seen.take();
     (seen, lock(&kept).report())
 }
@@ -152,9 +153,9 @@ fn run_in(total: Duration, size: Option<usize>, gib: Duration, runs: usize) -> R
         vec![Entry { subject: Subject::Fork4k, params, keep: Keep::Held, work: Ok(work) }]
     };
     let (clock, counters) = (|| now.get(), Counters::none());
-    let mut watch = Watch { kept: &kept, observer, build: &build, clock: &clock, counters, place: 1, cases: 1 };
+    let mut context = RunContext { kept: &kept, observer, build: &build, clock: &clock, counters, place: 1, cases: 1 };
     let budget = Budget { total, ends: begun + total, cases: 1 };
-    fit_case(&plan(size, runs).cases[0], runs, budget, &mut watch);
+    fit_case(&plan(size, runs).cases[0], runs, budget, &mut context);
     lock(&kept).report()
 }
 

@@ -12,8 +12,8 @@
 //! | `__register_atfork` (`pthread_atfork`) | the library's own handlers come before all others |
 //! | `prctl` | `PR_SET_THP_DISABLE` is not passed on, and `PR_GET_THP_DISABLE` answers as if so; see `sandbox` |
 //!
-//! Each does the kernel's work by the system call itself, with libc's `errno`, so that it works before the constructor
-//! has run. Only `fork` calls libc's, which runs the program's handlers.
+//! Most do the kernel's work by the system call itself, with libc's `errno`, so that they work before the constructor
+//! has run. `fork`, which is to run the program's handlers, `_Fork` and `__register_atfork` call libc's.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
@@ -669,7 +669,7 @@ pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong
 }
 
 /// What `pthread_atfork` and its like call.
-type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
+type RegisterAtfork = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
 type Handler = Option<unsafe extern "C" fn()>;
 
 /// As libc's `__register_atfork`. The first call, whoever makes it, comes after the library's own handlers were
@@ -688,7 +688,10 @@ pub unsafe extern "C" fn __register_atfork(
     fork::follow();
     // SAFETY: a name that ends. libc's function has this type.
     let libcs = unsafe {
-        mem::transmute::<*mut c_void, Option<Register>>(libc::dlsym(libc::RTLD_NEXT, c"__register_atfork".as_ptr()))
+        mem::transmute::<*mut c_void, Option<RegisterAtfork>>(libc::dlsym(
+            libc::RTLD_NEXT,
+            c"__register_atfork".as_ptr(),
+        ))
     };
     // SAFETY: the caller's.
     libcs.map_or(libc::ENOMEM, |libcs| unsafe { libcs(prepare, parent, child, library) })

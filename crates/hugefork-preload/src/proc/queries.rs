@@ -43,7 +43,7 @@ const SHARED: u64 = 1 << 3;
 
 /// A mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct Vma {
     pub(crate) range: Range<usize>,
     pub(crate) rights: ProtFlags,
     /// Whether it is a private mapping of the engine's file.
@@ -70,7 +70,7 @@ impl Maps {
     ///
     /// # Errors
     /// The kernel cannot say.
-    pub(crate) fn at_or_behind(&self, address: usize) -> Result<Option<Found>, Errno> {
+    pub(crate) fn at_or_behind(&self, address: usize) -> Result<Option<Vma>, Errno> {
         let mut query = Query { flags: COVERING_OR_NEXT, address: address as u64, ..Query::default() };
         match self.ask(&mut query) {
             Err(Errno::NOENT) => return Ok(None),
@@ -81,7 +81,7 @@ impl Maps {
         let rights = named.filter(|(flag, _)| query.vma_flags & flag != 0).map(|(_, right)| right).collect();
         let is_private_file = query.vma_flags & SHARED == 0 && query.inode != 0;
         let is_inherited = is_private_file && self.is_of_the_engine(query.start)?;
-        Ok(Some(Found { range: query.start as usize..query.end as usize, rights, is_inherited }))
+        Ok(Some(Vma { range: query.start as usize..query.end as usize, rights, is_inherited }))
     }
 
     fn is_of_the_engine(&self, start: u64) -> Result<bool, Errno> {
@@ -140,7 +140,7 @@ mod tests {
                     mmap(place as *mut _, BASE_PAGE, ProtFlags::READ, kind | MapFlags::FIXED, &file, 0).unwrap();
                 }
                 let is_inherited = is_inherited && kind == MapFlags::PRIVATE;
-                let expected = Found { range: place..place + BASE_PAGE, rights: ProtFlags::READ, is_inherited };
+                let expected = Vma { range: place..place + BASE_PAGE, rights: ProtFlags::READ, is_inherited };
                 assert_eq!(maps.at_or_behind(place), Ok(Some(expected)), "{name:?} {kind:?}");
             }
         }

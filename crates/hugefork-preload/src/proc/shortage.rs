@@ -100,7 +100,7 @@ fn group_of(line: &[u8]) -> Option<(Version, &[u8])> {
 
 fn room_of(version: Version, path: &[u8]) -> Option<Room> {
     let root: &[u8] = if version == Version::One { b"/sys/fs/cgroup/memory" } else { b"/sys/fs/cgroup" };
-    let mut place = Place::new();
+    let mut place = FileName::new();
     let mut number = |file: &[u8], name: &str| {
         let (mut sum, mut is_there) = (0_u64, false);
         lines(place.at(&[root, path, b"/", file])?, |line| {
@@ -133,13 +133,13 @@ fn after(line: &[u8], name: &str) -> Option<u64> {
 }
 
 /// The name of a file, put together on the stack.
-struct Place {
+struct FileName {
     bytes: [u8; 512],
 }
 
-impl Place {
-    fn new() -> Place {
-        Place { bytes: [0; 512] }
+impl FileName {
+    fn new() -> FileName {
+        FileName { bytes: [0; 512] }
     }
 
     /// None if it is too long.

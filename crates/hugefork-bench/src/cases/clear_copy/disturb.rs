@@ -1,6 +1,6 @@
 //! A subject that clears block after block, with no use between, beside a victim.
 
-use super::area::{Area, Shared};
+use super::area::{RcCell, SharedArea};
 use super::tool::Tool;
 use super::victim::{Victim, VictimPlan};
 use crate::error::BenchError;
@@ -14,10 +14,10 @@ pub const VICTIM_SLOWDOWN: Metric = Metric::new("victim_slowdown", "ratio");
 
 /// Clears block after block beside a victim.
 pub(super) struct Disturb {
-    pub(super) area: Shared<Area>,
+    pub(super) area: RcCell<SharedArea>,
     pub(super) planned: VictimPlan,
     /// Shared like the area.
-    pub(super) victim: Shared<Option<Victim>>,
+    pub(super) victim: RcCell<Option<Victim>>,
     pub(super) tool: Tool,
     pub(super) cpu: usize,
 }

@@ -26,7 +26,7 @@ use hugefork::BlockSize;
 use hugefork_kernels::{Kernel, every_kernel};
 use statrs::statistics::{Data, OrderStatistics};
 
-use self::area::{Area, Shared};
+use self::area::{RcCell, SharedArea};
 use self::disturb::Disturb;
 pub use self::disturb::VICTIM_SLOWDOWN;
 use self::tool::{Operation, Tool, Use};
@@ -186,13 +186,13 @@ fn operations(block: usize) -> usize {
 struct Maker {
     operation: Operation,
     job: Job,
-    area: Shared<Area>,
+    area: RcCell<SharedArea>,
     cpu: usize,
 }
 
 impl Maker {
     fn new(operation: Operation, job: &Job, host: &Host) -> Maker {
-        let area = Area { operation, size: job.size, block: job.block_size.bytes(), held: None };
+        let area = SharedArea { operation, size: job.size, block: job.block_size.bytes(), held: None };
         Maker { operation, job: job.clone(), area: Rc::new(RefCell::new(area)), cpu: host.cpu_numbers[0] }
     }
 
@@ -209,7 +209,7 @@ impl Maker {
         &self,
         subject: &SubjectPlan,
         found: &Result<VictimPlan, String>,
-        victim: &Shared<Option<Victim>>,
+        victim: &RcCell<Option<Victim>>,
     ) -> Entry {
         self.entry(subject, Use::Near, |tool, params| {
             let planned = found.clone()?;
@@ -240,7 +240,7 @@ impl Maker {
 
 /// Times one operation after the other.
 struct Timed {
-    area: Shared<Area>,
+    area: RcCell<SharedArea>,
     tool: Tool,
     used: Use,
     cpu: usize,

@@ -25,7 +25,7 @@ use std::process::Command;
 use hugefork::ByteSize;
 
 pub use self::program::run as run_program;
-use self::program::{Outcome, Pages, Program};
+use self::program::{Pages, Program, RoundTimes};
 use super::writer_latency::TAKEN;
 use crate::case::Case;
 use crate::error::BenchError;
@@ -174,7 +174,7 @@ impl Work for Process {
         let seed = targets.below(usize::MAX) as u64;
         let output = self.command(seed)?.output().map_err(|error| BenchError::system("starting a program", error))?;
         let said = String::from_utf8_lossy(&output.stdout);
-        let outcome = Outcome::parse(&said).filter(|_| output.status.success()).ok_or_else(|| {
+        let outcome = RoundTimes::parse(&said).filter(|_| output.status.success()).ok_or_else(|| {
             let why = String::from_utf8_lossy(&output.stderr);
             BenchError::CannotRun(format!(
                 "a program with {} ended with {}: {}",

@@ -11,7 +11,7 @@ use hugefork_kernels::Kernel;
 
 use super::rival::{Ground, Rival};
 use super::words::{BIAS, Words, reader};
-use crate::cases::memory;
+use crate::cases::footprint::Footprint;
 use crate::error::BenchError;
 use crate::measure::clock::CpuTime;
 use crate::measure::work;
@@ -58,7 +58,7 @@ impl Hugefork {
 }
 
 impl Rival for Hugefork {
-    type Held = Snapshot;
+    type Snapshot = Snapshot;
 
     fn populate(&mut self, ground: &Ground) -> Result<(), BenchError> {
         let (choice, size) = (self.choice, ground.size);
@@ -105,7 +105,7 @@ impl Rival for Hugefork {
     fn memory(&self, _: Option<&Snapshot>) -> Option<usize> {
         let stats = self.held().pool.stats();
         let blocks = (stats.blocks - stats.blocks_free) * self.choice.block_size.bytes();
-        memory::Held::by_this().map(|held| held.anonymous + blocks)
+        Footprint::by_this().map(|held| held.anonymous + blocks)
     }
 
     fn let_go(&mut self, snapshot: Snapshot, words: &Words) -> Result<CpuTime, BenchError> {

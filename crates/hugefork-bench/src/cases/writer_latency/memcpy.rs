@@ -19,7 +19,7 @@ impl Memcpy {
 }
 
 impl Rival for Memcpy {
-    type Held = ();
+    type Snapshot = ();
 
     fn populate(&mut self, ground: &Ground) -> Result<(), BenchError> {
         match &self.held {

@@ -25,12 +25,12 @@ use crate::memory::kernel_memory::{KernelMemory, PageKind, Reserve};
 
 #[derive(Default)]
 pub(super) struct MemfdPrivate {
-    held: Option<Held>,
+    held: Option<MappedFile>,
     /// Milliseconds of the last private mapping.
     pause: f64,
 }
 
-struct Held {
+struct MappedFile {
     file: OwnedFd,
     /// The file, shared.
     look: KernelMemory,
@@ -43,18 +43,18 @@ struct Held {
 const PAGE: usize = 4096;
 
 impl MemfdPrivate {
-    fn held(&self) -> &Held {
+    fn held(&self) -> &MappedFile {
         self.held.as_ref().expect("populated before used")
     }
 }
 
-impl Held {
-    fn new(size: usize) -> Result<Held, BenchError> {
+impl MappedFile {
+    fn new(size: usize) -> Result<MappedFile, BenchError> {
         let file = memfd_create("bench", MemfdFlags::CLOEXEC)
             .map_err(|errno| BenchError::CannotRun(format!("memfd_create: {errno}")))?;
         ftruncate(&file, size as u64).map_err(|errno| BenchError::system("sizing a memfd", errno))?;
         let place = || KernelMemory::map(PageKind::Base, size, Reserve::Yes);
-        let held = Held { look: place()?, live: place()?, file, is_private: false };
+        let held = MappedFile { look: place()?, live: place()?, file, is_private: false };
         held.put(&held.look, MapFlags::SHARED)?;
         held.ask_for_huge_pages();
         // SAFETY: our own mapping of a new file.
@@ -128,11 +128,11 @@ fn is_private(entry: u64) -> bool {
 }
 
 impl Rival for MemfdPrivate {
-    type Held = ();
+    type Snapshot = ();
 
     fn populate(&mut self, ground: &Ground) -> Result<(), BenchError> {
         self.held = None;
-        self.held = Some(Held::new(ground.size)?);
+        self.held = Some(MappedFile::new(ground.size)?);
         Ok(())
     }
 

@@ -35,8 +35,8 @@
 //! there are fewer faults than pages written, the kernel has copied larger pieces, and the metric is left out. It
 //! includes a fault or two of the thread's own stack.
 //!
-//! `extra` is anonymous memory and hugetlb pages of the process and its child (`memory.rs`), less what the process held
-//! when the area was populated; of hugefork also the blocks that are in use beyond those of the area, whether a
+//! `extra` is anonymous memory and hugetlb pages of the process and its child (`footprint.rs`), less what the process
+//! held when the area was populated; of hugefork also the blocks that are in use beyond those of the area, whether a
 //! snapshot or the region holds them.
 //!
 //! In every epoch each word that was written is checked twice: the area must hold what was written, and the snapshot,

@@ -5,7 +5,7 @@ use hugefork_kernels::Kernel;
 
 use super::words::Words;
 use super::writer;
-use crate::cases::memory;
+use crate::cases::footprint::Footprint;
 use crate::error::BenchError;
 use crate::measure::clock::CpuTime;
 use crate::measure::random::Random;
@@ -29,7 +29,7 @@ pub(super) struct Ground {
 /// A way to take snapshots of an area that is written to afterwards.
 pub(super) trait Rival {
     /// A snapshot.
-    type Held;
+    type Snapshot;
 
     /// Makes the area, or writes it again, so that it holds what [`Words`] expects. Not timed.
     fn populate(&mut self, ground: &Ground) -> Result<(), BenchError>;
@@ -48,7 +48,7 @@ pub(super) trait Rival {
     }
 
     /// Takes a snapshot.
-    fn take(&mut self, words: &Words) -> Result<Self::Held, BenchError>;
+    fn take(&mut self, words: &Words) -> Result<Self::Snapshot, BenchError>;
 
     /// Milliseconds for which the last [`take`](Rival::take), which took `call`, kept writers waiting.
     fn pause(&self, call: f64) -> f64 {
@@ -56,16 +56,16 @@ pub(super) trait Rival {
     }
 
     /// Bytes copied for a snapshot, where the writer took so many minor faults; none if nobody can say.
-    fn copied(&self, held: &Self::Held, words: &Words, minor_faults: usize) -> Option<usize>;
+    fn copied(&self, held: &Self::Snapshot, words: &Words, minor_faults: usize) -> Option<usize>;
 
     /// Bytes held now, with a snapshot or without; none if nobody can say.
-    fn memory(&self, _: Option<&Self::Held>) -> Option<usize> {
-        memory::Held::by_this().map(|held| held.alone())
+    fn memory(&self, _: Option<&Self::Snapshot>) -> Option<usize> {
+        Footprint::by_this().map(|held| held.alone())
     }
 
     /// Checks what a snapshot holds, and lets go of it. Gives the time that other threads of this process have spent on
     /// it.
-    fn let_go(&mut self, held: Self::Held, words: &Words) -> Result<CpuTime, BenchError>;
+    fn let_go(&mut self, held: Self::Snapshot, words: &Words) -> Result<CpuTime, BenchError>;
 
     /// Gives the memory back.
     fn release(&mut self);
