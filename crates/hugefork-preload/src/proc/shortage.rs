@@ -7,7 +7,7 @@
 //! | version 1 | `hierarchical_memory_limit` of `memory.stat` | `memory.usage_in_bytes` | the same, with `total_` |
 //! | the machine | `MemTotal` of `/proc/meminfo` | all but `MemAvailable` | |
 //!
-//! The process's own group is looked at, and none above it.
+//! The process's own group is looked at, and none above it. Only the limit of version 1 is the lowest of all of these.
 
 use std::ffi::CStr;
 

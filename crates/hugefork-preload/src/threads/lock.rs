@@ -1,4 +1,4 @@
-//! A lock that the handlers of `fork(2)`, program threads and the worker may all take: one word, no allocation, no
+//! A lock that the handlers of `fork(2)`, program threads and the worker may all take: a few words, no allocation, no
 //! thread-local data.
 //!
 //! A signal handler of the program may fork, in the thread and at the moment in which that thread holds the lock. So

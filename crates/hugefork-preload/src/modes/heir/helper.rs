@@ -6,8 +6,8 @@
 //!             all over, up to here: a stream; the next block is armed ──▶ somebody needs it: that one is taken over,
 //!                                                                        and others behind it; then the next is armed
 //! ```
-//! It is a thread as the worker is (threads/worker.rs), with descriptors of its own: it shares no table with the program, which
-//! may close what it likes.
+//! It is a thread as the worker is (threads/worker.rs), with descriptors of its own: it shares no table with the
+//! program, which may close what it likes.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
