@@ -10,9 +10,9 @@ use std::ptr;
 
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
-use super::rounds::{Area, BIAS, Ground, PAGE, word_of, write_words};
+use super::rounds::{BIAS, PAGE, ResetSetup, Resettable, word_of, write_words};
 use crate::error::BenchError;
-use crate::kernel_memory::{KernelMemory, PageKind};
+use crate::memory::kernel_memory::{KernelMemory, PageKind};
 
 /// `struct uffdio_api`.
 #[repr(C)]
@@ -88,9 +88,9 @@ pub(super) struct Scanned {
 }
 
 impl Scanned {
-    pub(super) fn open(ground: Ground) -> Result<Scanned, BenchError> {
-        let area = KernelMemory::written(PageKind::Base, ground.size, BIAS)?;
-        let copy = KernelMemory::written(PageKind::Thp, ground.size, BIAS)?;
+    pub(super) fn open(setup: ResetSetup) -> Result<Scanned, BenchError> {
+        let area = KernelMemory::written(PageKind::Base, setup.size, BIAS)?;
+        let copy = KernelMemory::written(PageKind::Thp, setup.size, BIAS)?;
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(UFFD_USER_MODE_ONLY);
         // SAFETY: makes a descriptor and touches no memory.
         let userfault = unsafe { userfaultfd(flags) }.map_err(|errno| lacks(errno.into()))?;
@@ -143,7 +143,7 @@ impl Scanned {
     }
 }
 
-impl Area for Scanned {
+impl Resettable for Scanned {
     fn write(&mut self, pages: &[usize]) -> Result<(), BenchError> {
         // SAFETY: our own mapping.
         unsafe { write_words(self.area.as_ptr(), pages) };

@@ -74,7 +74,7 @@ const fn request(direction: u32, number: u32, size: usize) -> libc::Ioctl {
 
 /// Whether writes fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Writes {
+pub(super) enum OnWrite {
     Fault,
     Pass,
 }
@@ -105,9 +105,9 @@ impl Userfault {
     }
 
     /// Decides what writes to `len` bytes at `offset` do. If they pass, those that wait go on.
-    pub(super) fn set(&self, offset: usize, len: usize, writes: Writes) -> io::Result<()> {
+    pub(super) fn set(&self, offset: usize, len: usize, writes: OnWrite) -> io::Result<()> {
         let range = Range { start: self.range.start + offset as u64, len: len as u64 };
-        let mode = if writes == Writes::Fault { UFFDIO_WRITEPROTECT_MODE_WP } else { 0 };
+        let mode = if writes == OnWrite::Fault { UFFDIO_WRITEPROTECT_MODE_WP } else { 0 };
         let mut protect = WriteProtect { range, mode };
         loop {
             match self.call(UFFDIO_WRITEPROTECT, &mut protect) {
@@ -119,7 +119,7 @@ impl Userfault {
     }
 
     /// Decides it for the whole range.
-    pub(super) fn set_all(&self, writes: Writes) -> io::Result<()> {
+    pub(super) fn set_all(&self, writes: OnWrite) -> io::Result<()> {
         self.set(0, self.range.len as usize, writes)
     }
 

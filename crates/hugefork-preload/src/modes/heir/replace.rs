@@ -20,10 +20,10 @@ use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymo
 use syscalls::{Sysno, syscall};
 
 use super::marks::{self, Session};
+use super::userfaults::UserFaults;
 use crate::line::Line;
-use crate::pages::Pagemap;
-use crate::shortage::has_swap;
-use crate::userfaults::UserFaults;
+use crate::proc::pages::Pagemap;
+use crate::proc::shortage::has_swap;
 use crate::{BASE_PAGE, HUGE_PAGE};
 
 /// So many blocks are taken over in a session: whoever forks or unmaps waits for its end.
