@@ -18,8 +18,8 @@
 //!
 //! Each file says what it does to keep figures comparable: [`work`] has the loads and stores that every subject runs,
 //! [`tasks`] runs several subjects' tasks at once, [`clock`] takes times, [`kernel_memory`] is what the kernel's
-//! subjects stand on, and the module of a case says what one sample is. [`Case`] is all that the planner, the runner and
-//! the ratios know of a case.
+//! subjects stand on, and the module of a case says what one sample is. [`Case`] is all that the planner, the runner
+//! and the ratios know of a case.
 //!
 //! It relies on Linux: `/proc`, `/sys`, `fork(2)`, futexes.
 

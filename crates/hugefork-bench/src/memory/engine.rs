@@ -44,8 +44,8 @@ pub(crate) fn warm_pool(choice: EngineChoice, capacity: usize) -> Result<Pool, B
     Ok(pool)
 }
 
-/// Writes `len` bytes of the pool's free blocks and gives them back, as [`warm`](crate::measure::warm::warm) does with the
-/// kernel's pages before each of its samples.
+/// Writes `len` bytes of the pool's free blocks and gives them back, as
+/// [`warm`](crate::measure::warm::warm) does with the kernel's pages before each of its samples.
 ///
 /// Some hosts look now and then which memory of a virtual machine is in use, and the first write to each 2 MiB
 /// afterwards takes 60 us (docs/measurements.md). Blocks that lay there meanwhile would meet that in their faults.

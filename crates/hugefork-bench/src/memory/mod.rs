@@ -1,8 +1,9 @@
 //! What subjects stand on.
 //!
 //! ```text
-//! engine    hugefork's pools             kernel_memory   anonymous mappings      holder   a child that holds such memory
-//! thp       the settings for huge pages as they are      folios   the sizes of folios, and how to get just one of them
+//! engine   hugefork's pools                             kernel_memory   anonymous mappings
+//! thp      the settings for huge pages, as they are     holder          a child of fork(2) that holds such memory
+//! folios   the sizes of folios, and how to get just one of them
 //! ```
 
 pub(crate) mod engine;

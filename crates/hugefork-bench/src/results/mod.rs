@@ -1,8 +1,8 @@
 //! What was measured.
 //!
 //! ```text
-//! metric   single values, and their units     curve    figures that are a curve        stats    median, least and greatest
-//! result   results as JSON                    samples_csv   as CSV                     date     when they were measured
+//! metric   single values, and their units     curve         figures that are a curve    stats   of a set of samples
+//! result   results as JSON                    samples_csv   as CSV                      date    when it was
 //! ratios   hugefork beside the other subjects
 //! ```
 

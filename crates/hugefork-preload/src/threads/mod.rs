@@ -1,9 +1,9 @@
 //! The library's own threads, and what keeps threads out of each other's way.
 //!
 //! ```text
-//! worker    the thread that does what takes time    thread    how it, and the heir's (modes/heir), are made and sent away
-//! rights    what such threads give up at first
-//! lock      a lock that handlers of a fork may take           signals   handlers of signals wait
+//! worker   the thread that does what takes time         thread    how such threads are made and sent away
+//! rights   what they give up at first
+//! lock     a lock that handlers of a fork may take      signals   handlers of signals wait
 //! ```
 
 pub(crate) mod lock;
