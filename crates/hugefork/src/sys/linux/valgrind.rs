@@ -2,22 +2,33 @@
 //! would end it by SIGBUS there, so that there had better be no pool.
 
 use std::fs;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::sys::SystemError;
 
 const UNDER_VALGRIND: &str =
     "resolving write faults under valgrind, which cannot run them (run without it, or with AddressSanitizer instead),";
 
+/// What is known: one of the three.
+static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const ABSENT: u8 = 1;
+const PRESENT: u8 = 2;
+
 /// An error under valgrind. It looks once: a process does not get under it later.
+///
+/// Threads that come at once each look. None waits for another: a child that is forked meanwhile would wait for a thread
+/// that it does not have.
 pub(crate) fn refuse() -> Result<(), SystemError> {
-    static IS_UNDER_IT: OnceLock<bool> = OnceLock::new();
-    let has_it_mapped =
-        || fs::read_to_string("/proc/thread-self/maps").is_ok_and(|maps| maps.lines().any(is_of_valgrind));
-    if *IS_UNDER_IT.get_or_init(has_it_mapped) {
-        return Err(SystemError::new(UNDER_VALGRIND, rustix::io::Errno::OPNOTSUPP));
+    if KNOWN.load(Ordering::Relaxed) == UNKNOWN {
+        let maps = fs::read_to_string("/proc/thread-self/maps");
+        let is_under_it = maps.is_ok_and(|maps| maps.lines().any(is_of_valgrind));
+        KNOWN.store(if is_under_it { PRESENT } else { ABSENT }, Ordering::Relaxed);
     }
-    Ok(())
+    match KNOWN.load(Ordering::Relaxed) {
+        PRESENT => Err(SystemError::new(UNDER_VALGRIND, rustix::io::Errno::OPNOTSUPP)),
+        _ => Ok(()),
+    }
 }
 
 /// Whether a line of `maps` shows what valgrind has loaded: its tool, and what it preloads into programs that are not
