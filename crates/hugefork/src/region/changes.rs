@@ -17,7 +17,7 @@
 
 use std::ops::Range;
 
-use super::core::RegionCore;
+use crate::region::state::core::RegionCore;
 use crate::snapshot::changes::{LOOKED_AT_ONCE, Newer, Pages, Piece, page_of};
 use crate::snapshot::core::SnapshotCore;
 use crate::snapshot::hold::HeldBlock;

@@ -14,11 +14,11 @@
 
 use std::ops::Range;
 
-use super::core::RegionCore;
-use super::unresolved::Unresolved;
 use crate::mapping::addresses::Place;
 use crate::mapping::change::Recount;
 use crate::pool::frames::{Content, Wanted};
+use crate::region::state::core::RegionCore;
+use crate::region::state::unresolved::Unresolved;
 use crate::sync::SignalsBlocked;
 use crate::sys::linux::memory::Linux;
 use crate::sys::{Access, PageRun, Part, Shows, Sys};

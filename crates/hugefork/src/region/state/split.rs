@@ -19,27 +19,27 @@ use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// A split block of a region.
 #[derive(Clone, Copy)]
-pub(super) struct SplitBlock<'a, S: Sys> {
+pub(in crate::region) struct SplitBlock<'a, S: Sys> {
     region: &'a RegionCore<S>,
     index: EntryIndex,
     block: BlockId,
-    pub(super) pages: &'a Split,
+    pub(in crate::region) pages: &'a Split,
 }
 
 impl<S: Sys> RegionCore<S> {
     /// The block at `index`, if it is split.
-    pub(super) fn split(&self, index: EntryIndex) -> Option<SplitBlock<'_, S>> {
+    pub(in crate::region) fn split(&self, index: EntryIndex) -> Option<SplitBlock<'_, S>> {
         let entry = self.table.get(index);
         self.pages_of(index, entry.block().filter(|_| matches!(entry, Entry::Split(_)))?)
     }
 
     /// The pages of `block`, which is split or is about to be.
-    pub(super) fn pages_of(&self, index: EntryIndex, block: BlockId) -> Option<SplitBlock<'_, S>> {
+    pub(in crate::region) fn pages_of(&self, index: EntryIndex, block: BlockId) -> Option<SplitBlock<'_, S>> {
         Some(SplitBlock { region: self, index, block, pages: self.table.split(index)? })
     }
 
     /// Makes room for the pages of a block that may be about to be split. Allocates, so no lock may be held.
-    pub(super) fn prepare_split(&self, index: EntryIndex) {
+    pub(in crate::region) fn prepare_split(&self, index: EntryIndex) {
         if self.pool().sys.merging() == Merging::Merge {
             self.table.prepare_split(index, self.pool().block_size);
         }
@@ -47,7 +47,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Called before the block of a split entry goes. Its dropped pages are marked fresh again. False if nobody may get
     /// the block.
-    pub(super) fn forget_pages(&self, index: EntryIndex, block: BlockId) -> bool {
+    pub(in crate::region) fn forget_pages(&self, index: EntryIndex, block: BlockId) -> bool {
         let Some(pages) = self.table.split(index) else { return true };
         self.books.lazy_pages.fetch_sub(pages.count(SplitPage::Lazy), Ordering::Relaxed);
         pages.count(SplitPage::Dropped) == 0 || self.pool().give_memory_back(block)
@@ -69,7 +69,7 @@ impl<S: Sys> SplitBlock<'_, S> {
     }
 
     /// Makes `page` writable, or all pages if none is named.
-    pub(super) fn write(&self, locked: Locked<'_>, page: Option<usize>) -> Result<(), Unresolved> {
+    pub(in crate::region) fn write(&self, locked: Locked<'_>, page: Option<usize>) -> Result<(), Unresolved> {
         let Some(page) = page else { return self.join(locked) };
         let was = self.pages.get(page);
         let written = match was {
@@ -106,7 +106,7 @@ impl<S: Sys> SplitBlock<'_, S> {
     }
 
     /// Makes the block whole again: writable, with memory for all of its pages.
-    pub(super) fn join(&self, locked: Locked<'_>) -> Result<(), Unresolved> {
+    pub(in crate::region) fn join(&self, locked: Locked<'_>) -> Result<(), Unresolved> {
         match self.fill_all(locked, Access::ReadWrite) {
             Ok(()) => self.allow_all(locked),
             Err(reason) => Err(reason),
@@ -133,12 +133,12 @@ impl<S: Sys> SplitBlock<'_, S> {
     }
 
     /// Makes the entry whole, after a failure that left its pages unknown.
-    pub(super) fn forget(&self) {
+    pub(in crate::region) fn forget(&self) {
         self.set(0..self.pages.len(), SplitPage::Readable);
     }
 
     /// Gives memory to all dropped pages.
-    pub(super) fn fill_all(&self, locked: Locked<'_>, access: Access) -> Result<(), Unresolved> {
+    pub(in crate::region) fn fill_all(&self, locked: Locked<'_>, access: Access) -> Result<(), Unresolved> {
         for run in self.pages.runs_of(0..self.pages.len(), SplitPage::Dropped) {
             self.fill(locked, run, access)?;
         }
@@ -171,7 +171,7 @@ impl<S: Sys> SplitBlock<'_, S> {
 
     /// Marks pages as lazily freed that have lost the right to be written. Returns how many were not before. If the
     /// call that takes the right away failed, no page may be dropped.
-    pub(super) fn free(&self, pages: Range<usize>, right: Right) -> usize {
+    pub(in crate::region) fn free(&self, pages: Range<usize>, right: Right) -> usize {
         let mut freed = 0;
         for page in pages {
             match (self.pages.get(page), right) {
@@ -189,12 +189,12 @@ impl<S: Sys> SplitBlock<'_, S> {
     }
 
     /// Whether all pages are lazily freed.
-    pub(super) fn is_all_lazy(&self) -> bool {
+    pub(in crate::region) fn is_all_lazy(&self) -> bool {
         self.pages.count(SplitPage::Lazy) == self.pages.len()
     }
 
     /// Cancels lazy free of these pages. Returns how many were lazily freed.
-    pub(super) fn keep(&self, pages: Range<usize>) -> usize {
+    pub(in crate::region) fn keep(&self, pages: Range<usize>) -> usize {
         let kept = self.pages.runs_of(pages, SplitPage::Lazy).map(|run| {
             let count = run.len();
             self.set(run, SplitPage::Readable);
@@ -205,7 +205,7 @@ impl<S: Sys> SplitBlock<'_, S> {
 
     /// Shows zeros in place of lazily freed pages and gives their memory back. False if the system refuses to show
     /// zeros.
-    pub(super) fn drop_pages(&self, locked: Locked<'_>, run: Range<usize>) -> bool {
+    pub(in crate::region) fn drop_pages(&self, locked: Locked<'_>, run: Range<usize>) -> bool {
         let pool = self.region.pool();
         let (start, len) = (pool.offset(self.block) + run.start * BASE_PAGE, run.len() * BASE_PAGE);
         let zeros = SplitPage::Dropped.shows(start);
@@ -221,7 +221,7 @@ impl<S: Sys> SplitBlock<'_, S> {
     }
 
     /// If every page is dropped, gives the block back and makes the entry zero, which its addresses show already.
-    pub(super) fn end_if_dropped(&self, locked: Locked<'_>) -> bool {
+    pub(in crate::region) fn end_if_dropped(&self, locked: Locked<'_>) -> bool {
         let is_over = self.pages.count(SplitPage::Dropped) == self.pages.len();
         if is_over {
             self.region.pool().frames.set_content(self.block, Content::Fresh);

@@ -6,9 +6,9 @@
 
 use std::ops::Range;
 
-use super::reset::{Reset, Stop};
-use super::returns::Page;
-use super::unresolved::Unresolved;
+use super::{Reset, Stop};
+use crate::region::state::returns::Page;
+use crate::region::state::unresolved::Unresolved;
 use crate::stats::counters::count;
 use crate::sys::restore::expect;
 use crate::sys::{Access, Shows, Sys, SystemError};
@@ -32,7 +32,7 @@ const MANY: usize = 4;
 impl<S: Sys> Reset<'_, S> {
     /// Looks which pages are private, unless no fault has made any since the last look. Returns how many faults there
     /// were before.
-    pub(super) fn look(&mut self) -> Result<u64, Stop> {
+    pub(in crate::region) fn look(&mut self) -> Result<u64, Stop> {
         let (region, sys) = (self.region, &self.region.pool().sys);
         let faults = sys.minor_faults();
         if self.known.seen_at == Some(faults) {
@@ -70,7 +70,7 @@ impl<S: Sys> Reset<'_, S> {
     }
 
     /// Puts all private pages back that cover a block of the snapshot. Those elsewhere go when the block is exchanged.
-    pub(super) fn put_back(&mut self) -> Result<(), Stop> {
+    pub(in crate::region) fn put_back(&mut self) -> Result<(), Stop> {
         let (mut nth, mut kept, mut dirty) = (0, 0, 0);
         while nth < self.known.pages.len() {
             let (first, index) = (nth, self.block_of(nth));

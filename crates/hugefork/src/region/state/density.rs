@@ -1,8 +1,8 @@
 //! Which blocks are written to so densely that a copy of the block costs less than copies of its pages.
 //!
 //! What a block was like after the last snapshot says what it will be like after the next. A block is found to be dense
-//! when it is folded, or promoted (tend.rs). From then on the first write to it copies it as a whole. Nobody sees how
-//! many pages are written then, so now and then it is tried anew.
+//! when it is folded, or promoted (maintain.rs). From then on the first write to it copies it as a whole. Nobody sees
+//! how many pages are written then, so now and then it is tried anew.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -28,14 +28,14 @@ pub(crate) struct Density {
 
 impl Density {
     /// `count` blocks, of which nothing is known. Nothing ever is of blocks of one page.
-    pub(super) fn new(count: usize, size: BlockSize) -> Density {
+    pub(in crate::region) fn new(count: usize, size: BlockSize) -> Density {
         let count = if size.bytes() > BASE_PAGE { count } else { 0 };
         Density { dense: own::zeroed(count), snapshots: AtomicU32::new(0) }
     }
 
     /// From so many pages on, a copy of the block costs less. A page costs 2.3 us at the write and 0.7 us when it is
     /// folded; a block costs 12 us and 110 us for 2 MiB (docs/design.md).
-    pub(super) fn enough(size: BlockSize) -> usize {
+    pub(in crate::region) fn enough(size: BlockSize) -> usize {
         4 + size.bytes() / (58 << 10)
     }
 
@@ -57,37 +57,37 @@ impl Density {
     }
 
     /// From so many pages on, the writer is to copy the block itself: nobody has come to promote it.
-    pub(super) fn more_than_enough(size: BlockSize) -> usize {
+    pub(in crate::region) fn more_than_enough(size: BlockSize) -> usize {
         Density::enough(size) * 5 / 2
     }
 
     /// Whether the block was dense.
-    pub(super) fn is_dense(&self, index: EntryIndex) -> bool {
+    pub(in crate::region) fn is_dense(&self, index: EntryIndex) -> bool {
         self.dense.get(index.0).is_some_and(|dense| dense.load(Ordering::Relaxed) == DENSE)
     }
 
     /// Notes that a reset has put back the few pages of a block that were written: they will be written again, which
     /// costs nothing while they are private.
-    pub(super) fn keep_by_page(&self, index: EntryIndex) {
+    pub(in crate::region) fn keep_by_page(&self, index: EntryIndex) {
         if let Some(dense) = self.dense.get(index.0) {
             dense.store(BY_PAGE, Ordering::Relaxed);
         }
     }
 
     /// Whether a block keeps its private pages, because resets put them back.
-    pub(super) fn is_by_page(&self, index: EntryIndex) -> bool {
+    pub(in crate::region) fn is_by_page(&self, index: EntryIndex) -> bool {
         self.dense.get(index.0).is_some_and(|dense| dense.load(Ordering::Relaxed) == BY_PAGE)
     }
 
     /// Notes how many pages of a block were written to.
-    pub(super) fn note(&self, index: EntryIndex, pages: usize, size: BlockSize) {
+    pub(in crate::region) fn note(&self, index: EntryIndex, pages: usize, size: BlockSize) {
         if let Some(dense) = self.dense.get(index.0) {
             dense.store(if pages >= Density::enough(size) { DENSE } else { 0 }, Ordering::Relaxed);
         }
     }
 
     /// A snapshot was taken: forgets some blocks, each after [`TRIED_AFTER`] snapshots.
-    pub(super) fn forget_some(&self) {
+    pub(in crate::region) fn forget_some(&self) {
         let first = self.snapshots.fetch_add(1, Ordering::Relaxed) % TRIED_AFTER;
         self.dense.iter().skip(first as usize).step_by(TRIED_AFTER as usize).for_each(|dense| {
             dense.store(0, Ordering::Relaxed);
@@ -95,7 +95,7 @@ impl Density {
     }
 
     /// Forgets these blocks.
-    pub(super) fn forget(&self, entries: Range<usize>) {
+    pub(in crate::region) fn forget(&self, entries: Range<usize>) {
         let of = self.dense.get(entries).unwrap_or_default();
         of.iter().for_each(|dense| dense.store(0, Ordering::Relaxed));
     }

@@ -7,10 +7,10 @@ use std::ops::Range;
 
 use hugefork_kernels::{Target, Use};
 
-use super::reset::Reset;
-use super::unresolved::Unresolved;
+use super::Reset;
 use crate::mapping::addresses::Place;
 use crate::mapping::change::Recount;
+use crate::region::state::unresolved::Unresolved;
 use crate::stats::counters::count;
 use crate::sys::restore::restore;
 use crate::sys::{Access, Shows, Sys};
@@ -61,7 +61,7 @@ impl Step {
 
 impl<S: Sys> Reset<'_, S> {
     /// Changes all entries that do not show the snapshot's block.
-    pub(super) fn change_all(&mut self) -> Result<(), Unresolved> {
+    pub(in crate::region) fn change_all(&mut self) -> Result<(), Unresolved> {
         let (table, size) = (&self.region.table, self.region.pool().block_size);
         let mut next = 0;
         loop {

@@ -31,7 +31,7 @@ pub(crate) struct Books {
     /// How often overlays with private pages were sealed outside of snapshots.
     pub(crate) sealed: AtomicUsize,
     /// How often somebody has taken the region's turn to be snapshotted, prepared for that, or reset.
-    pub(super) turns: AtomicUsize,
+    pub(in crate::region) turns: AtomicUsize,
     /// The snapshot that the region is at: the last that was taken of it, or that it was made of or set to.
     pub(crate) origin: Place,
     /// Whether an entry may be `Overlaid` whose pages cannot be written, because a call has failed.
@@ -39,7 +39,7 @@ pub(crate) struct Books {
 }
 
 impl Books {
-    pub(super) fn new(options: RegionOptions, parent: Option<Derived>, size: BlockSize) -> Books {
+    pub(in crate::region) fn new(options: RegionOptions, parent: Option<Derived>, size: BlockSize) -> Books {
         let limit = options.limit.map(|(bytes, on_limit)| CowLimit { blocks: bytes.div_ceil(size.bytes()), on_limit });
         Books {
             reserve: options.reserve,

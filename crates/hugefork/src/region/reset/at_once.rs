@@ -21,12 +21,12 @@
 
 use std::ops::Range;
 
-use super::core::RegionCore;
-use super::reset::{Reset, Stop};
-use super::unresolved::Unresolved;
+use super::{Reset, Stop};
 use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Right};
 use crate::own::List;
+use crate::region::state::core::RegionCore;
+use crate::region::state::unresolved::Unresolved;
 use crate::stats::counters::count;
 use crate::sys::{Access, PageRun, Shows, Sys, SystemError};
 use crate::table::Entry;
@@ -71,7 +71,7 @@ fn each_private<S: Sys>(
 
 impl<S: Sys> Reset<'_, S> {
     /// Resets the region at one moment. False if that cannot be done, and then nothing has changed.
-    pub(super) fn goes_at_once(&mut self) -> bool {
+    pub(in crate::region) fn goes_at_once(&mut self) -> bool {
         let Some(run) = self.takes_at_once() else { return false };
         self.settles(&run);
         true
@@ -79,7 +79,7 @@ impl<S: Sys> Reset<'_, S> {
 
     /// The moment: the region is as the snapshot, and the private pages of the run lie apart. None if that cannot be
     /// done, and then nothing has changed.
-    pub(super) fn takes_at_once(&mut self) -> Option<Range<usize>> {
+    pub(in crate::region) fn takes_at_once(&mut self) -> Option<Range<usize>> {
         let run = self.only_run().filter(|_| !self.frozen.is_revoked())?;
         self.allow_writes().ok()?;
         let region = self.region;
@@ -93,7 +93,7 @@ impl<S: Sys> Reset<'_, S> {
     }
 
     /// What comes after the moment: the pages come back, or are dropped.
-    pub(super) fn settles(&mut self, run: &Range<usize>) {
+    pub(in crate::region) fn settles(&mut self, run: &Range<usize>) {
         let (region, bytes) = (self.region, self.region.bytes_of(run));
         let came = self.come_back(run);
         let (sys, apart) = (&region.pool().sys, region.addresses.part_at(Place::Apart, &bytes));
@@ -175,7 +175,7 @@ impl<S: Sys> Reset<'_, S> {
     }
 
     /// Keeps writers off the run, which has few private pages or none, and says where it lies from then on.
-    pub(super) fn keep_off(&self, run: &Range<usize>) -> Result<Place, Unresolved> {
+    pub(in crate::region) fn keep_off(&self, run: &Range<usize>) -> Result<Place, Unresolved> {
         let (region, locked) = (self.region, self.locked);
         if region.shows_by_page() && region.holds(locked, run) {
             return Ok(Place::Aside);
@@ -189,7 +189,7 @@ impl<S: Sys> Reset<'_, S> {
     }
 
     /// Lets writers go on who were [kept off](Reset::keep_off).
-    pub(super) fn let_on(&self, run: &Range<usize>, place: Place) {
+    pub(in crate::region) fn let_on(&self, run: &Range<usize>, place: Place) {
         let region = self.region;
         match place {
             Place::Own | Place::Apart => {
@@ -220,7 +220,7 @@ impl<S: Sys> Reset<'_, S> {
     }
 
     /// Gives the old bytes to what was written since the moment. Writers are kept off; the run lies in `place`.
-    pub(super) fn forget_since(&mut self, run: &Range<usize>, place: Place) -> Result<(), Unresolved> {
+    pub(in crate::region) fn forget_since(&mut self, run: &Range<usize>, place: Place) -> Result<(), Unresolved> {
         let (region, pool) = (self.region, self.region.pool());
         let access = match place {
             Place::Own => Access::Read,

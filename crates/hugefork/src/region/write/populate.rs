@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::core::RegionCore;
 use super::fault::Become;
-use super::unresolved::Unresolved;
 use crate::mapping::addresses::Place;
+use crate::region::state::core::RegionCore;
+use crate::region::state::unresolved::Unresolved;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::table::{Entry, Locked};
@@ -93,7 +93,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Makes a block the region's own, with all that the region sees, and writable. If the region's limit says so, it
     /// waits, and signals are delivered meanwhile.
-    pub(super) fn make_own(&self, index: EntryIndex) -> Result<(), RegionError> {
+    pub(in crate::region) fn make_own(&self, index: EntryIndex) -> Result<(), RegionError> {
         self.make_until_done(Become::Own, index)
     }
 

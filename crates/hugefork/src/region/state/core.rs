@@ -47,30 +47,30 @@ pub(crate) struct RegionCore<S: Sys> {
     /// folds. Whoever holds it waits for no operation: threads inside of one may wait for this.
     pub(crate) freezing: WordLock,
     /// Held while the pool's thread looks after overlays, and by a reset, which may hold no windows.
-    pub(super) tending: WordLock,
+    pub(in crate::region) tending: WordLock,
     pub(crate) books: Books,
     pub(crate) pins: Pins,
     pub(crate) habits: Habits,
     pub(crate) density: Density,
-    pub(super) promises: Promises,
-    pub(super) returns: Returns,
+    pub(in crate::region) promises: Promises,
+    pub(in crate::region) returns: Returns,
     /// The snapshot that it was forked from.
     pub(crate) forked_from: Option<SnapshotId>,
     pub(crate) counters: Counted<Counters>,
     pub(crate) observer: OnceLock<Arc<dyn Observer>>,
     /// What cuts of the region wait for.
     pub(crate) operations: OnceLock<HeldOperations>,
-    pub(super) home: Settled,
+    pub(in crate::region) home: Settled,
 }
 
 /// Nobody else takes a snapshot or a fork of the region, or resets it, until this is dropped.
-pub(super) struct Turn<'a> {
+pub(in crate::region) struct Turn<'a> {
     number: usize,
     _guard: WordGuard<'a>,
 }
 
 impl Turn<'_> {
-    pub(super) fn number(&self) -> usize {
+    pub(in crate::region) fn number(&self) -> usize {
         self.number
     }
 }
@@ -95,7 +95,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// A region at these addresses, which nobody else uses yet.
-    pub(super) fn at(
+    pub(in crate::region) fn at(
         mut addresses: Addresses<S>,
         options: RegionOptions,
         parent: Option<&Derived>,
@@ -138,7 +138,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Keeps all others from taking a snapshot or a fork of the region, or resetting it. Waits for no operation.
-    pub(super) fn take_turn(&self) -> Turn<'_> {
+    pub(in crate::region) fn take_turn(&self) -> Turn<'_> {
         let guard = self.freezing.lock();
         Turn { number: self.books.turns.fetch_add(1, Ordering::Relaxed), _guard: guard }
     }

@@ -1,4 +1,4 @@
-//! Freezing makes a snapshot: it is the pause of a fork or snapshot. These are its steps, cut.rs takes them.
+//! Freezing makes a snapshot: it is the pause of a fork or snapshot. These are its steps, cut/mod.rs takes them.
 //!
 //! ```text
 //!                freeze                     of_snapshot
@@ -16,11 +16,11 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::core::RegionCore;
-use super::fold::When;
-use super::unresolved::Unresolved;
 use crate::mapping::addresses::Place;
 use crate::mapping::change::Recount;
+use crate::region::private::fold::When;
+use crate::region::state::core::RegionCore;
+use crate::region::state::unresolved::Unresolved;
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::{ExclusiveGuard, SignalsBlocked};
 use crate::sys::{Access, Sys};
@@ -35,7 +35,7 @@ use crate::units::{EntryIndex, HUGE_PAGE};
 const SEALED_AT_ONCE: usize = 64 << 20;
 
 /// The entries that writers are kept off, and where these lie meanwhile.
-pub(super) struct KeptOff {
+pub(in crate::region) struct KeptOff {
     entries: Range<usize>,
     place: Place,
 }
@@ -48,7 +48,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Folds what is private now, before the pause.
-    pub(super) fn fold_ahead(&self) -> Result<(), RegionError> {
+    pub(in crate::region) fn fold_ahead(&self) -> Result<(), RegionError> {
         self.fold_for_snapshot(When::BeforePause)
     }
 
@@ -74,7 +74,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Seals all overlays, some at a time, unless writes to them were promised not to fault. The caller has blocked the
     /// program's signals.
-    pub(super) fn seal_all(&self) -> Result<(), Unresolved> {
+    pub(in crate::region) fn seal_all(&self) -> Result<(), Unresolved> {
         let mut rest = 0..self.table.len();
         while let Some(run) = self.next_overlays(rest.clone()) {
             let (first, last) = (EntryIndex(run.start), EntryIndex(run.end - 1));
@@ -106,7 +106,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Keeps all others out: with the locks of all windows if there are overlays, so that none is just being folded.
-    pub(super) fn hold_all(&self) -> (WindowsGuard<'_>, ExclusiveGuard<'_>) {
+    pub(in crate::region) fn hold_all(&self) -> (WindowsGuard<'_>, ExclusiveGuard<'_>) {
         let mut windows = WindowsGuard::default();
         loop {
             let holds_windows = self.books.has_overlays();
@@ -122,7 +122,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Shares all blocks with `frozen`, and keeps all writers off, until [`RegionCore::let_writers_go`]. If it fails,
     /// they are let go, and what is shared stays shared.
-    pub(super) fn share_all(
+    pub(in crate::region) fn share_all(
         &self,
         locked: Locked<'_>,
         frozen: &SnapshotCore<S>,
@@ -179,14 +179,14 @@ impl<S: Sys> RegionCore<S> {
 
     /// Ends what [`RegionCore::share_all`] began, once all of the cut is made: from now on writes are copied.
     /// Fails if they could write to what is shared.
-    pub(super) fn let_writers_go(&self, locked: Locked<'_>, kept_off: KeptOff) -> Result<(), Unresolved> {
+    pub(in crate::region) fn let_writers_go(&self, locked: Locked<'_>, kept_off: KeptOff) -> Result<(), Unresolved> {
         let shown = self.overlay_all(locked, kept_off.entries.clone(), kept_off.place);
         self.let_writers_back(locked, kept_off);
         shown
     }
 
     /// As [`RegionCore::let_writers_go`], where there is no cut.
-    pub(super) fn let_writers_back(&self, locked: Locked<'_>, kept_off: KeptOff) {
+    pub(in crate::region) fn let_writers_back(&self, locked: Locked<'_>, kept_off: KeptOff) {
         if kept_off.place == Place::Aside {
             self.let_all_go(locked, kept_off.entries);
         }
@@ -251,12 +251,12 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Whether the kernel is to copy from the fork or snapshot on.
-    pub(super) fn shows_by_page(&self) -> bool {
+    pub(in crate::region) fn shows_by_page(&self) -> bool {
         self.books.grain == CopyGrain::Page && self.books.limit.is_none() && self.may_overlay()
     }
 
     /// Takes away the right to write to `entries`. Their mappings are counted when all runs are done.
-    pub(super) fn protect(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
+    pub(in crate::region) fn protect(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
         let bytes = self.bytes_of(&entries);
         let protected = self.site().reprotect(locked, bytes, Access::Read)?;
         for split in entries.filter(|_| self.table.has_splits()).filter_map(|index| self.split(EntryIndex(index))) {

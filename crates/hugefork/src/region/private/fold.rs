@@ -11,11 +11,11 @@
 
 use std::ops::Range;
 
-use super::core::RegionCore;
-use super::fault::{Become, Fault, Resolution};
-use super::unresolved::Unresolved;
 use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Remapped};
+use crate::region::state::core::RegionCore;
+use crate::region::state::unresolved::Unresolved;
+use crate::region::write::fault::{Become, Fault, Resolution};
 use crate::stats::counters::count;
 use crate::sync::{SharedGuard, SignalsBlocked};
 use crate::sys::linux::schedule::yield_now;
@@ -32,7 +32,7 @@ const RUNS: usize = 4;
 /// At most so many bytes of blocks are folded at once, and so many pages, so that a writer there waits for a quarter of
 /// a millisecond at most; or else one block.
 const FOLDED_AT_ONCE: usize = 128 << 20;
-pub(super) const PAGES_AT_ONCE: usize = 256;
+pub(in crate::region) const PAGES_AT_ONCE: usize = 256;
 
 /// So many pages where the program is paced.
 const PACED_PAGES: usize = 64;
@@ -42,7 +42,7 @@ const SCANNED_AT_ONCE: usize = 128 << 20;
 
 /// When overlays are folded for a fork or snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
+pub(in crate::region) enum When {
     /// In its call, before the pause: all are, and others give way as they do to writes.
     BeforePause,
     /// Earlier, when nothing depends on it: no promise is broken, and nobody gives up a block.
@@ -51,14 +51,14 @@ pub(super) enum When {
 
 /// Private pages over a block.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patched {
-    pub(super) index: EntryIndex,
-    pub(super) pages: usize,
+pub(in crate::region) struct Patched {
+    pub(in crate::region) index: EntryIndex,
+    pub(in crate::region) pages: usize,
 }
 
 /// What overlays become whose private pages were folded into their own blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Folded {
+pub(in crate::region) enum Folded {
     /// The region shows the blocks themselves.
     Blocks,
     /// They stay, without private pages and sealed, because a snapshot is about to share the blocks again.
@@ -76,7 +76,7 @@ impl<S: Sys> RegionCore<S> {
     ///
     /// # Safety
     /// Writers are kept off the entries. `to` is valid for writes of as many bytes, and nobody else uses them.
-    pub(super) unsafe fn copy_private(
+    pub(in crate::region) unsafe fn copy_private(
         &self,
         entries: &Range<usize>,
         place: Place,
@@ -91,7 +91,7 @@ impl<S: Sys> RegionCore<S> {
     /// # Safety
     /// As [`RegionCore::copy_private`].
     #[inline(always)] // A frame of its own would be one more on the handler's stack.
-    pub(super) unsafe fn copy_private_by(
+    pub(in crate::region) unsafe fn copy_private_by(
         &self,
         runs: &mut [PageRun],
         entries: &Range<usize>,
@@ -140,7 +140,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Where in the region a run of pages lies.
-    pub(super) fn offsets_of(&self, run: &PageRun) -> Range<usize> {
+    pub(in crate::region) fn offsets_of(&self, run: &PageRun) -> Range<usize> {
         let base = self.addresses.base();
         run.start as usize - base..run.end as usize - base
     }
@@ -161,7 +161,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// The overlays among `entries` with private pages, in order. Others may change them meanwhile. Allocates.
-    pub(super) fn patched(&self, entries: Range<usize>) -> Result<Vec<Patched>, SystemError> {
+    pub(in crate::region) fn patched(&self, entries: Range<usize>) -> Result<Vec<Patched>, SystemError> {
         let mut runs = vec![PageRun::default(); MOST_RUNS];
         let mut found: Vec<Patched> = Vec::new();
         let mut rest = entries;
@@ -197,20 +197,20 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// The first run of overlays in `entries`.
-    pub(super) fn next_overlays(&self, mut entries: Range<usize>) -> Option<Range<usize>> {
+    pub(in crate::region) fn next_overlays(&self, mut entries: Range<usize>) -> Option<Range<usize>> {
         let is_overlay = |index: &usize| self.table.get(EntryIndex(*index)).is_overlay();
         let start = entries.find(is_overlay)?;
         let end = entries.find(|index| !is_overlay(index)).unwrap_or(entries.end);
         Some(start..end)
     }
 
-    pub(super) fn is_alone_with_overlay(&self, index: usize) -> bool {
+    pub(in crate::region) fn is_alone_with_overlay(&self, index: usize) -> bool {
         let entry = self.table.get(EntryIndex(index));
         entry.is_overlay() && self.held(entry) == Held::Alone
     }
 
     /// Whether an overlay may be sealed for a moment and folded, though nobody has asked for that.
-    pub(super) fn may_fold(&self, index: usize) -> bool {
+    pub(in crate::region) fn may_fold(&self, index: usize) -> bool {
         self.is_alone_with_overlay(index) && !self.promises.has(EntryIndex(index))
     }
 
@@ -225,7 +225,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Folds the overlays among `entries` that this region alone holds.
-    pub(super) fn fold_what_is_alone(&self, entries: Range<usize>) -> Result<(), RegionError> {
+    pub(in crate::region) fn fold_what_is_alone(&self, entries: Range<usize>) -> Result<(), RegionError> {
         if !self.books.has_overlays() {
             return Ok(());
         }
@@ -234,7 +234,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Folds these, as many at once as may be. Others go on with the rest of the region meanwhile.
-    pub(super) fn fold_each(&self, patched: &[Patched], when: When) -> Result<(), RegionError> {
+    pub(in crate::region) fn fold_each(&self, patched: &[Patched], when: When) -> Result<(), RegionError> {
         let mut rest = patched;
         while let Some(first) = rest.first() {
             let group = self.pool().block_size.count(FOLDED_AT_ONCE).max(1);
@@ -293,7 +293,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Folds the first overlays of `entries` that this region alone holds and whose blocks are neighbours. The caller
     /// has blocked the program's signals. Returns which they are.
-    pub(super) fn fold_run(&self, entries: Range<usize>, what: Folded) -> Result<Range<usize>, Unresolved> {
+    pub(in crate::region) fn fold_run(&self, entries: Range<usize>, what: Folded) -> Result<Range<usize>, Unresolved> {
         let (first, last) = (EntryIndex(entries.start), EntryIndex(entries.end - 1));
         let windows = self.table.lock_windows(self.table.window(first)..self.table.window(last) + 1);
         let publishing = self.lock.shared();
@@ -341,7 +341,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Folds overlays into their own blocks, which this region alone holds and which are neighbours.
-    pub(super) fn fold_in_place(
+    pub(in crate::region) fn fold_in_place(
         &self,
         windows: &WindowsGuard<'_>,
         publishing: SharedGuard<'_>,
@@ -407,7 +407,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Folds an overlay, off which all writers are kept, into `own`, which is its own block or a copy of that, and
     /// shows it read-only.
-    pub(super) fn fold_read_only(
+    pub(in crate::region) fn fold_read_only(
         &self,
         locked: Locked<'_>,
         index: EntryIndex,
@@ -429,7 +429,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// The next overlay in `rest` over which there are private pages; `rest` begins after it then.
-    pub(super) fn next_patched(
+    pub(in crate::region) fn next_patched(
         &self,
         rest: &mut Range<usize>,
         place: Place,
@@ -447,7 +447,7 @@ impl<S: Sys> RegionCore<S> {
 
 impl<S: Sys> Fault<'_, S> {
     /// Folds the private pages into the block, which this region alone holds.
-    pub(super) fn fold(&mut self, publishing: SharedGuard<'_>) -> Result<Resolution, Unresolved> {
+    pub(in crate::region) fn fold(&mut self, publishing: SharedGuard<'_>) -> Result<Resolution, Unresolved> {
         let only = self.index.0..self.index.0 + 1;
         let Some(block) = self.region.table.get(self.index).block() else { return Ok(Resolution::Raced) };
         match self.region.fold_in_place(&self.window, publishing, only, block) {

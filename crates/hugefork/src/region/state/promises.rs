@@ -19,25 +19,25 @@ pub(crate) struct Promises {
 
 impl Promises {
     /// Makes room for `entries` entries. Allocates, so no lock may be held.
-    pub(super) fn prepare(&self, entries: usize) {
+    pub(in crate::region) fn prepare(&self, entries: usize) {
         self.made.get_or_init(|| own::zeroed(entries));
     }
 
     /// Promises that writes to `entries` do not fault.
-    pub(super) fn make(&self, _locked: Locked<'_>, entries: Range<usize>) {
+    pub(in crate::region) fn make(&self, _locked: Locked<'_>, entries: Range<usize>) {
         self.any.store(true, Ordering::Relaxed);
         let made = self.made.get().map_or(&[][..], |made| &made[entries]);
         made.iter().for_each(|made| made.store(1, Ordering::Relaxed));
     }
 
     /// Whether something was promised of the block at `index`. Under its window's lock this stays so.
-    pub(super) fn has(&self, index: EntryIndex) -> bool {
+    pub(in crate::region) fn has(&self, index: EntryIndex) -> bool {
         let is_made = |made: &Boxed<[AtomicU8]>| made[index.0].load(Ordering::Relaxed) == 1;
         self.any.load(Ordering::Relaxed) && self.made.get().is_some_and(is_made)
     }
 
     /// Ends them all.
-    pub(super) fn end(&self) {
+    pub(in crate::region) fn end(&self) {
         if self.any.swap(false, Ordering::Relaxed) {
             let made = self.made.get().map_or(&[][..], |made| &made[..]);
             made.iter().for_each(|made| made.store(0, Ordering::Relaxed));

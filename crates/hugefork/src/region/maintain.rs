@@ -13,13 +13,13 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::core::RegionCore;
-use super::density::Density;
-use super::fault::{Become, Resolution};
-use super::fold::{Folded, PAGES_AT_ONCE};
 use crate::mapping::addresses::Place;
 use crate::pool::frames::Wanted;
 use crate::pool::holders::OverlayHolder;
+use crate::region::private::fold::{Folded, PAGES_AT_ONCE};
+use crate::region::state::core::RegionCore;
+use crate::region::state::density::Density;
+use crate::region::write::fault::{Become, Resolution};
 use crate::stats::counters::count;
 use crate::sys::linux::schedule::yield_now;
 use crate::sys::{Access, PageRun, Shows, Sys, SystemError};

@@ -17,24 +17,27 @@
 //! are taken twice, before pages are folded ahead and when operations are over. If somebody else has had one in
 //! between, what he may have left in private pages is looked for in the pause.
 
+mod fork;
+mod freeze;
+
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::core::{RegionCore, Turn};
-use super::freeze::KeptOff;
-use super::operations;
-use super::unresolved::Unresolved;
 use crate::mapping::addresses::Place;
 use crate::own::fixed::Fixed;
 use crate::own::{List, Own};
 use crate::pool::lineage::Derived;
 use crate::pool::shortage::Found;
+use crate::region::state::core::{RegionCore, Turn};
+use crate::region::state::operations;
+use crate::region::state::unresolved::Unresolved;
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::{ExclusiveGuard, SignalsBlocked};
 use crate::sys::Sys;
 use crate::table::{Locked, WindowsGuard};
 use crate::terms::error::RegionError;
 use crate::terms::snapshot_id::SnapshotId;
+use freeze::KeptOff;
 
 /// So often a snapshot is tried that finds the pool full while others write by page.
 const TRIES: usize = 16;

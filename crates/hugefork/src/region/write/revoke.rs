@@ -26,10 +26,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::core::RegionCore;
 use crate::pool::holders::{Answer, Family, Holder, LazyHolder, Offer, OverlayHolder};
 use crate::pool::lineage::{Derived, RegionId};
 use crate::pool::shortage::Found;
+use crate::region::state::core::RegionCore;
 use crate::stats::counters::count;
 use crate::sys::{Shows, Sys};
 use crate::table::transition::{Event, OnRevoke, on_revoke};
@@ -88,7 +88,7 @@ fn is_snapshot(holder: &dyn Holder) -> bool {
 
 impl<S: Sys> RegionCore<S> {
     /// Makes room after a write to `index` found no block. Says whether the write may find one now, or need none.
-    pub(super) fn make_room(&self, index: EntryIndex) -> Found {
+    pub(in crate::region) fn make_room(&self, index: EntryIndex) -> Found {
         match self.pool().drop_some_lazy() {
             Found::None => {}
             found @ (Found::Some | Found::LookAgain) => return found,

@@ -1,9 +1,9 @@
 //! A fork is a region that starts as a snapshot.
 
-use super::core::RegionCore;
 use crate::mapping::addresses::{Addresses, Place};
 use crate::mapping::edges::Shown;
 use crate::own::fixed::Fixed;
+use crate::region::state::core::RegionCore;
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;

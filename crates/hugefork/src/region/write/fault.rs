@@ -18,15 +18,15 @@ use core::sync::atomic::Ordering;
 
 use hugefork_kernels::{Target, Use, Work};
 
-use super::core::RegionCore;
-use super::history::Outlook;
-use super::unresolved::Unresolved;
 use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Refused, Remapped, Right};
 use crate::pool::frames::{Content, Taken, Wanted};
 use crate::pool::lineage::CowLimit;
 use crate::pool::shortage::Found;
 use crate::pool::trials::Lap;
+use crate::region::state::core::RegionCore;
+use crate::region::state::history::Outlook;
+use crate::region::state::unresolved::Unresolved;
 use crate::stats::counters::count;
 use crate::sync::SharedGuard;
 use crate::sys::{Access, Shows, Sys, SystemError};
@@ -48,7 +48,7 @@ pub(crate) enum Resolution {
 
 /// What a block is to become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Become {
+pub(in crate::region) enum Become {
     /// Writable, in one way or the other.
     Writable,
     /// Writable, by page if that can be: the pool is full.
@@ -75,15 +75,15 @@ enum Next {
 }
 
 /// A write to one block, under the lock of its window.
-pub(super) struct Fault<'a, S: Sys> {
-    pub(super) region: &'a RegionCore<S>,
-    pub(super) window: WindowsGuard<'a>,
-    pub(super) index: EntryIndex,
+pub(in crate::region) struct Fault<'a, S: Sys> {
+    pub(in crate::region) region: &'a RegionCore<S>,
+    pub(in crate::region) window: WindowsGuard<'a>,
+    pub(in crate::region) index: EntryIndex,
     /// The byte of the block that the program touches next, if that is known.
     target: Option<usize>,
-    pub(super) outlook: Outlook,
+    pub(in crate::region) outlook: Outlook,
     /// Where the overlay is while it is copied.
-    pub(super) place: Place,
+    pub(in crate::region) place: Place,
     /// The blocks that were taken for the run, and the entry that the first of them is for.
     taken: Taken,
     start: EntryIndex,
@@ -104,7 +104,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Makes the block at `index` writable, or the region's own; `target` is the byte in it that the program touches
     /// next, if that is known.
-    pub(super) fn make(
+    pub(in crate::region) fn make(
         &self,
         what: Become,
         index: EntryIndex,
@@ -167,7 +167,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// As [`RegionCore::make`], without making room.
     #[inline(never)] // What it needs is off the stack when room is made.
-    pub(super) fn try_to_make(
+    pub(in crate::region) fn try_to_make(
         &self,
         what: Become,
         index: EntryIndex,
@@ -315,7 +315,7 @@ impl<'a, S: Sys> Fault<'a, S> {
     // optimisation every local of a function stays there (tests/handler_stack.rs).
 
     /// Checks that the forks and snapshots of this region may cost it one more copy.
-    pub(super) fn check_limit(&self, limit: Option<CowLimit>) -> Result<(), Unresolved> {
+    pub(in crate::region) fn check_limit(&self, limit: Option<CowLimit>) -> Result<(), Unresolved> {
         let table = &self.region.table;
         match limit {
             Some(limit) if table.get(self.index).is_owner() && self.region.books.cost() >= limit.blocks => {

@@ -7,19 +7,19 @@
 //!   block of its own ◀── fold (fold.rs), or a copy with the private pages ── Sealed
 //! ```
 //! A snapshot seals all overlays, after their private pages were folded. A sealed overlay that has private pages is one
-//! that the pool's thread leaves to the writer to copy (tend.rs); or a snapshot is just being taken, or has failed.
+//! that the pool's thread leaves to the writer to copy (maintain.rs); or a snapshot is just being taken, or has failed.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use hugefork_kernels::Use;
 
-use super::core::RegionCore;
-use super::fault::{Fault, Resolution};
-use super::unresolved::Unresolved;
 use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Remapped, Right};
 use crate::pool::lineage::CowLimit;
+use crate::region::state::core::RegionCore;
+use crate::region::state::unresolved::Unresolved;
+use crate::region::write::fault::{Fault, Resolution};
 use crate::sync::SharedGuard;
 use crate::sys::{Access, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Grain, on_protect_failed, on_seal};
@@ -29,7 +29,7 @@ use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 impl<S: Sys> RegionCore<S> {
     /// Whether writes may be by page. An observer has to be told of each change of memory, and the kernel tells nobody.
-    pub(super) fn may_overlay(&self) -> bool {
+    pub(in crate::region) fn may_overlay(&self) -> bool {
         let pool = self.pool();
         pool.sys.has_overlays()
             && pool.block_size.bytes() > BASE_PAGE
@@ -40,7 +40,7 @@ impl<S: Sys> RegionCore<S> {
 
 impl<S: Sys> Fault<'_, S> {
     /// What is to be copied at a write to `entry`, which others hold too.
-    pub(super) fn grain(&self, entry: Entry) -> Grain {
+    pub(in crate::region) fn grain(&self, entry: Entry) -> Grain {
         let by_page = self.region.may_overlay() && self.is_sparse();
         match entry {
             // Another thread was faster.
@@ -81,7 +81,7 @@ impl<S: Sys> Fault<'_, S> {
 
     /// Has the kernel copy what is written to the block and its neighbours: they are shown through a private mapping,
     /// or that is there and gets the right to write.
-    pub(super) fn by_page(
+    pub(in crate::region) fn by_page(
         &self,
         publishing: &SharedGuard<'_>,
         entry: Entry,
@@ -101,7 +101,7 @@ impl<S: Sys> Fault<'_, S> {
     }
 
     /// Takes away the right to write to the overlay, if it is one and cannot be held when its block was copied.
-    pub(super) fn seal(&self, publishing: &SharedGuard<'_>) -> Result<(), Unresolved> {
+    pub(in crate::region) fn seal(&self, publishing: &SharedGuard<'_>) -> Result<(), Unresolved> {
         if self.region.table.get(self.index).is_overlay() && !self.region.addresses.can_hold() {
             self.region.seal(Locked::windows(&self.window, publishing), self.index.0..self.index.0 + 1)?;
         }
@@ -111,7 +111,7 @@ impl<S: Sys> Fault<'_, S> {
     /// After a copy that failed: the overlay may have private pages, so it is not sealed.
     #[cold]
     #[inline(never)] // Not on the stack below a copy.
-    pub(super) fn open_again(&mut self) {
+    pub(in crate::region) fn open_again(&mut self) {
         let publishing = self.region.lock.shared();
         let locked = Locked::windows(&self.window, &publishing);
         self.region.open_again(locked, self.index.0..self.index.0 + 1, self.place);
@@ -121,7 +121,7 @@ impl<S: Sys> Fault<'_, S> {
     /// snapshot tries again, and says so if it fails too.
     #[cold]
     #[inline(never)] // As above.
-    pub(super) fn goes_on_by_page(&self) -> bool {
+    pub(in crate::region) fn goes_on_by_page(&self) -> bool {
         let publishing = self.region.lock.shared();
         let locked = Locked::windows(&self.window, &publishing);
         let is_overlay = self.region.table.get(self.index).is_overlay();
@@ -132,7 +132,12 @@ impl<S: Sys> Fault<'_, S> {
 impl<S: Sys> RegionCore<S> {
     /// Shows entries, whose blocks are neighbours, through a private mapping. None of them has private pages. If only
     /// the right to write is missing, they are overlays all the same, and the next write asks for it.
-    pub(super) fn overlay(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
+    pub(in crate::region) fn overlay(
+        &self,
+        locked: Locked<'_>,
+        entries: Range<usize>,
+        place: Place,
+    ) -> Result<(), Unresolved> {
         let Some(start) = self.table.get(EntryIndex(entries.start)).block() else { return Ok(()) };
         let shows = Shows::Overlay { start, access: Access::ReadWrite };
         match self.site_at(place).remap(locked, &entries, shows) {
@@ -142,7 +147,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     #[inline(never)] // Not on the stack where something is put back.
-    pub(super) fn publish_overlays(
+    pub(in crate::region) fn publish_overlays(
         &self,
         locked: Locked<'_>,
         entries: Range<usize>,
@@ -154,7 +159,12 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Gives the right to write to sealed overlays.
-    pub(super) fn unseal(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
+    pub(in crate::region) fn unseal(
+        &self,
+        locked: Locked<'_>,
+        entries: Range<usize>,
+        place: Place,
+    ) -> Result<(), Unresolved> {
         let allowed = self.site_at(place).reprotect(locked, self.bytes_of(&entries), Access::ReadWrite)?;
         let stored = match allowed.right() {
             Right::Granted => self.overlaid(locked, entries),
@@ -165,13 +175,13 @@ impl<S: Sys> RegionCore<S> {
 
     /// Keeps writers off overlays by having them wait, system calls too. The pages are aside meanwhile. False if that
     /// cannot be done: then they are to be sealed.
-    pub(super) fn holds(&self, locked: Locked<'_>, entries: &Range<usize>) -> bool {
+    pub(in crate::region) fn holds(&self, locked: Locked<'_>, entries: &Range<usize>) -> bool {
         // Two mappings more here, and two aside.
         self.addresses.can_hold() && self.pool().sys.budget().fits(4) && self.site().put_aside(locked, entries)
     }
 
     /// Lets those who waited go, after something else was shown at `entries`, whose pages were in `place`.
-    pub(super) fn wake_waiting(&self, entries: &Range<usize>, place: Place) {
+    pub(in crate::region) fn wake_waiting(&self, entries: &Range<usize>, place: Place) {
         if place == Place::Aside {
             self.site().let_go(entries);
         }
@@ -179,7 +189,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Takes away the right to write to overlays. If they have none by their state, this is done all the same: a call
     /// that failed may have left some. It costs nothing where nothing changes.
-    pub(super) fn seal(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
+    pub(in crate::region) fn seal(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
         let sealed = self.site().reprotect(locked, self.bytes_of(&entries), Access::Read)?;
         let stored = match sealed.right() {
             Right::Granted => self.store(locked, Event::Seal, entries, |_, old| old.in_state(on_seal(old.state()))),
@@ -190,7 +200,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Shows all blocks among `entries` that others hold too through private mappings, as far as that can be done. On
     /// failure some of them may still be writable.
-    pub(super) fn overlay_each(
+    pub(in crate::region) fn overlay_each(
         &self,
         locked: Locked<'_>,
         entries: Range<usize>,
@@ -246,7 +256,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// The first run of entries, of those that others hold too or that are overlays, which is one mapping, as far as
     /// that can be known.
-    pub(super) fn next_mapping(&self, entries: Range<usize>) -> Option<Range<usize>> {
+    pub(in crate::region) fn next_mapping(&self, entries: Range<usize>) -> Option<Range<usize>> {
         self.next_row(entries, |entry| match entry {
             Entry::Shared(block) | Entry::Borrowed(block) => Some((block, false)),
             Entry::Sealed(block, _) | Entry::Overlaid(block, _) => Some((block, true)),
@@ -269,7 +279,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Has whoever uses blocks that others hold too, or overlays, among `entries` wait, system calls too. They lie
     /// aside from then on. False if that cannot be done, and then nothing has changed.
-    pub(super) fn put_all_aside(&self, locked: Locked<'_>, entries: Range<usize>) -> bool {
+    pub(in crate::region) fn put_all_aside(&self, locked: Locked<'_>, entries: Range<usize>) -> bool {
         let (site, mut mappings, mut rest) = (self.site(), 0, entries.clone());
         while let Some(one) = self.next_mapping(rest.clone()) {
             (mappings, rest.start) = (mappings + 1, one.end);
@@ -290,7 +300,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Shows what lies aside where it belongs, and lets all go who wait for it.
-    pub(super) fn let_all_go(&self, locked: Locked<'_>, entries: Range<usize>) {
+    pub(in crate::region) fn let_all_go(&self, locked: Locked<'_>, entries: Range<usize>) {
         let (site, mut rest) = (self.site(), entries.clone());
         while let Some(one) = self.next_mapping(rest.clone()) {
             site.put_back(locked, &one);
@@ -303,7 +313,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// After something failed: what lay aside is there again. What was sealed may be writable, or have private pages.
     /// It is writable by its state again, and the next write there sees to it that it is.
-    pub(super) fn open_again(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) {
+    pub(in crate::region) fn open_again(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) {
         if place == Place::Aside {
             self.let_all_go(locked, entries.clone());
         }
@@ -316,7 +326,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Notes that overlays may not be writable that count as that.
-    pub(super) fn noted(&self, right: Result<(), SystemError>) -> Result<(), Unresolved> {
+    pub(in crate::region) fn noted(&self, right: Result<(), SystemError>) -> Result<(), Unresolved> {
         match right {
             Ok(()) => Ok(()),
             Err(error) => {

@@ -21,28 +21,28 @@ pub(crate) struct Returns {
 }
 
 impl Returns {
-    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
+    pub(in crate::region) fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What is known.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(in crate::region) struct Known {
     /// The private pages, in order.
-    pub(super) pages: List<Page>,
+    pub(in crate::region) pages: List<Page>,
     /// The pages before the last look.
     before: List<Page>,
     /// How many faults the process had when `pages` were all there were.
-    pub(super) seen_at: Option<u64>,
-    pub(super) runs: List<PageRun>,
+    pub(in crate::region) seen_at: Option<u64>,
+    pub(in crate::region) runs: List<PageRun>,
     /// For so many pages there is to be room at the next reset.
     wished: usize,
     /// For each block: 0, or one more than the number of resets in a row at which it was the region's own and not
     /// written to.
-    pub(super) own: List<u8>,
+    pub(in crate::region) own: List<u8>,
     /// For each block: whether it lies aside while writers are held.
-    pub(super) aside: List<bool>,
+    pub(in crate::region) aside: List<bool>,
 }
 
 impl Default for Known {
@@ -61,37 +61,37 @@ impl Default for Known {
 
 /// One private page: `[ number in the region : 56 | idle : 8 ]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Page(u64);
+pub(in crate::region) struct Page(u64);
 
 impl Page {
-    pub(super) fn new(number: usize, idle: u8) -> Page {
+    pub(in crate::region) fn new(number: usize, idle: u8) -> Page {
         Page((number as u64) << 8 | u64::from(idle))
     }
 
-    pub(super) fn number(self) -> usize {
+    pub(in crate::region) fn number(self) -> usize {
         (self.0 >> 8) as usize
     }
 
     /// For how many resets it was not written to.
-    pub(super) fn idle(self) -> u8 {
+    pub(in crate::region) fn idle(self) -> u8 {
         self.0 as u8
     }
 }
 
 /// There is no room for all pages. They are more than twice this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NoRoom(pub(super) usize);
+pub(in crate::region) struct NoRoom(pub(in crate::region) usize);
 
 impl NoRoom {
     /// Room that may be enough.
-    pub(super) fn enough(self) -> usize {
+    pub(in crate::region) fn enough(self) -> usize {
         2 * self.0.max(512)
     }
 }
 
 impl Known {
     /// Makes room for `pages` pages at least, in a region of `blocks` blocks. Allocates.
-    pub(super) fn prepare(&mut self, pages: usize, blocks: usize) {
+    pub(in crate::region) fn prepare(&mut self, pages: usize, blocks: usize) {
         let pages = pages.max(self.wished);
         for list in [&mut self.pages, &mut self.before] {
             if list.capacity() < pages {
@@ -104,12 +104,12 @@ impl Known {
     }
 
     /// Has the next reset make room for so many pages, and some more.
-    pub(super) fn wish_for(&mut self, pages: usize) {
+    pub(in crate::region) fn wish_for(&mut self, pages: usize) {
         self.wished = NoRoom(pages).enough();
     }
 
     /// Begins a look: there are no pages, until they are [found](Known::find).
-    pub(super) fn begin(&mut self) {
+    pub(in crate::region) fn begin(&mut self) {
         self.seen_at = None;
         std::mem::swap(&mut self.pages, &mut self.before);
         self.pages.clear();
@@ -117,7 +117,7 @@ impl Known {
 
     /// Notes pages that were found, in order. The kernel may tell of some a second time, where it has stopped and
     /// begins again. `last` is where the search for the pages of before has come to.
-    pub(super) fn find(&mut self, numbers: core::ops::Range<usize>, last: &mut usize) -> Result<(), NoRoom> {
+    pub(in crate::region) fn find(&mut self, numbers: core::ops::Range<usize>, last: &mut usize) -> Result<(), NoRoom> {
         let first = self.pages.last().map_or(0, |page| page.number() + 1);
         for number in numbers.start.max(first)..numbers.end {
             if self.pages.len() == self.pages.capacity().min(self.before.capacity()) {

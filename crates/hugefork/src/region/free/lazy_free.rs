@@ -14,9 +14,9 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::core::RegionCore;
-use super::unresolved::Unresolved;
 use crate::mapping::change::Right;
+use crate::region::state::core::RegionCore;
+use crate::region::state::unresolved::Unresolved;
 use crate::stats::counters::count;
 use crate::sync::SignalsBlocked;
 use crate::sys::{Access, Sys};

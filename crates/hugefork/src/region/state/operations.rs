@@ -278,7 +278,7 @@ impl ThreadSeat {
 
 /// Waits until the operations of regions that are cut at one moment are over, and then for the regions' turns, which
 /// `take_turns` takes. A thread inside of an operation may wait for a turn, so nobody waits the other way round.
-pub(super) fn over_and_then<'a, S: Sys, T>(
+pub(in crate::region) fn over_and_then<'a, S: Sys, T>(
     regions: impl Iterator<Item = &'a RegionCore<S>> + Clone,
     take_turns: impl Fn() -> T,
 ) -> Result<(Option<BetweenOperations<'a>>, T), RegionError> {
@@ -293,7 +293,7 @@ pub(super) fn over_and_then<'a, S: Sys, T>(
 }
 
 /// The operations of regions that are cut at one moment.
-pub(super) fn of_all<'a, S: Sys>(
+pub(in crate::region) fn of_all<'a, S: Sys>(
     regions: impl Iterator<Item = &'a RegionCore<S>>,
 ) -> Result<Option<&'a OperationsCore>, RegionError> {
     let mut found: Option<&HeldOperations> = None;

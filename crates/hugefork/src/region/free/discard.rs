@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::core::RegionCore;
-use super::unresolved::Unresolved;
+use crate::region::state::core::RegionCore;
+use crate::region::state::unresolved::Unresolved;
 use crate::sync::SignalsBlocked;
 use crate::sys::{Shows, Sys};
 use crate::table::transition::{Event, OnDiscard, on_discard};
@@ -102,13 +102,13 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// How many windows may be held at once.
-    pub(super) fn most_held(&self) -> usize {
+    pub(in crate::region) fn most_held(&self) -> usize {
         (HELD_AT_ONCE / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1)
     }
 
     /// Reserves blocks again for entries whose first write takes one, and that have lost their reservation because
     /// others held the block; and for those that share theirs with somebody who would lend none.
-    pub(super) fn reserve_again(
+    pub(in crate::region) fn reserve_again(
         &self,
         entries: Range<usize>,
         lends_none: impl Fn(EntryIndex, Entry) -> bool,

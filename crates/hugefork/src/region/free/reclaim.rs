@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use super::core::RegionCore;
 use crate::pool::holders::{Droppable, Dropped, LazyHolder};
 use crate::pool::shortage::LOOKED_AT_ONCE;
+use crate::region::state::core::RegionCore;
 use crate::stats::counters::count;
 use crate::sys::{Shows, Sys};
 use crate::table::split::SplitPage;

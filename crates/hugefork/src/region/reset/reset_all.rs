@@ -4,8 +4,8 @@
 //!   all locks, oldest first ─▶ keep the writers of each off ─▶ set each back ─▶ let those of each go ─▶ release all
 //! ```
 //! No region is set back before the writers of all are kept off, and no writer goes on before all are set back. So what
-//! was said of one region (reset.rs) holds for all together: if a write is gone, every write that happened before it is
-//! too, whichever of the regions they went to.
+//! was said of one region (reset/mod.rs) holds for all together: if a write is gone, every write that happened before
+//! it is too, whichever of the regions they went to.
 //!
 //! | way | writers are kept off | set back |
 //! |---|---|---|
@@ -15,20 +15,20 @@
 //!
 //! Pages that lie apart come back when all writers go on.
 //!
-//! The order of locks is that of a cut (cut.rs): regions by age. Snapshots are locked behind all regions, by address,
-//! each once: several regions may go to the same.
+//! The order of locks is that of a cut (cut/mod.rs): regions by age. Snapshots are locked behind all regions, by
+//! address, each once: several regions may go to the same.
 
 use std::ops::Range;
 use std::ptr;
 use std::sync::MutexGuard;
 
-use super::core::RegionCore;
-use super::operations;
-use super::reset::{Reset, Stop};
-use super::returns::Known;
-use super::unresolved::Unresolved;
+use super::{Reset, Stop};
 use crate::mapping::addresses::Place;
 use crate::own::{List, Own};
+use crate::region::state::core::RegionCore;
+use crate::region::state::operations;
+use crate::region::state::returns::Known;
+use crate::region::state::unresolved::Unresolved;
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::{ExclusiveGuard, SignalsBlocked};
 use crate::sys::Sys;

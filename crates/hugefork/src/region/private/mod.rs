@@ -1,0 +1,4 @@
+//! Blocks that are shown through private mappings.
+
+pub(crate) mod fold;
+pub(crate) mod overlay;
