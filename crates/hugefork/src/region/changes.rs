@@ -17,7 +17,7 @@
 
 use std::ops::Range;
 
-use crate::region::state::core::RegionCore;
+use crate::region::state::RegionCore;
 use crate::snapshot::changes::{LOOKED_AT_ONCE, Newer, Pages, Piece, page_of};
 use crate::snapshot::core::SnapshotCore;
 use crate::snapshot::hold::HeldBlock;
@@ -119,11 +119,6 @@ impl<S: Sys> RegionCore<S> {
         }
         self.mark_patched(overlays, &mut marks);
         Ok(marks)
-    }
-
-    pub(super) fn windows_of(&self, entries: &Range<usize>) -> Range<usize> {
-        let (first, last) = (EntryIndex(entries.start), EntryIndex(entries.end - 1));
-        self.table.window(first)..self.table.window(last) + 1
     }
 
     /// Marks those of `overlays` that have private pages.

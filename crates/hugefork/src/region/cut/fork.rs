@@ -3,7 +3,7 @@
 use crate::mapping::addresses::{Addresses, Place};
 use crate::mapping::edges::Shown;
 use crate::own::fixed::Fixed;
-use crate::region::state::core::RegionCore;
+use crate::region::state::RegionCore;
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;

@@ -17,22 +17,13 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use crate::mapping::addresses::Place;
-use crate::mapping::change::Recount;
-use crate::region::private::fold::When;
-use crate::region::state::core::RegionCore;
-use crate::region::state::unresolved::Unresolved;
+use crate::region::state::{RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
-use crate::sync::{ExclusiveGuard, SignalsBlocked};
+use crate::sync::ExclusiveGuard;
 use crate::sys::{Access, Sys};
-use crate::table::split::SplitPage;
 use crate::table::transition::{OnShare, on_share};
 use crate::table::{Entry, Locked, Reserved, WindowsGuard};
-use crate::terms::error::RegionError;
-use crate::terms::options::CopyGrain;
-use crate::units::{EntryIndex, HUGE_PAGE};
-
-/// So many bytes of overlays are sealed at once: the kernel looks at each page, which takes 2 ms for 1 GiB.
-const SEALED_AT_ONCE: usize = 64 << 20;
+use crate::units::EntryIndex;
 
 /// The entries that writers are kept off, and where these lie meanwhile.
 pub(in crate::region) struct KeptOff {
@@ -41,70 +32,6 @@ pub(in crate::region) struct KeptOff {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Does what the next fork or snapshot would have to do before its pause, as far as that costs nobody anything.
-    pub(crate) fn prepare_snapshot(&self) -> Result<(), RegionError> {
-        let _one_at_a_time = self.take_turn();
-        self.fold_for_snapshot(When::Beforehand)
-    }
-
-    /// Folds what is private now, before the pause.
-    pub(in crate::region) fn fold_ahead(&self) -> Result<(), RegionError> {
-        self.fold_for_snapshot(When::BeforePause)
-    }
-
-    /// Folds what is private now. Unless the kernel is to copy from the snapshot on, all overlays are sealed first:
-    /// those that nobody writes to meanwhile need no look in the pause.
-    fn fold_for_snapshot(&self, when: When) -> Result<(), RegionError> {
-        if !self.books.has_overlays() {
-            return Ok(());
-        }
-        if self.books.grain != CopyGrain::Page {
-            let signals = SignalsBlocked::new();
-            let sealed = self.seal_all();
-            drop(signals);
-            sealed.map_err(|reason| self.error(reason))?;
-        }
-        let mut patched = self.patched(0..self.table.len()).map_err(RegionError::System)?;
-        patched.retain(|patched| when == When::BeforePause || !self.promises.has(patched.index));
-        for patched in &patched {
-            self.density.note(patched.index, patched.pages, self.pool().block_size);
-        }
-        self.fold_each(&patched, when)
-    }
-
-    /// Seals all overlays, some at a time, unless writes to them were promised not to fault. The caller has blocked the
-    /// program's signals.
-    pub(in crate::region) fn seal_all(&self) -> Result<(), Unresolved> {
-        let mut rest = 0..self.table.len();
-        while let Some(run) = self.next_overlays(rest.clone()) {
-            let (first, last) = (EntryIndex(run.start), EntryIndex(run.end - 1));
-            let windows = self.table.window(first)..self.table.window(last) + 1;
-            let at_once = SEALED_AT_ONCE / self.pool().block_size.bytes().max(HUGE_PAGE);
-            let windows = windows.start..windows.end.min(windows.start + at_once.max(1));
-            rest.start = run.end.min(self.table.entries_of(windows.clone()).end);
-            let windows = self.table.lock_windows(windows);
-            let publishing = self.lock.shared();
-            let mut within = run.start..rest.start;
-            // Others may have changed it since.
-            while let Some(run) = self.next_to_seal(within.clone()) {
-                within.start = run.end;
-                self.seal(Locked::windows(&windows, &publishing), run)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The first run of overlays in `entries` that nothing was promised of.
-    fn next_to_seal(&self, mut entries: Range<usize>) -> Option<Range<usize>> {
-        let may_be = |index: &usize| {
-            let index = EntryIndex(*index);
-            self.table.get(index).is_overlay() && !self.promises.has(index)
-        };
-        let start = entries.find(may_be)?;
-        let end = entries.find(|index| !may_be(index)).unwrap_or(entries.end);
-        Some(start..end)
-    }
-
     /// Keeps all others out: with the locks of all windows if there are overlays, so that none is just being folded.
     pub(in crate::region) fn hold_all(&self) -> (WindowsGuard<'_>, ExclusiveGuard<'_>) {
         let mut windows = WindowsGuard::default();
@@ -248,23 +175,6 @@ impl<S: Sys> RegionCore<S> {
     /// the kernel copies for them. What cannot be shown so is left to their faults.
     fn overlay_all(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
         if self.shows_by_page() { self.overlay_each(locked, entries, place) } else { Ok(()) }
-    }
-
-    /// Whether the kernel is to copy from the fork or snapshot on.
-    pub(in crate::region) fn shows_by_page(&self) -> bool {
-        self.books.grain == CopyGrain::Page && self.books.limit.is_none() && self.may_overlay()
-    }
-
-    /// Takes away the right to write to `entries`. Their mappings are counted when all runs are done.
-    pub(in crate::region) fn protect(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
-        let bytes = self.bytes_of(&entries);
-        let protected = self.site().reprotect(locked, bytes, Access::Read)?;
-        for split in entries.filter(|_| self.table.has_splits()).filter_map(|index| self.split(EntryIndex(index))) {
-            for page in split.pages.runs_of(0..split.pages.len(), SplitPage::Writable) {
-                split.pages.set(page, SplitPage::Readable);
-            }
-        }
-        Ok(protected.published(Recount::default())?)
     }
 
     /// Gives copies of pinned blocks to `frozen`, after all other blocks were protected. So if a write is in the cut,

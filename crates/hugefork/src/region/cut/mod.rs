@@ -17,6 +17,7 @@
 //! are taken twice, before pages are folded ahead and when operations are over. If somebody else has had one in
 //! between, what he may have left in private pages is looked for in the pause.
 
+mod ahead;
 mod fork;
 mod freeze;
 
@@ -28,9 +29,8 @@ use crate::own::fixed::Fixed;
 use crate::own::{List, Own};
 use crate::pool::lineage::Derived;
 use crate::pool::shortage::Found;
-use crate::region::state::core::{RegionCore, Turn};
 use crate::region::state::operations;
-use crate::region::state::unresolved::Unresolved;
+use crate::region::state::{RegionCore, Turn, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::{ExclusiveGuard, SignalsBlocked};
 use crate::sys::Sys;

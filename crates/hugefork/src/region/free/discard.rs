@@ -2,14 +2,12 @@
 
 use std::ops::Range;
 
-use crate::region::state::core::RegionCore;
-use crate::region::state::unresolved::Unresolved;
+use crate::region::state::{RegionCore, Unresolved};
 use crate::sync::SignalsBlocked;
 use crate::sys::{Shows, Sys};
 use crate::table::transition::{Event, OnDiscard, on_discard};
 use crate::table::{Entry, Locked};
 use crate::terms::error::RegionError;
-use crate::terms::options::Reserve;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
 /// So many bytes of windows are held at once: one system call for each 2 GiB, so that writers there wait for
@@ -97,37 +95,12 @@ impl<S: Sys> RegionCore<S> {
 
     /// The windows from that of `entry` to that of `end - 1`, as many as may be held at once.
     fn windows_from(&self, entry: usize, end: usize) -> Range<usize> {
-        let first = self.table.window(EntryIndex(entry));
-        first..(self.table.window(EntryIndex(end - 1)) + 1).min(first + self.most_held())
+        let windows = self.windows_of(&(entry..end));
+        windows.start..windows.end.min(windows.start + self.most_held())
     }
 
     /// How many windows may be held at once.
     pub(in crate::region) fn most_held(&self) -> usize {
         (HELD_AT_ONCE / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1)
-    }
-
-    /// Reserves blocks again for entries whose first write takes one, and that have lost their reservation because
-    /// others held the block; and for those that share theirs with somebody who would lend none.
-    pub(in crate::region) fn reserve_again(
-        &self,
-        entries: Range<usize>,
-        lends_none: impl Fn(EntryIndex, Entry) -> bool,
-    ) -> Result<(), RegionError> {
-        let takes_one = |entry: Entry| entry == Entry::Zero || entry.block().is_some() && !entry.is_owner();
-        let has_none = |index: EntryIndex| {
-            let entry = self.table.get(index);
-            (takes_one(entry) || lends_none(index, entry)) && !self.table.is_reserved(index)
-        };
-        if self.books.reserve == Reserve::None {
-            return Ok(());
-        }
-        for index in entries.map(EntryIndex).filter(|&index| has_none(index)) {
-            let one = self.pool().reserve(Reserve::Full, 1)?;
-            let _signals = SignalsBlocked::new();
-            let _window = self.table.lock(index);
-            let _publishing = self.lock.shared();
-            one.give_to(self.pool(), &self.table, index.0..index.0 + 1, has_none);
-        }
-        Ok(())
     }
 }

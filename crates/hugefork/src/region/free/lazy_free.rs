@@ -15,8 +15,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use crate::mapping::change::Right;
-use crate::region::state::core::RegionCore;
-use crate::region::state::unresolved::Unresolved;
+use crate::region::state::{RegionCore, Unresolved};
 use crate::stats::counters::count;
 use crate::sync::SignalsBlocked;
 use crate::sys::{Access, Sys};
@@ -157,8 +156,7 @@ impl<S: Sys> Freeing<'_, S> {
     /// Frees whole blocks.
     fn blocks(&mut self, entries: Range<usize>) -> Result<(), Unresolved> {
         let region = self.region;
-        let (first, last) = (EntryIndex(entries.start), EntryIndex(entries.end - 1));
-        let windows = region.table.window(first)..region.table.window(last) + 1;
+        let windows = region.windows_of(&entries);
         let _signals = SignalsBlocked::new();
         let alone = region.lock.exclusive();
         let before = self.freed.freed;
@@ -303,7 +301,7 @@ impl<S: Sys> Freeing<'_, S> {
             }
             self.free_pages(index, old.in_state(next), pages.clone(), right)
         });
-        self.wait_in_line(region.table.window(index)..region.table.window(index) + 1);
+        self.wait_in_line(region.windows_of(&(index.0..index.0 + 1)));
         Ok(protected.published(stored)?)
     }
 }

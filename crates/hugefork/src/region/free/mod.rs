@@ -1,5 +1,7 @@
-//! What drops contents.
+//! What drops contents, at once or when memory is short.
 
-pub(crate) mod discard;
-pub(crate) mod lazy_free;
-pub(crate) mod reclaim;
+mod discard;
+mod lazy_free;
+mod reclaim;
+
+pub use lazy_free::LazyFreed;

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::pool::holders::{Droppable, Dropped, LazyHolder};
 use crate::pool::shortage::LOOKED_AT_ONCE;
-use crate::region::state::core::RegionCore;
+use crate::region::state::RegionCore;
 use crate::stats::counters::count;
 use crate::sys::{Shows, Sys};
 use crate::table::split::SplitPage;

@@ -13,41 +13,24 @@ use std::ops::Range;
 
 use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Remapped};
-use crate::region::state::core::RegionCore;
-use crate::region::state::unresolved::Unresolved;
-use crate::region::write::fault::{Become, Fault, Resolution};
+use crate::region::state::{RegionCore, Unresolved};
 use crate::stats::counters::count;
-use crate::sync::{SharedGuard, SignalsBlocked};
-use crate::sys::linux::schedule::yield_now;
+use crate::sync::SharedGuard;
 use crate::sys::{Access, MOST_RUNS, PageRun, Part, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Held};
 use crate::table::{Entry, Locked, State, WindowsGuard};
-use crate::terms::error::RegionError;
-use crate::terms::options::{CopyGrain, Writers};
+use crate::terms::options::CopyGrain;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// So many runs of pages are asked for at once. They lie on the handler's stack.
 const RUNS: usize = 4;
 
-/// At most so many bytes of blocks are folded at once, and so many pages, so that a writer there waits for a quarter of
-/// a millisecond at most; or else one block.
-const FOLDED_AT_ONCE: usize = 128 << 20;
+/// At most so many pages are folded at once, so that a writer there waits for a quarter of a millisecond at most; or
+/// else one block.
 pub(in crate::region) const PAGES_AT_ONCE: usize = 256;
-
-/// So many pages where the program is paced.
-const PACED_PAGES: usize = 64;
 
 /// Private pages are looked for in so many bytes at once: nobody can change mappings meanwhile.
 const SCANNED_AT_ONCE: usize = 128 << 20;
-
-/// When overlays are folded for a fork or snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::region) enum When {
-    /// In its call, before the pause: all are, and others give way as they do to writes.
-    BeforePause,
-    /// Earlier, when nothing depends on it: no promise is broken, and nobody gives up a block.
-    Beforehand,
-}
 
 /// Private pages over a block.
 #[derive(Clone, Copy, Debug)]
@@ -139,12 +122,6 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Where in the region a run of pages lies.
-    pub(in crate::region) fn offsets_of(&self, run: &PageRun) -> Range<usize> {
-        let base = self.addresses.base();
-        run.start as usize - base..run.end as usize - base
-    }
-
     /// The first entry in a range of bytes over which there are private pages. The range shows overlays in `place`.
     fn next_private(&self, mut bytes: Range<usize>, place: Place) -> Result<Option<usize>, SystemError> {
         let mut one = [PageRun::default(); 1];
@@ -196,14 +173,6 @@ impl<S: Sys> RegionCore<S> {
         Ok(self.patched(0..self.table.len())?.iter().map(|patched| patched.pages).sum())
     }
 
-    /// The first run of overlays in `entries`.
-    pub(in crate::region) fn next_overlays(&self, mut entries: Range<usize>) -> Option<Range<usize>> {
-        let is_overlay = |index: &usize| self.table.get(EntryIndex(*index)).is_overlay();
-        let start = entries.find(is_overlay)?;
-        let end = entries.find(|index| !is_overlay(index)).unwrap_or(entries.end);
-        Some(start..end)
-    }
-
     pub(in crate::region) fn is_alone_with_overlay(&self, index: usize) -> bool {
         let entry = self.table.get(EntryIndex(index));
         entry.is_overlay() && self.held(entry) == Held::Alone
@@ -214,91 +183,13 @@ impl<S: Sys> RegionCore<S> {
         self.is_alone_with_overlay(index) && !self.promises.has(EntryIndex(index))
     }
 
-    /// Gives the region blocks of its own in place of all overlays. No new ones may come.
-    pub(crate) fn end_overlays(&self) -> Result<(), RegionError> {
-        let signals = SignalsBlocked::new();
-        // Faults under way may still make some: they hold the lock.
-        drop(self.lock.exclusive());
-        drop(signals);
-        let is_overlay = |index: &EntryIndex| self.table.get(*index).is_overlay();
-        (0..self.table.len()).map(EntryIndex).filter(is_overlay).try_for_each(|index| self.make_own(index))
-    }
-
-    /// Folds the overlays among `entries` that this region alone holds.
-    pub(in crate::region) fn fold_what_is_alone(&self, entries: Range<usize>) -> Result<(), RegionError> {
-        if !self.books.has_overlays() {
-            return Ok(());
-        }
-        let mut alone = entries.filter(|&index| self.is_alone_with_overlay(index)).map(EntryIndex);
-        alone.try_for_each(|index| self.make_own(index))
-    }
-
-    /// Folds these, as many at once as may be. Others go on with the rest of the region meanwhile.
-    pub(in crate::region) fn fold_each(&self, patched: &[Patched], when: When) -> Result<(), RegionError> {
-        let mut rest = patched;
-        while let Some(first) = rest.first() {
-            let group = self.pool().block_size.count(FOLDED_AT_ONCE).max(1);
-            let end = (first.index.0 / group + 1) * group;
-            let is_paced = self.pool().tending.is_paced();
-            let (mut pages, most) = (0, if is_paced { PACED_PAGES } else { PAGES_AT_ONCE });
-            let fits = |patched: &&Patched| {
-                pages += patched.pages;
-                patched.index.0 < end && pages <= most
-            };
-            let count = rest.iter().take_while(fits).count().max(1);
-            let (now, later) = rest.split_at(count);
-            self.fold_some(now, when)?;
-            if is_paced {
-                // A writer that has waited should be next.
-                yield_now();
-            }
-            rest = later;
-        }
-        Ok(())
-    }
-
-    /// Folds these: runs of overlays that this region alone holds at once, with those that lie between; others one by
-    /// one, each of which takes a copy of its block.
-    fn fold_some(&self, patched: &[Patched], when: When) -> Result<(), RegionError> {
-        let end = patched.last().map_or(0, |last| last.index.0 + 1);
-        let mut rest = patched;
-        while let Some(first) = rest.first() {
-            let signals = SignalsBlocked::new();
-            let folded = self.fold_run(first.index.0..end, Folded::Overlays);
-            drop(signals);
-            let run = folded.map_err(|reason| self.error(reason))?;
-            if run.is_empty() && self.table.get(first.index).is_overlay() {
-                match when {
-                    When::BeforePause => self.make_own(first.index)?,
-                    When::Beforehand => self.make_own_at_nobodys_cost(first.index)?,
-                }
-            }
-            let next = run.end.max(first.index.0 + 1);
-            rest = &rest[rest.partition_point(|patched| patched.index.0 < next)..];
-        }
-        Ok(())
-    }
-
-    /// Gives the region a block of its own in place of an overlay, unless writes to it were promised not to fault.
-    /// Nobody gives up a block for that.
-    fn make_own_at_nobodys_cost(&self, index: EntryIndex) -> Result<(), RegionError> {
-        let signals = SignalsBlocked::new();
-        let resolved = self.try_to_make(Become::OwnUnlessPromised, index, None, None);
-        drop(signals);
-        if resolved.map_err(|reason| self.error(reason))? == Resolution::Copied {
-            count(&self.counters.copied, 1);
-        }
-        Ok(())
-    }
-
     /// Folds the first overlays of `entries` that this region alone holds and whose blocks are neighbours. The caller
     /// has blocked the program's signals. Returns which they are.
     pub(in crate::region) fn fold_run(&self, entries: Range<usize>, what: Folded) -> Result<Range<usize>, Unresolved> {
-        let (first, last) = (EntryIndex(entries.start), EntryIndex(entries.end - 1));
-        let windows = self.table.lock_windows(self.table.window(first)..self.table.window(last) + 1);
+        let windows = self.table.lock_windows(self.windows_of(&entries));
         let publishing = self.lock.shared();
         let mut run = entries.start..entries.start;
-        let block = self.table.get(first).block();
+        let block = self.table.get(EntryIndex(entries.start)).block();
         let follows = |index: usize| {
             let by = (index - entries.start).cast_signed();
             self.table.get(EntryIndex(index)).block().zip(block).is_some_and(|(next, first)| first.is_by(by, next))
@@ -372,19 +263,6 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Keeps writers off overlays, in the one way or the other. Returns where their pages are.
-    #[inline(never)] // Not on the stack where the blocks are shown.
-    fn keep_writers_off(&self, locked: Locked<'_>, entries: &Range<usize>) -> Result<Place, Unresolved> {
-        if self.holds(locked, entries) {
-            return Ok(Place::Aside);
-        }
-        if self.books.writers == Writers::NeverFault {
-            return Err(Unresolved::NotYet);
-        }
-        self.seal(locked, entries.clone())?;
-        Ok(Place::Own)
-    }
-
     /// Shows the blocks themselves, which begin with `first` and have all pages now.
     #[inline(never)] // No closure: the kernel may refuse, and what makes up for that lies below it on the stack.
     fn show_folded(&self, locked: Locked<'_>, entries: &Range<usize>, first: BlockId) -> Result<(), Unresolved> {
@@ -442,17 +320,5 @@ impl<S: Sys> RegionCore<S> {
             rest.start = run.end;
         }
         Ok(None)
-    }
-}
-
-impl<S: Sys> Fault<'_, S> {
-    /// Folds the private pages into the block, which this region alone holds.
-    pub(in crate::region) fn fold(&mut self, publishing: SharedGuard<'_>) -> Result<Resolution, Unresolved> {
-        let only = self.index.0..self.index.0 + 1;
-        let Some(block) = self.region.table.get(self.index).block() else { return Ok(Resolution::Raced) };
-        match self.region.fold_in_place(&self.window, publishing, only, block) {
-            Ok(()) => Ok(Resolution::Reused),
-            Err(reason) => Err(reason),
-        }
     }
 }

@@ -1,4 +1,7 @@
-//! Blocks that are shown through private mappings.
+//! Page grain: blocks that are shown through private mappings, and how what was written there gets back into blocks.
 
-pub(crate) mod fold;
-pub(crate) mod overlay;
+mod fold;
+mod overlay;
+mod quiesce;
+
+pub(super) use fold::{Folded, PAGES_AT_ONCE, Patched};

@@ -10,7 +10,7 @@ use hugefork_kernels::{Target, Use};
 use super::Reset;
 use crate::mapping::addresses::Place;
 use crate::mapping::change::Recount;
-use crate::region::state::unresolved::Unresolved;
+use crate::region::state::Unresolved;
 use crate::stats::counters::count;
 use crate::sys::restore::restore;
 use crate::sys::{Access, Shows, Sys};

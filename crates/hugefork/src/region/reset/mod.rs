@@ -32,7 +32,9 @@
 mod at_once;
 mod exchange;
 mod put_back;
-pub(crate) mod reset_all;
+mod reset_all;
+
+pub(crate) use reset_all::{Pair, reset_all};
 
 use std::ops::Range;
 use std::sync::MutexGuard;
@@ -40,10 +42,8 @@ use std::sync::atomic::Ordering;
 
 use crate::mapping::addresses::Place;
 use crate::pool::holders::Holder;
-use crate::region::state::core::RegionCore;
 use crate::region::state::operations;
-use crate::region::state::returns::{Known, NoRoom};
-use crate::region::state::unresolved::Unresolved;
+use crate::region::state::{Known, NoRoom, RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::stats::counters::count;
 use crate::sync::SignalsBlocked;

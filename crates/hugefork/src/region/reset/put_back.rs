@@ -7,8 +7,7 @@
 use std::ops::Range;
 
 use super::{Reset, Stop};
-use crate::region::state::returns::Page;
-use crate::region::state::unresolved::Unresolved;
+use crate::region::state::{Page, Unresolved};
 use crate::stats::counters::count;
 use crate::sys::restore::expect;
 use crate::sys::{Access, Shows, Sys, SystemError};

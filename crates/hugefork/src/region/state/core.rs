@@ -28,7 +28,7 @@ use crate::pool::core::PoolCore;
 use crate::pool::lineage::Derived;
 use crate::stats::counters::Counters;
 use crate::sync::{RegionLock, WordGuard, WordLock};
-use crate::sys::Sys;
+use crate::sys::{PageRun, Sys};
 use crate::table::pins::Pins;
 use crate::table::transition::{Held, OnDrop, on_drop};
 use crate::table::{Entry, Table};
@@ -179,6 +179,18 @@ impl<S: Sys> RegionCore<S> {
     pub(crate) fn bytes_of(&self, entries: &Range<usize>) -> Range<usize> {
         let size = self.pool().block_size;
         size.len_of(entries.start)..size.len_of(entries.end)
+    }
+
+    /// The windows of some entries, of which there is one at least.
+    pub(in crate::region) fn windows_of(&self, entries: &Range<usize>) -> Range<usize> {
+        let (first, last) = (EntryIndex(entries.start), EntryIndex(entries.end - 1));
+        self.table.window(first)..self.table.window(last) + 1
+    }
+
+    /// Where in the region a run of pages lies.
+    pub(in crate::region) fn offsets_of(&self, run: &PageRun) -> Range<usize> {
+        let base = self.addresses.base();
+        run.start as usize - base..run.end as usize - base
     }
 
     /// The entries as the kernel sees them.

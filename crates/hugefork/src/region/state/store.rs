@@ -7,10 +7,12 @@ use std::sync::atomic::Ordering;
 
 use super::core::RegionCore;
 use crate::mapping::change::Recount;
+use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::table::machine::allows;
 use crate::table::transition::Event;
 use crate::table::{Entry, Locked, Origin, Reserved};
+use crate::terms::error::RegionError;
 use crate::terms::options::Reserve;
 use crate::units::{BlockId, EntryIndex};
 
@@ -162,5 +164,30 @@ impl<S: Sys> RegionCore<S> {
         if sums.unreserved > 0 {
             self.pool().frames.unreserve(sums.unreserved);
         }
+    }
+
+    /// Reserves blocks again for entries whose first write takes one, and that have lost their reservation because
+    /// others held the block; and for those that share theirs with somebody who would lend none.
+    pub(in crate::region) fn reserve_again(
+        &self,
+        entries: Range<usize>,
+        lends_none: impl Fn(EntryIndex, Entry) -> bool,
+    ) -> Result<(), RegionError> {
+        let takes_one = |entry: Entry| entry == Entry::Zero || entry.block().is_some() && !entry.is_owner();
+        let has_none = |index: EntryIndex| {
+            let entry = self.table.get(index);
+            (takes_one(entry) || lends_none(index, entry)) && !self.table.is_reserved(index)
+        };
+        if self.books.reserve == Reserve::None {
+            return Ok(());
+        }
+        for index in entries.map(EntryIndex).filter(|&index| has_none(index)) {
+            let one = self.pool().reserve(Reserve::Full, 1)?;
+            let _signals = SignalsBlocked::new();
+            let _window = self.table.lock(index);
+            let _publishing = self.lock.shared();
+            one.give_to(self.pool(), &self.table, index.0..index.0 + 1, has_none);
+        }
+        Ok(())
     }
 }

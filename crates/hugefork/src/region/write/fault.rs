@@ -24,9 +24,8 @@ use crate::pool::frames::{Content, Taken, Wanted};
 use crate::pool::lineage::CowLimit;
 use crate::pool::shortage::Found;
 use crate::pool::trials::Lap;
-use crate::region::state::core::RegionCore;
 use crate::region::state::history::Outlook;
-use crate::region::state::unresolved::Unresolved;
+use crate::region::state::{RegionCore, Unresolved};
 use crate::stats::counters::count;
 use crate::sync::SharedGuard;
 use crate::sys::{Access, Shows, Sys, SystemError};
@@ -85,7 +84,7 @@ pub(in crate::region) struct Fault<'a, S: Sys> {
     /// Where the overlay is while it is copied.
     pub(in crate::region) place: Place,
     /// The blocks that were taken for the run, and the entry that the first of them is for.
-    taken: Taken,
+    pub(super) taken: Taken,
     start: EntryIndex,
 }
 
@@ -421,39 +420,6 @@ impl<'a, S: Sys> Fault<'a, S> {
         }
     }
 
-    /// Keeps writers off the overlay, if it is one that can be held, only now that its block was copied: nobody writes
-    /// to that.
-    #[inline(never)] // As above.
-    fn hold(&mut self) -> Result<(), Unresolved> {
-        let region = self.region;
-        if !region.addresses.can_hold() || !region.table.get(self.index).is_overlay() {
-            return Ok(());
-        }
-        let (only, publishing) = (self.index.0..self.index.0 + 1, region.lock.shared());
-        let locked = Locked::windows(&self.window, &publishing);
-        if region.holds(locked, &only) {
-            self.place = Place::Aside;
-            return Ok(());
-        }
-        region.seal(locked, only)
-    }
-
-    /// Adds the private pages of the overlay, if it is one, to its copy.
-    #[inline(never)] // As above.
-    fn patch(&self) -> Result<(), Unresolved> {
-        let region = self.region;
-        if !region.table.get(self.index).is_overlay() {
-            return Ok(());
-        }
-        let new = region.pool().direct(self.taken.wanted);
-        // SAFETY: `new` is ours alone. Writers are kept off, and our window lock keeps it so.
-        match unsafe { region.copy_private(&(self.index.0..self.index.0 + 1), self.place, new) } {
-            Ok(()) => count(&region.counters.blocks_folded, 1),
-            Err(error) => return Err(self.returned(Unresolved::Unmappable(error))),
-        }
-        Ok(())
-    }
-
     /// Maps the taken blocks, writable, and lets go of the old ones. The write is resolved then.
     fn map(&self, resolved: Resolution) -> Result<Resolution, Unresolved> {
         let publishing = self.region.lock.shared();
@@ -536,7 +502,7 @@ impl<'a, S: Sys> Fault<'a, S> {
     }
 
     /// Gives the taken blocks back, which could not be used, and returns the reason.
-    fn returned(&self, reason: Unresolved) -> Unresolved {
+    pub(super) fn returned(&self, reason: Unresolved) -> Unresolved {
         self.region.pool().give_back(self.taken);
         reason
     }

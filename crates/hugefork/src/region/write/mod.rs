@@ -1,7 +1,12 @@
-//! What a write does.
+//! What a write to a block does, and what is done before one so that it does not fault.
 
-pub(crate) mod fault;
-pub(crate) mod pins;
-pub(crate) mod populate;
-pub(crate) mod revoke;
-pub(crate) mod run;
+mod by_page;
+mod fault;
+mod pins;
+mod populate;
+mod revoke;
+mod run;
+
+pub(super) use fault::Become;
+
+pub(crate) use fault::Resolution;

@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 
-use crate::region::state::core::RegionCore;
+use crate::region::state::RegionCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::table::Locked;

@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use super::fault::Become;
 use crate::mapping::addresses::Place;
-use crate::region::state::core::RegionCore;
-use crate::region::state::unresolved::Unresolved;
+use crate::region::state::{RegionCore, Unresolved};
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::table::{Entry, Locked};
@@ -61,9 +60,8 @@ impl<S: Sys> RegionCore<S> {
 
     /// Promises that writes to the first of `entries` do not fault, up to one where they do. Returns that, or the end.
     fn promise_some(&self, entries: Range<usize>) -> Result<usize, Unresolved> {
-        let (first, last) = (EntryIndex(entries.start), EntryIndex(entries.end - 1));
         let _signals = SignalsBlocked::new();
-        let windows = self.table.lock_windows(self.table.window(first)..self.table.window(last) + 1);
+        let windows = self.table.lock_windows(self.windows_of(&entries));
         let publishing = self.lock.shared();
         let locked = Locked::windows(&windows, &publishing);
         let get = |index: usize| self.table.get(EntryIndex(index));
@@ -89,6 +87,25 @@ impl<S: Sys> RegionCore<S> {
         self.check(&range)?;
         let mut entries = self.touched(&range).map(EntryIndex).filter(|&index| wanted(self.table.get(index)));
         entries.try_for_each(|index| self.make_own(index))
+    }
+
+    /// Gives the region blocks of its own in place of all overlays. No new ones may come.
+    pub(crate) fn end_overlays(&self) -> Result<(), RegionError> {
+        let signals = SignalsBlocked::new();
+        // Faults under way may still make some: they hold the lock.
+        drop(self.lock.exclusive());
+        drop(signals);
+        let is_overlay = |index: &EntryIndex| self.table.get(*index).is_overlay();
+        (0..self.table.len()).map(EntryIndex).filter(is_overlay).try_for_each(|index| self.make_own(index))
+    }
+
+    /// Folds the overlays among `entries` that this region alone holds.
+    pub(in crate::region) fn fold_what_is_alone(&self, entries: Range<usize>) -> Result<(), RegionError> {
+        if !self.books.has_overlays() {
+            return Ok(());
+        }
+        let mut alone = entries.filter(|&index| self.is_alone_with_overlay(index)).map(EntryIndex);
+        alone.try_for_each(|index| self.make_own(index))
     }
 
     /// Makes a block the region's own, with all that the region sees, and writable. If the region's limit says so, it

@@ -29,7 +29,7 @@ use std::sync::atomic::Ordering;
 use crate::pool::holders::{Answer, Family, Holder, LazyHolder, Offer, OverlayHolder};
 use crate::pool::lineage::{Derived, RegionId};
 use crate::pool::shortage::Found;
-use crate::region::state::core::RegionCore;
+use crate::region::state::RegionCore;
 use crate::stats::counters::count;
 use crate::sys::{Shows, Sys};
 use crate::table::transition::{Event, OnRevoke, on_revoke};
