@@ -26,14 +26,14 @@ use crate::table::{Entry, Locked, Reserved, WindowsGuard};
 use crate::units::EntryIndex;
 
 /// The entries that writers are kept off, and where these lie meanwhile.
-pub(in crate::region) struct KeptOff {
+pub(super) struct KeptOff {
     entries: Range<usize>,
     place: Place,
 }
 
 impl<S: Sys> RegionCore<S> {
     /// Keeps all others out: with the locks of all windows if there are overlays, so that none is just being folded.
-    pub(in crate::region) fn hold_all(&self) -> (WindowsGuard<'_>, ExclusiveGuard<'_>) {
+    pub(super) fn hold_all(&self) -> (WindowsGuard<'_>, ExclusiveGuard<'_>) {
         let mut windows = WindowsGuard::default();
         loop {
             let holds_windows = self.books.has_overlays();
@@ -49,7 +49,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Shares all blocks with `frozen`, and keeps all writers off, until [`RegionCore::let_writers_go`]. If it fails,
     /// they are let go, and what is shared stays shared.
-    pub(in crate::region) fn share_all(
+    pub(super) fn share_all(
         &self,
         locked: Locked<'_>,
         frozen: &SnapshotCore<S>,
@@ -106,14 +106,14 @@ impl<S: Sys> RegionCore<S> {
 
     /// Ends what [`RegionCore::share_all`] began, once all of the cut is made: from now on writes are copied.
     /// Fails if they could write to what is shared.
-    pub(in crate::region) fn let_writers_go(&self, locked: Locked<'_>, kept_off: KeptOff) -> Result<(), Unresolved> {
+    pub(super) fn let_writers_go(&self, locked: Locked<'_>, kept_off: KeptOff) -> Result<(), Unresolved> {
         let shown = self.overlay_all(locked, kept_off.entries.clone(), kept_off.place);
         self.let_writers_back(locked, kept_off);
         shown
     }
 
     /// As [`RegionCore::let_writers_go`], where there is no cut.
-    pub(in crate::region) fn let_writers_back(&self, locked: Locked<'_>, kept_off: KeptOff) {
+    pub(super) fn let_writers_back(&self, locked: Locked<'_>, kept_off: KeptOff) {
         if kept_off.place == Place::Aside {
             self.let_all_go(locked, kept_off.entries);
         }

@@ -100,7 +100,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// How many windows may be held at once.
-    pub(in crate::region) fn most_held(&self) -> usize {
+    pub(super) fn most_held(&self) -> usize {
         (HELD_AT_ONCE / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1)
     }
 }

@@ -70,7 +70,7 @@ fn each_private<S: Sys>(
 
 impl<S: Sys> Reset<'_, S> {
     /// Resets the region at one moment. False if that cannot be done, and then nothing has changed.
-    pub(in crate::region) fn goes_at_once(&mut self) -> bool {
+    pub(super) fn goes_at_once(&mut self) -> bool {
         let Some(run) = self.takes_at_once() else { return false };
         self.settles(&run);
         true
@@ -78,7 +78,7 @@ impl<S: Sys> Reset<'_, S> {
 
     /// The moment: the region is as the snapshot, and the private pages of the run lie apart. None if that cannot be
     /// done, and then nothing has changed.
-    pub(in crate::region) fn takes_at_once(&mut self) -> Option<Range<usize>> {
+    pub(super) fn takes_at_once(&mut self) -> Option<Range<usize>> {
         let run = self.only_run().filter(|_| !self.frozen.is_revoked())?;
         self.allow_writes().ok()?;
         let region = self.region;
@@ -92,7 +92,7 @@ impl<S: Sys> Reset<'_, S> {
     }
 
     /// What comes after the moment: the pages come back, or are dropped.
-    pub(in crate::region) fn settles(&mut self, run: &Range<usize>) {
+    pub(super) fn settles(&mut self, run: &Range<usize>) {
         let (region, bytes) = (self.region, self.region.bytes_of(run));
         let came = self.come_back(run);
         let (sys, apart) = (&region.pool().sys, region.addresses.part_at(Place::Apart, &bytes));
@@ -174,7 +174,7 @@ impl<S: Sys> Reset<'_, S> {
     }
 
     /// Keeps writers off the run, which has few private pages or none, and says where it lies from then on.
-    pub(in crate::region) fn keep_off(&self, run: &Range<usize>) -> Result<Place, Unresolved> {
+    pub(super) fn keep_off(&self, run: &Range<usize>) -> Result<Place, Unresolved> {
         let (region, locked) = (self.region, self.locked);
         if region.shows_by_page() && region.holds(locked, run) {
             return Ok(Place::Aside);
@@ -188,7 +188,7 @@ impl<S: Sys> Reset<'_, S> {
     }
 
     /// Lets writers go on who were [kept off](Reset::keep_off).
-    pub(in crate::region) fn let_on(&self, run: &Range<usize>, place: Place) {
+    pub(super) fn let_on(&self, run: &Range<usize>, place: Place) {
         let region = self.region;
         match place {
             Place::Own | Place::Apart => {
@@ -219,7 +219,7 @@ impl<S: Sys> Reset<'_, S> {
     }
 
     /// Gives the old bytes to what was written since the moment. Writers are kept off; the run lies in `place`.
-    pub(in crate::region) fn forget_since(&mut self, run: &Range<usize>, place: Place) -> Result<(), Unresolved> {
+    pub(super) fn forget_since(&mut self, run: &Range<usize>, place: Place) -> Result<(), Unresolved> {
         let (region, pool) = (self.region, self.region.pool());
         let access = match place {
             Place::Own => Access::Read,

@@ -61,7 +61,7 @@ impl Step {
 
 impl<S: Sys> Reset<'_, S> {
     /// Changes all entries that do not show the snapshot's block.
-    pub(in crate::region) fn change_all(&mut self) -> Result<(), Unresolved> {
+    pub(super) fn change_all(&mut self) -> Result<(), Unresolved> {
         let (table, size) = (&self.region.table, self.region.pool().block_size);
         let mut next = 0;
         loop {

@@ -55,7 +55,7 @@ use crate::terms::options::Reserve;
 use crate::units::EntryIndex;
 
 /// Why a reset ends before its end.
-pub(in crate::region) enum Stop {
+enum Stop {
     /// Nothing has changed: there are more private pages than there is room for in the list.
     NoRoom(NoRoom),
     /// The snapshot that the region was forked from is there no more.
@@ -110,7 +110,7 @@ impl<S: Sys> RegionCore<S> {
         self.promises.bytes() + self.returns.known().bytes()
     }
 
-    pub(in crate::region) fn check_goal(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
+    fn check_goal(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
         if !self.pool().is(frozen.pool()) {
             return Err(RegionError::AnotherPool { pool: self.pool().name.clone(), other: frozen.pool().name.clone() });
         }
@@ -122,7 +122,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// What is known from the last reset, with room for so many pages. Under the lock that keeps snapshots and resets
     /// apart.
-    pub(in crate::region) fn known(&self, room: usize) -> MutexGuard<'_, Known> {
+    fn known(&self, room: usize) -> MutexGuard<'_, Known> {
         let mut known = self.returns.known();
         known.prepare(room, self.table.len());
         if self.books.has_overlays() {
@@ -160,7 +160,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// After a reset to a snapshot: sets blocks aside again, if that was promised.
-    pub(in crate::region) fn keep_reserve(&self, frozen: Option<&SnapshotCore<S>>) -> Result<(), RegionError> {
+    fn keep_reserve(&self, frozen: Option<&SnapshotCore<S>>) -> Result<(), RegionError> {
         let lends_none = |index, entry| frozen.is_some_and(|frozen| frozen.lends_none(index, entry));
         match self.books.reserve {
             Reserve::Full => self.reserve_again(0..self.table.len(), lends_none),
@@ -201,18 +201,18 @@ impl<S: Sys> RegionCore<S> {
 }
 
 /// A reset under way. Nobody else changes an entry of the region or the snapshot.
-pub(in crate::region) struct Reset<'a, S: Sys> {
-    pub(in crate::region) region: &'a RegionCore<S>,
-    pub(in crate::region) frozen: &'a SnapshotCore<S>,
-    pub(in crate::region) locked: Locked<'a>,
-    pub(in crate::region) frozen_locked: Locked<'a>,
-    pub(in crate::region) known: &'a mut Known,
+struct Reset<'a, S: Sys> {
+    region: &'a RegionCore<S>,
+    frozen: &'a SnapshotCore<S>,
+    locked: Locked<'a>,
+    frozen_locked: Locked<'a>,
+    known: &'a mut Known,
     /// Whether others may write, so that they have to be held.
-    pub(in crate::region) is_held: bool,
+    is_held: bool,
     /// Where overlays are meanwhile.
-    pub(in crate::region) place: Place,
+    place: Place,
     /// How far blocks were exchanged, in bytes.
-    pub(in crate::region) done: usize,
+    done: usize,
 }
 
 impl<S: Sys> Reset<'_, S> {
@@ -235,7 +235,7 @@ impl<S: Sys> Reset<'_, S> {
     }
 
     /// Lets writers go on who were held, after all is done or something has failed.
-    pub(in crate::region) fn release(&mut self, is_done: bool) {
+    fn release(&mut self, is_done: bool) {
         let (region, all) = (self.region, 0..self.region.table.len());
         self.let_back();
         if is_done {
@@ -246,7 +246,7 @@ impl<S: Sys> Reset<'_, S> {
         region.addresses.recount(region.addresses.mappings(), 1 + region.shown().edges(all));
     }
 
-    pub(in crate::region) fn go_back(&mut self) -> Result<(), Stop> {
+    fn go_back(&mut self) -> Result<(), Stop> {
         let faults = self.look()?;
         self.region.promises.end();
         // Until all is done, what is known may be less than what there is.
@@ -264,7 +264,7 @@ impl<S: Sys> Reset<'_, S> {
     }
 
     /// Keeps writers off, as a snapshot does. If that fails, the entries are correct whether they are or not.
-    pub(in crate::region) fn hold(&mut self) -> Result<(), Unresolved> {
+    fn hold(&mut self) -> Result<(), Unresolved> {
         let (region, locked, all) = (self.region, self.locked, 0..self.region.table.len());
         self.each_visible(|run| {
             region.store(locked, Event::Snapshot, run, |alike, old| {
@@ -345,7 +345,7 @@ impl<S: Sys> Reset<'_, S> {
     }
 
     /// Sees to it that all that counts as writable is.
-    pub(in crate::region) fn allow_writes(&mut self) -> Result<(), Unresolved> {
+    fn allow_writes(&mut self) -> Result<(), Unresolved> {
         let region = self.region;
         if !region.books.unsure.swap(false, Ordering::Relaxed) {
             return Ok(());

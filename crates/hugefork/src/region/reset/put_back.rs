@@ -31,7 +31,7 @@ const MANY: usize = 4;
 impl<S: Sys> Reset<'_, S> {
     /// Looks which pages are private, unless no fault has made any since the last look. Returns how many faults there
     /// were before.
-    pub(in crate::region) fn look(&mut self) -> Result<u64, Stop> {
+    pub(super) fn look(&mut self) -> Result<u64, Stop> {
         let (region, sys) = (self.region, &self.region.pool().sys);
         let faults = sys.minor_faults();
         if self.known.seen_at == Some(faults) {
@@ -69,7 +69,7 @@ impl<S: Sys> Reset<'_, S> {
     }
 
     /// Puts all private pages back that cover a block of the snapshot. Those elsewhere go when the block is exchanged.
-    pub(in crate::region) fn put_back(&mut self) -> Result<(), Stop> {
+    pub(super) fn put_back(&mut self) -> Result<(), Stop> {
         let (mut nth, mut kept, mut dirty) = (0, 0, 0);
         while nth < self.known.pages.len() {
             let (first, index) = (nth, self.block_of(nth));

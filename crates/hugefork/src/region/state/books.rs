@@ -31,15 +31,15 @@ pub(crate) struct Books {
     /// How often overlays with private pages were sealed outside of snapshots.
     pub(crate) sealed: AtomicUsize,
     /// How often somebody has taken the region's turn to be snapshotted, prepared for that, or reset.
-    pub(in crate::region) turns: AtomicUsize,
+    pub(super) turns: AtomicUsize,
     /// The snapshot that the region is at: the last that was taken of it, or that it was made of or set to.
     pub(crate) origin: Place,
     /// Whether an entry may be `Overlaid` whose pages cannot be written, because a call has failed.
-    pub(crate) unsure: AtomicBool,
+    pub(in crate::region) unsure: AtomicBool,
 }
 
 impl Books {
-    pub(in crate::region) fn new(options: RegionOptions, parent: Option<Derived>, size: BlockSize) -> Books {
+    pub(super) fn new(options: RegionOptions, parent: Option<Derived>, size: BlockSize) -> Books {
         let limit = options.limit.map(|(bytes, on_limit)| CowLimit { blocks: bytes.div_ceil(size.bytes()), on_limit });
         Books {
             reserve: options.reserve,
@@ -71,7 +71,7 @@ impl Books {
     }
 
     /// Whether anything is lazily freed.
-    pub(crate) fn has_lazy(&self) -> bool {
+    pub(in crate::region) fn has_lazy(&self) -> bool {
         self.lazy_blocks.load(Ordering::Relaxed) > 0 || self.lazy_pages.load(Ordering::Relaxed) > 0
     }
 }

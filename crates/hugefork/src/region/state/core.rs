@@ -199,12 +199,12 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// The addresses and entries where a transaction changes what is visible.
-    pub(crate) fn site(&self) -> Site<'_, S> {
+    pub(in crate::region) fn site(&self) -> Site<'_, S> {
         self.site_at(Place::Own)
     }
 
     /// As [`RegionCore::site`], while the changes are made elsewhere.
-    pub(crate) fn site_at(&self, place: Place) -> Site<'_, S> {
+    pub(in crate::region) fn site_at(&self, place: Place) -> Site<'_, S> {
         let observer = self.observer.get().map(|observer| &**observer);
         Site { addresses: &self.addresses, shown: self.shown(), observer, place }
     }
@@ -234,7 +234,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Whether this region alone holds the block of its entry.
     #[inline]
-    pub(crate) fn is_alone_with(&self, block: BlockId) -> bool {
+    pub(in crate::region) fn is_alone_with(&self, block: BlockId) -> bool {
         self.pool().frames.references(block) == 1
     }
 

@@ -28,14 +28,14 @@ pub(crate) struct Density {
 
 impl Density {
     /// `count` blocks, of which nothing is known. Nothing ever is of blocks of one page.
-    pub(in crate::region) fn new(count: usize, size: BlockSize) -> Density {
+    pub(super) fn new(count: usize, size: BlockSize) -> Density {
         let count = if size.bytes() > BASE_PAGE { count } else { 0 };
         Density { dense: own::zeroed(count), snapshots: AtomicU32::new(0) }
     }
 
     /// From so many pages on, a copy of the block costs less. A page costs 2.3 us at the write and 0.7 us when it is
     /// folded; a block costs 12 us and 110 us for 2 MiB (docs/design.md).
-    pub(in crate::region) fn enough(size: BlockSize) -> usize {
+    fn enough(size: BlockSize) -> usize {
         4 + size.bytes() / (58 << 10)
     }
 
@@ -46,7 +46,7 @@ impl Density {
     }
 
     /// With fewer pages, a block is never promoted.
-    pub(crate) fn few(size: BlockSize) -> usize {
+    pub(in crate::region) fn few(size: BlockSize) -> usize {
         Density::soon_enough(size) / 4
     }
 

@@ -69,7 +69,7 @@ impl Habits {
     }
 
     /// What a fault at byte `target` of the block at `index` says about the next faults.
-    pub(crate) fn outlook(&self, index: EntryIndex, target: Option<usize>, size: BlockSize) -> Outlook {
+    pub(in crate::region) fn outlook(&self, index: EntryIndex, target: Option<usize>, size: BlockSize) -> Outlook {
         let advice = Advice::from_u8(self.advice.load(Ordering::Relaxed));
         let stream = match advice {
             Advice::Near => None,
@@ -86,7 +86,7 @@ impl Habits {
     }
 
     /// Notes how far a stream has been prepared.
-    pub(crate) fn follow(&self, outlook: Outlook, start: EntryIndex, count: usize) {
+    pub(in crate::region) fn follow(&self, outlook: Outlook, start: EntryIndex, count: usize) {
         if let Some(stream) = outlook.stream {
             self.history.advance(stream, start, count);
         }
@@ -198,7 +198,7 @@ impl History {
 
 impl Stream {
     /// Whether the program is expected to write whole blocks.
-    pub(crate) fn is_believed(self) -> bool {
+    pub(in crate::region) fn is_believed(self) -> bool {
         self.length >= BELIEVED
     }
 

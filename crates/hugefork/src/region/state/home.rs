@@ -18,7 +18,7 @@ pub(crate) struct Settled {
 
 impl Settled {
     /// Settles in a home for `blocks` blocks, if there is room for one.
-    pub(in crate::region) fn new<S: Sys>(pool: &PoolCore<S>, blocks: usize) -> Settled {
+    pub(super) fn new<S: Sys>(pool: &PoolCore<S>, blocks: usize) -> Settled {
         let settled = Settled { home: Mutex::new(None), first: AtomicU32::new(0) };
         settled.move_on(pool, blocks);
         settled

@@ -47,7 +47,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Called before the block of a split entry goes. Its dropped pages are marked fresh again. False if nobody may get
     /// the block.
-    pub(in crate::region) fn forget_pages(&self, index: EntryIndex, block: BlockId) -> bool {
+    pub(super) fn forget_pages(&self, index: EntryIndex, block: BlockId) -> bool {
         let Some(pages) = self.table.split(index) else { return true };
         self.books.lazy_pages.fetch_sub(pages.count(SplitPage::Lazy), Ordering::Relaxed);
         pages.count(SplitPage::Dropped) == 0 || self.pool().give_memory_back(block)
@@ -106,7 +106,7 @@ impl<S: Sys> SplitBlock<'_, S> {
     }
 
     /// Makes the block whole again: writable, with memory for all of its pages.
-    pub(in crate::region) fn join(&self, locked: Locked<'_>) -> Result<(), Unresolved> {
+    fn join(&self, locked: Locked<'_>) -> Result<(), Unresolved> {
         match self.fill_all(locked, Access::ReadWrite) {
             Ok(()) => self.allow_all(locked),
             Err(reason) => Err(reason),

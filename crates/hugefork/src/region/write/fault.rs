@@ -74,15 +74,15 @@ enum Next {
 }
 
 /// A write to one block, under the lock of its window.
-pub(in crate::region) struct Fault<'a, S: Sys> {
-    pub(in crate::region) region: &'a RegionCore<S>,
-    pub(in crate::region) window: WindowsGuard<'a>,
-    pub(in crate::region) index: EntryIndex,
+pub(super) struct Fault<'a, S: Sys> {
+    pub(super) region: &'a RegionCore<S>,
+    pub(super) window: WindowsGuard<'a>,
+    pub(super) index: EntryIndex,
     /// The byte of the block that the program touches next, if that is known.
     target: Option<usize>,
-    pub(in crate::region) outlook: Outlook,
+    pub(super) outlook: Outlook,
     /// Where the overlay is while it is copied.
-    pub(in crate::region) place: Place,
+    pub(super) place: Place,
     /// The blocks that were taken for the run, and the entry that the first of them is for.
     pub(super) taken: Taken,
     start: EntryIndex,
@@ -103,7 +103,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Makes the block at `index` writable, or the region's own; `target` is the byte in it that the program touches
     /// next, if that is known.
-    pub(in crate::region) fn make(
+    pub(super) fn make(
         &self,
         what: Become,
         index: EntryIndex,
@@ -314,7 +314,7 @@ impl<'a, S: Sys> Fault<'a, S> {
     // optimisation every local of a function stays there (tests/handler_stack.rs).
 
     /// Checks that the forks and snapshots of this region may cost it one more copy.
-    pub(in crate::region) fn check_limit(&self, limit: Option<CowLimit>) -> Result<(), Unresolved> {
+    pub(super) fn check_limit(&self, limit: Option<CowLimit>) -> Result<(), Unresolved> {
         let table = &self.region.table;
         match limit {
             Some(limit) if table.get(self.index).is_owner() && self.region.books.cost() >= limit.blocks => {

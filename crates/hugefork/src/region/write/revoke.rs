@@ -88,7 +88,7 @@ fn is_snapshot(holder: &dyn Holder) -> bool {
 
 impl<S: Sys> RegionCore<S> {
     /// Makes room after a write to `index` found no block. Says whether the write may find one now, or need none.
-    pub(in crate::region) fn make_room(&self, index: EntryIndex) -> Found {
+    pub(super) fn make_room(&self, index: EntryIndex) -> Found {
         match self.pool().drop_some_lazy() {
             Found::None => {}
             found @ (Found::Some | Found::LookAgain) => return found,

@@ -33,7 +33,7 @@ type Run<'a> = (WindowsGuard<'a>, Range<usize>);
 
 impl<'a, S: Sys> Fault<'a, S> {
     /// The entries that a first write gives blocks to.
-    pub(in crate::region) fn unwritten(&self) -> Run<'a> {
+    pub(super) fn unwritten(&self) -> Run<'a> {
         let is_unwritten = |entry: Entry, _| entry == Entry::Zero;
         if !self.leaves_enough() {
             self.only()
@@ -45,7 +45,7 @@ impl<'a, S: Sys> Fault<'a, S> {
     }
 
     /// The entries that a write to a shared block copies. The caller holds the region lock.
-    pub(in crate::region) fn held_by_others(&self) -> Run<'a> {
+    pub(super) fn held_by_others(&self) -> Run<'a> {
         let region = self.region;
         if region.books.limit.is_some() {
             // Each copy is charged to its limit before it is made.
@@ -74,7 +74,7 @@ impl<'a, S: Sys> Fault<'a, S> {
 
     /// The entries that a write makes writable together with this one, which is `entry`: their blocks are neighbours in
     /// the pool, and nobody else holds them. The caller holds the region lock.
-    pub(in crate::region) fn alike(&self, entry: Entry) -> Run<'a> {
+    pub(super) fn alike(&self, entry: Entry) -> Run<'a> {
         let (region, budget) = (self.region, self.region.pool().sys.budget());
         let is_lazy = |entry: Entry| matches!(entry, Entry::Lazy(_));
         let is_alike = |other: Entry, by: isize| {
@@ -97,7 +97,7 @@ impl<'a, S: Sys> Fault<'a, S> {
     /// The entries that a write by page treats together with this one, which is `entry`: they are in the same state,
     /// their blocks are neighbours in the pool, and others hold them too. There are at most `most`. The run lies within
     /// [`OVERLAID_AT_ONCE`], and ends where a lock is not free.
-    pub(in crate::region) fn alike_by_page(
+    pub(super) fn alike_by_page(
         &self,
         entry: Entry,
         most: usize,
