@@ -127,9 +127,7 @@ impl<S: Sys> RegionCore<S> {
     /// `Shared` entry is protected once more: where nothing changes, that costs nothing.
     fn keep_all_off(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<Place, Unresolved> {
         if self.shows_by_page() && self.put_all_aside(locked, entries.clone()) {
-            let is_split = |index: &usize| matches!(self.table.get(EntryIndex(*index)), Entry::Split(_));
-            let mut split = entries.clone().filter(|index| self.table.has_splits() && is_split(index));
-            let protected = split.try_for_each(|index| self.protect(locked, index..index + 1));
+            let protected = self.protect_split(locked, entries.clone());
             if protected.is_err() {
                 self.let_all_go(locked, entries);
             }

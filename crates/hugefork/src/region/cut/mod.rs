@@ -1,5 +1,11 @@
 //! A cut through one region or several: who is locked when, and what happens if it fails.
 //!
+//! | of `RegionCore` | what |
+//! |---|---|
+//! | `freeze`, `freeze_for_fork`, `forget` | makes a snapshot of one region, and takes that back |
+//! | `prepare_snapshot` | does what can be done before |
+//! | `of_snapshot` | makes a region of a snapshot |
+//!
 //! ```text
 //!   fold ahead, others write ─▶ operations are over ─▶ all locks, parents first ─▶ share each
 //!     ─▶ let the writers of each go ─▶ release all

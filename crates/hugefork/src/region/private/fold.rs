@@ -141,9 +141,7 @@ impl<S: Sys> RegionCore<S> {
     pub(in crate::region) fn patched(&self, entries: Range<usize>) -> Result<Vec<Patched>, SystemError> {
         let mut runs = vec![PageRun::default(); MOST_RUNS];
         let mut found: Vec<Patched> = Vec::new();
-        let mut rest = entries;
-        while let Some(overlays) = self.next_overlays(rest.clone()) {
-            rest.start = overlays.end;
+        for overlays in self.overlays(entries) {
             let bytes = self.bytes_of(&overlays);
             let mut at = bytes.start;
             while at < bytes.end {
@@ -312,12 +310,11 @@ impl<S: Sys> RegionCore<S> {
         rest: &mut Range<usize>,
         place: Place,
     ) -> Result<Option<EntryIndex>, SystemError> {
-        while let Some(run) = self.next_overlays(rest.clone()) {
+        for run in self.overlays(rest.clone()) {
             if let Some(index) = self.next_private(self.bytes_of(&run), place)? {
                 rest.start = index + 1;
                 return Ok(Some(EntryIndex(index)));
             }
-            rest.start = run.end;
         }
         Ok(None)
     }

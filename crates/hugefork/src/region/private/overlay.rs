@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 
 use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Remapped, Right};
+use crate::ranges::runs;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::sys::{Access, Shows, Sys, SystemError};
 use crate::table::transition::{Event, on_protect_failed};
@@ -36,12 +37,9 @@ impl<S: Sys> RegionCore<S> {
         self.books.grain == CopyGrain::Page && self.books.limit.is_none() && self.may_overlay()
     }
 
-    /// The first run of overlays in `entries`.
-    pub(in crate::region) fn next_overlays(&self, mut entries: Range<usize>) -> Option<Range<usize>> {
-        let is_overlay = |index: &usize| self.table.get(EntryIndex(*index)).is_overlay();
-        let start = entries.find(is_overlay)?;
-        let end = entries.find(|index| !is_overlay(index)).unwrap_or(entries.end);
-        Some(start..end)
+    /// The runs of overlays in `entries`.
+    pub(in crate::region) fn overlays(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        runs(entries, |index| self.table.get(EntryIndex(index)).is_overlay())
     }
 
     /// Shows entries, whose blocks are neighbours, through a private mapping. None of them has private pages. If only
@@ -95,9 +93,7 @@ impl<S: Sys> RegionCore<S> {
         entries: Range<usize>,
         place: Place,
     ) -> Result<(), Unresolved> {
-        let mut next = entries.start;
-        while let Some(run) = self.next_in_a_row(next..entries.end) {
-            next = run.end;
+        for run in self.in_a_row(entries) {
             let is_sealed = |index: &usize| matches!(self.table.get(EntryIndex(*index)), Entry::Sealed(..));
             // The right to write is a tenth of the cost of a new mapping, if it takes few calls.
             let pieces = 1 + run.clone().skip(1).filter(|index| is_sealed(index) != is_sealed(&(index - 1))).count();
@@ -130,9 +126,9 @@ impl<S: Sys> RegionCore<S> {
         Ok(protected.published(Recount::default())?)
     }
 
-    /// The first run of entries that can be shown through one private mapping.
-    fn next_in_a_row(&self, entries: Range<usize>) -> Option<Range<usize>> {
-        self.next_row(entries, |entry| match entry {
+    /// The runs of entries that can be shown through one private mapping each.
+    fn in_a_row(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        self.rows(entries, |entry| match entry {
             Entry::Shared(block) | Entry::Borrowed(block) | Entry::Sealed(block, _) => Some((block, false)),
             Entry::Zero
             | Entry::Private(_)
@@ -143,17 +139,20 @@ impl<S: Sys> RegionCore<S> {
         })
     }
 
-    /// The first run of entries with blocks in a row, of one kind. `kind` says which block and which kind.
-    pub(super) fn next_row(
+    /// The runs of entries with blocks in a row, of one kind. `kind` says which block and which kind.
+    pub(super) fn rows(
         &self,
-        mut entries: Range<usize>,
+        entries: Range<usize>,
         kind: impl Fn(Entry) -> Option<(BlockId, bool)>,
-    ) -> Option<Range<usize>> {
-        let at = |index: usize| kind(self.table.get(EntryIndex(index)));
-        let start = entries.find(|&index| at(index).is_some())?;
-        let follows = |index: usize| at(index - 1).map(|(before, kind)| (before.offset(1), kind)) == at(index);
-        let end = entries.find(|&index| !follows(index)).unwrap_or(entries.end);
-        Some(start..end)
+    ) -> impl Iterator<Item = Range<usize>> {
+        let mut rest = entries;
+        std::iter::from_fn(move || {
+            let at = |index: usize| kind(self.table.get(EntryIndex(index)));
+            let start = rest.find(|&index| at(index).is_some())?;
+            let follows = |index: usize| at(index - 1).map(|(before, kind)| (before.offset(1), kind)) == at(index);
+            rest.start = rest.clone().find(|&index| !follows(index)).unwrap_or(rest.end);
+            Some(start..rest.start)
+        })
     }
 
     /// Notes that overlays may not be writable that count as that.

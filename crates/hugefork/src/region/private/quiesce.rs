@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Right};
+use crate::ranges::runs;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::sys::{Access, Sys};
 use crate::table::split::SplitPage;
@@ -57,33 +58,24 @@ impl<S: Sys> RegionCore<S> {
     /// Seals all overlays, some at a time, unless writes to them were promised not to fault. The caller has blocked the
     /// program's signals.
     pub(in crate::region) fn seal_all(&self) -> Result<(), Unresolved> {
+        let may_be_sealed = |index: usize| {
+            let index = EntryIndex(index);
+            self.table.get(index).is_overlay() && !self.promises.has(index)
+        };
         let mut rest = 0..self.table.len();
-        while let Some(run) = self.next_overlays(rest.clone()) {
+        while let Some(run) = self.overlays(rest.clone()).next() {
             let windows = self.windows_of(&run);
             let at_once = SEALED_AT_ONCE / self.pool().block_size.bytes().max(HUGE_PAGE);
             let windows = windows.start..windows.end.min(windows.start + at_once.max(1));
             rest.start = run.end.min(self.table.entries_of(windows.clone()).end);
             let windows = self.table.lock_windows(windows);
             let publishing = self.lock.shared();
-            let mut within = run.start..rest.start;
             // Others may have changed it since.
-            while let Some(run) = self.next_to_seal(within.clone()) {
-                within.start = run.end;
+            for run in runs(run.start..rest.start, may_be_sealed) {
                 self.seal(Locked::windows(&windows, &publishing), run)?;
             }
         }
         Ok(())
-    }
-
-    /// The first run of overlays in `entries` that nothing was promised of.
-    fn next_to_seal(&self, mut entries: Range<usize>) -> Option<Range<usize>> {
-        let may_be = |index: &usize| {
-            let index = EntryIndex(*index);
-            self.table.get(index).is_overlay() && !self.promises.has(index)
-        };
-        let start = entries.find(may_be)?;
-        let end = entries.find(|index| !may_be(index)).unwrap_or(entries.end);
-        Some(start..end)
     }
 
     /// Takes away the right to write to `entries`. Their mappings are counted when all runs are done.
@@ -98,10 +90,17 @@ impl<S: Sys> RegionCore<S> {
         Ok(protected.published(Recount::default())?)
     }
 
-    /// The first run of entries, of those that others hold too or that are overlays, which is one mapping, as far as
+    /// Takes away the right to write to split blocks among `entries`, which nothing else keeps writers off.
+    pub(in crate::region) fn protect_split(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
+        let is_split = |index: &usize| matches!(self.table.get(EntryIndex(*index)), Entry::Split(_));
+        let mut split = entries.filter(|index| self.table.has_splits() && is_split(index));
+        split.try_for_each(|index| self.protect(locked, index..index + 1))
+    }
+
+    /// The runs of entries, of those that others hold too or that are overlays, which are one mapping each, as far as
     /// that can be known.
-    pub(in crate::region) fn next_mapping(&self, entries: Range<usize>) -> Option<Range<usize>> {
-        self.next_row(entries, |entry| match entry {
+    pub(in crate::region) fn mappings(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        self.rows(entries, |entry| match entry {
             Entry::Shared(block) | Entry::Borrowed(block) => Some((block, false)),
             Entry::Sealed(block, _) | Entry::Overlaid(block, _) => Some((block, true)),
             Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => None,
@@ -111,32 +110,24 @@ impl<S: Sys> RegionCore<S> {
     /// Has whoever uses blocks that others hold too, or overlays, among `entries` wait, system calls too. They lie
     /// aside from then on. False if that cannot be done, and then nothing has changed.
     pub(in crate::region) fn put_all_aside(&self, locked: Locked<'_>, entries: Range<usize>) -> bool {
-        let (site, mut mappings, mut rest) = (self.site(), 0, entries.clone());
-        while let Some(one) = self.next_mapping(rest.clone()) {
-            (mappings, rest.start) = (mappings + 1, one.end);
-        }
+        let (site, mappings) = (self.site(), self.mappings(entries.clone()).count());
         // As many aside, and one at each edge.
         if !self.addresses.can_hold() || !self.pool().sys.budget().fits(2 * mappings + 4) {
             return false;
         }
-        rest = entries.clone();
-        while let Some(one) = self.next_mapping(rest.clone()) {
+        for one in self.mappings(entries.clone()) {
             if !site.put_aside(locked, &one) {
                 self.let_all_go(locked, entries.start..one.start);
                 return false;
             }
-            rest.start = one.end;
         }
         true
     }
 
     /// Shows what lies aside where it belongs, and lets all go who wait for it.
     pub(in crate::region) fn let_all_go(&self, locked: Locked<'_>, entries: Range<usize>) {
-        let (site, mut rest) = (self.site(), entries.clone());
-        while let Some(one) = self.next_mapping(rest.clone()) {
-            site.put_back(locked, &one);
-            rest.start = one.end;
-        }
+        let site = self.site();
+        self.mappings(entries.clone()).for_each(|one| site.put_back(locked, &one));
         if !entries.is_empty() {
             site.let_go(&entries);
         }
@@ -148,9 +139,7 @@ impl<S: Sys> RegionCore<S> {
         if place == Place::Aside {
             self.let_all_go(locked, entries.clone());
         }
-        let mut rest = entries;
-        while let Some(run) = self.next_overlays(rest.clone()) {
-            rest.start = run.end;
+        for run in self.overlays(entries) {
             let Recount { before, after } = self.protect_failed(locked, run);
             self.addresses.recount(before, after);
         }

@@ -117,10 +117,10 @@ impl<S: Sys> Reset<'_, S> {
         if table.first_unlike(&self.frozen.entries, all.clone()) < all.end {
             return None;
         }
-        let first = region.next_overlays(all.clone())?.start;
+        let first = region.overlays(all.clone()).next()?.start;
         let run = first..first + table.alike(first..all.end);
         let is_open = matches!(table.get(EntryIndex(first)), Entry::Overlaid(..));
-        (is_open && region.next_overlays(run.end..all.end).is_none()).then_some(run)
+        (is_open && region.overlays(run.end..all.end).next().is_none()).then_some(run)
     }
 
     /// Puts the pages back and brings them to where they belong. Says how many faults there were when all that are
@@ -162,12 +162,8 @@ impl<S: Sys> Reset<'_, S> {
             Ok(are_known.then_some(faults))
         });
         match (place, brought.is_ok()) {
-            (Place::Aside, true) => region.site().let_go(run),
-            (Place::Aside, false) => {
-                region.site().put_back(locked, run);
-                region.site().let_go(run);
-            }
-            (Place::Own | Place::Apart, true) => {}
+            (_, true) => region.wake_waiting(run, place),
+            (Place::Aside, false) => region.let_all_go(locked, run.clone()),
             (Place::Own | Place::Apart, false) => region.open_again(locked, run.clone(), Place::Own),
         }
         Ok(brought?)
@@ -196,10 +192,7 @@ impl<S: Sys> Reset<'_, S> {
                     region.open_again(self.locked, run.clone(), Place::Own);
                 }
             }
-            Place::Aside => {
-                region.site().put_back(self.locked, run);
-                region.site().let_go(run);
-            }
+            Place::Aside => region.let_all_go(self.locked, run.clone()),
         }
     }
 

@@ -1,5 +1,10 @@
 //! A reset: the region has the bytes of a snapshot again, at the cost of what was written since.
 //!
+//! | of `RegionCore` | what |
+//! |---|---|
+//! | `reset`, `reset_to` | resets the region, to the snapshot that it was forked from or another |
+//! | `bytes_for_resets` | what is known for that takes so much |
+//!
 //! ```text
 //!   hold writers ─▶ look which pages are private ─▶ put those back ─▶ exchange the other blocks ─▶ let writers go on
 //! ```
@@ -42,6 +47,7 @@ use std::sync::atomic::Ordering;
 
 use crate::mapping::addresses::Place;
 use crate::pool::holders::Holder;
+use crate::ranges::runs;
 use crate::region::state::operations;
 use crate::region::state::{Known, NoRoom, RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
@@ -284,30 +290,16 @@ impl<S: Sys> Reset<'_, S> {
                 Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => false,
             };
         }
-        let is_split = |index: &usize| matches!(region.table.get(EntryIndex(*index)), Entry::Split(_));
-        let mut split = all.clone().filter(|index| region.table.has_splits() && is_split(index));
-        split.try_for_each(|index| region.protect(locked, index..index + 1))?;
-        let mut rest = all;
-        while let Some(run) = region.next_overlays(rest.clone()) {
-            rest.start = run.end;
-            region.unseal(locked, run, self.place)?;
-        }
-        Ok(())
+        region.protect_split(locked, all.clone())?;
+        region.overlays(all).try_for_each(|run| region.unseal(locked, run, self.place))
     }
 
     /// The entries that writers may write to or read: neither pinned nor taken away.
     fn each_visible(&self, mut each: impl FnMut(Range<usize>) -> Result<(), Unresolved>) -> Result<(), Unresolved> {
         let region = self.region;
-        let is_hidden = |index: &usize| region.table.get(EntryIndex(*index)) == Entry::Revoked;
-        region.pins.runs_between(0..region.table.len()).try_for_each(|between| {
-            let mut rest = between;
-            while let Some(start) = rest.clone().find(|index| !is_hidden(index)) {
-                let end = (start..rest.end).find(is_hidden).unwrap_or(rest.end);
-                rest.start = end;
-                each(start..end)?;
-            }
-            Ok(())
-        })
+        let is_there = |index: usize| region.table.get(EntryIndex(index)) != Entry::Revoked;
+        let mut unpinned = region.pins.runs_between(0..region.table.len());
+        unpinned.try_for_each(|between| runs(between, is_there).try_for_each(&mut each))
     }
 
     /// Shows what lies aside where it belongs, and lets all go who wait for it.
@@ -316,14 +308,8 @@ impl<S: Sys> Reset<'_, S> {
             return;
         }
         let (region, aside, site) = (self.region, &self.known.aside, self.region.site());
-        let mut rest = 0..region.table.len();
-        while let Some(start) = rest.find(|&index| aside[index]) {
-            let mut run = start..(start..rest.end).find(|&index| !aside[index]).unwrap_or(rest.end);
-            rest.start = run.end;
-            while let Some(one) = region.next_mapping(run.clone()) {
-                site.put_back(self.locked, &one);
-                run.start = one.end;
-            }
+        for run in runs(0..region.table.len(), |index| aside[index]) {
+            region.mappings(run).for_each(|one| site.put_back(self.locked, &one));
         }
         site.let_go(&(0..region.table.len()));
         self.known.aside.fill(false);
@@ -337,9 +323,7 @@ impl<S: Sys> Reset<'_, S> {
             // Each is charged to the limit when it is written to.
             return;
         }
-        let mut rest = 0..region.table.len();
-        while let Some(run) = region.next_overlays(rest.clone()) {
-            rest.start = run.end;
+        for run in region.overlays(0..region.table.len()) {
             let _ = region.unseal(self.locked, run, Place::Own);
         }
     }
@@ -350,12 +334,9 @@ impl<S: Sys> Reset<'_, S> {
         if !region.books.unsure.swap(false, Ordering::Relaxed) {
             return Ok(());
         }
-        let is_open = |index: &usize| matches!(region.table.get(EntryIndex(*index)), Entry::Overlaid(..));
-        let mut rest = 0..region.table.len();
-        while let Some(start) = rest.find(is_open) {
-            let end = (start..rest.end).find(|index| !is_open(index)).unwrap_or(rest.end);
-            rest.start = end;
-            let unsealed = region.unseal(self.locked, start..end, Place::Own);
+        let is_open = |index: usize| matches!(region.table.get(EntryIndex(index)), Entry::Overlaid(..));
+        for run in runs(0..region.table.len(), is_open) {
+            let unsealed = region.unseal(self.locked, run, Place::Own);
             // The next reset is to see to it.
             region.books.unsure.fetch_or(unsealed.is_err(), Ordering::Relaxed);
             unsealed?;

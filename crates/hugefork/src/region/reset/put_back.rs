@@ -38,9 +38,8 @@ impl<S: Sys> Reset<'_, S> {
             return Ok(faults);
         }
         self.known.begin();
-        let (mut rest, mut last) = (0..region.table.len(), 0);
-        while let Some(overlays) = region.next_overlays(rest.clone()) {
-            rest.start = overlays.end;
+        let mut last = 0;
+        for overlays in region.overlays(0..region.table.len()) {
             let bytes = region.bytes_of(&overlays);
             let mut at = bytes.start;
             while at < bytes.end {
