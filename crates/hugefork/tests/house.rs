@@ -237,6 +237,52 @@ fn calls_are_found_by_the_types_that_they_are_made_on() {
     assert_eq!(called, ["Core::fall", "Core::jump", "Core::rise", "Core::sink", "leap"]);
 }
 
+/// The methods of `RegionCore` in a file that others than its room may call.
+fn offered(file: &syn::File) -> BTreeSet<String> {
+    let of_region = file.items.iter().filter_map(|item| match item {
+        syn::Item::Impl(item) if item.trait_.is_none() && !is_for_tests(&item.attrs) => match &*item.self_ty {
+            syn::Type::Path(path) if path.path.segments.last()?.ident == "RegionCore" => Some(&item.items),
+            _ => None,
+        },
+        _ => None,
+    });
+    let offered = of_region.flatten().filter_map(|item| match item {
+        syn::ImplItem::Fn(function) if !is_for_tests(&function.attrs) => match &function.vis {
+            syn::Visibility::Restricted(to) if !to.path.is_ident("super") => Some(function.sig.ident.to_string()),
+            _ => None,
+        },
+        _ => None,
+    });
+    offered.collect()
+}
+
+/// The names in the first column of a table in the comment of a file.
+fn listed(file: &syn::File) -> BTreeSet<String> {
+    let lines = file.attrs.iter().filter_map(|comment| match &comment.meta.require_name_value().ok()?.value {
+        syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(line), .. }) => Some(line.value()),
+        _ => None,
+    });
+    let table = lines.skip_while(|line| line != " | of `RegionCore` | what |").skip(2);
+    let cells = table.map_while(|line| Some(line.strip_prefix(" | `")?.split(" | ").next()?.to_owned()));
+    cells.flat_map(|cell| cell.split(", ").map(|name| name.trim_matches('`').to_owned()).collect::<Vec<_>>()).collect()
+}
+
+/// `RegionCore` has methods in all rooms of `region/`. Each of these says which of its own are for others.
+#[test]
+fn rooms_say_which_methods_of_a_region_they_offer() {
+    let engine = engine();
+    let mut rooms: BTreeMap<&[String], BTreeSet<String>> = BTreeMap::new();
+    for (module, file) in engine.files.iter().filter(|(module, _)| module.len() > 1 && module[0] == "region") {
+        rooms.entry(room(module)).or_default().append(&mut offered(file));
+    }
+    let is_folder = |room: &[String]| engine.files.keys().any(|module| module.len() > 2 && module.starts_with(room));
+    rooms.retain(|room, _| is_folder(room));
+    assert_eq!(rooms.len(), 6);
+    for (room, offered) in rooms {
+        assert_eq!(listed(&engine.files[room]), offered, "the list in {}", room.join("/"));
+    }
+}
+
 #[test]
 fn only_sys_talks_to_the_system() {
     let engine = engine();
