@@ -237,6 +237,17 @@ fn calls_are_found_by_the_types_that_they_are_made_on() {
     assert_eq!(called, ["Core::fall", "Core::jump", "Core::rise", "Core::sink", "leap"]);
 }
 
+/// Only `RegionCore` has methods in several rooms of `region/`: what happens to a region does not fit into one.
+#[test]
+fn other_types_of_a_region_have_their_methods_in_one_room() {
+    let engine = engine();
+    let methods = Methods::of(&engine);
+    for ((_, of), files) in methods.homes().into_iter().filter(|((module, _), _)| module[0] == "region") {
+        let rooms: BTreeSet<_> = files.iter().map(|module| room(module).join("/")).collect();
+        assert!(rooms.len() == 1 || of == "RegionCore", "{of} has methods in {rooms:?}");
+    }
+}
+
 /// The methods of `RegionCore` in a file that others than its room may call.
 fn offered(file: &syn::File) -> BTreeSet<String> {
     let of_region = file.items.iter().filter_map(|item| match item {

@@ -5,7 +5,7 @@
 //! and parameters, and what methods return. Where this does not tell, it may be any method of that name with so many
 //! arguments.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use syn::visit::{self, Visit};
 
@@ -297,6 +297,15 @@ impl<'a> Methods<'a> {
             Type::Unknown if OF_STD.contains(&name) => Vec::new(),
             Type::Unknown => named().filter(|method| method.arguments == arguments).collect(),
         }
+    }
+
+    /// The files in which each type has methods of its own, which no trait gives it.
+    pub(crate) fn homes(&self) -> BTreeMap<&(Module, String), BTreeSet<&Module>> {
+        let mut homes: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+        for method in self.methods.values().flatten().filter(|method| !method.is_of_trait) {
+            homes.entry(&method.of).or_default().insert(&method.module);
+        }
+        homes
     }
 
     /// All calls from one file to methods in another.
