@@ -1,4 +1,7 @@
-//! What a fork or snapshot does before its pause.
+//! What a fork or snapshot does before its pause: it puts private pages back into blocks, while others go on.
+//!
+//! An overlay whose block the region alone holds is folded into that. For the others the region gets blocks of its own,
+//! as by writes.
 
 use crate::region::private::{Folded, PAGES_AT_ONCE, Patched};
 use crate::region::state::RegionCore;

@@ -10,7 +10,7 @@
 //! The cut is consistent. A write that lands before its page is protected is in the blocks that the snapshot keeps. A
 //! thread that writes later waits in its fault until the lock is free, so none of its later writes is in them.
 //!
-//! A snapshot holds blocks, not private pages. So overlays are folded first, while others go on writing (overlay.rs).
+//! A snapshot holds blocks, not private pages. So overlays are folded first, while others go on writing (ahead.rs).
 //! What has become private since then is folded after the write-protection, and few pages have.
 
 use std::ops::Range;

@@ -16,7 +16,7 @@
 //! whichever of the regions they went to.
 //!
 //! The order of locks is that of age. A fork is younger than its parent, and who holds a window of a region waits for
-//! those of its forks and snapshots only (revoke.rs).
+//! those of its forks and snapshots only (write/revoke.rs).
 //!
 //! A cut that waits for operations holds none of these locks meanwhile, nor any region's turn: a thread inside of an
 //! operation may cut a region that has none, and that region may be one of several in the cut that waits. So the turns

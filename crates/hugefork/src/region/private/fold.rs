@@ -3,8 +3,9 @@
 //! ```text
 //!   keep writers off: no more pages become private ─▶ look which are ─▶ copy them ─▶ show the block itself
 //! ```
-//! They go into the overlay's own block if this region alone holds it, and otherwise into a copy. Which pages are
-//! private only the kernel knows ([`Sys::private_pages`]); it is asked after that, so what it finds is all there is.
+//! They go into the overlay's own block if this region alone holds it, and otherwise into a copy, which the caller
+//! makes. Which pages are private only the kernel knows ([`Sys::private_pages`]); it is asked after that, so what it
+//! finds is all there is.
 //!
 //! This happens under the locks of the windows. A snapshot of a region with overlays holds the locks of all windows, so
 //! it meets no fold half done.

@@ -1,4 +1,11 @@
 //! Keeping writers off, and letting them go on.
+//!
+//! | way | where the pages are | writers |
+//! |---|---|---|
+//! | held | aside | wait, system calls too, until they are let go |
+//! | sealed, or protected | where they belong | fault; system calls that write fail |
+//!
+//! To hold them takes more mappings, and a process that may handle the faults of system calls.
 
 use std::ops::Range;
 

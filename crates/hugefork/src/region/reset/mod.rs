@@ -31,8 +31,8 @@
 //! way of the kernel; where it refuses, they are dropped in place of being put back. What shows other blocks is
 //! exchanged (exchange.rs).
 //!
-//! The cut is consistent both ways, by the argument of freeze.rs: a write that lands before its page is protected is
-//! gone, and a thread that writes later waits until the region is reset.
+//! The cut is consistent both ways, by the argument of cut/freeze.rs: a write that lands before its page is protected
+//! is gone, and a thread that writes later waits until the region is reset.
 
 mod at_once;
 mod exchange;

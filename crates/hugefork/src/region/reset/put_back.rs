@@ -1,8 +1,8 @@
 //! What a reset does with private pages over the snapshot's blocks: they get the block's bytes and stay, so that the
 //! next write to them takes no fault.
 //!
-//! Which pages are private is known from the last reset (returns.rs), unless a fault has come since. A page that was
-//! not written to for some resets goes back to the kernel. So what is not written any more soon costs nothing.
+//! Which pages are private is known from the last reset (state/returns.rs), unless a fault has come since. A page that
+//! was not written to for some resets goes back to the kernel. So what is not written any more soon costs nothing.
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 //! What each change of an entry means besides the entry: references, reservations, counts, and the account of what
 //! forks and snapshots cost. The entries of a region that others know of are stored only here, except the marks of a
-//! snapshot (freeze.rs).
+//! snapshot (cut/freeze.rs).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
