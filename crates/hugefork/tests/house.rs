@@ -8,13 +8,15 @@
 mod calls;
 #[path = "common/sources.rs"]
 mod sources;
+#[path = "house/types.rs"]
+mod types;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use calls::Methods;
 use sources::{Module, Sources, crates, engine, is_for_tests};
 use syn::visit::{self, Visit};
+use types::Methods;
 
 /// The engine's rooms, each below those that may import from it and call its methods. What stands in one line does
 /// neither to each other.
