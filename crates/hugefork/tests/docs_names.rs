@@ -8,9 +8,10 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The documents: `docs/`, the workspace's README and those of the crates.
+/// The documents: `docs/` and the folders in it, the workspace's README and those of the crates.
 fn documents() -> Vec<(PathBuf, String)> {
-    let folders = [root().join("docs"), root()].into_iter().chain(in_folder(&root().join("crates")));
+    let docs = in_folder(&root().join("docs")).into_iter().chain([root().join("docs"), root()]);
+    let folders = docs.chain(in_folder(&root().join("crates")));
     let files = folders.flat_map(|folder| in_folder(&folder));
     let is_document = |path: &PathBuf| {
         let name = path.file_name().unwrap();

@@ -1,6 +1,6 @@
-//! What the fault handler runs, read from the machine code of this very program: `docs/safety.md` lists its files, and
-//! none of it allocates, takes a foreign lock or touches thread-local state. `handler_allocations` watches the paths
-//! that are taken; this looks at all that there are.
+//! What the fault handler runs, read from the machine code of this very program: `docs/safety/handler.md` lists its
+//! files, and none of it allocates, takes a foreign lock or touches thread-local state. `handler_allocations` watches
+//! the paths that are taken; this looks at all that there are.
 //!
 //! What runs while a panic unwinds does not count: the handler does not panic.
 
@@ -232,7 +232,7 @@ fn the_list_of_what_the_handler_runs_is_complete() {
         let mute = listed.iter().filter(|(_, what)| what.is_empty());
         let mute = mute.map(|(file, _)| format!("{file} is listed without what the handler does there"));
         let wrong: Vec<_> = missing.chain(extra).chain(mute).collect();
-        assert!(wrong.is_empty(), "the list in docs/safety.md:\n\n  {}", wrong.join("\n\n  "));
+        assert!(wrong.is_empty(), "the list in docs/safety/handler.md:\n\n  {}", wrong.join("\n\n  "));
     });
 }
 
@@ -242,9 +242,9 @@ fn listed_name(file: &str) -> Option<&str> {
     of_engine.or_else(|| file.find("hugefork-kernels/src/").map(|at| &file[at..]))
 }
 
-/// The list in `docs/safety.md`: files, and what the handler does there.
+/// The list in `docs/safety/handler.md`: files, and what the handler does there.
 fn listed() -> BTreeMap<String, String> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/safety.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/safety/handler.md");
     let page = std::fs::read_to_string(page).unwrap();
     let (_, rest) = page.split_once("<!-- handler: begin -->").unwrap();
     let (list, _) = rest.split_once("<!-- handler: end -->").unwrap();

@@ -1,6 +1,6 @@
 //! Faults that could be in the engine, a patch each, and the tests that would find them: `.ci/mutations` seeds one
 //! after the other and runs its test. What is tested here: each patch fits the sources as they are, its test is there,
-//! and docs/safety.md lists it.
+//! and docs/safety/mutations.md lists it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -100,7 +100,7 @@ fn texts(path: &Path) -> Vec<String> {
 fn the_document_lists_each_fault() {
     const BEGIN: &str = "<!-- mutations: begin -->\n";
     const END: &str = "<!-- mutations: end -->";
-    let path = root().join("docs/safety.md");
+    let path = root().join("docs/safety/mutations.md");
     let text = fs::read_to_string(&path).unwrap();
     let (before, rest) = text.split_once(BEGIN).expect("the document has a place for the table");
     let (table, after) = rest.split_once(END).expect("the table ends");

@@ -301,6 +301,11 @@ impl<G: Ground> World<G> {
         rest
     }
 
+    /// From now on, free blocks are such as were used before.
+    fn use_free_blocks(&self) {
+        drop(self.fill());
+    }
+
     /// Reclaims about so many bytes of what was lazily freed.
     fn reclaim(&self, bytes: usize) -> Dropped {
         let _signals = SignalsBlocked::new();

@@ -184,6 +184,7 @@ fn overlays_that_are_dense_all_over_are_left_to_writers_and_copied_beside_them()
     const BLOCKS: usize = 36;
     fn row<G: Ground>(world: &World<G>) {
         let region = written_by_choice(world, BLOCKS);
+        world.use_free_blocks();
         let snapshot = region.snapshot();
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
         let pages = 1..1 + Density::everywhere(world.pool.block_size);
@@ -207,6 +208,28 @@ fn overlays_that_are_dense_all_over_are_left_to_writers_and_copied_beside_them()
             (region.read(at(block, page)), read_at(&snapshot, at(block, page))) == (Some(now), Ok(0))
         }));
         assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..BLOCKS * G::PAGES], vec![0..BLOCKS * G::PAGES]));
+    }
+    where_pages_are_copied!(row, 2 * BLOCKS + 16);
+}
+
+/// The kernel clears fresh memory first, which may take it far longer than the copy: no writer waits for that.
+#[test]
+fn dense_overlays_are_copied_beside_their_writers_where_memory_is_fresh() {
+    const BLOCKS: usize = 36;
+    fn row<G: Ground>(world: &World<G>) {
+        let region = written_by_choice(world, BLOCKS);
+        let snapshot = region.snapshot();
+        let pages = 1..1 + Density::more_than_enough(world.pool.block_size);
+        let written = |block: usize| pages.clone().map(move |page| (block, page));
+        let at = |(block, page): (usize, usize)| block * G::BLOCK + page * BASE_PAGE + 100;
+        (0..BLOCKS).flat_map(written).for_each(|page| region.write(at(page), 7));
+        assert!(!region.are_alike(0), "somebody has to look");
+        assert!((0..BLOCKS).all(|block| is_overlaid(&region, block)), "nothing is left to writers");
+        tend(&region);
+        assert!((0..BLOCKS).all(|block| matches!(region.entry(block), Entry::Private(_))));
+        let seen = |page| (region.read(at(page)), read_at(&snapshot, at(page)));
+        assert!((0..BLOCKS).flat_map(written).all(|page| seen(page) == (Some(7), Ok(0))));
+        assert_eq!((copied(&region), kept_by(&snapshot)), (0, vec![0..BLOCKS * G::PAGES]));
     }
     where_pages_are_copied!(row, 2 * BLOCKS + 16);
 }
@@ -366,6 +389,7 @@ fn overlays_of_a_dense_region_in_which_writes_were_promised_not_to_fault_stay_op
     const BLOCKS: usize = 36;
     fn row<G: Ground>(world: &World<G>) {
         let region = written_by_choice(world, BLOCKS);
+        world.use_free_blocks();
         let snapshot = region.snapshot();
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
         region.prepare_write(2 * G::BLOCK..BLOCKS * G::BLOCK).unwrap();
@@ -451,6 +475,7 @@ fn no_snapshot_begins_while_all_overlays_are_left_to_writers() {
     const BLOCKS: usize = 36;
     fn row<G: Ground>(world: &World<G>) {
         let region = &written_by_choice(world, BLOCKS);
+        world.use_free_blocks();
         let snapshot = region.snapshot();
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
         let pages = 1..1 + Density::everywhere(world.pool.block_size);

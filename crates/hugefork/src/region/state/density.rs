@@ -57,7 +57,7 @@ impl Density {
     }
 
     /// From so many pages on, the writer is to copy the block itself: nobody has come to promote it.
-    pub(in crate::region) fn more_than_enough(size: BlockSize) -> usize {
+    pub(crate) fn more_than_enough(size: BlockSize) -> usize {
         Density::enough(size) * 5 / 2
     }
 
