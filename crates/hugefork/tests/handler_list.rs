@@ -39,7 +39,7 @@ const DYNAMIC: [(&str, &str); 8] = [
     ("hugefork::terms::observer::Changing", "the program's `Observer`, which has to keep the same rules"),
     ("hugefork::pool::holders::Family", "`Holder`, a root"),
     ("hugefork::pool::shortage::", "`Holder` and `LazyHolder`, roots"),
-    ("hugefork::region::revoke::", "`Holder`, a root"),
+    ("hugefork::region::write::revoke::", "`Holder`, a root"),
     ("hugefork_kernels::kernel::Kernel::run", "`yield_now`, a root"),
 ];
 
