@@ -5,6 +5,9 @@ use core::mem::ManuallyDrop;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
 /// An open file. std closes its own by libc, which touches `errno` and may be stood in for by somebody else.
+///
+/// What is made of one is public where it may get another number ([`Pagemap`](crate::pagemap_scan::Pagemap) and
+/// others). It has to be the same file then: the numbers of calls mean something else to others.
 #[derive(Debug)]
 pub struct Descriptor(ManuallyDrop<OwnedFd>);
 

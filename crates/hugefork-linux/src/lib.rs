@@ -13,9 +13,9 @@
 //!
 //! # Where it may be called
 //! In a signal handler, and in a program that does not know of it: nothing is allocated, no lock is taken, nothing
-//! panics, and `errno` stays as it was, since all calls go to the kernel and none to libc. Without optimisation each
-//! function takes a few hundred bytes of stack at most. What a closure or an adapter would hide is written out for
-//! that.
+//! panics where a range has its start before its end, and `errno` stays as it was, since all calls go to the kernel and
+//! none to libc. What the engine's fault handler calls is written out where an adapter or a closure would do: without
+//! optimisation each takes its own place on the stack.
 #![no_std]
 
 #[cfg(test)]
@@ -44,7 +44,7 @@ const PAGE: usize = 4096;
 /// in a program under `hugefork run` it is the program's.
 ///
 /// # Safety
-/// `Argument` is the structure that the call takes. What it has the kernel do is right.
+/// `Argument` is the structure that the call takes. What the kernel does then breaks nothing that anybody relies on.
 unsafe fn ioctl<Argument>(file: &Descriptor, call: Opcode, argument: &mut Argument) -> Result<usize, Errno> {
     let (number, at) = (file.as_fd().as_raw_fd() as usize, ptr::from_mut(argument).expose_provenance());
     // SAFETY: by contract.

@@ -71,6 +71,25 @@ pub fn is_mapped(at: usize, len: usize) -> bool {
     unsafe { msync(pointer(at), len, MsyncFlags::ASYNC) }.is_ok()
 }
 
+/// Takes some addresses, unless something is mapped at all of them, such as the hole that a refused call has left.
+/// Nothing can be read or written there then.
+///
+/// # Errors
+/// `EEXIST` where something is mapped at some of them; or the kernel refuses.
+#[cold]
+#[inline(never)] // Not on the stack where nothing fails.
+pub fn fill(at: usize, len: usize) -> Result<(), Errno> {
+    if is_mapped(at, len) {
+        return Ok(());
+    }
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: with this flag it replaces nothing.
+    match unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) } {
+        Ok(_) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// Why pages are not where they were to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
@@ -157,8 +176,7 @@ impl<'a> Parking<'a> {
     }
 
     /// The first `len` bytes.
-    #[cold]
-    #[inline(never)] // Not on the stack where nothing fails.
+    #[inline(never)] // Not on the stack of a take that succeeds.
     fn bring_some_back(&self, len: usize) -> Result<(), Errno> {
         let brought = match self.shift(self.aside, self.place, 0, len) {
             Ok(()) => return Ok(()),
@@ -186,7 +204,7 @@ impl<'a> Parking<'a> {
                     most = end - at;
                 }
                 Err(errno) => {
-                    if !fill(to + at, piece) || errno != Errno::FAULT || piece <= PAGE {
+                    if fill(to + at, piece).is_err() || errno != Errno::FAULT || piece <= PAGE {
                         return Err((at, errno));
                     }
                     most = (piece / 2).next_multiple_of(PAGE);
@@ -195,15 +213,6 @@ impl<'a> Parking<'a> {
         }
         Ok(())
     }
-}
-
-/// Fills the hole that a refused call may have left. False if it cannot.
-#[cold]
-#[inline(never)] // As above.
-fn fill(at: usize, len: usize) -> bool {
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
-    // SAFETY: with this flag it replaces nothing.
-    is_mapped(at, len) || unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) }.is_ok()
 }
 
 fn pointer(address: usize) -> *mut c_void {
@@ -326,5 +335,7 @@ mod tests {
             assert_eq!(unsafe { pointer(ground.place() + nth * PAGE).cast::<u8>().read_volatile() }, *expected);
         }
         assert!(is_mapped(ground.aside(), LEN) && !is_mapped(ground.place(), LEN));
+        assert_eq!([fill(ground.place(), LEN), fill(ground.place() + LEN / 2, LEN / 2)], [Err(Errno::EXIST), Ok(())]);
+        assert!(is_mapped(ground.place(), LEN));
     }
 }

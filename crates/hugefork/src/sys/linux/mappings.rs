@@ -1,8 +1,6 @@
-//! Where mappings end, and what they are of, by `PROCMAP_QUERY` (Linux 6.11).
-//!
-//! Who moves several mappings with one call (Linux 6.17) moves one after the other: other threads see that, and where
-//! the call fails on the way, nothing tells what has moved. Older kernels refuse it, so where the kernel does not tell,
-//! there is no need to ask.
+//! Where mappings end, and what they are of, by `PROCMAP_QUERY` (Linux 6.11). Who moves several with one call (Linux
+//! 6.17) moves one after the other ([`hugefork_linux::parking`]). Older kernels refuse that, so where the kernel does
+//! not tell, there is no need to ask.
 
 use std::ops::Range;
 
