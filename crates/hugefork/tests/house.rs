@@ -41,7 +41,7 @@ const REGION: [&[&str]; 5] =
 const FACE: &str = "api";
 
 /// What only `sys` names.
-const SYSTEM: [&str; 3] = ["libc", "procfs", "rustix"];
+const SYSTEM: [&str; 4] = ["hugefork_linux", "libc", "procfs", "rustix"];
 
 impl Sources {
     /// The file that `path` leads to from `module`, if it is one of the crate's.
@@ -134,7 +134,7 @@ impl<'ast> Visit<'ast> for Paths {
     fn visit_macro(&mut self, item: &'ast syn::Macro) {
         // What a macro is given are tokens: paths begin where their first word says so.
         let text = without_quotes(&item.tokens.to_string()).replace(' ', "");
-        for start in ["crate::", "super::", "self::", "libc::", "rustix::", "procfs::"] {
+        for start in ["crate::", "super::", "self::", "hugefork_linux::", "libc::", "rustix::", "procfs::"] {
             for (at, _) in text.match_indices(start) {
                 let is_path = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == ':';
                 let path: String = text[at..].chars().take_while(|&letter| is_path(letter)).collect();

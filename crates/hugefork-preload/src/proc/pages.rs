@@ -4,13 +4,10 @@
 //! take. Before, `/proc/thread-self/pagemap` has a word for each page, and does not tell what is huge; to collapse what
 //! is huge already does nothing.
 
-use std::ffi::c_void;
 use std::ops::Range;
-use std::os::fd::{BorrowedFd, IntoRawFd, RawFd};
 
-use rustix::fs::{Mode, OFlags, open};
+use hugefork_linux::pagemap_scan::{self, PageRun, Scan};
 use rustix::io::Errno;
-use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl};
 
 use crate::sandbox::seal;
 use crate::{BASE_PAGE, HUGE_PAGE};
@@ -20,9 +17,7 @@ use crate::{BASE_PAGE, HUGE_PAGE};
 pub(crate) const ENOUGH: usize = 448;
 
 /// `/proc/thread-self/pagemap`, open.
-pub(crate) struct Pagemap {
-    number: RawFd,
-}
+pub(crate) struct Pagemap(pagemap_scan::Pagemap);
 
 impl Pagemap {
     /// Opens the file of this process.
@@ -31,13 +26,7 @@ impl Pagemap {
     /// It cannot be opened.
     pub(crate) fn open() -> Result<Pagemap, Errno> {
         seal::allows_calls()?;
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        Ok(Pagemap { number: open(c"/proc/thread-self/pagemap", flags, Mode::empty())?.into_raw_fd() })
-    }
-
-    fn file(&self) -> BorrowedFd<'_> {
-        // SAFETY: open until this is dropped. If the program closes it, calls fail.
-        unsafe { BorrowedFd::borrow_raw(self.number) }
+        pagemap_scan::Pagemap::open().map(Pagemap)
     }
 
     /// Calls `each` with the start of every block in `range` that has enough base pages, until that says false.
@@ -60,31 +49,28 @@ impl Pagemap {
     /// # Errors
     /// The kernel cannot say: it is older than Linux 6.7.
     pub(crate) fn own(&self, range: &Range<usize>, mut each: impl FnMut(Range<usize>)) -> Result<(), Errno> {
-        let mut found = [Found::default(); 256];
+        let mut found = [PageRun::default(); 256];
         let mut from = range.start;
         while from < range.end {
-            // SAFETY: the kernel writes to `found`, which lives longer.
-            let (count, walked) = unsafe { ioctl(self.file(), Scan::own(from..range.end, &mut found)) }?;
-            found[..count].iter().for_each(|run| each(run.start as usize..run.end as usize));
-            from = walked.max(from + BASE_PAGE);
+            let scanned = self.0.scan(&(from..range.end), Scan::PRIVATE, &mut found)?;
+            found[..scanned.runs].iter().for_each(|run| each(run.start as usize..run.end as usize));
+            from = scanned.end.max(from + BASE_PAGE);
         }
         Ok(())
     }
 
     fn scanned(&self, whole: &Range<usize>, each: &mut impl FnMut(usize) -> bool) -> Result<(), Errno> {
-        let mut found = [Found::default(); 128];
+        let mut found = [PageRun::default(); 128];
         let mut tally = Tally::default();
         let mut from = whole.start;
         while from < whole.end {
-            let scan = Scan::new(from..whole.end, &mut found);
-            // SAFETY: the kernel writes to `found`, which lives longer.
-            let (count, walked) = unsafe { ioctl(self.file(), scan) }?;
-            for part in &found[..count] {
+            let scanned = self.0.scan(&(from..whole.end), Scan::BASE, &mut found)?;
+            for part in &found[..scanned.runs] {
                 if !tally.add(part.start as usize..part.end as usize, each) {
                     return Ok(());
                 }
             }
-            from = walked.max(from + BASE_PAGE);
+            from = scanned.end.max(from + BASE_PAGE);
         }
         tally.end(each);
         Ok(())
@@ -94,7 +80,7 @@ impl Pagemap {
         const PAGES: usize = HUGE_PAGE / BASE_PAGE;
         let mut words = [0; PAGES * 8];
         for block in whole.clone().step_by(HUGE_PAGE) {
-            let got = rustix::io::pread(self.file(), &mut words, (block / BASE_PAGE * 8) as u64)?;
+            let got = self.0.read(block, &mut words)?;
             // The highest bit of a word says that its page is there.
             let present = words[..got].chunks_exact(8).filter(|word| word[7] & 0x80 != 0).count();
             if present >= ENOUGH && !each(block) {
@@ -102,13 +88,6 @@ impl Pagemap {
             }
         }
         Ok(())
-    }
-}
-
-impl Drop for Pagemap {
-    fn drop(&mut self) {
-        // SAFETY: opened by this, and not used again.
-        unsafe { rustix::io::close(self.number) };
     }
 }
 
@@ -144,92 +123,10 @@ impl Tally {
     }
 }
 
-/// `struct page_region` of linux/fs.h.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Found {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
-/// `struct pm_scan_arg` of linux/fs.h.
-#[repr(C)]
-struct Scan {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
-
-impl Scan {
-    const FILE: u64 = 1 << 2;
-    const PRESENT: u64 = 1 << 3;
-    const SWAPPED: u64 = 1 << 4;
-    const HUGE: u64 = 1 << 6;
-
-    /// Asks for the pages of `range` that are not a file's, in memory or swapped out.
-    fn own(range: Range<usize>, found: &mut [Found]) -> Scan {
-        Scan {
-            category_inverted: Scan::FILE,
-            category_mask: Scan::FILE,
-            category_anyof_mask: Scan::PRESENT | Scan::SWAPPED,
-            return_mask: Scan::FILE,
-            ..Scan::new(range, found)
-        }
-    }
-
-    /// Asks for the pages of `range` that are there and not huge.
-    fn new(range: Range<usize>, found: &mut [Found]) -> Scan {
-        Scan {
-            size: size_of::<Scan>() as u64,
-            flags: 0,
-            start: range.start as u64,
-            end: range.end as u64,
-            walk_end: 0,
-            vec: found.as_mut_ptr() as u64,
-            vec_len: found.len() as u64,
-            max_pages: 0,
-            category_inverted: Scan::HUGE,
-            category_mask: Scan::PRESENT | Scan::HUGE,
-            category_anyof_mask: 0,
-            return_mask: Scan::PRESENT,
-        }
-    }
-}
-
-// SAFETY: the opcode is that of PAGEMAP_SCAN, whose argument is a `pm_scan_arg`; the kernel writes to it and to `vec`.
-unsafe impl Ioctl for Scan {
-    /// How many ranges were found, and where the kernel stopped.
-    type Output = (usize, usize);
-
-    const IS_MUTATING: bool = true;
-
-    fn opcode(&self) -> Opcode {
-        rustix::ioctl::opcode::read_write::<Scan>(b'f', 16)
-    }
-
-    fn as_ptr(&mut self) -> *mut c_void {
-        std::ptr::from_mut(self).cast()
-    }
-
-    unsafe fn output_from_ptr(count: IoctlOutput, scan: *mut c_void) -> rustix::io::Result<(usize, usize)> {
-        // SAFETY: the pointer of `as_ptr`.
-        let scan = unsafe { &*scan.cast::<Scan>() };
-        Ok((count as usize, scan.walk_end as usize))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::ffi::c_void;
+
     use super::*;
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 

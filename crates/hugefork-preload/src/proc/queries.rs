@@ -1,45 +1,13 @@
 //! What is mapped at an address, by `PROCMAP_QUERY` (Linux 6.11): `/proc/thread-self/maps` as text begins with the
-//! first of all mappings each time. The engine asks in the same way where mappings end (sys/linux/mappings.rs).
+//! first of all mappings each time.
 
 use std::ops::Range;
-use std::os::fd::{IntoRawFd, RawFd};
 
-use rustix::fs::{Mode, OFlags, open};
+use hugefork_linux::procmap_query::{self, EXECUTABLE, READABLE, SHARED, WRITABLE};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
-use syscalls::{Sysno, syscall};
 
 use crate::sandbox::seal;
-
-/// `struct procmap_query`.
-#[repr(C)]
-#[derive(Default)]
-struct Query {
-    size: u64,
-    flags: u64,
-    address: u64,
-    start: u64,
-    end: u64,
-    vma_flags: u64,
-    page_size: u64,
-    offset: u64,
-    inode: u64,
-    device: [u32; 2],
-    name_len: u32,
-    build_id_len: u32,
-    name: u64,
-    build_id: u64,
-}
-
-/// `_IOWR('f', 17, struct procmap_query)`.
-const PROCMAP_QUERY: usize = 3 << 30 | size_of::<Query>() << 16 | (b'f' as usize) << 8 | 17;
-
-const COVERING_OR_NEXT: u64 = 1 << 4;
-
-const READABLE: u64 = 1 << 0;
-const WRITABLE: u64 = 1 << 1;
-const EXECUTABLE: u64 = 1 << 2;
-const SHARED: u64 = 1 << 3;
 
 /// A mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,9 +19,7 @@ pub(crate) struct Vma {
 }
 
 /// `/proc/thread-self/maps`, to ask.
-pub(crate) struct Maps {
-    number: RawFd,
-}
+pub(crate) struct Maps(procmap_query::Maps);
 
 impl Maps {
     /// Opens it.
@@ -62,8 +28,7 @@ impl Maps {
     /// The process has no descriptor left, or no `/proc`.
     pub(crate) fn open() -> Result<Maps, Errno> {
         seal::allows_calls()?;
-        let file = open(c"/proc/thread-self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Maps { number: file.into_raw_fd() })
+        procmap_query::Maps::open().map(Maps)
     }
 
     /// The mapping at an address, or the first behind it; none if there is none.
@@ -71,42 +36,26 @@ impl Maps {
     /// # Errors
     /// The kernel cannot say.
     pub(crate) fn at_or_behind(&self, address: usize) -> Result<Option<Vma>, Errno> {
-        let mut query = Query { flags: COVERING_OR_NEXT, address: address as u64, ..Query::default() };
-        match self.ask(&mut query) {
+        let mapping = match self.0.at_or_behind(address) {
             Err(Errno::NOENT) => return Ok(None),
             answer => answer?,
-        }
+        };
         let named =
             [(READABLE, ProtFlags::READ), (WRITABLE, ProtFlags::WRITE), (EXECUTABLE, ProtFlags::EXEC)].into_iter();
-        let rights = named.filter(|(flag, _)| query.vma_flags & flag != 0).map(|(_, right)| right).collect();
-        let is_private_file = query.vma_flags & SHARED == 0 && query.inode != 0;
-        let is_inherited = is_private_file && self.is_of_the_engine(query.start)?;
-        Ok(Some(Vma { range: query.start as usize..query.end as usize, rights, is_inherited }))
+        let rights = named.filter(|(flag, _)| mapping.flags & flag != 0).map(|(_, right)| right).collect();
+        let range = mapping.start as usize..mapping.end as usize;
+        let is_private_file = mapping.flags & SHARED == 0 && mapping.inode != 0;
+        let is_inherited = is_private_file && self.is_of_the_engine(range.start)?;
+        Ok(Some(Vma { range, rights, is_inherited }))
     }
 
-    fn is_of_the_engine(&self, start: u64) -> Result<bool, Errno> {
+    fn is_of_the_engine(&self, start: usize) -> Result<bool, Errno> {
         let mut name = [0_u8; 64];
-        let (name_len, at) = (name.len() as u32, name.as_mut_ptr() as u64);
-        let mut query = Query { address: start, name_len, name: at, ..Query::default() };
-        match self.ask(&mut query) {
+        match self.0.name_at(start, &mut name) {
             // A name that is longer, or the mapping is gone. Without memory, for one, nobody knows.
             Err(Errno::NAMETOOLONG | Errno::NOENT) => Ok(false),
-            answer => answer.map(|()| name.starts_with(b"/memfd:hugefork (deleted)\0")),
+            answer => answer.map(|_| name.starts_with(b"/memfd:hugefork (deleted)\0")),
         }
-    }
-
-    fn ask(&self, query: &mut Query) -> Result<(), Errno> {
-        query.size = size_of::<Query>() as u64;
-        // SAFETY: the argument is the structure that the call reads and writes, and so is the buffer that it names.
-        let answer = unsafe { syscall!(Sysno::ioctl, self.number, PROCMAP_QUERY, &raw mut *query) };
-        answer.map(drop).map_err(|errno| Errno::from_raw_os_error(errno.into_raw()))
-    }
-}
-
-impl Drop for Maps {
-    fn drop(&mut self) {
-        // SAFETY: opened by this, and not used again.
-        unsafe { rustix::io::close(self.number) };
     }
 }
 

@@ -15,6 +15,9 @@
 //! Files can be opened for reading alone, mappings be made that cannot be run, and of descriptors' own calls (`ioctl`)
 //! there are those of page maps and page faults. A descriptor for page faults is opened before: that needs a right.
 
+use hugefork_linux::pagemap_scan::PAGEMAP_SCAN;
+use hugefork_linux::procmap_query::PROCMAP_QUERY;
+use hugefork_linux::userfaultfd::UFFDIO_REGISTER;
 use syscalls::{Sysno, syscall};
 
 /// The calls that a list allows.
@@ -70,10 +73,10 @@ const LIST: &[Allowed] = &[
     Any(libc::SYS_msync),
     Any(libc::SYS_move_pages),
     Any(libc::SYS_membarrier),
-    // Descriptors of page faults (0xaa), PAGEMAP_SCAN and PROCMAP_QUERY.
-    If { call: libc::SYS_ioctl, argument: 1, mask: 0xff00, value: 0xaa00 },
-    If { call: libc::SYS_ioctl, argument: 1, mask: 0xffff, value: (b'f' as u32) << 8 | 16 },
-    If { call: libc::SYS_ioctl, argument: 1, mask: 0xffff, value: (b'f' as u32) << 8 | 17 },
+    // All calls of descriptors of page faults, PAGEMAP_SCAN and PROCMAP_QUERY.
+    If { call: libc::SYS_ioctl, argument: 1, mask: 0xff00, value: UFFDIO_REGISTER & 0xff00 },
+    If { call: libc::SYS_ioctl, argument: 1, mask: 0xffff, value: PAGEMAP_SCAN & 0xffff },
+    If { call: libc::SYS_ioctl, argument: 1, mask: 0xffff, value: PROCMAP_QUERY & 0xffff },
     Any(libc::SYS_ppoll),
     // Time, and waiting.
     Any(libc::SYS_futex),

@@ -84,8 +84,7 @@ impl MappedFile {
 
     fn collapse(&self) {
         // As above. Linux 6.1 does it whatever the setting for shmem is.
-        // SAFETY: our own mapping, whose contents stay.
-        let _ = unsafe { libc::madvise(self.look.as_ptr().cast(), self.look.len(), libc::MADV_COLLAPSE) };
+        let _ = hugefork_linux::advice::collapse(self.look.as_ptr().cast(), self.look.len());
     }
 
     /// Copies private pages back to the file.

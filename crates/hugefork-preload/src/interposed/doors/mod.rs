@@ -16,6 +16,8 @@ pub mod number;
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::mem::MaybeUninit;
 
+use hugefork_linux::userfaultfd::{Register, UFFDIO_REGISTER};
+
 use crate::environment::Mode;
 use crate::interposed::entry::{madvise, make_own, quietly, refused, special};
 use crate::interposed::kernel::{failed, is_readable, kernel};
@@ -158,29 +160,17 @@ fn len_of(segment: c_int) -> Option<usize> {
     (asked == 0).then(|| unsafe { known.assume_init() }.shm_segsz)
 }
 
-/// `struct uffdio_register`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Register {
-    start: u64,
-    len: u64,
-    mode: u64,
-    ioctls: u64,
-}
-
-/// `_IOWR(0xaa, 0, struct uffdio_register)`.
-const UFFDIO_REGISTER: c_ulong = 3 << 30 | (size_of::<Register>() as c_ulong) << 16 | 0xaa << 8;
-
 /// As libc's `ioctl`. Whatever the last argument is, it fits a register.
 ///
 /// # Safety
 /// As libc's.
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn ioctl(file: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    let is_ours = request == UFFDIO_REGISTER && config::mode() == Some(Mode::Pool) && !argument.is_null();
+    let is_ours =
+        request == c_ulong::from(UFFDIO_REGISTER) && config::mode() == Some(Mode::Pool) && !argument.is_null();
     if is_ours && is_readable(argument as usize, size_of::<Register>()) {
         // SAFETY: it can be read.
-        let wanted = unsafe { argument.cast::<Register>().read_unaligned() };
+        let wanted = unsafe { argument.cast::<Register>().read_unaligned() }.range;
         // What moves blocks would take the registration away. Where it cannot be plain memory, there is none to lose.
         if !make_own(wanted.start as *mut c_void, wanted.len as usize) {
             return failed(libc::ENOMEM) as c_int;
