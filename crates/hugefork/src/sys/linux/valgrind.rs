@@ -17,8 +17,8 @@ const PRESENT: u8 = 2;
 
 /// An error under valgrind. It looks once: a process does not get under it later.
 ///
-/// Threads that come at once each look. None waits for another: a child that is forked meanwhile would wait for a thread
-/// that it does not have.
+/// Threads that come at once each look. None waits for another: a child that is forked meanwhile would wait for a
+/// thread that it does not have.
 pub(crate) fn refuse() -> Result<(), SystemError> {
     if KNOWN.load(Ordering::Relaxed) == UNKNOWN {
         let maps = fs::read_to_string("/proc/thread-self/maps");
