@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = [ROOT / "crates" / name / "src" for name in ("hugefork", "hugefork-kernels")]
+SOURCES = [ROOT / "crates" / name / "src" for name in ("hugefork", "hugefork-kernels", "hugefork-linux")]
 
 # What braces and words do not count in.
 TEXT = re.compile(r"""//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?c?"(?:\\.|[^"\\])*"|b?'(?:\\.[^']*|[^'\\])'""", re.DOTALL)
@@ -132,7 +132,7 @@ def main():
         reached = sum(count > 0 for count in of_file.values())
         if of_file:
             print(f"{reached / len(of_file):7.1%} {reached:5} of {len(of_file):5}  {name}")
-        for part in (name.split("/")[0], "both"):
+        for part in (name.split("/")[0], "all"):
             total[part][0] += reached
             total[part][1] += len(of_file)
 

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What decides the figures.
-const SOURCES: [&str; 4] = ["crates/hugefork", "crates/hugefork-kernels", "crates/hugefork-bench", "Cargo.lock"];
+const SOURCES: [&str; 5] =
+    ["crates/hugefork", "crates/hugefork-kernels", "crates/hugefork-linux", "crates/hugefork-bench", "Cargo.lock"];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -21,7 +21,7 @@ fn main() {
     }
     if let Some(root) = workspace(&package) {
         // The library is not among what cargo knows of this package, nor is what it is made of.
-        for part in ["Cargo.lock", "crates/hugefork/src", "crates/hugefork-kernels/src"] {
+        for part in ["Cargo.lock", "crates/hugefork/src", "crates/hugefork-kernels/src", "crates/hugefork-linux/src"] {
             println!("cargo::rerun-if-changed={}", root.join(part).display());
         }
     }

@@ -8,12 +8,12 @@ use std::fmt::{self, Debug};
 use hugefork::BlockSize;
 
 use crate::host::Host;
-use crate::job::{Job, Scope, SubjectPlan};
-use crate::metric::Metric;
-use crate::result::Params;
-use crate::sample::Entry;
+use crate::plan::job::{Job, Scope, SubjectPlan};
+use crate::plan::writes::Writes;
+use crate::results::metric::Metric;
+use crate::results::result::Params;
+use crate::run::sample::Entry;
 use crate::subject::Subject;
-use crate::writes::Writes;
 
 /// One kind of work that subjects are measured at. Only this crate can implement it: nobody else can make its entries.
 pub trait Case: Debug + Sync {

@@ -8,9 +8,9 @@ use std::path::Path;
 use hugefork::ByteSize;
 use serde::{Deserialize, Serialize};
 
-use crate::affinity::allowed_cpus;
-use crate::kernel_memory::HUGE_PAGE;
-use crate::thp::Thp;
+use crate::measure::affinity::allowed_cpus;
+use crate::memory::kernel_memory::HUGE_PAGE;
+use crate::memory::thp::Thp;
 
 /// The machine, as far as it decides the figures. A part that cannot be read is absent, never guessed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

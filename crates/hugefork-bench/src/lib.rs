@@ -9,56 +9,45 @@
 //!                       Report ──▶ JSON (schema 1), ratios::compare ──▶ hugefork beside the others
 //! ```
 //!
+//! ```text
+//! plan/      what was asked for, and what will run       run/       the rounds, and what is found meanwhile
+//! cases/     what is measured: a module a case           subject    who is
+//! measure/   the same work, clock, CPUs and targets for all of them
+//! memory/    what subjects stand on                      results/   figures, JSON, CSV, ratios
+//! ```
+//!
 //! Each file says what it does to keep figures comparable: [`work`] has the loads and stores that every subject runs,
 //! [`tasks`] runs several subjects' tasks at once, [`clock`] takes times, [`kernel_memory`] is what the kernel's
-//! subjects stand on, and each module in [`cases`] says what one sample is. [`Case`] is all that the planner, the
-//! runner and the ratios know of a case.
+//! subjects stand on, and the module of a case says what one sample is. [`Case`] is all that the planner, the runner
+//! and the ratios know of a case.
 //!
 //! It relies on Linux: `/proc`, `/sys`, `fork(2)`, futexes.
 
-pub mod affinity;
-mod budget;
 mod case;
 pub mod cases;
-pub mod clock;
-mod counters;
-mod curve;
-mod date;
-mod engine;
 mod error;
-pub mod folios;
-mod holder;
 pub mod host;
-pub mod job;
-pub mod kernel_memory;
-mod load;
-pub mod metric;
+mod measure;
+mod memory;
 pub mod nearest;
-mod options;
 pub mod plan;
-mod random;
-pub mod ratios;
-pub mod result;
-pub mod runner;
-mod sample;
-mod samples_csv;
-pub mod stats;
+mod results;
+mod run;
 pub mod subject;
-mod tally;
-pub mod tasks;
-pub mod thp;
-mod warm;
 mod words;
-pub mod work;
-pub mod writes;
+
+pub use measure::{affinity, clock, tasks, work};
+pub use memory::{folios, kernel_memory, thp};
+pub use results::{metric, ratios, result, stats};
+pub use run::runner;
 
 pub use case::Case;
 pub use error::{BenchError, UsageError};
 pub use folios::Settings;
 pub use host::Host;
-pub use job::Scope;
-pub use options::Options;
 pub use plan::Plan;
+pub use plan::job::Scope;
+pub use plan::options::Options;
 pub use result::Report;
 pub use subject::Subject;
 

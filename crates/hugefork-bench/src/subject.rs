@@ -6,7 +6,7 @@ use std::str::FromStr;
 use hugefork::CopyGrain;
 use hugefork_kernels::{Kernel, Order, Primitive, PrimitiveName, every_kernel};
 
-use crate::kernel_memory::PageKind;
+use crate::memory::kernel_memory::PageKind;
 use crate::nearest;
 
 /// One contestant. Names are stable: results are compared across releases by them.
@@ -61,8 +61,6 @@ pub enum Subject {
     SoftDirty,
     /// The kernel's marks of written pages (`PAGEMAP_SCAN`), and copies of these.
     PagemapScan,
-    /// Linux's order with the bytes of each subpage cleared from end to begin.
-    Reversed,
     /// One kernel of `hugefork_kernels`, by its full name, such as `target-last/rep`.
     Kernel(Kernel),
 }
@@ -83,7 +81,7 @@ pub enum Stock {
 
 impl Subject {
     /// Every subject that has a fixed name.
-    pub const NAMED: [Subject; 25] = [
+    pub const NAMED: [Subject; 24] = [
         Subject::Hugefork,
         Subject::HugeforkDefault,
         Subject::HugeforkZeroed,
@@ -108,7 +106,6 @@ impl Subject {
         Subject::Memcmp,
         Subject::SoftDirty,
         Subject::PagemapScan,
-        Subject::Reversed,
     ];
 
     /// The fixed name; none for a single kernel, whose name says what it does.
@@ -138,7 +135,6 @@ impl Subject {
             Subject::Memcmp => "memcmp",
             Subject::SoftDirty => "soft-dirty",
             Subject::PagemapScan => "pagemap-scan",
-            Subject::Reversed => "target-last/reversed",
             Subject::Kernel(_) => return None,
         })
     }

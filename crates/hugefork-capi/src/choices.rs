@@ -1,4 +1,5 @@
-//! The constants, and what they choose. Each is named after the variant of the engine that it stands for.
+//! The constants, and what they choose. They are named after the variants of the engine that they stand for, but for
+//! `HF_ON_LIMIT_NO_LIMIT` and `HF_CHANGES_…`, which stand for none.
 
 use std::ffi::{CStr, c_char, c_int};
 

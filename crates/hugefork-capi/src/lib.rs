@@ -13,8 +13,9 @@
 //! | `live` | knows which handles are open |
 //! | `versioned` | structs that begin with their size, so that they can grow |
 //! | `choices` | the constants, and what they choose |
-//! | `pool_options`, `pool`, `region`, `pin`, `observer`, `operations`, `transfer`, `snapshot`, `stats` | functions |
-//! | `changes`, `export`, `import` | functions, and handles of their own |
+//! | `pool`, `region`, `pin`, `operations`, `transfer`, `snapshot`, `stats`, `library` | functions |
+//! | `pool_options`, `region_options` | structs that some of these are handed |
+//! | `changes`, `export`, `import`, `observer` | functions, and handles of their own |
 //!
 //! A function for something new of the engine stands in the file of the handle that it is called on. `tests/offered.rs`
 //! lists what the engine has, and which function offers it.

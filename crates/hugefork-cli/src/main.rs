@@ -9,7 +9,7 @@
 //! | `report` | draws results as a page or pictures | [`commands::report`] |
 //! | `doctor` | says what this machine offers hugefork | [`commands::doctor`] |
 //! | `completions`, `man` | print completions and man pages | [`commands::manual`] |
-//! | `fork-program` | hidden; forks, for the case `fork` of `bench` | [`commands::bench`] |
+//! | `fork-program`, `reset-program` | hidden; the programs of these cases of `bench` | [`commands::bench`] |
 //! | `tune-guardian` | hidden; puts settings back when `bench --tune` is gone | [`settings::guardian`] |
 //!
 //! Commands stand on three things that none of them owns: [`args`], what can be asked for; [`output`], where text and

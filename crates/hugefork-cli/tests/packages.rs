@@ -9,12 +9,13 @@ use std::path::Path;
 use std::process::Command;
 
 /// Packages, with the examples that each must have.
-const PACKAGES: [(&str, &[&str]); 8] = [
+const PACKAGES: [(&str, &[&str]); 9] = [
     ("hugefork", &["offsets.rs", "save_while_writing.rs"]),
     ("hugefork-bench", &["own_table.rs"]),
     ("hugefork-capi", &["jemalloc_arena.c", "mimalloc_heap.c", "snapshot_while_writing.c"]),
     ("hugefork-cli", &["before_and_after.sh"]),
     ("hugefork-kernels", &["around_the_target.rs"]),
+    ("hugefork-linux", &["pages_of.rs"]),
     ("hugefork-preload", &["stats_of.rs"]),
     ("hugefork-python", &["branch_and_rewind.py", "train_with_checkpoints.py", "what_it_costs.py"]),
     ("hugefork-report", &["page_of_results.rs"]),
@@ -79,7 +80,7 @@ fn the_library_is_built_from_its_package_alone() {
     std::fs::create_dir_all(&scratch).unwrap();
     let directory = scratch.to_str().unwrap();
     // What it depends on would be published before it.
-    let names = ["hugefork-kernels", "hugefork", "hugefork-preload"];
+    let names = ["hugefork-kernels", "hugefork-linux", "hugefork", "hugefork-preload"];
     let named: Vec<&str> = names.iter().flat_map(|name| ["--package", name]).collect();
     let options = ["package", "--no-verify", "--allow-dirty", "--offline", "--target-dir", directory];
     cargo(&[options.as_slice(), &named].concat());
@@ -91,7 +92,7 @@ fn the_library_is_built_from_its_package_alone() {
     }
     let package = scratch.join(format!("hugefork-preload-{version}"));
     let mut manifest = std::fs::read_to_string(package.join("Cargo.toml")).unwrap() + "\n[patch.crates-io]\n";
-    for name in &names[..2] {
+    for name in &names[..3] {
         manifest += &format!("{name} = {{ path = {:?} }}\n", scratch.join(format!("{name}-{version}")));
     }
     // Nobody runs what comes of it.

@@ -3,23 +3,19 @@
 //! ```text
 //! environment   what the command asks of the library        stats/page, stats/read   what the library counted
 //! ───────────── the crate, for the command ── above ──────── in the program ── below ───────────────────────────
-//! start         constructor, and the line at the end
-//! entry, pins, doors/   the functions of libc that it stands in for; aliases, their other names
-//! privileges    the same, for sandbox: what the library does before the program gives up rights
-//! limits        the same: before the program limits what it may have
-//! fork          prepare, parent, child                      liveness   who of the descendants still lives
-//! modes/        what is done about memory: collapse, pool    worker     the thread that does what takes time
-//! mappings      the program's memory, from /proc/…/maps     pages      which of it is in base pages
-//! shortage      how much more memory there is
-//! dumps         what a core dump has of it
+//! start         constructor, and the line at the end        config     what was asked for, as entry points look at it
+//! interposed/   the functions of libc that it stands in for
+//! sandbox/      before the program gives up rights
+//! fork/         prepare, parent, child                      threads/   the worker, and how such threads are made
+//! modes/        what is done about memory: collapse, pool
+//! proc/         what the kernel tells about the process and its memory
+//! descriptors   the library's own                           line       a text on the stack
 //! malloc/       mimalloc in place of libc's: a library of its own, from the same sources
-//! seal, errno, kernel, lock, copies, origin, descriptor, spare, own, signals, line, stack, thread, rights, userfaults
-//!               what stands below all of these
 //! ```
 //!
 //! The same sources are two things. As a crate, they are linked into the command and export nothing. Built by the
-//! command's build script with `--cfg hugefork_interposed`, they are a shared library whose [`entry`] points carry the
-//! names of libc's functions.
+//! command's build script with `--cfg hugefork_interposed`, they are a shared library whose [`interposed`] functions
+//! carry the names of libc's.
 //!
 //! # Inside a strange program
 //! * Nothing is allocated with the program's allocator, at any time: the program may be in the middle of its own
@@ -34,40 +30,17 @@
 pub mod environment;
 pub mod stats;
 
-pub mod aliases;
 mod config;
-mod copies;
-mod descriptor;
-pub mod doors;
-mod dumps;
-pub mod entry;
-mod errno;
+mod descriptors;
 mod fork;
-mod kernel;
-pub mod limits;
+pub mod interposed;
 mod line;
-mod liveness;
-mod lock;
 pub mod malloc;
-mod mappings;
 mod modes;
-mod origin;
-mod own;
-mod pages;
-pub mod pins;
-pub mod privileges;
-mod queries;
-mod rights;
+mod proc;
 mod sandbox;
-mod seal;
-mod shortage;
-mod signals;
-mod spare;
-mod stack;
 mod start;
-mod thread;
-mod userfaults;
-mod worker;
+mod threads;
 
 pub use environment::{Children, Malloc, Mode, Settings};
 

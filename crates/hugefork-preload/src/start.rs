@@ -7,9 +7,11 @@ use std::ffi::c_int;
 use std::ptr;
 
 use crate::config::{self, Config};
+use crate::fork;
+use crate::fork::origin;
+use crate::interposed::{entry, pins};
 use crate::line::Line;
 use crate::stats::own as stats;
-use crate::{entry, fork, origin, pins};
 
 #[used]
 #[cfg_attr(hugefork_interposed, unsafe(link_section = ".init_array"))]

@@ -17,22 +17,22 @@ use crate::failure::Failure;
 
 /// A value of the engine. Calls that are under way when it is closed finish their work.
 pub(crate) struct Shared<T: Send + Sync> {
-    state: Mutex<State<T>>,
+    state: Mutex<Exported<T>>,
     /// What it is called in messages.
     noun: &'static str,
 }
 
-struct State<T> {
+struct Exported<T> {
     value: Option<Arc<T>>,
     exports: usize,
 }
 
 impl<T: Send + Sync> Shared<T> {
     pub(crate) fn new(noun: &'static str, value: T) -> Shared<T> {
-        Shared { state: Mutex::new(State { value: Some(Arc::new(value)), exports: 0 }), noun }
+        Shared { state: Mutex::new(Exported { value: Some(Arc::new(value)), exports: 0 }), noun }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<T>> {
+    fn state(&self) -> MutexGuard<'_, Exported<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import hugefork as hf
 from hugefork import checkpoint
+from hugefork.checkpoint import _format
 
 ALTERED = "load another checkpoint"
 
@@ -135,7 +136,7 @@ def test_each_file_is_refused_wherever_it_ends(saved):
 def sealed(manifest):
     """A manifest with the checksum that it should have."""
     if isinstance(manifest, dict):
-        manifest = {**manifest, "crc32": checkpoint._check_of(manifest)}
+        manifest = {**manifest, "crc32": _format.check_of(manifest)}
     return json.dumps(manifest).encode()
 
 
@@ -216,7 +217,7 @@ def numpy_file(head, contents):
 def test_a_head_that_somebody_has_altered_does_no_harm(saved, head, contents, which):
     """The manifest says what it should of the file."""
     manifest = json.loads(saved[1]["manifest.json"])
-    entry = sorted(checkpoint._files_of(manifest), key=lambda file: file["file"])[which]
+    entry = sorted(_format.files_of(manifest), key=lambda file: file["file"])[which]
     altered = numpy_file(head, contents)
     entry["nbytes"], entry["crc32"] = len(altered), zlib.crc32(altered)
     path = put(saved, {"manifest.json": sealed(manifest), f"data/{entry['file']}": altered})
@@ -240,7 +241,7 @@ def test_changes_that_somebody_has_altered_are_refused(saved, ranges, new):
     manifest = json.loads(saved[1]["manifest.json"])
     change, altered = manifest["arrays"]["mapped"][1], {}
     for key, array in (("ranges", np.array(ranges)), ("bytes", new)):
-        file = numpy_file(repr(checkpoint._head(array)), array.tobytes())
+        file = numpy_file(repr(_format.head_of(array)), array.tobytes())
         change[key] = {**change[key], "nbytes": len(file), "crc32": zlib.crc32(file)}
         altered[f"data/{change[key]['file']}"] = file
     path = put(saved, {"manifest.json": sealed(manifest), **altered})

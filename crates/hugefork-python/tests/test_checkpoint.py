@@ -13,6 +13,7 @@ import pytest
 
 import hugefork as hf
 from hugefork import checkpoint
+from hugefork.checkpoint import _format, _writer
 
 
 def by_numpy_alone(path):
@@ -164,7 +165,7 @@ def test_a_truncated_or_altered_checkpoint_is_refused(pool, tmp_path):
     # A name that leads elsewhere is none.
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     manifest["arrays"]["w"][0]["file"] = "../../etc/passwd"
-    manifest["crc32"] = checkpoint._check_of(manifest)
+    manifest["crc32"] = _format.check_of(manifest)
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(hf.CheckpointError, match="no name of a file"):
         checkpoint.load(tmp_path)
@@ -280,7 +281,7 @@ def test_saves_to_one_directory_come_one_after_the_other(pool, tmp_path):
         assert (found == found[0]).all()
     for save in saves:
         save.result()
-    assert checkpoint._manifest(tmp_path)["save"] == 6
+    assert _format.read_manifest(tmp_path)["save"] == 6
     found = checkpoint.load(tmp_path)["w"]
     assert (found == found[0]).all()
 
@@ -324,7 +325,7 @@ def interrupt():
 
 path.mkdir()
 # As long as somebody else writes there, the save is not done.
-with hf.checkpoint._alone(path):
+with hf.checkpoint._writer._alone(path):
     save = hf.checkpoint.save(path, {"w": w})
     try:
         threading.Thread(target=interrupt).start()
@@ -360,7 +361,7 @@ def trace(frame, event, argument):
             signal.raise_signal(signal.SIGINT)
     return trace
 
-with hf.checkpoint._alone(path):
+with hf.checkpoint._writer._alone(path):
     save = hf.checkpoint.save(path, {{"w": hf.Pool("4 MiB").zeros(3)}})
     interrupted = 0
     while True:
@@ -414,12 +415,12 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), list(hf.checkpoint.loa
 def test_one_directory_by_two_paths_is_one(pool, tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    assert checkpoint._writers.of(tmp_path / "real") is checkpoint._writers.of(tmp_path / "link")
+    assert _writer._writers.of(tmp_path / "real") is _writer._writers.of(tmp_path / "link")
     a = pool.zeros(3)
     saves = [checkpoint.save(tmp_path / name, {"a": a}) for name in ("real", "link") * 3]
     for save in saves:
         save.result()
-    assert checkpoint._manifest(tmp_path / "real")["save"] == 6
+    assert _format.read_manifest(tmp_path / "real")["save"] == 6
     assert len(os.listdir(tmp_path / "real" / "data")) == 1
 
 

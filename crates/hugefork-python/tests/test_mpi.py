@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import hugefork as hf
+from hugefork.checkpoint import _format
 
 needs_mpi = pytest.mark.skipif(
     shutil.which("mpirun") is None or importlib.util.find_spec("mpi4py") is None,
@@ -96,7 +97,7 @@ def test_an_altered_checkpoint_of_ranks_is_refused(pool, tmp_path):
         file.write_text(whole)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     manifest["parts"][0]["directory"] = "../elsewhere"
-    manifest["crc32"] = hf.checkpoint._check_of(manifest)
+    manifest["crc32"] = _format.check_of(manifest)
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(hf.CheckpointError, match="no name of a directory"):
         hf.mpi.load(Alone(), tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 import hugefork as hf
 
-MODULES = ["hugefork", *(f"hugefork.{module.name}" for module in pkgutil.iter_modules(hf.__path__))]
+MODULES = ["hugefork", *(module.name for module in pkgutil.walk_packages(hf.__path__, "hugefork."))]
 
 
 @pytest.mark.parametrize("name", MODULES)

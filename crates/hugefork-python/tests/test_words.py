@@ -38,7 +38,7 @@ def names(text):
 
 
 def test_every_message_of_the_engine_names_what_python_has():
-    sources = "".join(path.read_text() for path in PACKAGE.glob("*.py"))
+    sources = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
     found = [text for text in texts_of_engine() if OF_VIEWS not in text]
     assert len(found) > 60, "they are looked for where they were"
     for text in map(in_words_of_python, found):
@@ -48,7 +48,7 @@ def test_every_message_of_the_engine_names_what_python_has():
 
 
 def test_messages_of_the_package_name_nothing_of_rust_and_c():
-    raised = [*PACKAGE.glob("*.py"), *(CRATES / "hugefork-python/src").glob("*.rs")]
+    raised = [*PACKAGE.rglob("*.py"), *(CRATES / "hugefork-python/src").glob("*.rs")]
     for path in raised:
         for text in re.findall(r'(?:raise \w+|new_err|format!)\(\s*f?"((?:[^"\\]|\\.)*)"', path.read_text()):
             assert not re.search(r"::|\bhf_|\bHF_", text), f"{path.name}: {text}"

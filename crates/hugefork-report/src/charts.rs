@@ -103,16 +103,16 @@ fn of_case<'a>(machine: &Machine<'a>, case: &'a str) -> CaseCharts<'a> {
         .filter(|e| metrics.contains(&e.metric.as_str()) || ranks.contains(&e.metric.as_str()))
         .collect();
     let alike = common(shown.iter().map(|entry| &entry.params));
-    let ground = Ground { case, alike: &alike };
+    let context = CaseContext { case, alike: &alike };
 
     let mut charts = Vec::new();
     for metric in metrics {
         let entries: Vec<&Entry> = entries.iter().copied().filter(|entry| entry.metric == metric).collect();
-        charts.extend(ground.all_bars(&entries));
-        charts.extend(SIZES.iter().flat_map(|size| ground.lines(&entries, &Over::size(size))));
+        charts.extend(context.all_bars(&entries));
+        charts.extend(SIZES.iter().flat_map(|size| context.lines(&entries, &Over::size(size))));
         if Some(metric) == lead {
-            charts.extend(ground.lines(&entries, &Over::density()));
-            charts.extend(ground.heat_maps(&entries));
+            charts.extend(context.lines(&entries, &Over::density()));
+            charts.extend(context.heat_maps(&entries));
         }
     }
     let drawn = curves::charts(case, &curves, &alike);
@@ -120,7 +120,7 @@ fn of_case<'a>(machine: &Machine<'a>, case: &'a str) -> CaseCharts<'a> {
     if !ranks.is_empty() && drawn.iter().all(|chart| chart.kind != "percentiles") {
         let entries: Vec<&Entry> =
             entries.iter().copied().filter(|entry| ranks.contains(&entry.metric.as_str())).collect();
-        charts.extend(works(&entries).into_iter().map(|(_, entries)| ground.percentiles(entries)));
+        charts.extend(works(&entries).into_iter().map(|(_, entries)| context.percentiles(entries)));
     }
     charts.extend(drawn);
     // Charts of one kind are about as high, and stand beside each other.
@@ -130,12 +130,12 @@ fn of_case<'a>(machine: &Machine<'a>, case: &'a str) -> CaseCharts<'a> {
 }
 
 /// What the charts of a case share.
-struct Ground<'g> {
+struct CaseContext<'g> {
     case: &'g str,
     alike: &'g Params,
 }
 
-impl Ground<'_> {
+impl CaseContext<'_> {
     fn chart<'a>(
         &self,
         kind: &'static str,

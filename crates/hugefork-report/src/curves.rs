@@ -10,7 +10,7 @@ use crate::works::works;
 
 /// What a curve goes over.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Over {
+enum CurveAxis {
     Percentile,
     Time,
 }
@@ -19,7 +19,7 @@ enum Over {
 /// alike.
 pub(crate) fn charts<'a>(case: &str, curves: &[&'a Curve], alike: &Params) -> Vec<Chart<'a>> {
     let mut charts = Vec::new();
-    for (over, name) in [(Over::Percentile, "percentile"), (Over::Time, "time")] {
+    for (over, name) in [(CurveAxis::Percentile, "percentile"), (CurveAxis::Time, "time")] {
         let mut metrics: Vec<&str> = Vec::new();
         let of_kind: Vec<&Curve> = curves.iter().copied().filter(|curve| curve.over == name).collect();
         for curve in &of_kind {
@@ -35,14 +35,14 @@ pub(crate) fn charts<'a>(case: &str, curves: &[&'a Curve], alike: &Params) -> Ve
     charts
 }
 
-fn chart<'a>(case: &str, over: Over, work: &Params, alike: &Params, mut curves: Vec<&'a Curve>) -> Chart<'a> {
+fn chart<'a>(case: &str, over: CurveAxis, work: &Params, alike: &Params, mut curves: Vec<&'a Curve>) -> Chart<'a> {
     // hugefork's come first, and have the colours; then come the kernel's and libc's.
     curves.sort_by_key(|curve| (!is_ours(&curve.subject), !is_rival(&curve.subject)));
     let names = labels(&curves, |_| ());
     let beyond = outermost(&curves) + 0.5;
     let place = |at: f64| match over {
-        Over::Percentile => by_tail(at, beyond),
-        Over::Time => by_time(at),
+        CurveAxis::Percentile => by_tail(at, beyond),
+        CurveAxis::Time => by_time(at),
     };
     let line = |(curve, name): (&&Curve, &String)| Line {
         label: name.clone(),
@@ -52,36 +52,36 @@ fn chart<'a>(case: &str, over: Over, work: &Params, alike: &Params, mut curves: 
     let lines: Vec<Line> = curves.iter().zip(&names).take(LINES).map(line).collect();
     let unit = unit(&curves[0].unit);
     let (x, x_title, y_title) = match over {
-        Over::Percentile => (
+        CurveAxis::Percentile => (
             percentile_ticks(beyond),
             "part of the writes that take no longer",
             format!("time of a write, {unit}; less is better"),
         ),
-        Over::Time => (
+        CurveAxis::Time => (
             time_ticks(&curves),
             "ms since the snapshot was asked for",
             format!("time of a write asked for then, {unit}; less is better"),
         ),
     };
-    let between = if over == Over::Time { Between::Steps } else { Between::Straight };
+    let between = if over == CurveAxis::Time { Between::Steps } else { Between::Straight };
     let drawing = lines::draw(&Axes { x, x_title: x_title.to_owned(), y_title, y: Y::Log, between }, &lines);
     let own = work.iter().filter(|(name, _)| !alike.contains_key(*name));
     let left_out = curves.len() - lines.len();
     Chart {
-        kind: if over == Over::Percentile { "percentiles" } else { "time" },
+        kind: if over == CurveAxis::Percentile { "percentiles" } else { "time" },
         title: chart_title(case, &curves[0].metric),
         subtitle: phrases(own),
         work: phrases(work),
         note: (left_out > 0).then(|| "More is in the table.".to_owned()),
         drawing,
-        over: Some(if over == Over::Percentile { "percentile" } else { "time" }.to_owned()),
+        over: Some(if over == CurveAxis::Percentile { "percentile" } else { "time" }.to_owned()),
         entries: Vec::new(),
         curves,
     }
 }
 
-fn drawn(over: Over, curve: &Curve, name: &str, (at, value): (f64, f64), x: f64) -> Point {
-    let hint = format!("{name}, {}: {} {}", place_name(over == Over::Time, at), figure(value), unit(&curve.unit));
+fn drawn(over: CurveAxis, curve: &Curve, name: &str, (at, value): (f64, f64), x: f64) -> Point {
+    let hint = format!("{name}, {}: {} {}", place_name(over == CurveAxis::Time, at), figure(value), unit(&curve.unit));
     Point { x: Some(x), min: value, median: value, max: value, hint }
 }
 

@@ -1,7 +1,7 @@
 //! The heat map of `clear` and `copy`: what each primitive costs in each order, with each window.
 
 use crate::chart::Drawing;
-use crate::chart::heat::{self, Cell, Map, Row};
+use crate::chart::heat::{self, HeatCell, HeatRow, Map};
 use crate::drawn::hint;
 use crate::figures::{quantity, spaced};
 use crate::record::{Entry, Params};
@@ -47,10 +47,14 @@ pub(crate) fn draw(entries: &[&Entry], title: &str) -> Option<Drawing> {
     let chosen = entries.iter().find(|entry| entry.subject == "hugefork").and_then(|entry| policy(&entry.params));
     let cell = |row: &Policy, column: &str| {
         let (policy, entry) = kernels.iter().find(|(p, _)| same_row(p, row) && p.primitive == column)?;
-        Some(Cell { median: entry.median, chosen: chosen.as_ref() == Some(policy), hint: hint(&entry.subject, entry) })
+        Some(HeatCell {
+            median: entry.median,
+            chosen: chosen.as_ref() == Some(policy),
+            hint: hint(&entry.subject, entry),
+        })
     };
     let row =
-        |row: &&Policy| Row { label: label(row), cells: columns.iter().map(|column| cell(row, column)).collect() };
+        |row: &&Policy| HeatRow { label: label(row), cells: columns.iter().map(|column| cell(row, column)).collect() };
     let map = Map {
         rows: rows.iter().map(row).collect(),
         columns: columns.iter().map(|column| (*column).to_owned()).collect(),
@@ -67,7 +71,7 @@ fn policy(params: &Params) -> Option<Policy> {
     Some(Policy { order: params.get("order")?.clone(), window, primitive: params.get("kernel")?.clone() })
 }
 
-/// Whether the subject is exactly this kernel, and not one that uses it in its own way, such as `target-last/reversed`.
+/// Whether the subject is this kernel by name, and not hugefork, which runs it.
 fn names(entry: &Entry, policy: &Policy) -> bool {
     let rest = entry.subject.strip_prefix(&format!("{}/{}", policy.order, policy.primitive));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', '@']))

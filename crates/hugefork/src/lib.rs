@@ -113,7 +113,7 @@ pub use pool::stock::{StockStats, ZeroedStock};
 /// # Ok(())
 /// # }
 /// ```
-pub use region::lazy_free::LazyFreed;
+pub use region::free::LazyFreed;
 pub use stats::counters::FaultStats;
 pub use stats::histogram::Histogram;
 pub use sys::SystemError;

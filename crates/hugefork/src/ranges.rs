@@ -1,4 +1,5 @@
-//! Hands out ranges of a line of places: block ranges that regions would like to live in, slots of the address arena.
+//! Ranges of a line of places. They are handed out: block ranges that regions would like to live in, slots of the
+//! address arena. And those are found that are alike.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -60,6 +61,16 @@ impl Ranges {
         }
         self.free.insert(merged.start, merged.end);
     }
+}
+
+/// The longest runs of places in `within` that are as `is` says. Each is looked for when it is asked for.
+pub(crate) fn runs(within: Range<usize>, is: impl Fn(usize) -> bool) -> impl Iterator<Item = Range<usize>> {
+    let mut rest = within;
+    std::iter::from_fn(move || {
+        let start = rest.clone().find(|&place| is(place))?;
+        rest.start = (start..rest.end).find(|&place| !is(place)).unwrap_or(rest.end);
+        Some(start..rest.start)
+    })
 }
 
 #[cfg(test)]

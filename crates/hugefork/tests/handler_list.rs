@@ -42,19 +42,18 @@ const DYNAMIC: [(&str, &str); 10] = [
     ("hugefork::terms::observer::Changing", "the program's `Observer`, which has to keep the same rules"),
     ("hugefork::pool::holders::Family", "`Holder`, a root"),
     ("hugefork::pool::shortage::", "`Holder` and `LazyHolder`, roots"),
-    ("hugefork::region::revoke::", "`Holder`, a root"),
+    ("hugefork::region::write::revoke::", "`Holder`, a root"),
     ("hugefork_kernels::kernel::Kernel::run", "`yield_now`, a root"),
 ];
 
 /// What a shared library may do for the handler: functions that a signal handler may call (`signal-safety(7)`), that
 /// only read what is theirs, or that are system calls and nothing else.
-const IMPORTS: [&str; 20] = [
+const IMPORTS: [&str; 19] = [
     "__errno_location",
     "bcmp",
     "clock_gettime",
     "getpid",
     "gettid",
-    "ioctl",
     "madvise",
     "memcmp",
     "memcpy",
@@ -125,7 +124,7 @@ fn is_end(name: &str) -> bool {
 
 fn is_own(name: &str) -> bool {
     let name = name.trim_start_matches('<');
-    name.starts_with("hugefork::") || name.starts_with("hugefork_kernels::")
+    ["hugefork::", "hugefork_kernels::", "hugefork_linux::"].iter().any(|own| name.starts_with(own))
 }
 
 /// An optimised build leaves functions out and puts them into others: it tells what is done, not where.
@@ -242,7 +241,8 @@ fn the_list_of_what_the_handler_runs_is_complete() {
 /// What the list calls a source file, if it is one of ours.
 fn listed_name(file: &str) -> Option<&str> {
     let (_, of_engine) = file.rsplit_once("crates/hugefork/src/").unzip();
-    of_engine.or_else(|| file.find("hugefork-kernels/src/").map(|at| &file[at..]))
+    let below = ["hugefork-kernels/src/", "hugefork-linux/src/"].iter().find_map(|folder| file.find(folder));
+    of_engine.or_else(|| below.map(|at| &file[at..]))
 }
 
 /// The list in `docs/safety/handler.md`: files, and what the handler does there.

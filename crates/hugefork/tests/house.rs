@@ -1,20 +1,25 @@
-//! Who imports whom: rooms point down, files go round in no circles, and one room alone talks to the system. Also how
-//! the states of entries are told apart, and how wide comments are.
+//! Who imports whom, and who calls whose methods: rooms point down, files go round in no circles, and one room alone
+//! talks to the system. Also how the states of entries are told apart, and how wide comments are.
 //!
 //! Read from the sources, as they are written: a path counts for the file that it names, or for the deepest file on its
 //! way.
 
+#[path = "house/calls.rs"]
+mod calls;
 #[path = "common/sources.rs"]
 mod sources;
+#[path = "house/types.rs"]
+mod types;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use sources::{Module, Sources, crates, engine, is_for_tests};
 use syn::visit::{self, Visit};
+use types::Methods;
 
-/// The engine's rooms, each below those that may import from it. What stands in one line may not import from each
-/// other.
+/// The engine's rooms, each below those that may import from it and call its methods. What stands in one line does
+/// neither to each other.
 const ROOMS: [&[&str]; 10] = [
     &["units", "ranges"],
     &["sys"],
@@ -28,11 +33,15 @@ const ROOMS: [&[&str]; 10] = [
     &["fault"],
 ];
 
+/// The rooms of `region/`, likewise.
+const REGION: [&[&str]; 5] =
+    [&["state"], &["private"], &["write"], &["cut", "reset", "free", "changes", "program"], &["maintain"]];
+
 /// Above them all.
 const FACE: &str = "api";
 
 /// What only `sys` names.
-const SYSTEM: [&str; 3] = ["libc", "procfs", "rustix"];
+const SYSTEM: [&str; 4] = ["hugefork_linux", "libc", "procfs", "rustix"];
 
 impl Sources {
     /// The file that `path` leads to from `module`, if it is one of the crate's.
@@ -125,7 +134,7 @@ impl<'ast> Visit<'ast> for Paths {
     fn visit_macro(&mut self, item: &'ast syn::Macro) {
         // What a macro is given are tokens: paths begin where their first word says so.
         let text = without_quotes(&item.tokens.to_string()).replace(' ', "");
-        for start in ["crate::", "super::", "self::", "libc::", "rustix::", "procfs::"] {
+        for start in ["crate::", "super::", "self::", "hugefork_linux::", "libc::", "rustix::", "procfs::"] {
             for (at, _) in text.match_indices(start) {
                 let is_path = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == ':';
                 let path: String = text[at..].chars().take_while(|&letter| is_path(letter)).collect();
@@ -153,15 +162,31 @@ fn name(module: &Module) -> String {
     if module.is_empty() { "the root".to_owned() } else { module.join("/") }
 }
 
+/// The room that a file is of. Those of `region/` are rooms of their own.
+fn room(module: &Module) -> &[String] {
+    let is_of_region = module.first().is_some_and(|room| room == "region");
+    &module[..module.len().min(if is_of_region { 2 } else { 1 })]
+}
+
 /// How high a room stands; `None`: the root, which only lists them.
-fn height(module: &Module) -> Option<usize> {
-    let room = module.first()?.as_str();
-    let found = ROOMS.iter().position(|rooms| rooms.contains(&room));
-    Some(
-        found.unwrap_or_else(
-            || if room == FACE { ROOMS.len() } else { panic!("room {room} has no place in the house") },
-        ),
-    )
+fn height(module: &Module) -> Option<(usize, usize)> {
+    let place = |rooms: &[&[&str]], room: &str| {
+        let found = rooms.iter().position(|rooms| rooms.contains(&room));
+        found.unwrap_or_else(|| panic!("room {room} has no place in the house"))
+    };
+    match room(module) {
+        [] => None,
+        [face] if face == FACE => Some((ROOMS.len(), 0)),
+        [room] => Some((place(&ROOMS, room), REGION.len())),
+        [room, within, ..] => Some((place(&ROOMS, room), place(&REGION, within))),
+    }
+}
+
+/// Whether one file may import from another, or call its methods.
+fn may_use(from: &Module, to: &Module) -> bool {
+    let Some(here) = height(from) else { return true };
+    // The root is above all.
+    room(from) == room(to) || height(to).is_some_and(|there| there < here)
 }
 
 #[test]
@@ -169,16 +194,106 @@ fn rooms_import_from_below() {
     let engine = engine();
     let mut wrong = Vec::new();
     for (module, imports) in engine.imports() {
-        let Some(here) = height(module) else { continue };
-        for import in imports {
-            let is_same_room = import.first() == module.first();
-            // The root is above all.
-            if !is_same_room && height(&import).is_none_or(|there| there >= here) {
-                wrong.push(format!("{} imports {}", name(module), name(&import)));
-            }
-        }
+        let up = imports.iter().filter(|import| !may_use(module, import));
+        wrong.extend(up.map(|import| format!("{} imports {}", name(module), name(import))));
     }
     assert_eq!(wrong, Vec::<String>::new(), "these point up");
+}
+
+#[test]
+fn rooms_call_methods_from_below() {
+    let engine = engine();
+    let calls = Methods::of(&engine).calls();
+    assert!(calls.len() > 1000, "so many calls go from file to file: {}", calls.len());
+    let up = calls.iter().filter(|call| !call.to.iter().any(|to| may_use(&call.from, to)));
+    let wrong: Vec<_> =
+        up.map(|call| format!("{} calls {} in {}", name(&call.from), call.method, name(&call.to[0]))).collect();
+    assert_eq!(wrong, Vec::<String>::new(), "these point up");
+}
+
+#[test]
+fn calls_are_found_by_the_types_that_they_are_made_on() {
+    let module = |name: &str| vec![name.to_owned()];
+    let files = [
+        (
+            "low",
+            "pub struct Core { part: Part } pub struct Part { cores: List<Core> }
+             impl Core {
+                 fn go(&self) { self.rise(); self.part.rise(); let Some((_, core)) = self.part.core() else { return }; core.fall() }
+                 fn stop(&self) { self.part.cores.iter().for_each(|one| one.leap(1)); self.part.cores[0].sink(); Core::jump(self) }
+             }
+             impl Part { fn rise(&self) {} fn core(&self) -> Option<(usize, &Core)> { None } }",
+        ),
+        (
+            "high",
+            "use crate::low::Core;
+             impl Core { fn rise(&self) {} fn fall(&self) {} fn leap(&self, far: usize) {} fn sink(&self) {} fn jump(&self) {} }
+             impl Other { fn leap(&self) {} }",
+        ),
+    ];
+    let files = files.map(|(name, text)| (module(name), syn::parse_file(text).unwrap()));
+    let sources = Sources { files: files.into_iter().collect() };
+    let calls = Methods::of(&sources).calls();
+    assert!(calls.iter().all(|call| call.from == module("low") && call.to == [module("high")]), "{calls:?}");
+    let called: Vec<_> = calls.iter().map(|call| call.method.as_str()).collect();
+    assert_eq!(called, ["Core::fall", "Core::jump", "Core::rise", "Core::sink", "leap"]);
+}
+
+/// Only `RegionCore` has methods in several rooms of `region/`: what happens to a region does not fit into one.
+#[test]
+fn other_types_of_a_region_have_their_methods_in_one_room() {
+    let engine = engine();
+    let methods = Methods::of(&engine);
+    for ((_, of), files) in methods.homes().into_iter().filter(|((module, _), _)| module[0] == "region") {
+        let rooms: BTreeSet<_> = files.iter().map(|module| room(module).join("/")).collect();
+        assert!(rooms.len() == 1 || of == "RegionCore", "{of} has methods in {rooms:?}");
+    }
+}
+
+/// The methods of `RegionCore` in a file that others than its room may call.
+fn offered(file: &syn::File) -> BTreeSet<String> {
+    let of_region = file.items.iter().filter_map(|item| match item {
+        syn::Item::Impl(item) if item.trait_.is_none() && !is_for_tests(&item.attrs) => match &*item.self_ty {
+            syn::Type::Path(path) if path.path.segments.last()?.ident == "RegionCore" => Some(&item.items),
+            _ => None,
+        },
+        _ => None,
+    });
+    let offered = of_region.flatten().filter_map(|item| match item {
+        syn::ImplItem::Fn(function) if !is_for_tests(&function.attrs) => match &function.vis {
+            syn::Visibility::Restricted(to) if !to.path.is_ident("super") => Some(function.sig.ident.to_string()),
+            _ => None,
+        },
+        _ => None,
+    });
+    offered.collect()
+}
+
+/// The names in the first column of a table in the comment of a file.
+fn listed(file: &syn::File) -> BTreeSet<String> {
+    let lines = file.attrs.iter().filter_map(|comment| match &comment.meta.require_name_value().ok()?.value {
+        syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(line), .. }) => Some(line.value()),
+        _ => None,
+    });
+    let table = lines.skip_while(|line| line != " | of `RegionCore` | what |").skip(2);
+    let cells = table.map_while(|line| Some(line.strip_prefix(" | `")?.split(" | ").next()?.to_owned()));
+    cells.flat_map(|cell| cell.split(", ").map(|name| name.trim_matches('`').to_owned()).collect::<Vec<_>>()).collect()
+}
+
+/// `RegionCore` has methods in all rooms of `region/`. Each of these says which of its own are for others.
+#[test]
+fn rooms_say_which_methods_of_a_region_they_offer() {
+    let engine = engine();
+    let mut rooms: BTreeMap<&[String], BTreeSet<String>> = BTreeMap::new();
+    for (module, file) in engine.files.iter().filter(|(module, _)| module.len() > 1 && module[0] == "region") {
+        rooms.entry(room(module)).or_default().append(&mut offered(file));
+    }
+    let is_folder = |room: &[String]| engine.files.keys().any(|module| module.len() > 2 && module.starts_with(room));
+    rooms.retain(|room, _| is_folder(room));
+    assert_eq!(rooms.len(), 6);
+    for (room, offered) in rooms {
+        assert_eq!(listed(&engine.files[room]), offered, "the list in {}", room.join("/"));
+    }
 }
 
 #[test]

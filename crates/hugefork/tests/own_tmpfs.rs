@@ -36,13 +36,26 @@ fn is_root() -> bool {
     is_root
 }
 
-/// Root, in a machine whose setting does not decide.
+/// Root, in a machine whose setting does not decide, and that refuses the tests no call.
 fn may_try() -> bool {
     let deny = fs::read_to_string(SETTING).is_ok_and(|text| text.contains("[deny]"));
     if deny {
         println!("skipped: shmem_enabled is deny");
     }
-    is_root() && !deny
+    is_root() && !deny && may_mount()
+}
+
+/// Whether the system call that begins a mount is allowed. A sandbox that this whole program runs in may refuse it.
+fn may_mount() -> bool {
+    // SAFETY: asks for a descriptor, and closes it.
+    let is_allowed = unsafe {
+        let opened = libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), 0);
+        opened >= 0 && libc::close(opened as i32) == 0
+    };
+    if !is_allowed {
+        println!("skipped: fsopen is refused");
+    }
+    is_allowed
 }
 
 /// Whether memfds have no huge pages here, so that it matters who may mount.

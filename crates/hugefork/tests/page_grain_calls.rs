@@ -12,6 +12,7 @@ use common::alone::alone;
 use common::seccomp::{every, refuse, with};
 use common::{Over, pool};
 use hugefork::{Backing, BlockSize, CopyGrain, Pool, Region, RegionOptions};
+use hugefork_linux::userfaultfd::USERFAULTFD_IOC_NEW;
 
 const PAGE: usize = 4096;
 const THREADS: usize = 3;
@@ -195,7 +196,7 @@ fn without_the_right_to_hold_them_system_calls_may_fail_and_nothing_is_lost() {
     alone(|| {
         refuse(every(libc::SYS_userfaultfd, libc::EPERM));
         // The same, by way of /dev/userfaultfd.
-        refuse(with(libc::SYS_ioctl, 1, 0xaa00, libc::EPERM));
+        refuse(with(libc::SYS_ioctl, 1, USERFAULTFD_IOC_NEW as i32, libc::EPERM));
         check_all(Calls::MayFail);
     })
     .well();

@@ -15,7 +15,7 @@ const LEN: usize = 4 * BLOCK;
 const SHMEM: [Backing; 2] = [Backing::ShmemHuge, Backing::ShmemBase];
 
 /// The number of `ioctl(PAGEMAP_SCAN)`.
-const PAGEMAP_SCAN: i32 = 0xc060_6610_u32.cast_signed();
+const PAGEMAP_SCAN: i32 = hugefork_linux::pagemap_scan::PAGEMAP_SCAN.cast_signed();
 
 fn no_scan(errno: i32) -> Refused {
     with(libc::SYS_ioctl, 1, PAGEMAP_SCAN, errno)

@@ -12,6 +12,7 @@ use common::pool;
 use common::seccomp::{every, refuse, with};
 use common::swap::Swap;
 use hugefork::{Backing, BlockSize, CopyGrain, Region, RegionOptions};
+use hugefork_linux::userfaultfd::USERFAULTFD_IOC_NEW;
 
 const PAGE: usize = 4096;
 const LEN: usize = 8 << 20;
@@ -113,7 +114,7 @@ fn pages_that_are_swapped_out_are_folded_and_nothing_else_is() {
         all();
         // And where nobody may be held: by mprotect.
         refuse(every(libc::SYS_userfaultfd, libc::EPERM));
-        refuse(with(libc::SYS_ioctl, 1, 0xaa00, libc::EPERM));
+        refuse(with(libc::SYS_ioctl, 1, USERFAULTFD_IOC_NEW as i32, libc::EPERM));
         all();
     })
     .well();

@@ -17,20 +17,20 @@ use super::anon_w_seq::{measures, params};
 use super::limit::{self, Limit};
 use super::overhead;
 use crate::case::Case;
-use crate::clock;
-use crate::engine;
 use crate::error::BenchError;
 use crate::host::Host;
-use crate::job::{EngineChoice, Job, Scope, SubjectPlan};
-use crate::kernel_memory::{Inherit, KernelMemory, PageKind};
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
-use crate::result::{Params, shown};
-use crate::sample::{self, Entry, Work};
+use crate::measure::clock;
+use crate::measure::random::Random;
+use crate::measure::tasks::{Area, Team};
+use crate::measure::warm::warm;
+use crate::measure::work;
+use crate::memory::engine;
+use crate::memory::kernel_memory::{Inherit, KernelMemory, PageKind};
+use crate::plan::job::{EngineChoice, Job, Scope, SubjectPlan};
+use crate::results::metric::{Measure, Metric};
+use crate::results::result::{Params, shown};
+use crate::run::sample::{self, Entry, Work};
 use crate::subject::Subject;
-use crate::tasks::{Area, Team};
-use crate::warm::warm;
-use crate::work;
 
 /// The most faults of an overhead pass: enough for a median.
 const OVERHEAD_FAULTS: usize = 256;
@@ -139,10 +139,10 @@ struct Hugefork {
     job: Job,
     choice: EngineChoice,
     cpus: Vec<usize>,
-    held: Option<Held>,
+    held: Option<CowMemory>,
 }
 
-struct Held {
+struct CowMemory {
     original: Region,
     /// Direct copies go from one half of it to the other. It is twice the rotation.
     reference: Region,
@@ -191,7 +191,7 @@ impl Work for Hugefork {
         let pool = engine::warm_pool(self.choice, forks + reference)?;
         let original = engine::written(&pool, self.job.size, BIAS)?;
         let reference = engine::written(&pool, reference, 0)?;
-        self.held = Some(Held { original, reference, pool, next: 0 });
+        self.held = Some(CowMemory { original, reference, pool, next: 0 });
         Ok(())
     }
 

@@ -23,19 +23,19 @@ use hugefork_kernels::Kernel;
 
 use super::limit::{self, Limit};
 use crate::case::Case;
-use crate::clock;
-use crate::engine;
 use crate::error::BenchError;
 use crate::host::Host;
-use crate::job::{EngineChoice, Job, Scope, SubjectPlan};
-use crate::kernel_memory::{Inherit, KernelMemory, PageKind, Reserve};
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
-use crate::result::{Param, Params, shown};
-use crate::sample::{self, Entry, Work};
+use crate::measure::clock;
+use crate::measure::random::Random;
+use crate::measure::tasks::{Area, Outcome, Team};
+use crate::measure::warm::warm;
+use crate::memory::engine;
+use crate::memory::kernel_memory::{Inherit, KernelMemory, PageKind, Reserve};
+use crate::plan::job::{EngineChoice, Job, Scope, SubjectPlan};
+use crate::results::metric::{Measure, Metric};
+use crate::results::result::{Param, Params, shown};
+use crate::run::sample::{self, Entry, Work};
 use crate::subject::{Stock, Subject};
-use crate::tasks::{Area, Outcome, Team};
-use crate::warm::warm;
 
 /// The case.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl Case for AnonWSeq {
 
 /// Parameters of the cases with tasks.
 pub(super) fn params(job: &Job) -> Params {
-    crate::result::params([("size", Param::size(job.size)), ("tasks", Param::Number(job.tasks as u64))])
+    crate::results::result::params([("size", Param::size(job.size)), ("tasks", Param::Number(job.tasks as u64))])
 }
 
 /// What the cases with tasks measure in a sample.

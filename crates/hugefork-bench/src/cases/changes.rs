@@ -27,18 +27,18 @@ use std::rc::Rc;
 use hugefork::{ByteSize, Changed, Pool, RegionError};
 use hugefork_kernels::Kernel;
 
-use crate::affinity::Pinned;
 use crate::case::Case;
-use crate::clock::Stopwatch;
-use crate::engine::{self, Populated};
 use crate::error::BenchError;
 use crate::host::Host;
-use crate::job::{EngineChoice, Job, Scope, SubjectPlan};
-use crate::kernel_memory::{KernelMemory, PageKind};
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
-use crate::result::{Param, Params, params, shown};
-use crate::sample::{self, Entry, Work};
+use crate::measure::affinity::Pinned;
+use crate::measure::clock::Stopwatch;
+use crate::measure::random::Random;
+use crate::memory::engine::{self, Populated};
+use crate::memory::kernel_memory::{KernelMemory, PageKind};
+use crate::plan::job::{EngineChoice, Job, Scope, SubjectPlan};
+use crate::results::metric::{Measure, Metric};
+use crate::results::result::{Param, Params, params, shown};
+use crate::run::sample::{self, Entry, Work};
 use crate::subject::Subject;
 
 /// The case.
@@ -80,16 +80,16 @@ impl Where {
 
 /// Which pages are written.
 #[derive(Clone, Copy, Debug)]
-struct Written {
+struct WriteSet {
     /// Of ten thousand pages.
     share: usize,
     place: Where,
 }
 
-impl Written {
+impl WriteSet {
     /// The works of a run.
-    fn all(scope: Scope) -> Vec<Written> {
-        let of = |place| move |share| Written { share, place };
+    fn all(scope: Scope) -> Vec<WriteSet> {
+        let of = |place| move |share| WriteSet { share, place };
         match scope {
             Scope::Quick => [1, 100, 10_000].map(of(Where::Random)).to_vec(),
             Scope::Full | Scope::Sweep => {
@@ -159,20 +159,20 @@ impl Case for Changes {
         let (size, cpu) = (job.size, host.cpu_numbers[0]);
         // All works of one subject share a pool.
         let pool = Rc::default();
-        let of = |written: Written| {
+        let of = |written: WriteSet| {
             let params = params([
                 ("size", Param::size(size)),
                 ("changed", Param::text(written.percent())),
                 ("pattern", Param::text(written.place.name())),
             ]);
-            let ground = Ground { size, cpu, written };
+            let setup = ChangesSetup { size, cpu, written };
             sample::entries(subjects, &params, |planned| match (planned.engine, &planned.subject) {
-                (Some(choice), _) => Box::new(Hugefork { ground, choice, shared: Rc::clone(&pool), pool: None }),
-                (None, Subject::SoftDirty) => Box::new(SoftDirty { ground }),
-                (None, _) => Box::new(Memcmp { ground }),
+                (Some(choice), _) => Box::new(Hugefork { setup, choice, shared: Rc::clone(&pool), pool: None }),
+                (None, Subject::SoftDirty) => Box::new(SoftDirty { setup }),
+                (None, _) => Box::new(Memcmp { setup }),
             })
         };
-        Written::all(job.scope).into_iter().flat_map(of).collect()
+        WriteSet::all(job.scope).into_iter().flat_map(of).collect()
     }
 
     fn aside(&self, subject: &Subject) -> Option<&'static str> {
@@ -185,13 +185,13 @@ impl Case for Changes {
 
 /// What all subjects do.
 #[derive(Clone, Copy)]
-struct Ground {
+struct ChangesSetup {
     size: usize,
     cpu: usize,
-    written: Written,
+    written: WriteSet,
 }
 
-impl Ground {
+impl ChangesSetup {
     /// Changes a word of each of these pages.
     ///
     /// # Safety
@@ -211,7 +211,7 @@ fn check(found: usize, written: &BTreeSet<usize>) -> Result<(), BenchError> {
 }
 
 struct Hugefork {
-    ground: Ground,
+    setup: ChangesSetup,
     choice: EngineChoice,
     shared: Rc<RefCell<Option<Pool>>>,
     pool: Option<Pool>,
@@ -227,7 +227,7 @@ impl Work for Hugefork {
         if self.pool.is_none() {
             let mut shared = self.shared.borrow_mut();
             if shared.is_none() {
-                *shared = Some(engine::warm_pool(self.choice, 2 * self.ground.size)?);
+                *shared = Some(engine::warm_pool(self.choice, 2 * self.setup.size)?);
             }
             self.pool.clone_from(&shared);
         }
@@ -235,14 +235,14 @@ impl Work for Hugefork {
     }
 
     fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
-        let (Ground { size, cpu, written }, pool) = (self.ground, self.pool.clone());
+        let (ChangesSetup { size, cpu, written }, pool) = (self.setup, self.pool.clone());
         let pool = pool.expect("prepared before sampled");
         let _pinned = Pinned::to(cpu)?;
         let pages = written.pages(size, targets);
         let held = Populated::new(pool, self.choice.grain, size, BIAS)?;
         let before = held.region.snapshot()?;
         // SAFETY: our own region.
-        unsafe { self.ground.write(held.region.as_mut_ptr(), &pages) };
+        unsafe { self.setup.write(held.region.as_mut_ptr(), &pages) };
         let mut watch = Stopwatch::default();
         let (found, live) = watch.time(|| count(held.region.changed_since(&before)?.pages()));
         check(found?, &pages)?;
@@ -265,7 +265,7 @@ impl Work for Hugefork {
 }
 
 struct Memcmp {
-    ground: Ground,
+    setup: ChangesSetup,
 }
 
 impl Work for Memcmp {
@@ -274,13 +274,13 @@ impl Work for Memcmp {
     }
 
     fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
-        let Ground { size, cpu, written } = self.ground;
+        let ChangesSetup { size, cpu, written } = self.setup;
         let _pinned = Pinned::to(cpu)?;
         let pages = written.pages(size, targets);
         let huge = || KernelMemory::written(PageKind::Thp, size, BIAS);
         let (area, copy) = (huge()?, huge()?);
         // SAFETY: our own mapping.
-        unsafe { self.ground.write(area.as_ptr(), &pages) };
+        unsafe { self.setup.write(area.as_ptr(), &pages) };
         let mut watch = Stopwatch::default();
         let (found, all) = watch.time(|| {
             let differs = |page: &usize| {
@@ -299,7 +299,7 @@ impl Work for Memcmp {
 }
 
 struct SoftDirty {
-    ground: Ground,
+    setup: ChangesSetup,
 }
 
 /// Bit 55 of an entry of `/proc/self/pagemap`.
@@ -328,7 +328,7 @@ impl Work for SoftDirty {
     }
 
     fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
-        let Ground { size, cpu, written } = self.ground;
+        let ChangesSetup { size, cpu, written } = self.setup;
         let _pinned = Pinned::to(cpu)?;
         let pages = written.pages(size, targets);
         let area = KernelMemory::written(PageKind::Base, size, BIAS)?;
@@ -337,7 +337,7 @@ impl Work for SoftDirty {
         let (marked, mark) = watch.time(|| std::fs::write("/proc/self/clear_refs", "4"));
         marked.map_err(|error| lacks(&error.to_string()))?;
         // SAFETY: our own mapping.
-        unsafe { self.ground.write(area.as_ptr(), &pages) };
+        unsafe { self.setup.write(area.as_ptr(), &pages) };
         let (found, all) = watch.time(|| soft_dirty(&pagemap, &area));
         let found = found.map_err(|error| BenchError::system("read /proc/self/pagemap", error))?;
         if found == 0 {
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn as_many_pages_are_written_as_the_share_says_and_at_least_one() {
-        let pages = |share, place, size| Written { share, place }.pages(size, &mut Random::new(7));
+        let pages = |share, place, size| WriteSet { share, place }.pages(size, &mut Random::new(7));
         assert_eq!(pages(100, Where::Random, 1 << 30).len(), 2621);
         assert_eq!(pages(1, Where::Random, 1 << 20).len(), 1);
         assert_eq!(pages(10_000, Where::Random, 1 << 20), (0..256).collect());
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn shares_are_told_in_percent() {
-        let told = Written::all(Scope::Full).into_iter().map(Written::percent);
+        let told = WriteSet::all(Scope::Full).into_iter().map(WriteSet::percent);
         assert_eq!(told.collect::<Vec<_>>(), ["0.01%", "0.1%", "1%", "10%", "100%", "1%"]);
     }
 }

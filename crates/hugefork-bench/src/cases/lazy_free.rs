@@ -19,21 +19,21 @@
 use hugefork::{BlockSize, ByteSize, Pool, Region};
 use hugefork_kernels::Kernel;
 
-use crate::affinity::Pinned;
 use crate::case::Case;
-use crate::clock::Stopwatch;
-use crate::engine;
 use crate::error::BenchError;
-use crate::folios::{self, Only, Settings};
 use crate::host::Host;
-use crate::job::{EngineChoice, Job, Scope, SubjectPlan};
-use crate::kernel_memory::{KernelMemory, PageKind};
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
-use crate::result::{Param, Params, params, shown};
-use crate::sample::{self, Entry, Work};
+use crate::measure::affinity::Pinned;
+use crate::measure::clock::Stopwatch;
+use crate::measure::random::Random;
+use crate::measure::work;
+use crate::memory::engine;
+use crate::memory::folios::{self, Only, Settings};
+use crate::memory::kernel_memory::{KernelMemory, PageKind};
+use crate::plan::job::{EngineChoice, Job, Scope, SubjectPlan};
+use crate::results::metric::{Measure, Metric};
+use crate::results::result::{Param, Params, params, shown};
+use crate::run::sample::{self, Entry, Work};
 use crate::subject::Subject;
-use crate::work;
 
 /// The case.
 #[derive(Debug)]

@@ -2,15 +2,15 @@
 //! is the best that any memory engine could reach, and how far a subject is from it is what that subject costs.
 
 use super::anon_w_seq::measures;
-use crate::clock;
 use crate::error::BenchError;
-use crate::job::Job;
-use crate::kernel_memory::{KernelMemory, PageKind};
-use crate::metric::Measure;
-use crate::random::Random;
-use crate::sample::Work;
-use crate::tasks::{Area, Team};
-use crate::work;
+use crate::measure::clock;
+use crate::measure::random::Random;
+use crate::measure::tasks::{Area, Team};
+use crate::measure::work;
+use crate::memory::kernel_memory::{KernelMemory, PageKind};
+use crate::plan::job::Job;
+use crate::results::metric::Measure;
+use crate::run::sample::Work;
 
 /// Why it is set aside.
 pub(super) const ASIDE: &str = "has nothing to clear, copy or map: the best that is possible";

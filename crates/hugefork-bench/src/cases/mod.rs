@@ -1,14 +1,15 @@
-//! The cases. The file of each says what one sample is, which subjects take part, and what they need.
+//! The cases. The file of each says what one sample is, which subjects take part, and what they need. `footprint`,
+//! `limit`, `list` and `overhead` are what several of them share.
 
 pub mod anon_cow_seq;
 pub mod anon_w_seq;
 pub mod changes;
 pub mod clear_copy;
+mod footprint;
 pub mod fork;
 pub mod lazy_free;
 mod limit;
 mod list;
-mod memory;
 mod overhead;
 pub mod paced;
 pub mod reset;
@@ -53,7 +54,7 @@ impl FromStr for &'static dyn Case {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::Scope;
+    use crate::plan::job::Scope;
 
     #[test]
     fn names_read_back_and_slips_are_helped() {

@@ -7,11 +7,11 @@
 
 use statrs::statistics::{Data, OrderStatistics};
 
-use crate::affinity::Pinned;
-use crate::clock;
 use crate::error::BenchError;
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
+use crate::measure::affinity::Pinned;
+use crate::measure::clock;
+use crate::measure::random::Random;
+use crate::results::metric::{Measure, Metric};
 
 /// Calls `fault` with a step and a target in a block of `block` bytes, then `direct` with the target, `steps` times.
 pub(super) fn measure(

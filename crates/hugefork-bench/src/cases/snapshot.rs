@@ -10,22 +10,22 @@
 use hugefork::Pool;
 use hugefork_kernels::Kernel;
 
-use crate::affinity::Pinned;
 use crate::case::Case;
-use crate::clock::Stopwatch;
-use crate::engine::{self, Populated};
 use crate::error::BenchError;
 use crate::host::Host;
-use crate::job::{EngineChoice, Job, Scope, SubjectPlan};
-use crate::kernel_memory::{Inherit, KernelMemory, PageKind};
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
-use crate::result::{Param, Params, params, shown};
-use crate::sample::{self, Entry, Work};
+use crate::measure::affinity::Pinned;
+use crate::measure::clock::Stopwatch;
+use crate::measure::random::Random;
+use crate::measure::tasks::{fork_child, wait_for};
+use crate::measure::warm::warm_page_tables;
+use crate::measure::work;
+use crate::memory::engine::{self, Populated};
+use crate::memory::kernel_memory::{Inherit, KernelMemory, PageKind};
+use crate::plan::job::{EngineChoice, Job, Scope, SubjectPlan};
+use crate::results::metric::{Measure, Metric};
+use crate::results::result::{Param, Params, params, shown};
+use crate::run::sample::{self, Entry, Work};
 use crate::subject::Subject;
-use crate::tasks::{fork_child, wait_for};
-use crate::warm::warm_page_tables;
-use crate::work;
 
 /// The case.
 #[derive(Debug)]

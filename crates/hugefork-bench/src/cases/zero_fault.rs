@@ -30,21 +30,21 @@ use hugefork_kernels::{Kernel, Target};
 use statrs::statistics::{Data, OrderStatistics};
 
 use super::{limit, overhead};
-use crate::affinity::Pinned;
 use crate::case::Case;
-use crate::clock::{self, CpuTime};
-use crate::engine;
 use crate::error::BenchError;
 use crate::host::Host;
-use crate::job::{EngineChoice, Job, Scope, SubjectPlan};
-use crate::kernel_memory::{HUGE_PAGE, KernelMemory, PageKind, Reserve};
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
-use crate::result::{Param, Params, params, shown};
-use crate::sample::{self, Entry, Work};
+use crate::measure::affinity::Pinned;
+use crate::measure::clock::{self, CpuTime};
+use crate::measure::random::Random;
+use crate::measure::warm::warm;
+use crate::measure::work;
+use crate::memory::engine;
+use crate::memory::kernel_memory::{HUGE_PAGE, KernelMemory, PageKind, Reserve};
+use crate::plan::job::{EngineChoice, Job, Scope, SubjectPlan};
+use crate::results::metric::{Measure, Metric};
+use crate::results::result::{Param, Params, params, shown};
+use crate::run::sample::{self, Entry, Work};
 use crate::subject::{Stock, Subject};
-use crate::warm::warm;
-use crate::work;
 
 /// The case.
 #[derive(Debug)]
@@ -210,10 +210,10 @@ struct Hugefork {
     job: Job,
     choice: EngineChoice,
     cpu: usize,
-    held: Option<Held>,
+    held: Option<ZeroFaultMemory>,
 }
 
-struct Held {
+struct ZeroFaultMemory {
     // Regions before their pool: fields drop in order.
     reference: Option<Reference>,
     pool: Pool,
@@ -258,7 +258,7 @@ impl Work for Hugefork {
         if self.choice.stock == Stock::Unused {
             // The old pool's memory is freed before the new pool gets any.
             self.held = None;
-            self.held = Some(Held { reference: None, pool: engine::new_pool(self.choice, self.job.size)? });
+            self.held = Some(ZeroFaultMemory { reference: None, pool: engine::new_pool(self.choice, self.job.size)? });
         }
         if let Some(held) = &self.held {
             if self.choice.stock != Stock::Unused {
@@ -271,7 +271,7 @@ impl Work for Hugefork {
                 Stock::Without => Some(Reference { region: engine::written(&pool, rotation, 0)?, next: 0 }),
                 Stock::Unused | Stock::Filled | Stock::Refilling => None,
             };
-            self.held = Some(Held { reference, pool });
+            self.held = Some(ZeroFaultMemory { reference, pool });
         }
         let held = self.held.as_ref().expect("made above");
         engine::fill_stock(&held.pool, self.choice, self.job.size)

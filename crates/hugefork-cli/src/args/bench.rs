@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use hugefork::{Backing, BlockSize, ByteSize};
 use hugefork_bench::plan::COUNTED_MINIMUM;
-use hugefork_bench::writes::{Density, Epoch, Pattern};
+use hugefork_bench::plan::writes::{Density, Epoch, Pattern};
 use hugefork_bench::{Case, Subject};
 
 use super::bench_compare::CompareArgs;
@@ -47,7 +47,6 @@ Subjects:
   pagemap-scan                           the kernel's marks of written pages (PAGEMAP_SCAN)
   limit                                  nothing to clear, copy or map: the best that is possible
   For clear and copy also any kernel, such as target-last/rep or hybrid/avx512-nt+rep@256KiB.
-  target-last/reversed clears as Linux does, but each 4 KiB from its end to its beginning.
 
 If clear is named, it also tells how many times longer another CPU takes to walk through its cache \
 while blocks are cleared (victim_slowdown).

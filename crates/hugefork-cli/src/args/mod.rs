@@ -1,4 +1,4 @@
-//! What can be asked for: the command line, one file a command. Nothing here does anything.
+//! What can be asked for: the command line, and a file for each command that has options. Nothing here does anything.
 
 pub(crate) mod bench;
 pub(crate) mod bench_compare;

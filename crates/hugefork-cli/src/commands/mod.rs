@@ -1,4 +1,5 @@
-//! What is done when it is asked for: one file or folder a command. No command knows another.
+//! What is done when it is asked for: a file or folder a command, and one for `completions` and `man`. None knows
+//! another.
 
 pub(crate) mod bench;
 pub(crate) mod bench_compare;

@@ -1,5 +1,5 @@
-//! A file that is written for the user. It is replaced as a whole, so that it is never half written, whenever the
-//! command is stopped.
+//! What is written for the user. A file is replaced as a whole, so that it is never half written, whenever the command
+//! is stopped. A device, a pipe and standard output are written to as they are.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Write};

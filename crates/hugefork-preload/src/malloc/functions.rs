@@ -244,7 +244,7 @@ libcs_own! {
     __libc_free = free(old: *mut c_void) => ();
 }
 
-crate::aliases::aliases! { hugefork_malloc:
+crate::interposed::aliases::aliases! { hugefork_malloc:
     // Of programs that were linked before 2018.
     cfree = free(old: *mut c_void) => ();
 }

@@ -7,8 +7,8 @@
 //! theirs      what it has: the next library's functions
 //! system      what mimalloc asks of the kernel, on the way there
 //! ```
-//! Built from the same sources with `--cfg hugefork_malloc`, and apart from [`entry`](crate::entry), since programs may
-//! keep their own `malloc`.
+//! Built from the same sources with `--cfg hugefork_malloc`, and apart from [`interposed`](crate::interposed), since
+//! programs may keep their own `malloc`.
 
 mod choice;
 pub mod functions;

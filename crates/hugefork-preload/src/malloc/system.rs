@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::HUGE_PAGE;
-use crate::kernel::kernel;
+use crate::interposed::kernel::kernel;
 
 unsafe extern "C" {
     fn __real_mmap(start: *mut c_void, len: usize, rights: c_int, flags: c_int, file: c_int, at: i64) -> *mut c_void;

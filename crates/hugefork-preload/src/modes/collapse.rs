@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::mm::{Advice, madvise};
 
-use super::asked::Mapping;
+use super::types::Mapping;
+use crate::config;
+use crate::proc::{mappings, pages};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{config, mappings, pages};
 
 /// A process that has never had more memory than this is not followed: its forks copy few page tables, and what
 /// following costs would show.

@@ -1,5 +1,5 @@
-//! What is done about the program's memory. Each mode is a file; here is what happens to a program, and which mode is
-//! told of it.
+//! What is done about the program's memory. `collapse` and `pool` are the modes, and `heir` is what `pool` does in a
+//! child; here is what happens to a program, and which mode is told of it.
 //!
 //! | happens | told by | may not |
 //! |---|---|---|
@@ -7,21 +7,20 @@
 //! | [`prepare`], [`parent`], [`child`] | `fork`, under the lock that all three share | the same |
 //! | [`gone`], [`tend`], [`pass`], [`grown`] | `worker`; the last two while no child lives | touch thread-local data |
 
-mod answers;
-mod asked;
 mod collapse;
 mod heir;
 mod pool;
+mod types;
 
 use std::ffi::c_int;
 use std::ops::Range;
 
-pub(crate) use answers::{Emptied, Growth, Tended};
-pub(crate) use asked::{Mapping, Wish};
 pub(crate) use pool::{Held, Resized};
+pub(crate) use types::{Emptied, Growth, Mapping, Tended, Wish};
 
+use crate::config;
 use crate::environment::Mode;
-use crate::{config, seal};
+use crate::sandbox::seal;
 
 /// The program wants memory. Its address, if it is not the kernel who is to give it.
 pub(crate) fn map(wish: &Wish) -> Option<usize> {

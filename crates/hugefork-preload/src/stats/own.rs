@@ -15,10 +15,12 @@ use syscalls::{Sysno, syscall};
 
 use super::page::Page;
 pub(crate) use super::page::Word;
-use crate::descriptor::Kept;
+use crate::descriptors::Kept;
 use crate::line::Line;
-use crate::lock::Guarded;
-use crate::{BASE_PAGE, config, mappings, seal};
+use crate::proc::mappings;
+use crate::sandbox::seal;
+use crate::threads::lock::Guarded;
+use crate::{BASE_PAGE, config};
 
 static LOCAL: Page = Page::new();
 

@@ -106,7 +106,7 @@ pub fn of(pid: u32) -> Result<Report, ReadError> {
     let open = place(Path::new(&format!("/proc/{pid}"))).map_err(refused)?;
     let process = path_of(&open);
     let status = text(&process.join("status")).map_err(refused)?;
-    let seen = Seen::of(&process).map_err(refused)?;
+    let seen = Mapped::of(&process).map_err(refused)?;
     let report = |counters: Counters| {
         let rollup = text(&process.join("smaps_rollup")).unwrap_or_default();
         Report::new(counters, &status, &rollup)
@@ -151,7 +151,7 @@ fn text(path: &Path) -> io::Result<String> {
 }
 
 /// What a process has mapped.
-struct Seen {
+struct Mapped {
     /// Where the page is.
     page: Option<Range<usize>>,
     has_library: bool,
@@ -160,10 +160,10 @@ struct Seen {
 /// As much of the text is read: a process could map ever more while it is.
 const MOST_OF_MAPS: u64 = 1 << 30;
 
-impl Seen {
-    fn of(process: &Path) -> io::Result<Seen> {
+impl Mapped {
+    fn of(process: &Path) -> io::Result<Mapped> {
         let mut maps = BufReader::new(File::open(process.join("maps"))?.take(MOST_OF_MAPS));
-        let (mut seen, mut line) = (Seen { page: None, has_library: false }, Vec::new());
+        let (mut seen, mut line) = (Mapped { page: None, has_library: false }, Vec::new());
         while maps.read_until(b'\n', &mut line)? > 0 {
             let text = String::from_utf8_lossy(&line);
             seen.has_library |= text.contains(LIBRARY);

@@ -36,6 +36,7 @@ from . import checkpoint
 from ._arrays import Array
 from ._errors import CheckpointError
 from ._pool import Pool, Size
+from .checkpoint import _format
 
 __all__ = ["Save", "load", "meta", "save"]
 
@@ -88,9 +89,9 @@ class Save:
 
     def _publish(self, manifest: dict[str, Any]) -> None:
         """Makes the parts the checkpoint, and removes those before them."""
-        manifest["crc32"] = checkpoint._check_of(manifest)
-        checkpoint._sync(self.path)
-        checkpoint._replace(self.path, json.dumps(manifest, indent=1))
+        manifest["crc32"] = _format.check_of(manifest)
+        _format.sync(self.path)
+        _format.replace_manifest(self.path, json.dumps(manifest, indent=1))
         for number, directory in _parts_in(self.path):
             if number < self.number:
                 shutil.rmtree(directory, ignore_errors=True)
@@ -135,7 +136,7 @@ def save(
     comm.Barrier()
     mine, error = None, None
     try:
-        meta = checkpoint.as_read_back(meta)
+        meta = _format.as_read_back(meta)
         mine = checkpoint.save(directory / f"{number}.rank-{rank}", arrays, copy_ahead=copy_ahead, at_most=at_most)
     except Exception as caught:  # noqa: BLE001: the others must learn of whatever it is.
         error = caught
@@ -217,16 +218,16 @@ def _manifest(directory: Path) -> dict[str, Any]:
         manifest: dict[str, Any] = json.loads(text)
         if (manifest["format"], manifest["version"]) != (_FORMAT, _VERSION):
             raise ValueError(f"its format is {manifest['format']!r}, version {manifest['version']!r}")
-        if manifest["crc32"] != checkpoint._check_of(manifest):
+        if manifest["crc32"] != _format.check_of(manifest):
             raise ValueError("its checksum is another")
         if not isinstance(manifest["parts"], list) or "meta" not in manifest:
             raise ValueError("something is missing")
         for part in manifest["parts"]:
-            if not checkpoint.is_name(part["directory"]):
+            if not _format.is_name(part["directory"]):
                 raise ValueError(f"{part['directory']!r} is no name of a directory")
             if type(part["crc32"]) is not int:
                 raise ValueError(f"the checksum of {part['directory']!r} is no number")
-    except checkpoint.SENSELESS as error:
+    except _format.SENSELESS as error:
         raise CheckpointError(
             f"{directory}/manifest.json is no manifest of a checkpoint of MPI, or was altered: {error}; load another "
             "checkpoint"

@@ -9,21 +9,21 @@ use crate::figures::figure;
 /// What is drawn.
 pub(crate) struct Map {
     pub(crate) columns: Vec<String>,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<HeatRow>,
     /// What a cell is, with its unit.
     pub(crate) title: String,
 }
 
 /// One row.
-pub(crate) struct Row {
+pub(crate) struct HeatRow {
     pub(crate) label: String,
     /// As many as there are columns.
-    pub(crate) cells: Vec<Option<Cell>>,
+    pub(crate) cells: Vec<Option<HeatCell>>,
 }
 
 /// One cell.
 #[derive(Clone)]
-pub(crate) struct Cell {
+pub(crate) struct HeatCell {
     pub(crate) median: f64,
     /// Whether hugefork chose it.
     pub(crate) chosen: bool,

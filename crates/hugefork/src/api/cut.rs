@@ -6,9 +6,9 @@ use super::region::Region;
 use super::snapshot::Snapshot;
 use crate::own::fixed::Fixed;
 use crate::own::{List, Own};
-use crate::region::core::RegionCore;
 use crate::region::cut;
-use crate::region::reset_all::{self, Pair};
+use crate::region::reset::{self, Pair};
+use crate::region::state::RegionCore;
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::linux::memory::Linux;
 use crate::terms::error::{RegionError, ResetError};
@@ -124,7 +124,7 @@ impl Region {
         assert!(!is_twice, "a region is named twice: it can go back to one snapshot");
         let mut cores: List<Pair<'_, Linux>> = List::with_capacity_in(pairs.len(), Own);
         cores.extend(pairs.iter().map(|(region, snapshot)| (region.core(), snapshot.core())));
-        reset_all::reset_all(&cores)
+        reset::reset_all(&cores)
     }
 }
 

@@ -14,8 +14,7 @@ use std::time::Duration;
 
 use super::region::Region;
 use crate::own::{Counted, List, Own};
-use crate::region::core::RegionCore;
-use crate::region::operations::{HeldOperations, OperationsCore, ThreadSeat};
+use crate::region::state::{HeldOperations, OperationsCore, RegionCore, ThreadSeat};
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 use crate::terms::error::RegionError;

@@ -14,7 +14,7 @@ use crate::pool::frames::Content;
 use crate::pool::holders::OverlayHolder;
 use crate::pool::stock::Stock;
 use crate::ranges::Ranges;
-use crate::region::core::RegionCore;
+use crate::region::state::RegionCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::linux::arena;
 use crate::sys::linux::memory::Linux;

@@ -7,7 +7,7 @@ use super::pool::{Pool, check_owner};
 use crate::fault::route::Routes;
 use crate::own::Counted;
 use crate::own::fixed::Fixed;
-use crate::region::core::RegionCore;
+use crate::region::state::RegionCore;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 use crate::terms::error::RegionError;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::pool::ahead::SupplyStats;
 use crate::pool::pressure::PressureStats;
 use crate::pool::stock::StockStats;
-use crate::region::core::RegionCore;
+use crate::region::state::RegionCore;
 use crate::stats::counters::{self, FaultStats};
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;

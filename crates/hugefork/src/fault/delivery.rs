@@ -4,7 +4,7 @@
 use super::report;
 use super::route::{Owner, Routes};
 use crate::pool::core::PoolCore;
-use crate::region::unresolved::Unresolved;
+use crate::region::state::Unresolved;
 use crate::sys::SystemError;
 use crate::sys::linux::handlers::{self, Fault, NEEDED, Resolver};
 use crate::sys::linux::memory::{Linux, now};

@@ -1,7 +1,7 @@
 //! Page faults: how they are resolved and how they reach us.
 //!
 //! ```text
-//!   write to a region ─▶ SIGSEGV ─▶ delivery ─▶ route: which region? ─▶ region/fault ─▶ return, the write is repeated
+//!   write to a region ─▶ SIGSEGV ─▶ delivery ─▶ route: which region? ─▶ region/write ─▶ return, the write is repeated
 //!                                      │ not ours                          │ cannot
 //!                                      ▼                                   ▼
 //!                              the earlier handler               report: one line; SIGBUS

@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::pool::core::PoolCore;
-use crate::region::unresolved::Unresolved;
+use crate::region::state::Unresolved;
 use crate::sys::linux::signal;
 use crate::sys::linux::stderr::{say, say_plainly};
 use crate::sys::{Sys, SystemError};

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::OnceLock;
 
 use crate::own::{self, Boxed};
-use crate::region::core::RegionCore;
+use crate::region::state::RegionCore;
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::SystemError;
 use crate::sys::linux::arena::Arena;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::is_interesting;
 use super::world::World;
 use crate::pool::frames::Content;
-use crate::region::core::RegionCore;
+use crate::region::state::RegionCore;
 use crate::snapshot::core::Keeping;
 use crate::snapshot::read::Destination;
 use crate::sys::Access;

@@ -273,7 +273,7 @@ mod tests {
     use super::*;
     use crate::own::fixed::Fixed;
     use crate::pool::stock::Stock;
-    use crate::region::core::RegionCore;
+    use crate::region::state::RegionCore;
     use crate::sys::soft::{Call, SoftMmu};
     use crate::terms::options::RegionOptions;
     use crate::units::BlockSize;

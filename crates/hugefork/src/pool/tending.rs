@@ -1,5 +1,5 @@
-//! The thread that looks after overlays (region/tend.rs): it folds those whose blocks nobody else holds any more, and
-//! promotes those that are written to densely.
+//! The thread that looks after overlays (region/maintain.rs): it folds those whose blocks nobody else holds any more,
+//! and promotes those that are written to densely.
 //!
 //! The kernel tells nobody which pages it has copied. But while the count of the process's minor faults stands still,
 //! there are none. So the thread looks at pages only after the count has grown by several for each overlay, or after

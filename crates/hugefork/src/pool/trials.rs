@@ -1,9 +1,10 @@
 //! Which kernel is the best for blocks that are written as a whole, learnt from what streams cost.
 //!
 //! Past the cache or through it: what is better depends on the machine, and on how busy its memory is. A stream that is
-//! believed (region/history.rs) does a *lap* a fault: a clear or copy of a few blocks, their mapping, the program's own
-//! writes, and the way back into the handler. Now and then one stream of a pool does some laps with the *favourite* of
-//! the pool and some with another candidate. If that takes less time it becomes the favourite, for all streams.
+//! believed (region/state/history.rs) does a *lap* a fault: a clear or copy of a few blocks, their mapping, the
+//! program's own writes, and the way back into the handler. Now and then one stream of a pool does some laps with the
+//! *favourite* of the pool and some with another candidate. If that takes less time it becomes the favourite, for all
+//! streams.
 //!
 //! ```text
 //!   all streams    ─ favourite ────────────────────────────────────────────────────── rest ─▶

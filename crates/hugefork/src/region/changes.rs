@@ -13,11 +13,11 @@
 //!
 //! Entries of 128 MiB are looked at together, under the locks of their windows, too. A fault makes a block writable
 //! before it says so in its entry, and who asks may have written there by then, without a fault. And private pages
-//! could be aside when the kernel looks, and be there again afterwards (fold.rs).
+//! could be aside when the kernel looks, and be there again afterwards (private/fold.rs).
 
 use std::ops::Range;
 
-use super::core::RegionCore;
+use crate::region::state::RegionCore;
 use crate::snapshot::changes::{LOOKED_AT_ONCE, Newer, Pages, Piece, page_of};
 use crate::snapshot::core::SnapshotCore;
 use crate::snapshot::hold::HeldBlock;
@@ -119,11 +119,6 @@ impl<S: Sys> RegionCore<S> {
         }
         self.mark_patched(overlays, &mut marks);
         Ok(marks)
-    }
-
-    pub(super) fn windows_of(&self, entries: &Range<usize>) -> Range<usize> {
-        let (first, last) = (EntryIndex(entries.start), EntryIndex(entries.end - 1));
-        self.table.window(first)..self.table.window(last) + 1
     }
 
     /// Marks those of `overlays` that have private pages.

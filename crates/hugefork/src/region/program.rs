@@ -14,11 +14,10 @@
 
 use std::ops::Range;
 
-use super::core::RegionCore;
-use super::unresolved::Unresolved;
 use crate::mapping::addresses::Place;
 use crate::mapping::change::Recount;
 use crate::pool::frames::{Content, Wanted};
+use crate::region::state::{RegionCore, Unresolved};
 use crate::sync::SignalsBlocked;
 use crate::sys::linux::memory::Linux;
 use crate::sys::{Access, PageRun, Part, Shows, Sys};
@@ -29,34 +28,38 @@ use crate::units::{BlockId, EntryIndex};
 impl RegionCore<Linux> {
     /// Gives blocks to entries that have none. After an error, some have theirs.
     pub(crate) fn open(&self, entries: Range<usize>) -> Result<(), Unresolved> {
-        let (pool, _signals) = (self.pool(), SignalsBlocked::new());
+        let _signals = SignalsBlocked::new();
         let mut next = entries.start;
         while next < entries.end {
             let windows = self.table.lock_windows(self.windows_of(&(next..entries.end)));
             let publishing = self.lock.shared();
             let locked = Locked::windows(&windows, &publishing);
-            let wish = self.home.wish(EntryIndex(next), pool.frames.len());
-            let most = entries.end - next;
-            let taken = pool.frames.take(wish, 0, most - 1, Wanted::Any, Reserved::No).ok_or(Unresolved::PoolFull)?;
-            let emptied = taken.blocks().try_for_each(|block| self.empty(block));
-            let run = next..next + taken.count;
-            let shows = Shows::Memory { start: taken.first, access: Access::ReadWrite };
-            let shown = emptied.and_then(|()| Ok(self.site().remap(locked, &run, shows)?));
-            match shown {
-                Ok(remapped) => {
-                    taken.blocks().for_each(|block| pool.frames.set_content(block, Content::Used));
-                    let block = |at: usize| taken.first.offset(at - run.start);
-                    let stored = self.store(locked, Event::Write, run.clone(), |at, _| Entry::Private(block(at.start)));
-                    remapped.published(stored);
-                }
-                Err(reason) => {
-                    pool.give_back(taken);
-                    return Err(reason);
-                }
-            }
-            next = run.end;
+            next = self.show_empty(locked, next..entries.end)?.end;
         }
         Ok(())
+    }
+
+    /// Shows new blocks that take no memory at the first of `entries`, as many as can be had in a row. Returns where.
+    fn show_empty(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<Range<usize>, Unresolved> {
+        let (pool, most) = (self.pool(), entries.len());
+        let wish = self.home.wish(EntryIndex(entries.start), pool.frames.len());
+        let taken = pool.frames.take(wish, 0, most - 1, Wanted::Any, Reserved::No).ok_or(Unresolved::PoolFull)?;
+        let emptied = taken.blocks().try_for_each(|block| self.empty(block));
+        let run = entries.start..entries.start + taken.count;
+        let shows = Shows::Memory { start: taken.first, access: Access::ReadWrite };
+        match emptied.and_then(|()| Ok(self.site().remap(locked, &run, shows)?)) {
+            Ok(remapped) => {
+                taken.blocks().for_each(|block| pool.frames.set_content(block, Content::Used));
+                let block = |at: usize| taken.first.offset(at - run.start);
+                let stored = self.store(locked, Event::Write, run.clone(), |at, _| Entry::Private(block(at.start)));
+                remapped.published(stored);
+                Ok(run)
+            }
+            Err(reason) => {
+                pool.give_back(taken);
+                Err(reason)
+            }
+        }
     }
 
     /// Gives the memory of a block back to the system, if it has any. The caller alone holds it, and it is shown
@@ -96,7 +99,7 @@ impl RegionCore<Linux> {
 
     /// Makes whole blocks read as zeros, which they take no memory for.
     pub(crate) fn empty_blocks(&self, entries: Range<usize>) -> Result<(), Unresolved> {
-        let (pool, _signals) = (self.pool(), SignalsBlocked::new());
+        let _signals = SignalsBlocked::new();
         for index in entries.map(EntryIndex) {
             let window = self.table.lock(index);
             let publishing = self.lock.shared();
@@ -109,21 +112,7 @@ impl RegionCore<Linux> {
             if !entry.is_overlay() {
                 continue;
             }
-            let (locked, only) = (Locked::windows(&window, &publishing), index.0..index.0 + 1);
-            let wish = self.home.wish(index, pool.frames.len());
-            let taken = pool.frames.take(wish, 0, 0, Wanted::Any, Reserved::No).ok_or(Unresolved::PoolFull)?;
-            let shows = Shows::Memory { start: taken.first, access: Access::ReadWrite };
-            let emptied = self.empty(taken.first);
-            match emptied.and_then(|()| Ok(self.site().remap(locked, &only, shows)?)) {
-                Ok(remapped) => {
-                    pool.frames.set_content(taken.first, Content::Used);
-                    remapped.published(self.store(locked, Event::Write, only, |_, _| Entry::Private(taken.first)));
-                }
-                Err(reason) => {
-                    pool.give_back(taken);
-                    return Err(reason);
-                }
-            }
+            self.show_empty(Locked::windows(&window, &publishing), index.0..index.0 + 1)?;
         }
         Ok(())
     }

@@ -7,8 +7,8 @@ use super::overlay::{
 };
 use super::*;
 use crate::Observer;
-use crate::region::lazy_free::LazyFreed;
-use crate::region::unresolved::Unresolved;
+use crate::region::free::LazyFreed;
+use crate::region::state::Unresolved;
 use crate::terms::options::OnLimit;
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::mpsc::channel;
 
 use super::*;
-use crate::region::unresolved::Unresolved;
+use crate::region::state::Unresolved;
 use crate::terms::error::ResetError;
 use crate::terms::options::OnLimit;
 

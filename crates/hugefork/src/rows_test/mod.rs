@@ -39,7 +39,7 @@ use crate::own::fixed::Fixed;
 use crate::pool::core::PoolCore;
 use crate::pool::holders::{Droppable, Dropped};
 use crate::pool::stock::Stock;
-use crate::region::core::RegionCore;
+use crate::region::state::RegionCore;
 use crate::snapshot::core::SnapshotCore;
 use crate::snapshot::read::Destination;
 use crate::sync::SignalsBlocked;

@@ -24,9 +24,8 @@ use shuttle::{Config, MaxSteps, Runner};
 
 use super::*;
 use crate::pool::holders::OverlayHolder;
-use crate::region::density::Density;
-use crate::region::reset_all::reset_all;
-use crate::region::unresolved::Unresolved;
+use crate::region::reset::reset_all;
+use crate::region::state::{Density, Unresolved};
 use crate::snapshot::changes::{Found, Precision};
 use crate::sync::steps::checked;
 

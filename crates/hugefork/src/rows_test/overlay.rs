@@ -6,7 +6,7 @@ use super::*;
 use crate::pool::holders::OverlayHolder;
 use crate::pool::lineage::Derived;
 use crate::region::cut::{Part, fill, freeze_all};
-use crate::region::density::Density;
+use crate::region::state::Density;
 use crate::stats::counters;
 
 /// Runs a row where single pages can be copied.

@@ -7,8 +7,8 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use super::*;
-use crate::region::operations::HeldOperations;
-use crate::region::reset_all::reset_all;
+use crate::region::reset::reset_all;
+use crate::region::state::HeldOperations;
 use wait::{asleep, until};
 
 /// Repeats `others` while the region writes to blocks that only they can give up.

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::pool::holders::OverlayHolder;
-use crate::region::reset_all::{Pair, reset_all};
+use crate::region::reset::{Pair, reset_all};
 use crate::stats::counters::{self, FaultStats};
 use crate::terms::error::ResetError;
 use crate::terms::options::OnLimit;

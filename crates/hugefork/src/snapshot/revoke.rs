@@ -1,4 +1,4 @@
-//! What a snapshot does for a region that has to write to one of its blocks: region/revoke.rs asks for that.
+//! What a snapshot does for a region that has to write to one of its blocks: region/write/revoke.rs asks for that.
 //!
 //! A reader by address has faulted before the region writes again. A reader that copies (read.rs) looks at the entry
 //! afterwards.

@@ -14,6 +14,7 @@ pub(crate) mod soft;
 pub use error::SystemError;
 pub(crate) use error::answer;
 pub(crate) use extent::{Extent, Part};
+pub(crate) use hugefork_linux::pagemap_scan::{MOST_RUNS, PageRun};
 
 use std::ops::Range;
 
@@ -81,20 +82,6 @@ pub(crate) struct MapFailure {
     pub(crate) error: SystemError,
     pub(crate) aftermath: Aftermath,
 }
-
-/// A run of base pages, in the form in which the kernel reports it (`struct page_region`): addresses.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PageRun {
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) categories: u64,
-}
-
-/// The most runs that [`Sys::private_pages`] is asked for. Linux (6.7 to 6.18) takes them in steps of so many, and if
-/// there is room for more, it may say where the step before the last has ended instead of where it has: the runs
-/// behind would be told again (`do_pagemap_scan` in fs/proc/task_mmu.c sets `walk_end` only once).
-pub(crate) const MOST_RUNS: usize = 512;
 
 /// What [`Sys::private_pages`] has found.
 #[derive(Clone, Copy, Debug)]

@@ -23,6 +23,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::own::{self, Boxed};
+use crate::ranges::runs;
 use crate::sys::{Access, Shows};
 
 /// The state of one base page of a split block.
@@ -91,13 +92,7 @@ impl Split {
 
     /// The maximal runs of pages in `within` that are in state `of`.
     pub(crate) fn runs_of(&self, within: Range<usize>, of: SplitPage) -> impl Iterator<Item = Range<usize>> + '_ {
-        let mut next = within.start;
-        core::iter::from_fn(move || {
-            let start = (next..within.end).find(|&page| self.get(page) == of)?;
-            let end = (start..within.end).find(|&page| self.get(page) != of).unwrap_or(within.end);
-            next = end;
-            Some(start..end)
-        })
+        runs(within, move |page| self.get(page) == of)
     }
 }
 

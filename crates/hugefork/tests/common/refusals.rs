@@ -21,6 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc;
 
+use hugefork_linux::pagemap_scan::PAGEMAP_SCAN;
+use hugefork_linux::userfaultfd::UFFDIO_REGISTER;
+
 const PAGE: u64 = 4096;
 
 /// It is not random, but in step with nothing.
@@ -177,9 +180,6 @@ fn program() -> Range<u64> {
     };
     maps.lines().filter_map(range).find(|range| range.contains(&here)).expect("this function is mapped")
 }
-
-const PAGEMAP_SCAN: u32 = 0xc060_6610;
-const UFFDIO_REGISTER: u32 = 0xc020_aa00;
 
 /// Has the kernel ask a supervisor about the calls that the engine makes. Returns where it asks.
 fn install() -> Result<RawFd, std::io::Error> {

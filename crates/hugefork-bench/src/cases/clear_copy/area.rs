@@ -6,20 +6,20 @@ use std::rc::Rc;
 
 use super::tool::Operation;
 use crate::error::BenchError;
-use crate::kernel_memory::{KernelMemory, PageKind};
+use crate::memory::kernel_memory::{KernelMemory, PageKind};
 
-pub(super) type Shared<T> = Rc<RefCell<T>>;
+pub(super) type RcCell<T> = Rc<RefCell<T>>;
 
 /// The shared area. The subject that comes first gets it.
-pub(super) struct Area {
+pub(super) struct SharedArea {
     pub(super) operation: Operation,
     pub(super) size: usize,
     /// Bytes in a block.
     pub(super) block: usize,
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<Blocks>,
 }
 
-pub(super) struct Held {
+pub(super) struct Blocks {
     /// What is cleared, or copied to.
     pub(super) to: KernelMemory,
     /// What is copied, as long as the other.
@@ -27,7 +27,7 @@ pub(super) struct Held {
     next: usize,
 }
 
-impl Area {
+impl SharedArea {
     /// Gets it, unless it is held.
     pub(super) fn prepare(&mut self) -> Result<(), BenchError> {
         if self.held.is_none() {
@@ -40,7 +40,7 @@ impl Area {
                 Operation::Clear => None,
                 Operation::Copy => Some(populated()?),
             };
-            self.held = Some(Held { to, from, next: 0 });
+            self.held = Some(Blocks { to, from, next: 0 });
         }
         Ok(())
     }
@@ -55,7 +55,7 @@ impl Area {
     }
 }
 
-impl Held {
+impl Blocks {
     /// The offset of the next block.
     pub(super) fn advance(&mut self, block: usize) -> usize {
         let offset = self.next * block;

@@ -1,23 +1,23 @@
 //! A subject that clears block after block, with no use between, beside a victim.
 
-use super::area::{Area, Shared};
+use super::area::{RcCell, SharedArea};
 use super::tool::Tool;
 use super::victim::{Victim, VictimPlan};
-use crate::affinity::Pinned;
 use crate::error::BenchError;
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
-use crate::sample::Work;
+use crate::measure::affinity::Pinned;
+use crate::measure::random::Random;
+use crate::results::metric::{Measure, Metric};
+use crate::run::sample::Work;
 
 /// How many times longer the victim takes for a walk through its memory while blocks are cleared.
 pub const VICTIM_SLOWDOWN: Metric = Metric::new("victim_slowdown", "ratio");
 
 /// Clears block after block beside a victim.
 pub(super) struct Disturb {
-    pub(super) area: Shared<Area>,
+    pub(super) area: RcCell<SharedArea>,
     pub(super) planned: VictimPlan,
     /// Shared like the area.
-    pub(super) victim: Shared<Option<Victim>>,
+    pub(super) victim: RcCell<Option<Victim>>,
     pub(super) tool: Tool,
     pub(super) cpu: usize,
 }

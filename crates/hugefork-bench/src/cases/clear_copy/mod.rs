@@ -15,7 +15,6 @@
 
 mod area;
 mod disturb;
-mod reversed;
 mod sweep;
 mod tool;
 mod victim;
@@ -27,24 +26,24 @@ use hugefork::BlockSize;
 use hugefork_kernels::{Kernel, every_kernel};
 use statrs::statistics::{Data, OrderStatistics};
 
-use self::area::{Area, Shared};
+use self::area::{RcCell, SharedArea};
 use self::disturb::Disturb;
 pub use self::disturb::VICTIM_SLOWDOWN;
 use self::tool::{Operation, Tool, Use};
 use self::victim::{Victim, VictimPlan};
 use super::limit;
-use crate::affinity::Pinned;
 use crate::case::Case;
-use crate::clock::{self, CpuTime};
 use crate::error::BenchError;
 use crate::host::Host;
-use crate::job::{Job, Scope, SubjectPlan};
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
-use crate::result::{Param, Params, params, shown};
-use crate::sample::{Entry, Work};
+use crate::measure::affinity::Pinned;
+use crate::measure::clock::{self, CpuTime};
+use crate::measure::random::Random;
+use crate::measure::work;
+use crate::plan::job::{Job, Scope, SubjectPlan};
+use crate::results::metric::{Measure, Metric};
+use crate::results::result::{Param, Params, params, shown};
+use crate::run::sample::{Entry, Work};
 use crate::subject::{Subject, linux_order, one_call};
-use crate::work;
 
 /// The case `clear`, or the case `copy`.
 #[derive(Debug)]
@@ -75,8 +74,7 @@ impl Case for ClearCopy {
     }
 
     /// The quick scope has hugefork's choice, libc, the limit, what Linux up to 6.19 does, and one `rep` over the whole
-    /// block. The full scope has every kernel of the machine. The sweep has each of those with every window, and
-    /// Linux's order byte-reversed.
+    /// block. The full scope has every kernel of the machine. The sweep has each of those with every window.
     fn subjects(&self, scope: Scope) -> Vec<Subject> {
         let libc = match self.0 {
             Operation::Clear => Subject::Memset,
@@ -89,7 +87,6 @@ impl Case for ClearCopy {
             Scope::Sweep => sweep::kernels().collect(),
         };
         subjects.extend(kernels.into_iter().filter(|kernel| self.can_use(kernel)).map(Subject::Kernel));
-        subjects.extend((scope == Scope::Sweep && self.0 == Operation::Clear).then_some(Subject::Reversed));
         subjects
     }
 
@@ -189,13 +186,13 @@ fn operations(block: usize) -> usize {
 struct Maker {
     operation: Operation,
     job: Job,
-    area: Shared<Area>,
+    area: RcCell<SharedArea>,
     cpu: usize,
 }
 
 impl Maker {
     fn new(operation: Operation, job: &Job, host: &Host) -> Maker {
-        let area = Area { operation, size: job.size, block: job.block_size.bytes(), held: None };
+        let area = SharedArea { operation, size: job.size, block: job.block_size.bytes(), held: None };
         Maker { operation, job: job.clone(), area: Rc::new(RefCell::new(area)), cpu: host.cpu_numbers[0] }
     }
 
@@ -212,7 +209,7 @@ impl Maker {
         &self,
         subject: &SubjectPlan,
         found: &Result<VictimPlan, String>,
-        victim: &Shared<Option<Victim>>,
+        victim: &RcCell<Option<Victim>>,
     ) -> Entry {
         self.entry(subject, Use::Near, |tool, params| {
             let planned = found.clone()?;
@@ -243,7 +240,7 @@ impl Maker {
 
 /// Times one operation after the other.
 struct Timed {
-    area: Shared<Area>,
+    area: RcCell<SharedArea>,
     tool: Tool,
     used: Use,
     cpu: usize,
@@ -299,8 +296,8 @@ impl Work for Timed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folios::Settings;
-    use crate::job::Keep;
+    use crate::memory::folios::Settings;
+    use crate::plan::job::Keep;
 
     #[test]
     fn kernels_that_cannot_copy_stay_out_of_copy() {

@@ -30,7 +30,6 @@ pub(super) fn differs(subject: &Subject, block: BlockSize) -> bool {
     // Blocks of several subpages that do not go straight through: their order matters.
     let ordered = block > SUBPAGE && block <= GIGANTIC;
     match subject {
-        Subject::Reversed => block <= GIGANTIC,
         // What Linux does keeps its own name even where another variant does the same.
         Subject::Kernel(kernel) if *kernel == linux_order() => block <= GIGANTIC,
         Subject::Kernel(kernel) => match kernel.order() {
@@ -70,7 +69,6 @@ mod tests {
         assert!(on(BlockSize::KIB_64).iter().all(|k| k.order() != Order::Hybrid));
         assert!(on(BlockSize::KIB_64).iter().any(|k| k.order() == Order::TargetLast));
         assert!(on(BlockSize::GIB_1).iter().all(|k| k.order() == Order::Straight));
-        assert!(!differs(&Subject::Reversed, BlockSize::GIB_1) && differs(&Subject::Reversed, BlockSize::MIB_2));
         for block in BLOCKS {
             assert!(differs(&Subject::Hugefork, block) && differs(&Subject::Memset, block));
         }

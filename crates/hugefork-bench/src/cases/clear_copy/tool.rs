@@ -2,10 +2,9 @@
 
 use hugefork_kernels::{Kernel, Order, Target};
 
-use super::reversed::Reversed;
-use crate::result::{Param, Params};
+use crate::measure::work;
+use crate::results::result::{Param, Params};
 use crate::subject::Subject;
-use crate::work;
 
 /// What is done to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +42,10 @@ impl Use {
     }
 }
 
-/// A kernel of hugefork, the kernel that is reversed, libc, or nothing at all.
+/// A kernel of hugefork, libc, or nothing at all.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tool {
     Kernel(Kernel),
-    Reversed(Reversed),
     Libc,
     Nothing,
 }
@@ -57,7 +55,6 @@ impl Tool {
     pub(super) fn of(subject: &Subject, operation: Operation, block: usize, used: Use) -> Result<Tool, String> {
         Ok(match subject {
             Subject::Kernel(kernel) => Tool::Kernel(*kernel),
-            Subject::Reversed => Tool::Reversed(Reversed::new()),
             Subject::Hugefork => {
                 let used = match used {
                     Use::Near => hugefork_kernels::Use::Near,
@@ -86,10 +83,6 @@ impl Tool {
                     params.insert("window".to_owned(), Param::size(kernel.window()));
                 }
             }
-            Tool::Reversed(reversed) => {
-                params.insert("kernel".to_owned(), Param::text(reversed.stores));
-                params.insert("order".to_owned(), Param::text("target-last"));
-            }
             Tool::Libc | Tool::Nothing => {}
         }
     }
@@ -106,7 +99,6 @@ impl Tool {
             match (self, from) {
                 (Tool::Kernel(kernel), None) => kernel.clear(to, len, Target::At(target)),
                 (Tool::Kernel(kernel), Some(from)) => kernel.copy(to, from, len, Target::At(target)),
-                (Tool::Reversed(reversed), _) => reversed.clear(to, len, target),
                 (Tool::Nothing, _) => {}
                 // They are called through libc and not as `ptr::write_bytes`, so that they are the functions of these
                 // names and not what the compiler would put in their place.

@@ -25,12 +25,12 @@ use std::thread;
 use hugefork::ByteSize;
 use statrs::statistics::{Data, OrderStatistics};
 
-use crate::affinity;
-use crate::clock;
 use crate::error::BenchError;
 use crate::host::Host;
-use crate::kernel_memory::{HUGE_PAGE, KernelMemory, PageKind, Reserve};
-use crate::random::Random;
+use crate::measure::affinity;
+use crate::measure::clock;
+use crate::measure::random::Random;
+use crate::memory::kernel_memory::{HUGE_PAGE, KernelMemory, PageKind, Reserve};
 
 /// The number of quiet phases, and of disturbed ones. They take turns, since what others do in a shared cache changes
 /// within milliseconds.
@@ -194,8 +194,8 @@ fn ring(lines: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::affinity::allowed_cpus;
     use crate::host::Cache;
+    use crate::measure::affinity::allowed_cpus;
 
     fn cache(level: u32, kind: &str, size: &str, shared_by: &str) -> Cache {
         Cache { level, kind: kind.to_owned(), size: size.to_owned(), shared_by: shared_by.to_owned() }

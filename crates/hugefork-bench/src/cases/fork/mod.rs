@@ -25,20 +25,20 @@ use std::process::Command;
 use hugefork::ByteSize;
 
 pub use self::program::run as run_program;
-use self::program::{Outcome, Pages, Program};
+use self::program::{Pages, Program, RoundTimes};
 use super::writer_latency::TAKEN;
 use crate::case::Case;
 use crate::error::BenchError;
 use crate::host::Host;
-use crate::job::{Job, Scope, SubjectPlan};
-use crate::kernel_memory::PageKind;
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
-use crate::result::{Param, Params, params, shown};
-use crate::sample::{self, Entry, Work};
+use crate::measure::random::Random;
+use crate::measure::warm::{warm, warm_page_tables};
+use crate::memory::kernel_memory::PageKind;
+use crate::plan::job::{Job, Scope, SubjectPlan};
+use crate::plan::writes::{Density, Epoch, Writes};
+use crate::results::metric::{Measure, Metric};
+use crate::results::result::{Param, Params, params, shown};
+use crate::run::sample::{self, Entry, Work};
 use crate::subject::Subject;
-use crate::warm::{warm, warm_page_tables};
-use crate::writes::{Density, Epoch, Writes};
 
 /// The hidden command that is the program.
 pub const COMMAND: &str = "fork-program";
@@ -174,7 +174,7 @@ impl Work for Process {
         let seed = targets.below(usize::MAX) as u64;
         let output = self.command(seed)?.output().map_err(|error| BenchError::system("starting a program", error))?;
         let said = String::from_utf8_lossy(&output.stdout);
-        let outcome = Outcome::parse(&said).filter(|_| output.status.success()).ok_or_else(|| {
+        let outcome = RoundTimes::parse(&said).filter(|_| output.status.success()).ok_or_else(|| {
             let why = String::from_utf8_lossy(&output.stderr);
             BenchError::CannotRun(format!(
                 "a program with {} ended with {}: {}",

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use hugefork::ByteSize;
 
-use crate::clock::{CpuTime, Stopwatch};
 use crate::error::BenchError;
-use crate::holder::Holder;
-use crate::kernel_memory::{HUGE_PAGE, PageKind};
-use crate::random::Random;
-use crate::work::write_words;
-use crate::writes::Pattern;
+use crate::measure::clock::{CpuTime, Stopwatch};
+use crate::measure::random::Random;
+use crate::measure::work::write_words;
+use crate::memory::holder::Holder;
+use crate::memory::kernel_memory::{HUGE_PAGE, PageKind};
+use crate::plan::writes::Pattern;
 
 /// What every word holds at first, beside its number.
 const BIAS: u64 = 7;
@@ -74,12 +74,12 @@ impl Program {
     }
 
     /// Does all of it. Gives what its last round took.
-    fn run(&self) -> Result<Outcome, BenchError> {
-        let area = Area::map(self.size, self.pages)?;
+    fn run(&self) -> Result<RoundTimes, BenchError> {
+        let area = LibcMemory::map(self.size, self.pages)?;
         let words = self.size / 8;
         // SAFETY: new memory of our own.
         unsafe { write_words(area.start(), words, BIAS) };
-        let list = List::map(self.writes)?;
+        let list = WordList::map(self.writes)?;
         let mut random = Random::new(self.seed);
         let mut outcome = None;
         for round in 0..self.rounds {
@@ -96,7 +96,7 @@ impl Program {
         outcome.ok_or_else(|| BenchError::CannotRun("it has no round".to_owned()))
     }
 
-    fn round(&self, area: &Area, list: &List, round: usize) -> Result<Outcome, BenchError> {
+    fn round(&self, area: &LibcMemory, list: &WordList, round: usize) -> Result<RoundTimes, BenchError> {
         let start = area.start();
         let new = |word: usize| word as u64 ^ (round as u64 + 1) << 48;
         let mut watch = Stopwatch::default();
@@ -124,7 +124,7 @@ impl Program {
         });
         match wrong {
             Some(word) => Err(BenchError::WrongContents { offset: word * 8, found: found(word), expected: new(word) }),
-            None => Ok(Outcome { pause, total, cpu: watch.cpu() }),
+            None => Ok(RoundTimes { pause, total, cpu: watch.cpu() }),
         }
     }
 
@@ -145,7 +145,7 @@ impl Program {
 
 /// What a round took.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Outcome {
+pub(super) struct RoundTimes {
     /// Milliseconds of `fork(2)`.
     pub(super) pause: f64,
     /// Milliseconds of all writes.
@@ -154,16 +154,16 @@ pub(super) struct Outcome {
     pub(super) cpu: CpuTime,
 }
 
-impl Outcome {
+impl RoundTimes {
     /// Reads the line that the program prints.
-    pub(super) fn parse(line: &str) -> Option<Outcome> {
+    pub(super) fn parse(line: &str) -> Option<RoundTimes> {
         let numbers: Vec<f64> = line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<_>>()?;
         let [pause, total, user, sys] = numbers[..] else { return None };
-        Some(Outcome { pause, total, cpu: CpuTime { user, sys } })
+        Some(RoundTimes { pause, total, cpu: CpuTime { user, sys } })
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for RoundTimes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {} {}", self.pause, self.total, self.cpu.user, self.cpu.sys)
     }
@@ -181,14 +181,14 @@ pub fn run(words: &[String]) -> Result<String, BenchError> {
 }
 
 /// Anonymous memory from libc's `mmap`, which is where a library can stand in for it.
-struct Area {
+struct LibcMemory {
     start: NonNull<u64>,
     mapped: *mut libc::c_void,
     len: usize,
 }
 
-impl Area {
-    fn map(size: usize, pages: Pages) -> Result<Area, BenchError> {
+impl LibcMemory {
+    fn map(size: usize, pages: Pages) -> Result<LibcMemory, BenchError> {
         let len = size + HUGE_PAGE;
         let mapped = map(len, libc::MAP_PRIVATE)?;
         let advice = match pages {
@@ -203,7 +203,7 @@ impl Area {
             }
         }
         let start = (mapped as usize).next_multiple_of(HUGE_PAGE) as *mut u64;
-        Ok(Area { start: NonNull::new(start).expect("the kernel maps nothing at address 0"), mapped, len })
+        Ok(LibcMemory { start: NonNull::new(start).expect("the kernel maps nothing at address 0"), mapped, len })
     }
 
     fn start(&self) -> *mut u64 {
@@ -211,7 +211,7 @@ impl Area {
     }
 }
 
-impl Drop for Area {
+impl Drop for LibcMemory {
     fn drop(&mut self) {
         // SAFETY: our own mapping, and nothing refers to it any more.
         unsafe { libc::munmap(self.mapped, self.len) };
@@ -232,14 +232,14 @@ fn map(len: usize, kind: libc::c_int) -> Result<*mut libc::c_void, BenchError> {
 }
 
 /// Words to write, and what they held before, in memory that `fork(2)` does not copy.
-struct List {
+struct WordList {
     entries: *mut (usize, u64),
     len: usize,
 }
 
-impl List {
-    fn map(len: usize) -> Result<List, BenchError> {
-        Ok(List { entries: map(len * size_of::<(usize, u64)>(), libc::MAP_SHARED)?.cast(), len })
+impl WordList {
+    fn map(len: usize) -> Result<WordList, BenchError> {
+        Ok(WordList { entries: map(len * size_of::<(usize, u64)>(), libc::MAP_SHARED)?.cast(), len })
     }
 
     fn fill(&self, mut entry: impl FnMut() -> (usize, u64)) {
@@ -259,7 +259,7 @@ impl List {
     }
 }
 
-impl Drop for List {
+impl Drop for WordList {
     fn drop(&mut self) {
         // SAFETY: our own mapping, and nothing refers to it any more.
         unsafe { libc::munmap(self.entries.cast(), self.len * size_of::<(usize, u64)>()) };
@@ -303,7 +303,7 @@ mod tests {
     fn it_writes_what_its_children_do_not_see() {
         for pattern in Pattern::ALL {
             let line = run(&program(pattern).words()).unwrap();
-            let outcome = Outcome::parse(&line).unwrap();
+            let outcome = RoundTimes::parse(&line).unwrap();
             assert!(outcome.pause > 0.0 && outcome.total > 0.0, "{line}");
         }
     }

@@ -4,20 +4,20 @@ use hugefork::{Pool, Snapshot};
 use hugefork_kernels::Kernel;
 
 use super::puts::{BIAS, Puts, reader};
-use crate::affinity::allowed_cpus;
-use crate::cases::memory::Held;
-use crate::engine::{self, Populated};
+use crate::cases::footprint::Footprint;
 use crate::error::BenchError;
-use crate::holder::Holder;
-use crate::job::EngineChoice;
-use crate::kernel_memory::{HUGE_PAGE, Inherit, KernelMemory, PageKind};
+use crate::measure::affinity::allowed_cpus;
+use crate::measure::warm::{warm, warm_page_tables};
+use crate::memory::engine::{self, Populated};
+use crate::memory::holder::Holder;
+use crate::memory::kernel_memory::{HUGE_PAGE, Inherit, KernelMemory, PageKind};
+use crate::plan::job::EngineChoice;
 use crate::subject::Stock;
-use crate::warm::{warm, warm_page_tables};
 
 /// A way to take snapshots of an area that others write to.
 pub(super) trait Keeper {
     /// A snapshot.
-    type Held;
+    type Snapshot;
 
     /// Makes the area, or writes it again, so that each word holds its number and [`BIAS`]. Not timed.
     fn populate(&mut self, size: usize) -> Result<(), BenchError>;
@@ -29,13 +29,13 @@ pub(super) trait Keeper {
     fn start(&self) -> *mut u8;
 
     /// Takes a snapshot while others put.
-    fn take(&self, puts: &[Puts]) -> Result<Self::Held, BenchError>;
+    fn take(&self, puts: &[Puts]) -> Result<Self::Snapshot, BenchError>;
 
     /// Bytes held now, with a snapshot or without; none if nobody can say.
-    fn memory(&self, held: Option<&Self::Held>) -> Option<usize>;
+    fn memory(&self, held: Option<&Self::Snapshot>) -> Option<usize>;
 
     /// Checks what the last snapshot holds, and drops it.
-    fn let_go(&self, held: Self::Held, puts: &[Puts]) -> Result<(), BenchError>;
+    fn let_go(&self, held: Self::Snapshot, puts: &[Puts]) -> Result<(), BenchError>;
 
     /// Gives the memory back.
     fn release(&mut self);
@@ -63,7 +63,7 @@ impl Hugefork {
 }
 
 impl Keeper for Hugefork {
-    type Held = Snapshot;
+    type Snapshot = Snapshot;
 
     fn populate(&mut self, size: usize) -> Result<(), BenchError> {
         // The old pool's memory is freed before the new pool gets any.
@@ -93,7 +93,7 @@ impl Keeper for Hugefork {
     fn memory(&self, _: Option<&Snapshot>) -> Option<usize> {
         let stats = self.held().pool.stats();
         let blocks = (stats.blocks - stats.blocks_free) * self.choice.block_size.bytes();
-        Held::by_this().map(|held| held.anonymous + blocks)
+        Footprint::by_this().map(|held| held.anonymous + blocks)
     }
 
     fn let_go(&self, snapshot: Snapshot, puts: &[Puts]) -> Result<(), BenchError> {
@@ -128,7 +128,7 @@ impl Fork {
 }
 
 impl Keeper for Fork {
-    type Held = Holder;
+    type Snapshot = Holder;
 
     fn populate(&mut self, size: usize) -> Result<(), BenchError> {
         self.area = None;
@@ -158,9 +158,9 @@ impl Keeper for Fork {
     }
 
     fn memory(&self, held: Option<&Holder>) -> Option<usize> {
-        let own = Held::by_this()?;
+        let own = Footprint::by_this()?;
         match held {
-            Some(child) => Some(own.with_child(Held::by(child.pid()?)?)),
+            Some(child) => Some(own.with_child(Footprint::by(child.pid()?)?)),
             None => Some(own.alone()),
         }
     }

@@ -37,17 +37,17 @@ use hugefork_kernels::Kernel;
 use self::keeper::{Fork, Hugefork, Keeper};
 use self::puts::{Cut, Puts};
 use self::slowest::Slowest;
-use self::writer::{Area, Pace, Writer};
+use self::writer::{AreaStart, Pace, Writer};
 use crate::case::Case;
-use crate::clock::{self, CpuTime};
-use crate::curve::{self, Curve, nearest_rank};
 use crate::error::BenchError;
 use crate::host::Host;
-use crate::job::{Job, Scope, SubjectPlan};
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
-use crate::result::{Param, Params, params, shown};
-use crate::sample::{self, Entry, Work};
+use crate::measure::clock::{self, CpuTime};
+use crate::measure::random::Random;
+use crate::plan::job::{Job, Scope, SubjectPlan};
+use crate::results::curve::{self, Curve, nearest_rank};
+use crate::results::metric::{Measure, Metric};
+use crate::results::result::{Param, Params, params, shown};
+use crate::run::sample::{self, Entry, Work};
 use crate::subject::Subject;
 
 /// The longest put of a thread that had the CPU all the while.
@@ -71,7 +71,7 @@ pub struct Paced;
 
 /// What a sample does.
 #[derive(Clone, Copy, Debug)]
-struct Plan {
+struct Schedule {
     /// Bytes of the area.
     size: usize,
     /// Different slots that are put; none if it is all.
@@ -82,7 +82,7 @@ struct Plan {
     snapshots: u32,
 }
 
-impl Plan {
+impl Schedule {
     /// Puts a second of all threads together.
     fn rate(&self) -> usize {
         ((RATE as u128 * self.size as u128) >> 30) as usize
@@ -149,18 +149,18 @@ impl Case for Paced {
             Scope::Full | Scope::Sweep => (Duration::from_secs(1), 4),
         };
         let of = |(keys, snapshots): (Option<usize>, u32)| {
-            let plan = Plan { size: job.size, keys, period, snapshots };
+            let schedule = Schedule { size: job.size, keys, period, snapshots };
             let params = params([
-                ("size", Param::size(plan.size)),
+                ("size", Param::size(schedule.size)),
                 ("writers", Param::Number(WRITERS as u64)),
-                ("rate", Param::Number(plan.rate() as u64)),
+                ("rate", Param::Number(schedule.rate() as u64)),
                 ("keys", keys.map_or_else(|| Param::text("all"), |keys| Param::Number(keys as u64))),
                 ("period", Param::text(format_args!("{}ms", period.as_millis()))),
                 ("snapshots", Param::Number(snapshots.into())),
             ]);
             sample::entries(subjects, &params, move |planned| match planned.engine {
-                Some(choice) => Box::new(Paces::new(Hugefork::new(choice), plan)) as Box<dyn Work>,
-                None => Box::new(Paces::new(Fork::new(planned.pages()), plan)),
+                Some(choice) => Box::new(Paces::new(Hugefork::new(choice), schedule)) as Box<dyn Work>,
+                None => Box::new(Paces::new(Fork::new(planned.pages()), schedule)),
             })
         };
         [(None, 1), (None, some), (Some(HOT), 1), (Some(HOT), some)].into_iter().flat_map(of).collect()
@@ -174,7 +174,7 @@ impl Case for Paced {
 /// A subject at work.
 struct Paces<K> {
     keeper: K,
-    plan: Plan,
+    schedule: Schedule,
     puts: Vec<Puts>,
     /// Bytes held before anything was shared.
     alone: Option<usize>,
@@ -182,15 +182,15 @@ struct Paces<K> {
 }
 
 impl<K: Keeper> Paces<K> {
-    fn new(keeper: K, plan: Plan) -> Paces<K> {
-        Paces { keeper, plan, puts: Vec::new(), alone: None, curves: Vec::new() }
+    fn new(keeper: K, schedule: Schedule) -> Paces<K> {
+        Paces { keeper, schedule, puts: Vec::new(), alone: None, curves: Vec::new() }
     }
 
     /// Takes snapshots at their times while others put.
-    fn take_all(&self, start: u64) -> Result<Taken<K::Held>, BenchError> {
-        let period = self.plan.period.as_nanos() as u64;
+    fn take_all(&self, start: u64) -> Result<Snapshots<K::Snapshot>, BenchError> {
+        let period = self.schedule.period.as_nanos() as u64;
         let (mut longest, mut asked, mut held) = (0.0f64, Vec::new(), None);
-        for nth in 0..u64::from(self.plan.snapshots) {
+        for nth in 0..u64::from(self.schedule.snapshots) {
             writer::sleep_until(start + nth * period);
             drop(held.take());
             let before: Vec<usize> = self.puts.iter().map(Puts::done).collect();
@@ -202,19 +202,19 @@ impl<K: Keeper> Paces<K> {
                 puts.cut(Cut { before, until: puts.done() + 1 }, nth == 0);
             }
         }
-        writer::sleep_until(start + u64::from(self.plan.snapshots) * period);
+        writer::sleep_until(start + u64::from(self.schedule.snapshots) * period);
         // If this came late, the threads have something left.
         while self.puts.iter().any(|puts| puts.latencies().is_empty()) {
             thread::yield_now();
         }
-        Ok(Taken { held: held.expect("there is a snapshot"), longest, asked })
+        Ok(Snapshots { held: held.expect("there is a snapshot"), longest, asked })
     }
 
     /// Runs the threads, and what `take_all` does beside them.
-    fn run(&self) -> Result<(Taken<K::Held>, Vec<Writer>), BenchError> {
-        let area = Area(self.keeper.start());
+    fn run(&self) -> Result<(Snapshots<K::Snapshot>, Vec<Writer>), BenchError> {
+        let area = AreaStart(self.keeper.start());
         let start = clock::now() + Duration::from_millis(5).as_nanos() as u64;
-        let pace = Pace { start, tick: TICK.as_nanos() as u64, puts: self.plan.puts_a_tick() };
+        let pace = Pace { start, tick: TICK.as_nanos() as u64, puts: self.schedule.puts_a_tick() };
         let shared: Vec<_> = self.puts.iter().map(Puts::shared).collect();
         thread::scope(|scope| {
             let spawn = |puts: puts::Shared| {
@@ -226,7 +226,7 @@ impl<K: Keeper> Paces<K> {
                     .map_err(|error| BenchError::system("starting a thread", error))
             };
             let threads: Result<Vec<_>, _> = shared.iter().map(|puts| spawn(*puts)).collect();
-            let taken = threads.is_ok().then(|| self.take_all(start + self.plan.before().as_nanos() as u64));
+            let taken = threads.is_ok().then(|| self.take_all(start + self.schedule.before().as_nanos() as u64));
             self.puts.iter().for_each(Puts::stop);
             let writers = threads?.into_iter().map(|thread| thread.join().expect("it only puts")).collect();
             Ok((taken.expect("all threads were there")?, writers))
@@ -235,7 +235,7 @@ impl<K: Keeper> Paces<K> {
 }
 
 /// What the snapshots of a sample took.
-struct Taken<H> {
+struct Snapshots<H> {
     /// The last.
     held: H,
     /// Milliseconds of the longest call.
@@ -246,22 +246,22 @@ struct Taken<H> {
 
 impl<K: Keeper> Work for Paces<K> {
     fn prepare(&mut self) -> Result<(), BenchError> {
-        let puts = || Puts::new(self.plan.puts());
+        let puts = || Puts::new(self.schedule.puts());
         self.puts = (0..WRITERS).map(|_| puts()).collect::<Result<_, _>>()?;
-        self.keeper.populate(self.plan.size)?;
+        self.keeper.populate(self.schedule.size)?;
         self.alone = self.keeper.memory(None);
-        self.keeper.warm(self.plan.size)
+        self.keeper.warm(self.schedule.size)
     }
 
     fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
         let mut puts = std::mem::take(&mut self.puts);
         for (nth, puts) in puts.iter_mut().enumerate() {
-            puts.draw(nth, WRITERS, self.plan.size, self.plan.keys.map(|keys| keys / WRITERS), targets);
+            puts.draw(nth, WRITERS, self.schedule.size, self.schedule.keys.map(|keys| keys / WRITERS), targets);
         }
         self.puts = puts;
         let before = CpuTime::of_this_process_and_children();
         let (taken, writers) = self.run()?;
-        let Taken { held, longest: call, .. } = &taken;
+        let Snapshots { held, longest: call, .. } = &taken;
         let cpu = CpuTime::of_this_process_and_children().since(before);
         let extra = self.keeper.memory(Some(held)).zip(self.alone).map(|(now, alone)| now as f64 - alone as f64);
         for puts in &self.puts {

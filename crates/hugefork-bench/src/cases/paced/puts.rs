@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::cases::list::List;
 use crate::error::BenchError;
-use crate::random::Random;
+use crate::measure::random::Random;
 
 /// Bytes of a slot.
 pub(super) const SLOT: usize = 64;

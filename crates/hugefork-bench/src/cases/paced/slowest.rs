@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::puts::Puts;
 use super::writer::Writer;
-use crate::clock;
+use crate::measure::clock;
 
 /// The variable of the environment that says how many are printed.
 const PRINT: &str = "HUGEFORK_BENCH_SLOWEST";

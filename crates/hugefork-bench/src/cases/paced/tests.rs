@@ -6,10 +6,10 @@ use ::hugefork::{Backing, BlockSize, Fallback};
 
 use super::puts::{BIAS, SLOT, value};
 use super::*;
-use crate::job::{EngineChoice, Keep};
+use crate::plan::job::{EngineChoice, Keep};
 
 const SIZE: usize = 64 << 20;
-const PLAN: Plan = Plan { size: SIZE, keys: None, period: Duration::from_millis(20), snapshots: 3 };
+const SCHEDULE: Schedule = Schedule { size: SIZE, keys: None, period: Duration::from_millis(20), snapshots: 3 };
 
 fn planned(subject: Subject) -> SubjectPlan {
     let engine = subject.stock().map(|stock| EngineChoice {
@@ -26,11 +26,11 @@ fn planned(subject: Subject) -> SubjectPlan {
 fn every_subject_keeps_what_was_put() {
     for subject in Paced.subjects(Scope::Full) {
         for keys in [None, Some(100)] {
-            let plan = Plan { keys, ..PLAN };
+            let schedule = Schedule { keys, ..SCHEDULE };
             let planned = planned(subject.clone());
             let mut work: Box<dyn Work> = match planned.engine {
-                Some(choice) => Box::new(Paces::new(Hugefork::new(choice), plan)),
-                None => Box::new(Paces::new(Fork::new(planned.pages()), plan)),
+                Some(choice) => Box::new(Paces::new(Hugefork::new(choice), schedule)),
+                None => Box::new(Paces::new(Fork::new(planned.pages()), schedule)),
             };
             match work.prepare() {
                 Err(error) if error.is_lack() => {
@@ -103,7 +103,7 @@ fn a_cut_may_go_through_a_put_but_not_backwards() {
 fn a_thread_leaves_some_puts_until_there_is_a_snapshot() {
     let (puts, area) = puts();
     let mut memory: Vec<u64> = area.borrow().clone();
-    let (area, shared) = (Area(memory.as_mut_ptr().cast()), puts.shared());
+    let (area, shared) = (AreaStart(memory.as_mut_ptr().cast()), puts.shared());
     let pace = Pace { start: clock::now(), tick: 1_000, puts: 10 };
     thread::scope(|scope| {
         // SAFETY: the area and the lists outlive the scope; nobody else puts.

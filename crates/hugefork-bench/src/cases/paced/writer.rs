@@ -8,7 +8,7 @@ use rustix::thread::{ClockId, NanosleepRelativeResult, clock_nanosleep_relative}
 
 use super::puts::{SLOT, Shared, value};
 use super::slowest::Slow;
-use crate::clock::{self, now};
+use crate::measure::clock::{self, now};
 
 /// A put that took this long itself is looked into.
 const SLOW: u64 = 50_000;
@@ -32,10 +32,10 @@ pub(super) struct Pace {
 
 /// The first byte of the area.
 #[derive(Clone, Copy)]
-pub(super) struct Area(pub(super) *mut u8);
+pub(super) struct AreaStart(pub(super) *mut u8);
 
 // SAFETY: who makes one says who may write to the area, and when.
-unsafe impl Send for Area {}
+unsafe impl Send for AreaStart {}
 
 /// What a thread noted.
 pub(super) struct Writer {
@@ -66,7 +66,7 @@ pub(super) fn sleep_until(time: u64) {
 /// # Safety
 /// The lists that `puts` is of live; nobody else has it. `area` holds every slot, aligned to 8, and nobody else writes
 /// to these; every write to it finds memory.
-pub(super) unsafe fn run(area: Area, puts: Shared, pace: Pace) -> Writer {
+pub(super) unsafe fn run(area: AreaStart, puts: Shared, pace: Pace) -> Writer {
     let waits = Waits::open();
     let mut noted = Writer { slow: Vec::with_capacity(NOTED), longest: 0 };
     let mut nth = 0;

@@ -33,20 +33,20 @@ use std::process::Command;
 
 use hugefork::ByteSize;
 
-use self::program::Program;
+use self::program::ResetProgram;
 pub use self::program::run as run_program;
 use self::rivals::{Copied, File, Forked};
-use self::rounds::{Area, Ground, Outcome, PAGE, ROUND, measure};
+use self::rounds::{PAGE, ROUND, ResetSetup, Resettable, RoundFigures, measure};
 use self::scan::Scanned;
-use crate::affinity::Pinned;
 use crate::case::Case;
 use crate::error::BenchError;
 use crate::host::Host;
-use crate::job::{EngineChoice, Job, Scope, SubjectPlan};
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
-use crate::result::{Param, Params, params, shown};
-use crate::sample::{self, Entry, Work};
+use crate::measure::affinity::Pinned;
+use crate::measure::random::Random;
+use crate::plan::job::{EngineChoice, Job, Scope, SubjectPlan};
+use crate::results::metric::{Measure, Metric};
+use crate::results::result::{Param, Params, params, shown};
+use crate::run::sample::{self, Entry, Work};
 use crate::subject::Subject;
 
 /// The hidden command that is hugefork's program.
@@ -117,19 +117,19 @@ impl Case for Reset {
                 ("written", Param::text(count)),
                 ("read", Param::text(if is_read { "all" } else { "what is written" })),
             ]);
-            let ground = Ground { size, cpu, count: count.min(size / PAGE / 2), is_read };
+            let setup = ResetSetup { size, cpu, count: count.min(size / PAGE / 2), is_read };
             sample::entries(subjects, &params, |planned| {
                 let open: Open = match (planned.engine, &planned.subject) {
                     (Some(choice), _) => {
-                        return Box::new(Process { command: job.command.clone(), ground, choice });
+                        return Box::new(ResetProcess { command: job.command.clone(), setup, choice });
                     }
-                    (None, Subject::Memcpy) => |ground| Ok(Box::new(Copied::open(ground)?)),
-                    (None, Subject::MemfdPrivate) => |ground| Ok(Box::new(File::open(ground)?)),
-                    (None, Subject::PagemapScan) => |ground| Ok(Box::new(Scanned::open(ground)?)),
-                    (None, Subject::ForkThp) => |ground| Ok(Box::new(Forked::open(ground)?)),
+                    (None, Subject::Memcpy) => |setup| Ok(Box::new(Copied::open(setup)?)),
+                    (None, Subject::MemfdPrivate) => |setup| Ok(Box::new(File::open(setup)?)),
+                    (None, Subject::PagemapScan) => |setup| Ok(Box::new(Scanned::open(setup)?)),
+                    (None, Subject::ForkThp) => |setup| Ok(Box::new(Forked::open(setup)?)),
                     (None, other) => unreachable!("{other} is none of this case's without an engine"),
                 };
-                Box::new(Rival { ground, open })
+                Box::new(PerSample { setup, open })
             })
         };
         works(job.scope).iter().flat_map(of).collect()
@@ -144,22 +144,22 @@ impl Case for Reset {
     }
 }
 
-type Open = fn(Ground) -> Result<Box<dyn Area>, BenchError>;
+type Open = fn(ResetSetup) -> Result<Box<dyn Resettable>, BenchError>;
 
 /// A subject that opens an area for each sample.
-struct Rival {
-    ground: Ground,
+struct PerSample {
+    setup: ResetSetup,
     open: Open,
 }
 
-impl Work for Rival {
+impl Work for PerSample {
     fn prepare(&mut self) -> Result<(), BenchError> {
         Ok(())
     }
 
     fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
-        let _pinned = Pinned::to(self.ground.cpu)?;
-        Ok(measure(self.ground, &mut *(self.open)(self.ground)?, targets)?.measures())
+        let _pinned = Pinned::to(self.setup.cpu)?;
+        Ok(measure(self.setup, &mut *(self.open)(self.setup)?, targets)?.measures())
     }
 
     /// It holds nothing between samples.
@@ -167,14 +167,14 @@ impl Work for Rival {
 }
 
 /// hugefork's program.
-struct Process {
+struct ResetProcess {
     /// The command `hugefork`.
     command: Option<PathBuf>,
-    ground: Ground,
+    setup: ResetSetup,
     choice: EngineChoice,
 }
 
-impl Work for Process {
+impl Work for ResetProcess {
     fn prepare(&mut self) -> Result<(), BenchError> {
         Ok(())
     }
@@ -185,15 +185,15 @@ impl Work for Process {
                 "its program is a part of the command `hugefork`: run `hugefork bench reset`".to_owned(),
             )
         })?;
-        let program = Program { ground: self.ground, choice: self.choice, seed: targets.below(usize::MAX) as u64 };
+        let program = ResetProgram { setup: self.setup, choice: self.choice, seed: targets.below(usize::MAX) as u64 };
         let output = Command::new(hugefork).arg(COMMAND).args(program.words()).output();
         let output = output.map_err(|error| BenchError::system("starting a program", error))?;
         let said = String::from_utf8_lossy(&output.stdout);
-        let outcome = Outcome::parse(&said).filter(|_| output.status.success()).ok_or_else(|| {
+        let outcome = RoundFigures::parse(&said).filter(|_| output.status.success()).ok_or_else(|| {
             let why = String::from_utf8_lossy(&output.stderr);
             BenchError::CannotRun(format!(
                 "a program with {} ended with {}: {}",
-                ByteSize(self.ground.size),
+                ByteSize(self.setup.size),
                 output.status,
                 why.trim().lines().last().unwrap_or("it said nothing"),
             ))

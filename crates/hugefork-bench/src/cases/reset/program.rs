@@ -2,26 +2,26 @@
 
 use hugefork::{CopyGrain, Fallback, Snapshot};
 
-use super::rounds::{Area, BIAS, Ground, Outcome, measure, word_of, write_words};
-use crate::affinity::Pinned;
-use crate::engine::{self, Populated};
+use super::rounds::{BIAS, ResetSetup, Resettable, RoundFigures, measure, word_of, write_words};
 use crate::error::BenchError;
-use crate::job::EngineChoice;
-use crate::random::Random;
+use crate::measure::affinity::Pinned;
+use crate::measure::random::Random;
+use crate::memory::engine::{self, Populated};
+use crate::plan::job::EngineChoice;
 use crate::subject::Stock;
 
 /// What the program is to do.
 #[derive(Clone, Copy)]
-pub(super) struct Program {
-    pub(super) ground: Ground,
+pub(super) struct ResetProgram {
+    pub(super) setup: ResetSetup,
     pub(super) choice: EngineChoice,
     pub(super) seed: u64,
 }
 
-impl Program {
+impl ResetProgram {
     /// As the arguments of its command.
     pub(super) fn words(&self) -> Vec<String> {
-        let Program { ground, choice, seed } = self;
+        let ResetProgram { setup, choice, seed } = self;
         let grain = match choice.grain {
             CopyGrain::Page => "page",
             CopyGrain::Block => "block",
@@ -29,12 +29,12 @@ impl Program {
         };
         let fallback = if choice.fallback == Fallback::Refused { "refused" } else { "allowed" };
         let words = [choice.block_size.to_string(), choice.backing.to_string(), fallback.to_owned(), grain.to_owned()];
-        let numbers = [ground.size, ground.cpu, ground.count].map(|number| number.to_string());
-        let last = [ground.is_read.to_string(), seed.to_string()];
+        let numbers = [setup.size, setup.cpu, setup.count].map(|number| number.to_string());
+        let last = [setup.is_read.to_string(), seed.to_string()];
         words.into_iter().chain(numbers).chain(last).collect()
     }
 
-    fn parse(words: &[String]) -> Option<Program> {
+    fn parse(words: &[String]) -> Option<ResetProgram> {
         let [block_size, backing, fallback, grain, size, cpu, count, is_read, seed] = words else { return None };
         let grain = match grain.as_str() {
             "page" => CopyGrain::Page,
@@ -49,21 +49,21 @@ impl Program {
         };
         let (block_size, backing) = (block_size.parse().ok()?, backing.parse().ok()?);
         let choice = EngineChoice { block_size, stock: Stock::Without, grain, backing, fallback };
-        let ground = Ground {
+        let setup = ResetSetup {
             size: size.parse().ok()?,
             cpu: cpu.parse().ok()?,
             count: count.parse().ok()?,
             is_read: is_read.parse().ok()?,
         };
-        Some(Program { ground, choice, seed: seed.parse().ok()? })
+        Some(ResetProgram { setup, choice, seed: seed.parse().ok()? })
     }
 
-    fn run(&self) -> Result<Outcome, BenchError> {
-        let _pinned = Pinned::to(self.ground.cpu)?;
-        let pool = engine::warm_pool(self.choice, 2 * self.ground.size)?;
-        let held = Populated::new(pool, self.choice.grain, self.ground.size, BIAS)?;
+    fn run(&self) -> Result<RoundFigures, BenchError> {
+        let _pinned = Pinned::to(self.setup.cpu)?;
+        let pool = engine::warm_pool(self.choice, 2 * self.setup.size)?;
+        let held = Populated::new(pool, self.choice.grain, self.setup.size, BIAS)?;
         let mut region = Region { snapshot: held.region.snapshot()?, held };
-        measure(self.ground, &mut region, &mut Random::new(self.seed))
+        measure(self.setup, &mut region, &mut Random::new(self.seed))
     }
 }
 
@@ -72,7 +72,7 @@ impl Program {
 /// # Errors
 /// What was wrong.
 pub fn run(words: &[String]) -> Result<String, BenchError> {
-    let program = Program::parse(words);
+    let program = ResetProgram::parse(words);
     let program =
         program.ok_or_else(|| BenchError::CannotRun("this is for `hugefork bench reset` to call".to_owned()))?;
     program.run().map(|outcome| outcome.to_string())
@@ -85,7 +85,7 @@ struct Region {
     held: Populated,
 }
 
-impl Area for Region {
+impl Resettable for Region {
     fn write(&mut self, pages: &[usize]) -> Result<(), BenchError> {
         // SAFETY: our own region.
         unsafe { write_words(self.held.region.as_mut_ptr(), pages) };
@@ -107,7 +107,7 @@ mod tests {
     use hugefork::{Backing, BlockSize};
 
     use super::*;
-    use crate::clock::CpuTime;
+    use crate::measure::clock::CpuTime;
 
     #[test]
     fn programs_and_outcomes_read_back() {
@@ -118,11 +118,12 @@ mod tests {
             backing: Backing::ShmemBase,
             fallback: Fallback::Refused,
         };
-        let program = Program { ground: Ground { size: 1 << 30, cpu: 1, count: 44, is_read: true }, choice, seed: 7 };
-        let again = Program::parse(&program.words()).unwrap();
+        let program =
+            ResetProgram { setup: ResetSetup { size: 1 << 30, cpu: 1, count: 44, is_read: true }, choice, seed: 7 };
+        let again = ResetProgram::parse(&program.words()).unwrap();
         assert_eq!((again.words(), again.choice), (program.words(), choice));
         let cpu = CpuTime { user: 0.5, sys: 0.25 };
-        let outcome = Outcome { round: 2.5, reset: 1.5, p99: 3.0, faults: 0.0, cpu };
-        assert_eq!(Outcome::parse(&outcome.to_string()), Some(outcome));
+        let outcome = RoundFigures { round: 2.5, reset: 1.5, p99: 3.0, faults: 0.0, cpu };
+        assert_eq!(RoundFigures::parse(&outcome.to_string()), Some(outcome));
     }
 }

@@ -6,11 +6,11 @@ use std::ptr;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
-use super::rounds::{Area, BIAS, Ground, word_of, write_words};
+use super::rounds::{BIAS, ResetSetup, Resettable, word_of, write_words};
 use crate::error::BenchError;
-use crate::kernel_memory::{Inherit, KernelMemory, PageKind, Reserve};
-use crate::tasks::{fork_child, wait_for};
-use crate::work;
+use crate::measure::tasks::{fork_child, wait_for};
+use crate::measure::work;
+use crate::memory::kernel_memory::{Inherit, KernelMemory, PageKind, Reserve};
 
 /// An area, and a copy of all of it.
 pub(super) struct Copied {
@@ -19,13 +19,13 @@ pub(super) struct Copied {
 }
 
 impl Copied {
-    pub(super) fn open(ground: Ground) -> Result<Copied, BenchError> {
-        let huge = || KernelMemory::written(PageKind::Thp, ground.size, BIAS);
+    pub(super) fn open(setup: ResetSetup) -> Result<Copied, BenchError> {
+        let huge = || KernelMemory::written(PageKind::Thp, setup.size, BIAS);
         Ok(Copied { area: huge()?, copy: huge()? })
     }
 }
 
-impl Area for Copied {
+impl Resettable for Copied {
     fn write(&mut self, pages: &[usize]) -> Result<(), BenchError> {
         // SAFETY: our own mapping.
         unsafe { write_words(self.area.as_ptr(), pages) };
@@ -51,11 +51,11 @@ pub(super) struct File {
 }
 
 impl File {
-    pub(super) fn open(ground: Ground) -> Result<File, BenchError> {
+    pub(super) fn open(setup: ResetSetup) -> Result<File, BenchError> {
         let failed = |what| move |errno: rustix::io::Errno| BenchError::system(what, errno);
         let file = memfd_create("bench", MemfdFlags::CLOEXEC).map_err(failed("making a memfd"))?;
-        ftruncate(&file, ground.size as u64).map_err(failed("sizing a memfd"))?;
-        let area = KernelMemory::map(PageKind::Base, ground.size, Reserve::Yes)?;
+        ftruncate(&file, setup.size as u64).map_err(failed("sizing a memfd"))?;
+        let area = KernelMemory::map(PageKind::Base, setup.size, Reserve::Yes)?;
         for how in [MapFlags::SHARED, MapFlags::PRIVATE] {
             let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, how | MapFlags::FIXED);
             // SAFETY: only a mapping of our own is replaced, to which nobody has a reference.
@@ -70,7 +70,7 @@ impl File {
     }
 }
 
-impl Area for File {
+impl Resettable for File {
     fn write(&mut self, pages: &[usize]) -> Result<(), BenchError> {
         // SAFETY: our own mapping.
         unsafe { write_words(self.area.as_ptr(), pages) };
@@ -93,14 +93,14 @@ pub(super) struct Forked {
 }
 
 impl Forked {
-    pub(super) fn open(ground: Ground) -> Result<Forked, BenchError> {
-        let area = KernelMemory::written(PageKind::Thp, ground.size, BIAS)?;
+    pub(super) fn open(setup: ResetSetup) -> Result<Forked, BenchError> {
+        let area = KernelMemory::written(PageKind::Thp, setup.size, BIAS)?;
         area.inherit(Inherit::Yes)?;
         Ok(Forked { area })
     }
 }
 
-impl Area for Forked {
+impl Resettable for Forked {
     fn write(&mut self, pages: &[usize]) -> Result<(), BenchError> {
         let write = || {
             // SAFETY: the child's copy of our own mapping.

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::clock::{self, CpuTime, Stopwatch};
 use crate::error::BenchError;
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
+use crate::measure::clock::{self, CpuTime, Stopwatch};
+use crate::measure::random::Random;
+use crate::results::metric::{Measure, Metric};
 
 /// Putting the area back.
 pub(super) const RESET: Metric = Metric::new("reset", "us");
@@ -35,7 +35,7 @@ const LONGEST_MS: f64 = 300.0;
 
 /// What all subjects do.
 #[derive(Clone, Copy)]
-pub(super) struct Ground {
+pub(super) struct ResetSetup {
     pub(super) size: usize,
     pub(super) cpu: usize,
     /// Pages that are written in each round.
@@ -45,7 +45,7 @@ pub(super) struct Ground {
 }
 
 /// Something that can be written to and put back.
-pub(super) trait Area {
+pub(super) trait Resettable {
     /// Writes a word to each of `pages`, in memory that this thread or a child of it writes to.
     fn write(&mut self, pages: &[usize]) -> Result<(), BenchError>;
 
@@ -63,7 +63,7 @@ pub(super) trait Area {
 
 /// What came of the rounds: microseconds, and page faults.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Outcome {
+pub(super) struct RoundFigures {
     pub(super) round: f64,
     pub(super) reset: f64,
     pub(super) p99: f64,
@@ -71,22 +71,22 @@ pub(super) struct Outcome {
     pub(super) cpu: CpuTime,
 }
 
-impl Outcome {
+impl RoundFigures {
     pub(super) fn measures(&self) -> Vec<Measure> {
-        let Outcome { round, reset, p99, faults, cpu } = *self;
+        let RoundFigures { round, reset, p99, faults, cpu } = *self;
         Measure::sample([(ROUND, round), (RESET, reset), (P99, p99), (FAULTS, faults)], cpu)
     }
 
-    pub(super) fn parse(line: &str) -> Option<Outcome> {
+    pub(super) fn parse(line: &str) -> Option<RoundFigures> {
         let numbers: Vec<f64> = line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<_>>()?;
         let [round, reset, p99, faults, user, sys] = numbers[..] else { return None };
-        Some(Outcome { round, reset, p99, faults, cpu: CpuTime { user, sys } })
+        Some(RoundFigures { round, reset, p99, faults, cpu: CpuTime { user, sys } })
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for RoundFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Outcome { round, reset, p99, faults, cpu } = self;
+        let RoundFigures { round, reset, p99, faults, cpu } = self;
         write!(f, "{round} {reset} {p99} {faults} {} {}", cpu.user, cpu.sys)
     }
 }
@@ -117,10 +117,14 @@ pub(super) unsafe fn word_of(area: *const u8, page: usize) -> u64 {
 }
 
 /// Writes and puts back, round by round.
-pub(super) fn measure(ground: Ground, area: &mut dyn Area, random: &mut Random) -> Result<Outcome, BenchError> {
+pub(super) fn measure(
+    setup: ResetSetup,
+    area: &mut dyn Resettable,
+    random: &mut Random,
+) -> Result<RoundFigures, BenchError> {
     let mut pages = BTreeSet::new();
-    while pages.len() < ground.count {
-        pages.insert(random.below(ground.size / PAGE));
+    while pages.len() < setup.count {
+        pages.insert(random.below(setup.size / PAGE));
     }
     let pages: Vec<usize> = pages.into_iter().collect();
     let (mut resets, mut rounds, mut faults) = (Vec::new(), Vec::new(), 0);
@@ -130,8 +134,8 @@ pub(super) fn measure(ground: Ground, area: &mut dyn Area, random: &mut Random) 
         if is_over(resets.len()) {
             break;
         }
-        if round == FIRST && ground.is_read {
-            (0..ground.size / PAGE).for_each(|page| {
+        if round == FIRST && setup.is_read {
+            (0..setup.size / PAGE).for_each(|page| {
                 area.word(page);
             });
         }
@@ -153,11 +157,11 @@ pub(super) fn measure(ground: Ground, area: &mut dyn Area, random: &mut Random) 
         times[(times.len() * share / 100).min(times.len() - 1)]
     };
     let (reset, p99, round) = (nth(&mut resets, 50), nth(&mut resets, 99), nth(&mut rounds, 50));
-    Ok(Outcome { round, reset, p99, faults: faults as f64, cpu: watch.cpu() })
+    Ok(RoundFigures { round, reset, p99, faults: faults as f64, cpu: watch.cpu() })
 }
 
 /// Checks that all words are what they were.
-fn check(area: &dyn Area, pages: &[usize]) -> Result<(), BenchError> {
+fn check(area: &dyn Resettable, pages: &[usize]) -> Result<(), BenchError> {
     match pages.iter().find(|&&page| area.word(page) != (offset_of(page) / 8) as u64 + BIAS) {
         None => Ok(()),
         Some(page) => Err(BenchError::CannotRun(format!("page {page} was not put back"))),

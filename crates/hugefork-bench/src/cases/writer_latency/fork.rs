@@ -2,12 +2,12 @@
 
 use super::rival::{Ground, Rival};
 use super::words::{BIAS, Words, reader};
-use crate::cases::memory::Held;
-use crate::clock::CpuTime;
+use crate::cases::footprint::Footprint;
 use crate::error::BenchError;
-use crate::holder::Holder;
-use crate::kernel_memory::{HUGE_PAGE, Inherit, KernelMemory, PageKind};
-use crate::warm::{warm, warm_page_tables};
+use crate::measure::clock::CpuTime;
+use crate::measure::warm::{warm, warm_page_tables};
+use crate::memory::holder::Holder;
+use crate::memory::kernel_memory::{HUGE_PAGE, Inherit, KernelMemory, PageKind};
 
 pub(super) struct Fork {
     kind: PageKind,
@@ -39,7 +39,7 @@ pub(super) fn copied_by_faults(faults: usize, page: usize, words: &Words) -> Opt
 }
 
 impl Rival for Fork {
-    type Held = Holder;
+    type Snapshot = Holder;
 
     fn populate(&mut self, ground: &Ground) -> Result<(), BenchError> {
         self.area = None;
@@ -75,9 +75,9 @@ impl Rival for Fork {
     }
 
     fn memory(&self, held: Option<&Holder>) -> Option<usize> {
-        let own = Held::by_this()?;
+        let own = Footprint::by_this()?;
         match held {
-            Some(child) => Some(own.with_child(Held::by(child.pid()?)?)),
+            Some(child) => Some(own.with_child(Footprint::by(child.pid()?)?)),
             None => Some(own.alone()),
         }
     }

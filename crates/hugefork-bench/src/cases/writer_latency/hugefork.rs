@@ -11,13 +11,13 @@ use hugefork_kernels::Kernel;
 
 use super::rival::{Ground, Rival};
 use super::words::{BIAS, Words, reader};
-use crate::cases::memory;
-use crate::clock::CpuTime;
-use crate::engine::{self, Populated};
+use crate::cases::footprint::Footprint;
 use crate::error::BenchError;
-use crate::job::EngineChoice;
+use crate::measure::clock::CpuTime;
+use crate::measure::work;
+use crate::memory::engine::{self, Populated};
+use crate::plan::job::EngineChoice;
 use crate::subject::Stock;
-use crate::work;
 
 pub(super) struct Hugefork {
     choice: EngineChoice,
@@ -58,7 +58,7 @@ impl Hugefork {
 }
 
 impl Rival for Hugefork {
-    type Held = Snapshot;
+    type Snapshot = Snapshot;
 
     fn populate(&mut self, ground: &Ground) -> Result<(), BenchError> {
         let (choice, size) = (self.choice, ground.size);
@@ -105,7 +105,7 @@ impl Rival for Hugefork {
     fn memory(&self, _: Option<&Snapshot>) -> Option<usize> {
         let stats = self.held().pool.stats();
         let blocks = (stats.blocks - stats.blocks_free) * self.choice.block_size.bytes();
-        memory::Held::by_this().map(|held| held.anonymous + blocks)
+        Footprint::by_this().map(|held| held.anonymous + blocks)
     }
 
     fn let_go(&mut self, snapshot: Snapshot, words: &Words) -> Result<CpuTime, BenchError> {

@@ -2,10 +2,10 @@
 
 use super::rival::{Ground, Rival};
 use super::words::{BIAS, Words, reader};
-use crate::clock::CpuTime;
 use crate::error::BenchError;
-use crate::kernel_memory::{KernelMemory, PageKind};
-use crate::work;
+use crate::measure::clock::CpuTime;
+use crate::measure::work;
+use crate::memory::kernel_memory::{KernelMemory, PageKind};
 
 #[derive(Default)]
 pub(super) struct Memcpy {
@@ -19,7 +19,7 @@ impl Memcpy {
 }
 
 impl Rival for Memcpy {
-    type Held = ();
+    type Snapshot = ();
 
     fn populate(&mut self, ground: &Ground) -> Result<(), BenchError> {
         match &self.held {

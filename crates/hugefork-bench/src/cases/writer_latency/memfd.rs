@@ -17,20 +17,20 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use super::fork::copied_by_faults;
 use super::rival::{Ground, Rival};
 use super::words::{BIAS, Words, reader};
-use crate::clock::{self, CpuTime};
 use crate::error::BenchError;
-use crate::kernel_memory::{KernelMemory, PageKind, Reserve};
-use crate::warm::warm;
-use crate::work;
+use crate::measure::clock::{self, CpuTime};
+use crate::measure::warm::warm;
+use crate::measure::work;
+use crate::memory::kernel_memory::{KernelMemory, PageKind, Reserve};
 
 #[derive(Default)]
 pub(super) struct MemfdPrivate {
-    held: Option<Held>,
+    held: Option<MappedFile>,
     /// Milliseconds of the last private mapping.
     pause: f64,
 }
 
-struct Held {
+struct MappedFile {
     file: OwnedFd,
     /// The file, shared.
     look: KernelMemory,
@@ -43,18 +43,18 @@ struct Held {
 const PAGE: usize = 4096;
 
 impl MemfdPrivate {
-    fn held(&self) -> &Held {
+    fn held(&self) -> &MappedFile {
         self.held.as_ref().expect("populated before used")
     }
 }
 
-impl Held {
-    fn new(size: usize) -> Result<Held, BenchError> {
+impl MappedFile {
+    fn new(size: usize) -> Result<MappedFile, BenchError> {
         let file = memfd_create("bench", MemfdFlags::CLOEXEC)
             .map_err(|errno| BenchError::CannotRun(format!("memfd_create: {errno}")))?;
         ftruncate(&file, size as u64).map_err(|errno| BenchError::system("sizing a memfd", errno))?;
         let place = || KernelMemory::map(PageKind::Base, size, Reserve::Yes);
-        let held = Held { look: place()?, live: place()?, file, is_private: false };
+        let held = MappedFile { look: place()?, live: place()?, file, is_private: false };
         held.put(&held.look, MapFlags::SHARED)?;
         held.ask_for_huge_pages();
         // SAFETY: our own mapping of a new file.
@@ -84,8 +84,7 @@ impl Held {
 
     fn collapse(&self) {
         // As above. Linux 6.1 does it whatever the setting for shmem is.
-        // SAFETY: our own mapping, whose contents stay.
-        let _ = unsafe { libc::madvise(self.look.as_ptr().cast(), self.look.len(), libc::MADV_COLLAPSE) };
+        let _ = hugefork_linux::advice::collapse(self.look.as_ptr().cast(), self.look.len());
     }
 
     /// Copies private pages back to the file.
@@ -128,11 +127,11 @@ fn is_private(entry: u64) -> bool {
 }
 
 impl Rival for MemfdPrivate {
-    type Held = ();
+    type Snapshot = ();
 
     fn populate(&mut self, ground: &Ground) -> Result<(), BenchError> {
         self.held = None;
-        self.held = Some(Held::new(ground.size)?);
+        self.held = Some(MappedFile::new(ground.size)?);
         Ok(())
     }
 
@@ -185,14 +184,15 @@ impl Rival for MemfdPrivate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel_memory::HUGE_PAGE;
+    use crate::memory::kernel_memory::HUGE_PAGE;
 
     #[test]
     fn written_pages_are_private_until_they_are_put_back() {
         let mut rival = MemfdPrivate::default();
-        rival.populate(&Ground { size: 2 * HUGE_PAGE, cpu: crate::affinity::allowed_cpus()[0] }).unwrap();
+        rival.populate(&Ground { size: 2 * HUGE_PAGE, cpu: crate::measure::affinity::allowed_cpus()[0] }).unwrap();
         assert_eq!(private_pages(&rival.held().live).unwrap(), Vec::<usize>::new());
-        let words = Words::new(HUGE_PAGE, crate::writes::Writes::first(crate::writes::Density::SPARSE)).unwrap();
+        let words =
+            Words::new(HUGE_PAGE, crate::plan::writes::Writes::first(crate::plan::writes::Density::SPARSE)).unwrap();
         rival.take(&words).unwrap();
         let word = |memory: &KernelMemory, page: usize| {
             // SAFETY: our own mapping.

@@ -35,8 +35,8 @@
 //! there are fewer faults than pages written, the kernel has copied larger pieces, and the metric is left out. It
 //! includes a fault or two of the thread's own stack.
 //!
-//! `extra` is anonymous memory and hugetlb pages of the process and its child (`memory.rs`), less what the process held
-//! when the area was populated; of hugefork also the blocks that are in use beyond those of the area, whether a
+//! `extra` is anonymous memory and hugetlb pages of the process and its child (`footprint.rs`), less what the process
+//! held when the area was populated; of hugefork also the blocks that are in use beyond those of the area, whether a
 //! snapshot or the region holds them.
 //!
 //! In every epoch each word that was written is checked twice: the area must hold what was written, and the snapshot,
@@ -70,13 +70,13 @@ use self::uffd::UffdWp;
 pub(super) use self::writer::TAKEN;
 use crate::case::Case;
 use crate::host::Host;
-use crate::job::{Job, Scope, SubjectPlan};
-use crate::kernel_memory::{HUGE_PAGE, PageKind};
-use crate::metric::Metric;
-use crate::result::{Param, Params, params, shown};
-use crate::sample::{self, Entry, Work};
+use crate::memory::kernel_memory::{HUGE_PAGE, PageKind};
+use crate::plan::job::{Job, Scope, SubjectPlan};
+use crate::plan::writes::{Density, Epoch, Pattern, Writes};
+use crate::results::metric::Metric;
+use crate::results::result::{Param, Params, params, shown};
+use crate::run::sample::{self, Entry, Work};
 use crate::subject::Subject;
-use crate::writes::{Density, Epoch, Pattern, Writes};
 
 /// The case.
 #[derive(Debug)]

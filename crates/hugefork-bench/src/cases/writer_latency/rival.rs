@@ -5,14 +5,14 @@ use hugefork_kernels::Kernel;
 
 use super::words::Words;
 use super::writer;
-use crate::cases::memory;
-use crate::clock::CpuTime;
-use crate::curve::Curve;
+use crate::cases::footprint::Footprint;
 use crate::error::BenchError;
-use crate::metric::{Measure, Metric};
-use crate::random::Random;
-use crate::sample::Work;
-use crate::writes::Writes;
+use crate::measure::clock::CpuTime;
+use crate::measure::random::Random;
+use crate::plan::writes::Writes;
+use crate::results::curve::Curve;
+use crate::results::metric::{Measure, Metric};
+use crate::run::sample::Work;
 
 /// Bytes copied for each byte that was changed.
 pub(super) const AMPLIFICATION: Metric = Metric::new("amplification", "ratio");
@@ -29,7 +29,7 @@ pub(super) struct Ground {
 /// A way to take snapshots of an area that is written to afterwards.
 pub(super) trait Rival {
     /// A snapshot.
-    type Held;
+    type Snapshot;
 
     /// Makes the area, or writes it again, so that it holds what [`Words`] expects. Not timed.
     fn populate(&mut self, ground: &Ground) -> Result<(), BenchError>;
@@ -48,7 +48,7 @@ pub(super) trait Rival {
     }
 
     /// Takes a snapshot.
-    fn take(&mut self, words: &Words) -> Result<Self::Held, BenchError>;
+    fn take(&mut self, words: &Words) -> Result<Self::Snapshot, BenchError>;
 
     /// Milliseconds for which the last [`take`](Rival::take), which took `call`, kept writers waiting.
     fn pause(&self, call: f64) -> f64 {
@@ -56,16 +56,16 @@ pub(super) trait Rival {
     }
 
     /// Bytes copied for a snapshot, where the writer took so many minor faults; none if nobody can say.
-    fn copied(&self, held: &Self::Held, words: &Words, minor_faults: usize) -> Option<usize>;
+    fn copied(&self, held: &Self::Snapshot, words: &Words, minor_faults: usize) -> Option<usize>;
 
     /// Bytes held now, with a snapshot or without; none if nobody can say.
-    fn memory(&self, _: Option<&Self::Held>) -> Option<usize> {
-        memory::Held::by_this().map(|held| held.alone())
+    fn memory(&self, _: Option<&Self::Snapshot>) -> Option<usize> {
+        Footprint::by_this().map(|held| held.alone())
     }
 
     /// Checks what a snapshot holds, and lets go of it. Gives the time that other threads of this process have spent on
     /// it.
-    fn let_go(&mut self, held: Self::Held, words: &Words) -> Result<CpuTime, BenchError>;
+    fn let_go(&mut self, held: Self::Snapshot, words: &Words) -> Result<CpuTime, BenchError>;
 
     /// Gives the memory back.
     fn release(&mut self);
@@ -160,6 +160,6 @@ impl<R: Rival> Work for Measured<R> {
     }
 
     fn caveat(&self) -> Option<String> {
-        self.pool().and_then(|(pool, _)| crate::engine::caveat(pool)).or_else(|| self.caveat.clone())
+        self.pool().and_then(|(pool, _)| crate::memory::engine::caveat(pool)).or_else(|| self.caveat.clone())
     }
 }

@@ -5,9 +5,9 @@ use ::hugefork::{Backing, BlockSize, CopyGrain, Fallback};
 use super::rival::{AMPLIFICATION, Rival};
 use super::words::Words;
 use super::*;
-use crate::job::{EngineChoice, Keep};
-use crate::metric::Measure;
-use crate::random::Random;
+use crate::measure::random::Random;
+use crate::plan::job::{EngineChoice, Keep};
+use crate::results::metric::Measure;
 use crate::subject::Stock;
 
 const SIZE: usize = 64 << 20;
@@ -24,7 +24,7 @@ fn planned(subject: Subject) -> SubjectPlan {
 }
 
 fn ground() -> Ground {
-    Ground { size: SIZE, cpu: crate::affinity::allowed_cpus()[0] }
+    Ground { size: SIZE, cpu: crate::measure::affinity::allowed_cpus()[0] }
 }
 
 /// The words that a sample of this seed writes in its last epoch.

@@ -17,27 +17,27 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
 use super::rival::{Ground, Rival};
-use super::userfault::{Userfault, Writes};
+use super::userfault::{OnWrite, Userfault};
 use super::words::{BIAS, Words, reader};
-use crate::affinity;
-use crate::cases::memory;
-use crate::clock::CpuTime;
+use crate::cases::footprint::Footprint;
 use crate::error::BenchError;
-use crate::kernel_memory::{KernelMemory, PageKind};
+use crate::measure::affinity;
+use crate::measure::clock::CpuTime;
+use crate::memory::kernel_memory::{KernelMemory, PageKind};
 
 /// Protects, and has a thread that copies.
 pub(super) struct UffdWp {
     /// Bytes that are copied at once.
     grain: usize,
     kind: PageKind,
-    held: Option<Held>,
+    held: Option<ProtectedArea>,
     /// What is copied to.
     side: Option<Rc<KernelMemory>>,
     /// Makes copies for the next snapshot.
     next: Option<Monitor>,
 }
 
-struct Held {
+struct ProtectedArea {
     // The descriptor before the memory: fields drop in order, and a write that waits goes on when it closes.
     userfault: Arc<Userfault>,
     area: KernelMemory,
@@ -49,13 +49,13 @@ impl UffdWp {
         UffdWp { grain, kind, held: None, side: None, next: None }
     }
 
-    fn held(&self) -> &Held {
+    fn held(&self) -> &ProtectedArea {
         self.held.as_ref().expect("populated before used")
     }
 }
 
 impl Rival for UffdWp {
-    type Held = Monitor;
+    type Snapshot = Monitor;
 
     fn populate(&mut self, ground: &Ground) -> Result<(), BenchError> {
         self.held = None;
@@ -65,7 +65,7 @@ impl Rival for UffdWp {
         let area = KernelMemory::written(PageKind::Thp, ground.size, BIAS)?;
         area.check_huge()?;
         let userfault = Arc::new(Userfault::of(area.as_ptr(), area.len())?);
-        self.held = Some(Held { userfault, area });
+        self.held = Some(ProtectedArea { userfault, area });
         Ok(())
     }
 
@@ -80,7 +80,7 @@ impl Rival for UffdWp {
     }
 
     fn take(&mut self, _: &Words) -> Result<Monitor, BenchError> {
-        self.held().userfault.set_all(Writes::Fault).map_err(|error| BenchError::system("write-protecting", error))?;
+        self.held().userfault.set_all(OnWrite::Fault).map_err(|error| BenchError::system("write-protecting", error))?;
         Ok(self.next.take().expect("readied before taken"))
     }
 
@@ -89,12 +89,12 @@ impl Rival for UffdWp {
     }
 
     fn memory(&self, monitor: Option<&Monitor>) -> Option<usize> {
-        memory::Held::by_this().map(|held| held.alone() + monitor.map_or(0, Monitor::bytes))
+        Footprint::by_this().map(|held| held.alone() + monitor.map_or(0, Monitor::bytes))
     }
 
     fn let_go(&mut self, monitor: Monitor, words: &Words) -> Result<CpuTime, BenchError> {
         let held = self.held();
-        held.userfault.set_all(Writes::Pass).map_err(|error| BenchError::system("letting writes pass", error))?;
+        held.userfault.set_all(OnWrite::Pass).map_err(|error| BenchError::system("letting writes pass", error))?;
         monitor.end(&held.area, words)
     }
 
@@ -242,6 +242,6 @@ impl Copier {
         // SAFETY: a whole piece of both mappings, which do not overlap, and outlive this thread. Writes to it wait.
         unsafe { ptr::copy_nonoverlapping((self.from + offset) as *const u8, (self.to + offset) as *mut u8, grain) };
         self.notes.note(offset);
-        self.userfault.set(offset, grain, Writes::Pass)
+        self.userfault.set(offset, grain, OnWrite::Pass)
     }
 }

@@ -5,9 +5,9 @@
 
 use crate::cases::list::List;
 use crate::error::BenchError;
-use crate::kernel_memory::HUGE_PAGE;
-use crate::random::Random;
-use crate::writes::{Pattern, Writes};
+use crate::measure::random::Random;
+use crate::memory::kernel_memory::HUGE_PAGE;
+use crate::plan::writes::{Pattern, Writes};
 
 /// The area holds `p[i] = i + BIAS` at first.
 pub(super) const BIAS: u64 = 1;
@@ -158,7 +158,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::writes::Density;
+    use crate::plan::writes::Density;
 
     const SIZE: usize = 128 << 20;
 

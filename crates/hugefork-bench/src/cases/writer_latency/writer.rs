@@ -1,12 +1,12 @@
 //! The writer, which is the same for every subject: it takes the snapshot, writes, and times each write.
 
 use super::words::{Words, after, before, reader};
-use crate::affinity::Pinned;
-use crate::clock::{self, CpuTime, Stopwatch};
-use crate::curve::{self, Curve, Mean, nearest_rank};
 use crate::error::BenchError;
-use crate::metric::{Measure, Metric};
-use crate::work;
+use crate::measure::affinity::Pinned;
+use crate::measure::clock::{self, CpuTime, Stopwatch};
+use crate::measure::work;
+use crate::results::curve::{self, Curve, Mean, nearest_rank};
+use crate::results::metric::{Measure, Metric};
 
 /// Nine of ten writes take no longer than this.
 const P90: Metric = Metric::new("p90", "us");

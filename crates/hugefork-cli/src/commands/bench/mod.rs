@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::anyhow;
 use hugefork_bench::cases::{fork, reset};
+use hugefork_bench::plan::writes::AskedWrites;
 use hugefork_bench::result::Absent;
 use hugefork_bench::runner::{self, Kept};
-use hugefork_bench::writes::AskedWrites;
 use hugefork_bench::{Host, Options, Plan, Report, Scope, Settings, cases};
 
 use self::progress::{Ending, Teller, Telling};

@@ -28,7 +28,7 @@ pub(super) fn look(root: &Root, survey: Option<&Survey>, hugetlb_wanted: Option<
 }
 
 /// What trying it led to, if it was tried.
-type Tried<E> = Option<Result<(), E>>;
+type Attempt<E> = Option<Result<(), E>>;
 
 fn backing<E: Display>(choice: Option<&Result<(Granted, Option<String>), E>>) -> Check {
     let about = About("backing", "what pools are made of unless they ask for something else");
@@ -45,7 +45,7 @@ fn backing<E: Display>(choice: Option<&Result<(Granted, Option<String>), E>>) ->
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
-fn shmem<E: Display>(root: &Root, tried: Tried<E>) -> Check {
+fn shmem<E: Display>(root: &Root, tried: Attempt<E>) -> Check {
     let about =
         About("shmem-thp", "the best backing: huge pages that nobody has to set aside, and mappings that merge");
     let (all, of_size) = (format!("{THP}/shmem_enabled"), format!("{THP}/hugepages-2048kB/shmem_enabled"));
@@ -106,7 +106,7 @@ fn thp(root: &Root) -> Check {
 
 const HUGETLB_POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 
-fn hugetlb<E: Display>(root: &Root, tried: Tried<E>, wanted: Option<u64>) -> Check {
+fn hugetlb<E: Display>(root: &Root, tried: Attempt<E>, wanted: Option<u64>) -> Check {
     let about = About("hugetlb", "pages set aside: for pools that ask for them, and for `bench` to compare with");
     let pool = |kib: u64| {
         let of = |name| root.number(&format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB/{name}"));

@@ -7,7 +7,7 @@
 //! library      the libraries themselves, in files that all programs of this user may load
 //! place        a directory for them whose path nobody else can make lead elsewhere
 //! environment  what the program finds in its environment, and how it is printed
-//! become       execve(2)
+//! become_it    execve(2)
 //! ```
 
 pub(crate) mod become_it;

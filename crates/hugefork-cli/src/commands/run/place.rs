@@ -64,7 +64,7 @@ const LINKS: usize = 40;
 /// # Errors
 /// Why it is not taken.
 pub(super) fn open(path: &Path) -> Result<OwnedFd, Wrong> {
-    let (directory, there, path) = Way::to(path)?;
+    let (directory, there, path) = PathWalk::to(path)?;
     if there.st_uid != geteuid().as_raw() {
         return Err(Wrong::Unsafe(format!("{} belongs to user {}", path.display(), there.st_uid)));
     }
@@ -75,7 +75,7 @@ pub(super) fn open(path: &Path) -> Result<OwnedFd, Wrong> {
 }
 
 /// The way to a directory.
-struct Way {
+struct PathWalk {
     /// Who may change `/`. In a user namespace root has no name, and is whoever that belongs to.
     root: u32,
     /// Where it has led to so far, and by which names.
@@ -85,11 +85,11 @@ struct Way {
     names: Vec<OsString>,
 }
 
-impl Way {
+impl PathWalk {
     fn to(path: &Path) -> Result<(OwnedFd, Stat, PathBuf), Wrong> {
         let here = openat(CWD, c"/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let mut there = fstat(&here)?;
-        let mut way = Way { root: there.st_uid, here, path: "/".into(), names: names(path) };
+        let mut way = PathWalk { root: there.st_uid, here, path: "/".into(), names: names(path) };
         way.keeps_names(&there)?;
         let mut links = 0;
         while let Some(name) = way.names.pop() {

@@ -16,7 +16,10 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 use super::noted;
-use crate::{HUGE_PAGE, mappings, signals, userfaults};
+use super::userfaults;
+use crate::HUGE_PAGE;
+use crate::proc::mappings;
+use crate::threads::signals;
 
 /// Drops the contents of a range; `plain` has the kernel do so where nothing is inherited, up to where it says that it
 /// does not go on. False if it cannot be done: it has said so, nobody can say what is inherited, or the kernel refuses

@@ -6,8 +6,8 @@
 //!             all over, up to here: a stream; the next block is armed ──▶ somebody needs it: that one is taken over,
 //!                                                                        and others behind it; then the next is armed
 //! ```
-//! It is a thread as the worker is (worker.rs), with descriptors of its own: it shares no table with the program, which
-//! may close what it likes.
+//! It is a thread as the worker is (threads/worker.rs), with descriptors of its own: it shares no table with the
+//! program, which may close what it likes.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -22,11 +22,13 @@ use syscalls::{Sysno, syscall};
 
 use super::marks::{self, Session};
 use super::replace::{Arming, Batch, HEADS, MOST, Refused, Replacer};
-use crate::shortage::{self, Shortage};
+use crate::proc::mappings;
+use crate::proc::shortage::{self, Shortage};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::thread::Place;
-use crate::{BASE_PAGE, HUGE_PAGE, mappings, rights, thread};
+use crate::threads::thread::Place;
+use crate::threads::{rights, thread};
+use crate::{BASE_PAGE, HUGE_PAGE};
 
 /// How long it sleeps: first so long, then twice as long, up to the longest. After so many that were in vain, it is the
 /// seldom one.

@@ -11,6 +11,7 @@
 //! empty    what the child drops, which is to read as zeros
 //! own      what the child moves, or does such to as only anonymous memory is fit for
 //! noted    the same where nobody can be asked what is inherited: behind a filter of system calls, without `/proc`
+//! userfaults   has those wait who use what is not there yet
 //! ```
 //! Nothing is kept from whoever does not write densely: the thread sleeps, and looks at the number of page faults.
 
@@ -20,6 +21,7 @@ mod marks;
 pub(super) mod noted;
 mod own;
 mod replace;
+mod userfaults;
 
 pub(super) use empty::{empty, keep_flags};
 pub(super) use helper::{help, in_child, wait_until_gone};

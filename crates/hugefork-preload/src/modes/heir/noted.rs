@@ -13,7 +13,8 @@ use std::ops::Range;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 use super::marks;
-use crate::{HUGE_PAGE, mappings};
+use crate::HUGE_PAGE;
+use crate::proc::mappings;
 
 /// Marks what a child has inherited: all of these ranges.
 pub(in crate::modes) fn begin(inherited: impl Iterator<Item = Range<usize>>) {

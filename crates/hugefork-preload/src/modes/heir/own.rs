@@ -16,9 +16,12 @@ use rustix::mm::{MapFlags, MprotectFlags, MremapFlags, ProtFlags, mmap_anonymous
 use syscalls::{Sysno, syscall};
 
 use super::noted;
-use crate::shortage::has_swap;
-use crate::userfaults::UserFaults;
-use crate::{BASE_PAGE, mappings, seal, signals};
+use super::userfaults::UserFaults;
+use crate::BASE_PAGE;
+use crate::proc::mappings;
+use crate::proc::shortage::has_swap;
+use crate::sandbox::seal;
+use crate::threads::signals;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 

@@ -16,14 +16,15 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr;
 
+use hugefork_linux::parking::{Parking, clear};
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed, munmap};
 use syscalls::{Sysno, syscall};
 
 use super::marks::{self, Session};
+use super::userfaults::UserFaults;
 use crate::line::Line;
-use crate::pages::Pagemap;
-use crate::shortage::has_swap;
-use crate::userfaults::UserFaults;
+use crate::proc::pages::Pagemap;
+use crate::proc::shortage::has_swap;
 use crate::{BASE_PAGE, HUGE_PAGE};
 
 /// So many blocks are taken over in a session: whoever forks or unmaps waits for its end.
@@ -85,7 +86,7 @@ impl Replacer {
 
     /// Takes the pages of a range aside; who needs one sleeps.
     fn hold(&self, range: &Range<usize>, aside: usize) -> Result<(), Refused> {
-        let held = self.faults.register(range).is_ok() && shift(range.start, aside, range.len()).is_ok();
+        let held = self.faults.register(range).is_ok() && parking(range, aside).take_at_once().is_ok();
         if !held {
             // The helper leaves, and with it what the kernel may keep registered.
             let _ = self.faults.unregister(range);
@@ -216,18 +217,17 @@ impl Replacer {
     }
 }
 
-/// Moves the pages of a range, which stays mapped without them.
-fn shift(from: usize, to: usize, len: usize) -> Result<(), Refused> {
-    let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
-    // SAFETY: both ranges are those of a block and of the addresses aside, by the callers.
-    let moved = unsafe { mremap_fixed(from as *mut c_void, len, len, flags, to as *mut c_void) };
-    moved.map(drop).map_err(|_| Refused)
+/// Where the pages of a range lie.
+fn parking(range: &Range<usize>, aside: usize) -> Parking<'static> {
+    // SAFETY: both ranges are those of blocks and of the addresses aside, by the callers. Who uses the blocks meanwhile
+    // sleeps. The kernel refuses a call for several mappings, since they are registered.
+    unsafe { Parking::new(range.start, aside, range.len(), None) }
 }
 
 /// Moves the pages of a block back to its place. Without them the program would not see its memory.
 #[cold]
 fn bring_back(aside: usize, place: usize) {
-    if shift(aside, place, HUGE_PAGE).is_err() && shift(aside, place, HUGE_PAGE).is_err() {
+    if parking(&(place..place + HUGE_PAGE), aside).bring_back().is_err() {
         Line::new(format_args!("hugefork: the kernel refused to move memory back to {place:#x}; aborting"))
             .write_to(libc::STDERR_FILENO);
         std::process::abort();
@@ -236,9 +236,8 @@ fn bring_back(aside: usize, place: usize) {
 
 /// Gives up what lies aside, and keeps the addresses.
 fn empty(at: usize, len: usize) {
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: our own addresses. If the kernel refuses, the next that comes there takes its place.
-    let _ = unsafe { mmap_anonymous(at as *mut c_void, len, ProtFlags::empty(), flags) };
+    let _ = unsafe { clear(at, len) };
 }
 
 fn unmap(at: usize, len: usize) {

@@ -7,18 +7,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hugefork::ProgramMemory;
 
-use super::super::answers::Emptied;
-use super::super::asked::{Mapping, Wish};
+use super::super::types::{Emptied, Mapping, Wish};
 use super::super::{collapse, heir};
 use super::engine::{
     MEMORY, ask, begin, unmap_later, unmap_plain, with, with_descriptors, with_unless_forking, work_through,
 };
 use super::state::{END, IS_OVER, IS_SHORT, ROLE, Role, START, role};
-use crate::descriptor::Kept;
-use crate::lock::Tried;
+use crate::descriptors::Kept;
+use crate::fork::origin;
+use crate::proc::{mappings, shortage};
+use crate::sandbox::seal;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{BASE_PAGE, HUGE_PAGE, config, mappings, origin, seal, shortage, signals};
+use crate::threads::lock::Tried;
+use crate::threads::signals;
+use crate::{BASE_PAGE, HUGE_PAGE, config};
 
 /// A program that has never mapped so much in all gets no pool: it copies few page tables, and a pool takes a
 /// millisecond to set up.

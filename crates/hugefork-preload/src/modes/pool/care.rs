@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hugefork::{Full, ProgramMemory};
 
-use super::super::answers::{Growth, Tended};
+use super::super::types::{Growth, Tended};
 use super::engine::{Held, MEMORY, let_others_go_first, with};
 use super::state::{END, IS_FORKING, IS_SHORT, NEEDS_COLLAPSE, Role, role};
-use crate::shortage::{self, Shortage};
+use crate::proc::shortage::{self, Shortage};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{BASE_PAGE, HUGE_PAGE, thread};
+use crate::threads::thread;
+use crate::{BASE_PAGE, HUGE_PAGE};
 
 /// Whether the worker has something to do about memory that grows.
 pub(in crate::modes) fn wants_worker() -> bool {

@@ -10,13 +10,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use hugefork::{Inherited, ProgramMemory};
 
 use super::super::heir;
+use super::dumps;
+use super::stack::Stack;
 use super::state::{END, NEEDS_COLLAPSE, ROLE, Role, START};
-use crate::descriptor::Kept;
-use crate::lock::{Guarded, Tried};
-use crate::stack::Stack;
+use crate::descriptors;
+use crate::descriptors::Kept;
+use crate::fork::{copies, spare};
+use crate::proc::mappings;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
-use crate::{copies, descriptor, dumps, mappings, signals, spare};
+use crate::threads::lock::{Guarded, Tried};
+use crate::threads::signals;
 
 pub(super) struct Memory {
     pub(super) engine: Option<ProgramMemory>,
@@ -220,7 +224,7 @@ pub(super) fn unmap_plain(range: &Range<usize>) {
 
 /// The engine's first memory in this process.
 pub(super) fn begin(memory: &mut Memory) {
-    if pins_memory() || !descriptor::are_enough() {
+    if pins_memory() || !descriptors::are_enough() {
         return refuse();
     }
     // SAFETY: `sysinfo` is plain numbers, for which all-zero bytes are a value, and the call writes to it.

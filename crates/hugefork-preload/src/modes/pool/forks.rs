@@ -6,10 +6,10 @@ use super::super::{collapse, heir};
 use super::calls::leave_it_all_to_the_kernel;
 use super::engine::{Held, LATER, MEMORY, Memory, WAITING, on_own_stack, open_again};
 use super::state::{IS_FORKING, ROLE, Role, role};
-use crate::lock::Taken;
-use crate::own;
+use crate::descriptors;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
+use crate::threads::lock::Taken;
 
 /// Before a fork, in the thread that forks, until [`parent`] or [`child`]. False if it is not worth to be followed:
 /// even so the lock is taken, since a thread that has it while the process is copied has it for ever in the copy.
@@ -68,7 +68,7 @@ pub(in crate::modes) fn child() {
         heir::noted::begin(engine.blocks());
         // Whoever has them has the parent's memory, now and later. A child may be about to give up its rights.
         memory.descriptors.iter().for_each(|kept| kept.close());
-        own::forget_all();
+        descriptors::forget_all();
     }
     let_go_of_all(memory);
     LATER.store(0, Ordering::Relaxed);
@@ -114,7 +114,7 @@ pub(in crate::modes) fn in_unnoticed_copy() {
         }
         let_go_of_all(memory);
     });
-    own::forget_all();
+    descriptors::forget_all();
     IS_FORKING.store(false, Ordering::Release);
     WAITING.store(0, Ordering::Relaxed);
 }

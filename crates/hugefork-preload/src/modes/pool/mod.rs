@@ -27,8 +27,10 @@
 
 mod calls;
 mod care;
+mod dumps;
 mod engine;
 mod forks;
+mod stack;
 mod state;
 
 pub(crate) use calls::Resized;

@@ -4,7 +4,8 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
-use crate::{copies, seal};
+use crate::fork::copies;
+use crate::sandbox::seal;
 
 /// What this process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

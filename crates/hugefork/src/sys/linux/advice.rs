@@ -1,8 +1,9 @@
-//! Calls that neither rustix knows nor may be made through libc: that would change `errno` when one is refused, and the
-//! thread that asks may share it with a thread of the program (`hugefork run`).
+//! Huge pages of what is there. `errno` is left alone: the thread that asks may share it with a thread of the program
+//! (`hugefork run`).
 
 use std::ffi::c_void;
 
+use hugefork_linux::advice;
 use rustix::io::Errno;
 use syscalls::{Sysno, syscall};
 
@@ -40,9 +41,7 @@ pub fn collapse(start: *mut c_void) -> Result<(), SystemError> {
 
 /// As [`collapse`], for who waits for it himself.
 pub(super) fn collapse_now(start: *mut c_void) -> Result<(), Errno> {
-    // SAFETY: contents stay, whatever is mapped there.
-    let done = unsafe { syscall!(Sysno::madvise, start, HUGE_PAGE, libc::MADV_COLLAPSE) };
-    done.map(drop).map_err(|errno| Errno::from_raw_os_error(errno.into_raw()))
+    advice::collapse(start, HUGE_PAGE)
 }
 
 /// Has each processor put the pages that it has lately been given where the kernel finds them.

@@ -19,8 +19,9 @@ use core::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use hugefork_linux::parking::fill;
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, MsyncFlags, ProtFlags, madvise, mmap_anonymous, mprotect, msync};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect};
 
 use super::mask::SignalsBlocked;
 use super::{named, owner};
@@ -205,15 +206,7 @@ extern "C" fn close_holes() {
 /// Makes the unmapped parts of a range inaccessible. Mappings that are there already stay: a handler that ran before
 /// this one may have got memory. If the kernel refuses, nobody can be told, and methods recognise the child anyway.
 fn close(start: usize, len: usize) {
-    let at = ptr::with_exposed_provenance_mut(start);
-    // SAFETY: with this flag the call only looks whether all of the range is mapped.
-    if unsafe { msync(at, len, MsyncFlags::ASYNC) }.is_ok() {
-        return;
-    }
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
-    // SAFETY: with this flag it replaces nothing.
-    let closed = unsafe { mmap_anonymous(at, len, ProtFlags::empty(), flags) };
-    if closed == Err(Errno::EXIST) && len > BASE_PAGE {
+    if fill(start, len) == Err(Errno::EXIST) && len > BASE_PAGE {
         let half = (len / 2).next_multiple_of(BASE_PAGE);
         close(start, half);
         close(start + half, len - half);

@@ -19,7 +19,8 @@ use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed, munlock};
+use hugefork_linux::parking::{self, Parking};
+use rustix::mm::{Advice, madvise, munlock};
 
 use super::arena::Arena;
 use super::mappings::Mappings;
@@ -49,14 +50,6 @@ const FREE: usize = 0;
 
 /// A room that somebody just fills or empties. Other numbers say how many bytes from its beginning on are in use.
 const BUSY: usize = usize::MAX;
-
-/// Moves page tables and leaves the mapping in place. False if the kernel refuses.
-fn move_pages(from: *mut c_void, to: *mut c_void, len: usize) -> bool {
-    let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
-    // SAFETY: both are the caller's: a part, and a room that nobody else uses. What the part shows is not changed, or
-    // comes back.
-    unsafe { mremap_fixed(from, len, len, flags, to) }.is_ok()
-}
 
 /// How many rooms a part takes, one after the other.
 fn rooms_of(part: Part<'_>) -> usize {
@@ -105,7 +98,7 @@ impl Attic {
             }
             let moved = Moved { first, before };
             if taken == wanted {
-                if move_pages(ptr::with_exposed_provenance_mut(part.at()), self.place(first, part), part.len()) {
+                if self.parking(first, part).take_at_once().is_ok() {
                     return Some(moved);
                 }
                 self.leave(moved, taken);
@@ -150,8 +143,7 @@ impl Attic {
     /// nowhere else. Both mappings are there, so the kernel has no reason to refuse.
     #[cold]
     pub(super) fn give_back(&self, moved: Moved, part: Part<'_>) {
-        let (from, to) = (self.place(moved.first, part), ptr::with_exposed_provenance_mut(part.at()));
-        if !move_pages(from, to, part.len()) && !move_pages(from, to, part.len()) {
+        if self.parking(moved.first, part).bring_back().is_err() {
             say_and_abort(format_args!("the kernel refused to move memory back to {:#x}; aborting", part.at()));
         }
         self.leave(moved, rooms_of(part));
@@ -165,9 +157,11 @@ impl Attic {
         }
     }
 
-    /// Where a part comes to lie: as far behind a multiple of a GiB as it is.
-    fn place(&self, first: usize, part: Part<'_>) -> *mut c_void {
-        ptr::with_exposed_provenance_mut(self.start + first * ROOM + part.at() % ROOM)
+    /// A part comes to lie as far behind a multiple of a GiB as it is.
+    fn parking(&self, first: usize, part: Part<'_>) -> Parking<'static> {
+        // SAFETY: the rooms are the caller's, who alone uses them, and the part is, too. What the part shows is not
+        // changed, or comes back.
+        unsafe { Parking::new(part.at(), self.start + first * ROOM + part.at() % ROOM, part.len(), None) }
     }
 
     /// Drops what lies here. Not for faults.
@@ -193,10 +187,9 @@ impl Attic {
             let _ = unsafe { madvise(self.room(nth).byte_add(at), AT_ONCE.min(len - at), Advice::LinuxDontNeed) };
         }
         // Many mappings become one again. If the kernel refuses, the next that come here are put over them.
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: as above. The advice keeps the addresses from children, as it does before something comes here.
         unsafe {
-            let _ = mmap_anonymous(self.room(nth), len, ProtFlags::empty(), flags);
+            let _ = parking::clear(self.room(nth).addr(), len);
             let _ = madvise(self.room(nth), len, Advice::LinuxDontFork);
         }
     }

@@ -1,44 +1,15 @@
-//! Where mappings end, and what they are of, by `PROCMAP_QUERY` (Linux 6.11).
-//!
-//! Who moves several mappings with one call (Linux 6.17) moves one after the other: other threads see that, and where
-//! the call fails on the way, nothing tells what has moved. Older kernels refuse it, so where the kernel does not tell,
-//! there is no need to ask.
+//! Where mappings end, and what they are of, by `PROCMAP_QUERY` (Linux 6.11). Who moves several with one call (Linux
+//! 6.17) moves one after the other ([`hugefork_linux::parking`]). Older kernels refuse that, so where the kernel does
+//! not tell, there is no need to ask.
 
-use std::ffi::{c_int, c_ulong};
-use std::fs::File;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
 
+use hugefork_linux::Descriptor;
+use hugefork_linux::procmap_query::Maps;
 use rustix::fs::{major, minor};
+use rustix::io::Errno;
 
-use super::{last_error, open_again};
-use crate::units::BASE_PAGE;
-
-/// `struct procmap_query`.
-#[repr(C)]
-#[derive(Default)]
-struct Query {
-    size: u64,
-    flags: u64,
-    address: u64,
-    start: u64,
-    end: u64,
-    vma_flags: u64,
-    page_size: u64,
-    offset: u64,
-    inode: u64,
-    device: [u32; 2],
-    name_len: u32,
-    build_id_len: u32,
-    name: u64,
-    build_id: u64,
-}
-
-/// `_IOWR('f', 17, struct procmap_query)`.
-const PROCMAP_QUERY: c_ulong = 3 << 30 | (size_of::<Query>() as c_ulong) << 16 | (b'f' as c_ulong) << 8 | 17;
-
-/// Asks for the mapping at an address, or the first behind it.
-const COVERING_OR_NEXT: u64 = 1 << 4;
+use super::{number, open_again};
 
 /// Which file a mapping is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,34 +25,26 @@ impl FileId {
     }
 }
 
-/// `/proc/thread-self/maps`, if it answers. `/proc/self` is the first thread's, which has no memory once it has ended.
-pub(super) struct Mappings(Option<OwnedFd>);
+/// `/proc/thread-self/maps`, if it answers.
+pub(super) struct Mappings(Option<Maps>);
 
 impl Mappings {
     /// Opens it. `mapped` is the address of some mapping.
     pub(super) fn open(mapped: usize) -> Mappings {
-        let maps = File::open("/proc/thread-self/maps").ok().map(OwnedFd::from);
-        Mappings(maps.filter(|maps| end_of(maps, mapped).is_some()))
+        Mappings(Maps::open().ok().filter(|maps| maps.end_of(mapped).is_ok()))
+    }
+
+    /// What answers, for those who move mappings.
+    pub(super) fn maps(&self) -> Option<&Maps> {
+        self.0.as_ref()
     }
 
     /// Whether these bytes may be moved by one call, as far as others see: they are one mapping, or the call refuses
     /// them.
     pub(super) fn is_one(&self, at: usize, len: usize) -> bool {
         match &self.0 {
-            Some(maps) => end_of(maps, at).is_some_and(|end| at + len <= end),
+            Some(maps) => maps.end_of(at).is_ok_and(|end| at + len <= end),
             None => true,
-        }
-    }
-
-    /// How many of these bytes a call moves as one mapping, or refuses: from the first on.
-    pub(super) fn first(&self, at: usize, len: usize) -> usize {
-        match &self.0 {
-            Some(maps) => match end_of(maps, at) {
-                Some(end) => len.min(end - at),
-                // It has told before: then a page, which is never more than one.
-                None => len.min(BASE_PAGE),
-            },
-            None => len,
         }
     }
 
@@ -91,9 +54,9 @@ impl Mappings {
         let Some(maps) = &self.0 else { return Some(range.clone()) };
         let mut at = range.start;
         while at < range.end {
-            let found = match at_or_behind(maps, at) {
+            let found = match maps.at_or_behind(at) {
                 Ok(found) => found,
-                Err(libc::ENOENT) => return None,
+                Err(Errno::NOENT) => return None,
                 Err(_) => return Some(at..range.end),
             };
             let piece = at.max(found.start as usize)..range.end.min(found.end as usize);
@@ -112,35 +75,16 @@ impl Mappings {
 
     /// Opens it again, if the program has closed it, which did not know of it: see [`open_again`].
     pub(super) fn open_again(&self) -> bool {
-        self.0
-            .as_ref()
-            .is_some_and(|maps| open_again(maps, || File::open("/proc/thread-self/maps").ok().map(OwnedFd::from)))
+        self.0.as_ref().is_some_and(|maps| open_again(&maps.0, || Maps::open().ok().map(|maps| maps.0)))
     }
 
-    pub(super) fn file(&mut self) -> Option<&mut OwnedFd> {
-        self.0.as_mut()
+    pub(super) fn file(&mut self) -> Option<&mut Descriptor> {
+        self.0.as_mut().map(|maps| &mut maps.0)
     }
 
     pub(super) fn descriptor(&self) -> Option<i32> {
-        self.0.as_ref().map(AsRawFd::as_raw_fd)
+        self.0.as_ref().map(|maps| number(&maps.0))
     }
-}
-
-/// Where the mapping ends that is at this address.
-fn end_of(maps: &OwnedFd, address: usize) -> Option<usize> {
-    let mut query = Query { size: size_of::<Query>() as u64, address: address as u64, ..Query::default() };
-    // SAFETY: the argument is the structure that the call reads and writes; it names no buffers.
-    let answer = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
-    (answer == 0).then_some(query.end as usize)
-}
-
-/// The mapping at an address, or the first behind it.
-fn at_or_behind(maps: &OwnedFd, address: usize) -> Result<Query, c_int> {
-    let (size, flags) = (size_of::<Query>() as u64, COVERING_OR_NEXT);
-    let mut query = Query { size, flags, address: address as u64, ..Query::default() };
-    // SAFETY: as above.
-    let answer = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
-    if answer == 0 { Ok(query) } else { Err(last_error().raw_os_error()) }
 }
 
 #[cfg(test)]
@@ -148,6 +92,7 @@ mod tests {
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
     use super::*;
+    use crate::units::BASE_PAGE;
 
     #[test]
     fn a_file_is_told_from_what_lies_in_its_place() {
@@ -194,10 +139,8 @@ mod tests {
         // SAFETY: our own mapping, which nobody uses.
         unsafe { mprotect(map.byte_add(2 * BASE_PAGE), 2 * BASE_PAGE, MprotectFlags::empty()) }.unwrap();
         assert!(mappings.is_one(map.addr(), 2 * BASE_PAGE) && !mappings.is_one(map.addr(), 3 * BASE_PAGE));
-        assert_eq!([BASE_PAGE, len].map(|len| mappings.first(map.addr(), len)), [BASE_PAGE, 2 * BASE_PAGE]);
         // SAFETY: as above.
         unsafe { munmap(map, len) }.unwrap();
         assert!(!mappings.is_one(map.addr(), BASE_PAGE), "nothing is there");
-        assert_eq!(mappings.first(map.addr(), len), BASE_PAGE, "nobody says how much");
     }
 }

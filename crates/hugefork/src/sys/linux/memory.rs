@@ -14,11 +14,11 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use hugefork_linux::parking::{self, Failure};
 use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, fstat, ftruncate, memfd_create, seek};
 use rustix::io::Errno;
 use rustix::mm::{
-    Advice, MapFlags, MprotectFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, msync, munlock,
-    munmap,
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munlock, munmap,
 };
 use rustix::process::{Resource, getrlimit};
 use thiserror::Error;
@@ -35,6 +35,9 @@ use crate::sys::racing::{PageBytes, differs as differs_racing};
 use crate::sys::restore::{differs, restore};
 use crate::sys::{Access, Extent, MapFailure, Merging, PageRun, Part, Scanned, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
+
+/// What fails where a reset puts private pages aside, and shows them again.
+const PRIVATE_PAGES: &str = "mremap of private pages";
 
 /// All pools of the process share one limit.
 static BUDGET: MappingBudget = MappingBudget::new(settings::DEFAULT_MAP_COUNT);
@@ -418,9 +421,8 @@ fn map_direct(
 
 /// Makes a range of the arena inaccessible and gives it back.
 pub(super) fn give_up(arena: &Arena, at: usize, len: usize) -> Result<(), SystemError> {
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: the caller took the range from the arena, and gives it up.
-    named("mmap to unmap a range", unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) })?;
+    named("mmap to unmap a range", unsafe { parking::clear(at, len) })?;
     arena.give_back(at, len);
     Ok(())
 }
@@ -452,12 +454,6 @@ pub(crate) unsafe fn unmap_anonymous(at: *mut u8, len: usize) -> bool {
 
 pub(super) fn pointer(address: usize) -> *mut c_void {
     ptr::with_exposed_provenance_mut(address)
-}
-
-/// Whether something is mapped at all of a range in the arena.
-pub(super) fn is_whole(part: Part<'_>) -> bool {
-    // SAFETY: with this flag the call only looks.
-    unsafe { msync(pointer(part.at()), part.len(), MsyncFlags::ASYNC) }.is_ok()
 }
 
 /// The right, as the kernel says it.
@@ -625,14 +621,14 @@ impl Sys for Linux {
 
     fn take_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError> {
         let moved = match &self.overlays {
-            Ok(overlays) if overlays.is_one_mapping(part) => hold::move_at_once(part, apart),
+            Ok(overlays) if overlays.is_one_mapping(part) => overlays.parking(part, apart).take_at_once(),
             Ok(_) | Err(_) => return Err(SystemError::new("mremap of several mappings", Errno::INVAL)),
         };
         if moved.is_err() {
             // As in `hold`.
             let _ = self.hide(apart);
         }
-        moved
+        named(PRIVATE_PAGES, moved)
     }
 
     fn bring_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError> {
@@ -640,11 +636,11 @@ impl Sys for Linux {
             Ok(overlays) if overlays.is_one_mapping(apart) => overlays,
             Ok(_) | Err(_) => return Err(SystemError::new("mremap of several mappings", Errno::INVAL)),
         };
-        match hold::move_at_once(apart, part) {
-            Err(_) if !is_whole(part) => overlays.put_back(part, apart),
-            moved => moved?,
+        match overlays.parking(part, apart).bring_back_at_once() {
+            Ok(()) => Ok(()),
+            Err(Failure::Refused(errno)) => Err(SystemError::new(PRIVATE_PAGES, errno)),
+            Err(Failure::Lost(_)) => hold::abort(part),
         }
-        Ok(())
     }
 
     fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {

@@ -55,8 +55,9 @@ pub(crate) mod stderr;
 pub(crate) mod threads;
 pub(crate) mod valgrind;
 
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use hugefork_linux::Descriptor;
 use rustix::io::{fcntl_dupfd_cloexec, fcntl_getfd};
 
 use crate::sys::SystemError;
@@ -74,24 +75,29 @@ pub(crate) fn last_error() -> rustix::io::Errno {
 }
 
 /// Gives a descriptor a number that programs seldom have, which take the lowest that is free.
-fn move_high(descriptor: &mut OwnedFd) {
+fn move_high(descriptor: &mut (impl AsFd + From<OwnedFd>)) {
     const HIGH: i32 = 900;
     if let Ok(high) = fcntl_dupfd_cloexec(&*descriptor, HIGH) {
-        *descriptor = high;
+        *descriptor = high.into();
     }
+}
+
+fn number(descriptor: &Descriptor) -> i32 {
+    descriptor.as_fd().as_raw_fd()
 }
 
 /// Opens a descriptor again that a program has closed, which did not know of it. It has the same number, so whoever
 /// uses that just then is as well off as before. False if there is no need, or somebody else has the number by now.
-fn open_again(descriptor: &OwnedFd, open: impl FnOnce() -> Option<OwnedFd>) -> bool {
-    let number = descriptor.as_raw_fd();
+fn open_again(descriptor: &Descriptor, open: impl FnOnce() -> Option<Descriptor>) -> bool {
+    let wanted = number(descriptor);
     if fcntl_getfd(descriptor).is_ok() {
         return false;
     }
     let Some(new) = open() else { return false };
     // The lowest that is free, from this number on.
-    let again = if new.as_raw_fd() == number { Some(new) } else { fcntl_dupfd_cloexec(new, number).ok() };
-    let again = again.filter(|again| again.as_raw_fd() == number);
+    let again =
+        if number(&new) == wanted { Some(new) } else { fcntl_dupfd_cloexec(new, wanted).ok().map(Descriptor::from) };
+    let again = again.filter(|again| number(again) == wanted);
     // It belongs to whoever had it.
-    again.map(IntoRawFd::into_raw_fd).is_some()
+    again.map(Descriptor::into_raw).is_some()
 }

@@ -19,10 +19,11 @@ use core::ptr;
 use std::ffi::c_void;
 use std::os::fd::AsFd;
 
+use hugefork_linux::parking::{clear, is_mapped, move_page_tables};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap};
 
-use super::memory::{Children, Dump, Linux, is_whole, pointer};
+use super::memory::{Children, Dump, Linux, pointer};
 use super::{arena, named};
 use crate::sys::{Access, Aftermath, MapFailure, Part, Sys, SystemError};
 
@@ -128,16 +129,13 @@ impl Linux {
     }
 
     fn map_zeros_once(&self, at: usize, len: usize) -> Result<(), SystemError> {
-        let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
         // SAFETY: the zeros stay as they are, since they have no pages; the new range is the caller's.
-        let moved = unsafe { mremap_fixed(pointer(self.arena.zeros()), len, len, flags, pointer(at)) };
-        named("mremap of zeros", moved).map(drop)
+        named("mremap of zeros", unsafe { move_page_tables(self.arena.zeros(), at, len) })
     }
 
     pub(super) fn hide(&self, part: Part<'_>) -> Result<(), MapFailure> {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: the range is the caller's.
-        let mapped = unsafe { mmap_anonymous(pointer(part.at()), part.len(), ProtFlags::empty(), flags) };
+        let mapped = unsafe { clear(part.at(), part.len()) };
         // A child has nothing there. If the kernel refuses this, it has addresses that nobody can use.
         let _ = mapped.is_ok() && leave_out_of_forks(part).is_ok();
         refused(part, named("mmap to hide a block", mapped))
@@ -193,7 +191,8 @@ fn leave_out_of_forks(part: Part<'_>) -> Result<(), MapFailure> {
 /// does when the process has too many mappings. If it had begun, there would be a hole.
 fn refused<T>(part: Part<'_>, result: Result<T, SystemError>) -> Result<(), MapFailure> {
     let Err(error) = result else { return Ok(()) };
-    Err(MapFailure { error, aftermath: if is_whole(part) { Aftermath::Unchanged } else { Aftermath::Unknown } })
+    let is_whole = is_mapped(part.at(), part.len());
+    Err(MapFailure { error, aftermath: if is_whole { Aftermath::Unchanged } else { Aftermath::Unknown } })
 }
 
 /// The failure of a call after the mapping was replaced.

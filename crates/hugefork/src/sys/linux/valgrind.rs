@@ -1,30 +1,34 @@
 //! Whether the process runs under valgrind, which runs a program on a CPU of its own making: a first write to a region
 //! would end it by SIGBUS there, so that there had better be no pool.
 
-use core::sync::atomic::{AtomicU8, Ordering};
 use std::fs;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::sys::SystemError;
 
 const UNDER_VALGRIND: &str =
     "resolving write faults under valgrind, which cannot run them (run without it, or with AddressSanitizer instead),";
 
-/// An error under valgrind. It looks once, since a process does not get under it later; or once in each thread that
-/// does so at the same time. If one waited for the other, a child of `fork(2)` would wait for ever.
+/// What is known: one of the three.
+static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const ABSENT: u8 = 1;
+const PRESENT: u8 = 2;
+
+/// An error under valgrind. It looks once: a process does not get under it later.
+///
+/// Threads that come at once each look. None waits for another: a child that is forked meanwhile would wait for a
+/// thread that it does not have.
 pub(crate) fn refuse() -> Result<(), SystemError> {
-    const UNKNOWN: u8 = 0;
-    const FREE: u8 = 1;
-    const UNDER_IT: u8 = 2;
-    static SEEN: AtomicU8 = AtomicU8::new(UNKNOWN);
-    if SEEN.load(Ordering::Relaxed) == UNKNOWN {
+    if KNOWN.load(Ordering::Relaxed) == UNKNOWN {
         let maps = fs::read_to_string("/proc/thread-self/maps");
-        let has_it_mapped = maps.is_ok_and(|maps| maps.lines().any(is_of_valgrind));
-        SEEN.store(if has_it_mapped { UNDER_IT } else { FREE }, Ordering::Relaxed);
+        let is_under_it = maps.is_ok_and(|maps| maps.lines().any(is_of_valgrind));
+        KNOWN.store(if is_under_it { PRESENT } else { ABSENT }, Ordering::Relaxed);
     }
-    if SEEN.load(Ordering::Relaxed) == UNDER_IT {
-        return Err(SystemError::new(UNDER_VALGRIND, rustix::io::Errno::OPNOTSUPP));
+    match KNOWN.load(Ordering::Relaxed) {
+        PRESENT => Err(SystemError::new(UNDER_VALGRIND, rustix::io::Errno::OPNOTSUPP)),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Whether a line of `maps` shows what valgrind has loaded: its tool, and what it preloads into programs that are not

@@ -154,7 +154,7 @@ impl Sys for SoftMmu {
     unsafe fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError> {
         let mut state = self.called(Call::Punch)?;
         let shows = |(at, page): (&usize, &Page)| match *page {
-            // Between two resets, what lies apart is nobody's (region/at_once.rs).
+            // Between two resets, what lies apart is nobody's (region/reset/at_once.rs).
             Page::Overlay { access: Access::Read, .. } if state.is_left_apart(*at) => false,
             Page::Memory { start, .. } | Page::Overlay { start, .. } => (offset..offset + len).contains(&start),
             Page::Zeros | Page::Hidden => false,

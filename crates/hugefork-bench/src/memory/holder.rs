@@ -1,0 +1,98 @@
+//! A child of `fork(2)` that holds memory as it was at the fork, as a program's own snapshot would. At the end it says
+//! whether the memory still was so.
+//!
+//! It sleeps in `read(2)` on a pipe until its parent closes the other end. Then it looks, and its exit status says what
+//! it found. It dies with its parent.
+
+use std::io::{PipeReader, PipeWriter, Read};
+use std::os::fd::AsRawFd;
+
+use crate::error::BenchError;
+use crate::measure::tasks::{fork_child, wait_for};
+
+/// Exit status of a child that still saw the memory as it was at the fork.
+const KEPT: u32 = 1;
+const LOST: u32 = 2;
+
+/// The child.
+pub(crate) struct Holder {
+    /// None once it was waited for.
+    pid: Option<libc::pid_t>,
+    /// It sleeps until this closes.
+    hold: Option<PipeWriter>,
+}
+
+impl Holder {
+    /// Forks a child that runs `is_kept` before it leaves.
+    ///
+    /// # Safety
+    /// `is_kept` does only what a child of a process with threads may do: no allocation, no locks, no unwinding.
+    pub(crate) unsafe fn fork(is_kept: impl FnOnce() -> bool) -> Result<Holder, BenchError> {
+        let (sleep, hold) = std::io::pipe().map_err(|error| BenchError::system("making a pipe", error))?;
+        // SAFETY: the child closes and reads a descriptor and calls `is_kept`, which neither allocate nor lock.
+        let pid = unsafe { fork_child(|| live(&sleep, &hold, is_kept)) }?;
+        Ok(Holder { pid: Some(pid), hold: Some(hold) })
+    }
+
+    /// The child's process.
+    pub(crate) fn pid(&self) -> Option<libc::pid_t> {
+        self.pid
+    }
+
+    /// Wakes the child and asks what it saw.
+    pub(crate) fn let_go(mut self) -> Result<(), BenchError> {
+        let failed = |how: String| BenchError::Task { task: 0, tasks: 1, how };
+        match self.wait().map_err(failed)? {
+            status if status == KEPT as libc::c_int => Ok(()),
+            _ => Err(failed("no longer saw memory as it was when it was forked".to_owned())),
+        }
+    }
+
+    fn wait(&mut self) -> Result<libc::c_int, String> {
+        drop(self.hold.take());
+        self.pid.take().map_or(Ok(0), wait_for)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // Nobody asks any more.
+        let _ = self.wait();
+    }
+}
+
+/// The child's life.
+fn live(mut sleep: &PipeReader, hold: &PipeWriter, is_kept: impl FnOnce() -> bool) -> u32 {
+    // The child waits until all copies of this end are closed, and this one is its own.
+    // SAFETY: the child leaves without destructors, so nobody closes it a second time.
+    unsafe { libc::close(hold.as_raw_fd()) };
+    let _ = sleep.read_exact(&mut [0]);
+    if is_kept() { KEPT } else { LOST }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::work;
+    use crate::memory::kernel_memory::{HUGE_PAGE, Inherit, KernelMemory, PageKind};
+
+    #[test]
+    fn a_child_keeps_what_was_there_and_says_so_if_it_does_not() {
+        let area = KernelMemory::written(PageKind::Base, HUGE_PAGE, 1).unwrap();
+        area.inherit(Inherit::Yes).unwrap();
+        // SAFETY: the child's own copy of the mapping.
+        let is_kept = || unsafe { work::check_area(area.as_ptr(), HUGE_PAGE, 1) }.is_ok();
+        // SAFETY: the child compares words.
+        let held = unsafe { Holder::fork(is_kept) }.unwrap();
+        // SAFETY: our own mapping.
+        unsafe { work::write_words(area.as_ptr().cast(), HUGE_PAGE / 8, 2) };
+        held.let_go().unwrap();
+        // The second is forked from what the first must not have seen.
+        // SAFETY: as above.
+        let error = unsafe { Holder::fork(is_kept) }.unwrap().let_go().unwrap_err();
+        assert!(error.to_string().contains("no longer saw"), "{error}");
+        // Nobody asks this child, and it leaves all the same.
+        // SAFETY: as above.
+        drop(unsafe { Holder::fork(is_kept) }.unwrap());
+    }
+}

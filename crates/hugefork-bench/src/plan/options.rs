@@ -1,0 +1,167 @@
+//! What was asked for, and whether it is possible.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hugefork::{Backing, BlockSize, ByteSize};
+
+use crate::case::Case;
+use crate::error::UsageError;
+use crate::host::Host;
+use crate::memory::kernel_memory::HUGE_PAGE;
+use crate::plan::job::Scope;
+use crate::plan::writes::{AskedWrites, Writes};
+use crate::subject::Subject;
+
+/// More tasks than this are taken to be a slip.
+const MAX_TASKS: usize = 1024;
+
+/// What was asked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The cases, in order.
+    pub cases: Vec<&'static dyn Case>,
+    /// How much is run where an option below is absent.
+    pub scope: Scope,
+    /// Bytes of one area (each case says what that is). With several sizes, each case is run with each; with none, each
+    /// case has its own.
+    pub sizes: Vec<usize>,
+    /// Tasks of the `anon-*` cases; all CPUs if absent.
+    pub tasks: Option<usize>,
+    /// The blocks of `clear`, `copy` and `lazy-free`. In other cases they are the blocks of hugefork's pools, and each
+    /// is a subject of its own. If absent, [`Case::usual_blocks`] says which.
+    pub block_sizes: Option<Vec<BlockSize>>,
+    /// The backings of hugefork's pools; each is a subject of its own.
+    pub backings: Vec<Backing>,
+    /// How `writer-latency` and `fork` write.
+    pub writes: AskedWrites,
+    /// Counted rounds.
+    pub runs: usize,
+    /// How long all cases together may take. Rounds, and sizes that were not asked for, are cut to fit.
+    pub time_budget: Option<Duration>,
+    /// Only these subjects.
+    pub subjects: Option<Vec<Subject>>,
+    /// The command `hugefork`, which has the program that the case `fork` starts.
+    pub command: Option<PathBuf>,
+}
+
+impl Options {
+    /// These cases, with everything else as `hugefork bench` has it by default.
+    pub fn new(cases: Vec<&'static dyn Case>) -> Options {
+        Options {
+            cases,
+            scope: Scope::Full,
+            sizes: Vec::new(),
+            tasks: None,
+            block_sizes: None,
+            backings: vec![Backing::Auto],
+            writes: AskedWrites::default(),
+            runs: 5,
+            time_budget: None,
+            subjects: None,
+            command: None,
+        }
+    }
+
+    /// Refuses what is impossible in any state of the machine.
+    pub(crate) fn check(&self, host: &Host) -> Result<(), UsageError> {
+        check_numbers(self)?;
+        self.sizes.iter().try_for_each(|size| check_size(self, *size, host))?;
+        check_subjects(self)?;
+        check_writes(self)
+    }
+
+    /// The sizes to run, each once; `None` stands for the case's own. Never empty.
+    pub(crate) fn sizes(&self) -> Vec<Option<usize>> {
+        let mut seen = BTreeSet::new();
+        let asked: Vec<Option<usize>> =
+            self.sizes.iter().copied().filter(|size| seen.insert(*size)).map(Some).collect();
+        if asked.is_empty() { vec![None] } else { asked }
+    }
+
+    /// The block sizes of a case, each once. Never empty.
+    pub(crate) fn blocks(&self, case: &dyn Case) -> Vec<BlockSize> {
+        let mut blocks = match &self.block_sizes {
+            Some(asked) if !asked.is_empty() => asked.clone(),
+            _ => case.usual_blocks(self.scope),
+        };
+        let mut seen = BTreeSet::new();
+        blocks.retain(|block| seen.insert(*block));
+        blocks
+    }
+
+    /// How a case writes, each once; `None` where it has no choice. Never empty.
+    pub(crate) fn writes(&self, case: &dyn Case) -> Vec<Option<Writes>> {
+        let usual = case.usual_writes(self.scope);
+        if usual.is_empty() { vec![None] } else { self.writes.or(usual).into_iter().map(Some).collect() }
+    }
+}
+
+fn check_writes(options: &Options) -> Result<(), UsageError> {
+    let writes = |case: &&dyn Case| !case.usual_writes(options.scope).is_empty();
+    match options.writes.option() {
+        Some(option) if !options.cases.iter().any(writes) => Err(UsageError(format!(
+            "{option}: is for writer-latency and fork; name one of them, or leave the option out"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn check_numbers(options: &Options) -> Result<(), UsageError> {
+    if options.runs == 0 {
+        return Err(UsageError("--runs 0: take at least 1 (5 for figures to publish)".to_owned()));
+    }
+    match options.tasks {
+        Some(0) => Err(UsageError("--tasks 0: take at least 1".to_owned())),
+        Some(tasks) if tasks > MAX_TASKS => Err(UsageError(format!("--tasks {tasks}: take at most {MAX_TASKS}"))),
+        _ => Ok(()),
+    }
+}
+
+/// Areas are a whole number of these bytes: of blocks, and of huge pages for the kernel's subjects.
+pub(crate) fn unit(blocks: &[BlockSize]) -> usize {
+    blocks.iter().map(|block| block.bytes()).max().unwrap_or(0).max(HUGE_PAGE)
+}
+
+fn check_size(options: &Options, size: usize, host: &Host) -> Result<(), UsageError> {
+    // A sweep's own block sizes were not asked for: `plan_case` leaves out those that do not fit.
+    let unit = unit(options.block_sizes.as_deref().unwrap_or_default());
+    if size == 0 {
+        return Err(UsageError(format!("--size 0: take a multiple of {}", ByteSize(unit))));
+    }
+    if !size.is_multiple_of(unit) {
+        let below = size / unit * unit;
+        let nearest = if below == 0 { unit } else { below };
+        return Err(UsageError(format!(
+            "--size {}: not a multiple of {} (the larger of a huge page and --block-size); the nearest is {}",
+            ByteSize(size),
+            ByteSize(unit),
+            ByteSize(nearest)
+        )));
+    }
+    if size > host.memory_bytes {
+        return Err(UsageError(format!(
+            "--size {}: larger than this machine's memory ({}MiB); take a smaller one",
+            ByteSize(size),
+            host.memory_bytes >> 20
+        )));
+    }
+    Ok(())
+}
+
+fn check_subjects(options: &Options) -> Result<(), UsageError> {
+    for subject in options.subjects.iter().flatten() {
+        if !options.cases.iter().any(|case| case.has(subject)) {
+            let mut have: Vec<String> =
+                options.cases.iter().flat_map(|case| case.subjects(Scope::Quick)).map(|s| s.to_string()).collect();
+            have.sort_unstable();
+            have.dedup();
+            return Err(UsageError(format!(
+                "--subjects {subject}: no chosen case has it; their subjects are {}",
+                have.join(", ")
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,341 @@
+//! Page tables that lie elsewhere for a while: `mremap(MREMAP_DONTUNMAP)` (Linux 5.13 for mappings of files).
+//!
+//! ```text
+//!   place   | mapping, pages |  ──▶  | the same, no pages    |  ──▶  | mapping, pages    |   or   | something else |
+//!   aside   | nothing        |       | the same, with pages  |       | the same, no pages|        | nothing        |
+//!                             take                       bring_back                       or clear
+//! ```
+//! One call moves all pages of one mapping at one moment, whatever they are, swapped out ones too, without a look at
+//! them: 0.2 ms a GiB, and 0.01 ms where a GiB begins at a multiple of that on both sides. The mapping stays where it
+//! was: it shows what its file has, or zeros.
+//!
+//! # What goes wrong
+//! * A call may be refused: a mapping too many, above all. Linux before 6.17 has unmapped the target by then, if it has
+//!   come so far. Such a hole is filled here, so that nothing else of the process comes to lie in it.
+//! * A call for several mappings is refused by Linux before 6.17. Later ones move one after the other: others see that,
+//!   and where the call fails on the way, nothing tells what has moved. Whoever repeats it then puts what is left of
+//!   the first, which is nothing, over what has come. So there is a call for each mapping, where the kernel tells them
+//!   apart ([`Maps`], Linux 6.11).
+//! * Pages that cannot come back are lost to whoever needs them at the place. It is tried once more. Then the caller
+//!   has to end the process, whose memory is gone.
+//!
+//! [`mremap(2)`](https://man7.org/linux/man-pages/man2/mremap.2.html)
+
+use core::ffi::c_void;
+use core::ptr;
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MremapFlags, MsyncFlags, ProtFlags, mmap_anonymous, mremap_fixed, msync};
+
+use crate::PAGE;
+use crate::procmap_query::Maps;
+
+/// Moves the page tables of one mapping, or of a part of it, by one call. What is at `to` goes; what is there then has
+/// all that the mapping has (its file, its rights, what was said of it to `madvise`). So of a mapping without pages
+/// this makes another, in one step.
+///
+/// # Errors
+/// The kernel refuses: `EFAULT` for several mappings. What was at `to` may be gone.
+///
+/// # Safety
+/// Both ranges are the caller's, `len` bytes long, and do not overlap. Nobody needs what is at `to`, or at `from` any
+/// more.
+pub unsafe fn move_page_tables(from: usize, to: usize, len: usize) -> Result<(), Errno> {
+    let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+    // SAFETY: by contract.
+    match unsafe { mremap_fixed(pointer(from), len, len, flags, pointer(to)) } {
+        Ok(_) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Drops what is at some addresses, which stay taken: nothing can be read or written there.
+///
+/// # Errors
+/// The kernel refuses. All is there still.
+///
+/// # Safety
+/// The addresses are the caller's, who needs nothing of it.
+pub unsafe fn clear(at: usize, len: usize) -> Result<(), Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: by contract.
+    match unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) } {
+        Ok(_) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Whether something is mapped at all of a range.
+pub fn is_mapped(at: usize, len: usize) -> bool {
+    // SAFETY: with this flag the call only looks.
+    unsafe { msync(pointer(at), len, MsyncFlags::ASYNC) }.is_ok()
+}
+
+/// Takes some addresses, unless something is mapped at all of them, such as the hole that a refused call has left.
+/// Nothing can be read or written there then.
+///
+/// # Errors
+/// `EEXIST` where something is mapped at some of them; or the kernel refuses.
+#[cold]
+#[inline(never)] // Not on the stack where nothing fails.
+pub fn fill(at: usize, len: usize) -> Result<(), Errno> {
+    if is_mapped(at, len) {
+        return Ok(());
+    }
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: with this flag it replaces nothing.
+    match unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) } {
+        Ok(_) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Why pages are not where they were to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The kernel has refused. They are where they were.
+    Refused(Errno),
+    /// Some are aside, and the kernel has refused twice to move them back.
+    Lost(Errno),
+}
+
+/// A place, and where its pages are parked: as many bytes elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub struct Parking<'a> {
+    place: usize,
+    aside: usize,
+    len: usize,
+    /// What tells where mappings end, if the kernel does.
+    maps: Option<&'a Maps>,
+}
+
+impl<'a> Parking<'a> {
+    /// What `maps` is there for is calls that take several mappings; who knows that there is one does without.
+    ///
+    /// # Safety
+    /// As long as this is used, both ranges are the caller's, whole pages, and do not overlap. Whoever uses the place
+    /// copes with what its mapping shows without pages. What is aside may go before pages are taken there.
+    pub const unsafe fn new(place: usize, aside: usize, len: usize, maps: Option<&'a Maps>) -> Parking<'a> {
+        Parking { place, aside, len, maps }
+    }
+
+    /// Takes the pages aside by one call: others see it happen at one moment.
+    ///
+    /// # Errors
+    /// The kernel refuses. If the place is one mapping, nothing has changed there.
+    pub fn take_at_once(&self) -> Result<(), Errno> {
+        // SAFETY: as `new` demands.
+        match unsafe { move_page_tables(self.place, self.aside, self.len) } {
+            Ok(()) => Ok(()),
+            Err(errno) => {
+                // If it cannot be filled, there is a hole.
+                let _ = fill(self.aside, self.len);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Takes the pages aside, with a call for each mapping.
+    ///
+    /// # Errors
+    /// The kernel refuses. What was taken by then is back, or lost.
+    pub fn take(&self) -> Result<(), Failure> {
+        match self.shift(self.place, self.aside, 0, self.len) {
+            Ok(()) => Ok(()),
+            Err((taken, errno)) => match self.bring_some_back(taken) {
+                Ok(()) => Err(Failure::Refused(errno)),
+                Err(lost) => Err(Failure::Lost(lost)),
+            },
+        }
+    }
+
+    /// Shows the pages at the place again, with a call for each mapping, each of which is made once more if it fails.
+    /// What the place shows by then goes.
+    ///
+    /// # Errors
+    /// Pages are lost.
+    pub fn bring_back(&self) -> Result<(), Errno> {
+        self.bring_some_back(self.len)
+    }
+
+    /// As [`Parking::bring_back`], by one call: others see it happen at one moment.
+    ///
+    /// # Errors
+    /// The kernel refuses, and the place shows what it showed; or pages are lost.
+    pub fn bring_back_at_once(&self) -> Result<(), Failure> {
+        // SAFETY: as `new` demands.
+        match unsafe { move_page_tables(self.aside, self.place, self.len) } {
+            Ok(()) => Ok(()),
+            Err(errno) if is_mapped(self.place, self.len) => Err(Failure::Refused(errno)),
+            // What the place showed is gone. So it takes as long as it takes.
+            Err(_) => match self.bring_back() {
+                Ok(()) => Ok(()),
+                Err(errno) => Err(Failure::Lost(errno)),
+            },
+        }
+    }
+
+    /// The first `len` bytes.
+    #[inline(never)] // Not on the stack of a take that succeeds.
+    fn bring_some_back(&self, len: usize) -> Result<(), Errno> {
+        let brought = match self.shift(self.aside, self.place, 0, len) {
+            Ok(()) => return Ok(()),
+            Err((brought, _)) => brought,
+        };
+        match self.shift(self.aside, self.place, brought, len) {
+            Ok(()) => Ok(()),
+            Err((_, errno)) => Err(errno),
+        }
+    }
+
+    /// Moves bytes `at..end` of what is at `from`. Kernels that do not tell where a mapping ends are asked for halves:
+    /// neighbours that could be one are not always. A failure says where.
+    fn shift(&self, from: usize, to: usize, mut at: usize, end: usize) -> Result<(), (usize, Errno)> {
+        let mut most = end - at;
+        while at < end {
+            let piece = match self.maps {
+                Some(maps) => maps.first(from + at, most),
+                None => most,
+            };
+            // SAFETY: as `new` demands.
+            match unsafe { move_page_tables(from + at, to + at, piece) } {
+                Ok(()) => {
+                    at += piece;
+                    most = end - at;
+                }
+                Err(errno) => {
+                    if fill(to + at, piece).is_err() || errno != Errno::FAULT || piece <= PAGE {
+                        return Err((at, errno));
+                    }
+                    most = (piece / 2).next_multiple_of(PAGE);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn pointer(address: usize) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::println;
+    use std::vec::Vec;
+
+    use rustix::mm::{mlock, munlock, munmap};
+
+    use super::*;
+
+    const PAGES: usize = 8;
+    const LEN: usize = PAGES * PAGE;
+
+    /// Two ranges of a mapping's own, the first with pages. None if the kernel moves no page tables.
+    struct Ground {
+        all: *mut c_void,
+    }
+
+    impl Ground {
+        fn new() -> Option<Ground> {
+            let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+            // SAFETY: a new mapping where the kernel likes.
+            let all = unsafe { mmap_anonymous(ptr::null_mut(), 3 * LEN, rights, flags) }.unwrap();
+            let ground = Ground { all };
+            // SAFETY: our own.
+            unsafe { clear(ground.aside() - PAGE, LEN + 2 * PAGE) }.unwrap();
+            for nth in 0..PAGES {
+                // SAFETY: within the mapping.
+                unsafe { pointer(ground.place() + nth * PAGE).cast::<u8>().write_volatile(1 + nth as u8) };
+            }
+            match ground.parking(None).take_at_once() {
+                Ok(()) => ground.parking(None).bring_back_at_once().unwrap(),
+                Err(errno) => {
+                    println!("skipped: this kernel moves no page tables (Linux 5.7): {errno}");
+                    return None;
+                }
+            }
+            Some(ground)
+        }
+
+        fn place(&self) -> usize {
+            self.all.expose_provenance()
+        }
+
+        fn aside(&self) -> usize {
+            self.place() + LEN + LEN / 2
+        }
+
+        fn parking<'a>(&self, maps: Option<&'a Maps>) -> Parking<'a> {
+            // SAFETY: both ranges lie in the mapping, which nobody else knows.
+            unsafe { Parking::new(self.place(), self.aside(), LEN, maps) }
+        }
+
+        fn seen(&self, at: usize) -> Vec<u8> {
+            // SAFETY: within the mapping; the tests look where it can be read.
+            (0..PAGES).map(|nth| unsafe { pointer(at + nth * PAGE).cast::<u8>().read_volatile() }).collect()
+        }
+    }
+
+    impl Drop for Ground {
+        fn drop(&mut self) {
+            // SAFETY: ours, and nobody uses it any more.
+            unsafe { munmap(self.all, 3 * LEN) }.unwrap();
+        }
+    }
+
+    fn written() -> Vec<u8> {
+        (1..=PAGES as u8).collect()
+    }
+
+    #[test]
+    fn pages_are_aside_and_come_back() {
+        let Some(ground) = Ground::new() else { return };
+        let parking = ground.parking(None);
+        parking.take_at_once().unwrap();
+        assert_eq!((ground.seen(ground.place()), ground.seen(ground.aside())), ([0; PAGES].to_vec(), written()));
+        parking.bring_back().unwrap();
+        assert_eq!((ground.seen(ground.place()), ground.seen(ground.aside())), (written(), [0; PAGES].to_vec()));
+        // SAFETY: ours, and nobody needs what is there.
+        unsafe { clear(ground.aside(), LEN) }.unwrap();
+        assert!(is_mapped(ground.aside(), LEN));
+    }
+
+    /// A part is locked, so that there are several mappings.
+    #[test]
+    fn several_mappings_move_one_by_one() {
+        let Some(ground) = Ground::new() else { return };
+        // SAFETY: our own; contents stay.
+        if unsafe { mlock(pointer(ground.place() + 2 * PAGE), 3 * PAGE) }.is_err() {
+            return println!("skipped: this process may lock no memory");
+        }
+        let maps = Maps::open().ok().filter(|maps| maps.end_of(ground.place()).is_ok());
+        if maps.is_none() {
+            println!("skipped: this kernel does not tell of single mappings (Linux 6.11)");
+        }
+        let parking = ground.parking(maps.as_ref());
+        parking.take().unwrap();
+        assert_eq!((ground.seen(ground.place()), ground.seen(ground.aside())), ([0; PAGES].to_vec(), written()));
+        parking.bring_back().unwrap();
+        assert_eq!(ground.seen(ground.place()), written());
+        // SAFETY: as above.
+        unsafe { munlock(ground.all, LEN) }.unwrap();
+    }
+
+    /// The second half is not there, and the first has moved when the kernel finds that.
+    #[test]
+    fn what_was_taken_before_a_call_fails_is_back() {
+        let Some(ground) = Ground::new() else { return };
+        // SAFETY: our own, which nobody uses.
+        unsafe { munmap(pointer(ground.place() + LEN / 2), LEN / 2) }.unwrap();
+        let maps = Maps::open().ok().filter(|maps| maps.end_of(ground.place()).is_ok());
+        assert!(matches!(ground.parking(maps.as_ref()).take(), Err(Failure::Refused(_))));
+        for (nth, expected) in written()[..PAGES / 2].iter().enumerate() {
+            // SAFETY: within what is there still.
+            assert_eq!(unsafe { pointer(ground.place() + nth * PAGE).cast::<u8>().read_volatile() }, *expected);
+        }
+        assert!(is_mapped(ground.aside(), LEN) && !is_mapped(ground.place(), LEN));
+        assert_eq!([fill(ground.place(), LEN), fill(ground.place() + LEN / 2, LEN / 2)], [Err(Errno::EXIST), Ok(())]);
+        assert!(is_mapped(ground.place(), LEN));
+    }
+}

@@ -1,0 +1,137 @@
+"""Reads checkpoints, of which something may have been altered."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import _native
+from .._arrays import Array
+from .._errors import CheckpointError
+from .._pool import Pool
+from ._format import Entry, files_of, manifest_or_none, read_manifest
+
+_SMALL = 1 << 16
+"""Smaller files are read, not mapped."""
+
+_HEADS: Any = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+"""What reads the heads that are written here, by their version."""
+
+_LONGEST_HEAD = 1 << 24
+"""numpy by itself reads no head of more than 10 000 letters, which types with some hundreds of fields have."""
+
+
+def load(path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool = True) -> dict[str, Array]:
+    """The arrays of a checkpoint, by name.
+
+    Parameters
+    ----------
+    path
+        The directory.
+    pool
+        Copies the arrays into arrays of this pool. Without it they are mapped copy-on-write, and what is written to them
+        stays in memory. They stay good when the checkpoint is replaced.
+    check
+        Reads all files first and compares their checksums, as `verify` does: 2.4 to 3.5 GB a second of files that the page
+        cache has, else as fast as the disk gives them. With ``check=False`` only the lengths of files and the manifest
+        are checked, and nothing of a mapped array is read before it is used; what a disk has altered is loaded as it is.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no checkpoint.
+    CheckpointError
+        It is truncated, or was altered.
+    """
+    directory = Path(path)
+    for attempt in range(10):
+        manifest = read_manifest(directory)
+        try:
+            if check:
+                _verify(directory, manifest)
+            arrays = {name: _array(directory, name, entries) for name, entries in manifest["arrays"].items()}
+            break
+        except (CheckpointError, FileNotFoundError):
+            # A save may just have replaced it.
+            if attempt == 9 or manifest_or_none(directory) == manifest:
+                raise
+    return arrays if pool is None else {name: pool.array(array, order=_order(array)) for name, array in arrays.items()}
+
+
+def meta(path: str | os.PathLike[str]) -> Any:
+    """What was given as `meta` when the checkpoint was saved."""
+    return read_manifest(Path(path))["meta"]
+
+
+def verify(path: str | os.PathLike[str]) -> None:
+    """Reads all of a checkpoint and compares its checksums. Raises what `load` raises."""
+    directory = Path(path)
+    _verify(directory, read_manifest(directory))
+
+
+def _order(array: Array) -> Any:
+    return "C" if array.flags.c_contiguous else "F"
+
+
+def _path_of(directory: Path, file: Entry) -> Path:
+    """The path of a file that has the length that it should have."""
+    path: Path = directory / "data" / file["file"]
+    found = path.stat().st_size if path.exists() else 0
+    if found != file["nbytes"]:
+        raise CheckpointError(
+            f"{path} has {found} bytes instead of {file['nbytes']}: it is truncated; load another checkpoint"
+        )
+    return path
+
+
+def _verify(directory: Path, manifest: Entry) -> None:
+    for file in files_of(manifest):
+        path = _path_of(directory, file)
+        if _native.crc32_of_file(path) != file["crc32"]:
+            raise CheckpointError(f"{path} has another checksum: it was altered; load another checkpoint")
+
+
+def _array(directory: Path, name: str, entries: list[Entry]) -> Array:
+    """An array, mapped copy-on-write, with its changes applied."""
+    try:
+        first, *changes = entries
+        array = _read(directory, first, is_mapped=first["nbytes"] >= _SMALL)
+        flat = array.ravel("K").view(np.uint8)
+        for change in changes:
+            ranges = _read(directory, change["ranges"], is_mapped=False)
+            new = _read(directory, change["bytes"], is_mapped=False)
+            at = 0
+            for start, stop in ranges.tolist():
+                if not 0 <= start <= stop <= flat.size:
+                    raise ValueError(f"bytes {start}..{stop} of {flat.size} are said to have changed")
+                flat[start:stop] = new[at : at + stop - start]
+                at += stop - start
+            if at != new.size:
+                raise ValueError(f"{at} bytes have changed, and there are {new.size}")
+    except (CheckpointError, OSError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001: numpy, which reads what was altered, raises whatever comes to it.
+        raise CheckpointError(f"array {name!r} of {directory} was altered: {error}; load another checkpoint") from error
+    return array
+
+
+def _read(directory: Path, entry: Entry, is_mapped: bool) -> Array:
+    """The array of a file of numpy, which is as long as its head says: no memory is taken for what is not there."""
+    path = _path_of(directory, entry)
+    with open(path, "rb") as file:
+        try:
+            version = np.lib.format.read_magic(file)
+            shape, _, dtype = _HEADS[version](file, max_header_size=_LONGEST_HEAD)
+        except MemoryError as error:
+            # So Python says that it cannot follow what is in the head.
+            raise ValueError(f"the head of {path.name} makes no sense") from error
+        length = file.tell() + dtype.itemsize * math.prod(shape)
+    if length != entry["nbytes"]:
+        raise ValueError(f"{path.name} is {entry['nbytes']} bytes long, and should be {length}")
+    mode: Any = "c" if is_mapped else None
+    array = np.load(path, mmap_mode=mode, allow_pickle=False, max_header_size=_LONGEST_HEAD)
+    return array.view(np.ndarray)  # type: ignore[no-any-return]

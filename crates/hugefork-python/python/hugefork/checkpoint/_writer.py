@@ -1,0 +1,394 @@
+"""Writes checkpoints, each in a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import json
+import os
+import select
+import threading
+import time
+import urllib.parse
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import _native
+from .._arrays import Array, Place, holder_of, region_place
+from .._errors import ForkedChildError, HugeforkError, RevokedError
+from .._pool import Size, parse_size
+from .._snapshot import Snapshot, snapshot
+from ._format import (
+    FORMAT,
+    VERSION,
+    Entry,
+    as_read_back,
+    check_of,
+    files_of,
+    head_of,
+    header_of,
+    manifest_or_none,
+    replace_manifest,
+    sync,
+)
+
+_MOST_CHANGES = 16
+"""So many changes are kept on top of a whole array: each is applied when it is loaded."""
+
+
+class _Over:
+    """Tells threads that something is over.
+
+    An event of `threading` has a lock, which nobody gives up if a signal interrupts who has it at the wrong moment: then
+    whoever tells that it is over waits for ever. Here there is nothing to give up.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        os.eventfd_write(self._descriptor, 1)
+
+    def wait(self, timeout: float | None = None) -> None:
+        if not self._is_set:
+            waiting = select.poll()
+            waiting.register(self._descriptor, select.POLLIN)
+            waiting.poll(None if timeout is None else min(max(0, timeout * 1000), (1 << 31) - 1))
+
+
+class Save:
+    """A checkpoint that is being written. `save` begins one.
+
+    It keeps its snapshot, and with it the memory of what was written to since, until it is deleted, `release` is
+    called, or a later save that was given it as `since` is done.
+    """
+
+    def __init__(
+        self, path: Path, arrays: Mapping[str, Array], since: Save | None, meta: Any, copy_ahead: bool, at_most: int | None
+    ) -> None:
+        self.path = path
+        """The directory."""
+        # First: if the process may open no more files, nothing is begun.
+        # Nobody joins the thread: Python takes one for ended whose `join` a signal has interrupted.
+        self._over = _Over()
+        in_pools = {name: array for name, array in arrays.items() if holder_of(array) is not None}
+        self._places: dict[str, Place] = {name: region_place(array)[1] for name, array in in_pools.items()}
+        started = time.perf_counter()
+        self._snapshot: Snapshot | None = snapshot(*in_pools.values()) if in_pools else None
+        self._copies = {name: np.array(array, order="K") for name, array in arrays.items() if name not in in_pools}
+        self.pause = time.perf_counter() - started
+        """Seconds that the program waited for the cut."""
+        self.total = sum(array.nbytes for array in arrays.values())
+        """Bytes of all arrays."""
+        self.written = 0
+        """Bytes that are written so far; in the end, how many it took."""
+        self._names = list(arrays)
+        self._heads = {name: head_of(array) for name, array in in_pools.items()}
+        self._meta = meta
+        self._since = since
+        self._copy_ahead = copy_ahead
+        self._at_most = at_most
+        # A hundredth of a second of writing at a time, so that it is spread evenly.
+        self._at_once = 64 << 20 if at_most is None else max(1 << 12, at_most // 100)
+        self._manifest: Entry | None = None
+        self._error: BaseException | None = None
+        self._is_told = False
+        self._process = os.getpid()
+        # Python waits for it at the end of the program.
+        self._thread = threading.Thread(target=_write, args=([self], self._over), name="hugefork-checkpoint")
+        self._thread.start()
+
+    def done(self) -> bool:
+        """Whether it is written, or has failed."""
+        return self._over.is_set()
+
+    def result(self, timeout: float | None = None) -> Path:
+        """Waits until the checkpoint is written and safe on the disk, and returns its directory.
+
+        Raises
+        ------
+        TimeoutError
+            It is not done after `timeout` seconds. It goes on.
+        OSError
+            It could not be written, because the disk is full, say. The checkpoint before is as it was.
+        RevokedError
+            The pool was full, and a part of the snapshot was taken away. As above.
+        ForkedChildError
+            The parent of this process writes it.
+        """
+        self._wait(timeout)
+        if not self.done():
+            raise TimeoutError(f"the checkpoint is not written after {timeout} seconds: wait longer")
+        self._is_told = True
+        if self._error is not None:
+            raise self._error
+        return self.path
+
+    def release(self) -> None:
+        """Gives up what a later save would compare with. Waits until this one is done."""
+        self._wait()
+        self._snapshot = None
+
+    def _wait(self, timeout: float | None = None) -> None:
+        if not self.done() and self._process != os.getpid():
+            raise ForkedChildError("this checkpoint is written by the parent of this process: wait for it there")
+        self._over.wait(timeout)
+
+    def __del__(self) -> None:
+        if getattr(self, "_error", None) is not None and not self._is_told:
+            warnings.warn(f"a checkpoint was not written: {self._error}", RuntimeWarning, stacklevel=1)
+
+    def __repr__(self) -> str:
+        if not self.done():
+            state = f"{self.written} of {self.total} bytes written"
+        else:
+            state = "written" if self._error is None else f"failed: {self._error}"
+        return f"<hugefork.checkpoint.Save {str(self.path)!r}: {state}>"
+
+    def _run(self) -> None:
+        # Who has started this goes on at once, and not when its turn comes.
+        time.sleep(0)
+        try:
+            if self._copy_ahead:
+                self._copy_what_is_shared()
+            since = self._since
+            if since is not None:
+                since._over.wait()
+            data = self.path / "data"
+            data.mkdir(parents=True, exist_ok=True)
+            with _alone(self.path):
+                self._write(data, since)
+            if since is not None:
+                since._snapshot = None
+        except BaseException as error:  # noqa: BLE001: it is for `result` to raise.
+            self._error = error
+        finally:
+            self._since, self._copies = None, {}
+
+    def _copy_what_is_shared(self) -> None:
+        """Copies in the writers' place what they share with the snapshot, as long as the pool has blocks to spare."""
+        for place in self._places.values():
+            assert isinstance(place.holder, _native.Region)
+            try:
+                place.holder.copy_ahead(place.start, place.stop)
+            except HugeforkError:
+                # It was closed, say. The writers copy what is left.
+                return
+
+    def _write(self, data: Path, since: Save | None) -> None:
+        before = manifest_or_none(self.path)
+        number = int(before["save"]) + 1 if before else 1
+        if since is not None and (before is None or since._manifest != before):
+            since = None
+        made: list[Path] = []
+        try:
+            arrays = {name: self._write_array(data, name, number, since, made) for name in self._names}
+            manifest = {"format": FORMAT, "version": VERSION, "save": number, "meta": self._meta, "arrays": arrays}
+            manifest["crc32"] = check_of(manifest)
+            sync(data)
+            replace_manifest(self.path, json.dumps(manifest, indent=1))
+        except BaseException:
+            for file in made:
+                file.unlink(missing_ok=True)
+            raise
+        self._manifest = manifest
+        kept = {file["file"] for file in files_of(manifest)}
+        for file in data.iterdir():
+            if file.name not in kept:
+                file.unlink(missing_ok=True)
+
+    def _write_array(self, data: Path, name: str, number: int, since: Save | None, made: list[Path]) -> list[Entry]:
+        stem = f"{urllib.parse.quote(name, safe='')}.{number}"
+        copy = self._copies.get(name)
+        if copy is not None:
+            return [self._file(data / f"{stem}.npy", made, head_of(copy), _bytes_of(copy))]
+        assert self._snapshot is not None
+        place = self._places[name]
+        part = self._snapshot._part(place.holder)
+        earlier = self._entries_before(name, place, since)
+        if earlier is not None:
+            assert since is not None and since._snapshot is not None
+            older = since._snapshot._part(place.holder)
+            try:
+                differing = part.changed_since(older, True)
+            except RevokedError:
+                # Mostly it is the older one that has lost a part. If it is this one, to write it fails.
+                differing = [(place.start, place.stop)]
+            found = ((max(low, place.start), min(high, place.stop)) for low, high in differing)
+            ranges = [(low, high) for low, high in found if low < high]
+            changed = sum(high - low for low, high in ranges)
+            if not changed:
+                return earlier
+            whole = place.stop - place.start
+            if (changed + sum(entry["bytes"]["nbytes"] for entry in earlier[1:])) * 2 <= whole:
+                places = np.array(ranges, np.int64).reshape(-1, 2) - place.start
+                head: Entry = {"descr": "|u1", "fortran_order": False, "shape": (changed,)}
+                entry = {
+                    "ranges": self._file(data / f"{stem}.ranges.npy", made, head_of(places), _bytes_of(places)),
+                    "bytes": self._file(data / f"{stem}.bytes.npy", made, head, (part, ranges)),
+                }
+                return [*earlier, entry]
+        return [self._file(data / f"{stem}.npy", made, self._heads[name], (part, [(place.start, place.stop)]))]
+
+    def _entries_before(self, name: str, place: Place, since: Save | None) -> list[Entry] | None:
+        """What `since` has written of the same memory, if this can be a change of that."""
+        if since is None or since._snapshot is None or since._manifest is None or since._places.get(name) != place:
+            return None
+        entries: list[Entry] = since._manifest["arrays"][name]
+        return entries if len(entries) <= _MOST_CHANGES else None
+
+    def _file(
+        self,
+        path: Path,
+        made: list[Path],
+        head: Entry,
+        contents: memoryview | tuple[_native.RegionSnapshot, list[tuple[int, int]]],
+    ) -> Entry:
+        """Writes a file of numpy with these contents."""
+        made.append(path)
+        with open(path, "wb", buffering=0) as file:
+            header = header_of(head)
+            _write_all(file, header)
+            crc = zlib.crc32(header)
+            if isinstance(contents, tuple):
+                part, ranges = contents
+                for start, stop in ranges:
+                    for at in range(start, stop, self._at_once):
+                        end = min(stop, at + self._at_once)
+                        begun = time.perf_counter()
+                        crc = part.write_to(file.fileno(), at, end, crc)
+                        self.written += end - at
+                        if self._at_most is not None:
+                            time.sleep(max(0, begun + (end - at) / self._at_most - time.perf_counter()))
+            else:
+                _write_all(file, contents)
+                crc = zlib.crc32(contents, crc)
+                self.written += contents.nbytes
+            os.fsync(file.fileno())
+            return {"file": path.name, "nbytes": file.tell(), "crc32": crc}
+
+
+def save(
+    path: str | os.PathLike[str],
+    arrays: Mapping[str, Array],
+    *,
+    since: Save | None = None,
+    meta: Any = None,
+    copy_ahead: bool = False,
+    at_most: Size | None = None,
+) -> Save:
+    """Writes arrays to a directory in the background, as they are now, and returns at once.
+
+    Parameters
+    ----------
+    path
+        The directory. If there is a checkpoint in it, this replaces it when all of it is written.
+    arrays
+        Arrays by name. Those of pools, without gaps, are taken as one consistent cut; others are copied now.
+    since
+        The save before, to the same directory: of each array that is the same memory, only what has changed since is
+        written. After some such saves, or when half of an array has changed, all of it is written.
+    meta
+        Anything that `json` takes, for `manifest.json`, as it is now. Keys become text.
+    copy_ahead
+        For a state that is soon written all over, in arrays with ``copy_grain="block"``: before the background thread
+        writes, it copies their blocks, so that most first writes do not. It stops when the pool has few free blocks
+        left. To other arrays it makes no difference.
+    at_most
+        Write no more bytes in a second: ``"500 MiB"``, say. A writer that takes what the memory and the disk can give
+        takes it from the program.
+
+    Returns
+    -------
+    Save
+        Call its `result` to learn of failures.
+
+    Raises
+    ------
+    TypeError, ValueError
+        What cannot be saved: an array with Python objects or with gaps, a `since` of another directory.
+    PoolFullError, and others of `snapshot`
+    """
+    directory = Path(path).absolute()
+    if directory.exists() and not directory.is_dir():
+        raise NotADirectoryError(f"{directory} is no directory: a checkpoint is one")
+    if since is not None and not isinstance(since, Save):
+        raise TypeError(f"since={since!r}: give what an earlier save returned")
+    if since is not None and since.path != directory:
+        raise ValueError(f"since is a save to {since.path}: give one to {directory}")
+    meta = as_read_back(meta)
+    if not isinstance(arrays, Mapping):
+        raise TypeError(f"{type(arrays).__name__} is no mapping: give arrays by name, such as {{'w': w}}")
+    rate = None if at_most is None else parse_size(at_most)
+    if rate == 0:
+        raise ValueError("at_most=0: give the bytes to write in a second, or None")
+    for name, array in arrays.items():
+        if not isinstance(name, str) or not 0 < len(urllib.parse.quote(name, safe="")) <= 200:
+            raise ValueError(f"{name!r} cannot be the name of a file: give text of up to 200 letters")
+        if not isinstance(array, np.ndarray) or array.dtype.hasobject:
+            raise TypeError(f"{name!r} is no array of numbers: give numpy arrays without Python objects")
+        if holder_of(array) is not None and not (array.flags.c_contiguous or array.flags.f_contiguous):
+            raise ValueError(f"{name!r} is a view with gaps: save the array that it is a view of")
+    return Save(directory, dict(arrays), since, meta, copy_ahead, rate)
+
+
+def _bytes_of(array: Array) -> memoryview:
+    """The bytes of an array without gaps, as they lie in memory."""
+    return array.ravel("K").view(np.uint8).data
+
+
+def _write_all(file: io.RawIOBase, contents: bytes | memoryview) -> None:
+    rest = memoryview(contents)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+class _Writers:
+    """Which directories threads of this process write to. A child of `os.fork()` begins with none."""
+
+    def __init__(self) -> None:
+        self.changes = threading.Lock()
+        self.locks: dict[tuple[int, int], threading.Lock] = {}
+
+    def of(self, directory: Path) -> threading.Lock:
+        """The lock of a directory, by whichever path."""
+        found = os.stat(directory)
+        with self.changes:
+            return self.locks.setdefault((found.st_dev, found.st_ino), threading.Lock())
+
+
+_writers = _Writers()
+os.register_at_fork(after_in_child=_writers.__init__)  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Nobody else writes a checkpoint here meanwhile, in this process or another."""
+    # The lock of the file is that of `fcntl`, which children of this process do not inherit: one that lives on would
+    # keep it after the save, and after the end of this process. But it does not tell threads from each other.
+    with _writers.of(directory), open(directory / ".lock", "w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        yield
+
+
+def _write(saves: list[Save], over: _Over) -> None:
+    """What the thread of a save does. It holds nothing of the save any more when it tells that it is over."""
+    try:
+        saves.pop()._run()
+    finally:
+        over.set()

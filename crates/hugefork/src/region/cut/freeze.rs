@@ -1,0 +1,194 @@
+//! Freezing makes a snapshot: it is the pause of a fork or snapshot. These are its steps, cut/mod.rs takes them.
+//!
+//! ```text
+//!                freeze                     of_snapshot
+//!  RegionCore ─────────────▶ SnapshotCore ─────────────▶ RegionCore (a fork)
+//! ```
+//! It takes time in proportion to the number of blocks, some nanoseconds each, and one write-protection. Pinned blocks
+//! are copied, and the dropped pages of split blocks get memory again.
+//!
+//! The cut is consistent. A write that lands before its page is protected is in the blocks that the snapshot keeps. A
+//! thread that writes later waits in its fault until the lock is free, so none of its later writes is in them.
+//!
+//! A snapshot holds blocks, not private pages. So overlays are folded first, while others go on writing (ahead.rs).
+//! What has become private since then is folded after the write-protection, and few pages have.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use crate::mapping::addresses::Place;
+use crate::region::state::{RegionCore, Unresolved};
+use crate::snapshot::core::SnapshotCore;
+use crate::sync::ExclusiveGuard;
+use crate::sys::{Access, Sys};
+use crate::table::transition::{OnShare, on_share};
+use crate::table::{Entry, Locked, Reserved, WindowsGuard};
+use crate::units::EntryIndex;
+
+/// The entries that writers are kept off, and where these lie meanwhile.
+pub(super) struct KeptOff {
+    entries: Range<usize>,
+    place: Place,
+}
+
+impl<S: Sys> RegionCore<S> {
+    /// Keeps all others out: with the locks of all windows if there are overlays, so that none is just being folded.
+    pub(super) fn hold_all(&self) -> (WindowsGuard<'_>, ExclusiveGuard<'_>) {
+        let mut windows = WindowsGuard::default();
+        loop {
+            let holds_windows = self.books.has_overlays();
+            if holds_windows {
+                windows = self.table.lock_windows(0..self.table.windows());
+            }
+            let alone = self.lock.exclusive();
+            if holds_windows || !self.books.has_overlays() {
+                return (windows, alone);
+            }
+        }
+    }
+
+    /// Shares all blocks with `frozen`, and keeps all writers off, until [`RegionCore::let_writers_go`]. If it fails,
+    /// they are let go, and what is shared stays shared.
+    pub(super) fn share_all(
+        &self,
+        locked: Locked<'_>,
+        frozen: &SnapshotCore<S>,
+        sealed: Option<usize>,
+    ) -> Result<Option<KeptOff>, Unresolved> {
+        if self.books.revoked.load(Ordering::Relaxed) > 0 {
+            return Err(Unresolved::Revoked);
+        }
+        let (mut first, mut last, mut open) = (usize::MAX, 0, 0..0);
+        for index in (0..self.table.len()).map(EntryIndex) {
+            let entry = self.table.get(index);
+            let (next, needed) = on_share(entry.state(), self.pins.of(index));
+            let after = entry.in_state(next);
+            match needed {
+                OnShare::FillAndShare => {
+                    self.split(index).map_or(Ok(()), |split| split.fill_all(locked, Access::Read))?;
+                }
+                OnShare::Refuse => return Err(Unresolved::Revoked),
+                OnShare::Nothing | OnShare::Share | OnShare::GiveCopy => {}
+            }
+            if let Some(block) = entry.block() {
+                (first, last) = (first.min(index.0), index.0);
+                if needed != OnShare::GiveCopy {
+                    self.pool().frames.add_reference(block);
+                    frozen.entries.set(index, Entry::Borrowed(block));
+                    if entry.is_owner() {
+                        frozen.note_own(index);
+                    }
+                    self.table.set(index, after);
+                    if matches!(entry, Entry::Overlaid(..)) {
+                        open = if open.is_empty() { index.0 } else { open.start }..index.0 + 1;
+                    }
+                    if entry.is_charged() {
+                        self.books.charged.fetch_sub(1, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+        if first > last {
+            return Ok(None);
+        }
+        let entries = first..last + 1;
+        let place = self.keep_all_off(locked, entries.clone())?;
+        let is_as_before = Some(self.books.sealed.load(Ordering::Relaxed)) == sealed;
+        let folded = self.fold_rest(locked, frozen, if is_as_before { open } else { entries.clone() }, place);
+        match folded.and_then(|()| self.copy_pinned(frozen, entries.clone())) {
+            Ok(()) => Ok(Some(KeptOff { entries, place })),
+            Err(reason) => {
+                self.let_writers_back(locked, KeptOff { entries, place });
+                Err(reason)
+            }
+        }
+    }
+
+    /// Ends what [`RegionCore::share_all`] began, once all of the cut is made: from now on writes are copied.
+    /// Fails if they could write to what is shared.
+    pub(super) fn let_writers_go(&self, locked: Locked<'_>, kept_off: KeptOff) -> Result<(), Unresolved> {
+        let shown = self.overlay_all(locked, kept_off.entries.clone(), kept_off.place);
+        self.let_writers_back(locked, kept_off);
+        shown
+    }
+
+    /// As [`RegionCore::let_writers_go`], where there is no cut.
+    pub(super) fn let_writers_back(&self, locked: Locked<'_>, kept_off: KeptOff) {
+        if kept_off.place == Place::Aside {
+            self.let_all_go(locked, kept_off.entries);
+        }
+    }
+
+    /// Keeps all writers off: they wait, system calls too, where the kernel is to copy from the snapshot on, or else
+    /// fault.
+    ///
+    /// On failure the entries stay `Shared`, and the snapshot gives its references back. The next writes find a single
+    /// reference and make their blocks writable again, whatever the kernel has left protected. For the same reason a
+    /// `Shared` entry is protected once more: where nothing changes, that costs nothing.
+    fn keep_all_off(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<Place, Unresolved> {
+        if self.shows_by_page() && self.put_all_aside(locked, entries.clone()) {
+            let protected = self.protect_split(locked, entries.clone());
+            if protected.is_err() {
+                self.let_all_go(locked, entries);
+            }
+            return protected.map(|()| Place::Aside);
+        }
+        self.pins.runs_between(entries).try_for_each(|run| self.protect(locked, run))?;
+        Ok(Place::Own)
+    }
+
+    /// Folds what has become private since [`RegionCore::fold_ahead`], among entries that include all that were
+    /// writable since. All writers are kept off.
+    fn fold_rest(
+        &self,
+        locked: Locked<'_>,
+        frozen: &SnapshotCore<S>,
+        entries: Range<usize>,
+        place: Place,
+    ) -> Result<(), Unresolved> {
+        if !self.books.has_overlays() {
+            return Ok(());
+        }
+        let mut rest = entries;
+        while let Some(index) = self.next_patched(&mut rest, place).map_err(Unresolved::Unmappable)? {
+            let Some(block) = self.table.get(index).block() else { continue };
+            // The snapshot gets the folded block instead.
+            frozen.entries.set(index, Entry::Zero);
+            self.pool().release(block);
+            let reserved = self.table.reservation(index);
+            let own = if self.is_alone_with(block) { block } else { self.pool().copy_of(block, reserved)? };
+            let folded = self.fold_read_only(locked, index, own, place);
+            if folded.is_err() && own != block {
+                self.pool().release_and(own, reserved);
+            }
+            folded?;
+            self.pool().frames.add_reference(own);
+            frozen.entries.set(index, Entry::Borrowed(own));
+            frozen.note_own(index);
+        }
+        Ok(())
+    }
+
+    /// With page grain from the start, the region is shown through private mappings at once: as soon as writers go on,
+    /// the kernel copies for them. What cannot be shown so is left to their faults.
+    fn overlay_all(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
+        if self.shows_by_page() { self.overlay_each(locked, entries, place) } else { Ok(()) }
+    }
+
+    /// Gives copies of pinned blocks to `frozen`, after all other blocks were protected. So if a write is in the cut,
+    /// every write that happened before it is too, unless both went to pinned blocks.
+    fn copy_pinned(&self, frozen: &SnapshotCore<S>, entries: Range<usize>) -> Result<(), Unresolved> {
+        if !self.pins.are_used() {
+            return Ok(());
+        }
+        for index in entries.map(EntryIndex).filter(|index| self.pins.has(*index)) {
+            if let Some(block) = self.table.get(index).block() {
+                let copy = self.pool().copy_of(block, Reserved::No)?;
+                frozen.entries.set(index, Entry::Borrowed(copy));
+                frozen.note_own(index);
+                frozen.parent.keeps_alone();
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,274 @@
+//! A cut through one region or several: who is locked when, and what happens if it fails.
+//!
+//! | of `RegionCore` | what |
+//! |---|---|
+//! | `freeze`, `freeze_for_fork`, `forget` | makes a snapshot of one region, and takes that back |
+//! | `prepare_snapshot` | does what can be done before |
+//! | `of_snapshot` | makes a region of a snapshot |
+//!
+//! ```text
+//!   fold ahead, others write ─▶ operations are over ─▶ all locks, parents first ─▶ share each
+//!     ─▶ let the writers of each go ─▶ release all
+//!     └─ one fails: undo all that were shared
+//! ```
+//! All regions are locked before the first is shared, and no writer goes on before the last one is. So what was said of
+//! one region (freeze.rs) holds for all together: if a write is in the cut, every write that happened before it is too,
+//! whichever of the regions they went to.
+//!
+//! The order of locks is that of age. A fork is younger than its parent, and who holds a window of a region waits for
+//! those of its forks and snapshots only (write/revoke.rs).
+//!
+//! A cut that waits for operations holds none of these locks meanwhile, nor any region's turn: a thread inside of an
+//! operation may cut a region that has none, and that region may be one of several in the cut that waits. So the turns
+//! are taken twice, before pages are folded ahead and when operations are over. If somebody else has had one in
+//! between, what he may have left in private pages is looked for in the pause.
+
+mod ahead;
+mod fork;
+mod freeze;
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use crate::mapping::addresses::Place;
+use crate::own::fixed::Fixed;
+use crate::own::{List, Own};
+use crate::pool::lineage::Derived;
+use crate::pool::shortage::Found;
+use crate::region::state::operations;
+use crate::region::state::{RegionCore, Turn, Unresolved};
+use crate::snapshot::core::SnapshotCore;
+use crate::sync::{ExclusiveGuard, SignalsBlocked};
+use crate::sys::Sys;
+use crate::table::{Locked, WindowsGuard};
+use crate::terms::error::RegionError;
+use crate::terms::snapshot_id::SnapshotId;
+use freeze::KeptOff;
+
+/// So often a snapshot is tried that finds the pool full while others write by page.
+const TRIES: usize = 16;
+
+/// What a snapshot is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// For the program, which may ask for its place in the tree of snapshots.
+    Snapshot,
+    /// To become a fork at once.
+    Fork,
+}
+
+/// A region, the snapshot that is to hold its blocks, and how often its overlays had been sealed when its pages were
+/// folded ahead: `None` if that says nothing of what has become of them since.
+pub(crate) struct Part<'a, S: Sys> {
+    pub(crate) region: &'a RegionCore<S>,
+    pub(crate) frozen: Fixed<SnapshotCore<S>>,
+    pub(crate) sealed: Option<usize>,
+}
+
+/// The locks of a region that keep all others out.
+type Alone<'a> = (WindowsGuard<'a>, ExclusiveGuard<'a>);
+
+impl<S: Sys> RegionCore<S> {
+    /// Makes a snapshot of the region as it is now. The region is at it afterwards.
+    pub(crate) fn freeze(&self) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
+        self.freeze_as(Purpose::Snapshot)
+    }
+
+    /// As [`RegionCore::freeze`], for a fork: the region stays where it is in the tree of snapshots.
+    pub(crate) fn freeze_for_fork(&self) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
+        self.freeze_as(Purpose::Fork)
+    }
+
+    fn freeze_as(&self, purpose: Purpose) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
+        let mut made = cut(&[self], purpose)?;
+        Ok(made.pop().expect("a cut has a snapshot of each region"))
+    }
+
+    /// Notes the snapshot's place in the tree, and that the region is there now.
+    fn is_now_at(&self, frozen: &SnapshotCore<S>) {
+        frozen.from.set(self.books.origin.get());
+        if frozen.id.is_some() {
+            self.books.origin.set(frozen.id);
+        }
+    }
+
+    /// Takes that back, for a snapshot that the program does not get.
+    pub(crate) fn forget(&self, frozen: &SnapshotCore<S>) {
+        self.books.origin.go_back(frozen.id, frozen.from.get());
+    }
+
+    fn drops_some_lazy(&self) -> bool {
+        let _signals = SignalsBlocked::new();
+        self.pool().drop_some_lazy() != Found::None
+    }
+}
+
+/// Makes snapshots of all regions as they are at one moment, in the order of `regions`. None is among them twice.
+pub(crate) fn freeze_all<S: Sys>(regions: &[&RegionCore<S>]) -> Result<List<Fixed<SnapshotCore<S>>>, RegionError> {
+    let mut by_age: List<usize> = List::with_capacity_in(regions.len(), Own);
+    by_age.extend(0..regions.len());
+    by_age.sort_unstable_by_key(|nth| regions[*nth].books.cow.id());
+    let mut ordered: List<&RegionCore<S>> = List::with_capacity_in(regions.len(), Own);
+    ordered.extend(by_age.iter().map(|nth| regions[*nth]));
+    let mut made: List<_> = List::with_capacity_in(regions.len(), Own);
+    made.extend(by_age.iter().copied().zip(cut(&ordered, Purpose::Snapshot)?));
+    made.sort_unstable_by_key(|(nth, _)| *nth);
+    let mut in_order = List::with_capacity_in(regions.len(), Own);
+    in_order.extend(made.into_iter().map(|(_, frozen)| frozen));
+    Ok(in_order)
+}
+
+/// Makes snapshots of `regions`, the oldest of which comes first.
+fn cut<S: Sys>(regions: &[&RegionCore<S>], purpose: Purpose) -> Result<List<Fixed<SnapshotCore<S>>>, RegionError> {
+    if regions.iter().any(|region| region.books.revoked.load(Ordering::Relaxed) > 0) {
+        return Err(RegionError::Revoked);
+    }
+    regions.iter().for_each(|region| region.density.forget_some());
+    let take_turns = || {
+        let mut turns: List<Turn<'_>> = List::with_capacity_in(regions.len(), Own);
+        turns.extend(regions.iter().map(|region| region.take_turn()));
+        turns
+    };
+    let mut tries = 0;
+    loop {
+        let mut turns = take_turns();
+        // As long as it is their turn, regions are given no operations.
+        let waits = operations::of_all(regions.iter().copied())?.is_some();
+        let mut parts: List<Part<'_, S>> = List::with_capacity_in(regions.len(), Own);
+        for region in regions {
+            region.promises.end();
+            // What the pool's thread seals after this is looked for in the pause.
+            let sealed = Some(region.books.sealed.load(Ordering::Relaxed));
+            region.fold_ahead()?;
+            parts.push(Part { region, frozen: begin(region, purpose), sealed });
+        }
+        let mut between = None;
+        if waits {
+            // Operations go on while pages are folded ahead, and those inside may wait for these turns.
+            let mut next: List<usize> = List::with_capacity_in(regions.len(), Own);
+            next.extend(turns.iter().map(|turn| turn.number().wrapping_add(1)));
+            drop(turns);
+            (between, turns) = operations::over_and_then(regions.iter().copied(), take_turns)?;
+            if !turns.iter().map(Turn::number).eq(next) {
+                // Others may have sealed and not folded, and taken snapshots, which have lesser ids.
+                for part in &mut parts {
+                    part.frozen = begin(part.region, purpose);
+                    part.sealed = None;
+                }
+            }
+        }
+        let filled = fill(&parts);
+        drop(between);
+        match filled {
+            Ok(()) => {
+                let mut made = List::with_capacity_in(parts.len(), Own);
+                made.extend(parts.into_iter().map(|Part { region, frozen, .. }| {
+                    frozen.keep_home(region.home.move_on(region.pool(), region.table.len()));
+                    frozen
+                }));
+                return Ok(made);
+            }
+            // Pinned blocks are copied, and the copies take blocks.
+            Err(RegionError::PoolFull { .. }) if regions.iter().any(|region| region.drops_some_lazy()) => {}
+            // So are blocks that have got private pages since they were folded. To fold those ahead makes room.
+            Err(RegionError::PoolFull { .. })
+                if regions.iter().any(|region| region.books.has_overlays()) && tries < TRIES =>
+            {
+                tries += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A snapshot without blocks, whose id is greater than that of all snapshots that the region has had. In the region's
+/// turn.
+fn begin<S: Sys>(region: &RegionCore<S>, purpose: Purpose) -> Fixed<SnapshotCore<S>> {
+    let id = (purpose == Purpose::Snapshot).then(SnapshotId::next);
+    SnapshotCore::empty(region.pool(), region.table.len(), Derived::of(&region.books.cow), id)
+}
+
+/// The pause: gives each snapshot the blocks of its region. If it fails, all are as before.
+pub(crate) fn fill<S: Sys>(parts: &[Part<'_, S>]) -> Result<(), RegionError> {
+    let Some(clock) = parts.first().map(|part| &part.region.pool().sys) else { return Ok(()) };
+    // No lock may be held while memory is allocated.
+    let mut filling: List<ExclusiveGuard<'_>> = List::with_capacity_in(parts.len(), Own);
+    let mut alone: List<Alone<'_>> = List::with_capacity_in(parts.len(), Own);
+    let mut kept_off: List<Option<KeptOff>> = List::with_capacity_in(parts.len(), Own);
+    let _signals = SignalsBlocked::new();
+    // Whoever wants a block of a snapshot back waits until it holds all of its blocks.
+    filling.extend(parts.iter().map(|part| part.frozen.lock.exclusive()));
+    let started = clock.now();
+    alone.extend(parts.iter().map(|part| part.region.hold_all()));
+    parts.iter().for_each(|part| part.region.promises.end());
+    let shared = share_each(parts, &alone, &mut kept_off).and_then(|()| let_each_go(parts, &alone, &mut kept_off));
+    match &shared {
+        Ok(()) => parts.iter().for_each(|part| part.region.is_now_at(&part.frozen)),
+        Err(_) => {
+            let begun = parts.len().min(kept_off.len() + 1);
+            undo(&parts[..begun], &filling, &alone, kept_off.drain(..));
+        }
+    }
+    for Part { region, .. } in parts {
+        let all: Range<usize> = 0..region.table.len();
+        region.addresses.recount(region.addresses.mappings(), 1 + region.shown().edges(all));
+    }
+    alone.clear();
+    if let Err((failed, reason)) = shared {
+        // The locks are released first, since the error's text allocates.
+        filling.clear();
+        return Err(parts[failed].region.error(reason));
+    }
+    let pause = clock.now().saturating_sub(started);
+    for Part { region, .. } in parts {
+        region.counters.snapshots.fetch_add(1, Ordering::Relaxed);
+        region.counters.longest_pause.fetch_max(pause, Ordering::Relaxed);
+        region.counters.paused.fetch_add(pause, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Shares the blocks of each part, whose writers are kept off then; or tells which part could not be shared, and why.
+fn share_each<S: Sys>(
+    parts: &[Part<'_, S>],
+    alone: &[Alone<'_>],
+    kept_off: &mut List<Option<KeptOff>>,
+) -> Result<(), (usize, Unresolved)> {
+    for (nth, (part, (_, alone))) in parts.iter().zip(alone).enumerate() {
+        let shared = part.region.share_all(Locked::alone(alone), &part.frozen, part.sealed);
+        kept_off.push(shared.map_err(|reason| (nth, reason))?);
+    }
+    Ok(())
+}
+
+/// Lets the writers of each part go; or tells of which part they could not be, and why.
+fn let_each_go<S: Sys>(
+    parts: &[Part<'_, S>],
+    alone: &[Alone<'_>],
+    kept_off: &mut List<Option<KeptOff>>,
+) -> Result<(), (usize, Unresolved)> {
+    for (nth, (part, (_, alone))) in parts.iter().zip(alone).enumerate() {
+        if let Some(kept_off) = kept_off[nth].take() {
+            part.region.let_writers_go(Locked::alone(alone), kept_off).map_err(|reason| (nth, reason))?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes back what was shared, the last part perhaps in vain. This happens under the region locks: other faults take a
+/// block with two holders for write-protected, and copy it.
+fn undo<S: Sys>(
+    parts: &[Part<'_, S>],
+    filling: &[ExclusiveGuard<'_>],
+    alone: &[Alone<'_>],
+    kept_off: impl Iterator<Item = Option<KeptOff>>,
+) {
+    let mut kept_off = kept_off.fuse();
+    for ((Part { region, frozen, .. }, filling), (_, alone)) in parts.iter().zip(filling).zip(alone) {
+        if let Some(kept_off) = kept_off.next().flatten() {
+            region.let_writers_back(Locked::alone(alone), kept_off);
+        }
+        frozen.let_go_of_all(Locked::alone(filling));
+        region.open_again(Locked::alone(alone), 0..region.table.len(), Place::Own);
+    }
+}

@@ -1,0 +1,313 @@
+//! Lazy free: contents that may be dropped when memory is short, unless they are written again first.
+//!
+//! ```text
+//!   lazy_free ─▶ write-protect, mark ─▶ write: cancelled, nothing lost
+//!                                   └─▶ reclaim: dropped, reads as zeros
+//! ```
+//! User space has no dirty bit. So the mark takes away the right to write, and the next write faults and cancels
+//! (`fault`). A `Lazy` block has not been written to since it was marked.
+//!
+//! Whole blocks are marked under the region lock alone, held exclusively, as for a snapshot: one write-protection and
+//! one pass. The call may cover entries that cannot be freed if they have no right to lose; it leaves out pinned and
+//! revoked ones, and overlays. Those that the region holds alone were folded before.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use crate::mapping::change::Right;
+use crate::region::state::{RegionCore, Unresolved};
+use crate::stats::counters::count;
+use crate::sync::SignalsBlocked;
+use crate::sys::{Access, Sys};
+use crate::table::pins::Pinned;
+use crate::table::split::SplitPage;
+use crate::table::transition::{
+    Event, OnCancel, OnLazyFree, Skipped, on_cancel, on_lazy_free, on_lazy_free_part, on_protect_failed,
+};
+use crate::table::{Entry, Locked, State};
+use crate::terms::error::RegionError;
+use crate::units::{BASE_PAGE, EntryIndex};
+
+/// What [`Region::lazy_free`](crate::Region::lazy_free) did, in bytes. The fields add up to the range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LazyFreed {
+    /// Lazily freed now.
+    pub freed: usize,
+    /// There was nothing to do: never written, dropped, or lazily freed already.
+    pub already: usize,
+    /// Skipped: a fork or snapshot holds the block too. Once that is gone, a second call frees it.
+    pub shared: usize,
+    /// Skipped: pinned. Once the pin is gone, a second call frees it.
+    pub pinned: usize,
+    /// Skipped: part of a block that cannot be split, because it is on hugetlb.
+    pub indivisible: usize,
+    /// Skipped: the parent took the block away.
+    pub revoked: usize,
+    /// Skipped: the ends of the range that do not fill a base page.
+    pub unaligned: usize,
+}
+
+impl LazyFreed {
+    /// Bytes that were skipped, for whatever reason.
+    pub fn skipped(&self) -> usize {
+        self.shared + self.pinned + self.indivisible + self.revoked + self.unaligned
+    }
+
+    fn skip(&mut self, why: Skipped, bytes: usize) {
+        *match why {
+            Skipped::Already => &mut self.already,
+            Skipped::Shared => &mut self.shared,
+            Skipped::Pinned => &mut self.pinned,
+            Skipped::Indivisible => &mut self.indivisible,
+            Skipped::Revoked => &mut self.revoked,
+        } += bytes;
+    }
+}
+
+impl<S: Sys> RegionCore<S> {
+    /// Lazily frees the whole base pages of `range`.
+    pub(crate) fn lazy_free(&self, range: Range<usize>) -> Result<LazyFreed, RegionError> {
+        self.check(&range)?;
+        let pages = whole(&range, BASE_PAGE);
+        let size = self.pool().block_size;
+        let blocks = whole(&pages, size.bytes());
+        self.fold_what_is_alone(self.touched(&pages))?;
+        // The mark 0 means that nothing waits.
+        let mark = self.pool().marks.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
+        let freed = LazyFreed { unaligned: range.len() - pages.len(), ..LazyFreed::default() };
+        let mut freeing = Freeing { region: self, mark, freed };
+        // The blocks at both ends, if they are partly inside. The whole blocks lie between them.
+        let (before, after) =
+            if blocks.is_empty() { (pages.clone(), 0..0) } else { (pages.start..blocks.start, blocks.end..pages.end) };
+        freeing.parts(before)?;
+        if !blocks.is_empty() {
+            freeing.blocks(size.count(blocks.start)..size.count(blocks.end)).map_err(|reason| self.error(reason))?;
+        }
+        freeing.parts(after)?;
+        Ok(freeing.freed)
+    }
+
+    /// Cancels lazy free for all blocks and pages in `range`, as if each had been written to. Returns how many bytes
+    /// that were. A block that is lazily freed as a whole is kept as a whole, even if only a part of it is in the
+    /// range.
+    pub(crate) fn cancel_lazy_free(&self, range: Range<usize>) -> Result<usize, RegionError> {
+        self.check(&range)?;
+        let size = self.pool().block_size;
+        let mut cancelled = 0;
+        for index in self.touched(&range).map(EntryIndex) {
+            let start = size.len_of(index.0);
+            let part = range.start.max(start) - start..range.end.min(start + size.bytes()) - start;
+            cancelled += self.keep(index, part);
+        }
+        count(&self.counters.bytes_cancelled, cancelled as u64);
+        Ok(cancelled)
+    }
+
+    /// Cancels all lazy free whose contents are not dropped yet, for a caller that is about to hold the region's bytes
+    /// exclusively. The bytes cannot change then until `lazy_free` is called again. If there is nothing to cancel, this
+    /// only reads two counters.
+    pub(crate) fn keep_all(&self) {
+        if !self.books.has_lazy() {
+            return;
+        }
+        let marked = (0..self.table.windows()).filter(|&window| self.table.waiting.is_waiting(window));
+        let entries = marked.flat_map(|window| self.table.entries_of(window..window + 1));
+        let kept: usize = entries.map(|index| self.keep(EntryIndex(index), 0..self.pool().block_size.bytes())).sum();
+        count(&self.counters.bytes_cancelled, kept as u64);
+    }
+
+    /// Cancels lazy free of a block as a whole, or of a part of it if it is split. Returns how many bytes that were.
+    fn keep(&self, index: EntryIndex, part: Range<usize>) -> usize {
+        let _signals = SignalsBlocked::new();
+        let window = self.table.lock(index);
+        let publishing = self.lock.shared();
+        let entry = self.table.get(index);
+        match (on_cancel(entry.state()), self.split(index)) {
+            // It stays readable. The next write finds out whether anybody else holds it.
+            ((next, OnCancel::Keep), _) => {
+                let locked = Locked::windows(&window, &publishing);
+                self.store(locked, Event::Cancel, index.0..index.0 + 1, |_, old| old.in_state(next));
+                self.pool().block_size.bytes()
+            }
+            ((_, OnCancel::KeepPages), Some(split)) => {
+                split.keep(part.start / BASE_PAGE..part.end.div_ceil(BASE_PAGE)) * BASE_PAGE
+            }
+            ((_, OnCancel::KeepPages), None) | ((_, OnCancel::Nothing), _) => 0,
+        }
+    }
+}
+
+/// One call of `lazy_free`.
+struct Freeing<'a, S: Sys> {
+    region: &'a RegionCore<S>,
+    /// Its number among all calls.
+    mark: u32,
+    freed: LazyFreed,
+}
+
+impl<S: Sys> Freeing<'_, S> {
+    /// Notes that something was lazily freed in these windows.
+    fn wait_in_line(&self, windows: Range<usize>) {
+        self.region.table.waiting.enter(windows, self.mark);
+        self.region.pool().frames.note_change();
+    }
+
+    /// Frees whole blocks.
+    fn blocks(&mut self, entries: Range<usize>) -> Result<(), Unresolved> {
+        let region = self.region;
+        let windows = region.windows_of(&entries);
+        let _signals = SignalsBlocked::new();
+        let alone = region.lock.exclusive();
+        let before = self.freed.freed;
+        let result = self.runs(Locked::alone(&alone), entries);
+        if self.freed.freed > before {
+            self.wait_in_line(windows);
+        }
+        result
+    }
+
+    /// Splits `entries` into runs that one write-protection may cover.
+    fn runs(&mut self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
+        let region = self.region;
+        if region.books.revoked.load(Ordering::Relaxed) == 0 && !region.pins.are_used() && !region.books.has_overlays()
+        {
+            return self.run(locked, entries);
+        }
+        let is_left_out = |index: &usize| {
+            let index = EntryIndex(*index);
+            let entry = region.table.get(index);
+            region.pins.has(index) || entry == Entry::Revoked || entry.is_overlay()
+        };
+        let mut next = entries.start;
+        while next < entries.end {
+            let start = (next..entries.end).find(|index| !is_left_out(index)).unwrap_or(entries.end);
+            let end = (start..entries.end).find(is_left_out).unwrap_or(entries.end);
+            (next..start).for_each(|index| self.skip(EntryIndex(index)));
+            if start < end {
+                self.run(locked, start..end)?;
+            }
+            next = end;
+        }
+        Ok(())
+    }
+
+    /// What an entry needs. Pinned blocks are left out.
+    fn on(&self, entry: Entry) -> (State, OnLazyFree) {
+        on_lazy_free(entry.state(), self.region.held(entry), Pinned::No)
+    }
+
+    /// Counts a block of which nothing is freed.
+    fn skip(&mut self, index: EntryIndex) {
+        let (entry, pinned) = (self.region.table.get(index), self.region.pins.of(index));
+        let why = match on_lazy_free(entry.state(), self.region.held(entry), pinned).1 {
+            OnLazyFree::Skip(why) => why,
+            // It was skipped because somebody else held it, who has let go of it since.
+            OnLazyFree::ForbidWrites | OnLazyFree::ForbidPages => Skipped::Shared,
+        };
+        self.freed.skip(why, self.region.pool().block_size.bytes());
+    }
+
+    /// Frees entries that one write-protection covers: one system call and one pass. Other holders may let go at any
+    /// time, so what could not be freed before the call is not freed after it either, unless the call covered it.
+    fn run(&mut self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
+        let region = self.region;
+        let is_freed = |index: &usize| !matches!(self.on(region.table.get(EntryIndex(*index))).1, OnLazyFree::Skip(_));
+        let first = entries.clone().find(is_freed).unwrap_or(entries.end);
+        let end = (first..entries.end).rfind(is_freed).map_or(first, |last| last + 1);
+        (entries.start..first).chain(end..entries.end).for_each(|index| self.skip(EntryIndex(index)));
+        if first == end {
+            return Ok(());
+        }
+        let protected = region.site().reprotect(locked, region.bytes_of(&(first..end)), Access::Read)?;
+        let right = protected.right();
+        let event = if right == Right::Granted { Event::LazyFree } else { Event::ProtectFailed };
+        Ok(protected.published(region.store(locked, event, first..end, |alike, old| self.free(alike, old, right)))?)
+    }
+
+    /// What becomes of the entries `alike`, which begin with `entry`, after the write-protection. It worked if `right`
+    /// says so.
+    fn free(&mut self, alike: Range<usize>, entry: Entry, right: Right) -> Entry {
+        let size = self.region.pool().block_size;
+        let bytes = size.len_of(alike.len());
+        match (self.on(entry), right) {
+            ((next, OnLazyFree::ForbidWrites), Right::Granted) => {
+                self.freed.freed += bytes;
+                entry.in_state(next)
+            }
+            ((_, OnLazyFree::ForbidWrites), Right::Unknown) => entry.in_state(on_protect_failed(entry.state())),
+            ((_, OnLazyFree::ForbidPages), _) => {
+                self.free_pages(EntryIndex(alike.start), entry, 0..bytes / BASE_PAGE, right)
+            }
+            ((_, OnLazyFree::Skip(why)), _) => {
+                self.freed.skip(why, bytes);
+                entry
+            }
+        }
+    }
+
+    /// What becomes of a split entry after the write-protection of these pages.
+    fn free_pages(&mut self, index: EntryIndex, entry: Entry, pages: Range<usize>, right: Right) -> Entry {
+        let Some(split) = entry.block().and_then(|block| self.region.pages_of(index, block)) else { return entry };
+        let freed = split.free(pages.clone(), right);
+        self.freed.freed += freed * BASE_PAGE;
+        if right == Right::Granted {
+            self.freed.already += (pages.len() - freed) * BASE_PAGE;
+        }
+        if split.is_all_lazy() {
+            split.forget();
+            return entry.in_state(State::Lazy);
+        }
+        entry
+    }
+
+    /// Frees parts of one block, or of two neighbours.
+    fn parts(&mut self, bytes: Range<usize>) -> Result<(), RegionError> {
+        let size = self.region.pool().block_size;
+        for index in self.region.touched(&bytes) {
+            let start = size.len_of(index);
+            let part = bytes.start.max(start) - start..bytes.end.min(start + size.bytes()) - start;
+            self.part(EntryIndex(index), part).map_err(|reason| self.region.error(reason))?;
+        }
+        Ok(())
+    }
+
+    /// Frees pages of one block.
+    fn part(&mut self, index: EntryIndex, part: Range<usize>) -> Result<(), Unresolved> {
+        let region = self.region;
+        // This allocates, so it comes before any lock.
+        region.prepare_split(index);
+        let _signals = SignalsBlocked::new();
+        let window = region.table.lock(index);
+        let publishing = region.lock.shared();
+        let entry = region.table.get(index);
+        let (held, pinned) = (region.held(entry), region.pins.of(index));
+        let next = match on_lazy_free_part(entry.state(), held, pinned, region.pool().sys.merging()) {
+            (_, OnLazyFree::Skip(why)) => {
+                self.freed.skip(why, part.len());
+                return Ok(());
+            }
+            (next, OnLazyFree::ForbidWrites | OnLazyFree::ForbidPages) => next,
+        };
+        let locked = Locked::windows(&window, &publishing);
+        let (start, pages) = (region.pool().block_size.len_of(index.0), part.start / BASE_PAGE..part.end / BASE_PAGE);
+        let protected = region.site().reprotect(locked, start + part.start..start + part.end, Access::Read)?;
+        let right = protected.right();
+        let stored = region.store(locked, Event::LazyFreePart, index.0..index.0 + 1, |_, old| {
+            if let (Some(split), false) = (region.table.split(index), matches!(old, Entry::Split(_))) {
+                let is_writable = matches!(old, Entry::Private(_));
+                let kept = if is_writable { SplitPage::Writable } else { SplitPage::Readable };
+                split.set(0..split.len(), kept);
+            }
+            self.free_pages(index, old.in_state(next), pages.clone(), right)
+        });
+        self.wait_in_line(region.windows_of(&(index.0..index.0 + 1)));
+        Ok(protected.published(stored)?)
+    }
+}
+
+/// The part of `range` that is whole units; empty, at its start, if there is none.
+fn whole(range: &Range<usize>, unit: usize) -> Range<usize> {
+    let (start, end) = (range.start.next_multiple_of(unit), range.end / unit * unit);
+    if start < end { start..end } else { range.start..range.start }
+}

@@ -1,0 +1,327 @@
+//! What the pool's thread does for the overlays of a region (pool/tending.rs).
+//!
+//! | overlay | what |
+//! |---|---|
+//! | the region alone holds its block | folds it: the kernel gets its pages back, and the block is huge again |
+//! | others hold it, and it has many private pages | promotes it: gives the region a block of its own |
+//! | as before, and it has even more by now | seals it: the next write copies the block |
+//! | others hold it, and so it is with most overlays of the region | seals all, and copies blocks beside the writer |
+//!
+//! Where the program is paced (pool/tending.rs), nothing is sealed for writers to copy, and what was dense before is
+//! promoted at once. Where copies would take memory that nobody has used, nothing is sealed either.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use crate::mapping::addresses::Place;
+use crate::pool::frames::Wanted;
+use crate::pool::holders::OverlayHolder;
+use crate::region::private::{Folded, PAGES_AT_ONCE};
+use crate::region::state::{Density, RegionCore};
+use crate::region::write::{Become, Resolution};
+use crate::stats::counters::count;
+use crate::sys::linux::schedule::yield_now;
+use crate::sys::{Access, PageRun, Shows, Sys, SystemError};
+use crate::table::transition::{Event, Held};
+use crate::table::{Entry, Locked, Origin, Reserved};
+use crate::terms::options::{CopyGrain, Writers};
+use crate::units::{BASE_PAGE, BlockId, EntryIndex};
+
+/// So many bytes of blocks are looked at in one visit; where the program is paced, one block.
+const LOOKED_AT_ONCE: usize = 8 << 20;
+
+/// So many overlays tell what all are like.
+const SAMPLES: usize = 16;
+
+// The caller has blocked the program's signals.
+impl<S: Sys> OverlayHolder for RegionCore<S> {
+    fn has_overlays(&self) -> bool {
+        self.books.has_overlays()
+    }
+
+    fn waited_for(&self) -> usize {
+        if self.books.writers == Writers::Fault { self.table.len() } else { 0 }
+    }
+
+    fn tend(&self, from: usize) -> Option<usize> {
+        // Whoever takes a snapshot folds, and holds the lock. This only looks: a fold needs no more than its windows.
+        drop(self.freezing.try_lock()?);
+        // A reset must not meet a fold half done.
+        let _not_beside_a_reset = self.tending.lock();
+        let at_once = if self.pool().tending.is_paced() { 0 } else { LOOKED_AT_ONCE };
+        let end = self.table.len().min(from + self.pool().block_size.count(at_once).max(1));
+        let mut next = from;
+        while next < end {
+            // A call that fails leaves everything as it was, and is tried again at the next look.
+            next = self.tend_some(next..end).unwrap_or(next + 1).max(next + 1);
+        }
+        (end < self.table.len()).then_some(end)
+    }
+
+    fn are_alike(&self, mean: usize) -> bool {
+        if self.expects_promotions() {
+            return false;
+        }
+        let Some(usual) = self.usual_pages() else { return false };
+        let is_dense = usual >= Density::everywhere(self.pool().block_size);
+        let is_beside = self.copies_beside();
+        if is_dense && !is_beside && self.may_promote() && self.books.limit.is_none() {
+            self.leave_all_to_writers();
+            return false;
+        }
+        2 * usual >= mean && !(is_dense && is_beside)
+    }
+}
+
+impl<S: Sys> RegionCore<S> {
+    /// Tends the first of `entries`, and those that go along with it. Returns where to go on.
+    fn tend_some(&self, entries: Range<usize>) -> Result<usize, SystemError> {
+        let (first, entry) = (EntryIndex(entries.start), self.table.get(EntryIndex(entries.start)));
+        if !entry.is_overlay() || self.promises.has(first) {
+            return Ok(entries.start + 1);
+        }
+        if self.held(entry) == Held::ByOthersToo && matches!(entry, Entry::Sealed(..)) && self.density.is_dense(first) {
+            self.copy_beside(first);
+            return Ok(entries.start + 1);
+        }
+        let pages = self.count_private(first)?;
+        if self.held(entry) == Held::ByOthersToo {
+            self.tend_shared(first, entry, pages);
+            return Ok(entries.start + 1);
+        }
+        let (mut end, mut sum) = (entries.start + 1, pages);
+        self.density.note(first, pages, self.pool().block_size);
+        while end < entries.end && self.may_fold(end) {
+            let pages = self.count_private(EntryIndex(end))?;
+            if sum + pages > PAGES_AT_ONCE {
+                break;
+            }
+            self.density.note(EntryIndex(end), pages, self.pool().block_size);
+            (end, sum) = (end + 1, sum + pages);
+        }
+        Ok(self.fold_run(entries.start..end, Folded::Blocks).map_or(end, |run| run.end))
+    }
+
+    /// Looks after an overlay that others hold too.
+    fn tend_shared(&self, index: EntryIndex, entry: Entry, pages: usize) {
+        let size = self.pool().block_size;
+        if !self.may_promote() || self.density.is_by_page(index) || self.promises.has(index) {
+            return;
+        }
+        let is_paced = self.pool().tending.is_paced();
+        let is_enough = match is_paced && self.density.is_dense(index) {
+            true => pages > 0,
+            false => {
+                pages >= Density::soon_enough(size) || pages >= Density::few(size) && self.is_left_behind(index, entry)
+            }
+        };
+        if !is_enough {
+            return;
+        }
+        let may_seal = self.books.writers == Writers::Fault && !self.copies_beside();
+        if may_seal && pages >= Density::more_than_enough(size) && matches!(entry, Entry::Overlaid(..)) {
+            self.leave_to_writer(index);
+        } else {
+            self.promote(index);
+        }
+    }
+
+    /// Whether dense blocks are copied beside their writers, and nothing is left to those. So it is where single waits
+    /// matter, and where a copy would take memory that nobody has used yet: the kernel clears that first, which takes
+    /// twice as long as the copy, and 20 times as long where a hypervisor has to find the memory.
+    fn copies_beside(&self) -> bool {
+        let frames = &self.pool().frames;
+        self.pool().tending.is_paced() || frames.used_and_free() == 0 && frames.fresh() > 0
+    }
+
+    /// Whether there are overlays of a paced program that were dense before: they are promoted as soon as there are
+    /// any pages.
+    fn expects_promotions(&self) -> bool {
+        let is_expected = |index: EntryIndex| {
+            let entry = self.table.get(index);
+            matches!(entry, Entry::Overlaid(..))
+                && self.density.is_dense(index)
+                && self.held(entry) == Held::ByOthersToo
+        };
+        self.pool().tending.is_paced() && self.may_promote() && (0..self.table.len()).map(EntryIndex).any(is_expected)
+    }
+
+    /// How many private pages there are over most blocks that others hold too, as far as some of them tell. None if
+    /// there are so few blocks that all can be looked at.
+    fn usual_pages(&self) -> Option<usize> {
+        let is_shared = |index: &usize| {
+            let entry = self.table.get(EntryIndex(*index));
+            matches!(entry, Entry::Overlaid(..)) && self.held(entry) == Held::ByOthersToo
+        };
+        let count = (0..self.table.len()).filter(is_shared).count();
+        let step = count.div_ceil(SAMPLES);
+        if step < 2 {
+            return None;
+        }
+        let (mut samples, mut taken) = ([0; SAMPLES], 0);
+        for index in (0..self.table.len()).filter(is_shared).skip(step / 2).step_by(step).take(SAMPLES) {
+            samples[taken] = self.count_private(EntryIndex(index)).unwrap_or(0);
+            taken += 1;
+        }
+        let samples = &mut samples[..taken];
+        samples.sort_unstable();
+        samples.get(taken / 2).copied()
+    }
+
+    /// Seals all overlays, so that the next write to each copies the block, unless that was promised not to fault. Who
+    /// writes by page all over a region would have paid for most copies before they were all looked at.
+    fn leave_all_to_writers(&self) {
+        // No snapshot may begin until all is sealed: one that did would not look at what is sealed after its own look.
+        let Some(_no_snapshot) = self.freezing.try_lock() else { return };
+        self.books.sealed.fetch_add(1, Ordering::Relaxed);
+        let size = self.pool().block_size;
+        let overlays = (0..self.table.len()).map(EntryIndex).filter(|index| self.table.get(*index).is_overlay());
+        let may_be_sealed = overlays.filter(|index| !self.promises.has(*index));
+        may_be_sealed.for_each(|index| self.density.note(index, usize::MAX, size));
+        // What is not sealed is promoted one by one.
+        let _ = self.seal_all();
+    }
+
+    /// Seals an overlay with many private pages, so that the next write copies the block.
+    fn leave_to_writer(&self, index: EntryIndex) {
+        let Some(window) = self.table.try_lock(index) else { return };
+        let publishing = self.lock.shared();
+        let entry = self.table.get(index);
+        if matches!(entry, Entry::Overlaid(..)) && self.held(entry) == Held::ByOthersToo && !self.promises.has(index) {
+            self.books.sealed.fetch_add(1, Ordering::Relaxed);
+            self.density.note(index, usize::MAX, self.pool().block_size);
+            // If it fails, it stays as it was.
+            let _ = self.seal(Locked::windows(&window, &publishing), index.0..index.0 + 1);
+        }
+    }
+
+    /// Copies the block of a sealed overlay, which the writers would have to do, unless one is at it.
+    fn copy_beside(&self, index: EntryIndex) {
+        if self.may_promote() && self.table.try_lock(index).is_some() && !self.table.is_reserved(index) {
+            let copied = self.try_to_make(Become::OwnUnlessPromised, index, None, None);
+            if copied == Ok(Resolution::Copied) {
+                count(&self.counters.blocks_promoted, 1);
+            }
+            // Whoever holds a lock should not lose the processor meanwhile.
+            yield_now();
+        }
+    }
+
+    /// Whether blocks are to be copied. Where the kernel is to copy whatever comes, no write may find an overlay
+    /// sealed; and where memory is short, a block takes more of it than its pages.
+    fn may_promote(&self) -> bool {
+        let may_copy = self.books.grain == CopyGrain::Auto || self.books.writers == Writers::NeverFault;
+        may_copy && !self.pool().tending.is_short()
+    }
+
+    /// How many private pages there are over a block. Others may change that meanwhile.
+    fn count_private(&self, index: EntryIndex) -> Result<usize, SystemError> {
+        let mut runs = [PageRun::default(); 64];
+        let bytes = self.bytes_of(&(index.0..index.0 + 1));
+        let (mut at, mut pages) = (bytes.start, 0);
+        while at < bytes.end {
+            let scanned = self.pool().sys.private_pages(self.addresses.part(&(at..bytes.end)), &mut runs)?;
+            pages += runs[..scanned.runs].iter().map(|run| (run.end - run.start) as usize / BASE_PAGE).sum::<usize>();
+            at += scanned.looked_at;
+        }
+        Ok(pages)
+    }
+
+    /// Gives the region a block of its own in place of an overlay with many private pages. The block below is copied
+    /// first, while the program goes on. Then the private pages are, and a writer waits for no more than that. If
+    /// somebody works on it, or no block is to be had, there will be another time.
+    fn promote(&self, index: EntryIndex) {
+        let pool = self.pool();
+        if self.table.is_reserved(index) {
+            // Its own write is to take that block.
+            return;
+        }
+        let Some((below, origin)) = self.hold_below(index) else { return };
+        let own = pool.copy_near(self.place_of_copy(index, below), below, Wanted::Any, Reserved::No);
+        if self.books.writers == Writers::Fault {
+            // Whoever holds a lock should not lose the processor meanwhile. Elsewhere, the caller holds one already.
+            yield_now();
+        }
+        let promoted = own.is_ok_and(|own| self.exchange(index, below, own) || !pool.release(own));
+        if promoted {
+            self.density.note(index, usize::MAX, pool.block_size);
+        }
+        if pool.release(below) {
+            // All others have let go of it meanwhile, and took us for another holder.
+            match (origin, &self.books.parent) {
+                (Origin::Parent, Some(parent)) => parent.freed(1),
+                (Origin::Own, _) | (Origin::Parent, None) => self.books.cow.freed(1),
+            }
+        }
+    }
+
+    /// Where a promoted block would like to lie.
+    ///
+    /// To show a program's memory to a child takes a call for each mapping. So its blocks go half a pool away, and at
+    /// the next child back again: neighbours stay neighbours, in whatever order they are promoted. The places that they
+    /// leave keep their memory, and are there for that.
+    fn place_of_copy(&self, index: EntryIndex, below: BlockId) -> BlockId {
+        let blocks = self.pool().frames.len();
+        match self.books.writers {
+            Writers::Fault => self.home.wish(index, blocks),
+            Writers::NeverFault => BlockId(((below.index() + blocks / 2) % blocks) as u32),
+        }
+    }
+
+    /// Whether a program's block is where it was, and the one before it has gone to the place before the one that this
+    /// would have: to stay makes two mappings more, each of which costs the next fork a call.
+    fn is_left_behind(&self, index: EntryIndex, entry: Entry) -> bool {
+        let (Writers::NeverFault, Some(before), Some(below)) =
+            (self.books.writers, index.0.checked_sub(1), entry.block())
+        else {
+            return false;
+        };
+        let beside = self.table.get(EntryIndex(before)).block();
+        beside.is_some_and(|beside| beside.offset(1) == self.place_of_copy(index, below))
+    }
+
+    /// The block below an overlay that others hold too, with a reference to it, and who wrote it.
+    fn hold_below(&self, index: EntryIndex) -> Option<(BlockId, Origin)> {
+        let _window = self.table.try_lock(index)?;
+        let _publishing = self.lock.shared();
+        let entry = self.table.get(index);
+        let below = entry.block().filter(|_| entry.is_overlay() && self.held(entry) == Held::ByOthersToo)?;
+        self.pool().frames.add_reference(below);
+        Some((below, entry.origin()))
+    }
+
+    /// Shows `own`, a copy of the block `below` the overlay, in its place, with its private pages. False if the overlay
+    /// is there no more, or it cannot be done.
+    fn exchange(&self, index: EntryIndex, below: BlockId, own: BlockId) -> bool {
+        let only = index.0..index.0 + 1;
+        let Some(window) = self.table.try_lock(index) else { return false };
+        let publishing = self.lock.shared();
+        let entry = self.table.get(index);
+        if !entry.is_overlay() || entry.block() != Some(below) || self.promises.has(index) {
+            return false;
+        }
+        let locked = Locked::windows(&window, &publishing);
+        let (place, are_kept_off) = match self.books.writers {
+            Writers::Fault => (Place::Own, self.seal(locked, only.clone()).is_ok()),
+            Writers::NeverFault => (Place::Aside, self.holds(locked, &only)),
+        };
+        if !are_kept_off && place == Place::Aside {
+            return false;
+        }
+        let mut runs = [PageRun::default(); 64];
+        let to = self.pool().direct(own);
+        // SAFETY: writers are kept off, the window lock keeps it so, and `own` is ours alone.
+        let copied = are_kept_off && unsafe { self.copy_private_by(&mut runs, &only, place, to) }.is_ok();
+        let shows = Shows::Memory { start: own, access: Access::ReadWrite };
+        let shown = if copied { self.site().remap(locked, &only, shows).ok() } else { None };
+        let Some(remapped) = shown else {
+            self.open_again(locked, only, place);
+            return false;
+        };
+        count(&self.counters.blocks_promoted, 1);
+        remapped.published(self.store(locked, Event::Write, only.clone(), |_, _| Entry::Private(own)));
+        drop(publishing);
+        self.wake_waiting(&only, place);
+        true
+    }
+}

@@ -1,0 +1,318 @@
+//! Folding: the private pages of overlays go back into blocks.
+//!
+//! ```text
+//!   keep writers off: no more pages become private ─▶ look which are ─▶ copy them ─▶ show the block itself
+//! ```
+//! They go into the overlay's own block if this region alone holds it, and otherwise into a copy, which the caller
+//! makes. Which pages are private only the kernel knows ([`Sys::private_pages`]); it is asked after that, so what it
+//! finds is all there is.
+//!
+//! This happens under the locks of the windows. A snapshot of a region with overlays holds the locks of all windows, so
+//! it meets no fold half done.
+
+use std::ops::Range;
+
+use crate::mapping::addresses::Place;
+use crate::mapping::change::{Recount, Remapped};
+use crate::region::state::{RegionCore, Unresolved};
+use crate::stats::counters::count;
+use crate::sync::SharedGuard;
+use crate::sys::{Access, MOST_RUNS, PageRun, Part, Shows, Sys, SystemError};
+use crate::table::transition::{Event, Held};
+use crate::table::{Entry, Locked, State, WindowsGuard};
+use crate::terms::options::CopyGrain;
+use crate::units::{BASE_PAGE, BlockId, EntryIndex};
+
+/// So many runs of pages are asked for at once. They lie on the handler's stack.
+const RUNS: usize = 4;
+
+/// At most so many pages are folded at once, so that a writer there waits for a quarter of a millisecond at most; or
+/// else one block.
+pub(in crate::region) const PAGES_AT_ONCE: usize = 256;
+
+/// Private pages are looked for in so many bytes at once: nobody can change mappings meanwhile.
+const SCANNED_AT_ONCE: usize = 128 << 20;
+
+/// Private pages over a block.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::region) struct Patched {
+    pub(in crate::region) index: EntryIndex,
+    pub(in crate::region) pages: usize,
+}
+
+/// What overlays become whose private pages were folded into their own blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::region) enum Folded {
+    /// The region shows the blocks themselves.
+    Blocks,
+    /// They stay, without private pages and sealed, because a snapshot is about to share the blocks again.
+    Overlays,
+}
+
+/// What was done of a fold.
+struct Copied {
+    looked_at: usize,
+    pages: usize,
+}
+
+impl<S: Sys> RegionCore<S> {
+    /// Copies the private pages over `entries`, which are in `place`, to theirs in memory that begins at `to`.
+    ///
+    /// # Safety
+    /// Writers are kept off the entries. `to` is valid for writes of as many bytes, and nobody else uses them.
+    pub(in crate::region) unsafe fn copy_private(
+        &self,
+        entries: &Range<usize>,
+        place: Place,
+        to: *mut u8,
+    ) -> Result<(), SystemError> {
+        // SAFETY: by contract.
+        unsafe { self.copy_private_by(&mut [PageRun::default(); RUNS], entries, place, to) }
+    }
+
+    /// As [`RegionCore::copy_private`], asking for as many runs at once as there is room for.
+    ///
+    /// # Safety
+    /// As [`RegionCore::copy_private`].
+    #[inline(always)] // A frame of its own would be one more on the handler's stack.
+    pub(in crate::region) unsafe fn copy_private_by(
+        &self,
+        runs: &mut [PageRun],
+        entries: &Range<usize>,
+        place: Place,
+        to: *mut u8,
+    ) -> Result<(), SystemError> {
+        let part = self.addresses.part_at(place, &self.bytes_of(entries));
+        let (mut at, mut pages) = (0, 0);
+        while at < part.len() {
+            // SAFETY: by contract.
+            let copied = unsafe { self.copy_some_private(runs, part.part(at, part.len() - at), to.add(at)) }?;
+            at += copied.looked_at;
+            pages += copied.pages;
+        }
+        count(&self.counters.pages_folded, pages as u64);
+        Ok(())
+    }
+
+    /// Copies some private pages, beginning with those at the start of `part`.
+    ///
+    /// # Safety
+    /// As [`RegionCore::copy_private`].
+    unsafe fn copy_some_private(
+        &self,
+        runs: &mut [PageRun],
+        part: Part<'_>,
+        to: *mut u8,
+    ) -> Result<Copied, SystemError> {
+        match self.pool().sys.private_pages(part, runs) {
+            Ok(scanned) => {
+                let (mut nth, mut pages) = (0, 0);
+                while nth < scanned.runs {
+                    let start = runs[nth].start as usize - part.at();
+                    let len = (runs[nth].end - runs[nth].start) as usize;
+                    // SAFETY: pages of these entries can be read and are not written; their places lie behind `to`.
+                    unsafe { self.pool().sys.copy_shown(part.part(start, len), to.add(start)) };
+                    pages += len / BASE_PAGE;
+                    nth += 1;
+                }
+                Ok(Copied { looked_at: scanned.looked_at, pages })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The first entry in a range of bytes over which there are private pages. The range shows overlays in `place`.
+    fn next_private(&self, mut bytes: Range<usize>, place: Place) -> Result<Option<usize>, SystemError> {
+        let mut one = [PageRun::default(); 1];
+        while !bytes.is_empty() {
+            let part = self.addresses.part_at(place, &bytes);
+            let scanned = self.pool().sys.private_pages(part, &mut one)?;
+            if scanned.runs > 0 {
+                let offset = bytes.start + (one[0].start as usize - part.at());
+                return Ok(Some(self.pool().block_size.count(offset)));
+            }
+            bytes.start += scanned.looked_at;
+        }
+        Ok(None)
+    }
+
+    /// The overlays among `entries` with private pages, in order. Others may change them meanwhile. Allocates.
+    pub(in crate::region) fn patched(&self, entries: Range<usize>) -> Result<Vec<Patched>, SystemError> {
+        let mut runs = vec![PageRun::default(); MOST_RUNS];
+        let mut found: Vec<Patched> = Vec::new();
+        for overlays in self.overlays(entries) {
+            let bytes = self.bytes_of(&overlays);
+            let mut at = bytes.start;
+            while at < bytes.end {
+                let part = at..bytes.end.min(at + SCANNED_AT_ONCE);
+                let scanned = self.pool().sys.private_pages(self.addresses.part(&part), &mut runs)?;
+                runs[..scanned.runs].iter().for_each(|run| self.note_patched(&self.offsets_of(run), &mut found));
+                at += scanned.looked_at;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Notes a run of pages, which may span blocks.
+    fn note_patched(&self, run: &Range<usize>, found: &mut Vec<Patched>) {
+        for index in self.touched(run).map(EntryIndex) {
+            let block = self.bytes_of(&(index.0..index.0 + 1));
+            let pages = (run.end.min(block.end) - run.start.max(block.start)) / BASE_PAGE;
+            match found.last_mut() {
+                Some(last) if last.index == index => last.pages += pages,
+                Some(_) | None => found.push(Patched { index, pages }),
+            }
+        }
+    }
+
+    /// How many pages are private.
+    pub(crate) fn private_page_count(&self) -> Result<usize, SystemError> {
+        Ok(self.patched(0..self.table.len())?.iter().map(|patched| patched.pages).sum())
+    }
+
+    pub(in crate::region) fn is_alone_with_overlay(&self, index: usize) -> bool {
+        let entry = self.table.get(EntryIndex(index));
+        entry.is_overlay() && self.held(entry) == Held::Alone
+    }
+
+    /// Whether an overlay may be sealed for a moment and folded, though nobody has asked for that.
+    pub(in crate::region) fn may_fold(&self, index: usize) -> bool {
+        self.is_alone_with_overlay(index) && !self.promises.has(EntryIndex(index))
+    }
+
+    /// Folds the first overlays of `entries` that this region alone holds and whose blocks are neighbours. The caller
+    /// has blocked the program's signals. Returns which they are.
+    pub(in crate::region) fn fold_run(&self, entries: Range<usize>, what: Folded) -> Result<Range<usize>, Unresolved> {
+        let windows = self.table.lock_windows(self.windows_of(&entries));
+        let publishing = self.lock.shared();
+        let mut run = entries.start..entries.start;
+        let block = self.table.get(EntryIndex(entries.start)).block();
+        let follows = |index: usize| {
+            let by = (index - entries.start).cast_signed();
+            self.table.get(EntryIndex(index)).block().zip(block).is_some_and(|(next, first)| first.is_by(by, next))
+        };
+        while run.end < entries.end && self.may_fold(run.end) && follows(run.end) {
+            run.end += 1;
+        }
+        if let Some(block) = block.filter(|_| !run.is_empty()) {
+            let are_own = run.clone().all(|index| self.table.get(EntryIndex(index)).is_owner());
+            // System calls that write would fail from now on.
+            let may_seal = self.books.grain != CopyGrain::Page;
+            match what {
+                // What is the parent's becomes this region's own: the accounts are to tell.
+                Folded::Overlays if are_own && may_seal => self.fold_below(&windows, publishing, &run, block)?,
+                Folded::Overlays | Folded::Blocks => self.fold_in_place(&windows, publishing, run.clone(), block)?,
+            }
+        }
+        Ok(run)
+    }
+
+    /// Folds overlays into their own blocks, which this region alone holds and which are neighbours, and keeps the
+    /// overlays, sealed.
+    fn fold_below(
+        &self,
+        windows: &WindowsGuard<'_>,
+        publishing: SharedGuard<'_>,
+        entries: &Range<usize>,
+        first: BlockId,
+    ) -> Result<(), Unresolved> {
+        self.seal(Locked::windows(windows, &publishing), entries.clone())?;
+        drop(publishing);
+        let mut runs = [PageRun::default(); PAGES_AT_ONCE];
+        // SAFETY: as in `fold_in_place`.
+        let copied = unsafe { self.copy_private_by(&mut runs, entries, Place::Own, self.pool().direct(first)) };
+        copied.map_err(Unresolved::Unmappable)?;
+        // Pages that stay are what the block has now, too.
+        let _ = self.pool().sys.drop_private(self.addresses.part(&self.bytes_of(entries)));
+        count(&self.counters.blocks_folded, entries.len() as u64);
+        Ok(())
+    }
+
+    /// Folds overlays into their own blocks, which this region alone holds and which are neighbours.
+    pub(in crate::region) fn fold_in_place(
+        &self,
+        windows: &WindowsGuard<'_>,
+        publishing: SharedGuard<'_>,
+        entries: Range<usize>,
+        first: BlockId,
+    ) -> Result<(), Unresolved> {
+        let place = self.keep_writers_off(Locked::windows(windows, &publishing), &entries)?;
+        drop(publishing);
+        // SAFETY: writers are kept off, and the window locks keep it so, also from snapshots. Nobody else holds the
+        // blocks, and this region shows them only through the overlay, where the private pages cover what is written.
+        let copied = unsafe { self.copy_private(&entries, place, self.pool().direct(first)) };
+        let publishing = self.lock.shared();
+        let locked = Locked::windows(windows, &publishing);
+        let shown = match copied {
+            Ok(()) => self.show_folded(locked, &entries, first),
+            Err(error) => Err(Unresolved::Unmappable(error)),
+        };
+        match shown {
+            Ok(()) => {
+                drop(publishing);
+                self.wake_waiting(&entries, place);
+                Ok(())
+            }
+            Err(reason) => {
+                self.open_again(locked, entries, place);
+                Err(reason)
+            }
+        }
+    }
+
+    /// Shows the blocks themselves, which begin with `first` and have all pages now.
+    fn show_folded(&self, locked: Locked<'_>, entries: &Range<usize>, first: BlockId) -> Result<(), Unresolved> {
+        let shows = Shows::Memory { start: first, access: Access::ReadWrite };
+        match self.site().remap(locked, entries, shows) {
+            Ok(remapped) => {
+                self.publish_folded(locked, entries, remapped);
+                Ok(())
+            }
+            Err(refused) => Err(refused.into()),
+        }
+    }
+
+    fn publish_folded(&self, locked: Locked<'_>, entries: &Range<usize>, remapped: Remapped<'_, S>) {
+        count(&self.counters.blocks_folded, entries.len() as u64);
+        let stored = self.store(locked, Event::Write, entries.clone(), |_, old| old.in_state(State::Private));
+        remapped.published(stored);
+    }
+
+    /// Folds an overlay, off which all writers are kept, into `own`, which is its own block or a copy of that, and
+    /// shows it read-only.
+    pub(in crate::region) fn fold_read_only(
+        &self,
+        locked: Locked<'_>,
+        index: EntryIndex,
+        own: BlockId,
+        place: Place,
+    ) -> Result<(), Unresolved> {
+        let only = index.0..index.0 + 1;
+        // SAFETY: a lock keeps all others out, and writers are kept off. Nobody else holds the block, which is a new
+        // copy or is covered by the private pages where they are written.
+        unsafe { self.copy_private(&only, place, self.pool().direct(own)) }.map_err(Unresolved::Unmappable)?;
+        count(&self.counters.blocks_folded, 1);
+        let shows = Shows::Memory { start: own, access: Access::Read };
+        let remapped = self.site_at(place).remap(locked, &only, shows)?;
+        let Recount { before, .. } = self.store(locked, Event::Write, only.clone(), |_, _| Entry::Private(own));
+        // It is the snapshot's too from now on.
+        let Recount { after, .. } = self.store(locked, Event::Snapshot, only, |_, old| old.in_state(State::Shared));
+        remapped.published(Recount { before, after });
+        Ok(())
+    }
+
+    /// The next overlay in `rest` over which there are private pages; `rest` begins after it then.
+    pub(in crate::region) fn next_patched(
+        &self,
+        rest: &mut Range<usize>,
+        place: Place,
+    ) -> Result<Option<EntryIndex>, SystemError> {
+        for run in self.overlays(rest.clone()) {
+            if let Some(index) = self.next_private(self.bytes_of(&run), place)? {
+                rest.start = index + 1;
+                return Ok(Some(EntryIndex(index)));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,22 @@
+//! Page grain: blocks that are shown through private mappings, and how what was written there gets back into blocks.
+//!
+//! | of `RegionCore` | what |
+//! |---|---|
+//! | `may_overlay`, `shows_by_page` | whether writes may be by page, or are from a snapshot on |
+//! | `overlay`, `overlay_each`, `publish_overlays`, `noted` | shows blocks through private mappings |
+//! | `unseal`, `seal`, `seal_all`, `protect`, `protect_split` | gives and takes away the right to write |
+//! | `holds`, `put_all_aside` | keeps writers off by having them wait |
+//! | `wake_waiting`, `let_all_go`, `open_again` | lets them go on |
+//! | `overlays`, `mappings` | which entries are shown so |
+//! | `patched`, `next_patched`, `private_page_count` | where there are private pages |
+//! | `copy_private`, `copy_private_by` | copies them |
+//! | `is_alone_with_overlay`, `may_fold`, `fold_run`, `fold_in_place`, `fold_read_only` | puts them back into blocks |
+//!
+//! Nothing here takes a block, and nobody gives one up. What cannot go on without one is left to the caller: `fold_run`
+//! says which overlays it has folded, and the others need a copy.
+
+mod fold;
+mod overlay;
+mod quiesce;
+
+pub(super) use fold::{Folded, PAGES_AT_ONCE, Patched};

@@ -1,0 +1,178 @@
+//! Page grain: blocks that are shown through a private mapping, so that the kernel copies the pages that are written.
+//!
+//! ```text
+//!   first write ─▶ overlay: private mapping of a GiB ───▶ Overlaid: the kernel copies each page that is written
+//!                                                           │ seal       ▲ unseal: a write, if no page is private
+//!                                                           ▼            │
+//!   block of its own ◀── fold (fold.rs), or a copy with the private pages ── Sealed
+//! ```
+//! A snapshot seals all overlays, after their private pages were folded. A sealed overlay that has private pages is one
+//! that the pool's thread leaves to the writer to copy (maintain.rs); or a snapshot is just being taken, or has failed.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use crate::mapping::addresses::Place;
+use crate::mapping::change::{Recount, Remapped, Right};
+use crate::ranges::runs;
+use crate::region::state::{RegionCore, Unresolved};
+use crate::sys::{Access, Shows, Sys, SystemError};
+use crate::table::transition::{Event, on_protect_failed};
+use crate::table::{Entry, Locked, State};
+use crate::terms::options::CopyGrain;
+use crate::units::{BASE_PAGE, BlockId, EntryIndex};
+
+impl<S: Sys> RegionCore<S> {
+    /// Whether writes may be by page. An observer has to be told of each change of memory, and the kernel tells nobody.
+    pub(in crate::region) fn may_overlay(&self) -> bool {
+        let pool = self.pool();
+        pool.sys.has_overlays()
+            && pool.block_size.bytes() > BASE_PAGE
+            && self.books.grain != CopyGrain::Block
+            && self.observer.get().is_none()
+    }
+
+    /// Whether the kernel is to copy from the fork or snapshot on.
+    pub(in crate::region) fn shows_by_page(&self) -> bool {
+        self.books.grain == CopyGrain::Page && self.books.limit.is_none() && self.may_overlay()
+    }
+
+    /// The runs of overlays in `entries`.
+    pub(in crate::region) fn overlays(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        runs(entries, |index| self.table.get(EntryIndex(index)).is_overlay())
+    }
+
+    /// Shows entries, whose blocks are neighbours, through a private mapping. None of them has private pages. If only
+    /// the right to write is missing, they are overlays all the same, and the next write asks for it.
+    pub(in crate::region) fn overlay(
+        &self,
+        locked: Locked<'_>,
+        entries: Range<usize>,
+        place: Place,
+    ) -> Result<(), Unresolved> {
+        let Some(start) = self.table.get(EntryIndex(entries.start)).block() else { return Ok(()) };
+        let shows = Shows::Overlay { start, access: Access::ReadWrite };
+        match self.site_at(place).remap(locked, &entries, shows) {
+            Ok(remapped) => self.publish_overlays(locked, entries, remapped),
+            Err(refused) => Err(refused.into()),
+        }
+    }
+
+    #[inline(never)] // Not on the stack where something is put back.
+    pub(in crate::region) fn publish_overlays(
+        &self,
+        locked: Locked<'_>,
+        entries: Range<usize>,
+        remapped: Remapped<'_, S>,
+    ) -> Result<(), Unresolved> {
+        let right = remapped.right();
+        remapped.published(self.overlaid(locked, entries));
+        self.noted(right)
+    }
+
+    /// Gives the right to write to sealed overlays.
+    pub(in crate::region) fn unseal(
+        &self,
+        locked: Locked<'_>,
+        entries: Range<usize>,
+        place: Place,
+    ) -> Result<(), Unresolved> {
+        let allowed = self.site_at(place).reprotect(locked, self.bytes_of(&entries), Access::ReadWrite)?;
+        let stored = match allowed.right() {
+            Right::Granted => self.overlaid(locked, entries),
+            Right::Unknown => self.protect_failed(locked, entries),
+        };
+        Ok(allowed.published(stored)?)
+    }
+
+    /// Shows all blocks among `entries` that others hold too through private mappings, as far as that can be done. On
+    /// failure some of them may still be writable.
+    pub(in crate::region) fn overlay_each(
+        &self,
+        locked: Locked<'_>,
+        entries: Range<usize>,
+        place: Place,
+    ) -> Result<(), Unresolved> {
+        for run in self.in_a_row(entries) {
+            let is_sealed = |index: &usize| matches!(self.table.get(EntryIndex(*index)), Entry::Sealed(..));
+            // The right to write is a tenth of the cost of a new mapping, if it takes few calls.
+            let pieces = 1 + run.clone().skip(1).filter(|index| is_sealed(index) != is_sealed(&(index - 1))).count();
+            if pieces > 1 + run.len() / 16 {
+                self.overlay_or_protect(locked, run, place)?;
+                continue;
+            }
+            let mut piece = run.start;
+            while piece < run.end {
+                let is_new = !is_sealed(&piece);
+                let end = (piece..run.end).find(|index| is_sealed(index) == is_new).unwrap_or(run.end);
+                match is_new {
+                    true => self.overlay_or_protect(locked, piece..end, place)?,
+                    // What stays sealed is left to the fault of the next write.
+                    false => drop(self.unseal(locked, piece..end, place)),
+                }
+                piece = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows entries through one private mapping. If that cannot be done it takes away the right to write: what lies
+    /// aside has it still, and comes back with it.
+    fn overlay_or_protect(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
+        if self.overlay(locked, entries.clone(), place).is_ok() || place == Place::Own {
+            return Ok(());
+        }
+        let protected = self.site_at(place).reprotect(locked, self.bytes_of(&entries), Access::Read)?;
+        Ok(protected.published(Recount::default())?)
+    }
+
+    /// The runs of entries that can be shown through one private mapping each.
+    fn in_a_row(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        self.rows(entries, |entry| match entry {
+            Entry::Shared(block) | Entry::Borrowed(block) | Entry::Sealed(block, _) => Some((block, false)),
+            Entry::Zero
+            | Entry::Private(_)
+            | Entry::Lazy(_)
+            | Entry::Split(_)
+            | Entry::Overlaid(..)
+            | Entry::Revoked => None,
+        })
+    }
+
+    /// The runs of entries with blocks in a row, of one kind. `kind` says which block and which kind.
+    pub(super) fn rows(
+        &self,
+        entries: Range<usize>,
+        kind: impl Fn(Entry) -> Option<(BlockId, bool)>,
+    ) -> impl Iterator<Item = Range<usize>> {
+        let mut rest = entries;
+        std::iter::from_fn(move || {
+            let at = |index: usize| kind(self.table.get(EntryIndex(index)));
+            let start = rest.find(|&index| at(index).is_some())?;
+            let follows = |index: usize| at(index - 1).map(|(before, kind)| (before.offset(1), kind)) == at(index);
+            rest.start = rest.clone().find(|&index| !follows(index)).unwrap_or(rest.end);
+            Some(start..rest.start)
+        })
+    }
+
+    /// Notes that overlays may not be writable that count as that.
+    pub(in crate::region) fn noted(&self, right: Result<(), SystemError>) -> Result<(), Unresolved> {
+        match right {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.books.unsure.store(true, Ordering::Relaxed);
+                Err(Unresolved::Unmappable(error))
+            }
+        }
+    }
+
+    #[inline(never)] // Not on the stack where something is put back.
+    fn overlaid(&self, locked: Locked<'_>, entries: Range<usize>) -> Recount {
+        self.store(locked, Event::Write, entries, |_, old| old.in_state(State::Overlaid))
+    }
+
+    pub(super) fn protect_failed(&self, locked: Locked<'_>, entries: Range<usize>) -> Recount {
+        self.books.unsure.store(true, Ordering::Relaxed);
+        self.store(locked, Event::ProtectFailed, entries, |_, old| old.in_state(on_protect_failed(old.state())))
+    }
+}

@@ -1,0 +1,154 @@
+//! Keeping writers off, and letting them go on.
+//!
+//! | way | where the pages are | writers |
+//! |---|---|---|
+//! | held | aside | wait, system calls too, until they are let go |
+//! | sealed, or protected | where they belong | fault; system calls that write fail |
+//!
+//! To hold them takes more mappings, and a process that may handle the faults of system calls.
+
+use std::ops::Range;
+
+use crate::mapping::addresses::Place;
+use crate::mapping::change::{Recount, Right};
+use crate::ranges::runs;
+use crate::region::state::{RegionCore, Unresolved};
+use crate::sys::{Access, Sys};
+use crate::table::split::SplitPage;
+use crate::table::transition::{Event, on_seal};
+use crate::table::{Entry, Locked};
+use crate::terms::options::Writers;
+use crate::units::{EntryIndex, HUGE_PAGE};
+
+/// So many bytes of overlays are sealed at once: the kernel looks at each page, which takes 2 ms for 1 GiB.
+const SEALED_AT_ONCE: usize = 64 << 20;
+
+impl<S: Sys> RegionCore<S> {
+    /// Keeps writers off overlays by having them wait, system calls too. The pages are aside meanwhile. False if that
+    /// cannot be done: then they are to be sealed.
+    pub(in crate::region) fn holds(&self, locked: Locked<'_>, entries: &Range<usize>) -> bool {
+        // Two mappings more here, and two aside.
+        self.addresses.can_hold() && self.pool().sys.budget().fits(4) && self.site().put_aside(locked, entries)
+    }
+
+    /// Keeps writers off overlays, in the one way or the other. Returns where their pages are.
+    #[inline(never)] // Not on the stack where the blocks are shown.
+    pub(super) fn keep_writers_off(&self, locked: Locked<'_>, entries: &Range<usize>) -> Result<Place, Unresolved> {
+        if self.holds(locked, entries) {
+            return Ok(Place::Aside);
+        }
+        if self.books.writers == Writers::NeverFault {
+            return Err(Unresolved::NotYet);
+        }
+        self.seal(locked, entries.clone())?;
+        Ok(Place::Own)
+    }
+
+    /// Lets those who waited go, after something else was shown at `entries`, whose pages were in `place`.
+    pub(in crate::region) fn wake_waiting(&self, entries: &Range<usize>, place: Place) {
+        if place == Place::Aside {
+            self.site().let_go(entries);
+        }
+    }
+
+    /// Takes away the right to write to overlays. If they have none by their state, this is done all the same: a call
+    /// that failed may have left some. It costs nothing where nothing changes.
+    pub(in crate::region) fn seal(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
+        let sealed = self.site().reprotect(locked, self.bytes_of(&entries), Access::Read)?;
+        let stored = match sealed.right() {
+            Right::Granted => self.store(locked, Event::Seal, entries, |_, old| old.in_state(on_seal(old.state()))),
+            Right::Unknown => self.protect_failed(locked, entries),
+        };
+        Ok(sealed.published(stored)?)
+    }
+
+    /// Seals all overlays, some at a time, unless writes to them were promised not to fault. The caller has blocked the
+    /// program's signals.
+    pub(in crate::region) fn seal_all(&self) -> Result<(), Unresolved> {
+        let may_be_sealed = |index: usize| {
+            let index = EntryIndex(index);
+            self.table.get(index).is_overlay() && !self.promises.has(index)
+        };
+        let mut rest = 0..self.table.len();
+        while let Some(run) = self.overlays(rest.clone()).next() {
+            let windows = self.windows_of(&run);
+            let at_once = SEALED_AT_ONCE / self.pool().block_size.bytes().max(HUGE_PAGE);
+            let windows = windows.start..windows.end.min(windows.start + at_once.max(1));
+            rest.start = run.end.min(self.table.entries_of(windows.clone()).end);
+            let windows = self.table.lock_windows(windows);
+            let publishing = self.lock.shared();
+            // Others may have changed it since.
+            for run in runs(run.start..rest.start, may_be_sealed) {
+                self.seal(Locked::windows(&windows, &publishing), run)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes away the right to write to `entries`. Their mappings are counted when all runs are done.
+    pub(in crate::region) fn protect(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
+        let bytes = self.bytes_of(&entries);
+        let protected = self.site().reprotect(locked, bytes, Access::Read)?;
+        for split in entries.filter(|_| self.table.has_splits()).filter_map(|index| self.split(EntryIndex(index))) {
+            for page in split.pages.runs_of(0..split.pages.len(), SplitPage::Writable) {
+                split.pages.set(page, SplitPage::Readable);
+            }
+        }
+        Ok(protected.published(Recount::default())?)
+    }
+
+    /// Takes away the right to write to split blocks among `entries`, which nothing else keeps writers off.
+    pub(in crate::region) fn protect_split(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
+        let is_split = |index: &usize| matches!(self.table.get(EntryIndex(*index)), Entry::Split(_));
+        let mut split = entries.filter(|index| self.table.has_splits() && is_split(index));
+        split.try_for_each(|index| self.protect(locked, index..index + 1))
+    }
+
+    /// The runs of entries, of those that others hold too or that are overlays, which are one mapping each, as far as
+    /// that can be known.
+    pub(in crate::region) fn mappings(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        self.rows(entries, |entry| match entry {
+            Entry::Shared(block) | Entry::Borrowed(block) => Some((block, false)),
+            Entry::Sealed(block, _) | Entry::Overlaid(block, _) => Some((block, true)),
+            Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => None,
+        })
+    }
+
+    /// Has whoever uses blocks that others hold too, or overlays, among `entries` wait, system calls too. They lie
+    /// aside from then on. False if that cannot be done, and then nothing has changed.
+    pub(in crate::region) fn put_all_aside(&self, locked: Locked<'_>, entries: Range<usize>) -> bool {
+        let (site, mappings) = (self.site(), self.mappings(entries.clone()).count());
+        // As many aside, and one at each edge.
+        if !self.addresses.can_hold() || !self.pool().sys.budget().fits(2 * mappings + 4) {
+            return false;
+        }
+        for one in self.mappings(entries.clone()) {
+            if !site.put_aside(locked, &one) {
+                self.let_all_go(locked, entries.start..one.start);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Shows what lies aside where it belongs, and lets all go who wait for it.
+    pub(in crate::region) fn let_all_go(&self, locked: Locked<'_>, entries: Range<usize>) {
+        let site = self.site();
+        self.mappings(entries.clone()).for_each(|one| site.put_back(locked, &one));
+        if !entries.is_empty() {
+            site.let_go(&entries);
+        }
+    }
+
+    /// After something failed: what lay aside is there again. What was sealed may be writable, or have private pages.
+    /// It is writable by its state again, and the next write there sees to it that it is.
+    pub(in crate::region) fn open_again(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) {
+        if place == Place::Aside {
+            self.let_all_go(locked, entries.clone());
+        }
+        for run in self.overlays(entries) {
+            let Recount { before, after } = self.protect_failed(locked, run);
+            self.addresses.recount(before, after);
+        }
+    }
+}

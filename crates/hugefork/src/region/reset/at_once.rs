@@ -1,0 +1,232 @@
+//! A reset at one moment, beside threads that go on.
+//!
+//! ```text
+//!   region  | block, private pages | ─▶ | block                  | ─▶ | read-only | ─▶ | block, private pages |
+//!   apart   | nothing              |    | block, private pages   |                   | nothing              |
+//!                                take      put back, while others      protect; pages     bring
+//!                                          go on                       of since
+//! ```
+//! Where nothing differs from the snapshot but private pages over its blocks, all in one mapping, one call takes them
+//! away. From that moment on the region is as the snapshot, for all who read or write, system calls too: what was
+//! written before is gone, and what is written later stays. Nobody is held for it.
+//!
+//! The pages are to come back, so that the next write to them takes no fault. They are put back apart, while others go
+//! on. Then writers are kept off for some microseconds. The pages that they have written since are copied over, and one
+//! call shows all of them.
+//!
+//! Whatever fails after the first call, the region is reset: then what lies apart is dropped.
+//!
+//! As one of several (reset_all.rs), writers are kept off before the pages are put back, until all of the regions are
+//! as the snapshots. What they have written to this one since its moment is gone, too.
+
+use std::ops::Range;
+
+use super::{Reset, Stop};
+use crate::mapping::addresses::Place;
+use crate::mapping::change::{Recount, Right};
+use crate::own::List;
+use crate::region::state::{RegionCore, Unresolved};
+use crate::stats::counters::count;
+use crate::sys::{Access, PageRun, Shows, Sys, SystemError};
+use crate::table::Entry;
+use crate::units::{BASE_PAGE, EntryIndex};
+
+/// What lies apart cannot come back.
+struct Lost;
+
+impl From<SystemError> for Lost {
+    fn from(_: SystemError) -> Lost {
+        Lost
+    }
+}
+
+impl From<Unresolved> for Lost {
+    fn from(_: Unresolved) -> Lost {
+        Lost
+    }
+}
+
+/// Calls `each` for every page of a region that is private in `place`.
+fn each_private<S: Sys>(
+    region: &RegionCore<S>,
+    runs: &mut List<PageRun>,
+    bytes: &Range<usize>,
+    place: Place,
+    mut each: impl FnMut(Range<usize>) -> Result<(), SystemError>,
+) -> Result<(), SystemError> {
+    let mut at = bytes.start;
+    while at < bytes.end {
+        let part = region.addresses.part_at(place, &(at..bytes.end));
+        let scanned = region.pool().sys.private_pages(part, runs)?;
+        for run in &runs[..scanned.runs] {
+            let start = at + (run.start as usize - part.at());
+            let mut pages = (start..start + (run.end - run.start) as usize).step_by(BASE_PAGE);
+            pages.try_for_each(|page| each(page..page + BASE_PAGE))?;
+        }
+        at += scanned.looked_at;
+    }
+    Ok(())
+}
+
+impl<S: Sys> Reset<'_, S> {
+    /// Resets the region at one moment. False if that cannot be done, and then nothing has changed.
+    pub(super) fn goes_at_once(&mut self) -> bool {
+        let Some(run) = self.takes_at_once() else { return false };
+        self.settles(&run);
+        true
+    }
+
+    /// The moment: the region is as the snapshot, and the private pages of the run lie apart. None if that cannot be
+    /// done, and then nothing has changed.
+    pub(super) fn takes_at_once(&mut self) -> Option<Range<usize>> {
+        let run = self.only_run().filter(|_| !self.frozen.is_revoked())?;
+        self.allow_writes().ok()?;
+        let region = self.region;
+        if !region.site().take_pages(self.locked, &run) {
+            return None;
+        }
+        region.promises.end();
+        region.books.origin.set(self.frozen.id);
+        count(&region.counters.resets, 1);
+        Some(run)
+    }
+
+    /// What comes after the moment: the pages come back, or are dropped.
+    pub(super) fn settles(&mut self, run: &Range<usize>) {
+        let (region, bytes) = (self.region, self.region.bytes_of(run));
+        let came = self.come_back(run);
+        let (sys, apart) = (&region.pool().sys, region.addresses.part_at(Place::Apart, &bytes));
+        // What is left apart is the mapping. It is a third of the cost to make it read-only, which is enough:
+        // mlockall(2) would copy all of one that can be written to. If the kernel refuses, the next reset replaces it.
+        let _ = match came {
+            Ok(_) => sys.protect(apart, Access::Read),
+            Err(Lost) => sys.show(apart, Shows::Hidden).map_err(|failure| failure.error),
+        };
+        self.known.seen_at = came.ok().flatten();
+    }
+
+    /// The run of overlays that shows all that differs, if they can be one mapping and no other entry can be written to
+    /// without a fault.
+    fn only_run(&self) -> Option<Range<usize>> {
+        let (region, table) = (self.region, &self.region.table);
+        let are_usable = region.addresses.has_apart() && region.pool().sys.budget().fits(4);
+        if !are_usable || region.pins.are_used() {
+            return None;
+        }
+        let all = 0..table.len();
+        if table.first_unlike(&self.frozen.entries, all.clone()) < all.end {
+            return None;
+        }
+        let first = region.overlays(all.clone()).next()?.start;
+        let run = first..first + table.alike(first..all.end);
+        let is_open = matches!(table.get(EntryIndex(first)), Entry::Overlaid(..));
+        (is_open && region.overlays(run.end..all.end).next().is_none()).then_some(run)
+    }
+
+    /// Puts the pages back and brings them to where they belong. Says how many faults there were when all that are
+    /// private were known, if they are.
+    fn come_back(&mut self, run: &Range<usize>) -> Result<Option<u64>, Lost> {
+        self.place = Place::Apart;
+        let looked = self.look();
+        let came = looked.and_then(|_| self.put_back());
+        self.place = Place::Own;
+        match came {
+            Ok(()) => self.bring(run),
+            Err(Stop::NoRoom(_)) => {
+                let pages = self.count_apart(&self.region.bytes_of(run))?;
+                self.known.wish_for(pages);
+                Err(Lost)
+            }
+            Err(Stop::NoOrigin | Stop::At { .. }) => Err(Lost),
+        }
+    }
+
+    /// How many private pages lie apart.
+    fn count_apart(&mut self, bytes: &Range<usize>) -> Result<usize, SystemError> {
+        let mut pages = 0;
+        let counted = |_| {
+            pages += 1;
+            Ok(())
+        };
+        each_private(self.region, &mut self.known.runs, bytes, Place::Apart, counted)?;
+        Ok(pages)
+    }
+
+    /// Keeps writers off, and shows the pages where they belong, with what others have written since.
+    fn bring(&mut self, run: &Range<usize>) -> Result<Option<u64>, Lost> {
+        let (region, locked) = (self.region, self.locked);
+        let place = self.keep_off(run)?;
+        let faults = region.pool().sys.minor_faults();
+        let brought = self.copy_since(&region.bytes_of(run), place).and_then(|are_known| {
+            region.site().bring_pages(locked, run)?;
+            Ok(are_known.then_some(faults))
+        });
+        match (place, brought.is_ok()) {
+            (_, true) => region.wake_waiting(run, place),
+            (Place::Aside, false) => region.let_all_go(locked, run.clone()),
+            (Place::Own | Place::Apart, false) => region.open_again(locked, run.clone(), Place::Own),
+        }
+        Ok(brought?)
+    }
+
+    /// Keeps writers off the run, which has few private pages or none, and says where it lies from then on.
+    pub(super) fn keep_off(&self, run: &Range<usize>) -> Result<Place, Unresolved> {
+        let (region, locked) = (self.region, self.locked);
+        if region.shows_by_page() && region.holds(locked, run) {
+            return Ok(Place::Aside);
+        }
+        let protected = region.site().reprotect(locked, region.bytes_of(run), Access::Read)?;
+        if protected.right() == Right::Unknown {
+            region.open_again(locked, run.clone(), Place::Own);
+        }
+        protected.published(Recount::default())?;
+        Ok(Place::Own)
+    }
+
+    /// Lets writers go on who were [kept off](Reset::keep_off).
+    pub(super) fn let_on(&self, run: &Range<usize>, place: Place) {
+        let region = self.region;
+        match place {
+            Place::Own | Place::Apart => {
+                if region.unseal(self.locked, run.clone(), Place::Own).is_err() {
+                    region.open_again(self.locked, run.clone(), Place::Own);
+                }
+            }
+            Place::Aside => region.let_all_go(self.locked, run.clone()),
+        }
+    }
+
+    /// Copies the pages that are private in `place` over those apart. False if there were any.
+    fn copy_since(&mut self, bytes: &Range<usize>, place: Place) -> Result<bool, SystemError> {
+        let (addresses, sys) = (&self.region.addresses, &self.region.pool().sys);
+        let (mut are_none, mut page) = (true, [0; BASE_PAGE]);
+        each_private(self.region, &mut self.known.runs, bytes, place, |one| {
+            are_none = false;
+            // SAFETY: writers are kept off, and the page is ours.
+            unsafe { sys.copy_shown(addresses.part_at(place, &one), page.as_mut_ptr()) };
+            // SAFETY: an overlay with the right to write, which nobody else knows of.
+            unsafe { sys.restore(addresses.part_at(Place::Apart, &one), Access::ReadWrite, page.as_ptr()) }?;
+            Ok(())
+        })?;
+        Ok(are_none)
+    }
+
+    /// Gives the old bytes to what was written since the moment. Writers are kept off; the run lies in `place`.
+    pub(super) fn forget_since(&mut self, run: &Range<usize>, place: Place) -> Result<(), Unresolved> {
+        let (region, pool) = (self.region, self.region.pool());
+        let access = match place {
+            Place::Own => Access::Read,
+            Place::Aside | Place::Apart => Access::ReadWrite,
+        };
+        let forgotten = each_private(region, &mut self.known.runs, &region.bytes_of(run), place, |page| {
+            let index = EntryIndex(pool.block_size.count(page.start));
+            let Some(block) = region.table.get(index).block() else { return Ok(()) };
+            let (part, from) = (region.addresses.part_at(place, &page), pool.direct(block));
+            // SAFETY: the entry is an overlay of this block, with this access, and nobody else writes there. Nobody
+            // writes to the block, since the snapshot holds it.
+            let restored = unsafe { pool.sys.restore(part, access, from.add(pool.block_size.within(page.start))) };
+            restored.map(drop).or_else(|_| pool.sys.drop_private(part))
+        });
+        forgotten.map_err(Unresolved::Unmappable)
+    }
+}

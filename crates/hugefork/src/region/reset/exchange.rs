@@ -1,0 +1,293 @@
+//! What a reset does with entries that show something else than the snapshot's block.
+//!
+//! A block of the region's own that comes back again and again stays, and gets the snapshot's bytes, until it was not
+//! written to in some resets. All others are exchanged for the snapshot's, in runs.
+
+use std::ops::Range;
+
+use hugefork_kernels::{Target, Use};
+
+use super::Reset;
+use crate::mapping::addresses::Place;
+use crate::mapping::change::Recount;
+use crate::region::state::Unresolved;
+use crate::stats::counters::count;
+use crate::sys::restore::restore;
+use crate::sys::{Access, Shows, Sys};
+use crate::table::transition::{Event, Goal, OnDiscard, OnReset, on_discard, on_reset};
+use crate::table::{Entry, Origin, State};
+use crate::terms::options::CopyGrain;
+use crate::units::{BASE_PAGE, BlockId, EntryIndex};
+
+/// A block of the region's own is exchanged when it was not written to for so many resets.
+const IDLE_BLOCK: u8 = 4;
+
+/// Blocks of at most so many bytes stay the region's own from the first reset on: to exchange one takes as long as to
+/// copy it.
+const SMALL: usize = 64 << 10;
+
+/// A block of which fewer pages than one in so many were written is better written to by page.
+const SPARSE: usize = 8;
+
+static ZEROS: [u8; BASE_PAGE] = [0; BASE_PAGE];
+
+/// What is done at an entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Nothing,
+    /// To take back that it was lazily freed.
+    Keep,
+    /// To give its own block the snapshot's bytes: those of a block, or zeros.
+    InPlace(Option<BlockId>),
+    /// To show zeros.
+    Zeros,
+    /// To show the snapshot's block.
+    Exchange {
+        block: BlockId,
+        origin: Origin,
+        by_page: bool,
+    },
+}
+
+impl Step {
+    /// What the entry `by` places further needs, to go along with this one.
+    fn along(self, by: usize) -> Step {
+        match self {
+            Step::Exchange { block, origin, by_page } => Step::Exchange { block: block.offset(by), origin, by_page },
+            Step::Nothing | Step::Keep | Step::InPlace(_) | Step::Zeros => self,
+        }
+    }
+}
+
+impl<S: Sys> Reset<'_, S> {
+    /// Changes all entries that do not show the snapshot's block.
+    pub(super) fn change_all(&mut self) -> Result<(), Unresolved> {
+        let (table, size) = (&self.region.table, self.region.pool().block_size);
+        let mut next = 0;
+        loop {
+            next = table.first_unlike(&self.frozen.entries, next..table.len());
+            self.done = size.len_of(next);
+            if next == table.len() {
+                return Ok(());
+            }
+            next = self.change_some(next)?;
+        }
+    }
+
+    /// What is done at an entry.
+    fn step(&self, index: EntryIndex) -> Result<Step, Unresolved> {
+        let region = self.region;
+        let (entry, pinned) = (region.table.get(index), region.pins.of(index));
+        match self.frozen.entries.get(index) {
+            Entry::Zero => Ok(match on_discard(entry.state(), pinned).1 {
+                OnDiscard::Nothing => Step::Nothing,
+                OnDiscard::ShowZeros => Step::Zeros,
+                OnDiscard::ZeroInPlace => Step::InPlace(None),
+            }),
+            Entry::Borrowed(block) => {
+                let goal = if entry.block() == Some(block) { Goal::Same } else { Goal::Other };
+                let origin = self.frozen.origin(index, region.books.cow.id());
+                Ok(match on_reset(entry.state(), goal, pinned, origin).1 {
+                    OnReset::Nothing | OnReset::PutBack => Step::Nothing,
+                    OnReset::Keep | OnReset::KeepPages => Step::Keep,
+                    OnReset::CopyInPlace => Step::InPlace(Some(block)),
+                    OnReset::Exchange => Step::Exchange { block, origin, by_page: self.is_by_page(index) },
+                })
+            }
+            Entry::Revoked => Err(Unresolved::Revoked),
+            Entry::Private(_)
+            | Entry::Shared(_)
+            | Entry::Lazy(_)
+            | Entry::Split(_)
+            | Entry::Overlaid(..)
+            | Entry::Sealed(..) => unreachable!("a snapshot's blocks are borrowed"),
+        }
+    }
+
+    /// Whether the block at `index` is to be shown through a private mapping at once.
+    fn is_by_page(&self, index: EntryIndex) -> bool {
+        let region = self.region;
+        let is_wanted = region.books.grain == CopyGrain::Page || region.density.is_by_page(index);
+        is_wanted && region.books.limit.is_none() && region.may_overlay()
+    }
+
+    /// Changes an entry, and those that go along with it. Returns where to go on.
+    fn change_some(&mut self, first: usize) -> Result<usize, Unresolved> {
+        let (index, table) = (EntryIndex(first), &self.region.table);
+        let mut step = self.step(index)?;
+        match step {
+            Step::Nothing => return Ok(first + 1),
+            Step::Keep => {
+                self.keep(index);
+                return Ok(first + 1);
+            }
+            Step::InPlace(from) => {
+                self.copy_in_place(index, from);
+                return Ok(first + 1);
+            }
+            Step::Zeros | Step::Exchange { .. } => {}
+        }
+        if self.may_stay(index) {
+            if self.stays(index) {
+                return Ok(first + 1);
+            }
+            // It may have turned out to be sparse.
+            step = self.step(index)?;
+        }
+        let mut end = first + 1;
+        while end < table.len()
+            && self.known.aside[end] == self.known.aside[first]
+            && !self.may_stay(EntryIndex(end))
+            && self.step(EntryIndex(end))? == step.along(end - first)
+        {
+            end += 1;
+        }
+        match step {
+            Step::Exchange { block, origin, by_page } => self.exchange(first..end, block, origin, by_page)?,
+            Step::Zeros => self.show_zeros(first..end)?,
+            Step::Nothing | Step::Keep | Step::InPlace(_) => {}
+        }
+        Ok(end)
+    }
+
+    /// Whether the region alone holds the block, and nothing covers it.
+    fn is_own(&self, index: EntryIndex) -> bool {
+        match self.region.table.get(index) {
+            Entry::Private(_) => true,
+            // Held, or its last other holder has gone.
+            Entry::Shared(block) => self.region.is_alone_with(block),
+            Entry::Zero
+            | Entry::Borrowed(_)
+            | Entry::Lazy(_)
+            | Entry::Split(_)
+            | Entry::Overlaid(..)
+            | Entry::Sealed(..)
+            | Entry::Revoked => false,
+        }
+    }
+
+    /// Whether the entry's own block is worth to be kept.
+    fn may_stay(&mut self, index: EntryIndex) -> bool {
+        let is_known = self.known.own[index.0] > 0 || self.region.pool().block_size.bytes() <= SMALL;
+        let is_own = self.is_own(index);
+        if is_own && !is_known {
+            // From the next time on.
+            self.known.own[index.0] = 1;
+        }
+        is_own && is_known
+    }
+
+    /// Gives a block of the region's own the snapshot's bytes. False if it is better exchanged all the same.
+    fn stays(&mut self, index: EntryIndex) -> bool {
+        let (region, pool) = (self.region, self.region.pool());
+        let Some(block) = region.table.get(index).block() else { return false };
+        let from = self.frozen.entries.get(index).block();
+        let (pages, mut dirty) = (pool.block_size.bytes() / BASE_PAGE, 0);
+        for page in 0..pages {
+            let then =
+                from.map_or(ZEROS.as_ptr(), |from| pool.direct(from).wrapping_add(page * BASE_PAGE).cast_const());
+            // SAFETY: both pages lie in the direct map, or are zeros. The region alone holds `block`, and no other
+            // thread writes to it; the snapshot holds the other.
+            let differed = unsafe { restore(pool.direct(block).add(page * BASE_PAGE), then, BASE_PAGE) };
+            dirty += usize::from(differed);
+        }
+        count(&region.counters.pages_put_back, dirty as u64);
+        let own = &mut self.known.own[index.0];
+        *own = if dirty > 0 { 1 } else { own.saturating_add(1) };
+        let is_sparse = dirty > 0 && dirty * SPARSE < pages && from.is_some() && region.may_overlay();
+        if is_sparse {
+            region.density.keep_by_page(index);
+        }
+        let stays = *own <= IDLE_BLOCK && !is_sparse;
+        if !stays {
+            *own = 0;
+        }
+        stays
+    }
+
+    /// Takes back that an entry, which shows the snapshot's block, was lazily freed.
+    fn keep(&mut self, index: EntryIndex) {
+        let (region, size) = (self.region, self.region.pool().block_size);
+        let kept = match region.split(index) {
+            Some(split) => split.keep(0..size.bytes() / BASE_PAGE) * BASE_PAGE,
+            None => {
+                let kept = |_: Range<usize>, old: Entry| old.in_state(State::Shared);
+                region.store(self.locked, Event::Reset, index.0..index.0 + 1, kept);
+                size.bytes()
+            }
+        };
+        count(&region.counters.bytes_cancelled, kept as u64);
+    }
+
+    /// Gives a pinned block the bytes of `from`, or zeros. Others may write to it meanwhile, past the page table.
+    fn copy_in_place(&mut self, index: EntryIndex, from: Option<BlockId>) {
+        let (pool, len) = (self.region.pool(), self.region.pool().block_size.bytes());
+        let Some(to) = self.region.table.get(index).block() else { return };
+        match from {
+            // SAFETY: both blocks lie in the direct map and are page-aligned. The region alone holds `to`; the snapshot
+            // holds `from`. Which of the writes of others stay is open.
+            Some(from) => unsafe {
+                let kernel = pool.kernels.copy(len, Use::Whole);
+                kernel.copy(pool.direct(to), pool.direct(from), len, Target::Unknown);
+            },
+            // SAFETY: as above.
+            None => unsafe { pool.direct(to).write_bytes(0, len) },
+        }
+    }
+
+    fn show_zeros(&mut self, run: Range<usize>) -> Result<(), Unresolved> {
+        let region = self.region;
+        let remapped = region.site().remap(self.locked, &run, Shows::Zeros)?;
+        self.known.aside[run.clone()].fill(false);
+        count(&region.counters.blocks_exchanged, run.len() as u64);
+        remapped.published(region.store(self.locked, Event::Discard, run, |_, _| Entry::Zero));
+        Ok(())
+    }
+
+    /// Shows the snapshot's blocks from `first` on, in place of what is there.
+    fn exchange(&mut self, run: Range<usize>, first: BlockId, origin: Origin, by_page: bool) -> Result<(), Unresolved> {
+        let (region, locked, pool) = (self.region, self.locked, self.region.pool());
+        let blocks = || (0..run.len()).map(|by| first.offset(by));
+        blocks().for_each(|block| pool.frames.add_reference(block));
+        let place = if self.known.aside[run.start] { Place::Aside } else { Place::Own };
+        // Others are not to write before all is done.
+        let (access, state) = match (self.is_held, place) {
+            (true, Place::Own) => (Access::Read, State::Sealed),
+            (true, Place::Aside | Place::Apart) | (false, _) => (Access::ReadWrite, State::Overlaid),
+        };
+        let shows = match by_page {
+            true => Shows::Overlay { start: first, access },
+            false => Shows::Memory { start: first, access: Access::Read },
+        };
+        let remapped = match region.site_at(place).remap(locked, &run, shows) {
+            Ok(remapped) => remapped,
+            Err(refused) => {
+                blocks().for_each(|block| _ = pool.release(block));
+                return Err(refused.into());
+            }
+        };
+        let back = |alike: Range<usize>, _: Entry| {
+            let block = first.offset(alike.start - run.start);
+            if origin == Origin::Own { Entry::Shared(block) } else { Entry::Borrowed(block) }
+        };
+        let Recount { before, mut after } = region.store(locked, Event::Reset, run.clone(), back);
+        if by_page {
+            let overlaid = |_: Range<usize>, old: Entry| old.in_state(State::Overlaid);
+            Recount { after, .. } = region.store(locked, Event::Write, run.clone(), overlaid);
+            if state == State::Sealed {
+                let sealed = |_: Range<usize>, old: Entry| old.in_state(state);
+                Recount { after, .. } = region.store(locked, Event::Seal, run.clone(), sealed);
+            }
+        }
+        // The next write asks for a right that is missing.
+        let _ = region.noted(remapped.right());
+        remapped.published(Recount { before, after });
+        count(&region.counters.blocks_exchanged, run.len() as u64);
+        run.clone().for_each(|index| self.frozen.reserve_again(self.frozen_locked, EntryIndex(index)));
+        if origin == Origin::Own {
+            // They were counted as what forks and snapshots alone hold.
+            region.books.cow.freed(run.len());
+        }
+        Ok(())
+    }
+}

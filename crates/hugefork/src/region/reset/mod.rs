@@ -1,0 +1,346 @@
+//! A reset: the region has the bytes of a snapshot again, at the cost of what was written since.
+//!
+//! | of `RegionCore` | what |
+//! |---|---|
+//! | `reset`, `reset_to` | resets the region, to the snapshot that it was forked from or another |
+//! | `bytes_for_resets` | what is known for that takes so much |
+//!
+//! ```text
+//!   hold writers ─▶ look which pages are private ─▶ put those back ─▶ exchange the other blocks ─▶ let writers go on
+//! ```
+//! | entry | what |
+//! |---|---|
+//! | shows the snapshot's block | nothing |
+//! | … with private pages over it | they get the block's bytes and stay, so that the next write there takes no fault |
+//! | shows something else | the block is exchanged for the snapshot's, as if it were a fork's |
+//! | … its own block, again and again | that gets the snapshot's bytes and stays |
+//! | pinned | it gets the snapshot's bytes and stays |
+//!
+//! | way | when | who waits |
+//! |---|---|---|
+//! | alone | the program has no other thread | nobody |
+//! | at one moment (at_once.rs) | nothing differs but private pages in one mapping | writers, for some microseconds |
+//! | held | otherwise | writers, until all is done |
+//!
+//! Alone, most calls are saved. The engine's own threads change entries only under the region lock, or the lock of
+//! their own that a reset takes. Who holds others has the locks of all windows: a fault that copies a block must not
+//! publish what was there before.
+//!
+//! Writers are held as at a snapshot. Where the kernel is to copy whatever comes (`CopyGrain::Page`), they wait while
+//! all lies aside, and the pages are put back there (put_back.rs). Elsewhere pages cannot be written to then, but by
+//! way of the kernel; where it refuses, they are dropped in place of being put back. What shows other blocks is
+//! exchanged (exchange.rs).
+//!
+//! The cut is consistent both ways, by the argument of cut/freeze.rs: a write that lands before its page is protected
+//! is gone, and a thread that writes later waits until the region is reset.
+
+mod at_once;
+mod exchange;
+mod put_back;
+mod reset_all;
+
+pub(crate) use reset_all::{Pair, reset_all};
+
+use std::ops::Range;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
+
+use crate::mapping::addresses::Place;
+use crate::pool::holders::Holder;
+use crate::ranges::runs;
+use crate::region::state::operations;
+use crate::region::state::{Known, NoRoom, RegionCore, Unresolved};
+use crate::snapshot::core::SnapshotCore;
+use crate::stats::counters::count;
+use crate::sync::SignalsBlocked;
+use crate::sys::{Sys, SystemError};
+use crate::table::transition::{Event, OnShare, on_share};
+use crate::table::{Entry, Locked, WindowsGuard};
+use crate::terms::error::{RegionError, ResetError};
+use crate::terms::options::Reserve;
+use crate::units::EntryIndex;
+
+/// Why a reset ends before its end.
+enum Stop {
+    /// Nothing has changed: there are more private pages than there is room for in the list.
+    NoRoom(NoRoom),
+    /// The snapshot that the region was forked from is there no more.
+    NoOrigin,
+    /// What comes before `done` bytes is as the snapshot.
+    At { done: usize, reason: Unresolved },
+}
+
+impl From<Unresolved> for Stop {
+    fn from(reason: Unresolved) -> Stop {
+        Stop::At { done: 0, reason }
+    }
+}
+
+impl From<SystemError> for Stop {
+    fn from(error: SystemError) -> Stop {
+        Unresolved::Unmappable(error).into()
+    }
+}
+
+impl From<NoRoom> for Stop {
+    fn from(no_room: NoRoom) -> Stop {
+        Stop::NoRoom(no_room)
+    }
+}
+
+impl<S: Sys> RegionCore<S> {
+    /// Gives the region the bytes of a snapshot.
+    pub(crate) fn reset_to(&self, frozen: &SnapshotCore<S>) -> Result<(), ResetError> {
+        self.check_goal(frozen).map_err(|reason| ResetError { done: 0, reason })?;
+        self.reset_by(Some(frozen), |known| self.go_back(frozen, known))
+    }
+
+    /// Gives the region the bytes of the snapshot that it was forked from.
+    pub(crate) fn reset(&self) -> Result<(), ResetError> {
+        // The blocks of its origin are its parent's, and for those it keeps reservations of its own.
+        self.reset_by(None, |known| {
+            // A snapshot that goes waits until the visit is over.
+            let visit = self.pool().holders.visit();
+            let snapshots = visit.family.members().filter_map(Holder::snapshot);
+            let mut snapshots = snapshots.filter_map(|snapshot| snapshot.downcast_ref::<SnapshotCore<S>>());
+            // Others of this id may be empty: the beginnings of forks.
+            let is_origin =
+                |snapshot: &&SnapshotCore<S>| snapshot.id == self.forked_from && snapshot.second_of.is_none();
+            let origin = snapshots.find(|snapshot| self.forked_from.is_some() && is_origin(snapshot));
+            origin.map_or(Err(Stop::NoOrigin), |frozen| self.go_back(frozen, known))
+        })
+    }
+
+    /// Bytes that resets and promises take.
+    pub(crate) fn bytes_for_resets(&self) -> usize {
+        self.promises.bytes() + self.returns.known().bytes()
+    }
+
+    fn check_goal(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
+        if !self.pool().is(frozen.pool()) {
+            return Err(RegionError::AnotherPool { pool: self.pool().name.clone(), other: frozen.pool().name.clone() });
+        }
+        if self.len() != frozen.len() {
+            return Err(RegionError::AnotherLength { len: self.len(), other: frozen.len() });
+        }
+        Ok(())
+    }
+
+    /// What is known from the last reset, with room for so many pages. Under the lock that keeps snapshots and resets
+    /// apart.
+    fn known(&self, room: usize) -> MutexGuard<'_, Known> {
+        let mut known = self.returns.known();
+        known.prepare(room, self.table.len());
+        if self.books.has_overlays() {
+            self.addresses.set_apart();
+        }
+        known
+    }
+
+    fn reset_by(
+        &self,
+        frozen: Option<&SnapshotCore<S>>,
+        go_back: impl Fn(&mut Known) -> Result<(), Stop>,
+    ) -> Result<(), ResetError> {
+        let mut room = 0;
+        loop {
+            let over = operations::over_and_then([self].into_iter(), || self.take_turn());
+            let (between, turn) = over.map_err(|reason| ResetError { done: 0, reason })?;
+            let signals = SignalsBlocked::new();
+            let mut known = self.known(room);
+            let came = go_back(&mut known);
+            drop((known, signals, between, turn));
+            // From here on, no lock is held: errors allocate.
+            let (done, reason) = match came {
+                Ok(()) => break,
+                Err(Stop::NoRoom(no_room)) => {
+                    room = no_room.enough();
+                    continue;
+                }
+                Err(Stop::NoOrigin) => (0, RegionError::NoOrigin),
+                Err(Stop::At { done, reason }) => (done, self.error(reason)),
+            };
+            return Err(ResetError { done, reason });
+        }
+        self.keep_reserve(frozen).map_err(|reason| ResetError { done: self.len(), reason })
+    }
+
+    /// After a reset to a snapshot: sets blocks aside again, if that was promised.
+    fn keep_reserve(&self, frozen: Option<&SnapshotCore<S>>) -> Result<(), RegionError> {
+        let lends_none = |index, entry| frozen.is_some_and(|frozen| frozen.lends_none(index, entry));
+        match self.books.reserve {
+            Reserve::Full => self.reserve_again(0..self.table.len(), lends_none),
+            Reserve::None => Ok(()),
+        }
+    }
+
+    /// One try, under the lock that keeps snapshots and resets apart.
+    fn go_back(&self, frozen: &SnapshotCore<S>, known: &mut Known) -> Result<(), Stop> {
+        let is_held = !self.pool().sys.is_alone();
+        let tending = self.tending.lock();
+        if is_held && self.go_back_at_once(frozen, known) {
+            return Ok(());
+        }
+        let windows = if is_held { self.table.lock_windows(0..self.table.windows()) } else { WindowsGuard::default() };
+        let alone = self.lock.exclusive();
+        // Whoever wants a block of the snapshot back waits until the region has it, too.
+        let frozen_alone = frozen.lock.exclusive();
+        let (locked, frozen_locked) = (Locked::alone(&alone), Locked::alone(&frozen_alone));
+        let place = Place::Own;
+        let came = Reset { region: self, frozen, locked, frozen_locked, known, is_held, place, done: 0 }.run();
+        drop((frozen_alone, alone, windows, tending));
+        came
+    }
+
+    /// One try without the locks of the windows. It takes 5 us to have those of 1 GiB.
+    ///
+    /// No entry gets another block. So it is enough that no fault, which lets go of the region lock in between, has
+    /// looked at an entry: it would have its window locked by now. Whoever comes later waits for the region lock.
+    fn go_back_at_once(&self, frozen: &SnapshotCore<S>, known: &mut Known) -> bool {
+        let alone = self.lock.exclusive();
+        let frozen_alone = frozen.lock.exclusive();
+        let (locked, frozen_locked) = (Locked::alone(&alone), Locked::alone(&frozen_alone));
+        let place = Place::Own;
+        let mut reset = Reset { region: self, frozen, locked, frozen_locked, known, is_held: true, place, done: 0 };
+        !self.table.has_locked_windows() && reset.goes_at_once()
+    }
+}
+
+/// A reset under way. Nobody else changes an entry of the region or the snapshot.
+struct Reset<'a, S: Sys> {
+    region: &'a RegionCore<S>,
+    frozen: &'a SnapshotCore<S>,
+    locked: Locked<'a>,
+    frozen_locked: Locked<'a>,
+    known: &'a mut Known,
+    /// Whether others may write, so that they have to be held.
+    is_held: bool,
+    /// Where overlays are meanwhile.
+    place: Place,
+    /// How far blocks were exchanged, in bytes.
+    done: usize,
+}
+
+impl<S: Sys> Reset<'_, S> {
+    fn run(&mut self) -> Result<(), Stop> {
+        if self.frozen.is_revoked() {
+            return Err(Unresolved::Revoked.into());
+        }
+        if !self.is_held {
+            return self.go_back();
+        }
+        if self.goes_at_once() {
+            return Ok(());
+        }
+        let came = match self.hold() {
+            Ok(()) => self.go_back(),
+            Err(reason) => Err(reason.into()),
+        };
+        self.release(came.is_ok());
+        came
+    }
+
+    /// Lets writers go on who were held, after all is done or something has failed.
+    fn release(&mut self, is_done: bool) {
+        let (region, all) = (self.region, 0..self.region.table.len());
+        self.let_back();
+        if is_done {
+            self.let_go_on();
+        } else {
+            region.open_again(self.locked, all.clone(), Place::Own);
+        }
+        region.addresses.recount(region.addresses.mappings(), 1 + region.shown().edges(all));
+    }
+
+    fn go_back(&mut self) -> Result<(), Stop> {
+        let faults = self.look()?;
+        self.region.promises.end();
+        // Until all is done, what is known may be less than what there is.
+        self.known.seen_at = None;
+        if !self.is_held {
+            self.allow_writes()?;
+        }
+        self.put_back()?;
+        self.change_all().map_err(|reason| Stop::At { done: self.done, reason })?;
+        self.region.books.origin.set(self.frozen.id);
+        count(&self.region.counters.resets, 1);
+        // Those of before the look: even alone, the kernel may have written since, for this thread.
+        self.known.seen_at = Some(faults);
+        Ok(())
+    }
+
+    /// Keeps writers off, as a snapshot does. If that fails, the entries are correct whether they are or not.
+    fn hold(&mut self) -> Result<(), Unresolved> {
+        let (region, locked, all) = (self.region, self.locked, 0..self.region.table.len());
+        self.each_visible(|run| {
+            region.store(locked, Event::Snapshot, run, |alike, old| {
+                let (next, on) = on_share(old.state(), region.pins.of(EntryIndex(alike.start)));
+                debug_assert!(!matches!(on, OnShare::GiveCopy | OnShare::Refuse));
+                old.in_state(next)
+            });
+            Ok(())
+        })?;
+        if !region.shows_by_page() || !region.put_all_aside(locked, all.clone()) {
+            return self.each_visible(|run| region.protect(locked, run));
+        }
+        self.place = Place::Aside;
+        for index in all.clone() {
+            self.known.aside[index] = match region.table.get(EntryIndex(index)) {
+                Entry::Shared(_) | Entry::Borrowed(_) | Entry::Overlaid(..) | Entry::Sealed(..) => true,
+                Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => false,
+            };
+        }
+        region.protect_split(locked, all.clone())?;
+        region.overlays(all).try_for_each(|run| region.unseal(locked, run, self.place))
+    }
+
+    /// The entries that writers may write to or read: neither pinned nor taken away.
+    fn each_visible(&self, mut each: impl FnMut(Range<usize>) -> Result<(), Unresolved>) -> Result<(), Unresolved> {
+        let region = self.region;
+        let is_there = |index: usize| region.table.get(EntryIndex(index)) != Entry::Revoked;
+        let mut unpinned = region.pins.runs_between(0..region.table.len());
+        unpinned.try_for_each(|between| runs(between, is_there).try_for_each(&mut each))
+    }
+
+    /// Shows what lies aside where it belongs, and lets all go who wait for it.
+    fn let_back(&mut self) {
+        if self.place == Place::Own {
+            return;
+        }
+        let (region, aside, site) = (self.region, &self.known.aside, self.region.site());
+        for run in runs(0..region.table.len(), |index| aside[index]) {
+            region.mappings(run).for_each(|one| site.put_back(self.locked, &one));
+        }
+        site.let_go(&(0..region.table.len()));
+        self.known.aside.fill(false);
+        self.place = Place::Own;
+    }
+
+    /// Gives the right to write to overlays, as far as that can be done. The rest is left to faults.
+    fn let_go_on(&mut self) {
+        let region = self.region;
+        if region.books.limit.is_some() {
+            // Each is charged to the limit when it is written to.
+            return;
+        }
+        for run in region.overlays(0..region.table.len()) {
+            let _ = region.unseal(self.locked, run, Place::Own);
+        }
+    }
+
+    /// Sees to it that all that counts as writable is.
+    fn allow_writes(&mut self) -> Result<(), Unresolved> {
+        let region = self.region;
+        if !region.books.unsure.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let is_open = |index: usize| matches!(region.table.get(EntryIndex(index)), Entry::Overlaid(..));
+        for run in runs(0..region.table.len(), is_open) {
+            let unsealed = region.unseal(self.locked, run, Place::Own);
+            // The next reset is to see to it.
+            region.books.unsure.fetch_or(unsealed.is_err(), Ordering::Relaxed);
+            unsealed?;
+        }
+        Ok(())
+    }
+}

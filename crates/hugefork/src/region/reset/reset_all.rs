@@ -1,0 +1,175 @@
+//! A reset of several regions, each to a snapshot of its own, as one cut through all of them.
+//!
+//! ```text
+//!   all locks, oldest first ─▶ keep the writers of each off ─▶ set each back ─▶ let those of each go ─▶ release all
+//! ```
+//! No region is set back before the writers of all are kept off, and no writer goes on before all are set back. So what
+//! was said of one region (reset/mod.rs) holds for all together: if a write is gone, every write that happened before
+//! it is too, whichever of the regions they went to.
+//!
+//! | way | writers are kept off | set back |
+//! |---|---|---|
+//! | alone | there are none | as one region is |
+//! | apart | the private pages go at one moment (at_once.rs), what is left is protected | what was written in between |
+//! | held | as for one region | as one region is |
+//!
+//! Pages that lie apart come back when all writers go on.
+//!
+//! The order of locks is that of a cut (cut/mod.rs): regions by age. Snapshots are locked behind all regions, by
+//! address, each once: several regions may go to the same.
+
+use std::ops::Range;
+use std::ptr;
+use std::sync::MutexGuard;
+
+use super::{Reset, Stop};
+use crate::mapping::addresses::Place;
+use crate::own::{List, Own};
+use crate::region::state::operations;
+use crate::region::state::{Known, RegionCore, Unresolved};
+use crate::snapshot::core::SnapshotCore;
+use crate::sync::{ExclusiveGuard, SignalsBlocked};
+use crate::sys::Sys;
+use crate::table::{Locked, WindowsGuard};
+use crate::terms::error::{RegionError, ResetError};
+
+/// A region, and the snapshot that it goes back to.
+pub(crate) type Pair<'a, S> = (&'a RegionCore<S>, &'a SnapshotCore<S>);
+
+/// How the writers of a region are kept off.
+enum KeptOff {
+    /// As for a reset of this region alone.
+    Held,
+    /// The private pages of the run lie apart. What is left shows the snapshot, and lies in this place, if writers
+    /// could be kept off it.
+    Apart { run: Range<usize>, place: Option<Place> },
+}
+
+/// The reset of one of the regions has ended before its end. What comes before `done` bytes of all is as the snapshots.
+struct Failed {
+    nth: usize,
+    done: usize,
+    stop: Stop,
+}
+
+/// Gives each region the bytes of its snapshot. No region is among them twice.
+pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError> {
+    let nothing_done = |reason| ResetError { done: 0, reason };
+    pairs.iter().try_for_each(|(region, frozen)| region.check_goal(frozen)).map_err(nothing_done)?;
+    if let [(region, frozen)] = pairs {
+        return region.reset_to(frozen);
+    }
+    let mut by_age: List<usize> = List::with_capacity_in(pairs.len(), Own);
+    by_age.extend(0..pairs.len());
+    by_age.sort_unstable_by_key(|nth| pairs[*nth].0.books.cow.id());
+    let mut rooms: List<usize> = List::with_capacity_in(pairs.len(), Own);
+    rooms.resize(pairs.len(), 0);
+    let take_turns = || {
+        let mut turns = List::with_capacity_in(pairs.len(), Own);
+        turns.extend(by_age.iter().map(|nth| pairs[*nth].0.take_turn()));
+        turns
+    };
+    loop {
+        let over = operations::over_and_then(pairs.iter().map(|(region, _)| *region), take_turns);
+        let (between, turns) = over.map_err(nothing_done)?;
+        let signals = SignalsBlocked::new();
+        let mut known = List::with_capacity_in(pairs.len(), Own);
+        known.extend(pairs.iter().zip(&rooms).map(|((region, _), room)| region.known(*room)));
+        let came = go_back_all(pairs, &by_age, &mut known);
+        drop((known, signals, between, turns));
+        // From here on, no lock is held: errors allocate.
+        let Err(Failed { nth, done, stop }) = came else { break };
+        match stop {
+            // What was set back by now is set back once more, with the others.
+            Stop::NoRoom(no_room) => rooms[nth] = no_room.enough(),
+            Stop::NoOrigin => return Err(ResetError { done, reason: RegionError::NoOrigin }),
+            Stop::At { done: within, reason } => {
+                return Err(ResetError { done: done + within, reason: pairs[nth].0.error(reason) });
+            }
+        }
+    }
+    let reserved = pairs.iter().map(|(region, frozen)| region.keep_reserve(Some(frozen))).fold(Ok(()), Result::and);
+    reserved.map_err(|reason| ResetError { done: pairs.iter().map(|(region, _)| region.len()).sum(), reason })
+}
+
+/// One try, under the locks that keep snapshots and resets apart.
+fn go_back_all<S: Sys>(
+    pairs: &[Pair<'_, S>],
+    by_age: &[usize],
+    known: &mut [MutexGuard<'_, Known>],
+) -> Result<(), Failed> {
+    let is_held = pairs.iter().any(|(region, _)| !region.pool().sys.is_alone());
+    let mut goals: List<&SnapshotCore<S>> = List::with_capacity_in(pairs.len(), Own);
+    goals.extend(pairs.iter().map(|(_, frozen)| *frozen));
+    goals.sort_unstable_by_key(|frozen| ptr::from_ref(*frozen).addr());
+    goals.dedup_by(|one, other| ptr::eq(*one, *other));
+    let mut tending = List::with_capacity_in(pairs.len(), Own);
+    // No lock that a fault takes may be held while memory is allocated.
+    let mut alone: List<(WindowsGuard<'_>, ExclusiveGuard<'_>)> = List::with_capacity_in(pairs.len(), Own);
+    let mut frozen_alone: List<ExclusiveGuard<'_>> = List::with_capacity_in(goals.len(), Own);
+    let mut resets: List<Reset<'_, S>> = List::with_capacity_in(pairs.len(), Own);
+    let mut kept_off: List<KeptOff> = List::with_capacity_in(pairs.len(), Own);
+    tending.extend(by_age.iter().map(|nth| pairs[*nth].0.tending.lock()));
+    for (region, _) in by_age.iter().map(|nth| pairs[*nth]) {
+        let windows =
+            if is_held { region.table.lock_windows(0..region.table.windows()) } else { WindowsGuard::default() };
+        alone.push((windows, region.lock.exclusive()));
+    }
+    frozen_alone.extend(goals.iter().map(|frozen| frozen.lock.exclusive()));
+    for (nth, ((region, frozen), known)) in pairs.iter().zip(known).enumerate() {
+        let age = by_age.iter().position(|of| *of == nth).expect("each region has its place");
+        let goal = goals.iter().position(|goal| ptr::eq(*goal, *frozen)).expect("each snapshot is a goal");
+        let (locked, frozen_locked) = (Locked::alone(&alone[age].1), Locked::alone(&frozen_alone[goal]));
+        let place = Place::Own;
+        resets.push(Reset { region, frozen, locked, frozen_locked, known, is_held, place, done: 0 });
+    }
+    if let Some(nth) = resets.iter().position(|reset| reset.frozen.is_revoked()) {
+        return Err(Failed { nth, done: 0, stop: Unresolved::Revoked.into() });
+    }
+    let mut count = 0;
+    let kept = if is_held { keep_each_off(&mut resets, &mut kept_off) } else { Ok(()) };
+    let came = kept.and_then(|()| set_each_back(&mut resets, &kept_off, &mut count));
+    for (nth, (reset, kept_off)) in resets.iter_mut().zip(&kept_off).enumerate() {
+        match kept_off {
+            KeptOff::Held => reset.release(nth < count),
+            KeptOff::Apart { run, place } => {
+                place.iter().for_each(|place| reset.let_on(run, *place));
+                reset.settles(run);
+            }
+        }
+    }
+    came
+}
+
+/// Keeps the writers of each region off.
+fn keep_each_off<S: Sys>(resets: &mut [Reset<'_, S>], kept_off: &mut List<KeptOff>) -> Result<(), Failed> {
+    for (nth, reset) in resets.iter_mut().enumerate() {
+        let kept = match reset.takes_at_once() {
+            Some(run) => {
+                let place = reset.keep_off(&run);
+                kept_off.push(KeptOff::Apart { run, place: place.ok() });
+                place.map(drop)
+            }
+            None => {
+                kept_off.push(KeptOff::Held);
+                reset.hold()
+            }
+        };
+        kept.map_err(|reason| Failed { nth, done: 0, stop: reason.into() })?;
+    }
+    Ok(())
+}
+
+/// Sets each region back, and counts those that are.
+fn set_each_back<S: Sys>(resets: &mut [Reset<'_, S>], kept_off: &[KeptOff], count: &mut usize) -> Result<(), Failed> {
+    let mut done = 0;
+    for (nth, reset) in resets.iter_mut().enumerate() {
+        let came = match kept_off.get(nth) {
+            Some(KeptOff::Apart { run, place: Some(place) }) => reset.forget_since(run, *place).map_err(Stop::from),
+            Some(KeptOff::Apart { place: None, .. } | KeptOff::Held) | None => reset.go_back(),
+        };
+        came.map_err(|stop| Failed { nth, done, stop })?;
+        (done, *count) = (done + reset.region.len(), nth + 1);
+    }
+    Ok(())
+}

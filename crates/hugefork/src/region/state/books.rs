@@ -1,0 +1,77 @@
+//! What is counted of a region: its reservation, what its forks and snapshots cost, and what is lazily freed.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::own::Counted;
+use crate::pool::lineage::{CowAccount, CowLimit, Derived};
+use crate::terms::options::{CopyGrain, RegionOptions, Reserve, Writers};
+use crate::terms::snapshot_id::Place;
+use crate::units::BlockSize;
+
+/// The counts of one region.
+pub(crate) struct Books {
+    pub(crate) reserve: Reserve,
+    pub(crate) limit: Option<CowLimit>,
+    pub(crate) cow: Counted<CowAccount>,
+    /// For a fork: its share in the account of its parent.
+    pub(crate) parent: Option<Derived>,
+    /// The number of `Lazy` entries.
+    pub(crate) lazy_blocks: AtomicUsize,
+    /// The number of `Lazy` pages in `Split` entries.
+    pub(crate) lazy_pages: AtomicUsize,
+    /// The number of `Revoked` entries.
+    pub(crate) revoked: AtomicUsize,
+    /// The number of `Overlaid` and `Sealed` entries.
+    pub(crate) overlays: AtomicUsize,
+    /// The number of `Overlaid` entries over blocks of the region's own, each of which counts as a block that its
+    /// forks and snapshots cost.
+    pub(crate) charged: AtomicUsize,
+    pub(crate) grain: CopyGrain,
+    pub(crate) writers: Writers,
+    /// How often overlays with private pages were sealed outside of snapshots.
+    pub(crate) sealed: AtomicUsize,
+    /// How often somebody has taken the region's turn to be snapshotted, prepared for that, or reset.
+    pub(super) turns: AtomicUsize,
+    /// The snapshot that the region is at: the last that was taken of it, or that it was made of or set to.
+    pub(crate) origin: Place,
+    /// Whether an entry may be `Overlaid` whose pages cannot be written, because a call has failed.
+    pub(in crate::region) unsure: AtomicBool,
+}
+
+impl Books {
+    pub(super) fn new(options: RegionOptions, parent: Option<Derived>, size: BlockSize) -> Books {
+        let limit = options.limit.map(|(bytes, on_limit)| CowLimit { blocks: bytes.div_ceil(size.bytes()), on_limit });
+        Books {
+            reserve: options.reserve,
+            limit,
+            cow: Counted::default(),
+            parent,
+            lazy_blocks: AtomicUsize::new(0),
+            lazy_pages: AtomicUsize::new(0),
+            revoked: AtomicUsize::new(0),
+            overlays: AtomicUsize::new(0),
+            charged: AtomicUsize::new(0),
+            grain: options.grain,
+            writers: options.writers,
+            sealed: AtomicUsize::new(0),
+            turns: AtomicUsize::new(0),
+            origin: Place::default(),
+            unsure: AtomicBool::new(false),
+        }
+    }
+
+    /// Blocks that forks and snapshots cost the region, or may come to cost it without a fault.
+    pub(crate) fn cost(&self) -> usize {
+        self.cow.blocks() + self.charged.load(Ordering::Relaxed)
+    }
+
+    /// Whether anything is shown through private mappings.
+    pub(crate) fn has_overlays(&self) -> bool {
+        self.overlays.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether anything is lazily freed.
+    pub(in crate::region) fn has_lazy(&self) -> bool {
+        self.lazy_blocks.load(Ordering::Relaxed) > 0 || self.lazy_pages.load(Ordering::Relaxed) > 0
+    }
+}

@@ -1,0 +1,297 @@
+//! What a region is made of: addresses, the table of what they show, and the counts.
+//!
+//! ```text
+//! addresses   base ──────────────────────────────────────────▶ base + len
+//! table       | Zero | Private 8 | Private 9 | Shared 3 | Zero …
+//! mapped      | zeros|     blocks 8–9, rw    | block 3,r| zeros …      one mapping (VMA) each
+//! ```
+//! Invariant, while no lock is held: what the kernel maps at an entry is what its state says (table/entry.rs). One
+//! exception: after a failed write-protection, a `Shared` entry that this region holds alone may still be writable.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+use super::books::Books;
+use super::density::Density;
+use super::history::Habits;
+use super::home::Settled;
+use super::operations::HeldOperations;
+use super::promises::Promises;
+use super::returns::Returns;
+use crate::mapping::addresses::{Addresses, Place};
+use crate::mapping::change::Site;
+use crate::mapping::edges::Shown;
+use crate::own::Counted;
+use crate::own::fixed::{Fixed, Known};
+use crate::pool::core::PoolCore;
+use crate::pool::lineage::Derived;
+use crate::stats::counters::Counters;
+use crate::sync::{RegionLock, WordGuard, WordLock};
+use crate::sys::{PageRun, Sys};
+use crate::table::pins::Pins;
+use crate::table::transition::{Held, OnDrop, on_drop};
+use crate::table::{Entry, Table};
+use crate::terms::error::RegionError;
+use crate::terms::observer::Observer;
+use crate::terms::options::{CopyGrain, RegionOptions};
+use crate::terms::snapshot_id::SnapshotId;
+use crate::units::{BASE_PAGE, BlockId, EntryIndex};
+
+/// A region without its public face. The fault handler and the pool find it by address.
+pub(crate) struct RegionCore<S: Sys> {
+    pub(crate) addresses: Addresses<S>,
+    pub(crate) table: Table,
+    pub(crate) lock: RegionLock,
+    /// Held while a fork or snapshot is taken, or the region is reset, so that two of them do not undo each other's
+    /// folds. Whoever holds it waits for no operation: threads inside of one may wait for this.
+    pub(crate) freezing: WordLock,
+    /// Held while the pool's thread looks after overlays, and by a reset, which may hold no windows.
+    pub(in crate::region) tending: WordLock,
+    pub(crate) books: Books,
+    pub(crate) pins: Pins,
+    pub(crate) habits: Habits,
+    pub(crate) density: Density,
+    pub(in crate::region) promises: Promises,
+    pub(in crate::region) returns: Returns,
+    /// The snapshot that it was forked from.
+    pub(crate) forked_from: Option<SnapshotId>,
+    pub(crate) counters: Counted<Counters>,
+    pub(crate) observer: OnceLock<Arc<dyn Observer>>,
+    /// What cuts of the region wait for.
+    pub(crate) operations: OnceLock<HeldOperations>,
+    pub(in crate::region) home: Settled,
+}
+
+/// Nobody else takes a snapshot or a fork of the region, or resets it, until this is dropped.
+pub(in crate::region) struct Turn<'a> {
+    number: usize,
+    _guard: WordGuard<'a>,
+}
+
+impl Turn<'_> {
+    pub(in crate::region) fn number(&self) -> usize {
+        self.number
+    }
+}
+
+impl<S: Sys> RegionCore<S> {
+    /// A region of `len` bytes that reads as zeros. `len` is a multiple of the block size.
+    pub(crate) fn zeros(
+        pool: &Counted<PoolCore<S>>,
+        len: usize,
+        options: RegionOptions,
+    ) -> Result<Fixed<Self>, RegionError> {
+        let addresses = Addresses::claim(pool, len, 1)?;
+        let reserved = pool.reserve(options.reserve, pool.block_size.count(len))?;
+        let region = Self::at(addresses, options, None, None);
+        reserved.give_to(pool, &region.table, 0..region.table.len(), |_| true);
+        Ok(region)
+    }
+
+    /// The memory of a program, at these addresses.
+    pub(crate) fn of_program(addresses: Addresses<S>, options: RegionOptions) -> Fixed<Self> {
+        Self::at(addresses, options, None, None)
+    }
+
+    /// A region at these addresses, which nobody else uses yet.
+    pub(in crate::region) fn at(
+        mut addresses: Addresses<S>,
+        options: RegionOptions,
+        parent: Option<&Derived>,
+        forked_from: Option<SnapshotId>,
+    ) -> Fixed<Self> {
+        let pool = addresses.pool.clone();
+        let count = pool.block_size.count(addresses.len());
+        if options.grain == CopyGrain::Page && pool.sys.has_overlays() && pool.block_size.bytes() > BASE_PAGE {
+            // System calls that write are to wait for a fold, not to fail.
+            addresses.set_aside();
+        }
+        let region = Fixed::new(RegionCore {
+            addresses,
+            table: Table::new(count, pool.block_size),
+            lock: RegionLock::default(),
+            freezing: WordLock::default(),
+            tending: WordLock::default(),
+            books: Books::new(options, parent.cloned(), pool.block_size),
+            pins: Pins::default(),
+            habits: Habits::default(),
+            density: Density::new(count, pool.block_size),
+            promises: Promises::default(),
+            returns: Returns::default(),
+            forked_from,
+            counters: pool.registry.register(),
+            observer: OnceLock::new(),
+            operations: OnceLock::new(),
+            home: Settled::new(&pool, count),
+        });
+        // SAFETY: it stays in place until it is withdrawn, which removes it from the list.
+        unsafe { pool.holders.add(&*region, parent) };
+        region
+    }
+
+    /// Holds all locks of the region, as threads do that are in calls and faults.
+    #[cfg(test)]
+    pub(crate) fn lock_all(&self) -> impl Sized + '_ {
+        let calls = (self.freezing.lock(), self.returns.known(), self.tending.lock());
+        (calls, self.table.lock_windows(0..self.table.windows()), self.lock.exclusive())
+    }
+
+    /// Keeps all others from taking a snapshot or a fork of the region, or resetting it. Waits for no operation.
+    pub(in crate::region) fn take_turn(&self) -> Turn<'_> {
+        let guard = self.freezing.lock();
+        Turn { number: self.books.turns.fetch_add(1, Ordering::Relaxed), _guard: guard }
+    }
+
+    /// Has cuts from now on wait for `operations`, and returns what they wait for: others, if it was given them before.
+    /// No cut is under way that waits for none.
+    pub(crate) fn set_operations(&self, operations: &HeldOperations) -> &HeldOperations {
+        self.operations.get().unwrap_or_else(|| {
+            let _no_cut = self.take_turn();
+            self.operations.get_or_init(|| operations.clone())
+        })
+    }
+
+    pub(crate) fn pool(&self) -> &Counted<PoolCore<S>> {
+        &self.addresses.pool
+    }
+
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.addresses.len()
+    }
+
+    /// Checks that `range` lies inside the region.
+    pub(crate) fn check(&self, range: &Range<usize>) -> Result<(), RegionError> {
+        RegionError::check_range(range, self.len())
+    }
+
+    /// The entries that `range` touches.
+    pub(crate) fn touched(&self, range: &Range<usize>) -> Range<usize> {
+        let size = self.pool().block_size;
+        if range.is_empty() {
+            return 0..0;
+        }
+        size.count(range.start)..size.count(range.end - 1) + 1
+    }
+
+    /// The bytes of some entries.
+    pub(crate) fn bytes_of(&self, entries: &Range<usize>) -> Range<usize> {
+        let size = self.pool().block_size;
+        size.len_of(entries.start)..size.len_of(entries.end)
+    }
+
+    /// The windows of some entries, of which there is one at least.
+    pub(in crate::region) fn windows_of(&self, entries: &Range<usize>) -> Range<usize> {
+        let (first, last) = (EntryIndex(entries.start), EntryIndex(entries.end - 1));
+        self.table.window(first)..self.table.window(last) + 1
+    }
+
+    /// Where in the region a run of pages lies.
+    pub(in crate::region) fn offsets_of(&self, run: &PageRun) -> Range<usize> {
+        let base = self.addresses.base();
+        run.start as usize - base..run.end as usize - base
+    }
+
+    /// The entries as the kernel sees them.
+    pub(crate) fn shown(&self) -> Shown<'_> {
+        Shown::of_region(self.pool(), &self.table, self.books.writers)
+    }
+
+    /// The addresses and entries where a transaction changes what is visible.
+    pub(in crate::region) fn site(&self) -> Site<'_, S> {
+        self.site_at(Place::Own)
+    }
+
+    /// As [`RegionCore::site`], while the changes are made elsewhere.
+    pub(in crate::region) fn site_at(&self, place: Place) -> Site<'_, S> {
+        let observer = self.observer.get().map(|observer| &**observer);
+        Site { addresses: &self.addresses, shown: self.shown(), observer, place }
+    }
+
+    /// Who else holds the entry's block. While the region lock is held, `Alone` stays true, since only a holder can add
+    /// another and this region does so only by a snapshot. The other value may become `Alone` at any time. For an entry
+    /// without a block, no event asks.
+    #[inline]
+    pub(crate) fn held(&self, entry: Entry) -> Held {
+        match entry {
+            Entry::Private(_) => Held::Alone,
+            Entry::Shared(block)
+            | Entry::Borrowed(block)
+            | Entry::Lazy(block)
+            | Entry::Split(block)
+            | Entry::Overlaid(block, _)
+            | Entry::Sealed(block, _) => {
+                if self.is_alone_with(block) {
+                    Held::Alone
+                } else {
+                    Held::ByOthersToo
+                }
+            }
+            Entry::Zero | Entry::Revoked => Held::ByOthersToo,
+        }
+    }
+
+    /// Whether this region alone holds the block of its entry.
+    #[inline]
+    pub(in crate::region) fn is_alone_with(&self, block: BlockId) -> bool {
+        self.pool().frames.references(block) == 1
+    }
+
+    /// Whether the block that holds byte `offset` was taken away. Waits if that is just being done.
+    pub(crate) fn is_revoked_at(&self, offset: usize) -> bool {
+        let index = EntryIndex(self.pool().block_size.count(offset));
+        let _window = self.table.lock(index);
+        self.table.get(index) == Entry::Revoked
+    }
+
+    /// Gives back what an entry holds, once nothing is mapped any more. True if the block was the parent's and this was
+    /// its last holder.
+    fn let_go(&self, index: EntryIndex) -> bool {
+        let (pool, entry) = (self.pool(), self.table.get(index));
+        let Some(block) = entry.block() else { return false };
+        let may_reuse = match on_drop(entry.state(), self.pins.of(index)) {
+            OnDrop::Nothing => return false,
+            OnDrop::Release => true,
+            OnDrop::ReleasePages => self.forget_pages(index, block),
+            // A pin guard was forgotten, so somebody may still use the memory of this block.
+            OnDrop::Leak => false,
+        };
+        if !may_reuse {
+            pool.leak(1);
+        }
+        may_reuse && pool.release(block) && !entry.is_owner()
+    }
+}
+
+impl<S: Sys> Known for RegionCore<S> {
+    fn withdraw(&self) {
+        self.pool().holders.remove(self);
+    }
+}
+
+impl<S: Sys> Drop for RegionCore<S> {
+    fn drop(&mut self) {
+        let pool = self.pool().clone();
+        pool.unreserve_all(&self.table);
+        let entries = (0..self.table.len()).map(EntryIndex);
+        if self.addresses.close().is_ok() {
+            let freed = entries.filter(|&index| self.let_go(index)).count();
+            self.books.parent.iter().for_each(|parent| parent.freed(freed));
+        } else {
+            // The blocks may still be mapped, so nobody may get them again.
+            pool.leak(entries.filter(|&index| self.table.get(index).block().is_some()).count());
+        }
+        pool.tending.count(-self.books.overlays.load(Ordering::Relaxed).cast_signed());
+        pool.tending.nudge();
+        pool.registry.retire(&self.counters);
+    }
+}
+
+#[cfg(any(test, fuzzing))]
+impl<S: Sys> RegionCore<S> {
+    /// The address of an entry.
+    pub(crate) fn address_of(&self, index: usize) -> usize {
+        self.addresses.base() + self.pool().block_size.len_of(index)
+    }
+}

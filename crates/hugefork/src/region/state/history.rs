@@ -1,0 +1,272 @@
+//! What a region's recent faults say about the next ones.
+//!
+//! A program that writes memory from end to end faults at the first subpage of one block after another, or at the last
+//! one if it goes down. Such a stream is recognised at its third block. From then on its blocks are prepared for being
+//! written as a whole, and each fault also prepares a few of the next ones: the signal, the mapping and the page walk
+//! cost 8 µs, a third of the clear.
+//!
+//! A program that strides touches each block somewhere inside. Its direction still tells on which side of the fault
+//! address it goes on, and the window covers that side.
+//!
+//! ```text
+//!   streams   [ next entry : 32 | down : 1 | length : 31 ] × 8     any number of threads, a stream each
+//!   trend     [ last entry : 32 | down : 1 | steps : 31 ]
+//! ```
+//! These are guesses, so entries are read and written without a lock; a lost update costs a stream its head start.
+
+use core::ptr;
+use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+use hugefork_kernels::{Side, Use};
+
+use crate::pool::core::Manner;
+use crate::terms::advice::Advice;
+use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
+
+/// So many streams are followed at once.
+const STREAMS: usize = 8;
+
+/// After so many faults a stream is believed.
+const BELIEVED: u32 = 2;
+
+/// After so many steps in one direction, the next is expected to go there too. Random faults do so one time in 24.
+const TREND: u32 = 3;
+
+/// A fault clears or copies at most so many blocks, its own among them.
+pub(crate) const MOST: usize = 4;
+
+/// No entry has this index.
+const NONE: u32 = u32::MAX;
+
+const DOWN: u32 = 1 << 31;
+
+/// The direction in which a program goes through its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Up,
+    Down,
+}
+
+/// What is known of how a program writes to a region: its own advice, and what its faults show.
+#[derive(Debug, Default)]
+pub(crate) struct Habits {
+    history: History,
+    /// An [`Advice`].
+    advice: AtomicU8,
+}
+
+/// What the program is expected to do next.
+#[derive(Clone, Copy)]
+pub(crate) struct Outlook {
+    pub(crate) manner: Manner,
+    pub(crate) stream: Option<Stream>,
+}
+
+impl Habits {
+    /// From now on the advice of the program outweighs its faults.
+    pub(crate) fn advise(&self, advice: Advice) {
+        self.advice.store(advice as u8, Ordering::Relaxed);
+    }
+
+    /// What a fault at byte `target` of the block at `index` says about the next faults.
+    pub(in crate::region) fn outlook(&self, index: EntryIndex, target: Option<usize>, size: BlockSize) -> Outlook {
+        let advice = Advice::from_u8(self.advice.load(Ordering::Relaxed));
+        let stream = match advice {
+            Advice::Near => None,
+            Advice::Unknown | Advice::Whole => target.and_then(|byte| self.history.stream(index, byte, size)),
+        };
+        let is_whole = advice == Advice::Whole || stream.is_some_and(Stream::is_believed);
+        let used = if is_whole { Use::Whole } else { Use::Near };
+        Outlook { manner: Manner { used, side: self.history.side(index), candidate: 0 }, stream }
+    }
+
+    /// A number that no other stream of the pool has.
+    pub(crate) fn name(&self, stream: Stream) -> usize {
+        ptr::from_ref(&self.history.streams[stream.slot]).addr()
+    }
+
+    /// Notes how far a stream has been prepared.
+    pub(in crate::region) fn follow(&self, outlook: Outlook, start: EntryIndex, count: usize) {
+        if let Some(stream) = outlook.stream {
+            self.history.advance(stream, start, count);
+        }
+    }
+}
+
+/// The recent faults of a region.
+#[derive(Debug)]
+struct History {
+    streams: [AtomicU64; STREAMS],
+    /// The place where the next new stream is noted.
+    next: AtomicUsize,
+    trend: AtomicU64,
+}
+
+/// The stream that a fault belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stream {
+    slot: usize,
+    pub(crate) direction: Direction,
+    /// The number of its faults before this one.
+    length: u32,
+}
+
+/// An entry, a direction and a count in one word.
+#[derive(Clone, Copy)]
+struct Note {
+    entry: u32,
+    direction: Direction,
+    count: u32,
+}
+
+impl Note {
+    const fn encode(self) -> u64 {
+        let down = match self.direction {
+            Direction::Up => 0,
+            Direction::Down => DOWN,
+        };
+        (self.count as u64 & !(DOWN as u64) | down as u64) << 32 | self.entry as u64
+    }
+
+    fn decode(word: u64) -> Note {
+        let (high, entry) = ((word >> 32) as u32, word as u32);
+        let direction = if high & DOWN == 0 { Direction::Up } else { Direction::Down };
+        Note { entry, direction, count: high & !DOWN }
+    }
+}
+
+const NOTHING: u64 = Note { entry: NONE, direction: Direction::Up, count: 0 }.encode();
+
+impl Default for History {
+    fn default() -> Self {
+        History {
+            streams: [const { AtomicU64::new(NOTHING) }; STREAMS],
+            next: AtomicUsize::new(0),
+            trend: AtomicU64::new(NOTHING),
+        }
+    }
+}
+
+impl History {
+    /// The stream of a fault at byte `target` of the block at `index`, if it may be part of one. In blocks of one base
+    /// page every byte is at the beginning, so streams there only go up.
+    fn stream(&self, index: EntryIndex, target: usize, size: BlockSize) -> Option<Stream> {
+        let direction = if target < BASE_PAGE {
+            Direction::Up
+        } else if target >= size.bytes() - BASE_PAGE {
+            Direction::Down
+        } else {
+            return None;
+        };
+        let continues = |slot: usize| {
+            let note = Note::decode(self.streams[slot].load(Ordering::Relaxed));
+            (note.entry == index.0 as u32 && note.direction == direction).then_some((slot, note.count + 1))
+        };
+        let (slot, length) = (0..STREAMS)
+            .find_map(continues)
+            .unwrap_or_else(|| (self.next.fetch_add(1, Ordering::Relaxed) % STREAMS, 0));
+        Some(Stream { slot, direction, length })
+    }
+
+    /// Notes that a fault of `stream` has prepared `count` blocks from `start` on.
+    fn advance(&self, stream: Stream, start: EntryIndex, count: usize) {
+        let entry = match stream.direction {
+            Direction::Up => (start.0 + count) as u32,
+            Direction::Down => (start.0 as u32).wrapping_sub(1),
+        };
+        let note = Note { entry, direction: stream.direction, count: stream.length };
+        self.streams[stream.slot].store(note.encode(), Ordering::Relaxed);
+    }
+
+    /// Notes a fault at `index`. Returns the side of its target on which the program is expected to go on.
+    fn side(&self, index: EntryIndex) -> Side {
+        let (last, entry) = (Note::decode(self.trend.load(Ordering::Relaxed)), index.0 as u32);
+        let direction = if entry >= last.entry { Direction::Up } else { Direction::Down };
+        let count = match last.entry {
+            NONE => 0,
+            _ if direction == last.direction => (last.count + 1).min(TREND),
+            _ => 1,
+        };
+        self.trend.store(Note { entry, direction, count }.encode(), Ordering::Relaxed);
+        match direction {
+            _ if count < TREND => Side::Around,
+            Direction::Up => Side::After,
+            Direction::Down => Side::Before,
+        }
+    }
+}
+
+impl Stream {
+    /// Whether the program is expected to write whole blocks.
+    pub(in crate::region) fn is_believed(self) -> bool {
+        self.length >= BELIEVED
+    }
+
+    /// How many blocks to prepare besides the one that faulted, `most` in all. There are none until the stream is
+    /// believed, then one, and more as it goes on.
+    pub(crate) fn ahead(self, most: usize) -> usize {
+        if self.is_believed() { (1 << (self.length - BELIEVED + 1).min(9)).min(most) - 1 } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HUGE: BlockSize = BlockSize::MIB_2;
+    const FIRST: usize = 8;
+    const LAST: usize = HUGE.bytes() - 8;
+
+    /// Faults at byte `target` of each of `indices`, as if one block at a time were prepared. Returns `ahead` for each.
+    fn run(history: &History, target: usize, indices: impl IntoIterator<Item = usize>) -> Vec<usize> {
+        let ahead = |index| {
+            let stream = history.stream(EntryIndex(index), target, HUGE).unwrap();
+            history.advance(stream, EntryIndex(index), 1);
+            stream.ahead(MOST)
+        };
+        indices.into_iter().map(ahead).collect()
+    }
+
+    #[test]
+    fn a_stream_is_believed_at_its_third_block_and_followed_further_each_time() {
+        assert_eq!(run(&History::default(), FIRST, 10..17), [0, 0, 1, 3, 3, 3, 3]);
+        assert_eq!(run(&History::default(), LAST, (0..7).rev()), [0, 0, 1, 3, 3, 3, 3]);
+    }
+
+    #[test]
+    fn interleaved_streams_are_told_apart_and_jumps_are_no_stream() {
+        let history = History::default();
+        let interleaved = (0..4).flat_map(|step| [step, 100 + step, 200 + step]);
+        assert_eq!(run(&history, FIRST, interleaved), [0, 0, 0, 0, 0, 0, 1, 1, 1, 3, 3, 3]);
+        assert_eq!(run(&History::default(), FIRST, [5, 4, 3, 9, 7, 1, 3]), [0; 7]);
+        assert_eq!(run(&History::default(), LAST, [3, 4, 5, 9, 7, 1, 3]), [0; 7]);
+    }
+
+    #[test]
+    fn a_stream_that_turns_begins_anew() {
+        let history = History::default();
+        assert_eq!(run(&history, FIRST, 3..7), [0, 0, 1, 3]);
+        assert_eq!(run(&history, LAST, [7, 6, 5, 4]), [0, 0, 1, 3]);
+    }
+
+    #[test]
+    fn a_fault_inside_a_block_is_no_part_of_a_stream() {
+        for target in [BASE_PAGE, HUGE.bytes() / 2, HUGE.bytes() - BASE_PAGE - 1] {
+            assert!(History::default().stream(EntryIndex(3), target, HUGE).is_none());
+        }
+        let stream = History::default().stream(EntryIndex(3), BASE_PAGE - 1, BlockSize::KIB_4).unwrap();
+        assert_eq!(stream.direction, Direction::Up);
+    }
+
+    #[test]
+    fn the_side_is_where_the_last_faults_went() {
+        let sides = |indices: &[usize]| {
+            let history = History::default();
+            indices.iter().map(|&index| history.side(EntryIndex(index))).collect::<Vec<_>>()
+        };
+        use Side::{After, Around, Before};
+        assert_eq!(sides(&[4, 7, 9, 30, 31, 2, 5]), [Around, Around, Around, After, After, Around, Around]);
+        assert_eq!(sides(&[40, 30, 29, 7, 0, 1]), [Around, Around, Around, Before, Before, Around]);
+        assert_eq!(sides(&[5, 1, 9, 3, 8, 2]), [Around; 6]);
+    }
+}

@@ -1,0 +1,32 @@
+//! What a region is made of, and what each change of an entry means.
+//!
+//! | of `RegionCore` | what |
+//! |---|---|
+//! | `zeros`, `of_program`, `at` | a new region |
+//! | `pool`, `len`, `check`, `touched`, `bytes_of`, `windows_of`, `offsets_of` | where things are |
+//! | `shown`, `site`, `site_at` | what the kernel shows, and how that is changed |
+//! | `held`, `is_alone_with`, `is_revoked_at` | whose a block is |
+//! | `store`, `reserve_again` | changes entries, and what depends on them |
+//! | `split`, `pages_of`, `prepare_split` | blocks that are treated page by page |
+//! | `take_turn`, `set_operations` | who may cut or reset it, and when |
+//! | `error` | what a call returns where a fault prints a line |
+
+mod books;
+mod core;
+mod density;
+pub(super) mod history;
+mod home;
+pub(super) mod operations;
+mod promises;
+mod returns;
+mod split;
+mod store;
+mod unresolved;
+
+pub(super) use self::core::Turn;
+pub(super) use returns::{Known, NoRoom, Page};
+
+pub(crate) use self::core::RegionCore;
+pub(crate) use density::Density;
+pub(crate) use operations::{HeldOperations, OperationsCore, ThreadSeat};
+pub(crate) use unresolved::Unresolved;

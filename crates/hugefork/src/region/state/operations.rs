@@ -1,0 +1,369 @@
+//! Operations of the program that cuts wait for: what several writes are to be in a snapshot all or none.
+//!
+//! ```text
+//!   Operations ─▶ OperationsCore: gate, seats ◀─ each thread that has ever entered, its seat
+//!                       ▲
+//!   regions ────────────┘   a cut of any of them closes the gate meanwhile
+//! ```
+//! The gate (sync/gate.rs) is closed while a cut is made, and not while pages are folded ahead of it. Nothing here is
+//! used by a fault.
+//!
+//! Cuts close it one at a time. How long one waits for operations is counted from its call on, also while another one
+//! waits for them before it: several that find a thread inside all give up on it when their patience is over. While
+//! another one is made, nobody is inside, so that ends no patience: it is counted anew from then on.
+//!
+//! ```text
+//!   Free ──▶ Waits ──▶ Cut ──▶ Free
+//!              └── gives up ─────▲
+//! ```
+
+use std::ops::Deref;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::core::RegionCore;
+use crate::own::{Boxed, Counted, List, Own};
+use crate::sync::{Fences, Gate, NotClosed, Seat, wait_at_most};
+use crate::sys::Sys;
+use crate::sys::linux::{barrier, threads};
+use crate::terms::error::RegionError;
+
+/// Whoever waits for longer looks again in between: the kernel knows no time as long as `Duration::MAX`.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// A thread's seat, which belongs to one thread at a time, and is used again when that has ended.
+#[derive(Default)]
+pub(crate) struct ThreadSeat {
+    seat: Seat,
+    /// The thread's number, for messages.
+    thread: AtomicU32,
+    is_taken: AtomicBool,
+}
+
+/// What regions, and threads that write to them, share.
+pub(crate) struct OperationsCore {
+    gate: Gate,
+    /// Held for a look only.
+    room: Mutex<Room>,
+    /// Rung when the gate may be closed.
+    is_free: Condvar,
+    /// How long a cut waits for operations.
+    patience: Duration,
+    /// Neither the program nor a region can use it any more.
+    is_given_up: AtomicBool,
+}
+
+/// The seats, and who closes the gate.
+struct Room {
+    seats: List<Boxed<ThreadSeat>>,
+    closing: Closing,
+    /// When nobody was inside, as the last cut knows.
+    empty: Instant,
+}
+
+/// The gate is closed, except where it is `Free`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closing {
+    Free,
+    /// Somebody closes it, and waits until nobody is inside.
+    Waits,
+    /// Nobody is inside.
+    Cut,
+}
+
+/// What the program and its regions hold. Threads that have a seat hold the rest only, until they see that it is given
+/// up.
+#[derive(Clone)]
+pub(crate) struct HeldOperations {
+    core: Counted<OperationsCore>,
+    _last_gives_up: Counted<GivesUp>,
+}
+
+struct GivesUp(Counted<OperationsCore>);
+
+impl Drop for GivesUp {
+    fn drop(&mut self) {
+        self.0.is_given_up.store(true, Ordering::Relaxed);
+    }
+}
+
+impl HeldOperations {
+    pub(crate) fn new(patience: Duration) -> HeldOperations {
+        let core = Counted::new(OperationsCore::new(patience));
+        HeldOperations { _last_gives_up: Counted::new(GivesUp(core.clone())), core }
+    }
+
+    pub(crate) fn core(&self) -> &Counted<OperationsCore> {
+        &self.core
+    }
+
+    /// Whether both are the same.
+    pub(crate) fn is(&self, other: &HeldOperations) -> bool {
+        self.core.is(&other.core)
+    }
+}
+
+impl Deref for HeldOperations {
+    type Target = OperationsCore;
+
+    #[inline]
+    fn deref(&self) -> &OperationsCore {
+        &self.core
+    }
+}
+
+/// Nobody is inside of an operation until this is dropped.
+pub(crate) struct BetweenOperations<'a> {
+    operations: &'a OperationsCore,
+}
+
+impl Drop for BetweenOperations<'_> {
+    fn drop(&mut self) {
+        let empty = Instant::now();
+        self.operations.gate.open();
+        let mut room = self.operations.room();
+        room.empty = empty;
+        self.operations.free(room);
+    }
+}
+
+impl OperationsCore {
+    fn new(patience: Duration) -> OperationsCore {
+        let fences = if barrier::is_offered() { Fences::Asymmetric } else { Fences::Full };
+        let room = Mutex::new(Room { seats: List::new_in(Own), closing: Closing::Free, empty: Instant::now() });
+        let is_given_up = AtomicBool::new(false);
+        OperationsCore { gate: Gate::new(fences), room, is_free: Condvar::new(), patience, is_given_up }
+    }
+
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn fences(&self) -> Fences {
+        self.gate.fences()
+    }
+
+    fn room(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A seat for the calling thread. It stays where it is as long as `self` does.
+    pub(crate) fn take_seat(&self) -> &ThreadSeat {
+        let seats = &mut self.room().seats;
+        if seats.iter().all(|seat| seat.is_taken.load(Ordering::Acquire)) {
+            seats.push(Boxed::new_in(ThreadSeat::default(), Own));
+        }
+        let free = seats.iter().find(|seat| !seat.is_taken.load(Ordering::Acquire)).expect("there is a free seat");
+        free.is_taken.store(true, Ordering::Relaxed);
+        free.thread.store(threads::own_number(), Ordering::Relaxed);
+        self.stays(free)
+    }
+
+    /// A seat, without the lock of the room.
+    fn stays(&self, seat: &Boxed<ThreadSeat>) -> &ThreadSeat {
+        let seat = &raw const **seat;
+        // SAFETY: seats are boxed, and none is dropped before `self` is.
+        unsafe { &*seat }
+    }
+
+    fn seat(&self, nth: usize) -> Option<&ThreadSeat> {
+        self.room().seats.get(nth).map(|seat| self.stays(seat))
+    }
+
+    /// The thread of the seat ends. If it has forgotten an operation, that is over; whoever holds its guard may still
+    /// drop it, so nobody else gets the seat.
+    pub(crate) fn vacate(&self, seat: &ThreadSeat) {
+        if !self.gate.leave_for_good(&seat.seat) {
+            seat.is_taken.store(false, Ordering::Release);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn enter(&self, seat: &ThreadSeat) {
+        self.gate.enter(&seat.seat);
+    }
+
+    /// False if the thread is in no operation.
+    #[inline]
+    pub(crate) fn leave(&self, seat: &ThreadSeat) -> bool {
+        self.gate.leave(&seat.seat)
+    }
+
+    /// Waits until nobody is inside of an operation, and keeps all others out.
+    pub(crate) fn wait_for_all(&self) -> Result<BetweenOperations<'_>, RegionError> {
+        self.wait_since(Instant::now())
+    }
+
+    /// As [`OperationsCore::wait_for_all`], for one who has waited since `called`.
+    fn wait_since(&self, called: Instant) -> Result<BetweenOperations<'_>, RegionError> {
+        let begun = self.closes(called)?;
+        // A thread that takes a seat behind those that are looked at finds the gate closed.
+        let seats = (0..).map_while(|nth| self.seat(nth)).map(|seat| &seat.seat);
+        let closed = self.gate.close(seats, |word, seen| {
+            let left = self.left_since(begun);
+            if !left.is_zero() {
+                wait_at_most(word, seen, left.min(LONGEST_SLEEP));
+            }
+            !left.is_zero()
+        });
+        let mut room = self.room();
+        let error = match closed {
+            Ok(()) => {
+                room.closing = Closing::Cut;
+                return Ok(BetweenOperations { operations: self });
+            }
+            Err(NotClosed::NoFence(error)) => RegionError::System(error),
+            Err(NotClosed::Inside(inside)) => {
+                self.goes_on(room.seats.iter().find(|seat| ptr::eq(&raw const seat.seat, inside)))
+            }
+        };
+        self.free(room);
+        Err(error)
+    }
+
+    /// Waits until nobody else closes the gate, and returns since when operations are waited for: one that goes on now
+    /// may go on since then.
+    fn closes(&self, called: Instant) -> Result<Instant, RegionError> {
+        let mut room = self.room();
+        loop {
+            let begun = called.max(room.empty);
+            let left = self.left_since(begun);
+            room = match room.closing {
+                Closing::Free => {
+                    room.closing = Closing::Waits;
+                    return Ok(begun);
+                }
+                Closing::Waits if left.is_zero() => {
+                    return Err(self.goes_on(room.seats.iter().find(|seat| seat.is_inside())));
+                }
+                Closing::Waits => {
+                    let woken = self.is_free.wait_timeout(room, left.min(LONGEST_SLEEP));
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+                Closing::Cut => self.is_free.wait(room).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    /// How much longer is waited by one who waits since then.
+    fn left_since(&self, begun: Instant) -> Duration {
+        self.patience.saturating_sub(begun.elapsed())
+    }
+
+    fn goes_on(&self, seat: Option<&Boxed<ThreadSeat>>) -> RegionError {
+        let thread = seat.map_or(0, |seat| seat.thread.load(Ordering::Relaxed));
+        RegionError::OperationGoesOn { thread, patience: self.patience }
+    }
+
+    /// The gate is open. Who waits to close it, may. One is woken: whoever gives up instead has seen that another
+    /// closes it, who will wake the next.
+    fn free(&self, mut room: MutexGuard<'_, Room>) {
+        room.closing = Closing::Free;
+        drop(room);
+        self.is_free.notify_one();
+    }
+}
+
+impl ThreadSeat {
+    pub(crate) fn is_inside(&self) -> bool {
+        self.seat.is_inside()
+    }
+}
+
+/// Waits until the operations of regions that are cut at one moment are over, and then for the regions' turns, which
+/// `take_turns` takes. A thread inside of an operation may wait for a turn, so nobody waits the other way round.
+pub(in crate::region) fn over_and_then<'a, S: Sys, T>(
+    regions: impl Iterator<Item = &'a RegionCore<S>> + Clone,
+    take_turns: impl Fn() -> T,
+) -> Result<(Option<BetweenOperations<'a>>, T), RegionError> {
+    loop {
+        let between = of_all(regions.clone())?.map(OperationsCore::wait_for_all).transpose()?;
+        let turns = take_turns();
+        // From here on none of the regions is given operations. One may have been while this waited.
+        if of_all(regions.clone())?.is_none() || between.is_some() {
+            return Ok((between, turns));
+        }
+    }
+}
+
+/// The operations of regions that are cut at one moment.
+pub(in crate::region) fn of_all<'a, S: Sys>(
+    regions: impl Iterator<Item = &'a RegionCore<S>>,
+) -> Result<Option<&'a OperationsCore>, RegionError> {
+    let mut found: Option<&HeldOperations> = None;
+    for operations in regions.filter_map(|region| region.operations.get()) {
+        if found.is_some_and(|found| !found.is(operations)) {
+            return Err(RegionError::AnotherOperations);
+        }
+        found = Some(operations);
+    }
+    Ok(found.map(Deref::deref))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn is_closed(operations: &OperationsCore) -> bool {
+        operations.room().closing == Closing::Waits
+    }
+
+    /// Runs `beside` while a cut waits for the calling thread, which has come in just now.
+    fn beside_a_cut_that_waits(operations: &OperationsCore, called: Instant, beside: impl FnOnce()) {
+        let seat = operations.take_seat();
+        operations.enter(seat);
+        thread::scope(|scope| {
+            let cut = scope.spawn(|| drop(operations.wait_since(called).unwrap()));
+            while !is_closed(operations) {
+                assert!(!cut.is_finished(), "the cut did not wait");
+                thread::yield_now();
+            }
+            beside();
+            assert!(operations.leave(seat));
+        });
+        operations.vacate(seat);
+    }
+
+    #[test]
+    fn a_thread_gets_a_seat_while_a_cut_waits_and_waits_for_the_cut_itself_only() {
+        let operations = OperationsCore::new(Duration::MAX);
+        beside_a_cut_that_waits(&operations, Instant::now(), || {
+            let (seat, another) = (operations.take_seat(), operations.take_seat());
+            assert!(!ptr::eq(seat, another));
+            [seat, another].iter().for_each(|seat| operations.vacate(seat));
+        });
+        drop(operations.wait_for_all().unwrap());
+    }
+
+    #[test]
+    fn a_cut_behind_one_that_waits_gives_up_when_its_own_patience_is_over() {
+        let operations = OperationsCore::new(LONG);
+        let long_ago = Instant::now().checked_sub(LONG).unwrap();
+        operations.room().empty = long_ago;
+        beside_a_cut_that_waits(&operations, Instant::now(), || {
+            let Err(RegionError::OperationGoesOn { thread, .. }) = operations.wait_since(long_ago) else {
+                panic!("it has waited for long enough")
+            };
+            assert_eq!(thread, threads::own_number());
+        });
+        drop(operations.wait_for_all().unwrap());
+    }
+
+    #[test]
+    fn a_cut_that_has_waited_for_another_that_was_made_has_all_of_its_patience_left() {
+        let operations = OperationsCore::new(LONG);
+        let long_ago = Instant::now().checked_sub(LONG).unwrap();
+        drop(operations.wait_for_all().unwrap());
+        beside_a_cut_that_waits(&operations, long_ago, || {});
+    }
+}

@@ -1,0 +1,191 @@
+//! What each change of an entry means besides the entry: references, reservations, counts, and the account of what
+//! forks and snapshots cost. The entries of a region that others know of are stored only here, except the marks of a
+//! snapshot (cut/freeze.rs).
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::core::RegionCore;
+use crate::mapping::change::Recount;
+use crate::sync::SignalsBlocked;
+use crate::sys::Sys;
+use crate::table::machine::allows;
+use crate::table::transition::Event;
+use crate::table::{Entry, Locked, Origin, Reserved};
+use crate::terms::error::RegionError;
+use crate::terms::options::Reserve;
+use crate::units::{BlockId, EntryIndex};
+
+/// What a run of stored entries adds to the counts. It is added once for each run, because a run may have a quarter of
+/// a million entries.
+#[derive(Default)]
+struct Sums {
+    lazy: isize,
+    revoked: isize,
+    overlays: isize,
+    charged: isize,
+    /// Blocks of the parent that only this region held, and that it has made its own or given up.
+    freed: usize,
+    /// Reservations that turned out not to be needed.
+    unreserved: usize,
+}
+
+impl Sums {
+    /// Counts `count` entries like `new` in place of entries like `old`.
+    fn count(&mut self, old: Entry, new: Entry, count: isize) {
+        for (entry, by) in [(old, -count), (new, count)] {
+            match entry {
+                Entry::Lazy(_) => self.lazy += by,
+                Entry::Revoked => self.revoked += by,
+                Entry::Overlaid(_, Origin::Own) => {
+                    self.overlays += by;
+                    self.charged += by;
+                }
+                Entry::Overlaid(_, Origin::Parent) | Entry::Sealed(..) => self.overlays += by,
+                Entry::Zero | Entry::Private(_) | Entry::Shared(_) | Entry::Borrowed(_) | Entry::Split(_) => {}
+            }
+        }
+    }
+}
+
+impl<S: Sys> RegionCore<S> {
+    /// Stores what `next` makes of each entry, lets go of the blocks that are replaced, and counts the mappings before
+    /// and after.
+    ///
+    /// `next` is called once for a range of `Private` entries that have blocks in a row. They become what it makes of
+    /// the first, again with blocks in a row. For other entries the range is always one. `next` may change the pages of
+    /// a split entry.
+    pub(crate) fn store(
+        &self,
+        _locked: Locked<'_>,
+        event: Event,
+        entries: Range<usize>,
+        mut next: impl FnMut(Range<usize>, Entry) -> Entry,
+    ) -> Recount {
+        let (shown, mut sums) = (self.shown(), Sums::default());
+        let mut before = shown.edges_from(entries.start);
+        let (mut after, mut index) = (before, entries.start);
+        while index < entries.end {
+            let old = self.table.get(EntryIndex(index));
+            let count = if matches!(old, Entry::Private(_)) { self.table.alike(index..entries.end) } else { 1 };
+            shown.count(&mut before, EntryIndex(index), count, old);
+            let new = next(index..index + count, old);
+            debug_assert!(allows(event, old.state(), new.state()), "the table has no such way");
+            self.store_alike(index..index + count, old, new, &mut sums);
+            shown.count(&mut after, EntryIndex(index), count, new);
+            index += count;
+        }
+        self.add_up(&sums);
+        Recount { before: shown.edges_to(before, entries.end), after: shown.edges_to(after, entries.end) }
+    }
+
+    /// Stores `new`, and entries alike after it, in place of `old` and the entries alike after that.
+    fn store_alike(&self, entries: Range<usize>, old: Entry, new: Entry, sums: &mut Sums) {
+        if old == new {
+            return;
+        }
+        self.table.set_alike(entries.clone(), new);
+        sums.count(old, new, entries.len().cast_signed());
+        let keeps_blocks = old.block() == new.block();
+        if keeps_blocks && old.block().is_some() && !old.is_owner() && new.is_owner() {
+            // Nobody else holds the block: it is this fork's own from now on, and costs the parent nothing.
+            sums.freed += 1;
+        }
+        if !keeps_blocks {
+            // To be written to again, these take a block that the region was promised.
+            let takes_one = matches!(new, Entry::Zero | Entry::Borrowed(_));
+            self.leave_all(entries.clone(), old, takes_one, sums);
+        }
+        if matches!(new, Entry::Private(_)) {
+            self.take_reservations(entries, keeps_blocks, sums);
+        }
+    }
+
+    /// For blocks that became writable, the reservations have been used, or are not needed if they are the region's
+    /// own.
+    fn take_reservations(&self, entries: Range<usize>, keeps_blocks: bool, sums: &mut Sums) {
+        for index in entries {
+            let was_reserved = self.table.set_reserved(EntryIndex(index), Reserved::No);
+            sums.unreserved += usize::from(was_reserved && keeps_blocks);
+        }
+    }
+
+    /// Lets go of the blocks of entries alike that began with `old`.
+    fn leave_all(&self, entries: Range<usize>, old: Entry, take_one: bool, sums: &mut Sums) {
+        let Some(first) = old.block() else { return };
+        let mut index = entries.start;
+        while index < entries.end {
+            self.leave(EntryIndex(index), old, first.offset(index - entries.start), take_one, sums);
+            index += 1;
+        }
+    }
+
+    /// Lets go of the block of an entry like `old`. An entry that was promised a block keeps one reserved when its next
+    /// write takes one: its own block if nobody else holds that, or else another, if there is one.
+    fn leave(&self, index: EntryIndex, old: Entry, block: BlockId, takes_one: bool, sums: &mut Sums) {
+        let pool = self.pool();
+        if matches!(old, Entry::Split(_)) && !self.forget_pages(index, block) {
+            pool.leak(1);
+            return;
+        }
+        let wants_one = takes_one && self.books.reserve == Reserve::Full && !self.table.is_reserved(index);
+        let was_last = pool.release_and(block, if wants_one { Reserved::Yes } else { Reserved::No });
+        if wants_one && (was_last || pool.frames.reserve(1).is_some()) {
+            self.table.set_reserved(index, Reserved::Yes);
+        }
+        if old.is_owner() && !was_last {
+            self.books.cow.left();
+        } else if !old.is_owner() && was_last {
+            sums.freed += 1;
+        }
+    }
+
+    fn add_up(&self, sums: &Sums) {
+        let books = &self.books;
+        for (count, more) in [
+            (&books.lazy_blocks, sums.lazy),
+            (&books.revoked, sums.revoked),
+            (&books.overlays, sums.overlays),
+            (&books.charged, sums.charged),
+        ] {
+            if more != 0 {
+                // To add a wrapped negative number is to subtract.
+                count.fetch_add(more.cast_unsigned(), Ordering::Relaxed);
+            }
+        }
+        if sums.overlays != 0 {
+            self.pool().tending.count(sums.overlays);
+        }
+        if let Some(parent) = &books.parent {
+            parent.freed(sums.freed);
+        }
+        if sums.unreserved > 0 {
+            self.pool().frames.unreserve(sums.unreserved);
+        }
+    }
+
+    /// Reserves blocks again for entries whose first write takes one, and that have lost their reservation because
+    /// others held the block; and for those that share theirs with somebody who would lend none.
+    pub(in crate::region) fn reserve_again(
+        &self,
+        entries: Range<usize>,
+        lends_none: impl Fn(EntryIndex, Entry) -> bool,
+    ) -> Result<(), RegionError> {
+        let takes_one = |entry: Entry| entry == Entry::Zero || entry.block().is_some() && !entry.is_owner();
+        let has_none = |index: EntryIndex| {
+            let entry = self.table.get(index);
+            (takes_one(entry) || lends_none(index, entry)) && !self.table.is_reserved(index)
+        };
+        if self.books.reserve == Reserve::None {
+            return Ok(());
+        }
+        for index in entries.map(EntryIndex).filter(|&index| has_none(index)) {
+            let one = self.pool().reserve(Reserve::Full, 1)?;
+            let _signals = SignalsBlocked::new();
+            let _window = self.table.lock(index);
+            let _publishing = self.lock.shared();
+            one.give_to(self.pool(), &self.table, index.0..index.0 + 1, has_none);
+        }
+        Ok(())
+    }
+}

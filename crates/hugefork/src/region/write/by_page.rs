@@ -1,0 +1,149 @@
+//! What a fault does with blocks that are shown through private mappings, or are to be: it has the kernel copy the
+//! pages that are written, or puts the private pages back into a block.
+
+use hugefork_kernels::Use;
+
+use super::fault::{Fault, Resolution};
+use crate::mapping::addresses::Place;
+use crate::pool::lineage::CowLimit;
+use crate::region::state::Unresolved;
+use crate::stats::counters::count;
+use crate::sync::SharedGuard;
+use crate::sys::Sys;
+use crate::table::transition::Grain;
+use crate::table::{Entry, Locked};
+use crate::terms::options::CopyGrain;
+
+impl<S: Sys> Fault<'_, S> {
+    /// What is to be copied at a write to `entry`, which others hold too.
+    pub(super) fn grain(&self, entry: Entry) -> Grain {
+        let by_page = self.region.may_overlay() && self.is_sparse();
+        match entry {
+            // Another thread was faster.
+            Entry::Overlaid(..) => Grain::Page,
+            Entry::Shared(_) | Entry::Borrowed(_) | Entry::Sealed(..) if by_page => Grain::Page,
+            Entry::Zero
+            | Entry::Private(_)
+            | Entry::Shared(_)
+            | Entry::Borrowed(_)
+            | Entry::Lazy(_)
+            | Entry::Split(_)
+            | Entry::Sealed(..)
+            | Entry::Revoked => Grain::Block,
+        }
+    }
+
+    fn is_sparse(&self) -> bool {
+        let region = self.region;
+        let is_whole = self.outlook.manner.used == Use::Whole;
+        let is_guessed = match region.pool().tending.is_paced() {
+            // The thread promotes what is dense.
+            true => !is_whole,
+            // A write to the first or last page of a block may be part of a stream.
+            false => !is_whole && self.outlook.stream.is_none() && !region.density.is_dense(self.index),
+        };
+        region.books.grain == CopyGrain::Page || is_guessed
+    }
+
+    /// How many blocks may become overlays. Where there is a limit, none is charged to it that nobody has written to.
+    fn most_overlaid(&self, entry: Entry, limit: Option<CowLimit>) -> Result<usize, Unresolved> {
+        if entry.is_charged() {
+            // Another thread was faster.
+            return Ok(1);
+        }
+        self.check_limit(limit)?;
+        Ok(if limit.is_some() && entry.is_owner() { 1 } else { usize::MAX })
+    }
+
+    /// Has the kernel copy what is written to the block and its neighbours: they are shown through a private mapping,
+    /// or that is there and gets the right to write.
+    pub(super) fn by_page(
+        &self,
+        publishing: &SharedGuard<'_>,
+        entry: Entry,
+        limit: Option<CowLimit>,
+    ) -> Result<Resolution, Unresolved> {
+        let most = self.most_overlaid(entry, limit)?;
+        let (_before, _after, run) = self.alike_by_page(entry, most);
+        let locked = Locked::windows(&self.window, publishing);
+        let shown = match entry.is_overlay() {
+            true => self.region.unseal(locked, run, Place::Own),
+            false => self.region.overlay(locked, run, Place::Own),
+        };
+        match shown {
+            Ok(()) => Ok(Resolution::Overlaid),
+            Err(reason) => Err(reason),
+        }
+    }
+
+    /// Takes away the right to write to the overlay, if it is one and cannot be held when its block was copied.
+    pub(super) fn seal(&self, publishing: &SharedGuard<'_>) -> Result<(), Unresolved> {
+        if self.region.table.get(self.index).is_overlay() && !self.region.addresses.can_hold() {
+            self.region.seal(Locked::windows(&self.window, publishing), self.index.0..self.index.0 + 1)?;
+        }
+        Ok(())
+    }
+
+    /// After a copy that failed: the overlay may have private pages, so it is not sealed.
+    #[cold]
+    #[inline(never)] // Not on the stack below a copy.
+    pub(super) fn open_again(&mut self) {
+        let publishing = self.region.lock.shared();
+        let locked = Locked::windows(&self.window, &publishing);
+        self.region.open_again(locked, self.index.0..self.index.0 + 1, self.place);
+    }
+
+    /// After a fold or copy that the kernel refused: an overlay can do without, and takes the write. The next fork or
+    /// snapshot tries again, and says so if it fails too.
+    #[cold]
+    #[inline(never)] // As above.
+    pub(super) fn goes_on_by_page(&self) -> bool {
+        let publishing = self.region.lock.shared();
+        let locked = Locked::windows(&self.window, &publishing);
+        let is_overlay = self.region.table.get(self.index).is_overlay();
+        is_overlay && self.region.unseal(locked, self.index.0..self.index.0 + 1, Place::Own).is_ok()
+    }
+
+    /// Keeps writers off the overlay, if it is one that can be held, only now that its block was copied: nobody writes
+    /// to that.
+    #[inline(never)] // Not on the stack below a copy.
+    pub(super) fn hold(&mut self) -> Result<(), Unresolved> {
+        let region = self.region;
+        if !region.addresses.can_hold() || !region.table.get(self.index).is_overlay() {
+            return Ok(());
+        }
+        let (only, publishing) = (self.index.0..self.index.0 + 1, region.lock.shared());
+        let locked = Locked::windows(&self.window, &publishing);
+        if region.holds(locked, &only) {
+            self.place = Place::Aside;
+            return Ok(());
+        }
+        region.seal(locked, only)
+    }
+
+    /// Adds the private pages of the overlay, if it is one, to its copy.
+    #[inline(never)] // As above.
+    pub(super) fn patch(&self) -> Result<(), Unresolved> {
+        let region = self.region;
+        if !region.table.get(self.index).is_overlay() {
+            return Ok(());
+        }
+        let new = region.pool().direct(self.taken.wanted);
+        // SAFETY: `new` is ours alone. Writers are kept off, and our window lock keeps it so.
+        match unsafe { region.copy_private(&(self.index.0..self.index.0 + 1), self.place, new) } {
+            Ok(()) => count(&region.counters.blocks_folded, 1),
+            Err(error) => return Err(self.returned(Unresolved::Unmappable(error))),
+        }
+        Ok(())
+    }
+
+    /// Folds the private pages into the block, which this region alone holds.
+    pub(super) fn fold(&mut self, publishing: SharedGuard<'_>) -> Result<Resolution, Unresolved> {
+        let only = self.index.0..self.index.0 + 1;
+        let Some(block) = self.region.table.get(self.index).block() else { return Ok(Resolution::Raced) };
+        match self.region.fold_in_place(&self.window, publishing, only, block) {
+            Ok(()) => Ok(Resolution::Reused),
+            Err(reason) => Err(reason),
+        }
+    }
+}

@@ -1,0 +1,501 @@
+//! What a write to a block does, on any [`Sys`]: table/transition.rs says what is needed, and this file does it.
+//!
+//! The fault holds the window lock throughout, so two faults on a block do the work once, and the entry keeps the block
+//! that is copied. It holds the region lock, shared, while it looks at the entry and while it publishes the result, but
+//! not in between. So a snapshot waits for microseconds, and not for a clear or copy. In between, a snapshot or
+//! `lazy_free` changes only entries in states that no fault works on: `Private`, and those whose block this region
+//! alone holds.
+//!
+//! If the faults of a region are a stream (see `history`), the same fault prepares its next blocks (see `run`).
+//!
+//! A fault that finds no block releases its locks, makes room (see `revoke`), and tries once more.
+//!
+//! All of this runs in the signal handler: it does not allocate, does not panic, takes only our own locks, and uses a
+//! bounded stack.
+
+use core::ops::Range;
+use core::sync::atomic::Ordering;
+
+use hugefork_kernels::{Target, Use, Work};
+
+use crate::mapping::addresses::Place;
+use crate::mapping::change::{Recount, Refused, Remapped, Right};
+use crate::pool::frames::{Content, Taken, Wanted};
+use crate::pool::lineage::CowLimit;
+use crate::pool::shortage::Found;
+use crate::pool::trials::Lap;
+use crate::region::state::history::Outlook;
+use crate::region::state::{RegionCore, Unresolved};
+use crate::stats::counters::count;
+use crate::sync::SharedGuard;
+use crate::sys::{Access, Shows, Sys, SystemError};
+use crate::table::transition::{Event, Grain, OnWrite, on_protect_failed, on_write};
+use crate::table::{Entry, Locked, Reserved, State, WindowsGuard};
+use crate::terms::options::OnLimit;
+use crate::units::{BASE_PAGE, EntryIndex};
+
+/// How a write was resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resolution {
+    DemandZero,
+    Copied,
+    Reused,
+    /// The kernel copies the pages that are written.
+    Overlaid,
+    Raced,
+}
+
+/// What a block is to become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::region) enum Become {
+    /// Writable, in one way or the other.
+    Writable,
+    /// Writable, by page if that can be: the pool is full.
+    WritableByPage,
+    /// A block of the region's own, with all that it sees.
+    Own,
+    /// The same, unless writes were promised not to fault: nobody has asked for it.
+    OwnUnlessPromised,
+}
+
+impl Become {
+    /// Whether single pages of the block may be copied instead.
+    fn may_be_by_page(self) -> bool {
+        matches!(self, Become::Writable | Become::WritableByPage)
+    }
+}
+
+/// What comes after a try to make a block writable.
+enum Next {
+    Again,
+    Done,
+    /// Try again, once signals have been delivered.
+    ComeBack,
+}
+
+/// A write to one block, under the lock of its window.
+pub(super) struct Fault<'a, S: Sys> {
+    pub(super) region: &'a RegionCore<S>,
+    pub(super) window: WindowsGuard<'a>,
+    pub(super) index: EntryIndex,
+    /// The byte of the block that the program touches next, if that is known.
+    target: Option<usize>,
+    pub(super) outlook: Outlook,
+    /// Where the overlay is while it is copied.
+    pub(super) place: Place,
+    /// The blocks that were taken for the run, and the entry that the first of them is for.
+    pub(super) taken: Taken,
+    start: EntryIndex,
+}
+
+impl<S: Sys> RegionCore<S> {
+    /// Resolves a write to byte `offset` of the region. If it has neither succeeded nor failed, the write faults again,
+    /// and signals are delivered in between.
+    pub(crate) fn resolve(&self, offset: usize) -> Result<Resolution, Unresolved> {
+        let size = self.pool().block_size;
+        match self.make(Become::Writable, EntryIndex(size.count(offset)), Some(size.within(offset))) {
+            Err(Unresolved::CowLimit(OnLimit::Stall)) => self.books.cow.wait_a_moment(),
+            Err(Unresolved::NotYet) => {}
+            resolved => return resolved,
+        }
+        Ok(Resolution::Raced)
+    }
+
+    /// Makes the block at `index` writable, or the region's own; `target` is the byte in it that the program touches
+    /// next, if that is known.
+    pub(super) fn make(
+        &self,
+        what: Become,
+        index: EntryIndex,
+        target: Option<usize>,
+    ) -> Result<Resolution, Unresolved> {
+        let (mut what, mut limit) = (what, self.books.limit);
+        loop {
+            let resolved = self.try_to_make(what, index, target, limit);
+            if what == Become::Writable && resolved == Err(Unresolved::PoolFull) && self.may_overlay() {
+                // That takes no block, and nobody has to give one up.
+                what = Become::WritableByPage;
+                continue;
+            }
+            match self.after(index, &resolved, &mut limit) {
+                Next::Again => {}
+                Next::Done => return resolved,
+                Next::ComeBack => return Err(Unresolved::NotYet),
+            }
+        }
+    }
+
+    /// Makes room if the try found none, or else counts its result. The caller holds no lock.
+    fn after(
+        &self,
+        index: EntryIndex,
+        resolved: &Result<Resolution, Unresolved>,
+        limit: &mut Option<CowLimit>,
+    ) -> Next {
+        let counter = match resolved {
+            Ok(Resolution::DemandZero) => &self.counters.demand_zero,
+            Ok(Resolution::Copied) => &self.counters.copied,
+            Ok(Resolution::Reused) => &self.counters.reused,
+            Ok(Resolution::Overlaid) => &self.counters.overlaid,
+            Ok(Resolution::Raced) => &self.counters.raced,
+            Err(Unresolved::PoolFull) => match self.make_room(index) {
+                Found::Some => return Next::Again,
+                Found::None => &self.counters.failed,
+                Found::LookAgain => return Next::ComeBack,
+            },
+            Err(Unresolved::CowLimit(_)) if self.fold_a_charged_one() => return Next::Again,
+            Err(Unresolved::CowLimit(OnLimit::Revoke)) => {
+                if !self.revoke_from_others(index) {
+                    *limit = None;
+                }
+                return Next::Again;
+            }
+            // It has neither succeeded nor failed: it faults again.
+            Err(Unresolved::CowLimit(OnLimit::Stall) | Unresolved::NotYet) => return Next::Done,
+            Err(
+                Unresolved::CowLimit(OnLimit::Fail)
+                | Unresolved::OutOfMemory(_)
+                | Unresolved::TooManyMappings
+                | Unresolved::Unmappable(_)
+                | Unresolved::Revoked,
+            ) => &self.counters.failed,
+        };
+        count(counter, 1);
+        Next::Done
+    }
+
+    /// As [`RegionCore::make`], without making room.
+    #[inline(never)] // What it needs is off the stack when room is made.
+    pub(in crate::region) fn try_to_make(
+        &self,
+        what: Become,
+        index: EntryIndex,
+        target: Option<usize>,
+        limit: Option<CowLimit>,
+    ) -> Result<Resolution, Unresolved> {
+        let window = self.table.lock(index);
+        let publishing = self.lock.shared();
+        let entry = self.table.get(index);
+        // To fold or copy it, it would be sealed for a moment, and a system call that writes would fail.
+        let stays = what != Become::Own && matches!(entry, Entry::Overlaid(..)) && self.promises.has(index);
+        let mut needed = if stays { OnWrite::Unseal } else { self.needed(entry, Grain::Block) };
+        if needed == OnWrite::Nothing {
+            // Another thread was faster.
+            return Ok(Resolution::Raced);
+        }
+        let mut fault = Fault::new(self, window, index, target);
+        if needed == OnWrite::Copy && what.may_be_by_page() {
+            needed = self.needed(entry, if what == Become::Writable { fault.grain(entry) } else { Grain::Page });
+        }
+        // An overlay that is folded was counted when it became one.
+        let limit = if !what.may_be_by_page() && entry.is_overlay() { None } else { limit };
+        let resolved = match needed {
+            OnWrite::GiveZeroed => {
+                drop(publishing);
+                fault.give_zeroed()
+            }
+            OnWrite::AllowWrites => fault.reuse(&publishing, entry),
+            OnWrite::AllowPage => fault.write_page(&publishing),
+            OnWrite::Copy => fault.copy(publishing, limit),
+            OnWrite::Overlay | OnWrite::Unseal => fault.by_page(&publishing, entry, limit),
+            OnWrite::Fold => fault.fold(publishing),
+            OnWrite::Nothing => Ok(Resolution::Raced),
+            OnWrite::Refuse => Err(Unresolved::Revoked),
+        };
+        if resolved.is_err() && needed == OnWrite::Copy {
+            fault.open_again();
+        }
+        // Only these two have given the region lock back: whoever takes it twice waits for a snapshot that waits for
+        // him.
+        let has_let_go = matches!(needed, OnWrite::Copy | OnWrite::Fold);
+        let is_refused = has_let_go && matches!(resolved, Err(Unresolved::Unmappable(_)));
+        if is_refused && what == Become::Writable && fault.goes_on_by_page() {
+            return Ok(Resolution::Overlaid);
+        }
+        resolved
+    }
+
+    /// Folds an overlay that costs the region nothing any more, because others have let go of its block. True if there
+    /// was one.
+    fn fold_a_charged_one(&self) -> bool {
+        let is_free = |index: usize| self.table.get(EntryIndex(index)).is_charged() && self.may_fold(index);
+        let mut indices = 0..if self.books.charged.load(Ordering::Relaxed) > 0 { self.table.len() } else { 0 };
+        let Some(index) = indices.find(|&index| is_free(index)) else { return false };
+        self.try_to_make(Become::Own, EntryIndex(index), None, None).is_ok()
+    }
+
+    fn needed(&self, entry: Entry, grain: Grain) -> OnWrite {
+        on_write(entry.state(), self.held(entry), grain).1
+    }
+}
+
+impl<'a, S: Sys> Fault<'a, S> {
+    fn new(
+        region: &'a RegionCore<S>,
+        window: WindowsGuard<'a>,
+        index: EntryIndex,
+        target: Option<usize>,
+    ) -> Fault<'a, S> {
+        let outlook = region.habits.outlook(index, target, region.pool().block_size);
+        Fault { region, window, index, target, outlook, place: Place::Own, taken: Taken::NONE, start: index }
+    }
+
+    /// A first write: gives zeroed blocks to the entry and to its neighbours that are zero too.
+    fn give_zeroed(&mut self) -> Result<Resolution, Unresolved> {
+        let (_ahead, run) = self.unwritten();
+        match self.take_zeroed(&run) {
+            Ok(()) => self.map(Resolution::DemandZero),
+            Err(reason) => Err(reason),
+        }
+    }
+
+    /// Makes the block writable, which this region alone holds, together with neighbours in the same state.
+    fn reuse(&self, publishing: &SharedGuard<'_>, entry: Entry) -> Result<Resolution, Unresolved> {
+        let (region, locked) = (self.region, Locked::windows(&self.window, publishing));
+        let (_ahead, run) = self.alike(entry);
+        let bytes = region.bytes_of(&run);
+        let len = bytes.len();
+        let allowed = region.site().reprotect(locked, bytes, Access::ReadWrite)?;
+        let stored = match allowed.right() {
+            Right::Granted => region.store(locked, Event::Write, run.clone(), |_, old| old.in_state(State::Private)),
+            // Some of it may be writable now, where no fault would tell of a write.
+            Right::Unknown => region.store(locked, Event::ProtectFailed, run.clone(), |_, old| {
+                old.in_state(on_protect_failed(old.state()))
+            }),
+        };
+        allowed.published(stored)?;
+        region.habits.follow(self.outlook, EntryIndex(run.start), run.len());
+        if matches!(entry, Entry::Lazy(_)) {
+            count(&region.counters.bytes_cancelled, len as u64);
+        }
+        Ok(Resolution::Reused)
+    }
+
+    /// A write to a split block that this region alone holds.
+    fn write_page(&self, publishing: &SharedGuard<'_>) -> Result<Resolution, Unresolved> {
+        let locked = Locked::windows(&self.window, publishing);
+        let Some(split) = self.region.split(self.index) else { return Ok(Resolution::Reused) };
+        match split.write(locked, self.target.map(|byte| byte / BASE_PAGE)) {
+            Ok(()) => Ok(Resolution::Reused),
+            Err(reason) => Err(reason),
+        }
+    }
+
+    /// A write to a block that others hold: makes a copy for this region alone.
+    fn copy(&mut self, publishing: SharedGuard<'_>, limit: Option<CowLimit>) -> Result<Resolution, Unresolved> {
+        match self.check_limit(limit) {
+            Ok(()) => {
+                let (_ahead, run) = self.held_by_others();
+                self.copy_run(publishing, run)
+            }
+            Err(reason) => Err(reason),
+        }
+    }
+
+    /// Copies blocks that others hold.
+    ///
+    /// They were chosen under the region lock. A snapshot marks an entry as shared before it takes away the right to
+    /// write. Until every processor knows of that, other threads still write to the block. But under the region lock no
+    /// snapshot is half done: what others hold is write-protected then, and stays so under our window locks.
+    fn copy_run(&mut self, publishing: SharedGuard<'_>, run: Range<usize>) -> Result<Resolution, Unresolved> {
+        match self.seal(&publishing) {
+            Ok(()) => drop(publishing),
+            Err(reason) => return Err(reason),
+        }
+        match self.take_copies(&run) {
+            Ok(()) => self.map(Resolution::Copied),
+            Err(reason) => Err(reason),
+        }
+    }
+
+    /// Checks that the forks and snapshots of this region may cost it one more copy.
+    pub(super) fn check_limit(&self, limit: Option<CowLimit>) -> Result<(), Unresolved> {
+        let table = &self.region.table;
+        match limit {
+            Some(limit) if table.get(self.index).is_owner() && self.region.books.cost() >= limit.blocks => {
+                Err(Unresolved::CowLimit(limit.on_limit))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Takes zeroed blocks for the entry and for as much of `run` around it as has free neighbours.
+    fn take_zeroed(&mut self, run: &Range<usize>) -> Result<(), Unresolved> {
+        self.take(run, Wanted::Zeroed)?;
+        self.choose_kernel(Work::Clear);
+        self.zero()
+    }
+
+    /// As `take_zeroed`, but makes them copies of what the entries have.
+    fn take_copies(&mut self, run: &Range<usize>) -> Result<(), Unresolved> {
+        self.take(run, Wanted::Any)?;
+        self.choose_kernel(Work::Copy);
+        self.obtain_fresh()?;
+        self.copy_blocks();
+        self.count_copied();
+        match self.hold() {
+            Ok(()) => self.patch(),
+            Err(reason) => Err(self.returned(reason)),
+        }
+    }
+
+    /// Takes blocks, whatever is in them.
+    fn take(&mut self, run: &Range<usize>, wanted: Wanted) -> Result<(), Unresolved> {
+        let (pool, index) = (self.region.pool(), self.index);
+        let reserved = if self.region.table.is_reserved(index) { Reserved::Yes } else { Reserved::No };
+        let wish = self.region.home.wish(index, pool.frames.len());
+        match pool.frames.take(wish, index.0 - run.start, run.end - 1 - index.0, wanted, reserved) {
+            Some(taken) => self.taken = taken,
+            None => return Err(Unresolved::PoolFull),
+        }
+        self.start = EntryIndex(index.0 - (self.taken.wanted.0 - self.taken.first.0) as usize);
+        pool.note_taken(self.taken);
+        Ok(())
+    }
+
+    /// Chooses among the kernels for whole use by what streams have cost, and begins a lap if this is one.
+    fn choose_kernel(&mut self, what: Work) {
+        if self.outlook.manner.used != Use::Whole {
+            return;
+        }
+        let (region, pool) = (self.region, self.region.pool());
+        let bytes = pool.block_size.len_of(self.taken.count);
+        let lap = self.outlook.stream.filter(|stream| stream.is_believed()).map(|stream| Lap {
+            stream: region.habits.name(stream),
+            bytes: if pool.is_plain_work(what, self.taken) { bytes } else { 0 },
+            now: pool.sys.now(),
+        });
+        self.outlook.manner.candidate = pool.candidate(what, bytes, lap);
+    }
+
+    /// Makes the taken blocks read as zeros.
+    fn zero(&self) -> Result<(), Unresolved> {
+        let pool = self.region.pool();
+        let touched = self.target.map(|byte| pool.block_size.len_of(self.index.0 - self.start.0) + byte);
+        match pool.zero(self.taken, touched, self.outlook.manner) {
+            Ok(cleared) => self.count_zeroed(cleared),
+            Err(error) => return Err(self.returned(Unresolved::OutOfMemory(error))),
+        }
+        Ok(())
+    }
+
+    /// Gets memory for those of the taken blocks that have none.
+    fn obtain_fresh(&self) -> Result<(), Unresolved> {
+        let pool = self.region.pool();
+        for (fresh, content) in pool.runs_by_content(self.taken) {
+            if content == Content::Fresh
+                && let Err(error) = pool.obtain(fresh, 0)
+            {
+                return Err(self.returned(Unresolved::OutOfMemory(error)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what the entries show into the taken blocks.
+    fn copy_blocks(&self) {
+        let pool = self.region.pool();
+        let kernel = pool.kernel(Work::Copy, pool.block_size.bytes(), self.outlook.manner);
+        for (by, new) in self.taken.blocks().enumerate() {
+            pool.frames.set_content(new, Content::Used);
+            let index = EntryIndex(self.start.0 + by);
+            let Some(old) = self.region.table.get(index).block() else { continue };
+            let target = self.target.filter(|_| index == self.index);
+            // SAFETY: both blocks lie in the direct map and are page-aligned. `new` is ours alone and mapped nowhere
+            // else. This entry holds `old`, under its window lock. Others held it too when the run was chosen, so it is
+            // write-protected wherever it is mapped, and nobody writes to it.
+            unsafe {
+                kernel.copy(
+                    pool.direct(new),
+                    pool.direct(old),
+                    pool.block_size.bytes(),
+                    target.map_or(Target::Unknown, Target::At),
+                );
+            }
+        }
+    }
+
+    /// Maps the taken blocks, writable, and lets go of the old ones. The write is resolved then.
+    fn map(&self, resolved: Resolution) -> Result<Resolution, Unresolved> {
+        let publishing = self.region.lock.shared();
+        let locked = Locked::windows(&self.window, &publishing);
+        match self.publish(locked, self.show(locked)) {
+            Ok(()) => {}
+            Err(reason) => return Err(reason),
+        }
+        drop(publishing);
+        self.region.wake_waiting(&self.entries(), self.place);
+        self.follow();
+        Ok(resolved)
+    }
+
+    fn show(&self, locked: Locked<'_>) -> Result<Remapped<'a, S>, Refused> {
+        let shows = Shows::Memory { start: self.taken.first, access: Access::ReadWrite };
+        self.region.site().remap(locked, &self.entries(), shows)
+    }
+
+    /// Has the entries say what is shown now.
+    fn publish(&self, locked: Locked<'_>, shown: Result<Remapped<'_, S>, Refused>) -> Result<(), Unresolved> {
+        let remapped = match shown {
+            Ok(remapped) => remapped,
+            Err(refused) => return Err(self.refused(refused)),
+        };
+        let right = remapped.right();
+        remapped.published(self.store(locked));
+        match right {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.not_writable(locked, error)),
+        }
+    }
+
+    /// The taken blocks are shown, but perhaps not writable: the next write asks for the right again.
+    #[cold]
+    fn not_writable(&self, locked: Locked<'_>, error: SystemError) -> Unresolved {
+        let Recount { before, after } = self
+            .region
+            .store(locked, Event::ProtectFailed, self.entries(), |_, old| old.in_state(on_protect_failed(old.state())));
+        self.region.addresses.recount(before, after);
+        Unresolved::Unmappable(error)
+    }
+
+    fn follow(&self) {
+        self.region.habits.follow(self.outlook, self.start, self.taken.count);
+    }
+
+    fn refused(&self, refused: Refused) -> Unresolved {
+        self.returned(refused.into())
+    }
+
+    fn entries(&self) -> Range<usize> {
+        self.start.0..self.start.0 + self.taken.count
+    }
+
+    fn store(&self, locked: Locked<'_>) -> Recount {
+        self.region.store(locked, Event::Write, self.entries(), |alike, _| {
+            let first = self.taken.first.offset(alike.start - self.start.0);
+            for by in 0..alike.len() {
+                self.region.pool().frames.set_content(first.offset(by), Content::Used);
+            }
+            Entry::Private(first)
+        })
+    }
+
+    fn count_zeroed(&self, bytes_cleared: usize) {
+        let (counters, cleared) = (&self.region.counters, self.region.pool().block_size.count(bytes_cleared));
+        count(&counters.blocks_cleared, cleared as u64);
+        count(&counters.bytes_cleared, bytes_cleared as u64);
+        count(&counters.blocks_zeroed_before, (self.taken.count - cleared) as u64);
+    }
+
+    fn count_copied(&self) {
+        let (counters, size) = (&self.region.counters, self.region.pool().block_size);
+        count(&counters.blocks_copied, self.taken.count as u64);
+        count(&counters.bytes_copied, size.len_of(self.taken.count) as u64);
+    }
+
+    /// Gives the taken blocks back, which could not be used, and returns the reason.
+    pub(super) fn returned(&self, reason: Unresolved) -> Unresolved {
+        self.region.pool().give_back(self.taken);
+        reason
+    }
+}

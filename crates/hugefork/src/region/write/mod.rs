@@ -1,0 +1,21 @@
+//! What a write to a block does, and what is done before one so that it does not fault.
+//!
+//! | of `RegionCore` | what |
+//! |---|---|
+//! | `resolve` | resolves the write of a fault |
+//! | `populate`, `prepare_blocks`, `prepare_write` | makes blocks writable before that |
+//! | `make_own`, `try_to_make` | makes a block the region's own, for other calls |
+//! | `fold_what_is_alone`, `end_overlays` | the same, for private mappings |
+//! | `pin`, `unpin` | keeps blocks where they are |
+//! | `revoke_from_others` | takes a block away from forks and snapshots |
+
+mod by_page;
+mod fault;
+mod pins;
+mod populate;
+mod revoke;
+mod run;
+
+pub(super) use fault::Become;
+
+pub(crate) use fault::Resolution;

@@ -1,0 +1,129 @@
+//! Makes blocks writable before they are written to: `populate`, `prepare_write`, and what other calls need first.
+
+use std::ops::Range;
+
+use super::fault::Become;
+use crate::mapping::addresses::Place;
+use crate::region::state::{RegionCore, Unresolved};
+use crate::sync::SignalsBlocked;
+use crate::sys::Sys;
+use crate::table::{Entry, Locked};
+use crate::terms::error::RegionError;
+use crate::terms::options::OnLimit;
+use crate::units::{EntryIndex, HUGE_PAGE};
+
+/// So many bytes of windows are held at once while writes are promised not to fault.
+const PROMISED_AT_ONCE: usize = 256 << 20;
+
+impl<S: Sys> RegionCore<S> {
+    /// Gives memory to every never-written block in `range`. A revoked block is an error, because no write to it can
+    /// succeed.
+    pub(crate) fn populate(&self, range: Range<usize>) -> Result<(), RegionError> {
+        self.make_each_own(range, |entry| matches!(entry, Entry::Zero | Entry::Revoked))
+    }
+
+    /// Makes every block in `range` the region's own, so that no write to it faults until the next fork or snapshot.
+    pub(crate) fn prepare_blocks(&self, range: Range<usize>) -> Result<(), RegionError> {
+        self.make_each_own(range, |entry| !matches!(entry, Entry::Private(_)))
+    }
+
+    /// Sees to it that no write in `range` faults until the next fork, snapshot or reset. What others hold too is shown
+    /// by page where that can be done; but not where a limit counts blocks, since what is promised is not folded as
+    /// soon as nobody else holds it.
+    pub(crate) fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
+        if !self.may_overlay() || self.books.limit.is_some() {
+            return self.prepare_blocks(range);
+        }
+        self.check(&range)?;
+        self.promises.prepare(self.table.len());
+        let entries = self.touched(&range);
+        // However they were written after earlier snapshots: a copy now would take a thousand times as long.
+        self.density.forget(entries.clone());
+        let mut next = entries.start;
+        while next < entries.end {
+            let end = entries.end.min(self.table.entries_of(self.promised_with(next)).end);
+            next = self.promise_some(next..end).map_err(|reason| self.error(reason))?;
+            if next < end {
+                // It makes neighbours writable, too.
+                self.make_until_done(Become::Writable, EntryIndex(next))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The windows that are held at once while something in the window of this entry is promised.
+    fn promised_with(&self, entry: usize) -> Range<usize> {
+        let first = self.table.window(EntryIndex(entry));
+        let count = (PROMISED_AT_ONCE / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1);
+        first..self.table.windows().min(first + count)
+    }
+
+    /// Promises that writes to the first of `entries` do not fault, up to one where they do. Returns that, or the end.
+    fn promise_some(&self, entries: Range<usize>) -> Result<usize, Unresolved> {
+        let _signals = SignalsBlocked::new();
+        let windows = self.table.lock_windows(self.windows_of(&entries));
+        let publishing = self.lock.shared();
+        let locked = Locked::windows(&windows, &publishing);
+        let get = |index: usize| self.table.get(EntryIndex(index));
+        let mut next = entries.start;
+        while next < entries.end {
+            let is_open = |index: &usize| matches!(get(*index), Entry::Overlaid(..));
+            let end = (next..entries.end).find(|index| !is_open(index)).unwrap_or(entries.end);
+            if end > next {
+                // After a failure, some that count as writable may not be. Where they are, this costs nothing.
+                self.unseal(locked, next..end, Place::Own)?;
+                self.promises.make(locked, next..end);
+                next = end;
+            } else if matches!(get(next), Entry::Private(_)) {
+                next += 1;
+            } else {
+                break;
+            }
+        }
+        Ok(next)
+    }
+
+    fn make_each_own(&self, range: Range<usize>, wanted: impl Fn(Entry) -> bool) -> Result<(), RegionError> {
+        self.check(&range)?;
+        let mut entries = self.touched(&range).map(EntryIndex).filter(|&index| wanted(self.table.get(index)));
+        entries.try_for_each(|index| self.make_own(index))
+    }
+
+    /// Gives the region blocks of its own in place of all overlays. No new ones may come.
+    pub(crate) fn end_overlays(&self) -> Result<(), RegionError> {
+        let signals = SignalsBlocked::new();
+        // Faults under way may still make some: they hold the lock.
+        drop(self.lock.exclusive());
+        drop(signals);
+        let is_overlay = |index: &EntryIndex| self.table.get(*index).is_overlay();
+        (0..self.table.len()).map(EntryIndex).filter(is_overlay).try_for_each(|index| self.make_own(index))
+    }
+
+    /// Folds the overlays among `entries` that this region alone holds.
+    pub(in crate::region) fn fold_what_is_alone(&self, entries: Range<usize>) -> Result<(), RegionError> {
+        if !self.books.has_overlays() {
+            return Ok(());
+        }
+        let mut alone = entries.filter(|&index| self.is_alone_with_overlay(index)).map(EntryIndex);
+        alone.try_for_each(|index| self.make_own(index))
+    }
+
+    /// Makes a block the region's own, with all that the region sees, and writable. If the region's limit says so, it
+    /// waits, and signals are delivered meanwhile.
+    pub(in crate::region) fn make_own(&self, index: EntryIndex) -> Result<(), RegionError> {
+        self.make_until_done(Become::Own, index)
+    }
+
+    fn make_until_done(&self, what: Become, index: EntryIndex) -> Result<(), RegionError> {
+        loop {
+            let signals = SignalsBlocked::new();
+            let resolved = self.make(what, index, None);
+            drop(signals);
+            match resolved {
+                Err(Unresolved::CowLimit(OnLimit::Stall)) => self.books.cow.wait_a_moment(),
+                Err(Unresolved::NotYet) => {}
+                resolved => return resolved.map(drop).map_err(|reason| self.error(reason)),
+            }
+        }
+    }
+}

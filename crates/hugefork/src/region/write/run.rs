@@ -1,0 +1,216 @@
+//! Which neighbours a fault treats together with its block.
+//!
+//! Blocks smaller than 2 MiB are taken, zeroed and mapped in runs of neighbours in the same state, one window at most.
+//! With a mapping for each block, 256 MiB of 4 KiB blocks would use up `vm.max_map_count`. Copies stay single while
+//! mappings are plentiful, because small blocks are there to copy little.
+//!
+//! In a stream, a fault also treats the next blocks. It only tries their locks, so no fault waits for another while it
+//! holds more than its own.
+
+use core::ops::Range;
+
+use super::fault::Fault;
+use crate::region::state::history::{self, Direction};
+use crate::sys::{Merging, Sys};
+use crate::table::transition::{Grain, Held, OnWrite, on_write};
+use crate::table::{Entry, WindowsGuard};
+use crate::terms::options::CopyGrain;
+use crate::units::EntryIndex;
+
+/// At most so many entries become writable in one fault that needs no clear or copy.
+const MOST_REUSED: usize = 512;
+
+/// Small blocks are given in runs while at least one part in so many of the pool is free. Below that every block
+/// counts.
+const SCARCE: usize = 8;
+
+/// A write by page turns so many bytes over at once. It is what the kernel can move as one entry (sys/linux/attic.rs):
+/// with 128 MiB, 100 writes to 1 GiB took 1.2 ms and with this 0.8 (docs/design.md).
+const OVERLAID_AT_ONCE: usize = 1 << 30;
+
+/// The entries that one fault treats, and the locks of those besides the one that faulted.
+type Run<'a> = (WindowsGuard<'a>, Range<usize>);
+
+impl<'a, S: Sys> Fault<'a, S> {
+    /// The entries that a first write gives blocks to.
+    pub(super) fn unwritten(&self) -> Run<'a> {
+        let is_unwritten = |entry: Entry, _| entry == Entry::Zero;
+        if !self.leaves_enough() {
+            self.only()
+        } else if self.region.table.is_one_a_window() {
+            self.onward(history::MOST, is_unwritten)
+        } else {
+            self.around(is_unwritten)
+        }
+    }
+
+    /// The entries that a write to a shared block copies. The caller holds the region lock.
+    pub(super) fn held_by_others(&self) -> Run<'a> {
+        let region = self.region;
+        if region.books.limit.is_some() {
+            // Each copy is charged to its limit before it is made.
+            return self.only();
+        }
+        let budget = region.pool().sys.budget();
+        // A lazily freed block is not worth a copy that nobody has asked for.
+        let is_held_by_others = |entry: Entry, _| match entry {
+            Entry::Shared(block) | Entry::Borrowed(block) => !region.is_alone_with(block),
+            Entry::Zero
+            | Entry::Private(_)
+            | Entry::Lazy(_)
+            | Entry::Split(_)
+            | Entry::Overlaid(..)
+            | Entry::Sealed(..)
+            | Entry::Revoked => false,
+        };
+        if region.table.is_one_a_window() && self.leaves_enough() {
+            self.onward(history::MOST, is_held_by_others)
+        } else if budget.fits(budget.limit() / 2) {
+            self.only()
+        } else {
+            self.around(is_held_by_others)
+        }
+    }
+
+    /// The entries that a write makes writable together with this one, which is `entry`: their blocks are neighbours in
+    /// the pool, and nobody else holds them. The caller holds the region lock.
+    pub(super) fn alike(&self, entry: Entry) -> Run<'a> {
+        let (region, budget) = (self.region, self.region.pool().sys.budget());
+        let is_lazy = |entry: Entry| matches!(entry, Entry::Lazy(_));
+        let is_alike = |other: Entry, by: isize| {
+            let follows = |block| entry.block().is_some_and(|own| own.is_by(by, block));
+            on_write(other.state(), region.held(other), Grain::Block).1 == OnWrite::AllowWrites
+                && is_lazy(other) == is_lazy(entry)
+                && other.block().is_some_and(follows)
+        };
+        if region.pool().sys.merging() == Merging::Separate {
+            self.only()
+        } else if region.table.is_one_a_window() || (is_lazy(entry) && budget.fits(budget.limit() / 2)) {
+            // A write cancels lazy free for its own block only, unless it is part of a stream or each such write would
+            // take one of the last mappings.
+            self.onward(MOST_REUSED, is_alike)
+        } else {
+            self.around(is_alike)
+        }
+    }
+
+    /// The entries that a write by page treats together with this one, which is `entry`: they are in the same state,
+    /// their blocks are neighbours in the pool, and others hold them too. There are at most `most`. The run lies within
+    /// [`OVERLAID_AT_ONCE`], and ends where a lock is not free.
+    pub(super) fn alike_by_page(
+        &self,
+        entry: Entry,
+        most: usize,
+    ) -> (WindowsGuard<'a>, WindowsGuard<'a>, Range<usize>) {
+        let (region, index) = (self.region, self.index.0);
+        let (table, size) = (&region.table, region.pool().block_size);
+        let belongs = |at: usize| {
+            let (other, by) = (table.get(EntryIndex(at)), at as isize - index as isize);
+            let follows = |block| entry.block().is_some_and(|own| own.is_by(by, block));
+            other.state() == entry.state()
+                && !(region.books.grain == CopyGrain::Auto && region.density.is_dense(EntryIndex(at)))
+                && other.block().is_some_and(follows)
+                && region.held(other) == Held::ByOthersToo
+        };
+        let group = size.count(OVERLAID_AT_ONCE).max(1);
+        let start = index / group * group;
+        let (mut run, own) = (index..index + 1, table.window(self.index));
+        let mut windows = own..own + 1;
+        while run.end < table.len().min(start + group) && run.len() < most {
+            let window = table.window(EntryIndex(run.end));
+            let lock = if windows.contains(&window) { None } else { table.try_lock(EntryIndex(run.end)) };
+            if !(windows.contains(&window) || lock.is_some()) || !belongs(run.end) {
+                break;
+            }
+            lock.into_iter().for_each(WindowsGuard::keep);
+            windows.end = window + 1;
+            run.end += 1;
+        }
+        while run.start > start && run.len() < most {
+            let window = table.window(EntryIndex(run.start - 1));
+            let lock = if windows.contains(&window) { None } else { table.try_lock(EntryIndex(run.start - 1)) };
+            if !(windows.contains(&window) || lock.is_some()) || !belongs(run.start - 1) {
+                break;
+            }
+            lock.into_iter().for_each(WindowsGuard::keep);
+            windows.start = window;
+            run.start -= 1;
+        }
+        (table.kept(windows.start..own), table.kept(own + 1..windows.end), run)
+    }
+
+    /// Only this entry.
+    fn only(&self) -> Run<'a> {
+        (WindowsGuard::default(), self.index.0..self.index.0 + 1)
+    }
+
+    /// This entry and the next ones of its stream, `most` in all, for which `belongs` says that they are in the same
+    /// state. `belongs` is told their distance from this entry. The run ends with the window. If each entry has a lock
+    /// of its own, it ends where a lock is not free.
+    fn onward(&self, most: usize, belongs: impl Fn(Entry, isize) -> bool) -> Run<'a> {
+        let (table, index) = (&self.region.table, self.index);
+        let mut run = index.0..index.0 + 1;
+        let Some(stream) = self.outlook.stream else { return self.only() };
+        let own = table.window_of(index);
+        for _ in 0..stream.ahead(most) {
+            let next = match stream.direction {
+                Direction::Up if run.end < table.len() => EntryIndex(run.end),
+                Direction::Down if run.start > 0 => EntryIndex(run.start - 1),
+                Direction::Up | Direction::Down => break,
+            };
+            let lock = if own.contains(&next.0) { None } else { table.try_lock(next) };
+            let is_locked = own.contains(&next.0) || lock.is_some() && table.is_one_a_window();
+            let by = next.0 as isize - index.0 as isize;
+            if !is_locked || !self.goes_along(next) || !belongs(table.get(next), by) {
+                break;
+            }
+            lock.into_iter().for_each(WindowsGuard::keep);
+            run = run.start.min(next.0)..run.end.max(next.0 + 1);
+        }
+        let others = match (table.is_one_a_window(), stream.direction) {
+            (false, _) => 0..0,
+            (true, Direction::Up) => index.0 + 1..run.end,
+            (true, Direction::Down) => run.start..index.0,
+        };
+        (table.kept(others), run)
+    }
+
+    /// The entries around this one, in its window and without a gap, for which `belongs` says that they belong to it.
+    /// `belongs` is told their distance from this entry.
+    fn around(&self, belongs: impl Fn(Entry, isize) -> bool) -> Run<'a> {
+        let (table, index) = (&self.region.table, self.index);
+        let window = table.window_of(index);
+        let belongs = |at: usize| {
+            self.goes_along(EntryIndex(at)) && belongs(table.get(EntryIndex(at)), at as isize - index.0 as isize)
+        };
+        let mut run = index.0..index.0 + 1;
+        while run.end < window.end && belongs(run.end) {
+            run.end += 1;
+        }
+        while run.start > window.start && belongs(run.start - 1) {
+            run.start -= 1;
+        }
+        (WindowsGuard::default(), run)
+    }
+
+    /// Whether `other` may get a block together with this entry: both have one reserved, or neither has.
+    fn goes_along(&self, other: EntryIndex) -> bool {
+        self.region.table.is_reserved(self.index) == self.region.table.is_reserved(other)
+    }
+
+    /// Whether blocks may be given that nobody has asked for: an eighth of the pool is left for those who ask.
+    fn leaves_enough(&self) -> bool {
+        let region = self.region;
+        if region.table.is_reserved(self.index) {
+            // The blocks are reserved for these entries, whether they were asked for or not.
+            return true;
+        }
+        if region.books.limit.is_some() {
+            return false;
+        }
+        let frames = &region.pool().frames;
+        let ahead = self.outlook.stream.map_or(0, |stream| stream.ahead(history::MOST));
+        let more = region.table.window_of(self.index).len() + ahead;
+        frames.available().saturating_sub(more) >= frames.len() / SCARCE
+    }
+}
