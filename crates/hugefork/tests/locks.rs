@@ -5,8 +5,6 @@
 // The models do not use all of each.
 #![allow(dead_code)]
 
-#[path = "../src/sync/bell.rs"]
-mod bell;
 #[path = "../src/pool/bits.rs"]
 mod bits;
 #[path = "../src/pool/frames.rs"]
@@ -15,6 +13,8 @@ mod frames;
 mod gate;
 #[path = "../src/sync/region_lock.rs"]
 mod region_lock;
+#[path = "../src/sync/wait_queue.rs"]
+mod wait_queue;
 #[path = "../src/sync/word_lock.rs"]
 mod word_lock;
 
@@ -49,7 +49,7 @@ mod primitive {
 
 /// What the free list and the references are made of.
 mod sync {
-    pub(crate) use super::bell::Bell;
+    pub(crate) use super::wait_queue::WaitQueue;
     pub(crate) use super::{wait, wake};
 
     pub(crate) mod atomic {
@@ -57,10 +57,10 @@ mod sync {
     }
 }
 
-mod own {
-    pub(crate) type Boxed<T> = Box<T>;
+mod mem {
+    pub(crate) type EngineBox<T> = Box<T>;
 
-    pub(crate) fn zeroed<T: Default>(count: usize) -> Boxed<[T]> {
+    pub(crate) fn zeroed<T: Default>(count: usize) -> EngineBox<[T]> {
         (0..count).map(|_| T::default()).collect()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::pool::{Pool, Shared};
 use crate::fault::delivery;
 use crate::fault::route::Routes;
-use crate::own::Counted;
+use crate::mem::EngineArc;
 use crate::pool::ahead::{self, Ahead};
 use crate::pool::core::PoolCore;
 use crate::pool::kernels;
@@ -17,8 +17,8 @@ use crate::sys::linux::schedule::lower_priority;
 use crate::sys::linux::stderr::say;
 use crate::sys::linux::{arena, owner, settings, valgrind};
 use crate::sys::{Merging, Sys, SystemError};
-use crate::terms::backing::{Backing, Commit, CoreDump, Fallback, Granted, Swap};
-use crate::terms::error::BuildError;
+use crate::types::backing::{Backing, Commit, CoreDump, Fallback, Granted, Swap};
+use crate::types::error::BuildError;
 use crate::units::{BlockId, BlockSize, HUGE_PAGE};
 
 /// Describes a pool; [`PoolBuilder::build`] makes it.
@@ -217,7 +217,7 @@ impl PoolBuilder {
         if self.commit == Commit::Upfront {
             obtain_all(&core)?;
         }
-        let core = Counted::new(core);
+        let core = EngineArc::new(core);
         let keeper = PoolCore::start_stock(&core, lower_priority).unwrap_or_else(|error| {
             say(format_args!("pool `{}` goes without a zeroed stock: no thread for it: {error}", core.name));
             None

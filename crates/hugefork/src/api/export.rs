@@ -5,13 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::pool::{Pool, check_owner};
 use super::snapshot::{Snapshot, before_any_is_lost};
-use crate::own::fixed::Fixed;
+use crate::mem::pinned::PinnedBox;
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 use crate::sys::linux::share::Unsealed;
-use crate::terms::error::RegionError;
-use crate::terms::extents::Extents;
+use crate::types::error::RegionError;
+use crate::types::extents::Extents;
 
 /// A snapshot that other processes can map: a descriptor, and which bytes of the snapshot lie where in it.
 ///
@@ -68,7 +68,7 @@ pub struct Export {
     file: OwnedFd,
     extents: Extents,
     /// What keeps the blocks, if it is no copy. Taken out only to be left behind in a `fork(2)` child.
-    core: Option<Fixed<SnapshotCore<Linux>>>,
+    core: Option<PinnedBox<SnapshotCore<Linux>>>,
     pool: Pool,
 }
 

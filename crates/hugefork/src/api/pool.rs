@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use hugefork_kernels::{Kernel, Use};
 
 use super::stats::PoolStats;
-use crate::own::Counted;
+use crate::mem::EngineArc;
 use crate::pool::core::PoolCore;
 use crate::pool::holders::Droppable;
 use crate::pool::pressure::Watcher;
@@ -16,8 +16,8 @@ use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
-use crate::terms::backing::Granted;
-use crate::terms::error::RegionError;
+use crate::types::backing::Granted;
+use crate::types::error::RegionError;
 use crate::units::BlockSize;
 
 /// Physical memory in blocks of one size. Regions take their blocks from it.
@@ -44,7 +44,7 @@ use crate::units::BlockSize;
 /// [`RegionError::ForkedChild`].
 #[derive(Clone)]
 pub struct Pool {
-    pub(crate) core: Counted<PoolCore<Linux>>,
+    pub(crate) core: EngineArc<PoolCore<Linux>>,
     pub(super) shared: Arc<Shared>,
 }
 

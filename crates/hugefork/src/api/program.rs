@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::builder::PoolBuilder;
 use crate::mapping::addresses::Addresses;
-use crate::own::Counted;
-use crate::own::fixed::Fixed;
+use crate::mem::EngineArc;
+use crate::mem::pinned::PinnedBox;
 use crate::pool::core::PoolCore;
 use crate::pool::frames::Content;
 use crate::pool::holders::OverlayHolder;
@@ -20,9 +20,9 @@ use crate::sys::linux::arena;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 use crate::sys::{Shows, Sys};
-use crate::terms::backing::{Backing, CoreDump, Fallback};
-use crate::terms::error::BuildError;
-use crate::terms::options::{CopyGrain, RegionOptions, Writers};
+use crate::types::backing::{Backing, CoreDump, Fallback};
+use crate::types::error::BuildError;
+use crate::types::options::{CopyGrain, RegionOptions, Writers};
 use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex, HUGE_PAGE};
 
 /// How many times its capacity the addresses are: those that were handed over to the kernel are never used again.
@@ -68,7 +68,7 @@ const FEW: u64 = 64;
 /// # }
 /// ```
 pub struct ProgramMemory {
-    core: Fixed<RegionCore<Linux>>,
+    core: PinnedBox<RegionCore<Linux>>,
     free: Ranges,
     /// No entry from here on was ever used.
     high: usize,
@@ -141,7 +141,7 @@ pub struct ProgramCounts {
 /// # }
 /// ```
 pub struct Inherited {
-    pool: Counted<PoolCore<Linux>>,
+    pool: EngineArc<PoolCore<Linux>>,
     blocks: Vec<BlockId>,
     heirs: Arc<Heirs>,
 }
@@ -170,7 +170,7 @@ impl ProgramMemory {
         let kernels = hugefork_kernels::Kernels::default_for_this_cpu();
         let stock = Stock::new(None, size, blocks);
         let core = PoolCore::new(memory.with_heirs()?, "program".to_owned(), size, blocks, kernels, stock);
-        let pool = Counted::new(core);
+        let pool = EngineArc::new(core);
         let options =
             RegionOptions { writers: Writers::NeverFault, ..RegionOptions::new().copy_grain(CopyGrain::Page) };
         let addresses =
@@ -577,7 +577,7 @@ impl ProgramMemory {
         let from = match self.round {
             Some(from) => from,
             None => {
-                let overlays = self.core.books.overlays.load(Ordering::Relaxed) as u64;
+                let overlays = self.core.accounts.overlays.load(Ordering::Relaxed) as u64;
                 let faults = sys.minor_faults();
                 let are_many = faults.wrapping_sub(self.faults) >= FEW.max(FAULTS * overlays);
                 let have_gone = self.heirs.have_gone.swap(false, Ordering::Relaxed);
@@ -676,7 +676,7 @@ enum What {
 /// # }
 /// ```
 pub struct Full {
-    pool: Counted<PoolCore<Linux>>,
+    pool: EngineArc<PoolCore<Linux>>,
     index: usize,
     block: BlockId,
 }

@@ -12,17 +12,17 @@ use super::pool::{Pool, check_owner};
 use super::routed::Routed;
 use super::snapshot::{Snapshot, before_any_is_lost};
 use super::stats::RegionStats;
-use crate::own::Counted;
-use crate::own::fixed::Fixed;
+use crate::mem::EngineArc;
+use crate::mem::pinned::PinnedBox;
 use crate::region::free::LazyFreed;
 use crate::region::state::RegionCore;
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::linux::memory::Linux;
-use crate::terms::advice::Advice;
-use crate::terms::error::{RegionError, ResetError};
-use crate::terms::observer::Observer;
-use crate::terms::options::{RegionOptions, Reserve};
-use crate::terms::snapshot_id::SnapshotId;
+use crate::types::advice::Advice;
+use crate::types::error::{RegionError, ResetError};
+use crate::types::observer::Observer;
+use crate::types::options::{RegionOptions, Reserve};
+use crate::types::snapshot_id::SnapshotId;
 
 /// A range of memory that is zero at first. [`Region::fork`] and [`Region::snapshot`] copy it in microseconds.
 ///
@@ -73,7 +73,7 @@ use crate::terms::snapshot_id::SnapshotId;
 /// A child of `fork(2)` has no regions. Methods there return [`RegionError::ForkedChild`], or panic where they hand out
 /// memory without a `Result`; an access is a fault with a line that says why.
 pub struct Region {
-    held: Counted<Routed>,
+    held: EngineArc<Routed>,
 }
 
 /// Has all threads that populate a region end their work if one of them panics.
@@ -88,7 +88,7 @@ impl Drop for EndsAll<'_> {
 }
 
 impl Region {
-    pub(crate) fn new(pool: Pool, core: Fixed<RegionCore<Linux>>) -> Region {
+    pub(crate) fn new(pool: Pool, core: PinnedBox<RegionCore<Linux>>) -> Region {
         Region { held: Routed::new(pool, core) }
     }
 
@@ -301,7 +301,7 @@ impl Region {
     /// writes to what both share, unless the fork was made with [`Reserve::Full`]. Any access to that part is a
     /// `SIGBUS` and a line that says why, never zeros. A [discard](Region::discard) makes it new memory.
     pub fn is_revoked(&self) -> bool {
-        self.core().books.revoked.load(Ordering::Acquire) > 0
+        self.core().accounts.revoked.load(Ordering::Acquire) > 0
     }
 
     /// A copy of this region as it is now. Either can be written to without the other changing; both share each block
@@ -378,7 +378,7 @@ impl Region {
             return Err(RegionError::LimitOnSnapshot);
         }
         check_cut([self.core()].into_iter())?;
-        let reserved = |frozen: Fixed<SnapshotCore<Linux>>| match options.reserve {
+        let reserved = |frozen: PinnedBox<SnapshotCore<Linux>>| match options.reserve {
             Reserve::Full => match frozen.reserve() {
                 Ok(()) => Ok(frozen),
                 Err(error) => {
@@ -395,7 +395,7 @@ impl Region {
     /// whichever came last. `None` for a region that began as zeros and has had no snapshot yet. A region that was
     /// forked from another region is where that was. What was written since makes no difference.
     pub fn origin(&self) -> Option<SnapshotId> {
-        self.core().books.origin.get()
+        self.core().accounts.origin.get()
     }
 
     /// Gives the region the bytes of `snapshot`: all that was written since is gone. It takes time in proportion to

@@ -13,7 +13,7 @@ use crate::sys::Access;
 use crate::sys::soft::{Page, SoftMmu};
 use crate::table::Entry;
 use crate::table::split::SplitPage;
-use crate::terms::options::Reserve;
+use crate::types::options::Reserve;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 impl World {
@@ -38,10 +38,10 @@ impl World {
             });
             let count = |is: fn(&Entry) -> bool| space.table.iter().filter(is).count();
             let atomic = |count: &AtomicUsize| count.load(Ordering::Relaxed);
-            assert_eq!(atomic(&space.books.lazy_blocks), count(|entry| matches!(entry, Entry::Lazy(_))));
-            assert_eq!(atomic(&space.books.revoked), count(|entry| *entry == Entry::Revoked));
-            assert_eq!(atomic(&space.books.overlays), count(|entry| entry.is_overlay()));
-            assert_eq!(atomic(&space.books.charged), count(|entry| entry.is_charged()));
+            assert_eq!(atomic(&space.accounts.lazy_blocks), count(|entry| matches!(entry, Entry::Lazy(_))));
+            assert_eq!(atomic(&space.accounts.revoked), count(|entry| *entry == Entry::Revoked));
+            assert_eq!(atomic(&space.accounts.overlays), count(|entry| entry.is_overlay()));
+            assert_eq!(atomic(&space.accounts.charged), count(|entry| entry.is_charged()));
             mappings += space.addresses.mappings();
         }
         for model in &self.snapshots {
@@ -144,7 +144,7 @@ impl World {
                     assert_eq!(at, offset(block));
                     assert!(is_alone(block), "writable, and held by others");
                 }
-                (Entry::Shared(block) | Entry::Borrowed(block), Page::Memory { start: at, access })
+                (Entry::Shared(block) | Entry::Inherited(block), Page::Memory { start: at, access })
                     if at == offset(block) =>
                 {
                     // It is writable only if a protection failed, and then nobody else may hold it.

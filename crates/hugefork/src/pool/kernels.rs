@@ -1,6 +1,6 @@
 //! Which kernels a pool clears and copies with. They are measured once in a process, on memory of the first pool that
 //! has 8 MiB of it in huge pages, or the environment names them. For blocks that are written as a whole they are only a
-//! beginning: streams learn (`trials`), unless the environment names one.
+//! beginning: streams learn (`A/B tests`), unless the environment names one.
 //!
 //! | variable | names | example |
 //! |---|---|---|
@@ -15,7 +15,7 @@ use hugefork_kernels::{Calibration, Kernels, Target, Use, calibrate};
 use crate::sys::linux::memory::cpu_time;
 use crate::sys::linux::schedule::yield_now;
 use crate::sys::{Sys, SystemError};
-use crate::terms::error::BuildError;
+use crate::types::error::BuildError;
 
 /// Memory that calibration works on.
 pub(crate) const WORKED_ON: usize = 8 << 20;

@@ -7,7 +7,7 @@
 //! | `core` | a pool's blocks and their memory, on any `Sys` |
 //! | `frames` | how many hold each block, what is in it, which are free |
 //! | `holders` | regions and snapshots, which are asked when blocks are short |
-//! | `homes` | where regions would like their blocks |
+//! | `placements` | where regions would like their blocks |
 //! | `kernels` | which kernels clear and copy |
 //! | `lineage` | the parent of a fork or snapshot, and what that costs the parent |
 //! | `pressure` | gives memory back when the machine or the control group is short of it |
@@ -15,9 +15,10 @@
 //! | `shortage` | reclaim, and memory that goes back to the system |
 //! | `stock`, `zeroing` | how many blocks are kept zero, and the thread that clears them |
 //! | `tending` | the thread that folds and promotes overlays |
-//! | `trials` | which kernel is best for blocks that are written as a whole, learnt from streams |
+//! | `A/B tests` | which kernel is best for blocks that are written as a whole, learnt from streams |
 //! | `worker` | the threads of a pool |
 
+pub(crate) mod ab_tests;
 pub(crate) mod ahead;
 mod bits;
 pub(crate) mod core;
@@ -25,15 +26,14 @@ pub(crate) mod frames;
 #[cfg(test)]
 mod frames_tests;
 pub(crate) mod holders;
-pub(crate) mod homes;
 pub(crate) mod kernels;
 pub(crate) mod lineage;
+pub(crate) mod placements;
 pub(crate) mod pressure;
 pub(crate) mod reservation;
 pub(crate) mod shortage;
 pub(crate) mod stock;
 pub(crate) mod supply;
 pub(crate) mod tending;
-pub(crate) mod trials;
 pub(crate) mod worker;
 pub(crate) mod zeroing;

@@ -10,7 +10,7 @@ use super::core::PoolCore;
 use super::frames::Content;
 use super::stock::may_take_used;
 use super::worker::Worker;
-use crate::own::Counted;
+use crate::mem::EngineArc;
 use crate::stats::counters::count;
 use crate::sys::Sys;
 use crate::units::BlockId;
@@ -18,7 +18,7 @@ use crate::units::BlockId;
 impl<S: Sys> PoolCore<S> {
     /// Starts the zeroing thread if the pool keeps a stock. The thread first calls `lower`, to give way to others.
     /// Without the thread the pool works as if it kept none; the error says why there is none.
-    pub(crate) fn start_stock(this: &Counted<Self>, lower: fn()) -> io::Result<Option<Worker>> {
+    pub(crate) fn start_stock(this: &EngineArc<Self>, lower: fn()) -> io::Result<Option<Worker>> {
         if this.stock.high == 0 {
             return Ok(None);
         }
@@ -27,7 +27,7 @@ impl<S: Sys> PoolCore<S> {
             lower();
             working.keep_stock();
         };
-        let worker = Worker::start("hugefork-zero", work, move || telling.stock.nap.tell_to_end())?;
+        let worker = Worker::start("hugefork-zero", work, move || telling.stock.parker.tell_to_end())?;
         this.stock.running.store(true, Ordering::Relaxed);
         Ok(Some(worker))
     }
@@ -36,7 +36,7 @@ impl<S: Sys> PoolCore<S> {
     fn keep_stock(&self) {
         let stock = &self.stock;
         let (mut filling, mut from) = (false, 0);
-        while !stock.nap.is_over() {
+        while !stock.parker.is_over() {
             filling = stock.is_filling(&self.frames, filling);
             let block = if filling && may_take_used(&self.frames) { self.frames.take_used(from) } else { None };
             if let Some(block) = block {
@@ -45,7 +45,7 @@ impl<S: Sys> PoolCore<S> {
                 continue;
             }
             (filling, from) = (false, 0);
-            stock.nap.sleep_unless(|| stock.is_low(&self.frames));
+            stock.parker.sleep_unless(|| stock.is_low(&self.frames));
         }
     }
 
@@ -63,7 +63,7 @@ impl<S: Sys> PoolCore<S> {
         count(&stock.nanoseconds, spent);
         let pause = spent * u64::from(100 - stock.cpu_percent) / u64::from(stock.cpu_percent);
         if pause > 0 {
-            stock.nap.pause(Duration::from_nanos(pause));
+            stock.parker.pause(Duration::from_nanos(pause));
         }
     }
 }

@@ -57,7 +57,7 @@ pub(super) fn is_overlaid<G: Ground>(region: &Region<G>, block: usize) -> bool {
 }
 
 /// Whether the kernel copies pages over a block of the parent.
-pub(super) fn is_overlaid_and_borrowed<G: Ground>(region: &Region<G>, block: usize) -> bool {
+pub(super) fn is_overlaid_and_inherited<G: Ground>(region: &Region<G>, block: usize) -> bool {
     matches!(region.entry(block), Entry::Overlaid(..)) && !region.entry(block).is_owner()
 }
 
@@ -235,7 +235,7 @@ fn dense_overlays_are_copied_beside_their_writers_where_memory_is_fresh() {
 }
 
 /// A region whose first block is written to by page so often that it is to be promoted, and its snapshot.
-fn soon_promoted(world: &World<Soft>) -> (Region<Soft>, Fixed<SnapshotCore<SoftMmu>>) {
+fn soon_promoted(world: &World<Soft>) -> (Region<Soft>, PinnedBox<SnapshotCore<SoftMmu>>) {
     let region = written_by_choice(world, 2);
     let snapshot = region.snapshot();
     let pages = 1..1 + Density::soon_enough(world.pool.block_size);
@@ -329,8 +329,8 @@ fn pages_that_are_folded_in_the_pause_leave_the_earlier_snapshot_as_it_was() {
         let region = written_by_choice(world, 2);
         let earlier = region.snapshot();
         region.write(BASE_PAGE + 100, 7);
-        let sealed = Some(region.books.sealed.load(Ordering::Relaxed));
-        let frozen = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.books.cow), None);
+        let sealed = Some(region.accounts.sealed.load(Ordering::Relaxed));
+        let frozen = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.accounts.cow), None);
         let parts = [Part { region: &region, frozen, sealed }];
         fill(&parts).unwrap();
         let seen = |snapshot: &SnapshotCore<SoftMmu>| read_at(snapshot, BASE_PAGE + 100);

@@ -1,24 +1,24 @@
 //! Which blocks a snapshot holds.
 //!
 //! Invariant: a snapshot holds one reference to each of its blocks. A region writes only to blocks that it holds alone,
-//! so none of these is written while the snapshot lives. Its entries are `Zero`, `Borrowed` or, once the region has
+//! so none of these is written while the snapshot lives. Its entries are `Zero`, `Inherited` or, once the region has
 //! taken the block away, `Revoked`. They change under the snapshot's lock.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::mapping::addresses::Addresses;
-use crate::own::fixed::{Fixed, Known};
-use crate::own::{self, Boxed, Counted};
+use crate::mem::pinned::{Known, PinnedBox};
+use crate::mem::{self, EngineArc, EngineBox};
 use crate::pool::core::PoolCore;
-use crate::pool::homes::Home;
 use crate::pool::lineage::{Derived, RegionId};
+use crate::pool::placements::Placement;
 use crate::sync::{RegionLock, SignalsBlocked};
 use crate::sys::Sys;
 use crate::table::{Entries, Entry, Locked, Origin, Reserved};
-use crate::terms::error::RegionError;
-use crate::terms::options::Reserve;
-use crate::terms::snapshot_id::{Place, SnapshotId};
+use crate::types::error::RegionError;
+use crate::types::options::Reserve;
+use crate::types::snapshot_id::{Place, SnapshotId};
 use crate::units::EntryIndex;
 
 /// Whether the region that wrote a block may take it away when no other is free.
@@ -32,12 +32,12 @@ pub(crate) enum Keeping {
 
 /// The blocks of a region at one moment. The pool and the fault handler find it by its address.
 pub(crate) struct SnapshotCore<S: Sys> {
-    pool: Counted<PoolCore<S>>,
+    pool: EngineArc<PoolCore<S>>,
     /// For the beginning of a fork and for what is kept: the snapshot that it is a second of.
     pub(crate) second_of: Option<SnapshotId>,
     pub(crate) entries: Entries,
     /// One bit a block: set if its region wrote it, and so counts it while only forks and snapshots hold it.
-    own: Boxed<[AtomicU64]>,
+    own: EngineBox<[AtomicU64]>,
     pub(crate) lock: RegionLock,
     pub(super) revoked: AtomicUsize,
     /// Whether it was promised that nothing of it is taken away.
@@ -52,35 +52,35 @@ pub(crate) struct SnapshotCore<S: Sys> {
     /// Whether its blocks may be taken away.
     pub(crate) keeping: Keeping,
     /// Keeps the part of the pool that the blocks lie in set aside, so that the next region settles elsewhere.
-    home: OnceLock<Home>,
+    placement: OnceLock<Placement>,
 }
 
 impl<S: Sys> SnapshotCore<S> {
     /// A snapshot without blocks.
     pub(crate) fn empty(
-        pool: &Counted<PoolCore<S>>,
+        pool: &EngineArc<PoolCore<S>>,
         count: usize,
         parent: Derived,
         id: Option<SnapshotId>,
-    ) -> Fixed<SnapshotCore<S>> {
+    ) -> PinnedBox<SnapshotCore<S>> {
         SnapshotCore::new(pool, count, parent, None, id, Keeping::Lent, None)
     }
 
     /// `source` is what `parent` is a clone of, if it is one.
     fn new(
-        pool: &Counted<PoolCore<S>>,
+        pool: &EngineArc<PoolCore<S>>,
         count: usize,
         parent: Derived,
         source: Option<&Derived>,
         id: Option<SnapshotId>,
         keeping: Keeping,
         second_of: Option<SnapshotId>,
-    ) -> Fixed<SnapshotCore<S>> {
-        let frozen = Fixed::new(SnapshotCore {
+    ) -> PinnedBox<SnapshotCore<S>> {
+        let frozen = PinnedBox::new(SnapshotCore {
             pool: pool.clone(),
             second_of,
             entries: Entries::new(count),
-            own: own::zeroed(count.div_ceil(64)),
+            own: mem::zeroed(count.div_ceil(64)),
             lock: RegionLock::default(),
             revoked: AtomicUsize::new(0),
             reserved: AtomicBool::new(false),
@@ -89,14 +89,14 @@ impl<S: Sys> SnapshotCore<S> {
             id,
             from: Place::default(),
             keeping,
-            home: OnceLock::new(),
+            placement: OnceLock::new(),
         });
         // SAFETY: it stays in place until it has been withdrawn, which removes it from the list.
         unsafe { pool.holders.add(&*frozen, source) };
         frozen
     }
 
-    pub(crate) fn pool(&self) -> &Counted<PoolCore<S>> {
+    pub(crate) fn pool(&self) -> &EngineArc<PoolCore<S>> {
         &self.pool
     }
 
@@ -105,10 +105,10 @@ impl<S: Sys> SnapshotCore<S> {
         self.pool.block_size.len_of(self.entries.len())
     }
 
-    /// Keeps the home that its region has left.
-    pub(crate) fn keep_home(&self, home: Option<Home>) {
-        if let Some(home) = home {
-            let _ = self.home.set(home);
+    /// Keeps the placement that its region has left.
+    pub(crate) fn keep_placement(&self, placement: Option<Placement>) {
+        if let Some(placement) = placement {
+            let _ = self.placement.set(placement);
         }
     }
 
@@ -188,16 +188,16 @@ impl<S: Sys> SnapshotCore<S> {
     }
 
     /// A second snapshot of the same blocks.
-    pub(crate) fn duplicate(&self) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
+    pub(crate) fn duplicate(&self) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
         self.duplicate_and(Keeping::Lent)
     }
 
     /// A second snapshot of the same blocks, none of which is ever taken away.
-    pub(crate) fn keep(&self) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
+    pub(crate) fn keep(&self) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
         self.duplicate_and(Keeping::ForGood)
     }
 
-    fn duplicate_and(&self, keeping: Keeping) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
+    fn duplicate_and(&self, keeping: Keeping) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
         let (count, parent) = (self.entries.len(), self.parent.clone());
         let source = Some(&self.parent);
         let copy = SnapshotCore::new(&self.pool, count, parent, source, self.id, keeping, self.id);

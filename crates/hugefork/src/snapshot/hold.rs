@@ -7,7 +7,7 @@
 use super::core::SnapshotCore;
 use crate::sys::Sys;
 use crate::table::Entry;
-use crate::terms::error::RegionError;
+use crate::types::error::RegionError;
 use crate::units::{BlockId, EntryIndex};
 
 /// A block of a snapshot that nobody writes to while this lives. The program's signals are blocked meanwhile: one of
@@ -23,7 +23,7 @@ impl<S: Sys> SnapshotCore<S> {
         let _looking = self.lock.shared();
         match self.entries.get(index) {
             Entry::Zero => Ok(None),
-            Entry::Borrowed(block) => {
+            Entry::Inherited(block) => {
                 self.pool().frames.add_reference(block);
                 Ok(Some(HeldBlock { frozen: self, block }))
             }
@@ -33,7 +33,7 @@ impl<S: Sys> SnapshotCore<S> {
             | Entry::Lazy(_)
             | Entry::Split(_)
             | Entry::Overlaid(..)
-            | Entry::Sealed(..) => unreachable!("a snapshot's blocks are borrowed"),
+            | Entry::Sealed(..) => unreachable!("a snapshot's blocks are inherited"),
         }
     }
 }

@@ -2,14 +2,14 @@
 
 use crate::mapping::addresses::{Addresses, Place};
 use crate::mapping::edges::Shown;
-use crate::own::fixed::Fixed;
+use crate::mem::pinned::PinnedBox;
 use crate::region::state::RegionCore;
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::table::{Entry, Locked};
-use crate::terms::error::RegionError;
-use crate::terms::options::{CopyGrain, RegionOptions};
+use crate::types::error::RegionError;
+use crate::types::options::{CopyGrain, RegionOptions};
 use crate::units::EntryIndex;
 
 impl<S: Sys> RegionCore<S> {
@@ -17,14 +17,14 @@ impl<S: Sys> RegionCore<S> {
     pub(crate) fn of_snapshot(
         frozen: &SnapshotCore<S>,
         options: RegionOptions,
-    ) -> Result<Fixed<RegionCore<S>>, RegionError> {
+    ) -> Result<PinnedBox<RegionCore<S>>, RegionError> {
         frozen.check()?;
         let pool = frozen.pool();
         let mappings = Shown::of_snapshot(pool, &frozen.entries).runs().count();
         let addresses = Addresses::claim(pool, frozen.len(), mappings)?;
         let reserved = pool.reserve(options.reserve, frozen.entries.len())?;
         let region = Self::at(addresses, options, Some(&frozen.parent), frozen.second_of);
-        region.books.origin.set(frozen.id.or(frozen.from.get()));
+        region.accounts.origin.set(frozen.id.or(frozen.from.get()));
         reserved.give_to(pool, &region.table, 0..region.table.len(), |_| true);
         let signals = SignalsBlocked::new();
         let alone = frozen.lock.exclusive();
@@ -40,7 +40,7 @@ impl<S: Sys> RegionCore<S> {
         frozen.forget_all(Locked::alone(&alone));
         // If this fails, the new region goes, with its blocks and with whatever was mapped.
         let shown = region.addresses.show_frozen(&region.table);
-        if shown.is_ok() && region.books.grain == CopyGrain::Page && region.may_overlay() {
+        if shown.is_ok() && region.accounts.grain == CopyGrain::Page && region.may_overlay() {
             // What cannot be shown so is read-only, and left to the faults.
             let _ = region.overlay_each(Locked::alone(&unmapped), 0..region.table.len(), Place::Own);
         }

@@ -17,7 +17,7 @@ use crate::sys::{Access, Sys};
 use crate::table::split::SplitPage;
 use crate::table::transition::{Event, on_seal};
 use crate::table::{Entry, Locked};
-use crate::terms::options::Writers;
+use crate::types::options::Writers;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
 /// So many bytes of overlays are sealed at once: the kernel looks at each page, which takes 2 ms for 1 GiB.
@@ -37,7 +37,7 @@ impl<S: Sys> RegionCore<S> {
         if self.holds(locked, entries) {
             return Ok(Place::Aside);
         }
-        if self.books.writers == Writers::NeverFault {
+        if self.accounts.writers == Writers::NeverFault {
             return Err(Unresolved::NotYet);
         }
         self.seal(locked, entries.clone())?;
@@ -108,7 +108,7 @@ impl<S: Sys> RegionCore<S> {
     /// that can be known.
     pub(in crate::region) fn mappings(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         self.rows(entries, |entry| match entry {
-            Entry::Shared(block) | Entry::Borrowed(block) => Some((block, false)),
+            Entry::Shared(block) | Entry::Inherited(block) => Some((block, false)),
             Entry::Sealed(block, _) | Entry::Overlaid(block, _) => Some((block, true)),
             Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => None,
         })

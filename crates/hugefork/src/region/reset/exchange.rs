@@ -16,7 +16,7 @@ use crate::sys::restore::restore;
 use crate::sys::{Access, Shows, Sys};
 use crate::table::transition::{Event, Goal, OnDiscard, OnReset, on_discard, on_reset};
 use crate::table::{Entry, Origin, State};
-use crate::terms::options::CopyGrain;
+use crate::types::options::CopyGrain;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// A block of the region's own is exchanged when it was not written to for so many resets.
@@ -84,9 +84,9 @@ impl<S: Sys> Reset<'_, S> {
                 OnDiscard::ShowZeros => Step::Zeros,
                 OnDiscard::ZeroInPlace => Step::InPlace(None),
             }),
-            Entry::Borrowed(block) => {
+            Entry::Inherited(block) => {
                 let goal = if entry.block() == Some(block) { Goal::Same } else { Goal::Other };
-                let origin = self.frozen.origin(index, region.books.cow.id());
+                let origin = self.frozen.origin(index, region.accounts.cow.id());
                 Ok(match on_reset(entry.state(), goal, pinned, origin).1 {
                     OnReset::Nothing | OnReset::PutBack => Step::Nothing,
                     OnReset::Keep | OnReset::KeepPages => Step::Keep,
@@ -100,15 +100,15 @@ impl<S: Sys> Reset<'_, S> {
             | Entry::Lazy(_)
             | Entry::Split(_)
             | Entry::Overlaid(..)
-            | Entry::Sealed(..) => unreachable!("a snapshot's blocks are borrowed"),
+            | Entry::Sealed(..) => unreachable!("a snapshot's blocks are inherited"),
         }
     }
 
     /// Whether the block at `index` is to be shown through a private mapping at once.
     fn is_by_page(&self, index: EntryIndex) -> bool {
         let region = self.region;
-        let is_wanted = region.books.grain == CopyGrain::Page || region.density.is_by_page(index);
-        is_wanted && region.books.limit.is_none() && region.may_overlay()
+        let is_wanted = region.accounts.grain == CopyGrain::Page || region.density.is_by_page(index);
+        is_wanted && region.accounts.limit.is_none() && region.may_overlay()
     }
 
     /// Changes an entry, and those that go along with it. Returns where to go on.
@@ -157,7 +157,7 @@ impl<S: Sys> Reset<'_, S> {
             // Held, or its last other holder has gone.
             Entry::Shared(block) => self.region.is_alone_with(block),
             Entry::Zero
-            | Entry::Borrowed(_)
+            | Entry::Inherited(_)
             | Entry::Lazy(_)
             | Entry::Split(_)
             | Entry::Overlaid(..)
@@ -268,7 +268,7 @@ impl<S: Sys> Reset<'_, S> {
         };
         let back = |alike: Range<usize>, _: Entry| {
             let block = first.offset(alike.start - run.start);
-            if origin == Origin::Own { Entry::Shared(block) } else { Entry::Borrowed(block) }
+            if origin == Origin::Own { Entry::Shared(block) } else { Entry::Inherited(block) }
         };
         let Recount { before, mut after } = region.store(locked, Event::Reset, run.clone(), back);
         if by_page {
@@ -286,7 +286,7 @@ impl<S: Sys> Reset<'_, S> {
         run.clone().for_each(|index| self.frozen.reserve_again(self.frozen_locked, EntryIndex(index)));
         if origin == Origin::Own {
             // They were counted as what forks and snapshots alone hold.
-            region.books.cow.freed(run.len());
+            region.accounts.cow.freed(run.len());
         }
         Ok(())
     }

@@ -12,18 +12,18 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-use super::books::Books;
+use super::accounts::Accounts;
 use super::density::Density;
 use super::history::Habits;
-use super::home::Settled;
 use super::operations::HeldOperations;
+use super::placement::PlacementHint;
 use super::promises::Promises;
 use super::returns::Returns;
 use crate::mapping::addresses::{Addresses, Place};
 use crate::mapping::change::Site;
 use crate::mapping::edges::Shown;
-use crate::own::Counted;
-use crate::own::fixed::{Fixed, Known};
+use crate::mem::EngineArc;
+use crate::mem::pinned::{Known, PinnedBox};
 use crate::pool::core::PoolCore;
 use crate::pool::lineage::Derived;
 use crate::stats::counters::Counters;
@@ -32,10 +32,10 @@ use crate::sys::{PageRun, Sys};
 use crate::table::pins::Pins;
 use crate::table::transition::{Held, OnDrop, on_drop};
 use crate::table::{Entry, Table};
-use crate::terms::error::RegionError;
-use crate::terms::observer::Observer;
-use crate::terms::options::{CopyGrain, RegionOptions};
-use crate::terms::snapshot_id::SnapshotId;
+use crate::types::error::RegionError;
+use crate::types::observer::Observer;
+use crate::types::options::{CopyGrain, RegionOptions};
+use crate::types::snapshot_id::SnapshotId;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// A region without its public face. The fault handler and the pool find it by address.
@@ -48,7 +48,7 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(crate) freezing: WordLock,
     /// Held while the pool's thread looks after overlays, and by a reset, which may hold no windows.
     pub(in crate::region) tending: WordLock,
-    pub(crate) books: Books,
+    pub(crate) accounts: Accounts,
     pub(crate) pins: Pins,
     pub(crate) habits: Habits,
     pub(crate) density: Density,
@@ -56,11 +56,11 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(in crate::region) returns: Returns,
     /// The snapshot that it was forked from.
     pub(crate) forked_from: Option<SnapshotId>,
-    pub(crate) counters: Counted<Counters>,
+    pub(crate) counters: EngineArc<Counters>,
     pub(crate) observer: OnceLock<Arc<dyn Observer>>,
     /// What cuts of the region wait for.
     pub(crate) operations: OnceLock<HeldOperations>,
-    pub(in crate::region) home: Settled,
+    pub(in crate::region) placement: PlacementHint,
 }
 
 /// Nobody else takes a snapshot or a fork of the region, or resets it, until this is dropped.
@@ -78,10 +78,10 @@ impl Turn<'_> {
 impl<S: Sys> RegionCore<S> {
     /// A region of `len` bytes that reads as zeros. `len` is a multiple of the block size.
     pub(crate) fn zeros(
-        pool: &Counted<PoolCore<S>>,
+        pool: &EngineArc<PoolCore<S>>,
         len: usize,
         options: RegionOptions,
-    ) -> Result<Fixed<Self>, RegionError> {
+    ) -> Result<PinnedBox<Self>, RegionError> {
         let addresses = Addresses::claim(pool, len, 1)?;
         let reserved = pool.reserve(options.reserve, pool.block_size.count(len))?;
         let region = Self::at(addresses, options, None, None);
@@ -90,7 +90,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// The memory of a program, at these addresses.
-    pub(crate) fn of_program(addresses: Addresses<S>, options: RegionOptions) -> Fixed<Self> {
+    pub(crate) fn of_program(addresses: Addresses<S>, options: RegionOptions) -> PinnedBox<Self> {
         Self::at(addresses, options, None, None)
     }
 
@@ -100,20 +100,20 @@ impl<S: Sys> RegionCore<S> {
         options: RegionOptions,
         parent: Option<&Derived>,
         forked_from: Option<SnapshotId>,
-    ) -> Fixed<Self> {
+    ) -> PinnedBox<Self> {
         let pool = addresses.pool.clone();
         let count = pool.block_size.count(addresses.len());
         if options.grain == CopyGrain::Page && pool.sys.has_overlays() && pool.block_size.bytes() > BASE_PAGE {
             // System calls that write are to wait for a fold, not to fail.
             addresses.set_aside();
         }
-        let region = Fixed::new(RegionCore {
+        let region = PinnedBox::new(RegionCore {
             addresses,
             table: Table::new(count, pool.block_size),
             lock: RegionLock::default(),
             freezing: WordLock::default(),
             tending: WordLock::default(),
-            books: Books::new(options, parent.cloned(), pool.block_size),
+            accounts: Accounts::new(options, parent.cloned(), pool.block_size),
             pins: Pins::default(),
             habits: Habits::default(),
             density: Density::new(count, pool.block_size),
@@ -123,7 +123,7 @@ impl<S: Sys> RegionCore<S> {
             counters: pool.registry.register(),
             observer: OnceLock::new(),
             operations: OnceLock::new(),
-            home: Settled::new(&pool, count),
+            placement: PlacementHint::new(&pool, count),
         });
         // SAFETY: it stays in place until it is withdrawn, which removes it from the list.
         unsafe { pool.holders.add(&*region, parent) };
@@ -140,7 +140,7 @@ impl<S: Sys> RegionCore<S> {
     /// Keeps all others from taking a snapshot or a fork of the region, or resetting it. Waits for no operation.
     pub(in crate::region) fn take_turn(&self) -> Turn<'_> {
         let guard = self.freezing.lock();
-        Turn { number: self.books.turns.fetch_add(1, Ordering::Relaxed), _guard: guard }
+        Turn { number: self.accounts.turns.fetch_add(1, Ordering::Relaxed), _guard: guard }
     }
 
     /// Has cuts from now on wait for `operations`, and returns what they wait for: others, if it was given them before.
@@ -152,7 +152,7 @@ impl<S: Sys> RegionCore<S> {
         })
     }
 
-    pub(crate) fn pool(&self) -> &Counted<PoolCore<S>> {
+    pub(crate) fn pool(&self) -> &EngineArc<PoolCore<S>> {
         &self.addresses.pool
     }
 
@@ -195,7 +195,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// The entries as the kernel sees them.
     pub(crate) fn shown(&self) -> Shown<'_> {
-        Shown::of_region(self.pool(), &self.table, self.books.writers)
+        Shown::of_region(self.pool(), &self.table, self.accounts.writers)
     }
 
     /// The addresses and entries where a transaction changes what is visible.
@@ -217,7 +217,7 @@ impl<S: Sys> RegionCore<S> {
         match entry {
             Entry::Private(_) => Held::Alone,
             Entry::Shared(block)
-            | Entry::Borrowed(block)
+            | Entry::Inherited(block)
             | Entry::Lazy(block)
             | Entry::Split(block)
             | Entry::Overlaid(block, _)
@@ -277,12 +277,12 @@ impl<S: Sys> Drop for RegionCore<S> {
         let entries = (0..self.table.len()).map(EntryIndex);
         if self.addresses.close().is_ok() {
             let freed = entries.filter(|&index| self.let_go(index)).count();
-            self.books.parent.iter().for_each(|parent| parent.freed(freed));
+            self.accounts.parent.iter().for_each(|parent| parent.freed(freed));
         } else {
             // The blocks may still be mapped, so nobody may get them again.
             pool.leak(entries.filter(|&index| self.table.get(index).block().is_some()).count());
         }
-        pool.tending.count(-self.books.overlays.load(Ordering::Relaxed).cast_signed());
+        pool.tending.count(-self.accounts.overlays.load(Ordering::Relaxed).cast_signed());
         pool.tending.nudge();
         pool.registry.retire(&self.counters);
     }

@@ -11,12 +11,12 @@
 //! | `take_turn`, `set_operations` | who may cut or reset it, and when |
 //! | `error` | what a call returns where a fault prints a line |
 
-mod books;
+mod accounts;
 mod core;
 mod density;
 pub(super) mod history;
-mod home;
 pub(super) mod operations;
+mod placement;
 mod promises;
 mod returns;
 mod split;

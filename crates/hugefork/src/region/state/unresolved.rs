@@ -4,8 +4,8 @@ use super::core::RegionCore;
 use crate::mapping::change::Refused;
 use crate::pool::core::Shortage;
 use crate::sys::{Sys, SystemError};
-use crate::terms::error::RegionError;
-use crate::terms::options::OnLimit;
+use crate::types::error::RegionError;
+use crate::types::options::OnLimit;
 
 /// Why a block could not be made writable. What its addresses show has not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl<S: Sys> RegionCore<S> {
             Unresolved::Revoked => RegionError::Revoked,
             Unresolved::CowLimit(_) => RegionError::CowLimit {
                 pool: pool.name.clone(),
-                limit: pool.block_size.len_of(self.books.limit.map_or(0, |limit| limit.blocks)),
+                limit: pool.block_size.len_of(self.accounts.limit.map_or(0, |limit| limit.blocks)),
             },
         }
     }

@@ -12,7 +12,7 @@ use crate::sync::SharedGuard;
 use crate::sys::Sys;
 use crate::table::transition::Grain;
 use crate::table::{Entry, Locked};
-use crate::terms::options::CopyGrain;
+use crate::types::options::CopyGrain;
 
 impl<S: Sys> Fault<'_, S> {
     /// What is to be copied at a write to `entry`, which others hold too.
@@ -21,11 +21,11 @@ impl<S: Sys> Fault<'_, S> {
         match entry {
             // Another thread was faster.
             Entry::Overlaid(..) => Grain::Page,
-            Entry::Shared(_) | Entry::Borrowed(_) | Entry::Sealed(..) if by_page => Grain::Page,
+            Entry::Shared(_) | Entry::Inherited(_) | Entry::Sealed(..) if by_page => Grain::Page,
             Entry::Zero
             | Entry::Private(_)
             | Entry::Shared(_)
-            | Entry::Borrowed(_)
+            | Entry::Inherited(_)
             | Entry::Lazy(_)
             | Entry::Split(_)
             | Entry::Sealed(..)
@@ -42,7 +42,7 @@ impl<S: Sys> Fault<'_, S> {
             // A write to the first or last page of a block may be part of a stream.
             false => !is_whole && self.outlook.stream.is_none() && !region.density.is_dense(self.index),
         };
-        region.books.grain == CopyGrain::Page || is_guessed
+        region.accounts.grain == CopyGrain::Page || is_guessed
     }
 
     /// How many blocks may become overlays. Where there is a limit, none is charged to it that nobody has written to.

@@ -20,10 +20,10 @@ use hugefork_kernels::{Target, Use, Work};
 
 use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Refused, Remapped, Right};
+use crate::pool::ab_tests::Sample;
 use crate::pool::frames::{Content, Taken, Wanted};
 use crate::pool::lineage::CowLimit;
 use crate::pool::shortage::Found;
-use crate::pool::trials::Lap;
 use crate::region::state::history::Outlook;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::stats::counters::count;
@@ -31,7 +31,7 @@ use crate::sync::SharedGuard;
 use crate::sys::{Access, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Grain, OnWrite, on_protect_failed, on_write};
 use crate::table::{Entry, Locked, Reserved, State, WindowsGuard};
-use crate::terms::options::OnLimit;
+use crate::types::options::OnLimit;
 use crate::units::{BASE_PAGE, EntryIndex};
 
 /// How a write was resolved.
@@ -94,7 +94,7 @@ impl<S: Sys> RegionCore<S> {
     pub(crate) fn resolve(&self, offset: usize) -> Result<Resolution, Unresolved> {
         let size = self.pool().block_size;
         match self.make(Become::Writable, EntryIndex(size.count(offset)), Some(size.within(offset))) {
-            Err(Unresolved::CowLimit(OnLimit::Stall)) => self.books.cow.wait_a_moment(),
+            Err(Unresolved::CowLimit(OnLimit::Stall)) => self.accounts.cow.wait_a_moment(),
             Err(Unresolved::NotYet) => {}
             resolved => return resolved,
         }
@@ -109,7 +109,7 @@ impl<S: Sys> RegionCore<S> {
         index: EntryIndex,
         target: Option<usize>,
     ) -> Result<Resolution, Unresolved> {
-        let (mut what, mut limit) = (what, self.books.limit);
+        let (mut what, mut limit) = (what, self.accounts.limit);
         loop {
             let resolved = self.try_to_make(what, index, target, limit);
             if what == Become::Writable && resolved == Err(Unresolved::PoolFull) && self.may_overlay() {
@@ -219,7 +219,7 @@ impl<S: Sys> RegionCore<S> {
     /// was one.
     fn fold_a_charged_one(&self) -> bool {
         let is_free = |index: usize| self.table.get(EntryIndex(index)).is_charged() && self.may_fold(index);
-        let mut indices = 0..if self.books.charged.load(Ordering::Relaxed) > 0 { self.table.len() } else { 0 };
+        let mut indices = 0..if self.accounts.charged.load(Ordering::Relaxed) > 0 { self.table.len() } else { 0 };
         let Some(index) = indices.find(|&index| is_free(index)) else { return false };
         self.try_to_make(Become::Own, EntryIndex(index), None, None).is_ok()
     }
@@ -312,7 +312,7 @@ impl<'a, S: Sys> Fault<'a, S> {
     pub(super) fn check_limit(&self, limit: Option<CowLimit>) -> Result<(), Unresolved> {
         let table = &self.region.table;
         match limit {
-            Some(limit) if table.get(self.index).is_owner() && self.region.books.cost() >= limit.blocks => {
+            Some(limit) if table.get(self.index).is_owner() && self.region.accounts.cost() >= limit.blocks => {
                 Err(Unresolved::CowLimit(limit.on_limit))
             }
             Some(_) | None => Ok(()),
@@ -343,7 +343,7 @@ impl<'a, S: Sys> Fault<'a, S> {
     fn take(&mut self, run: &Range<usize>, wanted: Wanted) -> Result<(), Unresolved> {
         let (pool, index) = (self.region.pool(), self.index);
         let reserved = if self.region.table.is_reserved(index) { Reserved::Yes } else { Reserved::No };
-        let wish = self.region.home.wish(index, pool.frames.len());
+        let wish = self.region.placement.hint(index, pool.frames.len());
         match pool.frames.take(wish, index.0 - run.start, run.end - 1 - index.0, wanted, reserved) {
             Some(taken) => self.taken = taken,
             None => return Err(Unresolved::PoolFull),
@@ -353,19 +353,19 @@ impl<'a, S: Sys> Fault<'a, S> {
         Ok(())
     }
 
-    /// Chooses among the kernels for whole use by what streams have cost, and begins a lap if this is one.
+    /// Chooses among the kernels for whole use by what streams have cost, and begins a sample if this is one.
     fn choose_kernel(&mut self, what: Work) {
         if self.outlook.manner.used != Use::Whole {
             return;
         }
         let (region, pool) = (self.region, self.region.pool());
         let bytes = pool.block_size.len_of(self.taken.count);
-        let lap = self.outlook.stream.filter(|stream| stream.is_believed()).map(|stream| Lap {
+        let sample = self.outlook.stream.filter(|stream| stream.is_believed()).map(|stream| Sample {
             stream: region.habits.name(stream),
             bytes: if pool.is_plain_work(what, self.taken) { bytes } else { 0 },
             now: pool.sys.now(),
         });
-        self.outlook.manner.candidate = pool.candidate(what, bytes, lap);
+        self.outlook.manner.candidate = pool.candidate(what, bytes, sample);
     }
 
     /// Makes the taken blocks read as zeros.

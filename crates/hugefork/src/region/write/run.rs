@@ -14,7 +14,7 @@ use crate::region::state::history::{self, Direction};
 use crate::sys::{Merging, Sys};
 use crate::table::transition::{Grain, Held, OnWrite, on_write};
 use crate::table::{Entry, WindowsGuard};
-use crate::terms::options::CopyGrain;
+use crate::types::options::CopyGrain;
 use crate::units::EntryIndex;
 
 /// At most so many entries become writable in one fault that needs no clear or copy.
@@ -24,7 +24,7 @@ const MOST_REUSED: usize = 512;
 /// counts.
 const SCARCE: usize = 8;
 
-/// A write by page turns so many bytes over at once. It is what the kernel can move as one entry (sys/linux/attic.rs):
+/// A write by page turns so many bytes over at once. It is what the kernel can move as one entry (sys/linux/parked.rs):
 /// with 128 MiB, 100 writes to 1 GiB took 1.2 ms and with this 0.8 (docs/design.md).
 const OVERLAID_AT_ONCE: usize = 1 << 30;
 
@@ -47,14 +47,14 @@ impl<'a, S: Sys> Fault<'a, S> {
     /// The entries that a write to a shared block copies. The caller holds the region lock.
     pub(super) fn held_by_others(&self) -> Run<'a> {
         let region = self.region;
-        if region.books.limit.is_some() {
+        if region.accounts.limit.is_some() {
             // Each copy is charged to its limit before it is made.
             return self.only();
         }
         let budget = region.pool().sys.budget();
         // A lazily freed block is not worth a copy that nobody has asked for.
         let is_held_by_others = |entry: Entry, _| match entry {
-            Entry::Shared(block) | Entry::Borrowed(block) => !region.is_alone_with(block),
+            Entry::Shared(block) | Entry::Inherited(block) => !region.is_alone_with(block),
             Entry::Zero
             | Entry::Private(_)
             | Entry::Lazy(_)
@@ -108,7 +108,7 @@ impl<'a, S: Sys> Fault<'a, S> {
             let (other, by) = (table.get(EntryIndex(at)), at as isize - index as isize);
             let follows = |block| entry.block().is_some_and(|own| own.is_by(by, block));
             other.state() == entry.state()
-                && !(region.books.grain == CopyGrain::Auto && region.density.is_dense(EntryIndex(at)))
+                && !(region.accounts.grain == CopyGrain::Auto && region.density.is_dense(EntryIndex(at)))
                 && other.block().is_some_and(follows)
                 && region.held(other) == Held::ByOthersToo
         };
@@ -205,7 +205,7 @@ impl<'a, S: Sys> Fault<'a, S> {
             // The blocks are reserved for these entries, whether they were asked for or not.
             return true;
         }
-        if region.books.limit.is_some() {
+        if region.accounts.limit.is_some() {
             return false;
         }
         let frames = &region.pool().frames;

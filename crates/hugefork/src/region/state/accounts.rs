@@ -2,17 +2,17 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::own::Counted;
+use crate::mem::EngineArc;
 use crate::pool::lineage::{CowAccount, CowLimit, Derived};
-use crate::terms::options::{CopyGrain, RegionOptions, Reserve, Writers};
-use crate::terms::snapshot_id::Place;
+use crate::types::options::{CopyGrain, RegionOptions, Reserve, Writers};
+use crate::types::snapshot_id::Place;
 use crate::units::BlockSize;
 
 /// The counts of one region.
-pub(crate) struct Books {
+pub(crate) struct Accounts {
     pub(crate) reserve: Reserve,
     pub(crate) limit: Option<CowLimit>,
-    pub(crate) cow: Counted<CowAccount>,
+    pub(crate) cow: EngineArc<CowAccount>,
     /// For a fork: its share in the account of its parent.
     pub(crate) parent: Option<Derived>,
     /// The number of `Lazy` entries.
@@ -38,13 +38,13 @@ pub(crate) struct Books {
     pub(in crate::region) unsure: AtomicBool,
 }
 
-impl Books {
-    pub(super) fn new(options: RegionOptions, parent: Option<Derived>, size: BlockSize) -> Books {
+impl Accounts {
+    pub(super) fn new(options: RegionOptions, parent: Option<Derived>, size: BlockSize) -> Accounts {
         let limit = options.limit.map(|(bytes, on_limit)| CowLimit { blocks: bytes.div_ceil(size.bytes()), on_limit });
-        Books {
+        Accounts {
             reserve: options.reserve,
             limit,
-            cow: Counted::default(),
+            cow: EngineArc::default(),
             parent,
             lazy_blocks: AtomicUsize::new(0),
             lazy_pages: AtomicUsize::new(0),
