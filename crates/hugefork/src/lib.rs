@@ -67,9 +67,9 @@
 mod api;
 mod fault;
 mod mapping;
+mod mem;
 #[cfg(any(test, fuzzing))]
 mod model_test;
-mod own;
 mod pool;
 mod ranges;
 mod region;

@@ -24,7 +24,7 @@ const ROOMS: [&[&str]; 10] = [
     &["units", "ranges"],
     &["sys"],
     &["terms", "sync"],
-    &["own"],
+    &["mem"],
     &["stats", "table"],
     &["pool"],
     &["mapping"],
@@ -217,7 +217,7 @@ fn calls_are_found_by_the_types_that_they_are_made_on() {
     let files = [
         (
             "low",
-            "pub struct Core { part: Part } pub struct Part { cores: List<Core> }
+            "pub struct Core { part: Part } pub struct Part { cores: EngineVec<Core> }
              impl Core {
                  fn go(&self) { self.rise(); self.part.rise(); let Some((_, core)) = self.part.core() else { return }; core.fall() }
                  fn stop(&self) { self.part.cores.iter().for_each(|one| one.leap(1)); self.part.cores[0].sink(); Core::jump(self) }

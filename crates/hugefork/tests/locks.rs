@@ -57,10 +57,10 @@ mod sync {
     }
 }
 
-mod own {
-    pub(crate) type Boxed<T> = Box<T>;
+mod mem {
+    pub(crate) type EngineBox<T> = Box<T>;
 
-    pub(crate) fn zeroed<T: Default>(count: usize) -> Boxed<[T]> {
+    pub(crate) fn zeroed<T: Default>(count: usize) -> EngineBox<[T]> {
         (0..count).map(|_| T::default()).collect()
     }
 }

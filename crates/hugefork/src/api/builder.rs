@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::pool::{Pool, Shared};
 use crate::fault::delivery;
 use crate::fault::route::Routes;
-use crate::own::Counted;
+use crate::mem::EngineArc;
 use crate::pool::ahead::{self, Ahead};
 use crate::pool::core::PoolCore;
 use crate::pool::kernels;
@@ -217,7 +217,7 @@ impl PoolBuilder {
         if self.commit == Commit::Upfront {
             obtain_all(&core)?;
         }
-        let core = Counted::new(core);
+        let core = EngineArc::new(core);
         let keeper = PoolCore::start_stock(&core, lower_priority).unwrap_or_else(|error| {
             say(format_args!("pool `{}` goes without a zeroed stock: no thread for it: {error}", core.name));
             None

@@ -4,8 +4,8 @@ use super::operations::check_cut;
 use super::pool::check_owner;
 use super::region::Region;
 use super::snapshot::Snapshot;
-use crate::own::fixed::Fixed;
-use crate::own::{List, Own};
+use crate::mem::pinned::PinnedBox;
+use crate::mem::{EngineVec, Own};
 use crate::region::cut;
 use crate::region::reset::{self, Pair};
 use crate::region::state::RegionCore;
@@ -60,7 +60,7 @@ impl Region {
         }
         assert!(!is_any_twice(regions.iter().copied()), "a region is named twice: take one snapshot of it");
         check_cut(regions.iter().map(|region| region.core()))?;
-        let mut cores: List<&RegionCore<Linux>> = List::with_capacity_in(regions.len(), Own);
+        let mut cores: EngineVec<&RegionCore<Linux>> = EngineVec::with_capacity_in(regions.len(), Own);
         cores.extend(regions.iter().map(|region| region.core()));
         let made = loop {
             let made = cut::freeze_all(&cores)?;
@@ -122,7 +122,7 @@ impl Region {
         may_reset.map_err(|reason| ResetError { done: 0, reason })?;
         let is_twice = is_any_twice(pairs.iter().map(|(region, _)| *region));
         assert!(!is_twice, "a region is named twice: it can go back to one snapshot");
-        let mut cores: List<Pair<'_, Linux>> = List::with_capacity_in(pairs.len(), Own);
+        let mut cores: EngineVec<Pair<'_, Linux>> = EngineVec::with_capacity_in(pairs.len(), Own);
         cores.extend(pairs.iter().map(|(region, snapshot)| (region.core(), snapshot.core())));
         reset::reset_all(&cores)
     }
@@ -130,13 +130,13 @@ impl Region {
 
 /// Whether a region is among them twice.
 fn is_any_twice<'a>(regions: impl Iterator<Item = &'a Region>) -> bool {
-    let mut cores: List<&RegionCore<Linux>> = List::new_in(Own);
+    let mut cores: EngineVec<&RegionCore<Linux>> = EngineVec::new_in(Own);
     cores.extend(regions.map(Region::core));
     cores.sort_unstable_by_key(|core| core.books.cow.id());
     cores.windows(2).any(|pair| std::ptr::eq(pair[0], pair[1]))
 }
 
 /// The program does not get these snapshots, so none of the regions is at one of them.
-fn forget_all(cores: &[&RegionCore<Linux>], made: &[Fixed<SnapshotCore<Linux>>]) {
+fn forget_all(cores: &[&RegionCore<Linux>], made: &[PinnedBox<SnapshotCore<Linux>>]) {
     cores.iter().zip(made).for_each(|(core, frozen)| core.forget(frozen));
 }

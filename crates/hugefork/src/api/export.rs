@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::pool::{Pool, check_owner};
 use super::snapshot::{Snapshot, before_any_is_lost};
-use crate::own::fixed::Fixed;
+use crate::mem::pinned::PinnedBox;
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
@@ -68,7 +68,7 @@ pub struct Export {
     file: OwnedFd,
     extents: Extents,
     /// What keeps the blocks, if it is no copy. Taken out only to be left behind in a `fork(2)` child.
-    core: Option<Fixed<SnapshotCore<Linux>>>,
+    core: Option<PinnedBox<SnapshotCore<Linux>>>,
     pool: Pool,
 }
 

@@ -13,7 +13,7 @@ use std::ptr::{self, NonNull};
 use std::time::Duration;
 
 use super::region::Region;
-use crate::own::{Counted, List, Own};
+use crate::mem::{EngineArc, EngineVec, Own};
 use crate::region::state::{HeldOperations, OperationsCore, RegionCore, ThreadSeat};
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
@@ -111,12 +111,12 @@ pub struct Operation<'a> {
 }
 
 /// The seats of a thread.
-struct Seats(RefCell<List<(Counted<OperationsCore>, NonNull<ThreadSeat>)>>);
+struct Seats(RefCell<EngineVec<(EngineArc<OperationsCore>, NonNull<ThreadSeat>)>>);
 
 thread_local! {
     /// The operations that the thread has entered last, and its seat there. It is one of `SEATS`.
     static LAST: Cell<(*const OperationsCore, Option<NonNull<ThreadSeat>>)> = const { Cell::new((ptr::null(), None)) };
-    static SEATS: Seats = const { Seats(RefCell::new(List::new_in(Own))) };
+    static SEATS: Seats = const { Seats(RefCell::new(EngineVec::new_in(Own))) };
 }
 
 impl Drop for Seats {

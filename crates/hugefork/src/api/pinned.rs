@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::routed::Routed;
-use crate::own::Counted;
+use crate::mem::EngineArc;
 
 /// A pinned range of a borrowed region, see [`Region::pin`](crate::Region::pin).
 ///
@@ -103,13 +103,13 @@ impl Drop for Pinned<'_> {
 /// child of `fork(2)` the memory is not there, and a drop does nothing.
 #[must_use = "the range is pinned until this is dropped"]
 pub struct OwnedPin {
-    region: Counted<Routed>,
+    region: EngineArc<Routed>,
     range: Range<usize>,
 }
 
 impl OwnedPin {
     /// Of a range that was pinned.
-    pub(super) fn new(region: Counted<Routed>, range: Range<usize>) -> OwnedPin {
+    pub(super) fn new(region: EngineArc<Routed>, range: Range<usize>) -> OwnedPin {
         OwnedPin { region, range }
     }
 

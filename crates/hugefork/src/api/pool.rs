@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use hugefork_kernels::{Kernel, Use};
 
 use super::stats::PoolStats;
-use crate::own::Counted;
+use crate::mem::EngineArc;
 use crate::pool::core::PoolCore;
 use crate::pool::holders::Droppable;
 use crate::pool::pressure::Watcher;
@@ -44,7 +44,7 @@ use crate::units::BlockSize;
 /// [`RegionError::ForkedChild`].
 #[derive(Clone)]
 pub struct Pool {
-    pub(crate) core: Counted<PoolCore<Linux>>,
+    pub(crate) core: EngineArc<PoolCore<Linux>>,
     pub(super) shared: Arc<Shared>,
 }
 

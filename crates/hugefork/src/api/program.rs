@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::builder::PoolBuilder;
 use crate::mapping::addresses::Addresses;
-use crate::own::Counted;
-use crate::own::fixed::Fixed;
+use crate::mem::EngineArc;
+use crate::mem::pinned::PinnedBox;
 use crate::pool::core::PoolCore;
 use crate::pool::frames::Content;
 use crate::pool::holders::OverlayHolder;
@@ -68,7 +68,7 @@ const FEW: u64 = 64;
 /// # }
 /// ```
 pub struct ProgramMemory {
-    core: Fixed<RegionCore<Linux>>,
+    core: PinnedBox<RegionCore<Linux>>,
     free: Ranges,
     /// No entry from here on was ever used.
     high: usize,
@@ -141,7 +141,7 @@ pub struct ProgramCounts {
 /// # }
 /// ```
 pub struct Inherited {
-    pool: Counted<PoolCore<Linux>>,
+    pool: EngineArc<PoolCore<Linux>>,
     blocks: Vec<BlockId>,
     heirs: Arc<Heirs>,
 }
@@ -170,7 +170,7 @@ impl ProgramMemory {
         let kernels = hugefork_kernels::Kernels::default_for_this_cpu();
         let stock = Stock::new(None, size, blocks);
         let core = PoolCore::new(memory.with_heirs()?, "program".to_owned(), size, blocks, kernels, stock);
-        let pool = Counted::new(core);
+        let pool = EngineArc::new(core);
         let options =
             RegionOptions { writers: Writers::NeverFault, ..RegionOptions::new().copy_grain(CopyGrain::Page) };
         let addresses =
@@ -676,7 +676,7 @@ enum What {
 /// # }
 /// ```
 pub struct Full {
-    pool: Counted<PoolCore<Linux>>,
+    pool: EngineArc<PoolCore<Linux>>,
     index: usize,
     block: BlockId,
 }

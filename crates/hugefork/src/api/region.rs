@@ -12,8 +12,8 @@ use super::pool::{Pool, check_owner};
 use super::routed::Routed;
 use super::snapshot::{Snapshot, before_any_is_lost};
 use super::stats::RegionStats;
-use crate::own::Counted;
-use crate::own::fixed::Fixed;
+use crate::mem::EngineArc;
+use crate::mem::pinned::PinnedBox;
 use crate::region::free::LazyFreed;
 use crate::region::state::RegionCore;
 use crate::snapshot::core::SnapshotCore;
@@ -73,7 +73,7 @@ use crate::terms::snapshot_id::SnapshotId;
 /// A child of `fork(2)` has no regions. Methods there return [`RegionError::ForkedChild`], or panic where they hand out
 /// memory without a `Result`; an access is a fault with a line that says why.
 pub struct Region {
-    held: Counted<Routed>,
+    held: EngineArc<Routed>,
 }
 
 /// Has all threads that populate a region end their work if one of them panics.
@@ -88,7 +88,7 @@ impl Drop for EndsAll<'_> {
 }
 
 impl Region {
-    pub(crate) fn new(pool: Pool, core: Fixed<RegionCore<Linux>>) -> Region {
+    pub(crate) fn new(pool: Pool, core: PinnedBox<RegionCore<Linux>>) -> Region {
         Region { held: Routed::new(pool, core) }
     }
 
@@ -378,7 +378,7 @@ impl Region {
             return Err(RegionError::LimitOnSnapshot);
         }
         check_cut([self.core()].into_iter())?;
-        let reserved = |frozen: Fixed<SnapshotCore<Linux>>| match options.reserve {
+        let reserved = |frozen: PinnedBox<SnapshotCore<Linux>>| match options.reserve {
             Reserve::Full => match frozen.reserve() {
                 Ok(()) => Ok(frozen),
                 Err(error) => {

@@ -5,8 +5,8 @@ use std::ptr::{self, NonNull};
 
 use super::pool::{Pool, check_owner};
 use crate::fault::route::Routes;
-use crate::own::Counted;
-use crate::own::fixed::Fixed;
+use crate::mem::EngineArc;
+use crate::mem::pinned::PinnedBox;
 use crate::region::state::RegionCore;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
@@ -15,17 +15,17 @@ use crate::terms::error::RegionError;
 /// A region whose faults are routed to it until the last of those who hold it is gone.
 pub(super) struct Routed {
     /// Taken out only to be left behind in a `fork(2)` child.
-    core: Option<Fixed<RegionCore<Linux>>>,
+    core: Option<PinnedBox<RegionCore<Linux>>>,
     pub(super) pool: Pool,
 }
 
 impl Routed {
-    pub(super) fn new(pool: Pool, core: Fixed<RegionCore<Linux>>) -> Counted<Routed> {
+    pub(super) fn new(pool: Pool, core: PinnedBox<RegionCore<Linux>>) -> EngineArc<Routed> {
         if let Some(routes) = Routes::get() {
             // SAFETY: a fixed value; its addresses are forgotten before it is dropped, below.
             unsafe { routes.to_region(&core) };
         }
-        Counted::new(Routed { core: Some(core), pool })
+        EngineArc::new(Routed { core: Some(core), pool })
     }
 
     pub(super) fn core(&self) -> &RegionCore<Linux> {
@@ -65,7 +65,7 @@ impl Drop for Routed {
 
 #[cfg(test)]
 mod tests {
-    use crate::own::{self, List, Own};
+    use crate::mem::{self, EngineVec, Own};
     use crate::sync::SignalsBlocked;
     use crate::terms::options::{CopyGrain, RegionOptions};
     use crate::{Pool, Region, RegionError, Snapshot};
@@ -99,7 +99,7 @@ mod tests {
         refused(pool.trim().map(drop));
         assert!(Pool::builder().capacity(BLOCK).build().is_err());
         // What it gets of the engine's memory is its own.
-        let mut list = List::new_in(Own);
+        let mut list = EngineVec::new_in(Own);
         list.extend(0..5000);
         assert!(list.iter().copied().eq(0..5000));
         drop((list, region, snapshot, other, pool));
@@ -121,7 +121,7 @@ mod tests {
         let copies = std::mem::ManuallyDrop::new(copies);
         let signals = SignalsBlocked::new();
         let locks = (region.core().lock_all(), snapshot.core().lock.exclusive(), other.core().lock.exclusive());
-        let (holders, heap) = (pool.core.holders.lock(), own::lock());
+        let (holders, heap) = (pool.core.holders.lock(), mem::lock());
         // SAFETY: the child calls what is tested, and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {

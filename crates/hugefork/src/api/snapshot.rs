@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use super::pool::{Pool, check_owner};
 use crate::fault::route::Routes;
-use crate::own::fixed::Fixed;
+use crate::mem::pinned::PinnedBox;
 use crate::snapshot::core::SnapshotCore;
 use crate::snapshot::read::Destination;
 use crate::sync::SignalsBlocked;
@@ -18,8 +18,8 @@ use crate::terms::snapshot_id::SnapshotId;
 /// What `make` makes of a new snapshot. A write that finds the pool full may take a block away from the snapshot before
 /// that is done; then this begins anew, with another. If something of the origin itself was taken away, `take` says so.
 pub(super) fn before_any_is_lost<T>(
-    take: impl Fn() -> Result<Fixed<SnapshotCore<Linux>>, RegionError>,
-    make: impl Fn(Fixed<SnapshotCore<Linux>>) -> Result<T, RegionError>,
+    take: impl Fn() -> Result<PinnedBox<SnapshotCore<Linux>>, RegionError>,
+    make: impl Fn(PinnedBox<SnapshotCore<Linux>>) -> Result<T, RegionError>,
 ) -> Result<T, RegionError> {
     loop {
         match make(take()?) {
@@ -49,13 +49,13 @@ pub(super) fn before_any_is_lost<T>(
 /// ```
 pub struct Snapshot {
     /// Taken out only to be left behind in a `fork(2)` child.
-    core: Option<Fixed<SnapshotCore<Linux>>>,
+    core: Option<PinnedBox<SnapshotCore<Linux>>>,
     mapping: Mutex<()>,
     pool: Pool,
 }
 
 impl Snapshot {
-    pub(crate) fn new(pool: Pool, core: Fixed<SnapshotCore<Linux>>) -> Snapshot {
+    pub(crate) fn new(pool: Pool, core: PinnedBox<SnapshotCore<Linux>>) -> Snapshot {
         Snapshot { core: Some(core), mapping: Mutex::new(()), pool }
     }
 

@@ -10,7 +10,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::OnceLock;
 
-use crate::own::{self, Boxed};
+use crate::mem::{self, EngineBox};
 use crate::region::state::RegionCore;
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::SystemError;
@@ -32,7 +32,7 @@ pub(crate) enum Owner<'a> {
 pub(crate) struct Routes {
     arena: &'static Arena,
     /// Null, the address of a region, or the address of a snapshot with the bit [`SNAPSHOT`].
-    owners: Boxed<[AtomicPtr<()>]>,
+    owners: EngineBox<[AtomicPtr<()>]>,
 }
 
 impl Routes {
@@ -42,7 +42,7 @@ impl Routes {
             return Ok(routes);
         }
         let arena = Arena::open()?;
-        Ok(ROUTES.get_or_init(|| Routes { arena, owners: own::zeroed(arena.slots()) }))
+        Ok(ROUTES.get_or_init(|| Routes { arena, owners: mem::zeroed(arena.slots()) }))
     }
 
     /// The table, if it exists. The fault handler calls this.

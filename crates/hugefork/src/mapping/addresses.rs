@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::edges::Shown;
-use crate::own::Counted;
+use crate::mem::EngineArc;
 use crate::pool::core::PoolCore;
 use crate::sys::{Access, Extent, Part, Shows, Sys, SystemError, answer};
 use crate::table::Entries;
@@ -13,7 +13,7 @@ use crate::terms::error::RegionError;
 
 /// A range of addresses, and its mappings as the budget counts them.
 pub(crate) struct Addresses<S: Sys> {
-    pub(crate) pool: Counted<PoolCore<S>>,
+    pub(crate) pool: EngineArc<PoolCore<S>>,
     /// `None` once it is released.
     extent: Option<Extent>,
     base: usize,
@@ -37,7 +37,7 @@ pub(crate) enum Place {
 
 impl<S: Sys> Addresses<S> {
     /// Claims `len` bytes that read as zeros and that will soon be split into `mappings` mappings.
-    pub(crate) fn claim(pool: &Counted<PoolCore<S>>, len: usize, mappings: usize) -> Result<Self, RegionError> {
+    pub(crate) fn claim(pool: &EngineArc<PoolCore<S>>, len: usize, mappings: usize) -> Result<Self, RegionError> {
         let budget = pool.sys.budget();
         // Setting a range aside may split the arena around it.
         let needed = mappings + 2;

@@ -6,8 +6,8 @@ use hugefork_kernels::Kernels;
 
 use super::check::{is_lazy, mmu_fits};
 use super::{Op, Shape, interesting, is_interesting, sub_range};
-use crate::own::Counted;
-use crate::own::fixed::Fixed;
+use crate::mem::EngineArc;
+use crate::mem::pinned::PinnedBox;
 use crate::pool::ahead::Ahead;
 use crate::pool::core::PoolCore;
 use crate::pool::holders::Droppable;
@@ -24,7 +24,7 @@ use crate::terms::options::{CopyGrain, OnLimit, RegionOptions, Reserve};
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
 
 pub(super) struct RegionModel {
-    pub(super) space: Fixed<RegionCore<SoftMmu>>,
+    pub(super) space: PinnedBox<RegionCore<SoftMmu>>,
     pub(super) bytes: Vec<u8>,
     /// Pages that may be dropped.
     pub(super) lazy: Vec<bool>,
@@ -34,7 +34,7 @@ pub(super) struct RegionModel {
 }
 
 impl RegionModel {
-    pub(super) fn new(space: Fixed<RegionCore<SoftMmu>>, bytes: Vec<u8>, reserve: Reserve) -> RegionModel {
+    pub(super) fn new(space: PinnedBox<RegionCore<SoftMmu>>, bytes: Vec<u8>, reserve: Reserve) -> RegionModel {
         let lazy = vec![false; bytes.len() / BASE_PAGE];
         RegionModel { space, bytes, lazy, pins: Vec::new(), reserve }
     }
@@ -55,7 +55,7 @@ impl RegionModel {
 }
 
 pub(super) struct SnapshotModel {
-    pub(super) frozen: Fixed<SnapshotCore<SoftMmu>>,
+    pub(super) frozen: PinnedBox<SnapshotCore<SoftMmu>>,
     pub(super) bytes: Vec<u8>,
     pub(super) reserve: Reserve,
 }
@@ -82,7 +82,7 @@ fn options(with: usize, block: usize) -> RegionOptions {
 
 pub(super) struct World {
     pub(super) shape: Shape,
-    pub(super) pool: Counted<PoolCore<SoftMmu>>,
+    pub(super) pool: EngineArc<PoolCore<SoftMmu>>,
     pub(super) regions: Vec<RegionModel>,
     pub(super) snapshots: Vec<SnapshotModel>,
 }
@@ -94,7 +94,7 @@ impl World {
         let size = BlockSize::new(shape.block).unwrap();
         let kernels = Kernels::default_for_this_cpu();
         let core = PoolCore::new(mmu, "model".to_owned(), size, shape.blocks, kernels, Stock::default());
-        let pool = Counted::new(core.with_ahead(Ahead::new(shape.block * shape.blocks, size)));
+        let pool = EngineArc::new(core.with_ahead(Ahead::new(shape.block * shape.blocks, size)));
         World { shape, pool, regions: Vec::new(), snapshots: Vec::new() }
     }
 

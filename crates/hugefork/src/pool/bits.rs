@@ -5,13 +5,13 @@
 //! summary   one bit for 64 of those: a hint that one of them may be set
 //! ```
 
-use crate::own::{self, Boxed};
+use crate::mem::{self, EngineBox};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A set of numbers below a limit. It is lock-free: the fault handler may call every method.
 pub(super) struct FreeBits {
-    bits: Boxed<[AtomicU64]>,
-    summary: Boxed<[AtomicU64]>,
+    bits: EngineBox<[AtomicU64]>,
+    summary: EngineBox<[AtomicU64]>,
 }
 
 impl FreeBits {
@@ -88,8 +88,8 @@ impl FreeBits {
 }
 
 /// Words in which the first `count` bits are set.
-fn all(count: usize) -> Boxed<[AtomicU64]> {
-    let words: Boxed<[AtomicU64]> = own::zeroed(count.div_ceil(64));
+fn all(count: usize) -> EngineBox<[AtomicU64]> {
+    let words: EngineBox<[AtomicU64]> = mem::zeroed(count.div_ceil(64));
     words.iter().enumerate().for_each(|(at, word)| word.store(low_bits(count - at * 64), Ordering::Relaxed));
     words
 }

@@ -12,7 +12,7 @@ use super::homes::Homes;
 use super::stock::Stock;
 use super::tending::Tending;
 use super::trials::{Lap, Trials};
-use crate::own::Counted;
+use crate::mem::EngineArc;
 use crate::stats::counters::Registry;
 use crate::sys::{Sys, SystemError};
 use crate::table::Reserved;
@@ -35,7 +35,7 @@ pub(crate) struct PoolCore<S: Sys> {
     pub(crate) holders: Holders,
     /// Numbers the calls of `lazy_free`, so that what was freed first is dropped first.
     pub(crate) marks: AtomicU32,
-    pub(crate) homes: Counted<Homes>,
+    pub(crate) homes: EngineArc<Homes>,
     pub(crate) tending: Tending,
 }
 
@@ -62,7 +62,7 @@ impl<S: Sys> PoolCore<S> {
             leaked: AtomicUsize::new(0),
             holders: Holders::default(),
             marks: AtomicU32::new(0),
-            homes: Counted::new(Homes::new(blocks)),
+            homes: EngineArc::new(Homes::new(blocks)),
             tending: Tending::default(),
         }
     }

@@ -19,7 +19,7 @@
 use core::ops::Range;
 
 use super::bits::{FreeBits, low_bits, place};
-use crate::own::{self, Boxed};
+use crate::mem::{self, EngineBox};
 use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::{self, Bell};
 use crate::table::Reserved;
@@ -94,9 +94,9 @@ impl Taken {
 
 /// The blocks of one pool. It is lock-free: the fault handler may call every method.
 pub(crate) struct Frames {
-    words: Boxed<[AtomicU32]>,
+    words: EngineBox<[AtomicU32]>,
     free: FreeBits,
-    zeroed: Boxed<[AtomicU64]>,
+    zeroed: EngineBox<[AtomicU64]>,
     /// Free blocks that are zero and have memory.
     zeroed_count: AtomicUsize,
     /// Free blocks that were never used.
@@ -124,8 +124,8 @@ impl Frames {
     pub(crate) fn new(count: usize) -> Frames {
         Frames {
             // No references, fresh.
-            words: own::zeroed(count),
-            zeroed: own::zeroed(count.div_ceil(64)),
+            words: mem::zeroed(count),
+            zeroed: mem::zeroed(count.div_ceil(64)),
             free: FreeBits::all(count),
             zeroed_count: AtomicUsize::new(0),
             fresh_count: AtomicUsize::new(count),

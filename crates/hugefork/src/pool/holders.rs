@@ -12,7 +12,7 @@ use core::cell::UnsafeCell;
 use core::ops::Range;
 use core::ptr::{self, NonNull};
 
-use crate::own::{List, Own};
+use crate::mem::{EngineVec, Own};
 use crate::pool::lineage::{Derived, RegionId};
 use crate::sync::{RegionLock, SharedGuard, SignalsBlocked};
 use crate::table::Reserved;
@@ -154,7 +154,7 @@ pub(crate) struct Dropped {
 /// ```
 pub(crate) struct Holders {
     lock: RegionLock,
-    list: UnsafeCell<List<Member>>,
+    list: UnsafeCell<EngineVec<Member>>,
 }
 
 /// One in the list.
@@ -179,7 +179,7 @@ fn descendants(list: &[Member], of: usize) -> Range<usize> {
 
 impl Default for Holders {
     fn default() -> Holders {
-        Holders { lock: RegionLock::default(), list: UnsafeCell::new(List::new_in(Own)) }
+        Holders { lock: RegionLock::default(), list: UnsafeCell::new(EngineVec::new_in(Own)) }
     }
 }
 
@@ -195,7 +195,7 @@ impl Holders {
     /// It stays in place until it is removed.
     pub(crate) unsafe fn add(&self, holder: &(dyn Holder + 'static), source: Option<&Derived>) {
         let _signals = SignalsBlocked::new();
-        let mut larger = List::new_in(Own);
+        let mut larger = EngineVec::new_in(Own);
         loop {
             let alone = self.lock.exclusive();
             // SAFETY: the lock is held exclusively.
@@ -296,7 +296,7 @@ impl<'a> Family<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::own::Counted;
+    use crate::mem::EngineArc;
     use crate::pool::lineage::CowAccount;
     use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -343,7 +343,7 @@ mod tests {
 
     /// A region without bytes, which holds the block that it is asked for.
     struct Relative {
-        account: Counted<CowAccount>,
+        account: EngineArc<CowAccount>,
         tie: Option<Derived>,
         asked: AtomicUsize,
     }
@@ -351,7 +351,7 @@ mod tests {
     impl Relative {
         fn of(parent: Option<&Relative>) -> Box<Relative> {
             let tie = parent.map(|parent| Derived::of(&parent.account));
-            Box::new(Relative { account: Counted::new(CowAccount::default()), tie, asked: AtomicUsize::new(0) })
+            Box::new(Relative { account: EngineArc::new(CowAccount::default()), tie, asked: AtomicUsize::new(0) })
         }
     }
 

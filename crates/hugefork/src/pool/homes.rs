@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::own::Counted;
+use crate::mem::EngineArc;
 use crate::ranges::Ranges;
 use crate::sync::SignalsBlocked;
 use crate::units::{BlockId, BlockSize, HUGE_PAGE};
@@ -23,7 +23,7 @@ impl Homes {
 
 /// A range of blocks where a region would like its blocks, set aside until this is dropped.
 pub(crate) struct Home {
-    homes: Counted<Homes>,
+    homes: EngineArc<Homes>,
     blocks: Range<usize>,
 }
 
@@ -31,7 +31,7 @@ impl Home {
     /// Sets a range of `count` neighbouring blocks aside as a region's home: its neighbours are then neighbours in the
     /// pool, and their mappings merge. It is only a wish: others may take blocks in it, and there may be no such range.
     /// Small blocks start at a 2 MiB boundary if they do so in the region, so that a huge page can map a run of 2 MiB.
-    pub(crate) fn claim(homes: &Counted<Homes>, count: usize, size: BlockSize) -> Option<Home> {
+    pub(crate) fn claim(homes: &EngineArc<Homes>, count: usize, size: BlockSize) -> Option<Home> {
         let _signals = SignalsBlocked::new();
         let blocks = homes.lock().take(count, (HUGE_PAGE / size.bytes()).max(1))?;
         Some(Home { homes: homes.clone(), blocks })

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use crate::own::Counted;
+use crate::mem::EngineArc;
 use crate::sync;
 use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::terms::options::OnLimit;
@@ -95,17 +95,17 @@ impl CowAccount {
 /// The tie of a fork or snapshot to its parent: its share in the parent's account, and which region the parent is.
 #[derive(Debug)]
 pub(crate) struct Derived {
-    account: Counted<CowAccount>,
+    account: EngineArc<CowAccount>,
     /// The parent or, once that is gone, the parent's parent; 0 if no ancestor is left.
     parent: AtomicU64,
 }
 
 impl Derived {
-    pub(crate) fn of(account: &Counted<CowAccount>) -> Derived {
+    pub(crate) fn of(account: &EngineArc<CowAccount>) -> Derived {
         Derived::with_parent(account, account.id.0)
     }
 
-    fn with_parent(account: &Counted<CowAccount>, parent: u64) -> Derived {
+    fn with_parent(account: &EngineArc<CowAccount>, parent: u64) -> Derived {
         account.derived.fetch_add(1, Ordering::Relaxed);
         Derived { account: account.clone(), parent: AtomicU64::new(parent) }
     }
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn the_account_goes_up_with_copies_and_down_with_their_last_holders() {
-        let account = Counted::new(CowAccount::default());
+        let account = EngineArc::new(CowAccount::default());
         let (first, second) = (Derived::of(&account), Derived::of(&account));
         (0..5).for_each(|_| account.left());
         first.freed(2);

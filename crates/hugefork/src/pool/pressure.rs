@@ -26,7 +26,7 @@ use thiserror::Error;
 use super::core::PoolCore;
 use super::holders::Droppable;
 use super::worker::Worker;
-use crate::own::Counted;
+use crate::mem::EngineArc;
 use crate::stats::counters::count;
 use crate::sys::SystemError;
 use crate::sys::linux::owner;
@@ -169,7 +169,7 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     /// Starts the thread. The error says why there is none.
-    pub(crate) fn start<S: Sys>(core: &Counted<PoolCore<S>>, watch: &PressureWatch) -> Result<Watcher, NotWatched> {
+    pub(crate) fn start<S: Sys>(core: &EngineArc<PoolCore<S>>, watch: &PressureWatch) -> Result<Watcher, NotWatched> {
         if core.sys.merging() == Merging::Separate {
             return Err(NotWatched::SetAside);
         }
@@ -271,7 +271,7 @@ mod tests {
     use hugefork_kernels::Kernels;
 
     use super::*;
-    use crate::own::fixed::Fixed;
+    use crate::mem::pinned::PinnedBox;
     use crate::pool::stock::Stock;
     use crate::region::state::RegionCore;
     use crate::sys::soft::{Call, SoftMmu};
@@ -280,16 +280,16 @@ mod tests {
 
     const BLOCK: usize = 2 << 20;
 
-    type Soft = Fixed<RegionCore<SoftMmu>>;
+    type Soft = PinnedBox<RegionCore<SoftMmu>>;
 
-    fn pool(blocks: usize) -> Counted<PoolCore<SoftMmu>> {
+    fn pool(blocks: usize) -> EngineArc<PoolCore<SoftMmu>> {
         let mmu = SoftMmu::new(blocks * BLOCK, Merging::Merge, 1000);
         let kernels = Kernels::default_for_this_cpu();
-        Counted::new(PoolCore::new(mmu, "test".to_owned(), BlockSize::MIB_2, blocks, kernels, Stock::default()))
+        EngineArc::new(PoolCore::new(mmu, "test".to_owned(), BlockSize::MIB_2, blocks, kernels, Stock::default()))
     }
 
     /// A region of `blocks` blocks, each of which begins with `value`.
-    fn region(pool: &Counted<PoolCore<SoftMmu>>, blocks: usize, value: u8) -> Soft {
+    fn region(pool: &EngineArc<PoolCore<SoftMmu>>, blocks: usize, value: u8) -> Soft {
         let space = RegionCore::zeros(pool, blocks * BLOCK, RegionOptions::new()).unwrap();
         (0..blocks).for_each(|block| write(&space, block * BLOCK, value));
         space
@@ -428,7 +428,7 @@ mod tests {
         let mmu = SoftMmu::new(8 * BLOCK, Merging::Merge, 1000).with_overlays();
         let kernels = Kernels::default_for_this_cpu();
         let core = PoolCore::new(mmu, "test".to_owned(), BlockSize::MIB_2, 8, kernels, Stock::default());
-        let pool = Counted::new(core);
+        let pool = EngineArc::new(core);
         let (alone, shared) = (region(&pool, 1, 1), region(&pool, 1, 1));
         let (dropped, kept) = (alone.freeze().unwrap(), shared.freeze().unwrap());
         [&alone, &shared].iter().for_each(|space| (1..40).for_each(|page| write(space, page * 8192 + 5, 2)));

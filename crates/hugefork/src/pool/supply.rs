@@ -9,7 +9,7 @@ use super::core::PoolCore;
 use super::frames::Content;
 use super::shortage::Idle;
 use super::worker::{Slept, Worker};
-use crate::own::Counted;
+use crate::mem::EngineArc;
 use crate::stats::counters::count;
 use crate::sys::{Merging, Sys};
 use crate::units::{BlockId, HUGE_PAGE};
@@ -36,7 +36,7 @@ impl<S: Sys> PoolCore<S> {
     /// and gives its memory back when nobody has used any for `patience`. Without the thread the pool works as if it
     /// got nothing ahead; the error says why there is none.
     pub(crate) fn start_ahead(
-        this: &Counted<Self>,
+        this: &EngineArc<Self>,
         spare: fn() -> usize,
         patience: Duration,
     ) -> io::Result<Option<Worker>> {

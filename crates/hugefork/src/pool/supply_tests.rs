@@ -5,7 +5,7 @@ use hugefork_kernels::Kernels;
 use super::*;
 use std::time::Duration;
 
-use crate::own::fixed::Fixed;
+use crate::mem::pinned::PinnedBox;
 use crate::pool::ahead::Ahead;
 use crate::pool::frames::Taken;
 use crate::pool::holders::Droppable;
@@ -25,15 +25,15 @@ const PLENTY: fn() -> usize = || usize::MAX;
 const NEVER: Duration = Duration::from_secs(1 << 30);
 
 /// A pool of `pieces` times 2 MiB in blocks of `block` bytes that gets at most `most` bytes ahead.
-fn pool(block: usize, pieces: usize, most: usize) -> Counted<PoolCore<SoftMmu>> {
+fn pool(block: usize, pieces: usize, most: usize) -> EngineArc<PoolCore<SoftMmu>> {
     let size = BlockSize::new(block).unwrap();
     let mmu = SoftMmu::new(pieces * HUGE_PAGE, Merging::Merge, 1000);
     let (blocks, kernels) = (size.count(pieces * HUGE_PAGE), Kernels::default_for_this_cpu());
     let core = PoolCore::new(mmu, "test".to_owned(), size, blocks, kernels, Stock::default());
-    Counted::new(core.with_ahead(Ahead::new(most, size)))
+    EngineArc::new(core.with_ahead(Ahead::new(most, size)))
 }
 
-fn region(pool: &Counted<PoolCore<SoftMmu>>) -> Fixed<RegionCore<SoftMmu>> {
+fn region(pool: &EngineArc<PoolCore<SoftMmu>>) -> PinnedBox<RegionCore<SoftMmu>> {
     RegionCore::zeros(pool, pool.block_size.len_of(pool.frames.len()), RegionOptions::new()).unwrap()
 }
 

@@ -20,7 +20,7 @@ use super::core::PoolCore;
 use super::holders::{Holder, OverlayHolder};
 use super::lineage::RegionId;
 use super::worker::{Nap, Worker};
-use crate::own::Counted;
+use crate::mem::EngineArc;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 
@@ -129,7 +129,7 @@ impl Tending {
 
 impl<S: Sys> PoolCore<S> {
     /// Starts the thread if there can be overlays. Without it they are folded at the next snapshot.
-    pub(crate) fn start_tending(this: &Counted<Self>) -> io::Result<Option<Worker>> {
+    pub(crate) fn start_tending(this: &EngineArc<Self>) -> io::Result<Option<Worker>> {
         if !this.sys.has_overlays() {
             return Ok(None);
         }

@@ -10,7 +10,7 @@ use super::core::PoolCore;
 use super::frames::Content;
 use super::stock::may_take_used;
 use super::worker::Worker;
-use crate::own::Counted;
+use crate::mem::EngineArc;
 use crate::stats::counters::count;
 use crate::sys::Sys;
 use crate::units::BlockId;
@@ -18,7 +18,7 @@ use crate::units::BlockId;
 impl<S: Sys> PoolCore<S> {
     /// Starts the zeroing thread if the pool keeps a stock. The thread first calls `lower`, to give way to others.
     /// Without the thread the pool works as if it kept none; the error says why there is none.
-    pub(crate) fn start_stock(this: &Counted<Self>, lower: fn()) -> io::Result<Option<Worker>> {
+    pub(crate) fn start_stock(this: &EngineArc<Self>, lower: fn()) -> io::Result<Option<Worker>> {
         if this.stock.high == 0 {
             return Ok(None);
         }

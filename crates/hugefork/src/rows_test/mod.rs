@@ -34,8 +34,8 @@ use hugefork_kernels::Kernels;
 
 use crate::api::pool::Pool;
 use crate::fault::route::Routes;
-use crate::own::Counted;
-use crate::own::fixed::Fixed;
+use crate::mem::EngineArc;
+use crate::mem::pinned::PinnedBox;
 use crate::pool::core::PoolCore;
 use crate::pool::holders::{Droppable, Dropped};
 use crate::pool::stock::Stock;
@@ -87,7 +87,7 @@ trait Ground: Sized {
     const PAGES: usize = Self::BLOCK / BASE_PAGE;
 
     /// A pool. If the machine does not have this memory, prints that and returns `None`.
-    fn pool(blocks: usize) -> Option<Counted<PoolCore<Self::S>>>;
+    fn pool(blocks: usize) -> Option<EngineArc<PoolCore<Self::S>>>;
 
     /// Routes faults to the region, and removes the route again.
     fn enter(_: &RegionCore<Self::S>) {}
@@ -118,11 +118,11 @@ macro_rules! soft_ground {
             type S = SoftMmu;
             const BLOCK: usize = 64 << 10;
 
-            fn pool(blocks: usize) -> Option<Counted<PoolCore<SoftMmu>>> {
+            fn pool(blocks: usize) -> Option<EngineArc<PoolCore<SoftMmu>>> {
                 let mmu = SoftMmu::new(blocks * Self::BLOCK, $merging, 1000).with_overlays();
                 let (name, size) = ("rows".to_owned(), BlockSize::new(Self::BLOCK).unwrap());
                 let kernels = Kernels::default_for_this_cpu();
-                Some(Counted::new(PoolCore::new(mmu, name, size, blocks, kernels, Stock::default())))
+                Some(EngineArc::new(PoolCore::new(mmu, name, size, blocks, kernels, Stock::default())))
             }
 
             fn load(pool: &PoolCore<SoftMmu>, address: usize) -> Option<u8> {
@@ -154,7 +154,7 @@ macro_rules! real_ground {
             type S = Linux;
             const BLOCK: usize = $block;
 
-            fn pool(blocks: usize) -> Option<Counted<PoolCore<Linux>>> {
+            fn pool(blocks: usize) -> Option<EngineArc<PoolCore<Linux>>> {
                 real_pool($backing, blocks, Self::BLOCK)
             }
 
@@ -187,7 +187,7 @@ real_ground!(Huge, Backing::ShmemHuge, 2 << 20);
 real_ground!(Hugetlb, Backing::Hugetlb, 2 << 20);
 
 /// As `pool` of `tests/common`, for tests inside the crate.
-fn real_pool(backing: Backing, blocks: usize, block: usize) -> Option<Counted<PoolCore<Linux>>> {
+fn real_pool(backing: Backing, blocks: usize, block: usize) -> Option<EngineArc<PoolCore<Linux>>> {
     let builder = Pool::builder().name("rows").capacity(blocks * block).block_size(BlockSize::new(block).unwrap());
     match builder.backing(backing).fallback(Fallback::Refused).build() {
         Ok(pool) => Some(pool.core),
@@ -255,7 +255,7 @@ impl Drop for SignalStack {
 
 /// A pool.
 struct World<G: Ground> {
-    pool: Counted<PoolCore<G::S>>,
+    pool: EngineArc<PoolCore<G::S>>,
 }
 
 impl<G: Ground> World<G> {
@@ -324,11 +324,11 @@ fn pattern(page: usize) -> u8 {
 
 /// A region whose faults are routed to it.
 struct Region<G: Ground> {
-    space: Fixed<RegionCore<G::S>>,
+    space: PinnedBox<RegionCore<G::S>>,
 }
 
 impl<G: Ground> Region<G> {
-    fn new(space: Fixed<RegionCore<G::S>>) -> Region<G> {
+    fn new(space: PinnedBox<RegionCore<G::S>>) -> Region<G> {
         G::enter(&space);
         Region { space }
     }
@@ -361,7 +361,7 @@ impl<G: Ground> Region<G> {
         kept(self.len(), |offset| self.read(offset).expect("a region can be read"))
     }
 
-    fn snapshot(&self) -> Fixed<SnapshotCore<G::S>> {
+    fn snapshot(&self) -> PinnedBox<SnapshotCore<G::S>> {
         self.freeze().unwrap()
     }
 

@@ -235,7 +235,7 @@ fn dense_overlays_are_copied_beside_their_writers_where_memory_is_fresh() {
 }
 
 /// A region whose first block is written to by page so often that it is to be promoted, and its snapshot.
-fn soon_promoted(world: &World<Soft>) -> (Region<Soft>, Fixed<SnapshotCore<SoftMmu>>) {
+fn soon_promoted(world: &World<Soft>) -> (Region<Soft>, PinnedBox<SnapshotCore<SoftMmu>>) {
     let region = written_by_choice(world, 2);
     let snapshot = region.snapshot();
     let pages = 1..1 + Density::soon_enough(world.pool.block_size);

@@ -473,7 +473,7 @@ fn a_snapshot_with_a_reservation_loses_nothing_to_a_region_that_has_gone_back_to
 }
 
 /// A region, and a snapshot of it.
-type Kept<G> = (Region<G>, Fixed<SnapshotCore<<G as Ground>::S>>);
+type Kept<G> = (Region<G>, PinnedBox<SnapshotCore<<G as Ground>::S>>);
 
 /// Regions, the first of which differs in blocks, and the others in pages, and their snapshots.
 fn three<G: Ground>(world: &World<G>) -> Vec<Kept<G>> {

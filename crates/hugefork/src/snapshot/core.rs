@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::mapping::addresses::Addresses;
-use crate::own::fixed::{Fixed, Known};
-use crate::own::{self, Boxed, Counted};
+use crate::mem::pinned::{Known, PinnedBox};
+use crate::mem::{self, EngineArc, EngineBox};
 use crate::pool::core::PoolCore;
 use crate::pool::homes::Home;
 use crate::pool::lineage::{Derived, RegionId};
@@ -32,12 +32,12 @@ pub(crate) enum Keeping {
 
 /// The blocks of a region at one moment. The pool and the fault handler find it by its address.
 pub(crate) struct SnapshotCore<S: Sys> {
-    pool: Counted<PoolCore<S>>,
+    pool: EngineArc<PoolCore<S>>,
     /// For the beginning of a fork and for what is kept: the snapshot that it is a second of.
     pub(crate) second_of: Option<SnapshotId>,
     pub(crate) entries: Entries,
     /// One bit a block: set if its region wrote it, and so counts it while only forks and snapshots hold it.
-    own: Boxed<[AtomicU64]>,
+    own: EngineBox<[AtomicU64]>,
     pub(crate) lock: RegionLock,
     pub(super) revoked: AtomicUsize,
     /// Whether it was promised that nothing of it is taken away.
@@ -58,29 +58,29 @@ pub(crate) struct SnapshotCore<S: Sys> {
 impl<S: Sys> SnapshotCore<S> {
     /// A snapshot without blocks.
     pub(crate) fn empty(
-        pool: &Counted<PoolCore<S>>,
+        pool: &EngineArc<PoolCore<S>>,
         count: usize,
         parent: Derived,
         id: Option<SnapshotId>,
-    ) -> Fixed<SnapshotCore<S>> {
+    ) -> PinnedBox<SnapshotCore<S>> {
         SnapshotCore::new(pool, count, parent, None, id, Keeping::Lent, None)
     }
 
     /// `source` is what `parent` is a clone of, if it is one.
     fn new(
-        pool: &Counted<PoolCore<S>>,
+        pool: &EngineArc<PoolCore<S>>,
         count: usize,
         parent: Derived,
         source: Option<&Derived>,
         id: Option<SnapshotId>,
         keeping: Keeping,
         second_of: Option<SnapshotId>,
-    ) -> Fixed<SnapshotCore<S>> {
-        let frozen = Fixed::new(SnapshotCore {
+    ) -> PinnedBox<SnapshotCore<S>> {
+        let frozen = PinnedBox::new(SnapshotCore {
             pool: pool.clone(),
             second_of,
             entries: Entries::new(count),
-            own: own::zeroed(count.div_ceil(64)),
+            own: mem::zeroed(count.div_ceil(64)),
             lock: RegionLock::default(),
             revoked: AtomicUsize::new(0),
             reserved: AtomicBool::new(false),
@@ -96,7 +96,7 @@ impl<S: Sys> SnapshotCore<S> {
         frozen
     }
 
-    pub(crate) fn pool(&self) -> &Counted<PoolCore<S>> {
+    pub(crate) fn pool(&self) -> &EngineArc<PoolCore<S>> {
         &self.pool
     }
 
@@ -188,16 +188,16 @@ impl<S: Sys> SnapshotCore<S> {
     }
 
     /// A second snapshot of the same blocks.
-    pub(crate) fn duplicate(&self) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
+    pub(crate) fn duplicate(&self) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
         self.duplicate_and(Keeping::Lent)
     }
 
     /// A second snapshot of the same blocks, none of which is ever taken away.
-    pub(crate) fn keep(&self) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
+    pub(crate) fn keep(&self) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
         self.duplicate_and(Keeping::ForGood)
     }
 
-    fn duplicate_and(&self, keeping: Keeping) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
+    fn duplicate_and(&self, keeping: Keeping) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
         let (count, parent) = (self.entries.len(), self.parent.clone());
         let source = Some(&self.parent);
         let copy = SnapshotCore::new(&self.pool, count, parent, source, self.id, keeping, self.id);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::histogram::{Histogram, Recording};
-use crate::own::Counted;
+use crate::mem::EngineArc;
 use crate::sync::SignalsBlocked;
 
 /// Counters of one region.
@@ -91,19 +91,19 @@ pub(crate) struct Registry {
 
 #[derive(Debug, Default)]
 struct Registered {
-    live: Vec<Counted<Counters>>,
+    live: Vec<EngineArc<Counters>>,
     dropped: FaultStats,
 }
 
 impl Registry {
-    pub(crate) fn register(&self) -> Counted<Counters> {
-        let counters = Counted::new(Counters::default());
+    pub(crate) fn register(&self) -> EngineArc<Counters> {
+        let counters = EngineArc::new(Counters::default());
         let _signals = SignalsBlocked::new();
         self.lock().live.push(counters.clone());
         counters
     }
 
-    pub(crate) fn retire(&self, counters: &Counted<Counters>) {
+    pub(crate) fn retire(&self, counters: &EngineArc<Counters>) {
         let _signals = SignalsBlocked::new();
         let mut inner = self.lock();
         inner.live.retain(|live| !live.is(counters));

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use super::entry::{Entry, RESERVED, is_plainly};
-use crate::own::{self, Boxed};
+use crate::mem::{self, EngineBox};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::units::{BlockId, EntryIndex};
 
@@ -16,13 +16,13 @@ pub(crate) enum Reserved {
 
 /// One word an entry. An entry changes only under the lock that its owner names.
 pub(crate) struct Entries {
-    words: Boxed<[AtomicU32]>,
+    words: EngineBox<[AtomicU32]>,
 }
 
 impl Entries {
     /// `count` entries, all zero. The system gives the memory page by page as entries are used.
     pub(crate) fn new(count: usize) -> Entries {
-        Entries { words: own::zeroed(count) }
+        Entries { words: mem::zeroed(count) }
     }
 
     /// Number of entries.

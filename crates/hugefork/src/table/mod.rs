@@ -31,7 +31,7 @@ use core::ops::{Deref, Range};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::OnceLock;
 
-use crate::own::{self, Boxed, Own, Zeroed};
+use crate::mem::{self, EngineBox, Own, Zeroed};
 use crate::sync::WordLock;
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex, HUGE_PAGE};
 use split::{Split, SplitPage};
@@ -43,11 +43,11 @@ unsafe impl Zeroed for WordLock {}
 /// The entries of one region, and their locks.
 pub(crate) struct Table {
     entries: Entries,
-    windows: Boxed<[WordLock]>,
+    windows: EngineBox<[WordLock]>,
     /// Windows in which something was lazily freed.
     pub(crate) waiting: Waiting,
     /// The pages of split blocks: made at the first split, and kept until the region goes.
-    splits: OnceLock<Boxed<[AtomicPtr<Split>]>>,
+    splits: OnceLock<EngineBox<[AtomicPtr<Split>]>>,
     /// Entries in a window.
     window: usize,
 }
@@ -58,7 +58,7 @@ impl Table {
         let window = (HUGE_PAGE / block_size.bytes()).max(1);
         Table {
             entries: Entries::new(count),
-            windows: own::zeroed(count.div_ceil(window)),
+            windows: mem::zeroed(count.div_ceil(window)),
             waiting: Waiting::new(count.div_ceil(window)),
             splits: OnceLock::new(),
             window,
@@ -161,12 +161,12 @@ impl Table {
 
     /// Leaves pages there, unless another thread has done so meanwhile.
     fn leave(&self, index: EntryIndex, pages: Split) {
-        let slot = &self.splits.get_or_init(|| own::zeroed(self.len()))[index.0];
-        let new = Boxed::into_raw(Boxed::new_in(pages, Own));
+        let slot = &self.splits.get_or_init(|| mem::zeroed(self.len()))[index.0];
+        let new = EngineBox::into_raw(EngineBox::new_in(pages, Own));
         let null = core::ptr::null_mut();
         if slot.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: `new` was made above from a box and was not stored anywhere.
-            drop(unsafe { Boxed::from_raw_in(new, Own) });
+            drop(unsafe { EngineBox::from_raw_in(new, Own) });
         }
     }
 }
@@ -185,7 +185,7 @@ impl Drop for Table {
             let split = slot.load(Ordering::Relaxed);
             if !split.is_null() {
                 // SAFETY: `prepare_split` made it from a box, and the table is ours alone now.
-                drop(unsafe { Boxed::from_raw_in(split, Own) });
+                drop(unsafe { EngineBox::from_raw_in(split, Own) });
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::locked::Locked;
-use crate::own::{self, Boxed};
+use crate::mem::{self, EngineBox};
 use crate::units::EntryIndex;
 
 /// Whether a block is pinned.
@@ -18,13 +18,13 @@ pub(crate) enum Pinned {
 /// How often each block of a region is pinned: a byte for each, allocated at the first pin.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
-    counts: OnceLock<Boxed<[AtomicU8]>>,
+    counts: OnceLock<EngineBox<[AtomicU8]>>,
 }
 
 impl Pins {
     /// Makes room for the counts of `entries` entries. Allocates, so no lock may be held.
     pub(crate) fn prepare(&self, entries: usize) {
-        self.counts.get_or_init(|| own::zeroed(entries));
+        self.counts.get_or_init(|| mem::zeroed(entries));
     }
 
     /// Whether any block was ever pinned.

@@ -22,7 +22,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-use crate::own::{self, Boxed};
+use crate::mem::{self, EngineBox};
 use crate::ranges::runs;
 use crate::sys::{Access, Shows};
 
@@ -52,7 +52,7 @@ const STATES: [SplitPage; 4] = [SplitPage::Readable, SplitPage::Writable, SplitP
 /// The pages of one split block.
 #[derive(Debug)]
 pub(crate) struct Split {
-    pages: Boxed<[AtomicU8]>,
+    pages: EngineBox<[AtomicU8]>,
     counts: [AtomicUsize; STATES.len()],
 }
 
@@ -61,7 +61,7 @@ impl Split {
     pub(crate) fn new(pages: usize) -> Split {
         let split = Split {
             // The byte 0 is `Readable`.
-            pages: own::zeroed(pages),
+            pages: mem::zeroed(pages),
             counts: Default::default(),
         };
         split.counts[SplitPage::Readable as usize].store(pages, Ordering::Relaxed);

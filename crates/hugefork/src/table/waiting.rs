@@ -14,15 +14,15 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::own::{self, Boxed};
+use crate::mem::{self, EngineBox};
 use crate::sync::{WordGuard, WordLock};
 
 /// The windows of one region that wait.
 pub(crate) struct Waiting {
     /// For each window: the `lazy_free` call since which it waits, or 0.
-    marks: Boxed<[AtomicU32]>,
+    marks: EngineBox<[AtomicU32]>,
     /// For each window: the one behind it in its queue.
-    next: Boxed<[AtomicU32]>,
+    next: EngineBox<[AtomicU32]>,
     line: Queue,
     aside: Queue,
     /// Guards all of the above. No other lock is taken under it.
@@ -44,8 +44,8 @@ impl Waiting {
     /// Nothing waits.
     pub(crate) fn new(windows: usize) -> Waiting {
         Waiting {
-            marks: own::zeroed(windows),
-            next: own::zeroed(windows),
+            marks: mem::zeroed(windows),
+            next: mem::zeroed(windows),
             line: Queue::default(),
             aside: Queue::default(),
             links: WordLock::default(),

@@ -17,7 +17,7 @@ pub(crate) enum Type {
 
 /// What [`Type::Foreign`] is called that is as good as what is in it: it hands all calls on.
 const TRANSPARENT: [&str; 10] =
-    ["Counted", "Fixed", "Boxed", "Box", "Arc", "Rc", "MutexGuard", "Ref", "RefMut", "ManuallyDrop"];
+    ["EngineArc", "PinnedBox", "EngineBox", "Box", "Arc", "Rc", "MutexGuard", "Ref", "RefMut", "ManuallyDrop"];
 
 /// What may be taken out of its brackets, by a pattern or `?`.
 pub(crate) const WRAPPERS: [&str; 2] = ["Option", "Result"];

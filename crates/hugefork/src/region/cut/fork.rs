@@ -2,7 +2,7 @@
 
 use crate::mapping::addresses::{Addresses, Place};
 use crate::mapping::edges::Shown;
-use crate::own::fixed::Fixed;
+use crate::mem::pinned::PinnedBox;
 use crate::region::state::RegionCore;
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::SignalsBlocked;
@@ -17,7 +17,7 @@ impl<S: Sys> RegionCore<S> {
     pub(crate) fn of_snapshot(
         frozen: &SnapshotCore<S>,
         options: RegionOptions,
-    ) -> Result<Fixed<RegionCore<S>>, RegionError> {
+    ) -> Result<PinnedBox<RegionCore<S>>, RegionError> {
         frozen.check()?;
         let pool = frozen.pool();
         let mappings = Shown::of_snapshot(pool, &frozen.entries).runs().count();

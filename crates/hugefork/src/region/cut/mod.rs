@@ -31,8 +31,8 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use crate::mapping::addresses::Place;
-use crate::own::fixed::Fixed;
-use crate::own::{List, Own};
+use crate::mem::pinned::PinnedBox;
+use crate::mem::{EngineVec, Own};
 use crate::pool::lineage::Derived;
 use crate::pool::shortage::Found;
 use crate::region::state::operations;
@@ -61,7 +61,7 @@ enum Purpose {
 /// folded ahead: `None` if that says nothing of what has become of them since.
 pub(crate) struct Part<'a, S: Sys> {
     pub(crate) region: &'a RegionCore<S>,
-    pub(crate) frozen: Fixed<SnapshotCore<S>>,
+    pub(crate) frozen: PinnedBox<SnapshotCore<S>>,
     pub(crate) sealed: Option<usize>,
 }
 
@@ -70,16 +70,16 @@ type Alone<'a> = (WindowsGuard<'a>, ExclusiveGuard<'a>);
 
 impl<S: Sys> RegionCore<S> {
     /// Makes a snapshot of the region as it is now. The region is at it afterwards.
-    pub(crate) fn freeze(&self) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
+    pub(crate) fn freeze(&self) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
         self.freeze_as(Purpose::Snapshot)
     }
 
     /// As [`RegionCore::freeze`], for a fork: the region stays where it is in the tree of snapshots.
-    pub(crate) fn freeze_for_fork(&self) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
+    pub(crate) fn freeze_for_fork(&self) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
         self.freeze_as(Purpose::Fork)
     }
 
-    fn freeze_as(&self, purpose: Purpose) -> Result<Fixed<SnapshotCore<S>>, RegionError> {
+    fn freeze_as(&self, purpose: Purpose) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
         let mut made = cut(&[self], purpose)?;
         Ok(made.pop().expect("a cut has a snapshot of each region"))
     }
@@ -104,28 +104,33 @@ impl<S: Sys> RegionCore<S> {
 }
 
 /// Makes snapshots of all regions as they are at one moment, in the order of `regions`. None is among them twice.
-pub(crate) fn freeze_all<S: Sys>(regions: &[&RegionCore<S>]) -> Result<List<Fixed<SnapshotCore<S>>>, RegionError> {
-    let mut by_age: List<usize> = List::with_capacity_in(regions.len(), Own);
+pub(crate) fn freeze_all<S: Sys>(
+    regions: &[&RegionCore<S>],
+) -> Result<EngineVec<PinnedBox<SnapshotCore<S>>>, RegionError> {
+    let mut by_age: EngineVec<usize> = EngineVec::with_capacity_in(regions.len(), Own);
     by_age.extend(0..regions.len());
     by_age.sort_unstable_by_key(|nth| regions[*nth].books.cow.id());
-    let mut ordered: List<&RegionCore<S>> = List::with_capacity_in(regions.len(), Own);
+    let mut ordered: EngineVec<&RegionCore<S>> = EngineVec::with_capacity_in(regions.len(), Own);
     ordered.extend(by_age.iter().map(|nth| regions[*nth]));
-    let mut made: List<_> = List::with_capacity_in(regions.len(), Own);
+    let mut made: EngineVec<_> = EngineVec::with_capacity_in(regions.len(), Own);
     made.extend(by_age.iter().copied().zip(cut(&ordered, Purpose::Snapshot)?));
     made.sort_unstable_by_key(|(nth, _)| *nth);
-    let mut in_order = List::with_capacity_in(regions.len(), Own);
+    let mut in_order = EngineVec::with_capacity_in(regions.len(), Own);
     in_order.extend(made.into_iter().map(|(_, frozen)| frozen));
     Ok(in_order)
 }
 
 /// Makes snapshots of `regions`, the oldest of which comes first.
-fn cut<S: Sys>(regions: &[&RegionCore<S>], purpose: Purpose) -> Result<List<Fixed<SnapshotCore<S>>>, RegionError> {
+fn cut<S: Sys>(
+    regions: &[&RegionCore<S>],
+    purpose: Purpose,
+) -> Result<EngineVec<PinnedBox<SnapshotCore<S>>>, RegionError> {
     if regions.iter().any(|region| region.books.revoked.load(Ordering::Relaxed) > 0) {
         return Err(RegionError::Revoked);
     }
     regions.iter().for_each(|region| region.density.forget_some());
     let take_turns = || {
-        let mut turns: List<Turn<'_>> = List::with_capacity_in(regions.len(), Own);
+        let mut turns: EngineVec<Turn<'_>> = EngineVec::with_capacity_in(regions.len(), Own);
         turns.extend(regions.iter().map(|region| region.take_turn()));
         turns
     };
@@ -134,7 +139,7 @@ fn cut<S: Sys>(regions: &[&RegionCore<S>], purpose: Purpose) -> Result<List<Fixe
         let mut turns = take_turns();
         // As long as it is their turn, regions are given no operations.
         let waits = operations::of_all(regions.iter().copied())?.is_some();
-        let mut parts: List<Part<'_, S>> = List::with_capacity_in(regions.len(), Own);
+        let mut parts: EngineVec<Part<'_, S>> = EngineVec::with_capacity_in(regions.len(), Own);
         for region in regions {
             region.promises.end();
             // What the pool's thread seals after this is looked for in the pause.
@@ -145,7 +150,7 @@ fn cut<S: Sys>(regions: &[&RegionCore<S>], purpose: Purpose) -> Result<List<Fixe
         let mut between = None;
         if waits {
             // Operations go on while pages are folded ahead, and those inside may wait for these turns.
-            let mut next: List<usize> = List::with_capacity_in(regions.len(), Own);
+            let mut next: EngineVec<usize> = EngineVec::with_capacity_in(regions.len(), Own);
             next.extend(turns.iter().map(|turn| turn.number().wrapping_add(1)));
             drop(turns);
             (between, turns) = operations::over_and_then(regions.iter().copied(), take_turns)?;
@@ -161,7 +166,7 @@ fn cut<S: Sys>(regions: &[&RegionCore<S>], purpose: Purpose) -> Result<List<Fixe
         drop(between);
         match filled {
             Ok(()) => {
-                let mut made = List::with_capacity_in(parts.len(), Own);
+                let mut made = EngineVec::with_capacity_in(parts.len(), Own);
                 made.extend(parts.into_iter().map(|Part { region, frozen, .. }| {
                     frozen.keep_home(region.home.move_on(region.pool(), region.table.len()));
                     frozen
@@ -183,7 +188,7 @@ fn cut<S: Sys>(regions: &[&RegionCore<S>], purpose: Purpose) -> Result<List<Fixe
 
 /// A snapshot without blocks, whose id is greater than that of all snapshots that the region has had. In the region's
 /// turn.
-fn begin<S: Sys>(region: &RegionCore<S>, purpose: Purpose) -> Fixed<SnapshotCore<S>> {
+fn begin<S: Sys>(region: &RegionCore<S>, purpose: Purpose) -> PinnedBox<SnapshotCore<S>> {
     let id = (purpose == Purpose::Snapshot).then(SnapshotId::next);
     SnapshotCore::empty(region.pool(), region.table.len(), Derived::of(&region.books.cow), id)
 }
@@ -192,9 +197,9 @@ fn begin<S: Sys>(region: &RegionCore<S>, purpose: Purpose) -> Fixed<SnapshotCore
 pub(crate) fn fill<S: Sys>(parts: &[Part<'_, S>]) -> Result<(), RegionError> {
     let Some(clock) = parts.first().map(|part| &part.region.pool().sys) else { return Ok(()) };
     // No lock may be held while memory is allocated.
-    let mut filling: List<ExclusiveGuard<'_>> = List::with_capacity_in(parts.len(), Own);
-    let mut alone: List<Alone<'_>> = List::with_capacity_in(parts.len(), Own);
-    let mut kept_off: List<Option<KeptOff>> = List::with_capacity_in(parts.len(), Own);
+    let mut filling: EngineVec<ExclusiveGuard<'_>> = EngineVec::with_capacity_in(parts.len(), Own);
+    let mut alone: EngineVec<Alone<'_>> = EngineVec::with_capacity_in(parts.len(), Own);
+    let mut kept_off: EngineVec<Option<KeptOff>> = EngineVec::with_capacity_in(parts.len(), Own);
     let _signals = SignalsBlocked::new();
     // Whoever wants a block of a snapshot back waits until it holds all of its blocks.
     filling.extend(parts.iter().map(|part| part.frozen.lock.exclusive()));
@@ -232,7 +237,7 @@ pub(crate) fn fill<S: Sys>(parts: &[Part<'_, S>]) -> Result<(), RegionError> {
 fn share_each<S: Sys>(
     parts: &[Part<'_, S>],
     alone: &[Alone<'_>],
-    kept_off: &mut List<Option<KeptOff>>,
+    kept_off: &mut EngineVec<Option<KeptOff>>,
 ) -> Result<(), (usize, Unresolved)> {
     for (nth, (part, (_, alone))) in parts.iter().zip(alone).enumerate() {
         let shared = part.region.share_all(Locked::alone(alone), &part.frozen, part.sealed);
@@ -245,7 +250,7 @@ fn share_each<S: Sys>(
 fn let_each_go<S: Sys>(
     parts: &[Part<'_, S>],
     alone: &[Alone<'_>],
-    kept_off: &mut List<Option<KeptOff>>,
+    kept_off: &mut EngineVec<Option<KeptOff>>,
 ) -> Result<(), (usize, Unresolved)> {
     for (nth, (part, (_, alone))) in parts.iter().zip(alone).enumerate() {
         if let Some(kept_off) = kept_off[nth].take() {

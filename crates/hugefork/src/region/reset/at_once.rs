@@ -24,7 +24,7 @@ use std::ops::Range;
 use super::{Reset, Stop};
 use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Right};
-use crate::own::List;
+use crate::mem::EngineVec;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::stats::counters::count;
 use crate::sys::{Access, PageRun, Shows, Sys, SystemError};
@@ -49,7 +49,7 @@ impl From<Unresolved> for Lost {
 /// Calls `each` for every page of a region that is private in `place`.
 fn each_private<S: Sys>(
     region: &RegionCore<S>,
-    runs: &mut List<PageRun>,
+    runs: &mut EngineVec<PageRun>,
     bytes: &Range<usize>,
     place: Place,
     mut each: impl FnMut(Range<usize>) -> Result<(), SystemError>,

@@ -24,7 +24,7 @@ use std::sync::MutexGuard;
 
 use super::{Reset, Stop};
 use crate::mapping::addresses::Place;
-use crate::own::{List, Own};
+use crate::mem::{EngineVec, Own};
 use crate::region::state::operations;
 use crate::region::state::{Known, RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
@@ -59,13 +59,13 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
     if let [(region, frozen)] = pairs {
         return region.reset_to(frozen);
     }
-    let mut by_age: List<usize> = List::with_capacity_in(pairs.len(), Own);
+    let mut by_age: EngineVec<usize> = EngineVec::with_capacity_in(pairs.len(), Own);
     by_age.extend(0..pairs.len());
     by_age.sort_unstable_by_key(|nth| pairs[*nth].0.books.cow.id());
-    let mut rooms: List<usize> = List::with_capacity_in(pairs.len(), Own);
+    let mut rooms: EngineVec<usize> = EngineVec::with_capacity_in(pairs.len(), Own);
     rooms.resize(pairs.len(), 0);
     let take_turns = || {
-        let mut turns = List::with_capacity_in(pairs.len(), Own);
+        let mut turns = EngineVec::with_capacity_in(pairs.len(), Own);
         turns.extend(by_age.iter().map(|nth| pairs[*nth].0.take_turn()));
         turns
     };
@@ -73,7 +73,7 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
         let over = operations::over_and_then(pairs.iter().map(|(region, _)| *region), take_turns);
         let (between, turns) = over.map_err(nothing_done)?;
         let signals = SignalsBlocked::new();
-        let mut known = List::with_capacity_in(pairs.len(), Own);
+        let mut known = EngineVec::with_capacity_in(pairs.len(), Own);
         known.extend(pairs.iter().zip(&rooms).map(|((region, _), room)| region.known(*room)));
         let came = go_back_all(pairs, &by_age, &mut known);
         drop((known, signals, between, turns));
@@ -99,16 +99,16 @@ fn go_back_all<S: Sys>(
     known: &mut [MutexGuard<'_, Known>],
 ) -> Result<(), Failed> {
     let is_held = pairs.iter().any(|(region, _)| !region.pool().sys.is_alone());
-    let mut goals: List<&SnapshotCore<S>> = List::with_capacity_in(pairs.len(), Own);
+    let mut goals: EngineVec<&SnapshotCore<S>> = EngineVec::with_capacity_in(pairs.len(), Own);
     goals.extend(pairs.iter().map(|(_, frozen)| *frozen));
     goals.sort_unstable_by_key(|frozen| ptr::from_ref(*frozen).addr());
     goals.dedup_by(|one, other| ptr::eq(*one, *other));
-    let mut tending = List::with_capacity_in(pairs.len(), Own);
+    let mut tending = EngineVec::with_capacity_in(pairs.len(), Own);
     // No lock that a fault takes may be held while memory is allocated.
-    let mut alone: List<(WindowsGuard<'_>, ExclusiveGuard<'_>)> = List::with_capacity_in(pairs.len(), Own);
-    let mut frozen_alone: List<ExclusiveGuard<'_>> = List::with_capacity_in(goals.len(), Own);
-    let mut resets: List<Reset<'_, S>> = List::with_capacity_in(pairs.len(), Own);
-    let mut kept_off: List<KeptOff> = List::with_capacity_in(pairs.len(), Own);
+    let mut alone: EngineVec<(WindowsGuard<'_>, ExclusiveGuard<'_>)> = EngineVec::with_capacity_in(pairs.len(), Own);
+    let mut frozen_alone: EngineVec<ExclusiveGuard<'_>> = EngineVec::with_capacity_in(goals.len(), Own);
+    let mut resets: EngineVec<Reset<'_, S>> = EngineVec::with_capacity_in(pairs.len(), Own);
+    let mut kept_off: EngineVec<KeptOff> = EngineVec::with_capacity_in(pairs.len(), Own);
     tending.extend(by_age.iter().map(|nth| pairs[*nth].0.tending.lock()));
     for (region, _) in by_age.iter().map(|nth| pairs[*nth]) {
         let windows =
@@ -142,7 +142,7 @@ fn go_back_all<S: Sys>(
 }
 
 /// Keeps the writers of each region off.
-fn keep_each_off<S: Sys>(resets: &mut [Reset<'_, S>], kept_off: &mut List<KeptOff>) -> Result<(), Failed> {
+fn keep_each_off<S: Sys>(resets: &mut [Reset<'_, S>], kept_off: &mut EngineVec<KeptOff>) -> Result<(), Failed> {
     for (nth, reset) in resets.iter_mut().enumerate() {
         let kept = match reset.takes_at_once() {
             Some(run) => {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::own::Counted;
+use crate::mem::EngineArc;
 use crate::pool::lineage::{CowAccount, CowLimit, Derived};
 use crate::terms::options::{CopyGrain, RegionOptions, Reserve, Writers};
 use crate::terms::snapshot_id::Place;
@@ -12,7 +12,7 @@ use crate::units::BlockSize;
 pub(crate) struct Books {
     pub(crate) reserve: Reserve,
     pub(crate) limit: Option<CowLimit>,
-    pub(crate) cow: Counted<CowAccount>,
+    pub(crate) cow: EngineArc<CowAccount>,
     /// For a fork: its share in the account of its parent.
     pub(crate) parent: Option<Derived>,
     /// The number of `Lazy` entries.
@@ -44,7 +44,7 @@ impl Books {
         Books {
             reserve: options.reserve,
             limit,
-            cow: Counted::default(),
+            cow: EngineArc::default(),
             parent,
             lazy_blocks: AtomicUsize::new(0),
             lazy_pages: AtomicUsize::new(0),

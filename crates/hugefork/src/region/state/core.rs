@@ -22,8 +22,8 @@ use super::returns::Returns;
 use crate::mapping::addresses::{Addresses, Place};
 use crate::mapping::change::Site;
 use crate::mapping::edges::Shown;
-use crate::own::Counted;
-use crate::own::fixed::{Fixed, Known};
+use crate::mem::EngineArc;
+use crate::mem::pinned::{Known, PinnedBox};
 use crate::pool::core::PoolCore;
 use crate::pool::lineage::Derived;
 use crate::stats::counters::Counters;
@@ -56,7 +56,7 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(in crate::region) returns: Returns,
     /// The snapshot that it was forked from.
     pub(crate) forked_from: Option<SnapshotId>,
-    pub(crate) counters: Counted<Counters>,
+    pub(crate) counters: EngineArc<Counters>,
     pub(crate) observer: OnceLock<Arc<dyn Observer>>,
     /// What cuts of the region wait for.
     pub(crate) operations: OnceLock<HeldOperations>,
@@ -78,10 +78,10 @@ impl Turn<'_> {
 impl<S: Sys> RegionCore<S> {
     /// A region of `len` bytes that reads as zeros. `len` is a multiple of the block size.
     pub(crate) fn zeros(
-        pool: &Counted<PoolCore<S>>,
+        pool: &EngineArc<PoolCore<S>>,
         len: usize,
         options: RegionOptions,
-    ) -> Result<Fixed<Self>, RegionError> {
+    ) -> Result<PinnedBox<Self>, RegionError> {
         let addresses = Addresses::claim(pool, len, 1)?;
         let reserved = pool.reserve(options.reserve, pool.block_size.count(len))?;
         let region = Self::at(addresses, options, None, None);
@@ -90,7 +90,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// The memory of a program, at these addresses.
-    pub(crate) fn of_program(addresses: Addresses<S>, options: RegionOptions) -> Fixed<Self> {
+    pub(crate) fn of_program(addresses: Addresses<S>, options: RegionOptions) -> PinnedBox<Self> {
         Self::at(addresses, options, None, None)
     }
 
@@ -100,14 +100,14 @@ impl<S: Sys> RegionCore<S> {
         options: RegionOptions,
         parent: Option<&Derived>,
         forked_from: Option<SnapshotId>,
-    ) -> Fixed<Self> {
+    ) -> PinnedBox<Self> {
         let pool = addresses.pool.clone();
         let count = pool.block_size.count(addresses.len());
         if options.grain == CopyGrain::Page && pool.sys.has_overlays() && pool.block_size.bytes() > BASE_PAGE {
             // System calls that write are to wait for a fold, not to fail.
             addresses.set_aside();
         }
-        let region = Fixed::new(RegionCore {
+        let region = PinnedBox::new(RegionCore {
             addresses,
             table: Table::new(count, pool.block_size),
             lock: RegionLock::default(),
@@ -152,7 +152,7 @@ impl<S: Sys> RegionCore<S> {
         })
     }
 
-    pub(crate) fn pool(&self) -> &Counted<PoolCore<S>> {
+    pub(crate) fn pool(&self) -> &EngineArc<PoolCore<S>> {
         &self.addresses.pool
     }
 

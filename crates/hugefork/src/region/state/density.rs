@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-use crate::own::{self, Boxed};
+use crate::mem::{self, EngineBox};
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
 
 /// A dense block is tried anew after so many snapshots.
@@ -22,7 +22,7 @@ const BY_PAGE: u8 = 2;
 #[derive(Debug)]
 pub(crate) struct Density {
     /// [`DENSE`], [`BY_PAGE`] or 0 for each block.
-    dense: Boxed<[AtomicU8]>,
+    dense: EngineBox<[AtomicU8]>,
     snapshots: AtomicU32,
 }
 
@@ -30,7 +30,7 @@ impl Density {
     /// `count` blocks, of which nothing is known. Nothing ever is of blocks of one page.
     pub(super) fn new(count: usize, size: BlockSize) -> Density {
         let count = if size.bytes() > BASE_PAGE { count } else { 0 };
-        Density { dense: own::zeroed(count), snapshots: AtomicU32::new(0) }
+        Density { dense: mem::zeroed(count), snapshots: AtomicU32::new(0) }
     }
 
     /// From so many pages on, a copy of the block costs less. A page costs 2.3 us at the write and 0.7 us when it is

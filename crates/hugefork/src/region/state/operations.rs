@@ -24,7 +24,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::core::RegionCore;
-use crate::own::{Boxed, Counted, List, Own};
+use crate::mem::{EngineArc, EngineBox, EngineVec, Own};
 use crate::sync::{Fences, Gate, NotClosed, Seat, wait_at_most};
 use crate::sys::Sys;
 use crate::sys::linux::{barrier, threads};
@@ -57,7 +57,7 @@ pub(crate) struct OperationsCore {
 
 /// The seats, and who closes the gate.
 struct Room {
-    seats: List<Boxed<ThreadSeat>>,
+    seats: EngineVec<EngineBox<ThreadSeat>>,
     closing: Closing,
     /// When nobody was inside, as the last cut knows.
     empty: Instant,
@@ -77,11 +77,11 @@ enum Closing {
 /// up.
 #[derive(Clone)]
 pub(crate) struct HeldOperations {
-    core: Counted<OperationsCore>,
-    _last_gives_up: Counted<GivesUp>,
+    core: EngineArc<OperationsCore>,
+    _last_gives_up: EngineArc<GivesUp>,
 }
 
-struct GivesUp(Counted<OperationsCore>);
+struct GivesUp(EngineArc<OperationsCore>);
 
 impl Drop for GivesUp {
     fn drop(&mut self) {
@@ -91,11 +91,11 @@ impl Drop for GivesUp {
 
 impl HeldOperations {
     pub(crate) fn new(patience: Duration) -> HeldOperations {
-        let core = Counted::new(OperationsCore::new(patience));
-        HeldOperations { _last_gives_up: Counted::new(GivesUp(core.clone())), core }
+        let core = EngineArc::new(OperationsCore::new(patience));
+        HeldOperations { _last_gives_up: EngineArc::new(GivesUp(core.clone())), core }
     }
 
-    pub(crate) fn core(&self) -> &Counted<OperationsCore> {
+    pub(crate) fn core(&self) -> &EngineArc<OperationsCore> {
         &self.core
     }
 
@@ -132,7 +132,7 @@ impl Drop for BetweenOperations<'_> {
 impl OperationsCore {
     fn new(patience: Duration) -> OperationsCore {
         let fences = if barrier::is_offered() { Fences::Asymmetric } else { Fences::Full };
-        let room = Mutex::new(Room { seats: List::new_in(Own), closing: Closing::Free, empty: Instant::now() });
+        let room = Mutex::new(Room { seats: EngineVec::new_in(Own), closing: Closing::Free, empty: Instant::now() });
         let is_given_up = AtomicBool::new(false);
         OperationsCore { gate: Gate::new(fences), room, is_free: Condvar::new(), patience, is_given_up }
     }
@@ -157,7 +157,7 @@ impl OperationsCore {
     pub(crate) fn take_seat(&self) -> &ThreadSeat {
         let seats = &mut self.room().seats;
         if seats.iter().all(|seat| seat.is_taken.load(Ordering::Acquire)) {
-            seats.push(Boxed::new_in(ThreadSeat::default(), Own));
+            seats.push(EngineBox::new_in(ThreadSeat::default(), Own));
         }
         let free = seats.iter().find(|seat| !seat.is_taken.load(Ordering::Acquire)).expect("there is a free seat");
         free.is_taken.store(true, Ordering::Relaxed);
@@ -166,7 +166,7 @@ impl OperationsCore {
     }
 
     /// A seat, without the lock of the room.
-    fn stays(&self, seat: &Boxed<ThreadSeat>) -> &ThreadSeat {
+    fn stays(&self, seat: &EngineBox<ThreadSeat>) -> &ThreadSeat {
         let seat = &raw const **seat;
         // SAFETY: seats are boxed, and none is dropped before `self` is.
         unsafe { &*seat }
@@ -256,7 +256,7 @@ impl OperationsCore {
         self.patience.saturating_sub(begun.elapsed())
     }
 
-    fn goes_on(&self, seat: Option<&Boxed<ThreadSeat>>) -> RegionError {
+    fn goes_on(&self, seat: Option<&EngineBox<ThreadSeat>>) -> RegionError {
         let thread = seat.map_or(0, |seat| seat.thread.load(Ordering::Relaxed));
         RegionError::OperationGoesOn { thread, patience: self.patience }
     }

@@ -6,21 +6,21 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use crate::own::{self, Boxed};
+use crate::mem::{self, EngineBox};
 use crate::table::Locked;
 use crate::units::EntryIndex;
 
 /// The promises of one region: a byte a block, allocated at the first.
 #[derive(Debug, Default)]
 pub(crate) struct Promises {
-    made: OnceLock<Boxed<[AtomicU8]>>,
+    made: OnceLock<EngineBox<[AtomicU8]>>,
     any: AtomicBool,
 }
 
 impl Promises {
     /// Makes room for `entries` entries. Allocates, so no lock may be held.
     pub(in crate::region) fn prepare(&self, entries: usize) {
-        self.made.get_or_init(|| own::zeroed(entries));
+        self.made.get_or_init(|| mem::zeroed(entries));
     }
 
     /// Promises that writes to `entries` do not fault.
@@ -32,7 +32,7 @@ impl Promises {
 
     /// Whether something was promised of the block at `index`. Under its window's lock this stays so.
     pub(in crate::region) fn has(&self, index: EntryIndex) -> bool {
-        let is_made = |made: &Boxed<[AtomicU8]>| made[index.0].load(Ordering::Relaxed) == 1;
+        let is_made = |made: &EngineBox<[AtomicU8]>| made[index.0].load(Ordering::Relaxed) == 1;
         self.any.load(Ordering::Relaxed) && self.made.get().is_some_and(is_made)
     }
 

@@ -8,7 +8,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::own::{List, Own};
+use crate::mem::{EngineVec, Own};
 use crate::sys::{MOST_RUNS, PageRun};
 
 /// For so many pages there is room from the first reset on.
@@ -30,31 +30,31 @@ impl Returns {
 #[derive(Debug)]
 pub(in crate::region) struct Known {
     /// The private pages, in order.
-    pub(in crate::region) pages: List<Page>,
+    pub(in crate::region) pages: EngineVec<Page>,
     /// The pages before the last look.
-    before: List<Page>,
+    before: EngineVec<Page>,
     /// How many faults the process had when `pages` were all there were.
     pub(in crate::region) seen_at: Option<u64>,
-    pub(in crate::region) runs: List<PageRun>,
+    pub(in crate::region) runs: EngineVec<PageRun>,
     /// For so many pages there is to be room at the next reset.
     wished: usize,
     /// For each block: 0, or one more than the number of resets in a row at which it was the region's own and not
     /// written to.
-    pub(in crate::region) own: List<u8>,
+    pub(in crate::region) own: EngineVec<u8>,
     /// For each block: whether it lies aside while writers are held.
-    pub(in crate::region) aside: List<bool>,
+    pub(in crate::region) aside: EngineVec<bool>,
 }
 
 impl Default for Known {
     fn default() -> Known {
         Known {
-            pages: List::new_in(Own),
-            before: List::new_in(Own),
+            pages: EngineVec::new_in(Own),
+            before: EngineVec::new_in(Own),
             seen_at: None,
-            runs: List::new_in(Own),
+            runs: EngineVec::new_in(Own),
             wished: FIRST,
-            own: List::new_in(Own),
-            aside: List::new_in(Own),
+            own: EngineVec::new_in(Own),
+            aside: EngineVec::new_in(Own),
         }
     }
 }

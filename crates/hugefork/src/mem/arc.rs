@@ -4,10 +4,10 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
-use super::{Boxed, Own};
+use super::{EngineBox, Own};
 
 /// What several own: the last one drops it.
-pub(crate) struct Counted<T> {
+pub(crate) struct EngineArc<T> {
     inner: NonNull<Inner<T>>,
 }
 
@@ -17,18 +17,18 @@ struct Inner<T> {
 }
 
 // SAFETY: owners on any thread hand out `&T`, and the last one drops the `T`.
-unsafe impl<T: Send + Sync> Send for Counted<T> {}
+unsafe impl<T: Send + Sync> Send for EngineArc<T> {}
 // SAFETY: as above.
-unsafe impl<T: Send + Sync> Sync for Counted<T> {}
+unsafe impl<T: Send + Sync> Sync for EngineArc<T> {}
 
-impl<T> Counted<T> {
-    pub(crate) fn new(value: T) -> Counted<T> {
-        let inner = Boxed::new_in(Inner { owners: AtomicUsize::new(1), value }, Own);
-        Counted { inner: Boxed::into_non_null(inner) }
+impl<T> EngineArc<T> {
+    pub(crate) fn new(value: T) -> EngineArc<T> {
+        let inner = EngineBox::new_in(Inner { owners: AtomicUsize::new(1), value }, Own);
+        EngineArc { inner: EngineBox::into_non_null(inner) }
     }
 
     /// Whether both own the same.
-    pub(crate) fn is(&self, other: &Counted<T>) -> bool {
+    pub(crate) fn is(&self, other: &EngineArc<T>) -> bool {
         self.inner == other.inner
     }
 
@@ -44,14 +44,14 @@ impl<T> Counted<T> {
     }
 }
 
-impl<T> Clone for Counted<T> {
-    fn clone(&self) -> Counted<T> {
+impl<T> Clone for EngineArc<T> {
+    fn clone(&self) -> EngineArc<T> {
         self.inner().owners.fetch_add(1, Ordering::Relaxed);
-        Counted { inner: self.inner }
+        EngineArc { inner: self.inner }
     }
 }
 
-impl<T> Deref for Counted<T> {
+impl<T> Deref for EngineArc<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -59,25 +59,25 @@ impl<T> Deref for Counted<T> {
     }
 }
 
-impl<T: Default> Default for Counted<T> {
-    fn default() -> Counted<T> {
-        Counted::new(T::default())
+impl<T: Default> Default for EngineArc<T> {
+    fn default() -> EngineArc<T> {
+        EngineArc::new(T::default())
     }
 }
 
-impl<T: core::fmt::Debug> core::fmt::Debug for Counted<T> {
+impl<T: core::fmt::Debug> core::fmt::Debug for EngineArc<T> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         (**self).fmt(f)
     }
 }
 
-impl<T> Drop for Counted<T> {
+impl<T> Drop for EngineArc<T> {
     fn drop(&mut self) {
         if self.inner().owners.fetch_sub(1, Ordering::Release) == 1 {
             // What other owners did happens before.
             fence(Ordering::Acquire);
             // SAFETY: `new` made it from a box, and nobody owns it any more.
-            drop(unsafe { Boxed::from_non_null_in(self.inner, Own) });
+            drop(unsafe { EngineBox::from_non_null_in(self.inner, Own) });
         }
     }
 }
@@ -90,9 +90,9 @@ mod tests {
     #[test]
     fn the_last_owner_drops() {
         let watched = Arc::new(());
-        let first = Counted::new(Arc::clone(&watched));
+        let first = EngineArc::new(Arc::clone(&watched));
         let owners: Vec<_> = (0..50).map(|_| first.clone()).collect();
-        assert!(owners[3].is(&first) && !first.is(&Counted::new(Arc::clone(&watched))));
+        assert!(owners[3].is(&first) && !first.is(&EngineArc::new(Arc::clone(&watched))));
         std::thread::scope(|scope| {
             for owner in owners {
                 scope.spawn(move || assert!(Arc::strong_count(&owner) > 1));

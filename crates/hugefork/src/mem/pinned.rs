@@ -2,13 +2,13 @@
 //! pool through its list of holders.
 //!
 //! In practice a `Box` would do. But whoever moves a `Box` claims to have the only way to its value, and so does the
-//! `&mut` of a `drop`, while a handler or a visit may be looking at the value. A [`Fixed`] makes no such claim until
+//! `&mut` of a `drop`, while a handler or a visit may be looking at the value. A [`PinnedBox`] makes no such claim until
 //! the value is withdrawn from all who know it.
 
 use core::ops::Deref;
 use core::ptr::NonNull;
 
-use crate::own::{Boxed, Own};
+use crate::mem::{EngineBox, Own};
 
 /// A value that others may know by pointer.
 pub(crate) trait Known {
@@ -17,22 +17,22 @@ pub(crate) trait Known {
 }
 
 /// Owns a value that stays where it is until it is withdrawn and dropped.
-pub(crate) struct Fixed<T: Known> {
+pub(crate) struct PinnedBox<T: Known> {
     value: NonNull<T>,
 }
 
 // SAFETY: it hands out `&T`, and drops the `T` where it is dropped itself.
-unsafe impl<T: Known + Send + Sync> Send for Fixed<T> {}
+unsafe impl<T: Known + Send + Sync> Send for PinnedBox<T> {}
 // SAFETY: as above.
-unsafe impl<T: Known + Send + Sync> Sync for Fixed<T> {}
+unsafe impl<T: Known + Send + Sync> Sync for PinnedBox<T> {}
 
-impl<T: Known> Fixed<T> {
-    pub(crate) fn new(value: T) -> Fixed<T> {
-        Fixed { value: Boxed::into_non_null(Boxed::new_in(value, Own)) }
+impl<T: Known> PinnedBox<T> {
+    pub(crate) fn new(value: T) -> PinnedBox<T> {
+        PinnedBox { value: EngineBox::into_non_null(EngineBox::new_in(value, Own)) }
     }
 }
 
-impl<T: Known> Deref for Fixed<T> {
+impl<T: Known> Deref for PinnedBox<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -41,11 +41,11 @@ impl<T: Known> Deref for Fixed<T> {
     }
 }
 
-impl<T: Known> Drop for Fixed<T> {
+impl<T: Known> Drop for PinnedBox<T> {
     fn drop(&mut self) {
         self.withdraw();
         // SAFETY: `new` made it from a box, and nobody else knows it any more.
-        drop(unsafe { Boxed::from_non_null_in(self.value, Own) });
+        drop(unsafe { EngineBox::from_non_null_in(self.value, Own) });
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn a_value_stays_in_place_when_its_owner_moves_and_is_withdrawn_before_it_goes() {
         let notes = RefCell::new(Vec::new());
-        let owner = Fixed::new(Notes(&notes));
+        let owner = PinnedBox::new(Notes(&notes));
         let at: *const Notes<'_> = &raw const *owner;
         let moved = Some(owner);
         assert_eq!(moved.as_deref().map(core::ptr::from_ref), Some(at));

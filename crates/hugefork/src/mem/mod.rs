@@ -7,12 +7,12 @@
 //! no fault takes, may come from the program's allocator.
 //!
 //! ```text
-//!   Boxed, List, Counted, Fixed ─▶ Own ─▶ dlmalloc, under a lock ─▶ anonymous mappings
+//!   EngineBox, EngineVec, EngineArc, PinnedBox ─▶ Own ─▶ dlmalloc, under a lock ─▶ anonymous mappings
 //! ```
 //! The handler calls nothing in this file, and nobody does under a lock that the handler takes.
 
-mod counted;
-pub(crate) mod fixed;
+mod arc;
+pub(crate) mod pinned;
 
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
@@ -24,13 +24,13 @@ use dlmalloc::Dlmalloc;
 use crate::sys::linux::{memory, owner};
 use crate::units::BASE_PAGE;
 
-pub(crate) use counted::Counted;
+pub(crate) use arc::EngineArc;
 
 /// A box in the engine's own memory.
-pub(crate) type Boxed<T> = allocator_api2::boxed::Box<T, Own>;
+pub(crate) type EngineBox<T> = allocator_api2::boxed::Box<T, Own>;
 
 /// A growing list in the engine's own memory.
-pub(crate) type List<T> = allocator_api2::vec::Vec<T, Own>;
+pub(crate) type EngineVec<T> = allocator_api2::vec::Vec<T, Own>;
 
 static HEAP: Mutex<Dlmalloc<Mappings>> = Mutex::new(Dlmalloc::new_with_allocator(Mappings));
 
@@ -44,7 +44,7 @@ pub(crate) fn lock() -> impl Sized {
     heap()
 }
 
-/// The allocator of [`Boxed`] and [`List`].
+/// The allocator of [`EngineBox`] and [`EngineVec`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Own;
 
@@ -120,8 +120,8 @@ unsafe impl Zeroed for crate::sync::steps::AtomicU64 {}
 unsafe impl<T> Zeroed for core::sync::atomic::AtomicPtr<T> {}
 
 /// `count` zeroes. If they are many, the system gives the memory page by page as it is used.
-pub(crate) fn zeroed<T: Zeroed>(count: usize) -> Boxed<[T]> {
-    let zeroes = Boxed::new_zeroed_slice_in(count, Own);
+pub(crate) fn zeroed<T: Zeroed>(count: usize) -> EngineBox<[T]> {
+    let zeroes = EngineBox::new_zeroed_slice_in(count, Own);
     // SAFETY: `T` promises that all zeroes are a value of it.
     unsafe { zeroes.assume_init() }
 }
