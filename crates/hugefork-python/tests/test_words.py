@@ -13,7 +13,7 @@ PACKAGE = CRATES / "hugefork-python/python/hugefork"
 OF_VIEWS = "Region::writers_of"
 """No function of Python can give it."""
 
-ALL_OF = ("terms/error.rs", "terms/extents.rs", "fault/report.rs")
+ALL_OF = ("types/error.rs", "types/extents.rs", "fault/report.rs")
 """Files of the engine all of whose texts are parts of messages."""
 
 

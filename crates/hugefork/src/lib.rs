@@ -80,7 +80,7 @@ mod stats;
 mod sync;
 mod sys;
 mod table;
-mod terms;
+mod types;
 mod units;
 
 pub use api::builder::PoolBuilder;
@@ -118,14 +118,14 @@ pub use stats::counters::FaultStats;
 pub use stats::histogram::Histogram;
 pub use sys::SystemError;
 pub use sys::linux::advice::collapse;
-pub use terms::advice::Advice;
-pub use terms::backing::{Backing, Commit, CoreDump, Fallback, Granted, Swap};
-pub use terms::code::ErrorCode;
-pub use terms::error::{BuildError, ImportError, RegionError, ResetError, TransferError};
-pub use terms::extents::{Extent, Extents};
-pub use terms::observer::Observer;
-pub use terms::options::{CopyGrain, OnLimit, RegionOptions, Reserve};
-pub use terms::snapshot_id::SnapshotId;
+pub use types::advice::Advice;
+pub use types::backing::{Backing, Commit, CoreDump, Fallback, Granted, Swap};
+pub use types::code::ErrorCode;
+pub use types::error::{BuildError, ImportError, RegionError, ResetError, TransferError};
+pub use types::extents::{Extent, Extents};
+pub use types::observer::Observer;
+pub use types::options::{CopyGrain, OnLimit, RegionOptions, Reserve};
+pub use types::snapshot_id::SnapshotId;
 pub use units::{BlockSize, ByteSize, SizeError};
 
 /// Runs a program on the software MMU, for the fuzzer. It is there only with `--cfg fuzzing`.

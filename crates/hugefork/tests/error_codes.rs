@@ -58,7 +58,7 @@ fn no_code_changes_its_number_or_its_name() {
 }
 
 fn source() -> syn::File {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/terms/code.rs");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/types/code.rs");
     syn::parse_file(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 

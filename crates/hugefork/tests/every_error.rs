@@ -434,7 +434,7 @@ fn a_reset_that_is_refused_says_what_to_do_and_how_far_it_came() {
 /// The variants of the public enums in these files whose names end in `Error`.
 fn declared() -> BTreeSet<String> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let files = ["hugefork/src/terms/error.rs", "hugefork/src/units.rs", "hugefork-kernels/src/error.rs"];
+    let files = ["hugefork/src/types/error.rs", "hugefork/src/units.rs", "hugefork-kernels/src/error.rs"];
     let mut names = BTreeSet::new();
     for file in files {
         let source = syn::parse_file(&std::fs::read_to_string(crates.join(file)).unwrap()).unwrap();

@@ -36,7 +36,7 @@ const DYNAMIC: [(&str, &str); 8] = [
     ("hugefork::sys::linux::handlers::on_fault", "`resolve`, a root"),
     ("hugefork::sys::linux::handlers::pass_on", "an earlier handler of the program: the fault is not hugefork's"),
     ("core::fmt::", "what formats, and the line: they count where their addresses are taken"),
-    ("hugefork::terms::observer::Changing", "the program's `Observer`, which has to keep the same rules"),
+    ("hugefork::types::observer::Changing", "the program's `Observer`, which has to keep the same rules"),
     ("hugefork::pool::holders::Family", "`Holder`, a root"),
     ("hugefork::pool::shortage::", "`Holder` and `LazyHolder`, roots"),
     ("hugefork::region::write::revoke::", "`Holder`, a root"),

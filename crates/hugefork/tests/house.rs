@@ -23,7 +23,7 @@ use types::Methods;
 const ROOMS: [&[&str]; 10] = [
     &["units", "ranges"],
     &["sys"],
-    &["terms", "sync"],
+    &["types", "sync"],
     &["mem"],
     &["stats", "table"],
     &["pool"],

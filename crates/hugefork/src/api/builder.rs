@@ -17,8 +17,8 @@ use crate::sys::linux::schedule::lower_priority;
 use crate::sys::linux::stderr::say;
 use crate::sys::linux::{arena, owner, settings, valgrind};
 use crate::sys::{Merging, Sys, SystemError};
-use crate::terms::backing::{Backing, Commit, CoreDump, Fallback, Granted, Swap};
-use crate::terms::error::BuildError;
+use crate::types::backing::{Backing, Commit, CoreDump, Fallback, Granted, Swap};
+use crate::types::error::BuildError;
 use crate::units::{BlockId, BlockSize, HUGE_PAGE};
 
 /// Describes a pool; [`PoolBuilder::build`] makes it.

@@ -9,7 +9,7 @@ use super::region::Region;
 use super::snapshot::Snapshot;
 use crate::snapshot::changes::{Found, Newer, Precision};
 use crate::sys::linux::memory::Linux;
-use crate::terms::error::RegionError;
+use crate::types::error::RegionError;
 
 /// What has changed since a snapshot, see [`Snapshot::changed_since`] and [`Region::changed_since`]. It can be gone
 /// through any number of times.

@@ -11,8 +11,8 @@ use crate::region::reset::{self, Pair};
 use crate::region::state::RegionCore;
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::linux::memory::Linux;
-use crate::terms::error::{RegionError, ResetError};
-use crate::terms::options::{RegionOptions, Reserve};
+use crate::types::error::{RegionError, ResetError};
+use crate::types::options::{RegionOptions, Reserve};
 
 impl Region {
     /// Snapshots of several regions as they are at one moment, in the order of `regions`. The cut is consistent across

@@ -10,8 +10,8 @@ use crate::snapshot::core::SnapshotCore;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 use crate::sys::linux::share::Unsealed;
-use crate::terms::error::RegionError;
-use crate::terms::extents::Extents;
+use crate::types::error::RegionError;
+use crate::types::extents::Extents;
 
 /// A snapshot that other processes can map: a descriptor, and which bytes of the snapshot lie where in it.
 ///

@@ -12,8 +12,8 @@ use crate::sys::linux::memory::{Dump, Huge, Kind, Linux, NoMemory};
 use crate::sys::linux::own_tmpfs::{NoTmpfs, OnSwap};
 use crate::sys::linux::settings;
 use crate::sys::{Sys, SystemError};
-use crate::terms::backing::{Backing, CoreDump, Fallback, Granted, Swap};
-use crate::terms::error::BuildError;
+use crate::types::backing::{Backing, CoreDump, Fallback, Granted, Swap};
+use crate::types::error::BuildError;
 use crate::units::{BlockSize, ByteSize, HUGE_PAGE};
 
 /// Why the machine does not grant a backing.

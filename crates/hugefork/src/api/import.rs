@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 
 use crate::sys::linux::share::{PrivateMemory, Stretch, promises_of};
 use crate::sys::{SystemError, answer};
-use crate::terms::error::ImportError;
-use crate::terms::extents::{Extent, Extents};
+use crate::types::error::ImportError;
+use crate::types::extents::{Extent, Extents};
 
 /// A snapshot of another process: its bytes at an address of this one. What is written there is copied, page by page,
 /// and stays here.

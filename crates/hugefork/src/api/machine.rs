@@ -15,9 +15,9 @@ use crate::sys::linux::memory::Linux;
 use crate::sys::linux::own_tmpfs::{self, OnSwap};
 pub use crate::sys::linux::pressure::PressureError;
 use crate::sys::linux::{arena, hold, memory, settings};
-use crate::terms::advice::Advice;
-use crate::terms::backing::{Backing, Commit, Fallback, Granted};
-use crate::terms::error::BuildError;
+use crate::types::advice::Advice;
+use crate::types::backing::{Backing, Commit, Fallback, Granted};
+use crate::types::error::BuildError;
 use crate::units::{BlockSize, HUGE_PAGE};
 
 /// Bytes of addresses that a process sets aside for its regions, however many they are: from the least that it needs to

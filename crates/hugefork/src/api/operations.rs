@@ -17,7 +17,7 @@ use crate::mem::{EngineArc, EngineVec, Own};
 use crate::region::state::{HeldOperations, OperationsCore, RegionCore, ThreadSeat};
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
-use crate::terms::error::RegionError;
+use crate::types::error::RegionError;
 
 /// Operations: what several writes are for the program, such as a `put` that writes a key, a value and a count.
 ///

@@ -16,8 +16,8 @@ use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
-use crate::terms::backing::Granted;
-use crate::terms::error::RegionError;
+use crate::types::backing::Granted;
+use crate::types::error::RegionError;
 use crate::units::BlockSize;
 
 /// Physical memory in blocks of one size. Regions take their blocks from it.

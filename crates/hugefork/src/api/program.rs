@@ -20,9 +20,9 @@ use crate::sys::linux::arena;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 use crate::sys::{Shows, Sys};
-use crate::terms::backing::{Backing, CoreDump, Fallback};
-use crate::terms::error::BuildError;
-use crate::terms::options::{CopyGrain, RegionOptions, Writers};
+use crate::types::backing::{Backing, CoreDump, Fallback};
+use crate::types::error::BuildError;
+use crate::types::options::{CopyGrain, RegionOptions, Writers};
 use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex, HUGE_PAGE};
 
 /// How many times its capacity the addresses are: those that were handed over to the kernel are never used again.

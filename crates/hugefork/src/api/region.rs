@@ -18,11 +18,11 @@ use crate::region::free::LazyFreed;
 use crate::region::state::RegionCore;
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::linux::memory::Linux;
-use crate::terms::advice::Advice;
-use crate::terms::error::{RegionError, ResetError};
-use crate::terms::observer::Observer;
-use crate::terms::options::{RegionOptions, Reserve};
-use crate::terms::snapshot_id::SnapshotId;
+use crate::types::advice::Advice;
+use crate::types::error::{RegionError, ResetError};
+use crate::types::observer::Observer;
+use crate::types::options::{RegionOptions, Reserve};
+use crate::types::snapshot_id::SnapshotId;
 
 /// A range of memory that is zero at first. [`Region::fork`] and [`Region::snapshot`] copy it in microseconds.
 ///

@@ -10,7 +10,7 @@ use crate::mem::pinned::PinnedBox;
 use crate::region::state::RegionCore;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
-use crate::terms::error::RegionError;
+use crate::types::error::RegionError;
 
 /// A region whose faults are routed to it until the last of those who hold it is gone.
 pub(super) struct Routed {
@@ -67,7 +67,7 @@ impl Drop for Routed {
 mod tests {
     use crate::mem::{self, EngineVec, Own};
     use crate::sync::SignalsBlocked;
-    use crate::terms::options::{CopyGrain, RegionOptions};
+    use crate::types::options::{CopyGrain, RegionOptions};
     use crate::{Pool, Region, RegionError, Snapshot};
 
     const BLOCK: usize = 2 << 20;

@@ -12,8 +12,8 @@ use crate::snapshot::read::Destination;
 use crate::sync::SignalsBlocked;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
-use crate::terms::error::RegionError;
-use crate::terms::snapshot_id::SnapshotId;
+use crate::types::error::RegionError;
+use crate::types::snapshot_id::SnapshotId;
 
 /// What `make` makes of a new snapshot. A write that finds the pool full may take a block away from the snapshot before
 /// that is done; then this begins anew, with another. If something of the origin itself was taken away, `take` says so.

@@ -18,7 +18,7 @@ use super::pool::check_owner;
 use super::region::Region;
 use crate::sys::linux::descriptor::{self, Moves};
 use crate::sys::{SystemError, answer};
-use crate::terms::error::{RegionError, TransferError};
+use crate::types::error::{RegionError, TransferError};
 use crate::units::HUGE_PAGE;
 
 /// What is prepared for the first call, and at least: a pipe holds as much. Of what comes after, as much as the last

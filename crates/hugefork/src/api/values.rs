@@ -29,7 +29,7 @@ use super::pool::check_owner;
 use super::region::Region;
 use super::snapshot::Snapshot;
 use super::views::Snapshotter;
-use crate::terms::error::RegionError;
+use crate::types::error::RegionError;
 
 const WORD: usize = size_of::<u64>();
 

@@ -26,8 +26,8 @@ use super::pool::check_owner;
 use super::region::Region;
 use super::snapshot::Snapshot;
 use super::stats::RegionStats;
-use crate::terms::error::{RegionError, ResetError};
-use crate::terms::options::RegionOptions;
+use crate::types::error::{RegionError, ResetError};
+use crate::types::options::RegionOptions;
 
 impl Region {
     /// All bytes as atomic words of 8 bytes, for any number of threads that read and write, beside others that fork and

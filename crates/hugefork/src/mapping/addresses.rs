@@ -9,7 +9,7 @@ use crate::mem::EngineArc;
 use crate::pool::core::PoolCore;
 use crate::sys::{Access, Extent, Part, Shows, Sys, SystemError, answer};
 use crate::table::Entries;
-use crate::terms::error::RegionError;
+use crate::types::error::RegionError;
 
 /// A range of addresses, and its mappings as the budget counts them.
 pub(crate) struct Addresses<S: Sys> {

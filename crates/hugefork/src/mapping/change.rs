@@ -19,7 +19,7 @@ use crate::pool::core::PoolCore;
 use crate::sys::linux::stderr::say_and_abort;
 use crate::sys::{Access, Aftermath, MapFailure, Part, Shows, Sys, SystemError};
 use crate::table::Locked;
-use crate::terms::observer::{Changing, Observer};
+use crate::types::observer::{Changing, Observer};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// Why nothing changed.

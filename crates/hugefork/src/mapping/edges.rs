@@ -18,7 +18,7 @@ use crate::pool::core::PoolCore;
 use crate::sys::{Access, Merging, Shows, Sys};
 use crate::table::split::SplitPage;
 use crate::table::{Entries, Entry, Table};
-use crate::terms::options::Writers;
+use crate::types::options::Writers;
 use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex};
 
 /// What a run of pages shows at its ends, and the edges inside it.

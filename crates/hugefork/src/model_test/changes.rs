@@ -7,7 +7,7 @@ use crate::snapshot::changes::{Found, Newer, Precision};
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::soft::SoftMmu;
 use crate::table::{Entries, Entry};
-use crate::terms::error::RegionError;
+use crate::types::error::RegionError;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// What an iterator has given.

@@ -13,7 +13,7 @@ use crate::sys::Access;
 use crate::sys::soft::{Page, SoftMmu};
 use crate::table::Entry;
 use crate::table::split::SplitPage;
-use crate::terms::options::Reserve;
+use crate::types::options::Reserve;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 impl World {

@@ -19,8 +19,8 @@ use crate::region::state::{RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::soft::{Call, SoftMmu};
 use crate::table::Entry;
-use crate::terms::error::{RegionError, ResetError};
-use crate::terms::options::{CopyGrain, OnLimit, RegionOptions, Reserve};
+use crate::types::error::{RegionError, ResetError};
+use crate::types::options::{CopyGrain, OnLimit, RegionOptions, Reserve};
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
 
 pub(super) struct RegionModel {

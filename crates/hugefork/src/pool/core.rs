@@ -16,7 +16,7 @@ use crate::mem::EngineArc;
 use crate::stats::counters::Registry;
 use crate::sys::{Sys, SystemError};
 use crate::table::Reserved;
-use crate::terms::error::RegionError;
+use crate::types::error::RegionError;
 use crate::units::{BlockId, BlockSize, HUGE_PAGE};
 
 /// One pool. Regions, snapshots and their holders share it and keep it alive.

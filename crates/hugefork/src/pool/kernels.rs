@@ -15,7 +15,7 @@ use hugefork_kernels::{Calibration, Kernels, Target, Use, calibrate};
 use crate::sys::linux::memory::cpu_time;
 use crate::sys::linux::schedule::yield_now;
 use crate::sys::{Sys, SystemError};
-use crate::terms::error::BuildError;
+use crate::types::error::BuildError;
 
 /// Memory that calibration works on.
 pub(crate) const WORKED_ON: usize = 8 << 20;

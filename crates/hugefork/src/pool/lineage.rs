@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::mem::EngineArc;
 use crate::sync;
 use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use crate::terms::options::OnLimit;
+use crate::types::options::OnLimit;
 
 /// A write that has to wait for room waits so long before it lets signals be delivered and faults again.
 const MOMENT: Duration = Duration::from_millis(10);

@@ -275,7 +275,7 @@ mod tests {
     use crate::pool::stock::Stock;
     use crate::region::state::RegionCore;
     use crate::sys::soft::{Call, SoftMmu};
-    use crate::terms::options::RegionOptions;
+    use crate::types::options::RegionOptions;
     use crate::units::BlockSize;
 
     const BLOCK: usize = 2 << 20;

@@ -13,8 +13,8 @@ use super::shortage::Found;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::table::{Entries, Reserved};
-use crate::terms::error::RegionError;
-use crate::terms::options::Reserve;
+use crate::types::error::RegionError;
+use crate::types::options::Reserve;
 use crate::units::EntryIndex;
 
 /// Reservations that no entry has yet.

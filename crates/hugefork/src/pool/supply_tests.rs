@@ -14,7 +14,7 @@ use crate::region::state::RegionCore;
 use crate::region::write::Resolution;
 use crate::sys::Merging;
 use crate::sys::soft::{Call, SoftMmu};
-use crate::terms::options::RegionOptions;
+use crate::types::options::RegionOptions;
 use crate::units::BlockSize;
 use crate::units::{BASE_PAGE, BlockId};
 

@@ -26,7 +26,7 @@ use crate::sys::racing::{ZERO_PAGE, differs};
 use crate::sys::{PageRun, Scanned, Sys};
 use crate::table::Entry;
 use crate::table::split::SplitPage;
-use crate::terms::error::RegionError;
+use crate::types::error::RegionError;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// So many runs of private pages are asked for at once.

@@ -24,7 +24,7 @@ use crate::sys::linux::schedule::yield_now;
 use crate::sys::{Access, PageRun, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Held};
 use crate::table::{Entry, Locked, Origin, Reserved};
-use crate::terms::options::{CopyGrain, Writers};
+use crate::types::options::{CopyGrain, Writers};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// So many bytes of blocks are looked at in one visit; where the program is paced, one block.

@@ -9,7 +9,7 @@ use super::*;
 use crate::Observer;
 use crate::region::free::LazyFreed;
 use crate::region::state::Unresolved;
-use crate::terms::options::OnLimit;
+use crate::types::options::OnLimit;
 
 #[test]
 fn a_discard_drops_private_pages_and_shows_zeros() {

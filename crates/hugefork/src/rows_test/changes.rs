@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::snapshot::changes::{Found, Newer, Precision};
-use crate::terms::snapshot_id::SnapshotId;
+use crate::types::snapshot_id::SnapshotId;
 
 /// The pages that differ, in runs.
 fn pages<S: Sys>(newer: &dyn Newer<S>, older: &SnapshotCore<S>) -> Vec<Range<usize>> {

@@ -4,8 +4,8 @@ use std::sync::mpsc::channel;
 
 use super::*;
 use crate::region::state::Unresolved;
-use crate::terms::error::ResetError;
-use crate::terms::options::OnLimit;
+use crate::types::error::ResetError;
+use crate::types::options::OnLimit;
 
 /// A write that finds the pool full, as a call and as a fault.
 #[track_caller]

@@ -47,9 +47,9 @@ use crate::sys::linux::memory::Linux;
 use crate::sys::soft::{Call, SoftMmu};
 use crate::sys::{Merging, Sys};
 use crate::table::Entry;
-use crate::terms::backing::{Backing, Fallback};
-use crate::terms::error::RegionError;
-use crate::terms::options::{CopyGrain, RegionOptions, Reserve};
+use crate::types::backing::{Backing, Fallback};
+use crate::types::error::RegionError;
+use crate::types::options::{CopyGrain, RegionOptions, Reserve};
 use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex};
 use wait::{PATIENCE, this_thread, until_it_waits};
 

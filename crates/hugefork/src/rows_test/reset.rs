@@ -5,8 +5,8 @@ use super::*;
 use crate::pool::holders::OverlayHolder;
 use crate::region::reset::{Pair, reset_all};
 use crate::stats::counters::{self, FaultStats};
-use crate::terms::error::ResetError;
-use crate::terms::options::OnLimit;
+use crate::types::error::ResetError;
+use crate::types::options::OnLimit;
 
 /// Runs a row beside others, who have to be held, and alone. Real memory has other threads beside it in a test.
 fn in_both_ways<G: Ground<S = SoftMmu>>(blocks: usize, row: impl Fn(&World<G>)) {

@@ -21,7 +21,7 @@ use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::sys::racing::{PageBytes, ZERO_PAGE};
 use crate::table::Entry;
-use crate::terms::error::RegionError;
+use crate::types::error::RegionError;
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex, HUGE_PAGE};
 
 /// There is no entry of this number.

@@ -16,9 +16,9 @@ use crate::pool::lineage::{Derived, RegionId};
 use crate::sync::{RegionLock, SignalsBlocked};
 use crate::sys::Sys;
 use crate::table::{Entries, Entry, Locked, Origin, Reserved};
-use crate::terms::error::RegionError;
-use crate::terms::options::Reserve;
-use crate::terms::snapshot_id::{Place, SnapshotId};
+use crate::types::error::RegionError;
+use crate::types::options::Reserve;
+use crate::types::snapshot_id::{Place, SnapshotId};
 use crate::units::EntryIndex;
 
 /// Whether the region that wrote a block may take it away when no other is free.

@@ -4,8 +4,8 @@ use super::core::SnapshotCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::sys::racing::ZERO_PAGE;
-use crate::terms::error::RegionError;
-use crate::terms::extents::{Extent, Extents};
+use crate::types::error::RegionError;
+use crate::types::extents::{Extent, Extents};
 use crate::units::{BASE_PAGE, EntryIndex, HUGE_PAGE};
 
 impl<S: Sys> SnapshotCore<S> {

@@ -7,7 +7,7 @@
 use super::core::SnapshotCore;
 use crate::sys::Sys;
 use crate::table::Entry;
-use crate::terms::error::RegionError;
+use crate::types::error::RegionError;
 use crate::units::{BlockId, EntryIndex};
 
 /// A block of a snapshot that nobody writes to while this lives. The program's signals are blocked meanwhile: one of

@@ -7,7 +7,7 @@ use super::core::SnapshotCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::sys::racing::copy_out;
-use crate::terms::error::RegionError;
+use crate::types::error::RegionError;
 use crate::units::EntryIndex;
 
 /// Where what is read goes to.

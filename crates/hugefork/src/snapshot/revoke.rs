@@ -15,7 +15,7 @@ use crate::pool::lineage::{Derived, RegionId};
 use crate::sys::{Shows, Sys};
 use crate::table::transition::{OnRevoke, on_revoke};
 use crate::table::{Entry, Locked, Reserved};
-use crate::terms::options::Reserve;
+use crate::types::options::Reserve;
 use crate::units::{BlockId, EntryIndex};
 
 impl<S: Sys> SnapshotCore<S> {

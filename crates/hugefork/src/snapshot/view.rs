@@ -5,7 +5,7 @@ use crate::mapping::addresses::Addresses;
 use crate::mapping::edges::Shown;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
-use crate::terms::error::RegionError;
+use crate::types::error::RegionError;
 
 impl<S: Sys> SnapshotCore<S> {
     /// Makes the bytes visible at an address the first time, and returns it. One caller at a time.

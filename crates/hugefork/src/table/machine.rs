@@ -10,7 +10,7 @@ use super::transition::{
     on_reclaim, on_reset, on_revoke, on_seal, on_share, on_write,
 };
 use crate::sys::Merging;
-use crate::terms::options::Reserve;
+use crate::types::options::Reserve;
 
 /// All that matters besides the state. Each event asks only for what matters to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,7 +32,7 @@
 use super::entry::{Origin, State};
 use super::pins::Pinned;
 use crate::sys::Merging;
-use crate::terms::options::Reserve;
+use crate::types::options::Reserve;
 
 /// Who else holds an entry's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

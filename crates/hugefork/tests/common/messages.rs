@@ -5,7 +5,7 @@ use syn::visit::{self, Visit};
 use crate::sources::{engine, is_for_tests};
 
 /// Files all of whose texts are parts of messages.
-const ALL_OF: [&str; 3] = ["terms/error", "terms/extents", "fault/report"];
+const ALL_OF: [&str; 3] = ["types/error", "types/extents", "fault/report"];
 
 /// What looks like a name of a program's, and is the kernel's or a unit.
 const NO_NAMES: [&str; 5] = ["Linux", "shmem_enabled", "KiB", "MiB", "GiB"];

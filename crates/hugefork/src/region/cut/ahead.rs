@@ -10,8 +10,8 @@ use crate::stats::counters::count;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::sys::linux::schedule::yield_now;
-use crate::terms::error::RegionError;
-use crate::terms::options::CopyGrain;
+use crate::types::error::RegionError;
+use crate::types::options::CopyGrain;
 use crate::units::EntryIndex;
 
 /// At most so many bytes of blocks are folded at once, and [`PAGES_AT_ONCE`].

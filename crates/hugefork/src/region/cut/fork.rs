@@ -8,8 +8,8 @@ use crate::snapshot::core::SnapshotCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::table::{Entry, Locked};
-use crate::terms::error::RegionError;
-use crate::terms::options::{CopyGrain, RegionOptions};
+use crate::types::error::RegionError;
+use crate::types::options::{CopyGrain, RegionOptions};
 use crate::units::EntryIndex;
 
 impl<S: Sys> RegionCore<S> {

@@ -41,8 +41,8 @@ use crate::snapshot::core::SnapshotCore;
 use crate::sync::{ExclusiveGuard, SignalsBlocked};
 use crate::sys::Sys;
 use crate::table::{Locked, WindowsGuard};
-use crate::terms::error::RegionError;
-use crate::terms::snapshot_id::SnapshotId;
+use crate::types::error::RegionError;
+use crate::types::snapshot_id::SnapshotId;
 use freeze::KeptOff;
 
 /// So often a snapshot is tried that finds the pool full while others write by page.

@@ -7,7 +7,7 @@ use crate::sync::SignalsBlocked;
 use crate::sys::{Shows, Sys};
 use crate::table::transition::{Event, OnDiscard, on_discard};
 use crate::table::{Entry, Locked};
-use crate::terms::error::RegionError;
+use crate::types::error::RegionError;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
 /// So many bytes of windows are held at once: one system call for each 2 GiB, so that writers there wait for

@@ -25,7 +25,7 @@ use crate::table::transition::{
     Event, OnCancel, OnLazyFree, Skipped, on_cancel, on_lazy_free, on_lazy_free_part, on_protect_failed,
 };
 use crate::table::{Entry, Locked, State};
-use crate::terms::error::RegionError;
+use crate::types::error::RegionError;
 use crate::units::{BASE_PAGE, EntryIndex};
 
 /// What [`Region::lazy_free`](crate::Region::lazy_free) did, in bytes. The fields add up to the range.

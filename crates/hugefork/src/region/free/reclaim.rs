@@ -13,7 +13,7 @@ use crate::sys::{Shows, Sys};
 use crate::table::split::SplitPage;
 use crate::table::transition::{Event, OnReclaim, on_reclaim};
 use crate::table::{Entry, Locked};
-use crate::terms::options::Reserve;
+use crate::types::options::Reserve;
 use crate::units::{BASE_PAGE, EntryIndex};
 
 impl<S: Sys> LazyHolder for RegionCore<S> {

@@ -20,7 +20,7 @@ use crate::sync::SharedGuard;
 use crate::sys::{Access, MOST_RUNS, PageRun, Part, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Held};
 use crate::table::{Entry, Locked, State, WindowsGuard};
-use crate::terms::options::CopyGrain;
+use crate::types::options::CopyGrain;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// So many runs of pages are asked for at once. They lie on the handler's stack.

@@ -19,7 +19,7 @@ use crate::region::state::{RegionCore, Unresolved};
 use crate::sys::{Access, Shows, Sys, SystemError};
 use crate::table::transition::{Event, on_protect_failed};
 use crate::table::{Entry, Locked, State};
-use crate::terms::options::CopyGrain;
+use crate::types::options::CopyGrain;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 impl<S: Sys> RegionCore<S> {

@@ -17,7 +17,7 @@ use crate::sys::{Access, Sys};
 use crate::table::split::SplitPage;
 use crate::table::transition::{Event, on_seal};
 use crate::table::{Entry, Locked};
-use crate::terms::options::Writers;
+use crate::types::options::Writers;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
 /// So many bytes of overlays are sealed at once: the kernel looks at each page, which takes 2 ms for 1 GiB.

@@ -16,7 +16,7 @@ use crate::sys::restore::restore;
 use crate::sys::{Access, Shows, Sys};
 use crate::table::transition::{Event, Goal, OnDiscard, OnReset, on_discard, on_reset};
 use crate::table::{Entry, Origin, State};
-use crate::terms::options::CopyGrain;
+use crate::types::options::CopyGrain;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// A block of the region's own is exchanged when it was not written to for so many resets.

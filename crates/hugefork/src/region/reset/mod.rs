@@ -56,8 +56,8 @@ use crate::sync::SignalsBlocked;
 use crate::sys::{Sys, SystemError};
 use crate::table::transition::{Event, OnShare, on_share};
 use crate::table::{Entry, Locked, WindowsGuard};
-use crate::terms::error::{RegionError, ResetError};
-use crate::terms::options::Reserve;
+use crate::types::error::{RegionError, ResetError};
+use crate::types::options::Reserve;
 use crate::units::EntryIndex;
 
 /// Why a reset ends before its end.

@@ -31,7 +31,7 @@ use crate::snapshot::core::SnapshotCore;
 use crate::sync::{ExclusiveGuard, SignalsBlocked};
 use crate::sys::Sys;
 use crate::table::{Locked, WindowsGuard};
-use crate::terms::error::{RegionError, ResetError};
+use crate::types::error::{RegionError, ResetError};
 
 /// A region, and the snapshot that it goes back to.
 pub(crate) type Pair<'a, S> = (&'a RegionCore<S>, &'a SnapshotCore<S>);

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::mem::EngineArc;
 use crate::pool::lineage::{CowAccount, CowLimit, Derived};
-use crate::terms::options::{CopyGrain, RegionOptions, Reserve, Writers};
-use crate::terms::snapshot_id::Place;
+use crate::types::options::{CopyGrain, RegionOptions, Reserve, Writers};
+use crate::types::snapshot_id::Place;
 use crate::units::BlockSize;
 
 /// The counts of one region.

@@ -32,10 +32,10 @@ use crate::sys::{PageRun, Sys};
 use crate::table::pins::Pins;
 use crate::table::transition::{Held, OnDrop, on_drop};
 use crate::table::{Entry, Table};
-use crate::terms::error::RegionError;
-use crate::terms::observer::Observer;
-use crate::terms::options::{CopyGrain, RegionOptions};
-use crate::terms::snapshot_id::SnapshotId;
+use crate::types::error::RegionError;
+use crate::types::observer::Observer;
+use crate::types::options::{CopyGrain, RegionOptions};
+use crate::types::snapshot_id::SnapshotId;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// A region without its public face. The fault handler and the pool find it by address.

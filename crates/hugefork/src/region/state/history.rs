@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use hugefork_kernels::{Side, Use};
 
 use crate::pool::core::Manner;
-use crate::terms::advice::Advice;
+use crate::types::advice::Advice;
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
 
 /// So many streams are followed at once.

@@ -28,7 +28,7 @@ use crate::mem::{EngineArc, EngineBox, EngineVec, Own};
 use crate::sync::{Fences, Gate, NotClosed, Seat, wait_at_most};
 use crate::sys::Sys;
 use crate::sys::linux::{barrier, threads};
-use crate::terms::error::RegionError;
+use crate::types::error::RegionError;
 
 /// Whoever waits for longer looks again in between: the kernel knows no time as long as `Duration::MAX`.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);

@@ -12,8 +12,8 @@ use crate::sys::Sys;
 use crate::table::machine::allows;
 use crate::table::transition::Event;
 use crate::table::{Entry, Locked, Origin, Reserved};
-use crate::terms::error::RegionError;
-use crate::terms::options::Reserve;
+use crate::types::error::RegionError;
+use crate::types::options::Reserve;
 use crate::units::{BlockId, EntryIndex};
 
 /// What a run of stored entries adds to the counts. It is added once for each run, because a run may have a quarter of

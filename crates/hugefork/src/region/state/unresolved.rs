@@ -4,8 +4,8 @@ use super::core::RegionCore;
 use crate::mapping::change::Refused;
 use crate::pool::core::Shortage;
 use crate::sys::{Sys, SystemError};
-use crate::terms::error::RegionError;
-use crate::terms::options::OnLimit;
+use crate::types::error::RegionError;
+use crate::types::options::OnLimit;
 
 /// Why a block could not be made writable. What its addresses show has not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use crate::sync::SharedGuard;
 use crate::sys::Sys;
 use crate::table::transition::Grain;
 use crate::table::{Entry, Locked};
-use crate::terms::options::CopyGrain;
+use crate::types::options::CopyGrain;
 
 impl<S: Sys> Fault<'_, S> {
     /// What is to be copied at a write to `entry`, which others hold too.

@@ -31,7 +31,7 @@ use crate::sync::SharedGuard;
 use crate::sys::{Access, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Grain, OnWrite, on_protect_failed, on_write};
 use crate::table::{Entry, Locked, Reserved, State, WindowsGuard};
-use crate::terms::options::OnLimit;
+use crate::types::options::OnLimit;
 use crate::units::{BASE_PAGE, EntryIndex};
 
 /// How a write was resolved.

@@ -17,7 +17,7 @@ use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::table::Locked;
 use crate::table::transition::{OnPin, on_pin};
-use crate::terms::error::RegionError;
+use crate::types::error::RegionError;
 use crate::units::EntryIndex;
 
 impl<S: Sys> RegionCore<S> {

@@ -8,8 +8,8 @@ use crate::region::state::{RegionCore, Unresolved};
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::table::{Entry, Locked};
-use crate::terms::error::RegionError;
-use crate::terms::options::OnLimit;
+use crate::types::error::RegionError;
+use crate::types::options::OnLimit;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
 /// So many bytes of windows are held at once while writes are promised not to fault.

@@ -34,7 +34,7 @@ use crate::stats::counters::count;
 use crate::sys::{Shows, Sys};
 use crate::table::transition::{Event, OnRevoke, on_revoke};
 use crate::table::{Entry, Locked, Origin, Reserved};
-use crate::terms::options::Reserve;
+use crate::types::options::Reserve;
 use crate::units::{BlockId, EntryIndex};
 
 /// What a write needs.

@@ -14,7 +14,7 @@ use crate::region::state::history::{self, Direction};
 use crate::sys::{Merging, Sys};
 use crate::table::transition::{Grain, Held, OnWrite, on_write};
 use crate::table::{Entry, WindowsGuard};
-use crate::terms::options::CopyGrain;
+use crate::types::options::CopyGrain;
 use crate::units::EntryIndex;
 
 /// At most so many entries become writable in one fault that needs no clear or copy.

@@ -8,7 +8,7 @@
 //! | [`TransferError`] | reading and writing files: how far it came, and a [`RegionError`] |
 //! | [`ImportError`] | what another process has exported |
 //!
-//! Each has a code that stays (terms/code.rs), and becomes a [`std::io::Error`] by `?`: of the kind that fits, with the
+//! Each has a code that stays (types/code.rs), and becomes a [`std::io::Error`] by `?`: of the kind that fits, with the
 //! error itself inside ([`io::Error::get_ref`]).
 //!
 //! What goes wrong inside a page fault has nobody to return an error to: it is reported in one line on standard error
