@@ -5,8 +5,6 @@
 // The models do not use all of each.
 #![allow(dead_code)]
 
-#[path = "../src/sync/bell.rs"]
-mod bell;
 #[path = "../src/pool/bits.rs"]
 mod bits;
 #[path = "../src/pool/frames.rs"]
@@ -15,6 +13,8 @@ mod frames;
 mod gate;
 #[path = "../src/sync/region_lock.rs"]
 mod region_lock;
+#[path = "../src/sync/wait_queue.rs"]
+mod wait_queue;
 #[path = "../src/sync/word_lock.rs"]
 mod word_lock;
 
@@ -49,7 +49,7 @@ mod primitive {
 
 /// What the free list and the references are made of.
 mod sync {
-    pub(crate) use super::bell::Bell;
+    pub(crate) use super::wait_queue::WaitQueue;
     pub(crate) use super::{wait, wake};
 
     pub(crate) mod atomic {

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::frames::{Content, Frames, Taken};
-use super::worker::Nap;
+use super::worker::Parker;
 use crate::stats::counters::count;
 use crate::units::BlockSize;
 
@@ -69,7 +69,7 @@ pub(crate) struct Ahead {
     /// The least and the most blocks that are got ahead.
     pub(super) first: usize,
     pub(super) most: usize,
-    pub(super) nap: Nap,
+    pub(super) parker: Parker,
     /// Blocks that were used for the first time since memory was last given back or refused. While it is 0, nothing is
     /// wanted.
     pub(super) used: AtomicUsize,
@@ -124,8 +124,8 @@ impl Ahead {
     pub(crate) fn note_taken(&self, frames: &Frames, taken: Taken) {
         if self.most > 0 {
             self.note_new(frames, taken);
-            if self.nap.is_asleep() && self.is_low(frames) {
-                self.nap.wake();
+            if self.parker.is_asleep() && self.is_low(frames) {
+                self.parker.wake();
             }
         }
     }

@@ -21,7 +21,7 @@ use core::ops::Range;
 use super::bits::{FreeBits, low_bits, place};
 use crate::mem::{self, EngineBox};
 use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use crate::sync::{self, Bell};
+use crate::sync::{self, WaitQueue};
 use crate::table::Reserved;
 use crate::units::BlockId;
 
@@ -116,7 +116,7 @@ pub(crate) struct Frames {
     /// Those who take runs, and are promised more blocks than they may find: `[ started : 32 | under way : 32 ]`.
     pub(super) runs: AtomicU64,
     /// Rung when a block, a reference or a reservation has been given back.
-    pub(crate) given_back: Bell,
+    pub(crate) given_back: WaitQueue,
 }
 
 impl Frames {
@@ -135,7 +135,7 @@ impl Frames {
             reserved: AtomicUsize::new(0),
             changes: AtomicU64::new(0),
             runs: AtomicU64::new(0),
-            given_back: Bell::default(),
+            given_back: WaitQueue::default(),
         }
     }
 

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::frames::Frames;
-use super::worker::Nap;
+use super::worker::Parker;
 use crate::units::BlockSize;
 
 /// So many free blocks are left alone, for faults.
@@ -83,7 +83,7 @@ pub(crate) struct Stock {
     low: usize,
     pub(super) high: usize,
     pub(super) cpu_percent: u32,
-    pub(super) nap: Nap,
+    pub(super) parker: Parker,
     pub(super) running: AtomicBool,
     pub(super) blocks: AtomicU64,
     pub(super) nanoseconds: AtomicU64,
@@ -112,8 +112,8 @@ impl Stock {
     /// Wakes the zeroing thread if it has work. The fault handler calls this when blocks came back or zeroed ones went.
     /// It takes one load while the thread is awake, or if there is none.
     pub(crate) fn nudge(&self, frames: &Frames) {
-        if self.nap.is_asleep() && self.is_low(frames) {
-            self.nap.wake();
+        if self.parker.is_asleep() && self.is_low(frames) {
+            self.parker.wake();
         }
     }
 

@@ -45,7 +45,7 @@ impl<S: Sys> PoolCore<S> {
         }
         let (working, telling) = (this.clone(), this.clone());
         let work = move || working.keep_ahead(spare, patience);
-        let worker = Worker::start("hugefork-ahead", work, move || telling.ahead.nap.tell_to_end())?;
+        let worker = Worker::start("hugefork-ahead", work, move || telling.ahead.parker.tell_to_end())?;
         this.ahead.running.store(true, Ordering::Relaxed);
         Ok(Some(worker))
     }
@@ -54,7 +54,7 @@ impl<S: Sys> PoolCore<S> {
     fn keep_ahead(&self, spare: fn() -> usize, patience: Duration) {
         let ahead = &self.ahead;
         let (mut filling, mut spared) = (false, 0);
-        while !ahead.nap.is_over() {
+        while !ahead.parker.is_over() {
             filling = if filling {
                 self.frames.ready() < ahead.wanted() && self.frames.fresh() > 0
             } else {
@@ -86,8 +86,8 @@ impl<S: Sys> PoolCore<S> {
         let is_low = || ahead.is_low(&self.frames);
         let used = ahead.used.load(Ordering::SeqCst);
         if used == 0 || !self.gives_back() {
-            ahead.nap.sleep_unless(is_low);
-        } else if ahead.nap.sleep_at_most(patience, is_low) == Slept::ToTheEnd
+            ahead.parker.sleep_unless(is_low);
+        } else if ahead.parker.sleep_at_most(patience, is_low) == Slept::ToTheEnd
             && ahead.used.load(Ordering::SeqCst) == used
         {
             ahead.rest();

@@ -19,7 +19,7 @@ use std::time::Duration;
 use super::core::PoolCore;
 use super::holders::{Holder, OverlayHolder};
 use super::lineage::RegionId;
-use super::worker::{Nap, Worker};
+use super::worker::{Parker, Worker};
 use crate::mem::EngineArc;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
@@ -56,7 +56,7 @@ const TELLING: u64 = 4_000_000;
 /// What faults see of the thread.
 #[derive(Debug, Default)]
 pub(crate) struct Tending {
-    nap: Nap,
+    parker: Parker,
     overlays: AtomicUsize,
     /// Somebody has let go of blocks, or memory is short.
     nudged: AtomicBool,
@@ -81,8 +81,8 @@ impl Tending {
     pub(crate) fn count(&self, more: isize) {
         // To add a wrapped negative number is to subtract.
         self.overlays.fetch_add(more.cast_unsigned(), Ordering::SeqCst);
-        if more > 0 && self.nap.is_asleep() {
-            self.nap.wake();
+        if more > 0 && self.parker.is_asleep() {
+            self.parker.wake();
         }
     }
 
@@ -90,8 +90,8 @@ impl Tending {
     pub(crate) fn nudge(&self) {
         if self.overlays() > 0 {
             self.nudged.store(true, Ordering::SeqCst);
-            if self.nap.is_asleep() {
-                self.nap.wake();
+            if self.parker.is_asleep() {
+                self.parker.wake();
             }
         }
     }
@@ -134,7 +134,7 @@ impl<S: Sys> PoolCore<S> {
             return Ok(None);
         }
         let (working, telling) = (this.clone(), this.clone());
-        Worker::start("hugefork-fold", move || working.tend(), move || telling.tending.nap.tell_to_end()).map(Some)
+        Worker::start("hugefork-fold", move || working.tend(), move || telling.tending.parker.tell_to_end()).map(Some)
     }
 
     /// Looks after overlays until told to stop. This is the body of the thread.
@@ -143,15 +143,15 @@ impl<S: Sys> PoolCore<S> {
         let (mut seen, mut last, mut quiet) = (self.sys.minor_faults(), 0, 0);
         let mut looked = seen;
         self.tells_from(self.sys.now(), seen, self.sys.sleeps());
-        while !tending.nap.is_over() {
+        while !tending.parker.is_over() {
             if tending.overlays() == 0 {
-                tending.nap.sleep_unless(|| tending.overlays() > 0);
+                tending.parker.sleep_unless(|| tending.overlays() > 0);
                 (seen, quiet) = (self.sys.minor_faults(), 0);
                 looked = seen;
             } else if quiet > QUIET {
-                tending.nap.rest(LATE);
+                tending.parker.rest(LATE);
             } else {
-                tending.nap.pause(SOON);
+                tending.parker.pause(SOON);
             }
             self.sys.tidy();
             let faults = self.sys.minor_faults();
@@ -218,7 +218,7 @@ impl<S: Sys> PoolCore<S> {
         let done = work();
         let took = begun.map_or(0, |begun| self.sys.cpu_time() - begun);
         if took >= WORTH_A_REST {
-            tending.nap.pause(Duration::from_nanos(2 * took).min(LONGEST_REST));
+            tending.parker.pause(Duration::from_nanos(2 * took).min(LONGEST_REST));
             self.tell_pace();
         }
         done
@@ -249,7 +249,7 @@ impl<S: Sys> PoolCore<S> {
         let mut region = self.next_overlaid(None);
         while let Some(id) = region {
             let mut from = Some(0);
-            while let Some(start) = from.filter(|_| !self.tending.nap.is_over()) {
+            while let Some(start) = from.filter(|_| !self.tending.parker.is_over()) {
                 from = self.work_and_rest(|| self.tend_part(id, start));
             }
             region = self.next_overlaid(Some(id));

@@ -58,14 +58,14 @@ pub(crate) enum Slept {
 
 /// What a thread that has nothing to do sleeps on.
 #[derive(Debug, Default)]
-pub(crate) struct Nap {
+pub(crate) struct Parker {
     /// 1 while the thread sleeps on this word.
     asleep: AtomicU32,
     /// 1 when the thread has to end. This is also the word that it pauses on.
     stop: AtomicU32,
 }
 
-impl Nap {
+impl Parker {
     /// Whether the thread is to end.
     pub(crate) fn is_over(&self) -> bool {
         self.stop.load(Ordering::SeqCst) == 1
@@ -102,7 +102,7 @@ impl Nap {
         }
     }
 
-    /// As [`Nap::sleep_unless`], but for `time` at most.
+    /// As [`Parker::sleep_unless`], but for `time` at most.
     pub(crate) fn sleep_at_most(&self, time: Duration, is_work: impl FnOnce() -> bool) -> Slept {
         self.asleep.store(1, Ordering::SeqCst);
         if is_work() || self.is_over() {

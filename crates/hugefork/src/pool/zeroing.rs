@@ -27,7 +27,7 @@ impl<S: Sys> PoolCore<S> {
             lower();
             working.keep_stock();
         };
-        let worker = Worker::start("hugefork-zero", work, move || telling.stock.nap.tell_to_end())?;
+        let worker = Worker::start("hugefork-zero", work, move || telling.stock.parker.tell_to_end())?;
         this.stock.running.store(true, Ordering::Relaxed);
         Ok(Some(worker))
     }
@@ -36,7 +36,7 @@ impl<S: Sys> PoolCore<S> {
     fn keep_stock(&self) {
         let stock = &self.stock;
         let (mut filling, mut from) = (false, 0);
-        while !stock.nap.is_over() {
+        while !stock.parker.is_over() {
             filling = stock.is_filling(&self.frames, filling);
             let block = if filling && may_take_used(&self.frames) { self.frames.take_used(from) } else { None };
             if let Some(block) = block {
@@ -45,7 +45,7 @@ impl<S: Sys> PoolCore<S> {
                 continue;
             }
             (filling, from) = (false, 0);
-            stock.nap.sleep_unless(|| stock.is_low(&self.frames));
+            stock.parker.sleep_unless(|| stock.is_low(&self.frames));
         }
     }
 
@@ -63,7 +63,7 @@ impl<S: Sys> PoolCore<S> {
         count(&stock.nanoseconds, spent);
         let pause = spent * u64::from(100 - stock.cpu_percent) / u64::from(stock.cpu_percent);
         if pause > 0 {
-            stock.nap.pause(Duration::from_nanos(pause));
+            stock.parker.pause(Duration::from_nanos(pause));
         }
     }
 }

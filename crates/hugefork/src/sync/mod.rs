@@ -9,7 +9,7 @@
 //! | [`WordLock`] | a region's overlays against resets | the pool's thread that looks after them, and a reset |
 //! | [`RegionLock`] | a table against snapshots | shared: faults that publish; alone: `fork`, `snapshot`, `lazy_free` |
 //!
-//! A [`Bell`] sleeps until others have changed something.
+//! A [`WaitQueue`] sleeps until others have changed something.
 //!
 //! A [`Gate`] keeps operations of the program apart from snapshots. No handler goes through one.
 //!
@@ -18,12 +18,12 @@
 //! around them: otherwise a signal handler of the program that touches the region would wait for its own thread.
 
 pub(crate) mod atomic;
-mod bell;
 mod gate;
 mod primitive;
 mod region_lock;
 #[cfg(test)]
 pub(crate) mod steps;
+mod wait_queue;
 /// A fuzzer's operations are one thread's, which nobody takes turns with.
 #[cfg(all(fuzzing, not(test)))]
 pub(crate) mod steps {
@@ -35,9 +35,9 @@ mod tests;
 mod word_lock;
 
 pub(crate) use atomic::{wait, wait_at_most, wake};
-pub(crate) use bell::Bell;
 pub(crate) use gate::{Fences, Gate, NotClosed, Seat};
 pub(crate) use region_lock::{ExclusiveGuard, RegionLock, SharedGuard};
+pub(crate) use wait_queue::WaitQueue;
 pub(crate) use word_lock::{WordGuard, WordLock};
 
 pub(crate) use crate::sys::linux::mask::SignalsBlocked;

@@ -18,12 +18,12 @@ const MOMENT: Duration = Duration::from_millis(1);
 const LOOKS: usize = 20;
 
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
+pub(crate) struct WaitQueue {
     rings: AtomicU32,
     sleepers: AtomicU32,
 }
 
-impl Bell {
+impl WaitQueue {
     /// Looks until `look` finds something.
     pub(crate) fn until<T>(&self, look: impl Fn() -> Option<T>) -> T {
         for _ in 0..LOOKS {
