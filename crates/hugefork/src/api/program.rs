@@ -577,7 +577,7 @@ impl ProgramMemory {
         let from = match self.round {
             Some(from) => from,
             None => {
-                let overlays = self.core.books.overlays.load(Ordering::Relaxed) as u64;
+                let overlays = self.core.accounts.overlays.load(Ordering::Relaxed) as u64;
                 let faults = sys.minor_faults();
                 let are_many = faults.wrapping_sub(self.faults) >= FEW.max(FAULTS * overlays);
                 let have_gone = self.heirs.have_gone.swap(false, Ordering::Relaxed);

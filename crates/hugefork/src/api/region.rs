@@ -301,7 +301,7 @@ impl Region {
     /// writes to what both share, unless the fork was made with [`Reserve::Full`]. Any access to that part is a
     /// `SIGBUS` and a line that says why, never zeros. A [discard](Region::discard) makes it new memory.
     pub fn is_revoked(&self) -> bool {
-        self.core().books.revoked.load(Ordering::Acquire) > 0
+        self.core().accounts.revoked.load(Ordering::Acquire) > 0
     }
 
     /// A copy of this region as it is now. Either can be written to without the other changing; both share each block
@@ -395,7 +395,7 @@ impl Region {
     /// whichever came last. `None` for a region that began as zeros and has had no snapshot yet. A region that was
     /// forked from another region is where that was. What was written since makes no difference.
     pub fn origin(&self) -> Option<SnapshotId> {
-        self.core().books.origin.get()
+        self.core().accounts.origin.get()
     }
 
     /// Gives the region the bytes of `snapshot`: all that was written since is gone. It takes time in proportion to

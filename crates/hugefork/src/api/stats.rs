@@ -80,23 +80,23 @@ impl RegionStats {
         // In a fork(2) child no page is its own, and another thread may have been in a reset at the fork.
         let (private, for_resets) = match owner::is_forked_child() {
             true => (0, 0),
-            false if core.books.has_overlays() => (core.private_page_count().unwrap_or(0), core.bytes_for_resets()),
+            false if core.accounts.has_overlays() => (core.private_page_count().unwrap_or(0), core.bytes_for_resets()),
             false => (0, core.bytes_for_resets()),
         };
         let size = core.pool().block_size.bytes();
-        let lazy = core.books.lazy_blocks.load(Ordering::Relaxed);
+        let lazy = core.accounts.lazy_blocks.load(Ordering::Relaxed);
         RegionStats {
             blocks: core.table.len(),
             blocks_present: present,
             blocks_shared: shared,
             blocks_lazy: lazy,
             blocks_split: split,
-            blocks_overlaid: core.books.overlays.load(Ordering::Relaxed),
+            blocks_overlaid: core.accounts.overlays.load(Ordering::Relaxed),
             pages_private: private,
             blocks_reserved: core.table.reserved(),
-            blocks_revoked: core.books.revoked.load(Ordering::Relaxed),
-            bytes_lazy: lazy * size + core.books.lazy_pages.load(Ordering::Relaxed) * BASE_PAGE,
-            cow_bytes: core.books.cow.blocks() * size,
+            blocks_revoked: core.accounts.revoked.load(Ordering::Relaxed),
+            bytes_lazy: lazy * size + core.accounts.lazy_pages.load(Ordering::Relaxed) * BASE_PAGE,
+            cow_bytes: core.accounts.cow.blocks() * size,
             mappings: core.addresses.mappings(),
             metadata_bytes: core.table.bytes()
                 + core.pins.bytes()

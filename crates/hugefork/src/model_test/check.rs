@@ -38,10 +38,10 @@ impl World {
             });
             let count = |is: fn(&Entry) -> bool| space.table.iter().filter(is).count();
             let atomic = |count: &AtomicUsize| count.load(Ordering::Relaxed);
-            assert_eq!(atomic(&space.books.lazy_blocks), count(|entry| matches!(entry, Entry::Lazy(_))));
-            assert_eq!(atomic(&space.books.revoked), count(|entry| *entry == Entry::Revoked));
-            assert_eq!(atomic(&space.books.overlays), count(|entry| entry.is_overlay()));
-            assert_eq!(atomic(&space.books.charged), count(|entry| entry.is_charged()));
+            assert_eq!(atomic(&space.accounts.lazy_blocks), count(|entry| matches!(entry, Entry::Lazy(_))));
+            assert_eq!(atomic(&space.accounts.revoked), count(|entry| *entry == Entry::Revoked));
+            assert_eq!(atomic(&space.accounts.overlays), count(|entry| entry.is_overlay()));
+            assert_eq!(atomic(&space.accounts.charged), count(|entry| entry.is_charged()));
             mappings += space.addresses.mappings();
         }
         for model in &self.snapshots {

@@ -36,11 +36,11 @@ const SAMPLES: usize = 16;
 // The caller has blocked the program's signals.
 impl<S: Sys> OverlayHolder for RegionCore<S> {
     fn has_overlays(&self) -> bool {
-        self.books.has_overlays()
+        self.accounts.has_overlays()
     }
 
     fn waited_for(&self) -> usize {
-        if self.books.writers == Writers::Fault { self.table.len() } else { 0 }
+        if self.accounts.writers == Writers::Fault { self.table.len() } else { 0 }
     }
 
     fn tend(&self, from: usize) -> Option<usize> {
@@ -65,7 +65,7 @@ impl<S: Sys> OverlayHolder for RegionCore<S> {
         let Some(usual) = self.usual_pages() else { return false };
         let is_dense = usual >= Density::everywhere(self.pool().block_size);
         let is_beside = self.copies_beside();
-        if is_dense && !is_beside && self.may_promote() && self.books.limit.is_none() {
+        if is_dense && !is_beside && self.may_promote() && self.accounts.limit.is_none() {
             self.leave_all_to_writers();
             return false;
         }
@@ -118,7 +118,7 @@ impl<S: Sys> RegionCore<S> {
         if !is_enough {
             return;
         }
-        let may_seal = self.books.writers == Writers::Fault && !self.copies_beside();
+        let may_seal = self.accounts.writers == Writers::Fault && !self.copies_beside();
         if may_seal && pages >= Density::more_than_enough(size) && matches!(entry, Entry::Overlaid(..)) {
             self.leave_to_writer(index);
         } else {
@@ -173,7 +173,7 @@ impl<S: Sys> RegionCore<S> {
     fn leave_all_to_writers(&self) {
         // No snapshot may begin until all is sealed: one that did would not look at what is sealed after its own look.
         let Some(_no_snapshot) = self.freezing.try_lock() else { return };
-        self.books.sealed.fetch_add(1, Ordering::Relaxed);
+        self.accounts.sealed.fetch_add(1, Ordering::Relaxed);
         let size = self.pool().block_size;
         let overlays = (0..self.table.len()).map(EntryIndex).filter(|index| self.table.get(*index).is_overlay());
         let may_be_sealed = overlays.filter(|index| !self.promises.has(*index));
@@ -188,7 +188,7 @@ impl<S: Sys> RegionCore<S> {
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
         if matches!(entry, Entry::Overlaid(..)) && self.held(entry) == Held::ByOthersToo && !self.promises.has(index) {
-            self.books.sealed.fetch_add(1, Ordering::Relaxed);
+            self.accounts.sealed.fetch_add(1, Ordering::Relaxed);
             self.density.note(index, usize::MAX, self.pool().block_size);
             // If it fails, it stays as it was.
             let _ = self.seal(Locked::windows(&window, &publishing), index.0..index.0 + 1);
@@ -210,7 +210,7 @@ impl<S: Sys> RegionCore<S> {
     /// Whether blocks are to be copied. Where the kernel is to copy whatever comes, no write may find an overlay
     /// sealed; and where memory is short, a block takes more of it than its pages.
     fn may_promote(&self) -> bool {
-        let may_copy = self.books.grain == CopyGrain::Auto || self.books.writers == Writers::NeverFault;
+        let may_copy = self.accounts.grain == CopyGrain::Auto || self.accounts.writers == Writers::NeverFault;
         may_copy && !self.pool().tending.is_short()
     }
 
@@ -238,7 +238,7 @@ impl<S: Sys> RegionCore<S> {
         }
         let Some((below, origin)) = self.hold_below(index) else { return };
         let own = pool.copy_near(self.place_of_copy(index, below), below, Wanted::Any, Reserved::No);
-        if self.books.writers == Writers::Fault {
+        if self.accounts.writers == Writers::Fault {
             // Whoever holds a lock should not lose the processor meanwhile. Elsewhere, the caller holds one already.
             yield_now();
         }
@@ -248,9 +248,9 @@ impl<S: Sys> RegionCore<S> {
         }
         if pool.release(below) {
             // All others have let go of it meanwhile, and took us for another holder.
-            match (origin, &self.books.parent) {
+            match (origin, &self.accounts.parent) {
                 (Origin::Parent, Some(parent)) => parent.freed(1),
-                (Origin::Own, _) | (Origin::Parent, None) => self.books.cow.freed(1),
+                (Origin::Own, _) | (Origin::Parent, None) => self.accounts.cow.freed(1),
             }
         }
     }
@@ -262,7 +262,7 @@ impl<S: Sys> RegionCore<S> {
     /// leave keep their memory, and are there for that.
     fn place_of_copy(&self, index: EntryIndex, below: BlockId) -> BlockId {
         let blocks = self.pool().frames.len();
-        match self.books.writers {
+        match self.accounts.writers {
             Writers::Fault => self.home.wish(index, blocks),
             Writers::NeverFault => BlockId(((below.index() + blocks / 2) % blocks) as u32),
         }
@@ -272,7 +272,7 @@ impl<S: Sys> RegionCore<S> {
     /// would have: to stay makes two mappings more, each of which costs the next fork a call.
     fn is_left_behind(&self, index: EntryIndex, entry: Entry) -> bool {
         let (Writers::NeverFault, Some(before), Some(below)) =
-            (self.books.writers, index.0.checked_sub(1), entry.block())
+            (self.accounts.writers, index.0.checked_sub(1), entry.block())
         else {
             return false;
         };
@@ -301,7 +301,7 @@ impl<S: Sys> RegionCore<S> {
             return false;
         }
         let locked = Locked::windows(&window, &publishing);
-        let (place, are_kept_off) = match self.books.writers {
+        let (place, are_kept_off) = match self.accounts.writers {
             Writers::Fault => (Place::Own, self.seal(locked, only.clone()).is_ok()),
             Writers::NeverFault => (Place::Aside, self.holds(locked, &only)),
         };

@@ -198,22 +198,25 @@ fn each_block_that_is_shown_by_page_counts_towards_the_limit() {
         let limited = by_page().max_cow_bytes(2 * G::BLOCK, OnLimit::Fail);
         let region = world.written_with(4, limited);
         let snapshot = region.snapshot();
-        assert_eq!(region.books.cost(), 0, "nothing before the first write");
+        assert_eq!(region.accounts.cost(), 0, "nothing before the first write");
         region.write(100, 7);
         region.write(G::BLOCK + 100, 7);
-        assert_eq!((region.books.cost(), is_overlaid(&region, 2)), (2, false));
+        assert_eq!((region.accounts.cost(), is_overlaid(&region, 2)), (2, false));
         assert_eq!(region.resolve(2 * G::BLOCK), Err(Unresolved::CowLimit(OnLimit::Fail)));
         region.write(200, 8);
         // What has become a copy costs what it did before.
         region.prepare_write(0..2 * G::BLOCK).unwrap();
-        assert_eq!((region.books.cost(), region.resolve(2 * G::BLOCK)), (2, Err(Unresolved::CowLimit(OnLimit::Fail))));
+        assert_eq!(
+            (region.accounts.cost(), region.resolve(2 * G::BLOCK)),
+            (2, Err(Unresolved::CowLimit(OnLimit::Fail)))
+        );
         assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..4 * G::PAGES], vec![0..4 * G::PAGES]));
         drop(snapshot);
-        assert_eq!(region.books.cost(), 0);
+        assert_eq!(region.accounts.cost(), 0);
         let later = region.snapshot();
         region.write(2 * G::BLOCK + 100, 9);
         assert_eq!((region.read(2 * G::BLOCK + 100), read_at(&later, 2 * G::BLOCK + 100)), (Some(9), Ok(0)));
-        assert!(region.books.cost() <= 2);
+        assert!(region.accounts.cost() <= 2);
     }
     where_pages_are_copied!(row, 10);
 }

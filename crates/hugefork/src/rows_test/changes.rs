@@ -155,7 +155,7 @@ fn what_is_kept_is_not_asked_for_and_others_lose_nothing_in_vain() {
 fn a_region_is_at_the_snapshot_that_was_taken_last_or_that_it_came_from() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
         let region = world.written(2);
-        let at = |region: &Region<G>| region.books.origin.get();
+        let at = |region: &Region<G>| region.accounts.origin.get();
         let first = region.snapshot();
         assert_eq!((first.from.get(), at(&region)), (None, first.id));
         // One that fails changes nothing.

@@ -118,7 +118,7 @@ fn with_the_pool_empty_lazily_freed_blocks_go_first_then_shared_ones_and_the_own
         lazy.lazy_free(0..G::BLOCK).unwrap();
         region.write(100, 7);
         assert_eq!(
-            (lazy.kept(), snapshot.is_revoked(), fork.books.revoked.load(Ordering::Relaxed)),
+            (lazy.kept(), snapshot.is_revoked(), fork.accounts.revoked.load(Ordering::Relaxed)),
             (vec![], false, 0)
         );
         region.write(G::BLOCK + 100, 8);
@@ -188,7 +188,7 @@ fn what_was_revoked_is_not_shown_again_by_lazy_free_and_is_new_memory_once_disca
         assert_eq!((fork.read(G::BLOCK), world.reclaim_all().blocks), (None, 2));
         assert_eq!((fork.cancel_lazy_free(0..3 * G::BLOCK), fork.read(G::BLOCK)), (Ok(0), None));
         fork.discard(G::BLOCK..2 * G::BLOCK).unwrap();
-        assert_eq!((fork.kept(), fork.books.revoked.load(Ordering::Relaxed)), (vec![], 0));
+        assert_eq!((fork.kept(), fork.accounts.revoked.load(Ordering::Relaxed)), (vec![], 0));
         fork.write(G::BLOCK + 100, 8);
         assert!(!fork.snapshot().is_revoked());
     }
@@ -270,7 +270,7 @@ fn a_forks_write_with_the_pool_empty_fails_and_nobody_else_is_disturbed() {
         let sibling = fork.fork(RegionOptions::new());
         let rest = world.fill();
         check_full(&fork, 100);
-        assert_eq!((snapshot.is_revoked(), sibling.books.revoked.load(Ordering::Relaxed)), (false, 0));
+        assert_eq!((snapshot.is_revoked(), sibling.accounts.revoked.load(Ordering::Relaxed)), (false, 0));
         let all = vec![0..2 * G::PAGES];
         assert_eq!(
             (region.kept(), fork.kept(), sibling.kept(), kept_by(&snapshot)),
@@ -467,15 +467,15 @@ fn blocks_that_a_fork_lazily_frees_are_not_charged_to_its_parent() {
         let region = world.written_with(3, limited::<G>(OnLimit::Fail));
         let fork = region.fork(RegionOptions::new());
         region.write(100, 7);
-        assert_eq!(region.books.cow.blocks(), 1);
+        assert_eq!(region.accounts.cow.blocks(), 1);
         fork.lazy_free(0..3 * G::BLOCK).unwrap();
-        assert_eq!(region.books.cow.blocks(), 0);
+        assert_eq!(region.accounts.cow.blocks(), 0);
         world.reclaim_all();
-        assert_eq!(region.books.cow.blocks(), 0);
+        assert_eq!(region.accounts.cow.blocks(), 0);
         region.write(G::BLOCK + 100, 7);
-        assert_eq!(region.books.cow.blocks(), 1);
+        assert_eq!(region.accounts.cow.blocks(), 1);
         drop(fork);
-        assert_eq!(region.books.cow.blocks(), 0);
+        assert_eq!(region.accounts.cow.blocks(), 0);
     }
     everywhere!(row, 8);
 }
@@ -491,7 +491,7 @@ fn a_limit_is_not_passed_by_the_neighbours_of_a_copy() {
         let written =
             (0..8).filter(|block| region.prepare_write(block * G::BLOCK..block * G::BLOCK + 1).is_ok()).count();
         world.pool.sys.budget().replace(world.pool.sys.budget().limit() / 2 + 1, 0);
-        assert_eq!((written, region.books.cow.blocks()), (1, 1));
+        assert_eq!((written, region.accounts.cow.blocks()), (1, 1));
         assert_eq!(kept_by(&snapshot), vec![0..8 * G::PAGES]);
     }
     everywhere!(row, 20);
@@ -536,11 +536,11 @@ fn beyond_max_cow_bytes_revoke_takes_the_block_away_and_copies_no_more() {
         let snapshot = region.snapshot();
         let free = world.free();
         (0..3).for_each(|block| region.write(block * G::BLOCK + 100, 7));
-        assert_eq!((world.free(), region.books.cow.blocks()), (free - 1, 1));
+        assert_eq!((world.free(), region.accounts.cow.blocks()), (free - 1, 1));
         assert_eq!(read_at(&snapshot, 0), Ok(pattern(0)));
         (1..3).for_each(|block| assert_eq!(read_at(&snapshot, block * G::BLOCK), Err(RegionError::Revoked)));
         drop(snapshot);
-        assert_eq!((region.books.cow.blocks(), region.kept()), (0, vec![0..3 * G::PAGES]));
+        assert_eq!((region.accounts.cow.blocks(), region.kept()), (0, vec![0..3 * G::PAGES]));
         // A holder with a reservation still gets its copy.
         let snapshot = region.snapshot();
         snapshot.reserve().unwrap();

@@ -17,7 +17,7 @@ fn blocks_held_once_are_freed_as_one_batch_with_one_system_call() {
         let calls = G::calls(&world.pool, Call::Protect);
         assert_eq!(region.lazy_free(G::BLOCK..5 * G::BLOCK), Ok(freed(4 * G::BLOCK)));
         assert_eq!(G::calls(&world.pool, Call::Protect), calls.map(|calls| calls + 1));
-        assert_eq!((region.lazy(), region.books.lazy_blocks.load(Ordering::Relaxed)), (4 * G::BLOCK, 4));
+        assert_eq!((region.lazy(), region.accounts.lazy_blocks.load(Ordering::Relaxed)), (4 * G::BLOCK, 4));
         let calls = G::calls(&world.pool, Call::MapZeros);
         assert_eq!(world.reclaim_all(), Dropped { blocks: 4, bytes: 4 * G::BLOCK });
         assert_eq!(G::calls(&world.pool, Call::MapZeros), calls.map(|calls| calls + 1));

@@ -352,8 +352,8 @@ impl<G: Ground> Region<G> {
 
     /// Bytes that are lazily freed but not dropped.
     fn lazy(&self) -> usize {
-        self.books.lazy_blocks.load(Ordering::Relaxed) * G::BLOCK
-            + self.books.lazy_pages.load(Ordering::Relaxed) * BASE_PAGE
+        self.accounts.lazy_blocks.load(Ordering::Relaxed) * G::BLOCK
+            + self.accounts.lazy_pages.load(Ordering::Relaxed) * BASE_PAGE
     }
 
     /// The runs of pages that hold the pattern. All other pages must be zeros.

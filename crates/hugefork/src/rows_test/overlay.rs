@@ -329,8 +329,8 @@ fn pages_that_are_folded_in_the_pause_leave_the_earlier_snapshot_as_it_was() {
         let region = written_by_choice(world, 2);
         let earlier = region.snapshot();
         region.write(BASE_PAGE + 100, 7);
-        let sealed = Some(region.books.sealed.load(Ordering::Relaxed));
-        let frozen = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.books.cow), None);
+        let sealed = Some(region.accounts.sealed.load(Ordering::Relaxed));
+        let frozen = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.accounts.cow), None);
         let parts = [Part { region: &region, frozen, sealed }];
         fill(&parts).unwrap();
         let seen = |snapshot: &SnapshotCore<SoftMmu>| read_at(snapshot, BASE_PAGE + 100);

@@ -277,7 +277,7 @@ fn a_fork_that_has_lost_a_block_has_it_again() {
         region.write(100, 7);
         assert_eq!(fork.entry(0), Entry::Revoked);
         fork.reset_to(&snapshot).unwrap();
-        assert_eq!((fork.kept(), fork.books.revoked.load(Ordering::Relaxed)), (vec![0..2 * G::PAGES], 0));
+        assert_eq!((fork.kept(), fork.accounts.revoked.load(Ordering::Relaxed)), (vec![0..2 * G::PAGES], 0));
         drop(rest);
         fork.write(100, 8);
         assert_eq!((fork.read(100), read_at(&snapshot, 100)), (Some(8), Ok(0)));
@@ -318,13 +318,13 @@ fn what_forks_and_snapshots_cost_goes_down_with_a_reset() {
         for round in 0..12 {
             // Two of three, others each time.
             (0..2).for_each(|by| region.write((round + by) % 3 * G::BLOCK + 100, 7));
-            assert!(region.books.cow.blocks() <= 2);
+            assert!(region.accounts.cow.blocks() <= 2);
             region.reset_to(&snapshot).unwrap();
             // What stays the region's own still costs.
             let own = (0..3).filter(|&at| region.entry(at).block() != snapshot.entries.get(EntryIndex(at)).block());
-            assert_eq!(region.books.cow.blocks(), own.count());
+            assert_eq!(region.accounts.cow.blocks(), own.count());
             (0..8).for_each(|_| region.reset_to(&snapshot).unwrap());
-            assert_eq!(region.books.cow.blocks(), 0);
+            assert_eq!(region.accounts.cow.blocks(), 0);
         }
         drop(snapshot);
         assert_eq!(region.kept(), vec![0..3 * G::PAGES]);
@@ -502,7 +502,7 @@ fn several_regions_have_the_bytes_of_their_snapshots_again() {
             for (region, snapshot) in &all {
                 assert_eq!((region.kept(), kept_by(snapshot)), (vec![0..3 * G::PAGES], vec![0..3 * G::PAGES]));
                 assert!(written.iter().all(|&at| [Some(0), Some(pattern(at / BASE_PAGE))].contains(&region.read(at))));
-                assert_eq!((region.books.origin.get(), stats(region).resets), (snapshot.id, value.into()));
+                assert_eq!((region.accounts.origin.get(), stats(region).resets), (snapshot.id, value.into()));
             }
         }
         assert_eq!(reset_all::<G::S>(&[]), Ok(()));

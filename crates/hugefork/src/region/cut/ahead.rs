@@ -44,10 +44,10 @@ impl<S: Sys> RegionCore<S> {
     /// Folds what is private now. Unless the kernel is to copy from the snapshot on, all overlays are sealed first:
     /// those that nobody writes to meanwhile need no look in the pause.
     fn fold_for_snapshot(&self, when: When) -> Result<(), RegionError> {
-        if !self.books.has_overlays() {
+        if !self.accounts.has_overlays() {
             return Ok(());
         }
-        if self.books.grain != CopyGrain::Page {
+        if self.accounts.grain != CopyGrain::Page {
             let signals = SignalsBlocked::new();
             let sealed = self.seal_all();
             drop(signals);

@@ -24,7 +24,7 @@ impl<S: Sys> RegionCore<S> {
         let addresses = Addresses::claim(pool, frozen.len(), mappings)?;
         let reserved = pool.reserve(options.reserve, frozen.entries.len())?;
         let region = Self::at(addresses, options, Some(&frozen.parent), frozen.second_of);
-        region.books.origin.set(frozen.id.or(frozen.from.get()));
+        region.accounts.origin.set(frozen.id.or(frozen.from.get()));
         reserved.give_to(pool, &region.table, 0..region.table.len(), |_| true);
         let signals = SignalsBlocked::new();
         let alone = frozen.lock.exclusive();
@@ -40,7 +40,7 @@ impl<S: Sys> RegionCore<S> {
         frozen.forget_all(Locked::alone(&alone));
         // If this fails, the new region goes, with its blocks and with whatever was mapped.
         let shown = region.addresses.show_frozen(&region.table);
-        if shown.is_ok() && region.books.grain == CopyGrain::Page && region.may_overlay() {
+        if shown.is_ok() && region.accounts.grain == CopyGrain::Page && region.may_overlay() {
             // What cannot be shown so is read-only, and left to the faults.
             let _ = region.overlay_each(Locked::alone(&unmapped), 0..region.table.len(), Place::Own);
         }

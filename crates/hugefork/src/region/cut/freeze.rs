@@ -36,12 +36,12 @@ impl<S: Sys> RegionCore<S> {
     pub(super) fn hold_all(&self) -> (WindowsGuard<'_>, ExclusiveGuard<'_>) {
         let mut windows = WindowsGuard::default();
         loop {
-            let holds_windows = self.books.has_overlays();
+            let holds_windows = self.accounts.has_overlays();
             if holds_windows {
                 windows = self.table.lock_windows(0..self.table.windows());
             }
             let alone = self.lock.exclusive();
-            if holds_windows || !self.books.has_overlays() {
+            if holds_windows || !self.accounts.has_overlays() {
                 return (windows, alone);
             }
         }
@@ -55,7 +55,7 @@ impl<S: Sys> RegionCore<S> {
         frozen: &SnapshotCore<S>,
         sealed: Option<usize>,
     ) -> Result<Option<KeptOff>, Unresolved> {
-        if self.books.revoked.load(Ordering::Relaxed) > 0 {
+        if self.accounts.revoked.load(Ordering::Relaxed) > 0 {
             return Err(Unresolved::Revoked);
         }
         let (mut first, mut last, mut open) = (usize::MAX, 0, 0..0);
@@ -83,7 +83,7 @@ impl<S: Sys> RegionCore<S> {
                         open = if open.is_empty() { index.0 } else { open.start }..index.0 + 1;
                     }
                     if entry.is_charged() {
-                        self.books.charged.fetch_sub(1, Ordering::Relaxed);
+                        self.accounts.charged.fetch_sub(1, Ordering::Relaxed);
                     }
                 }
             }
@@ -93,7 +93,7 @@ impl<S: Sys> RegionCore<S> {
         }
         let entries = first..last + 1;
         let place = self.keep_all_off(locked, entries.clone())?;
-        let is_as_before = Some(self.books.sealed.load(Ordering::Relaxed)) == sealed;
+        let is_as_before = Some(self.accounts.sealed.load(Ordering::Relaxed)) == sealed;
         let folded = self.fold_rest(locked, frozen, if is_as_before { open } else { entries.clone() }, place);
         match folded.and_then(|()| self.copy_pinned(frozen, entries.clone())) {
             Ok(()) => Ok(Some(KeptOff { entries, place })),
@@ -146,7 +146,7 @@ impl<S: Sys> RegionCore<S> {
         entries: Range<usize>,
         place: Place,
     ) -> Result<(), Unresolved> {
-        if !self.books.has_overlays() {
+        if !self.accounts.has_overlays() {
             return Ok(());
         }
         let mut rest = entries;

@@ -86,15 +86,15 @@ impl<S: Sys> RegionCore<S> {
 
     /// Notes the snapshot's place in the tree, and that the region is there now.
     fn is_now_at(&self, frozen: &SnapshotCore<S>) {
-        frozen.from.set(self.books.origin.get());
+        frozen.from.set(self.accounts.origin.get());
         if frozen.id.is_some() {
-            self.books.origin.set(frozen.id);
+            self.accounts.origin.set(frozen.id);
         }
     }
 
     /// Takes that back, for a snapshot that the program does not get.
     pub(crate) fn forget(&self, frozen: &SnapshotCore<S>) {
-        self.books.origin.go_back(frozen.id, frozen.from.get());
+        self.accounts.origin.go_back(frozen.id, frozen.from.get());
     }
 
     fn drops_some_lazy(&self) -> bool {
@@ -109,7 +109,7 @@ pub(crate) fn freeze_all<S: Sys>(
 ) -> Result<EngineVec<PinnedBox<SnapshotCore<S>>>, RegionError> {
     let mut by_age: EngineVec<usize> = EngineVec::with_capacity_in(regions.len(), Own);
     by_age.extend(0..regions.len());
-    by_age.sort_unstable_by_key(|nth| regions[*nth].books.cow.id());
+    by_age.sort_unstable_by_key(|nth| regions[*nth].accounts.cow.id());
     let mut ordered: EngineVec<&RegionCore<S>> = EngineVec::with_capacity_in(regions.len(), Own);
     ordered.extend(by_age.iter().map(|nth| regions[*nth]));
     let mut made: EngineVec<_> = EngineVec::with_capacity_in(regions.len(), Own);
@@ -125,7 +125,7 @@ fn cut<S: Sys>(
     regions: &[&RegionCore<S>],
     purpose: Purpose,
 ) -> Result<EngineVec<PinnedBox<SnapshotCore<S>>>, RegionError> {
-    if regions.iter().any(|region| region.books.revoked.load(Ordering::Relaxed) > 0) {
+    if regions.iter().any(|region| region.accounts.revoked.load(Ordering::Relaxed) > 0) {
         return Err(RegionError::Revoked);
     }
     regions.iter().for_each(|region| region.density.forget_some());
@@ -143,7 +143,7 @@ fn cut<S: Sys>(
         for region in regions {
             region.promises.end();
             // What the pool's thread seals after this is looked for in the pause.
-            let sealed = Some(region.books.sealed.load(Ordering::Relaxed));
+            let sealed = Some(region.accounts.sealed.load(Ordering::Relaxed));
             region.fold_ahead()?;
             parts.push(Part { region, frozen: begin(region, purpose), sealed });
         }
@@ -177,7 +177,7 @@ fn cut<S: Sys>(
             Err(RegionError::PoolFull { .. }) if regions.iter().any(|region| region.drops_some_lazy()) => {}
             // So are blocks that have got private pages since they were folded. To fold those ahead makes room.
             Err(RegionError::PoolFull { .. })
-                if regions.iter().any(|region| region.books.has_overlays()) && tries < TRIES =>
+                if regions.iter().any(|region| region.accounts.has_overlays()) && tries < TRIES =>
             {
                 tries += 1;
             }
@@ -190,7 +190,7 @@ fn cut<S: Sys>(
 /// turn.
 fn begin<S: Sys>(region: &RegionCore<S>, purpose: Purpose) -> PinnedBox<SnapshotCore<S>> {
     let id = (purpose == Purpose::Snapshot).then(SnapshotId::next);
-    SnapshotCore::empty(region.pool(), region.table.len(), Derived::of(&region.books.cow), id)
+    SnapshotCore::empty(region.pool(), region.table.len(), Derived::of(&region.accounts.cow), id)
 }
 
 /// The pause: gives each snapshot the blocks of its region. If it fails, all are as before.

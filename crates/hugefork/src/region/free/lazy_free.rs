@@ -108,7 +108,7 @@ impl<S: Sys> RegionCore<S> {
     /// exclusively. The bytes cannot change then until `lazy_free` is called again. If there is nothing to cancel, this
     /// only reads two counters.
     pub(crate) fn keep_all(&self) {
-        if !self.books.has_lazy() {
+        if !self.accounts.has_lazy() {
             return;
         }
         let marked = (0..self.table.windows()).filter(|&window| self.table.waiting.is_waiting(window));
@@ -170,7 +170,9 @@ impl<S: Sys> Freeing<'_, S> {
     /// Splits `entries` into runs that one write-protection may cover.
     fn runs(&mut self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
         let region = self.region;
-        if region.books.revoked.load(Ordering::Relaxed) == 0 && !region.pins.are_used() && !region.books.has_overlays()
+        if region.accounts.revoked.load(Ordering::Relaxed) == 0
+            && !region.pins.are_used()
+            && !region.accounts.has_overlays()
         {
             return self.run(locked, entries);
         }

@@ -18,8 +18,8 @@ use crate::units::{BASE_PAGE, EntryIndex};
 
 impl<S: Sys> LazyHolder for RegionCore<S> {
     fn oldest_lazy(&self, what: Droppable) -> Option<u32> {
-        let keeps_its_blocks = what == Droppable::Blocks && self.books.reserve == Reserve::Full;
-        if keeps_its_blocks || !self.books.has_lazy() {
+        let keeps_its_blocks = what == Droppable::Blocks && self.accounts.reserve == Reserve::Full;
+        if keeps_its_blocks || !self.accounts.has_lazy() {
             return None;
         }
         // Another reclaim may have taken windows and be about to drop what is in them.
@@ -41,7 +41,7 @@ impl<S: Sys> LazyHolder for RegionCore<S> {
     }
 
     fn recall_lazy(&self, changes: u64) -> bool {
-        self.books.has_lazy() && self.table.waiting.recall(&self.table.waiting.look(), changes)
+        self.accounts.has_lazy() && self.table.waiting.recall(&self.table.waiting.look(), changes)
     }
 }
 

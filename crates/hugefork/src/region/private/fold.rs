@@ -199,7 +199,7 @@ impl<S: Sys> RegionCore<S> {
         if let Some(block) = block.filter(|_| !run.is_empty()) {
             let are_own = run.clone().all(|index| self.table.get(EntryIndex(index)).is_owner());
             // System calls that write would fail from now on.
-            let may_seal = self.books.grain != CopyGrain::Page;
+            let may_seal = self.accounts.grain != CopyGrain::Page;
             match what {
                 // What is the parent's becomes this region's own: the accounts are to tell.
                 Folded::Overlays if are_own && may_seal => self.fold_below(&windows, publishing, &run, block)?,

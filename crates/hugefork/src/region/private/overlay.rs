@@ -28,13 +28,13 @@ impl<S: Sys> RegionCore<S> {
         let pool = self.pool();
         pool.sys.has_overlays()
             && pool.block_size.bytes() > BASE_PAGE
-            && self.books.grain != CopyGrain::Block
+            && self.accounts.grain != CopyGrain::Block
             && self.observer.get().is_none()
     }
 
     /// Whether the kernel is to copy from the fork or snapshot on.
     pub(in crate::region) fn shows_by_page(&self) -> bool {
-        self.books.grain == CopyGrain::Page && self.books.limit.is_none() && self.may_overlay()
+        self.accounts.grain == CopyGrain::Page && self.accounts.limit.is_none() && self.may_overlay()
     }
 
     /// The runs of overlays in `entries`.
@@ -160,7 +160,7 @@ impl<S: Sys> RegionCore<S> {
         match right {
             Ok(()) => Ok(()),
             Err(error) => {
-                self.books.unsure.store(true, Ordering::Relaxed);
+                self.accounts.unsure.store(true, Ordering::Relaxed);
                 Err(Unresolved::Unmappable(error))
             }
         }
@@ -172,7 +172,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     pub(super) fn protect_failed(&self, locked: Locked<'_>, entries: Range<usize>) -> Recount {
-        self.books.unsure.store(true, Ordering::Relaxed);
+        self.accounts.unsure.store(true, Ordering::Relaxed);
         self.store(locked, Event::ProtectFailed, entries, |_, old| old.in_state(on_protect_failed(old.state())))
     }
 }

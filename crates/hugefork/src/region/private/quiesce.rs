@@ -37,7 +37,7 @@ impl<S: Sys> RegionCore<S> {
         if self.holds(locked, entries) {
             return Ok(Place::Aside);
         }
-        if self.books.writers == Writers::NeverFault {
+        if self.accounts.writers == Writers::NeverFault {
             return Err(Unresolved::NotYet);
         }
         self.seal(locked, entries.clone())?;

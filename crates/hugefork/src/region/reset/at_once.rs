@@ -86,7 +86,7 @@ impl<S: Sys> Reset<'_, S> {
             return None;
         }
         region.promises.end();
-        region.books.origin.set(self.frozen.id);
+        region.accounts.origin.set(self.frozen.id);
         count(&region.counters.resets, 1);
         Some(run)
     }

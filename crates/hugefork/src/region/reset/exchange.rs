@@ -86,7 +86,7 @@ impl<S: Sys> Reset<'_, S> {
             }),
             Entry::Borrowed(block) => {
                 let goal = if entry.block() == Some(block) { Goal::Same } else { Goal::Other };
-                let origin = self.frozen.origin(index, region.books.cow.id());
+                let origin = self.frozen.origin(index, region.accounts.cow.id());
                 Ok(match on_reset(entry.state(), goal, pinned, origin).1 {
                     OnReset::Nothing | OnReset::PutBack => Step::Nothing,
                     OnReset::Keep | OnReset::KeepPages => Step::Keep,
@@ -107,8 +107,8 @@ impl<S: Sys> Reset<'_, S> {
     /// Whether the block at `index` is to be shown through a private mapping at once.
     fn is_by_page(&self, index: EntryIndex) -> bool {
         let region = self.region;
-        let is_wanted = region.books.grain == CopyGrain::Page || region.density.is_by_page(index);
-        is_wanted && region.books.limit.is_none() && region.may_overlay()
+        let is_wanted = region.accounts.grain == CopyGrain::Page || region.density.is_by_page(index);
+        is_wanted && region.accounts.limit.is_none() && region.may_overlay()
     }
 
     /// Changes an entry, and those that go along with it. Returns where to go on.
@@ -286,7 +286,7 @@ impl<S: Sys> Reset<'_, S> {
         run.clone().for_each(|index| self.frozen.reserve_again(self.frozen_locked, EntryIndex(index)));
         if origin == Origin::Own {
             // They were counted as what forks and snapshots alone hold.
-            region.books.cow.freed(run.len());
+            region.accounts.cow.freed(run.len());
         }
         Ok(())
     }

@@ -131,7 +131,7 @@ impl<S: Sys> RegionCore<S> {
     fn known(&self, room: usize) -> MutexGuard<'_, Known> {
         let mut known = self.returns.known();
         known.prepare(room, self.table.len());
-        if self.books.has_overlays() {
+        if self.accounts.has_overlays() {
             self.addresses.set_apart();
         }
         known
@@ -168,7 +168,7 @@ impl<S: Sys> RegionCore<S> {
     /// After a reset to a snapshot: sets blocks aside again, if that was promised.
     fn keep_reserve(&self, frozen: Option<&SnapshotCore<S>>) -> Result<(), RegionError> {
         let lends_none = |index, entry| frozen.is_some_and(|frozen| frozen.lends_none(index, entry));
-        match self.books.reserve {
+        match self.accounts.reserve {
             Reserve::Full => self.reserve_again(0..self.table.len(), lends_none),
             Reserve::None => Ok(()),
         }
@@ -262,7 +262,7 @@ impl<S: Sys> Reset<'_, S> {
         }
         self.put_back()?;
         self.change_all().map_err(|reason| Stop::At { done: self.done, reason })?;
-        self.region.books.origin.set(self.frozen.id);
+        self.region.accounts.origin.set(self.frozen.id);
         count(&self.region.counters.resets, 1);
         // Those of before the look: even alone, the kernel may have written since, for this thread.
         self.known.seen_at = Some(faults);
@@ -319,7 +319,7 @@ impl<S: Sys> Reset<'_, S> {
     /// Gives the right to write to overlays, as far as that can be done. The rest is left to faults.
     fn let_go_on(&mut self) {
         let region = self.region;
-        if region.books.limit.is_some() {
+        if region.accounts.limit.is_some() {
             // Each is charged to the limit when it is written to.
             return;
         }
@@ -331,14 +331,14 @@ impl<S: Sys> Reset<'_, S> {
     /// Sees to it that all that counts as writable is.
     fn allow_writes(&mut self) -> Result<(), Unresolved> {
         let region = self.region;
-        if !region.books.unsure.swap(false, Ordering::Relaxed) {
+        if !region.accounts.unsure.swap(false, Ordering::Relaxed) {
             return Ok(());
         }
         let is_open = |index: usize| matches!(region.table.get(EntryIndex(index)), Entry::Overlaid(..));
         for run in runs(0..region.table.len(), is_open) {
             let unsealed = region.unseal(self.locked, run, Place::Own);
             // The next reset is to see to it.
-            region.books.unsure.fetch_or(unsealed.is_err(), Ordering::Relaxed);
+            region.accounts.unsure.fetch_or(unsealed.is_err(), Ordering::Relaxed);
             unsealed?;
         }
         Ok(())

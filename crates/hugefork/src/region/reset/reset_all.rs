@@ -61,7 +61,7 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
     }
     let mut by_age: EngineVec<usize> = EngineVec::with_capacity_in(pairs.len(), Own);
     by_age.extend(0..pairs.len());
-    by_age.sort_unstable_by_key(|nth| pairs[*nth].0.books.cow.id());
+    by_age.sort_unstable_by_key(|nth| pairs[*nth].0.accounts.cow.id());
     let mut rooms: EngineVec<usize> = EngineVec::with_capacity_in(pairs.len(), Own);
     rooms.resize(pairs.len(), 0);
     let take_turns = || {

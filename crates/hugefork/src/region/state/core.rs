@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-use super::books::Books;
+use super::accounts::Accounts;
 use super::density::Density;
 use super::history::Habits;
 use super::home::Settled;
@@ -48,7 +48,7 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(crate) freezing: WordLock,
     /// Held while the pool's thread looks after overlays, and by a reset, which may hold no windows.
     pub(in crate::region) tending: WordLock,
-    pub(crate) books: Books,
+    pub(crate) accounts: Accounts,
     pub(crate) pins: Pins,
     pub(crate) habits: Habits,
     pub(crate) density: Density,
@@ -113,7 +113,7 @@ impl<S: Sys> RegionCore<S> {
             lock: RegionLock::default(),
             freezing: WordLock::default(),
             tending: WordLock::default(),
-            books: Books::new(options, parent.cloned(), pool.block_size),
+            accounts: Accounts::new(options, parent.cloned(), pool.block_size),
             pins: Pins::default(),
             habits: Habits::default(),
             density: Density::new(count, pool.block_size),
@@ -140,7 +140,7 @@ impl<S: Sys> RegionCore<S> {
     /// Keeps all others from taking a snapshot or a fork of the region, or resetting it. Waits for no operation.
     pub(in crate::region) fn take_turn(&self) -> Turn<'_> {
         let guard = self.freezing.lock();
-        Turn { number: self.books.turns.fetch_add(1, Ordering::Relaxed), _guard: guard }
+        Turn { number: self.accounts.turns.fetch_add(1, Ordering::Relaxed), _guard: guard }
     }
 
     /// Has cuts from now on wait for `operations`, and returns what they wait for: others, if it was given them before.
@@ -195,7 +195,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// The entries as the kernel sees them.
     pub(crate) fn shown(&self) -> Shown<'_> {
-        Shown::of_region(self.pool(), &self.table, self.books.writers)
+        Shown::of_region(self.pool(), &self.table, self.accounts.writers)
     }
 
     /// The addresses and entries where a transaction changes what is visible.
@@ -277,12 +277,12 @@ impl<S: Sys> Drop for RegionCore<S> {
         let entries = (0..self.table.len()).map(EntryIndex);
         if self.addresses.close().is_ok() {
             let freed = entries.filter(|&index| self.let_go(index)).count();
-            self.books.parent.iter().for_each(|parent| parent.freed(freed));
+            self.accounts.parent.iter().for_each(|parent| parent.freed(freed));
         } else {
             // The blocks may still be mapped, so nobody may get them again.
             pool.leak(entries.filter(|&index| self.table.get(index).block().is_some()).count());
         }
-        pool.tending.count(-self.books.overlays.load(Ordering::Relaxed).cast_signed());
+        pool.tending.count(-self.accounts.overlays.load(Ordering::Relaxed).cast_signed());
         pool.tending.nudge();
         pool.registry.retire(&self.counters);
     }

@@ -11,7 +11,7 @@
 //! | `take_turn`, `set_operations` | who may cut or reset it, and when |
 //! | `error` | what a call returns where a fault prints a line |
 
-mod books;
+mod accounts;
 mod core;
 mod density;
 pub(super) mod history;

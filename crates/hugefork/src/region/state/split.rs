@@ -49,7 +49,7 @@ impl<S: Sys> RegionCore<S> {
     /// the block.
     pub(super) fn forget_pages(&self, index: EntryIndex, block: BlockId) -> bool {
         let Some(pages) = self.table.split(index) else { return true };
-        self.books.lazy_pages.fetch_sub(pages.count(SplitPage::Lazy), Ordering::Relaxed);
+        self.accounts.lazy_pages.fetch_sub(pages.count(SplitPage::Lazy), Ordering::Relaxed);
         pages.count(SplitPage::Dropped) == 0 || self.pool().give_memory_back(block)
     }
 }
@@ -236,6 +236,6 @@ impl<S: Sys> SplitBlock<'_, S> {
         let before = self.pages.count(SplitPage::Lazy);
         self.pages.set(pages, to);
         let more = self.pages.count(SplitPage::Lazy).wrapping_sub(before);
-        self.region.books.lazy_pages.fetch_add(more, Ordering::Relaxed);
+        self.region.accounts.lazy_pages.fetch_add(more, Ordering::Relaxed);
     }
 }

@@ -130,25 +130,25 @@ impl<S: Sys> RegionCore<S> {
             pool.leak(1);
             return;
         }
-        let wants_one = takes_one && self.books.reserve == Reserve::Full && !self.table.is_reserved(index);
+        let wants_one = takes_one && self.accounts.reserve == Reserve::Full && !self.table.is_reserved(index);
         let was_last = pool.release_and(block, if wants_one { Reserved::Yes } else { Reserved::No });
         if wants_one && (was_last || pool.frames.reserve(1).is_some()) {
             self.table.set_reserved(index, Reserved::Yes);
         }
         if old.is_owner() && !was_last {
-            self.books.cow.left();
+            self.accounts.cow.left();
         } else if !old.is_owner() && was_last {
             sums.freed += 1;
         }
     }
 
     fn add_up(&self, sums: &Sums) {
-        let books = &self.books;
+        let accounts = &self.accounts;
         for (count, more) in [
-            (&books.lazy_blocks, sums.lazy),
-            (&books.revoked, sums.revoked),
-            (&books.overlays, sums.overlays),
-            (&books.charged, sums.charged),
+            (&accounts.lazy_blocks, sums.lazy),
+            (&accounts.revoked, sums.revoked),
+            (&accounts.overlays, sums.overlays),
+            (&accounts.charged, sums.charged),
         ] {
             if more != 0 {
                 // To add a wrapped negative number is to subtract.
@@ -158,7 +158,7 @@ impl<S: Sys> RegionCore<S> {
         if sums.overlays != 0 {
             self.pool().tending.count(sums.overlays);
         }
-        if let Some(parent) = &books.parent {
+        if let Some(parent) = &accounts.parent {
             parent.freed(sums.freed);
         }
         if sums.unreserved > 0 {
@@ -178,7 +178,7 @@ impl<S: Sys> RegionCore<S> {
             let entry = self.table.get(index);
             (takes_one(entry) || lends_none(index, entry)) && !self.table.is_reserved(index)
         };
-        if self.books.reserve == Reserve::None {
+        if self.accounts.reserve == Reserve::None {
             return Ok(());
         }
         for index in entries.map(EntryIndex).filter(|&index| has_none(index)) {

@@ -55,7 +55,7 @@ impl<S: Sys> RegionCore<S> {
             Unresolved::Revoked => RegionError::Revoked,
             Unresolved::CowLimit(_) => RegionError::CowLimit {
                 pool: pool.name.clone(),
-                limit: pool.block_size.len_of(self.books.limit.map_or(0, |limit| limit.blocks)),
+                limit: pool.block_size.len_of(self.accounts.limit.map_or(0, |limit| limit.blocks)),
             },
         }
     }

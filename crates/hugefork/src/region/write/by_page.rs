@@ -42,7 +42,7 @@ impl<S: Sys> Fault<'_, S> {
             // A write to the first or last page of a block may be part of a stream.
             false => !is_whole && self.outlook.stream.is_none() && !region.density.is_dense(self.index),
         };
-        region.books.grain == CopyGrain::Page || is_guessed
+        region.accounts.grain == CopyGrain::Page || is_guessed
     }
 
     /// How many blocks may become overlays. Where there is a limit, none is charged to it that nobody has written to.

@@ -94,7 +94,7 @@ impl<S: Sys> RegionCore<S> {
     pub(crate) fn resolve(&self, offset: usize) -> Result<Resolution, Unresolved> {
         let size = self.pool().block_size;
         match self.make(Become::Writable, EntryIndex(size.count(offset)), Some(size.within(offset))) {
-            Err(Unresolved::CowLimit(OnLimit::Stall)) => self.books.cow.wait_a_moment(),
+            Err(Unresolved::CowLimit(OnLimit::Stall)) => self.accounts.cow.wait_a_moment(),
             Err(Unresolved::NotYet) => {}
             resolved => return resolved,
         }
@@ -109,7 +109,7 @@ impl<S: Sys> RegionCore<S> {
         index: EntryIndex,
         target: Option<usize>,
     ) -> Result<Resolution, Unresolved> {
-        let (mut what, mut limit) = (what, self.books.limit);
+        let (mut what, mut limit) = (what, self.accounts.limit);
         loop {
             let resolved = self.try_to_make(what, index, target, limit);
             if what == Become::Writable && resolved == Err(Unresolved::PoolFull) && self.may_overlay() {
@@ -220,7 +220,7 @@ impl<S: Sys> RegionCore<S> {
     #[inline(never)] // Not on the stack below a copy.
     fn fold_a_charged_one(&self) -> bool {
         let is_free = |index: usize| self.table.get(EntryIndex(index)).is_charged() && self.may_fold(index);
-        let mut indices = 0..if self.books.charged.load(Ordering::Relaxed) > 0 { self.table.len() } else { 0 };
+        let mut indices = 0..if self.accounts.charged.load(Ordering::Relaxed) > 0 { self.table.len() } else { 0 };
         let Some(index) = indices.find(|&index| is_free(index)) else { return false };
         self.try_to_make(Become::Own, EntryIndex(index), None, None).is_ok()
     }
@@ -317,7 +317,7 @@ impl<'a, S: Sys> Fault<'a, S> {
     pub(super) fn check_limit(&self, limit: Option<CowLimit>) -> Result<(), Unresolved> {
         let table = &self.region.table;
         match limit {
-            Some(limit) if table.get(self.index).is_owner() && self.region.books.cost() >= limit.blocks => {
+            Some(limit) if table.get(self.index).is_owner() && self.region.accounts.cost() >= limit.blocks => {
                 Err(Unresolved::CowLimit(limit.on_limit))
             }
             Some(_) | None => Ok(()),

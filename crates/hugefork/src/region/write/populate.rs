@@ -31,7 +31,7 @@ impl<S: Sys> RegionCore<S> {
     /// by page where that can be done; but not where a limit counts blocks, since what is promised is not folded as
     /// soon as nobody else holds it.
     pub(crate) fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
-        if !self.may_overlay() || self.books.limit.is_some() {
+        if !self.may_overlay() || self.accounts.limit.is_some() {
             return self.prepare_blocks(range);
         }
         self.check(&range)?;
@@ -101,7 +101,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Folds the overlays among `entries` that this region alone holds.
     pub(in crate::region) fn fold_what_is_alone(&self, entries: Range<usize>) -> Result<(), RegionError> {
-        if !self.books.has_overlays() {
+        if !self.accounts.has_overlays() {
             return Ok(());
         }
         let mut alone = entries.filter(|&index| self.is_alone_with_overlay(index)).map(EntryIndex);
@@ -120,7 +120,7 @@ impl<S: Sys> RegionCore<S> {
             let resolved = self.make(what, index, None);
             drop(signals);
             match resolved {
-                Err(Unresolved::CowLimit(OnLimit::Stall)) => self.books.cow.wait_a_moment(),
+                Err(Unresolved::CowLimit(OnLimit::Stall)) => self.accounts.cow.wait_a_moment(),
                 Err(Unresolved::NotYet) => {}
                 resolved => return resolved.map(drop).map_err(|reason| self.error(reason)),
             }

@@ -117,7 +117,7 @@ impl<S: Sys> RegionCore<S> {
         if !self.may_ask(visit.family, index, block) {
             return (Asked::Strangers, false);
         }
-        let others = || visit.family.members().filter(|holder| holder.id() != Some(self.books.cow.id()));
+        let others = || visit.family.members().filter(|holder| holder.id() != Some(self.accounts.cow.id()));
         let offers = Offers::of(others(), index, block);
         match offers.lender {
             Some(snapshot) if need == Need::AnyBlock && is_snapshot(snapshot) => {
@@ -148,13 +148,15 @@ impl<S: Sys> RegionCore<S> {
 
     /// Whether all others who hold the block have it from here, or are to make room for what was promised.
     fn may_ask(&self, family: Family<'_>, index: EntryIndex, block: BlockId) -> bool {
-        self.table.get(index).is_owner() || self.is_owed(index) || family.is_all_of(self.books.cow.id(), index, block)
+        self.table.get(index).is_owner()
+            || self.is_owed(index)
+            || family.is_all_of(self.accounts.cow.id(), index, block)
     }
 
     /// Whether a write here was promised a block, which has been lent to another since.
     fn is_owed(&self, index: EntryIndex) -> bool {
         let entry = self.table.get(index);
-        self.books.reserve == Reserve::Full
+        self.accounts.reserve == Reserve::Full
             && entry.block().is_some()
             && entry.origin() == Origin::Parent
             && !self.table.is_reserved(index)
@@ -213,7 +215,7 @@ impl<S: Sys> RegionCore<S> {
             return OnRevoke::Nothing;
         }
         let entry = self.table.get(index);
-        let promised = if self.table.is_reserved(index) { Reserve::Full } else { self.books.reserve };
+        let promised = if self.table.is_reserved(index) { Reserve::Full } else { self.accounts.reserve };
         on_revoke(entry.state(), entry.origin(), promised).1
     }
 
@@ -227,11 +229,11 @@ impl<S: Sys> RegionCore<S> {
 
 impl<S: Sys> Holder for RegionCore<S> {
     fn id(&self) -> Option<RegionId> {
-        Some(self.books.cow.id())
+        Some(self.accounts.cow.id())
     }
 
     fn parent(&self) -> Option<&Derived> {
-        self.books.parent.as_ref()
+        self.accounts.parent.as_ref()
     }
 
     fn lazy(&self) -> Option<&dyn LazyHolder> {

@@ -47,7 +47,7 @@ impl<'a, S: Sys> Fault<'a, S> {
     /// The entries that a write to a shared block copies. The caller holds the region lock.
     pub(super) fn held_by_others(&self) -> Run<'a> {
         let region = self.region;
-        if region.books.limit.is_some() {
+        if region.accounts.limit.is_some() {
             // Each copy is charged to its limit before it is made.
             return self.only();
         }
@@ -108,7 +108,7 @@ impl<'a, S: Sys> Fault<'a, S> {
             let (other, by) = (table.get(EntryIndex(at)), at as isize - index as isize);
             let follows = |block| entry.block().is_some_and(|own| own.is_by(by, block));
             other.state() == entry.state()
-                && !(region.books.grain == CopyGrain::Auto && region.density.is_dense(EntryIndex(at)))
+                && !(region.accounts.grain == CopyGrain::Auto && region.density.is_dense(EntryIndex(at)))
                 && other.block().is_some_and(follows)
                 && region.held(other) == Held::ByOthersToo
         };
@@ -205,7 +205,7 @@ impl<'a, S: Sys> Fault<'a, S> {
             // The blocks are reserved for these entries, whether they were asked for or not.
             return true;
         }
-        if region.books.limit.is_some() {
+        if region.accounts.limit.is_some() {
             return false;
         }
         let frames = &region.pool().frames;

@@ -9,7 +9,7 @@ use crate::types::snapshot_id::Place;
 use crate::units::BlockSize;
 
 /// The counts of one region.
-pub(crate) struct Books {
+pub(crate) struct Accounts {
     pub(crate) reserve: Reserve,
     pub(crate) limit: Option<CowLimit>,
     pub(crate) cow: EngineArc<CowAccount>,
@@ -38,10 +38,10 @@ pub(crate) struct Books {
     pub(in crate::region) unsure: AtomicBool,
 }
 
-impl Books {
-    pub(super) fn new(options: RegionOptions, parent: Option<Derived>, size: BlockSize) -> Books {
+impl Accounts {
+    pub(super) fn new(options: RegionOptions, parent: Option<Derived>, size: BlockSize) -> Accounts {
         let limit = options.limit.map(|(bytes, on_limit)| CowLimit { blocks: bytes.div_ceil(size.bytes()), on_limit });
-        Books {
+        Accounts {
             reserve: options.reserve,
             limit,
             cow: EngineArc::default(),
