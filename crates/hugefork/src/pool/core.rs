@@ -8,7 +8,7 @@ use hugefork_kernels::{Kernel, Kernels, Side, Target, Use, Work};
 use super::ahead::Ahead;
 use super::frames::{Content, Frames, Taken, Wanted};
 use super::holders::Holders;
-use super::homes::Homes;
+use super::placements::Placements;
 use super::stock::Stock;
 use super::tending::Tending;
 use super::trials::{Lap, Trials};
@@ -35,7 +35,7 @@ pub(crate) struct PoolCore<S: Sys> {
     pub(crate) holders: Holders,
     /// Numbers the calls of `lazy_free`, so that what was freed first is dropped first.
     pub(crate) marks: AtomicU32,
-    pub(crate) homes: EngineArc<Homes>,
+    pub(crate) placements: EngineArc<Placements>,
     pub(crate) tending: Tending,
 }
 
@@ -62,7 +62,7 @@ impl<S: Sys> PoolCore<S> {
             leaked: AtomicUsize::new(0),
             holders: Holders::default(),
             marks: AtomicU32::new(0),
-            homes: EngineArc::new(Homes::new(blocks)),
+            placements: EngineArc::new(Placements::new(blocks)),
             tending: Tending::default(),
         }
     }

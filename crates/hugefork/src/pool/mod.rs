@@ -7,7 +7,7 @@
 //! | `core` | a pool's blocks and their memory, on any `Sys` |
 //! | `frames` | how many hold each block, what is in it, which are free |
 //! | `holders` | regions and snapshots, which are asked when blocks are short |
-//! | `homes` | where regions would like their blocks |
+//! | `placements` | where regions would like their blocks |
 //! | `kernels` | which kernels clear and copy |
 //! | `lineage` | the parent of a fork or snapshot, and what that costs the parent |
 //! | `pressure` | gives memory back when the machine or the control group is short of it |
@@ -25,9 +25,9 @@ pub(crate) mod frames;
 #[cfg(test)]
 mod frames_tests;
 pub(crate) mod holders;
-pub(crate) mod homes;
 pub(crate) mod kernels;
 pub(crate) mod lineage;
+pub(crate) mod placements;
 pub(crate) mod pressure;
 pub(crate) mod reservation;
 pub(crate) mod shortage;

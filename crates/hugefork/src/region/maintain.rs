@@ -263,7 +263,7 @@ impl<S: Sys> RegionCore<S> {
     fn place_of_copy(&self, index: EntryIndex, below: BlockId) -> BlockId {
         let blocks = self.pool().frames.len();
         match self.accounts.writers {
-            Writers::Fault => self.home.wish(index, blocks),
+            Writers::Fault => self.placement.hint(index, blocks),
             Writers::NeverFault => BlockId(((below.index() + blocks / 2) % blocks) as u32),
         }
     }

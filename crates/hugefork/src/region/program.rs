@@ -42,7 +42,7 @@ impl RegionCore<Linux> {
     /// Shows new blocks that take no memory at the first of `entries`, as many as can be had in a row. Returns where.
     fn show_empty(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<Range<usize>, Unresolved> {
         let (pool, most) = (self.pool(), entries.len());
-        let wish = self.home.wish(EntryIndex(entries.start), pool.frames.len());
+        let wish = self.placement.hint(EntryIndex(entries.start), pool.frames.len());
         let taken = pool.frames.take(wish, 0, most - 1, Wanted::Any, Reserved::No).ok_or(Unresolved::PoolFull)?;
         let emptied = taken.blocks().try_for_each(|block| self.empty(block));
         let run = entries.start..entries.start + taken.count;

@@ -11,8 +11,8 @@ use crate::mapping::addresses::Addresses;
 use crate::mem::pinned::{Known, PinnedBox};
 use crate::mem::{self, EngineArc, EngineBox};
 use crate::pool::core::PoolCore;
-use crate::pool::homes::Home;
 use crate::pool::lineage::{Derived, RegionId};
+use crate::pool::placements::Placement;
 use crate::sync::{RegionLock, SignalsBlocked};
 use crate::sys::Sys;
 use crate::table::{Entries, Entry, Locked, Origin, Reserved};
@@ -52,7 +52,7 @@ pub(crate) struct SnapshotCore<S: Sys> {
     /// Whether its blocks may be taken away.
     pub(crate) keeping: Keeping,
     /// Keeps the part of the pool that the blocks lie in set aside, so that the next region settles elsewhere.
-    home: OnceLock<Home>,
+    placement: OnceLock<Placement>,
 }
 
 impl<S: Sys> SnapshotCore<S> {
@@ -89,7 +89,7 @@ impl<S: Sys> SnapshotCore<S> {
             id,
             from: Place::default(),
             keeping,
-            home: OnceLock::new(),
+            placement: OnceLock::new(),
         });
         // SAFETY: it stays in place until it has been withdrawn, which removes it from the list.
         unsafe { pool.holders.add(&*frozen, source) };
@@ -105,10 +105,10 @@ impl<S: Sys> SnapshotCore<S> {
         self.pool.block_size.len_of(self.entries.len())
     }
 
-    /// Keeps the home that its region has left.
-    pub(crate) fn keep_home(&self, home: Option<Home>) {
-        if let Some(home) = home {
-            let _ = self.home.set(home);
+    /// Keeps the placement that its region has left.
+    pub(crate) fn keep_placement(&self, placement: Option<Placement>) {
+        if let Some(placement) = placement {
+            let _ = self.placement.set(placement);
         }
     }
 

@@ -168,7 +168,7 @@ fn cut<S: Sys>(
             Ok(()) => {
                 let mut made = EngineVec::with_capacity_in(parts.len(), Own);
                 made.extend(parts.into_iter().map(|Part { region, frozen, .. }| {
-                    frozen.keep_home(region.home.move_on(region.pool(), region.table.len()));
+                    frozen.keep_placement(region.placement.move_on(region.pool(), region.table.len()));
                     frozen
                 }));
                 return Ok(made);

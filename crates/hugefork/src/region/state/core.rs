@@ -15,8 +15,8 @@ use std::sync::{Arc, OnceLock};
 use super::accounts::Accounts;
 use super::density::Density;
 use super::history::Habits;
-use super::home::Settled;
 use super::operations::HeldOperations;
+use super::placement::PlacementHint;
 use super::promises::Promises;
 use super::returns::Returns;
 use crate::mapping::addresses::{Addresses, Place};
@@ -60,7 +60,7 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(crate) observer: OnceLock<Arc<dyn Observer>>,
     /// What cuts of the region wait for.
     pub(crate) operations: OnceLock<HeldOperations>,
-    pub(in crate::region) home: Settled,
+    pub(in crate::region) placement: PlacementHint,
 }
 
 /// Nobody else takes a snapshot or a fork of the region, or resets it, until this is dropped.
@@ -123,7 +123,7 @@ impl<S: Sys> RegionCore<S> {
             counters: pool.registry.register(),
             observer: OnceLock::new(),
             operations: OnceLock::new(),
-            home: Settled::new(&pool, count),
+            placement: PlacementHint::new(&pool, count),
         });
         // SAFETY: it stays in place until it is withdrawn, which removes it from the list.
         unsafe { pool.holders.add(&*region, parent) };

@@ -348,7 +348,7 @@ impl<'a, S: Sys> Fault<'a, S> {
     fn take(&mut self, run: &Range<usize>, wanted: Wanted) -> Result<(), Unresolved> {
         let (pool, index) = (self.region.pool(), self.index);
         let reserved = if self.region.table.is_reserved(index) { Reserved::Yes } else { Reserved::No };
-        let wish = self.region.home.wish(index, pool.frames.len());
+        let wish = self.region.placement.hint(index, pool.frames.len());
         match pool.frames.take(wish, index.0 - run.start, run.end - 1 - index.0, wanted, reserved) {
             Some(taken) => self.taken = taken,
             None => return Err(Unresolved::PoolFull),

@@ -8,12 +8,12 @@ use crate::ranges::Ranges;
 use crate::sync::SignalsBlocked;
 use crate::units::{BlockId, BlockSize, HUGE_PAGE};
 
-/// The ranges that are no region's home.
-pub(crate) struct Homes(Mutex<Ranges>);
+/// The ranges that are no region's placement.
+pub(crate) struct Placements(Mutex<Ranges>);
 
-impl Homes {
-    pub(crate) fn new(blocks: usize) -> Homes {
-        Homes(Mutex::new(Ranges::new(blocks)))
+impl Placements {
+    pub(crate) fn new(blocks: usize) -> Placements {
+        Placements(Mutex::new(Ranges::new(blocks)))
     }
 
     fn lock(&self) -> MutexGuard<'_, Ranges> {
@@ -22,19 +22,19 @@ impl Homes {
 }
 
 /// A range of blocks where a region would like its blocks, set aside until this is dropped.
-pub(crate) struct Home {
-    homes: EngineArc<Homes>,
+pub(crate) struct Placement {
+    placements: EngineArc<Placements>,
     blocks: Range<usize>,
 }
 
-impl Home {
-    /// Sets a range of `count` neighbouring blocks aside as a region's home: its neighbours are then neighbours in the
+impl Placement {
+    /// Sets a range of `count` neighbouring blocks aside as a region's placement: its neighbours are then neighbours in the
     /// pool, and their mappings merge. It is only a wish: others may take blocks in it, and there may be no such range.
     /// Small blocks start at a 2 MiB boundary if they do so in the region, so that a huge page can map a run of 2 MiB.
-    pub(crate) fn claim(homes: &EngineArc<Homes>, count: usize, size: BlockSize) -> Option<Home> {
+    pub(crate) fn claim(placements: &EngineArc<Placements>, count: usize, size: BlockSize) -> Option<Placement> {
         let _signals = SignalsBlocked::new();
-        let blocks = homes.lock().take(count, (HUGE_PAGE / size.bytes()).max(1))?;
-        Some(Home { homes: homes.clone(), blocks })
+        let blocks = placements.lock().take(count, (HUGE_PAGE / size.bytes()).max(1))?;
+        Some(Placement { placements: placements.clone(), blocks })
     }
 
     pub(crate) fn first(&self) -> BlockId {
@@ -42,9 +42,9 @@ impl Home {
     }
 }
 
-impl Drop for Home {
+impl Drop for Placement {
     fn drop(&mut self) {
         let _signals = SignalsBlocked::new();
-        self.homes.lock().give_back(self.blocks.clone());
+        self.placements.lock().give_back(self.blocks.clone());
     }
 }
