@@ -109,7 +109,7 @@ impl<'a> Shown<'a> {
             Entry::Zero
             | Entry::Private(_)
             | Entry::Shared(_)
-            | Entry::Borrowed(_)
+            | Entry::Inherited(_)
             | Entry::Lazy(_)
             | Entry::Overlaid(..)
             | Entry::Sealed(..)

@@ -144,7 +144,7 @@ impl World {
                     assert_eq!(at, offset(block));
                     assert!(is_alone(block), "writable, and held by others");
                 }
-                (Entry::Shared(block) | Entry::Borrowed(block), Page::Memory { start: at, access })
+                (Entry::Shared(block) | Entry::Inherited(block), Page::Memory { start: at, access })
                     if at == offset(block) =>
                 {
                     // It is writable only if a protection failed, and then nobody else may hold it.

@@ -3,7 +3,7 @@
 //! | entry | snapshot has the same block | it has another, or none |
 //! |---|---|---|
 //! | `Zero` | the same | zeros are compared |
-//! | `Private`, `Shared`, `Borrowed`, `Lazy` | the same | the block is compared |
+//! | `Private`, `Shared`, `Inherited`, `Lazy` | the same | the block is compared |
 //! | `Split` | the same | as above, but dropped pages are zeros |
 //! | `Overlaid`, `Sealed` | private pages are compared | these, and the block where no page is private |
 //! | `Revoked` | an error | an error |
@@ -167,7 +167,7 @@ impl<S: Sys> Looked<'_, S> {
         };
         match entry {
             Entry::Revoked => return Err(RegionError::Revoked),
-            Entry::Zero | Entry::Private(_) | Entry::Shared(_) | Entry::Borrowed(_) | Entry::Lazy(_) => {
+            Entry::Zero | Entry::Private(_) | Entry::Shared(_) | Entry::Inherited(_) | Entry::Lazy(_) => {
                 self.compare_pages(self.piece.within.clone(), below, differing);
             }
             Entry::Split(_) if is_the_same => {}

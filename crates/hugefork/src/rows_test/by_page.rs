@@ -2,7 +2,7 @@
 //! again, taken away, reserved and limited. And what is left when one of the calls for that is refused.
 
 use super::overlay::{
-    by_page, copied, folded, is_overlaid, is_overlaid_and_borrowed, run_by_page, where_pages_are_copied,
+    by_page, copied, folded, is_overlaid, is_overlaid_and_inherited, run_by_page, where_pages_are_copied,
     written_by_choice,
 };
 use super::*;
@@ -131,12 +131,12 @@ fn a_fork_of_a_fork_is_by_page_too() {
         let (region, free) = (world.written(2), world.free());
         let fork = region.fork(by_page());
         fork.write(100, 7);
-        assert_eq!((is_overlaid_and_borrowed(&fork, 0), world.free()), (true, free));
+        assert_eq!((is_overlaid_and_inherited(&fork, 0), world.free()), (true, free));
         let grandchild = fork.fork(by_page());
         assert_eq!((world.free(), fork.block(1)), (free - 1, region.block(1)), "a copy for what both have now");
         grandchild.write(100, 8);
         fork.write(200, 9);
-        assert!(is_overlaid(&fork, 0) && is_overlaid_and_borrowed(&grandchild, 0));
+        assert!(is_overlaid(&fork, 0) && is_overlaid_and_inherited(&grandchild, 0));
         assert_eq!(world.free(), free - 1);
         let seen = |at| [&region, &fork, &grandchild].map(|space| space.read(at));
         assert_eq!(seen(100), [Some(0), Some(7), Some(8)]);
@@ -178,9 +178,9 @@ fn what_is_reserved_for_a_fork_pays_for_the_block_that_it_shows_by_page() {
         let fork = region.fork(reserved().copy_grain(CopyGrain::Page));
         fork.write(100, 7);
         let rest = world.fill();
-        assert_eq!((world.reserved(), is_overlaid_and_borrowed(&fork, 0)), (2, true));
+        assert_eq!((world.reserved(), is_overlaid_and_inherited(&fork, 0)), (2, true));
         region.write(200, 9);
-        assert_eq!((world.reserved(), is_overlaid_and_borrowed(&fork, 0)), (1, true), "the copy is the writer's");
+        assert_eq!((world.reserved(), is_overlaid_and_inherited(&fork, 0)), (1, true), "the copy is the writer's");
         assert_eq!((fork.read(100), fork.read(200), region.read(100)), (Some(7), Some(0), Some(0)));
         fork.write(G::BLOCK + 100, 8);
         assert_eq!(world.reserved(), 1, "private pages take no block");
@@ -243,7 +243,7 @@ fn a_region_with_an_observer_copies_blocks() {
         // A fork has no observer.
         let fork = region.fork(by_page());
         fork.write(200, 8);
-        assert!(is_overlaid_and_borrowed(&fork, 0));
+        assert!(is_overlaid_and_inherited(&fork, 0));
     }
     where_pages_are_copied!(row, 8);
 }

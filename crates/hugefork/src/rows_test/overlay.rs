@@ -57,7 +57,7 @@ pub(super) fn is_overlaid<G: Ground>(region: &Region<G>, block: usize) -> bool {
 }
 
 /// Whether the kernel copies pages over a block of the parent.
-pub(super) fn is_overlaid_and_borrowed<G: Ground>(region: &Region<G>, block: usize) -> bool {
+pub(super) fn is_overlaid_and_inherited<G: Ground>(region: &Region<G>, block: usize) -> bool {
     matches!(region.entry(block), Entry::Overlaid(..)) && !region.entry(block).is_owner()
 }
 

@@ -298,7 +298,7 @@ fn a_fork_with_a_reservation_has_it_again() {
             assert_eq!(world.reserved(), 0, "they are used");
             fork.reset_to(&snapshot).unwrap();
             let own = [0, 1].iter().filter(|&&at| matches!(fork.entry(at), Entry::Private(_))).count();
-            let shared = (0..2).filter(|&at| matches!(fork.entry(at), Entry::Borrowed(_))).count();
+            let shared = (0..2).filter(|&at| matches!(fork.entry(at), Entry::Inherited(_))).count();
             assert_eq!(world.reserved(), shared, "{own} stay its own");
             assert_eq!(fork.kept(), vec![0..2 * G::PAGES]);
             drop(rest);

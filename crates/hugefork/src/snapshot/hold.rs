@@ -23,7 +23,7 @@ impl<S: Sys> SnapshotCore<S> {
         let _looking = self.lock.shared();
         match self.entries.get(index) {
             Entry::Zero => Ok(None),
-            Entry::Borrowed(block) => {
+            Entry::Inherited(block) => {
                 self.pool().frames.add_reference(block);
                 Ok(Some(HeldBlock { frozen: self, block }))
             }
@@ -33,7 +33,7 @@ impl<S: Sys> SnapshotCore<S> {
             | Entry::Lazy(_)
             | Entry::Split(_)
             | Entry::Overlaid(..)
-            | Entry::Sealed(..) => unreachable!("a snapshot's blocks are borrowed"),
+            | Entry::Sealed(..) => unreachable!("a snapshot's blocks are inherited"),
         }
     }
 }

@@ -72,7 +72,7 @@ impl Entries {
             // A number beyond the last block that an entry can name would change the state.
             Entry::Private(block)
             | Entry::Shared(block)
-            | Entry::Borrowed(block)
+            | Entry::Inherited(block)
             | Entry::Lazy(block)
             | Entry::Overlaid(block, _)
             | Entry::Sealed(block, _) => (1, words.len().min(BlockId::LIMIT - block.index())),

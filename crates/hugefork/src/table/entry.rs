@@ -12,7 +12,7 @@
 //! | `Zero` | none | zeros, readable | none |
 //! | `Private` | present | readable and writable | exactly one, this entry's |
 //! | `Shared` | present, written by this region | readable | one for this entry, and one for each other holder |
-//! | `Borrowed` | present, written by the parent | readable | as `Shared` |
+//! | `Inherited` | present, written by the parent | readable | as `Shared` |
 //! | `Lazy` | present, contents may be dropped | readable | as `Shared`; dropped only when there is one |
 //! | `Split` | present, each page as table/split.rs says | by page | as `Shared` |
 //! | `Overlaid` | present, the private pages over it are the region's | readable and writable by page | as `Shared` |
@@ -21,7 +21,7 @@
 //!
 //! An `Overlaid` or `Sealed` entry shows its block through a private mapping: the kernel copies each base page that is
 //! written, and the copy covers the block's. Nobody writes to the block itself. Such an entry also knows who wrote the
-//! block, as `Shared` and `Borrowed` do.
+//! block, as `Shared` and `Inherited` do.
 //!
 //! `reserved`: a block of the pool is reserved for this entry, so the next write finds one.
 //!
@@ -40,7 +40,7 @@ pub(crate) enum Entry {
     /// Readable: this region wrote it. A fork or snapshot holds it too, or did when the entry was last looked at.
     Shared(BlockId),
     /// Readable: the parent wrote it.
-    Borrowed(BlockId),
+    Inherited(BlockId),
     /// Readable and lazily freed as a whole.
     Lazy(BlockId),
     /// Lazily freed or dropped in part.
@@ -69,7 +69,7 @@ pub(crate) enum State {
     Zero = 0,
     Private = 1,
     Shared = 2,
-    Borrowed = 3,
+    Inherited = 3,
     Lazy = 4,
     Split = 5,
     Revoked = 6,
@@ -93,7 +93,7 @@ impl Entry {
             Entry::Zero | Entry::Revoked => None,
             Entry::Private(block)
             | Entry::Shared(block)
-            | Entry::Borrowed(block)
+            | Entry::Inherited(block)
             | Entry::Lazy(block)
             | Entry::Split(block)
             | Entry::Overlaid(block, _)
@@ -108,7 +108,7 @@ impl Entry {
             Entry::Zero => State::Zero,
             Entry::Private(_) => State::Private,
             Entry::Shared(_) => State::Shared,
-            Entry::Borrowed(_) => State::Borrowed,
+            Entry::Inherited(_) => State::Inherited,
             Entry::Lazy(_) => State::Lazy,
             Entry::Split(_) => State::Split,
             Entry::Overlaid(..) => State::Overlaid,
@@ -125,7 +125,7 @@ impl Entry {
             State::Zero => Entry::Zero,
             State::Private => Entry::Private(block),
             State::Shared => Entry::Shared(block),
-            State::Borrowed => Entry::Borrowed(block),
+            State::Inherited => Entry::Inherited(block),
             State::Lazy => Entry::Lazy(block),
             State::Split => Entry::Split(block),
             State::Overlaid => Entry::Overlaid(block, self.origin()),
@@ -138,7 +138,7 @@ impl Entry {
     #[inline]
     pub(crate) fn origin(self) -> Origin {
         match self {
-            Entry::Borrowed(_) => Origin::Parent,
+            Entry::Inherited(_) => Origin::Parent,
             Entry::Overlaid(_, origin) | Entry::Sealed(_, origin) => origin,
             Entry::Zero | Entry::Private(_) | Entry::Shared(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => {
                 Origin::Own
@@ -159,7 +159,7 @@ impl Entry {
             Entry::Zero => Some(Shows::Zeros),
             Entry::Revoked => Some(Shows::Hidden),
             Entry::Private(start) => Some(Shows::Memory { start, access: Access::ReadWrite }),
-            Entry::Shared(start) | Entry::Borrowed(start) | Entry::Lazy(start) => {
+            Entry::Shared(start) | Entry::Inherited(start) | Entry::Lazy(start) => {
                 Some(Shows::Memory { start, access: Access::Read })
             }
             Entry::Overlaid(start, _) => Some(Shows::Overlay { start, access: Access::ReadWrite }),
@@ -187,7 +187,7 @@ impl Entry {
             Entry::Zero
             | Entry::Private(_)
             | Entry::Shared(_)
-            | Entry::Borrowed(_)
+            | Entry::Inherited(_)
             | Entry::Lazy(_)
             | Entry::Split(_)
             | Entry::Overlaid(_, Origin::Own)
@@ -204,7 +204,7 @@ impl Entry {
             0 => Entry::Zero,
             1 => Entry::Private(block),
             2 => Entry::Shared(block),
-            3 => Entry::Borrowed(block),
+            3 => Entry::Inherited(block),
             4 => Entry::Lazy(block),
             5 => Entry::Split(block),
             7 => Entry::Overlaid(block, Origin::Own),
@@ -222,13 +222,13 @@ impl Entry {
 #[inline]
 pub(super) fn is_plainly(region: u32, snapshot: u32) -> bool {
     const SHOWS_BLOCK: u32 = 1 << State::Shared as u32
-        | 1 << State::Borrowed as u32
+        | 1 << State::Inherited as u32
         | 1 << State::Overlaid as u32
         | 1 << State::Sealed as u32
         | 1 << (State::Overlaid as u32 + OF_PARENT)
         | 1 << (State::Sealed as u32 + OF_PARENT);
     let state = |word: u32| word >> STATE_SHIFT & STATE_MASK;
-    let shows_its = state(snapshot) == State::Borrowed as u32 && SHOWS_BLOCK >> state(region) & 1 == 1;
+    let shows_its = state(snapshot) == State::Inherited as u32 && SHOWS_BLOCK >> state(region) & 1 == 1;
     let are_zero = state(snapshot) | state(region) == State::Zero as u32;
     (region ^ snapshot) & BLOCK_MASK == 0 && (shows_its || are_zero)
 }
@@ -241,7 +241,7 @@ mod tests {
     fn entries_survive_their_encoding() {
         for id in [0, 1, 77, BlockId::LIMIT as u32 - 1] {
             let block = BlockId(id);
-            let states = [Entry::Private, Entry::Shared, Entry::Borrowed, Entry::Lazy, Entry::Split];
+            let states = [Entry::Private, Entry::Shared, Entry::Inherited, Entry::Lazy, Entry::Split];
             let overlays = [Origin::Own, Origin::Parent]
                 .map(|origin| [Entry::Overlaid(block, origin), Entry::Sealed(block, origin)]);
             let others = overlays.into_iter().flatten().chain([Entry::Zero, Entry::Revoked]);

@@ -126,7 +126,7 @@ pub(crate) const STATES: [State; 9] = [
     State::Zero,
     State::Private,
     State::Shared,
-    State::Borrowed,
+    State::Inherited,
     State::Lazy,
     State::Split,
     State::Revoked,

@@ -146,7 +146,7 @@ fn no_event_shows_what_is_not_there() {
             let expected = match (event, facts.origin) {
                 (Event::Discard, _) => State::Zero,
                 (Event::Reset, Origin::Own) => State::Shared,
-                (Event::Reset, Origin::Parent) => State::Borrowed,
+                (Event::Reset, Origin::Parent) => State::Inherited,
                 _ => State::Revoked,
             };
             assert_eq!(next, expected, "{event:?} of what was taken away");

@@ -15,19 +15,19 @@
 //!     ├──────────────────────────────┼─────┼───────────────────── Lazy                  │
 //!     │ reclaim, when all is dropped └─────┼── … of a part ─────▶ Split, then by page ──┤
 //!     └────────────────────────────────────┼───────────────────── Split                 │
-//!                    (made a fork or snapshot's) Borrowed ──────────────────────────────┘
+//!                    (made a fork or snapshot's) Inherited ──────────────────────────────┘
 //!                                              └── revoke ──▶ Revoked
 //!
 //!            write by page, others hold the block           snapshot, promotion
-//!  Shared, Borrowed ────────────────────────────▶ Overlaid ───────────────────▶ Sealed
+//!  Shared, Inherited ────────────────────────────▶ Overlaid ───────────────────▶ Sealed
 //!                                                    │ ▲ ◀── write by page ───────┤
 //!                                                    │ fold                       │ write, fold
 //!                                                    └────────▶ Private ◀─────────┘
 //! ```
-//! A reset to a snapshot leads from any state to `Shared` or `Borrowed`, or to `Zero` as a discard does. Entries that
+//! A reset to a snapshot leads from any state to `Shared` or `Inherited`, or to `Zero` as a discard does. Entries that
 //! show the snapshot's block stay as they are.
 //!
-//! A snapshot is never written to, so its entries are only `Zero`, `Borrowed` and `Revoked`.
+//! A snapshot is never written to, so its entries are only `Zero`, `Inherited` and `Revoked`.
 
 use super::entry::{Origin, State};
 use super::pins::Pinned;
@@ -209,15 +209,15 @@ pub(crate) const fn on_write(state: State, held: Held, grain: Grain) -> (State, 
     match (state, held, grain) {
         (State::Zero, _, _) => (State::Private, OnWrite::GiveZeroed),
         (State::Private, _, _) => (State::Private, OnWrite::Nothing),
-        (State::Shared | State::Borrowed | State::Lazy, Held::Alone, _) => (State::Private, OnWrite::AllowWrites),
+        (State::Shared | State::Inherited | State::Lazy, Held::Alone, _) => (State::Private, OnWrite::AllowWrites),
         (State::Split, Held::Alone, _) => (State::Split, OnWrite::AllowPage),
         (State::Overlaid | State::Sealed, Held::Alone, _) => (State::Private, OnWrite::Fold),
-        (State::Shared | State::Borrowed, Held::ByOthersToo, Grain::Page) => (State::Overlaid, OnWrite::Overlay),
+        (State::Shared | State::Inherited, Held::ByOthersToo, Grain::Page) => (State::Overlaid, OnWrite::Overlay),
         // An overlay is writable already if another thread was faster. If a call has failed, some of it may not be.
         (State::Overlaid | State::Sealed, Held::ByOthersToo, Grain::Page) => (State::Overlaid, OnWrite::Unseal),
         (State::Lazy | State::Split, Held::ByOthersToo, Grain::Page)
         | (
-            State::Shared | State::Borrowed | State::Lazy | State::Split | State::Overlaid | State::Sealed,
+            State::Shared | State::Inherited | State::Lazy | State::Split | State::Overlaid | State::Sealed,
             Held::ByOthersToo,
             Grain::Block,
         ) => (State::Private, OnWrite::Copy),
@@ -232,7 +232,7 @@ pub(crate) const fn on_seal(state: State) -> State {
         State::Zero
         | State::Private
         | State::Shared
-        | State::Borrowed
+        | State::Inherited
         | State::Lazy
         | State::Split
         | State::Sealed
@@ -246,7 +246,7 @@ pub(crate) const fn is_readable(state: State) -> bool {
         State::Zero
         | State::Private
         | State::Shared
-        | State::Borrowed
+        | State::Inherited
         | State::Lazy
         | State::Split
         | State::Overlaid
@@ -261,7 +261,7 @@ pub(crate) const fn on_share(state: State, pinned: Pinned) -> (State, OnShare) {
         (State::Zero, _) => (State::Zero, OnShare::Nothing),
         (State::Private, Pinned::Yes) => (State::Private, OnShare::GiveCopy),
         (State::Private, Pinned::No) => (State::Shared, OnShare::Share),
-        (State::Shared | State::Borrowed | State::Lazy | State::Sealed, _) => (state, OnShare::Share),
+        (State::Shared | State::Inherited | State::Lazy | State::Sealed, _) => (state, OnShare::Share),
         (State::Overlaid, _) => (State::Sealed, OnShare::Share),
         (State::Split, _) => (State::Split, OnShare::FillAndShare),
         (State::Revoked, _) => (State::Revoked, OnShare::Refuse),
@@ -276,7 +276,7 @@ pub(crate) const fn on_discard(state: State, pinned: Pinned) -> (State, OnDiscar
         (
             State::Private
             | State::Shared
-            | State::Borrowed
+            | State::Inherited
             | State::Lazy
             | State::Split
             | State::Overlaid
@@ -294,9 +294,9 @@ pub(crate) const fn on_lazy_free(state: State, held: Held, pinned: Pinned) -> (S
         (State::Zero | State::Lazy, _, _) => (state, OnLazyFree::Skip(Skipped::Already)),
         (State::Private, _, Pinned::Yes) => (state, OnLazyFree::Skip(Skipped::Pinned)),
         (State::Private, _, Pinned::No) => (State::Lazy, OnLazyFree::ForbidWrites),
-        (State::Shared | State::Borrowed, Held::Alone, _) => (State::Lazy, OnLazyFree::ForbidWrites),
+        (State::Shared | State::Inherited, Held::Alone, _) => (State::Lazy, OnLazyFree::ForbidWrites),
         (State::Split, Held::Alone, _) => (State::Split, OnLazyFree::ForbidPages),
-        (State::Shared | State::Borrowed | State::Split, Held::ByOthersToo, _)
+        (State::Shared | State::Inherited | State::Split, Held::ByOthersToo, _)
         | (State::Overlaid | State::Sealed, _, _) => (state, OnLazyFree::Skip(Skipped::Shared)),
         (State::Revoked, _, _) => (state, OnLazyFree::Skip(Skipped::Revoked)),
     }
@@ -324,7 +324,7 @@ pub(crate) const fn on_cancel(state: State) -> (State, OnCancel) {
         State::Zero
         | State::Private
         | State::Shared
-        | State::Borrowed
+        | State::Inherited
         | State::Overlaid
         | State::Sealed
         | State::Revoked => (state, OnCancel::Nothing),
@@ -341,7 +341,7 @@ pub(crate) const fn on_reclaim(state: State, held: Held) -> (State, OnReclaim) {
             State::Zero
             | State::Private
             | State::Shared
-            | State::Borrowed
+            | State::Inherited
             | State::Overlaid
             | State::Sealed
             | State::Revoked,
@@ -354,10 +354,10 @@ pub(crate) const fn on_reclaim(state: State, held: Held) -> (State, OnReclaim) {
 /// very pages.
 pub(crate) const fn on_revoke(state: State, origin: Origin, promised: Reserve) -> (State, OnRevoke) {
     match (state, origin, promised) {
-        (State::Borrowed, _, Reserve::None) | (State::Overlaid | State::Sealed, Origin::Parent, Reserve::None) => {
+        (State::Inherited, _, Reserve::None) | (State::Overlaid | State::Sealed, Origin::Parent, Reserve::None) => {
             (State::Revoked, OnRevoke::Hide)
         }
-        (State::Borrowed, _, Reserve::Full)
+        (State::Inherited, _, Reserve::Full)
         | (State::Overlaid | State::Sealed, Origin::Parent, Reserve::Full)
         | (State::Overlaid | State::Sealed, Origin::Own, _)
         | (State::Zero | State::Private | State::Shared | State::Lazy | State::Split | State::Revoked, _, _) => {
@@ -371,18 +371,18 @@ pub(crate) const fn on_revoke(state: State, origin: Origin, promised: Reserve) -
 pub(crate) const fn on_reset(state: State, goal: Goal, pinned: Pinned, origin: Origin) -> (State, OnReset) {
     let back = match origin {
         Origin::Own => State::Shared,
-        Origin::Parent => State::Borrowed,
+        Origin::Parent => State::Inherited,
     };
     match (state, goal, pinned) {
         (State::Private, _, Pinned::Yes) => (State::Private, OnReset::CopyInPlace),
-        (State::Shared | State::Borrowed, Goal::Same, _) => (state, OnReset::Nothing),
+        (State::Shared | State::Inherited, Goal::Same, _) => (state, OnReset::Nothing),
         (State::Overlaid | State::Sealed, Goal::Same, _) => (state, OnReset::PutBack),
         (State::Lazy, Goal::Same, _) => (State::Shared, OnReset::Keep),
         (State::Split, Goal::Same, _) => (State::Split, OnReset::KeepPages),
         // A snapshot holds no block that is writable.
         (State::Zero | State::Private | State::Revoked, _, _)
         | (
-            State::Shared | State::Borrowed | State::Overlaid | State::Sealed | State::Lazy | State::Split,
+            State::Shared | State::Inherited | State::Overlaid | State::Sealed | State::Lazy | State::Split,
             Goal::Other,
             _,
         ) => (back, OnReset::Exchange),
@@ -395,7 +395,7 @@ pub(crate) const fn on_pin(state: State) -> (State, OnPin) {
         State::Private => (State::Private, OnPin::Count),
         State::Zero
         | State::Shared
-        | State::Borrowed
+        | State::Inherited
         | State::Lazy
         | State::Split
         | State::Overlaid
@@ -410,7 +410,7 @@ pub(crate) const fn on_drop(state: State, pinned: Pinned) -> OnDrop {
         (State::Zero | State::Revoked, _) => OnDrop::Nothing,
         (State::Private, Pinned::Yes) => OnDrop::Leak,
         (State::Private, Pinned::No) => OnDrop::Release,
-        (State::Shared | State::Borrowed | State::Lazy | State::Overlaid | State::Sealed, _) => OnDrop::Release,
+        (State::Shared | State::Inherited | State::Lazy | State::Overlaid | State::Sealed, _) => OnDrop::Release,
         (State::Split, _) => OnDrop::ReleasePages,
     }
 }
@@ -422,7 +422,7 @@ pub(crate) const fn on_protect_failed(state: State) -> State {
     match state {
         State::Private | State::Shared | State::Lazy | State::Split => State::Shared,
         State::Overlaid | State::Sealed => State::Overlaid,
-        State::Zero | State::Borrowed | State::Revoked => state,
+        State::Zero | State::Inherited | State::Revoked => state,
     }
 }
 

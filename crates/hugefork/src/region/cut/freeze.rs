@@ -74,7 +74,7 @@ impl<S: Sys> RegionCore<S> {
                 (first, last) = (first.min(index.0), index.0);
                 if needed != OnShare::GiveCopy {
                     self.pool().frames.add_reference(block);
-                    frozen.entries.set(index, Entry::Borrowed(block));
+                    frozen.entries.set(index, Entry::Inherited(block));
                     if entry.is_owner() {
                         frozen.note_own(index);
                     }
@@ -163,7 +163,7 @@ impl<S: Sys> RegionCore<S> {
             }
             folded?;
             self.pool().frames.add_reference(own);
-            frozen.entries.set(index, Entry::Borrowed(own));
+            frozen.entries.set(index, Entry::Inherited(own));
             frozen.note_own(index);
         }
         Ok(())
@@ -184,7 +184,7 @@ impl<S: Sys> RegionCore<S> {
         for index in entries.map(EntryIndex).filter(|index| self.pins.has(*index)) {
             if let Some(block) = self.table.get(index).block() {
                 let copy = self.pool().copy_of(block, Reserved::No)?;
-                frozen.entries.set(index, Entry::Borrowed(copy));
+                frozen.entries.set(index, Entry::Inherited(copy));
                 frozen.note_own(index);
                 frozen.parent.keeps_alone();
             }

@@ -129,7 +129,7 @@ impl<S: Sys> RegionCore<S> {
     /// The runs of entries that can be shown through one private mapping each.
     fn in_a_row(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         self.rows(entries, |entry| match entry {
-            Entry::Shared(block) | Entry::Borrowed(block) | Entry::Sealed(block, _) => Some((block, false)),
+            Entry::Shared(block) | Entry::Inherited(block) | Entry::Sealed(block, _) => Some((block, false)),
             Entry::Zero
             | Entry::Private(_)
             | Entry::Lazy(_)

@@ -108,7 +108,7 @@ impl<S: Sys> RegionCore<S> {
     /// that can be known.
     pub(in crate::region) fn mappings(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         self.rows(entries, |entry| match entry {
-            Entry::Shared(block) | Entry::Borrowed(block) => Some((block, false)),
+            Entry::Shared(block) | Entry::Inherited(block) => Some((block, false)),
             Entry::Sealed(block, _) | Entry::Overlaid(block, _) => Some((block, true)),
             Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => None,
         })

@@ -84,7 +84,7 @@ impl<S: Sys> Reset<'_, S> {
                 OnDiscard::ShowZeros => Step::Zeros,
                 OnDiscard::ZeroInPlace => Step::InPlace(None),
             }),
-            Entry::Borrowed(block) => {
+            Entry::Inherited(block) => {
                 let goal = if entry.block() == Some(block) { Goal::Same } else { Goal::Other };
                 let origin = self.frozen.origin(index, region.accounts.cow.id());
                 Ok(match on_reset(entry.state(), goal, pinned, origin).1 {
@@ -100,7 +100,7 @@ impl<S: Sys> Reset<'_, S> {
             | Entry::Lazy(_)
             | Entry::Split(_)
             | Entry::Overlaid(..)
-            | Entry::Sealed(..) => unreachable!("a snapshot's blocks are borrowed"),
+            | Entry::Sealed(..) => unreachable!("a snapshot's blocks are inherited"),
         }
     }
 
@@ -157,7 +157,7 @@ impl<S: Sys> Reset<'_, S> {
             // Held, or its last other holder has gone.
             Entry::Shared(block) => self.region.is_alone_with(block),
             Entry::Zero
-            | Entry::Borrowed(_)
+            | Entry::Inherited(_)
             | Entry::Lazy(_)
             | Entry::Split(_)
             | Entry::Overlaid(..)
@@ -268,7 +268,7 @@ impl<S: Sys> Reset<'_, S> {
         };
         let back = |alike: Range<usize>, _: Entry| {
             let block = first.offset(alike.start - run.start);
-            if origin == Origin::Own { Entry::Shared(block) } else { Entry::Borrowed(block) }
+            if origin == Origin::Own { Entry::Shared(block) } else { Entry::Inherited(block) }
         };
         let Recount { before, mut after } = region.store(locked, Event::Reset, run.clone(), back);
         if by_page {

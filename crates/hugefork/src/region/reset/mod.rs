@@ -286,7 +286,7 @@ impl<S: Sys> Reset<'_, S> {
         self.place = Place::Aside;
         for index in all.clone() {
             self.known.aside[index] = match region.table.get(EntryIndex(index)) {
-                Entry::Shared(_) | Entry::Borrowed(_) | Entry::Overlaid(..) | Entry::Sealed(..) => true,
+                Entry::Shared(_) | Entry::Inherited(_) | Entry::Overlaid(..) | Entry::Sealed(..) => true,
                 Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => false,
             };
         }

@@ -112,7 +112,7 @@ impl<S: Sys> Reset<'_, S> {
             | Entry::Zero
             | Entry::Private(_)
             | Entry::Shared(_)
-            | Entry::Borrowed(_)
+            | Entry::Inherited(_)
             | Entry::Lazy(_)
             | Entry::Split(_)
             | Entry::Revoked => Access::Read,

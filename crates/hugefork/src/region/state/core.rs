@@ -217,7 +217,7 @@ impl<S: Sys> RegionCore<S> {
         match entry {
             Entry::Private(_) => Held::Alone,
             Entry::Shared(block)
-            | Entry::Borrowed(block)
+            | Entry::Inherited(block)
             | Entry::Lazy(block)
             | Entry::Split(block)
             | Entry::Overlaid(block, _)

@@ -43,7 +43,7 @@ impl Sums {
                     self.charged += by;
                 }
                 Entry::Overlaid(_, Origin::Parent) | Entry::Sealed(..) => self.overlays += by,
-                Entry::Zero | Entry::Private(_) | Entry::Shared(_) | Entry::Borrowed(_) | Entry::Split(_) => {}
+                Entry::Zero | Entry::Private(_) | Entry::Shared(_) | Entry::Inherited(_) | Entry::Split(_) => {}
             }
         }
     }
@@ -94,7 +94,7 @@ impl<S: Sys> RegionCore<S> {
         }
         if !keeps_blocks {
             // To be written to again, these take a block that the region was promised.
-            let takes_one = matches!(new, Entry::Zero | Entry::Borrowed(_));
+            let takes_one = matches!(new, Entry::Zero | Entry::Inherited(_));
             self.leave_all(entries.clone(), old, takes_one, sums);
         }
         if matches!(new, Entry::Private(_)) {

@@ -21,11 +21,11 @@ impl<S: Sys> Fault<'_, S> {
         match entry {
             // Another thread was faster.
             Entry::Overlaid(..) => Grain::Page,
-            Entry::Shared(_) | Entry::Borrowed(_) | Entry::Sealed(..) if by_page => Grain::Page,
+            Entry::Shared(_) | Entry::Inherited(_) | Entry::Sealed(..) if by_page => Grain::Page,
             Entry::Zero
             | Entry::Private(_)
             | Entry::Shared(_)
-            | Entry::Borrowed(_)
+            | Entry::Inherited(_)
             | Entry::Lazy(_)
             | Entry::Split(_)
             | Entry::Sealed(..)

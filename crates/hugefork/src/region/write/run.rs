@@ -54,7 +54,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         let budget = region.pool().sys.budget();
         // A lazily freed block is not worth a copy that nobody has asked for.
         let is_held_by_others = |entry: Entry, _| match entry {
-            Entry::Shared(block) | Entry::Borrowed(block) => !region.is_alone_with(block),
+            Entry::Shared(block) | Entry::Inherited(block) => !region.is_alone_with(block),
             Entry::Zero
             | Entry::Private(_)
             | Entry::Lazy(_)
