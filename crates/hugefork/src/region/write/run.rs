@@ -24,7 +24,7 @@ const MOST_REUSED: usize = 512;
 /// counts.
 const SCARCE: usize = 8;
 
-/// A write by page turns so many bytes over at once. It is what the kernel can move as one entry (sys/linux/attic.rs):
+/// A write by page turns so many bytes over at once. It is what the kernel can move as one entry (sys/linux/parked.rs):
 /// with 128 MiB, 100 writes to 1 GiB took 1.2 ms and with this 0.8 (docs/design.md).
 const OVERLAID_AT_ONCE: usize = 1 << 30;
 

@@ -112,7 +112,7 @@ impl Arena {
     }
 
     /// As [`Arena::take`]; a range of a GiB or more begins at a multiple of that, if there is such a range. The kernel
-    /// moves the page tables of a whole GiB as one entry (attic.rs).
+    /// moves the page tables of a whole GiB as one entry (parked.rs).
     pub(crate) fn take_in_whole_gib(&self, len: usize, align: usize) -> Result<usize, SystemError> {
         const GIB: usize = 1 << 30;
         match len {

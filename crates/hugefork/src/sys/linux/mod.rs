@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `advice` | asks for huge pages, and leaves `errno` alone |
 //! | `arena` | the range of addresses where all regions live |
-//! | `attic` | where page tables go that an overlay takes the place of |
+//! | `parked` | where page tables go that an overlay takes the place of |
 //! | `barrier` | a memory barrier on all threads at once |
 //! | `descriptor` | reads and writes files, pipes and sockets by address |
 //! | `futex` | sleeps on a word |
@@ -29,7 +29,6 @@
 
 pub(crate) mod advice;
 pub(crate) mod arena;
-mod attic;
 pub(crate) mod barrier;
 pub(crate) mod descriptor;
 pub(crate) mod futex;
@@ -42,6 +41,7 @@ mod overlay;
 pub(crate) mod own_tmpfs;
 pub(crate) mod owner;
 pub(crate) mod pagemap;
+mod parked;
 mod pool_map;
 pub(crate) mod pressure;
 pub(crate) mod schedule;

@@ -22,10 +22,10 @@ use rustix::io::{Errno, pwrite};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munlock};
 
 use super::arena::Arena;
-use super::attic::{Attic, LEAST, LEAST_BASE_PAGES, Moved};
 use super::hold::{Holder, abort};
 use super::mappings::{FileId, Mappings};
 use super::memory::{Dump, give_up, pointer};
+use super::parked::{LEAST, LEAST_BASE_PAGES, Moved, ParkedTables};
 use super::pool_map::PoolMap;
 use super::{move_high, named, number, open_again, owner, pagemap};
 use crate::sys::{Extent, MOST_RUNS, PageRun, Part, Scanned, SystemError};
@@ -37,7 +37,7 @@ pub(super) struct Overlays {
     capacity: usize,
     pagemap: Pagemap,
     /// For what regions have shown before, if there are addresses for it.
-    attic: Option<Attic>,
+    parked: Option<ParkedTables>,
     /// `/proc/thread-self/mem`, if it is there.
     mem: Option<OwnedFd>,
     mappings: Mappings,
@@ -58,12 +58,12 @@ impl Overlays {
         let pagemap = named("open of /proc/self/pagemap", Pagemap::open())?;
         let at = arena.take_in_whole_gib(capacity, align)?;
         // From here on its drop gives the addresses back.
-        let attic = Attic::open(arena, capacity);
+        let parked = ParkedTables::open(arena, capacity);
         let mem = File::options().write(true).open("/proc/thread-self/mem").ok().map(OwnedFd::from);
         let holder = OnceLock::new();
         let mappings = Mappings::open(at);
         let template = PoolMap::new(pointer(at), capacity, MprotectFlags::READ);
-        let overlays = Overlays { template, capacity, pagemap, attic, mem, mappings, arena, holder };
+        let overlays = Overlays { template, capacity, pagemap, parked, mem, mappings, arena, holder };
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: the range was just taken.
         let mapped = unsafe { mmap(pointer(at), capacity, ProtFlags::empty(), flags, fd.as_fd(), 0) };
@@ -157,12 +157,12 @@ impl Overlays {
     /// Moves what the part shows out of the way, if it is much. It may have private pages. Before a fork, many are
     /// shown one after the other, and some have base pages (`may_be_base`).
     fn take_away(&self, part: Part<'_>, may_be_base: bool) -> Option<Moved> {
-        let attic = match &self.attic {
-            Some(attic) => attic,
+        let parked = match &self.parked {
+            Some(parked) => parked,
             None => return None,
         };
         let is_much = part.len() >= LEAST || may_be_base && self.has_base_pages(part);
-        if is_much { attic.take(&self.mappings, part) } else { None }
+        if is_much { parked.take(&self.mappings, part) } else { None }
     }
 
     #[inline(never)] // Not on the stack of a fault, where nothing is shown to heirs.
@@ -172,8 +172,8 @@ impl Overlays {
 
     /// What was moved out of the way goes, or comes back if nothing else is shown there.
     fn taken_away(&self, moved: Option<Moved>, part: Part<'_>, is_replaced: bool) {
-        let (Some(attic), Some(moved)) = (&self.attic, moved) else { return };
-        if is_replaced { attic.keep(moved, part) } else { attic.give_back(moved, part) }
+        let (Some(parked), Some(moved)) = (&self.parked, moved) else { return };
+        if is_replaced { parked.keep(moved, part) } else { parked.give_back(moved, part) }
     }
 
     /// As [`Sys::set_aside`](crate::sys::Sys::set_aside).
@@ -247,8 +247,8 @@ impl Overlays {
     }
 
     #[cfg(test)]
-    pub(super) fn attic(&self) -> Option<&Attic> {
-        self.attic.as_ref()
+    pub(super) fn parked(&self) -> Option<&ParkedTables> {
+        self.parked.as_ref()
     }
 
     /// What holds faults, if the process may.
@@ -261,8 +261,8 @@ impl Overlays {
 
     /// As [`Sys::tidy`](crate::sys::Sys::tidy).
     pub(super) fn tidy(&self) {
-        if let Some(attic) = &self.attic {
-            attic.empty();
+        if let Some(parked) = &self.parked {
+            parked.empty();
         }
     }
 
@@ -338,7 +338,7 @@ impl Drop for Overlays {
         if !owner::is_forked_child() {
             // If the kernel refuses, the addresses stay taken.
             let _ = give_up(self.arena, self.template.at().expose_provenance(), self.capacity);
-            if let Some(addresses) = self.attic.as_ref().map(Attic::addresses) {
+            if let Some(addresses) = self.parked.as_ref().map(ParkedTables::addresses) {
                 let _ = give_up(self.arena, addresses.start, addresses.len());
             }
         }

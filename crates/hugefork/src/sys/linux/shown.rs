@@ -227,10 +227,10 @@ mod tests {
 
     use super::*;
     use crate::sys::Shows;
-    use crate::sys::linux::attic::Attic;
     use crate::sys::linux::descriptor;
     use crate::sys::linux::memory::{Huge, Kind};
     use crate::sys::linux::overlay::Overlays;
+    use crate::sys::linux::parked::ParkedTables;
     use crate::units::{BASE_PAGE, HUGE_PAGE};
 
     /// A system call that writes tells whether it may, without a fault.
@@ -310,7 +310,7 @@ mod tests {
     fn parts_of_a_gib_lie_in_one_room_if_they_come_in_order() {
         const LEN: usize = 16 << 20;
         let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut).unwrap();
-        let Some(attic) = memory.overlays.as_ref().ok().and_then(Overlays::attic) else {
+        let Some(parked) = memory.overlays.as_ref().ok().and_then(Overlays::parked) else {
             return println!("skipped: nothing is moved out of the way");
         };
         let extent = memory.claim(4 * LEN, LEN).unwrap();
@@ -321,15 +321,15 @@ mod tests {
             show(part).unwrap();
         }
         memory.tidy();
-        assert_eq!(attic.in_use(), 0);
+        assert_eq!(parked.in_use(), 0);
         show(first).unwrap();
         show(second).unwrap();
-        assert_eq!(attic.in_use(), 1);
+        assert_eq!(parked.in_use(), 1);
         // Its place is taken.
         show(first).unwrap();
-        assert_eq!(attic.in_use(), 2);
+        assert_eq!(parked.in_use(), 2);
         memory.tidy();
-        assert_eq!(attic.in_use(), 0);
+        assert_eq!(parked.in_use(), 0);
         show(first).unwrap();
         // SAFETY: the range is ours, and shows a private mapping.
         unsafe { written.write_volatile(7) };
@@ -340,7 +340,7 @@ mod tests {
         // SAFETY: as above.
         assert_eq!(unsafe { written.read_volatile() }, 7);
         // What lay there before does so still.
-        assert_eq!(attic.in_use(), 1);
+        assert_eq!(parked.in_use(), 1);
         memory.release(extent).unwrap();
     }
 
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn before_a_fork_a_block_in_many_base_pages_is_moved_and_one_with_few_is_not() {
         let memory = Linux::new(Kind::ShmemBase, 16 << 20, Dump::LeftOut).unwrap().with_heirs().unwrap();
-        let Some(attic) = memory.overlays.as_ref().ok().and_then(Overlays::attic) else {
+        let Some(parked) = memory.overlays.as_ref().ok().and_then(Overlays::parked) else {
             return println!("skipped: nothing is moved out of the way");
         };
         let extent = memory.claim(HUGE_PAGE, HUGE_PAGE).unwrap();
@@ -360,11 +360,11 @@ mod tests {
                 unsafe { pointer(part.at() + nth * BASE_PAGE).cast::<u8>().write_volatile(1) };
             }
             memory.show(part, Shows::Overlay { start: 0, access: Access::ReadWrite }).unwrap();
-            assert_eq!(attic.in_use(), moved);
+            assert_eq!(parked.in_use(), moved);
             // SAFETY: as above.
             assert_eq!(unsafe { pointer(part.at() + (pages - 1) * BASE_PAGE).cast::<u8>().read_volatile() }, 1);
             memory.tidy();
-            assert_eq!(attic.in_use(), 0);
+            assert_eq!(parked.in_use(), 0);
         }
         memory.release(extent).unwrap();
     }
@@ -380,11 +380,11 @@ mod tests {
         let (part, shows) = (extent.part(behind, len), Shows::Overlay { start: 0, access: Access::ReadWrite });
         memory.show(part, shows).unwrap();
         memory.tidy();
-        let in_use = || overlays.attic().map_or(0, Attic::in_use);
+        let in_use = || overlays.parked().map_or(0, ParkedTables::in_use);
         assert_eq!(in_use(), 0);
         memory.show(part, shows).unwrap();
         // It does not begin with a GiB.
-        assert!(overlays.attic().is_none() || in_use() == 1 + len.div_ceil(1 << 30));
+        assert!(overlays.parked().is_none() || in_use() == 1 + len.div_ceil(1 << 30));
         memory.tidy();
         let written = [3 * BASE_PAGE, len / 2, len - BASE_PAGE].map(|at| pointer(part.at() + at).cast::<u8>());
         // SAFETY: the range is ours, and shows a private mapping.

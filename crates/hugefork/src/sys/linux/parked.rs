@@ -7,7 +7,7 @@
 //! To unmap a huge page takes about a microsecond, as it goes to memory for what the kernel keeps of the page: 0.7 ms a
 //! GiB, in the fault that shows an overlay. To move page tables goes to none: 0.2 ms, and 0.01 ms where a GiB begins at
 //! a multiple of that, since then it is one entry (docs/design.md). The mapping that is left behind shows the same, so
-//! other threads read on. What lies in the attic is pool memory that nobody reads or writes there.
+//! other threads read on. What lies in the parked tables is pool memory that nobody reads or writes there.
 //!
 //! Parts come to lie as far behind a multiple of a GiB as they are. So a room has place for all parts of one GiB of a
 //! region, if they come in order, as a fork goes through them: each begins behind the last.
@@ -65,20 +65,20 @@ pub(super) struct Moved {
 }
 
 /// Addresses for what is to be unmapped. Whoever opened it gives them back.
-pub(super) struct Attic {
+pub(super) struct ParkedTables {
     start: usize,
     count: usize,
     rooms: [AtomicUsize; ROOMS],
 }
 
-impl Attic {
+impl ParkedTables {
     /// Addresses for a pool of this size, if there are plenty.
-    pub(super) fn open(arena: &Arena, capacity: usize) -> Option<Attic> {
+    pub(super) fn open(arena: &Arena, capacity: usize) -> Option<ParkedTables> {
         // What begins within a GiB takes a room more.
         let count = (1 + capacity.div_ceil(ROOM)).min(ROOMS);
         let has_plenty = arena.slots() >= ARENA_SLOTS && capacity >= LEAST;
         let start = if has_plenty { arena.take(count * ROOM, ROOM).ok()? } else { return None };
-        Some(Attic { start, count, rooms: [const { AtomicUsize::new(FREE) }; ROOMS] })
+        Some(ParkedTables { start, count, rooms: [const { AtomicUsize::new(FREE) }; ROOMS] })
     }
 
     /// Moves the page tables of a part that shows pool memory out of the way, if that can be done. It has to be one
