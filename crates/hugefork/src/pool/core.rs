@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use hugefork_kernels::{Kernel, Kernels, Side, Target, Use, Work};
 
+use super::ab_tests::{AbTests, Sample};
 use super::ahead::Ahead;
 use super::frames::{Content, Frames, Taken, Wanted};
 use super::holders::Holders;
 use super::placements::Placements;
 use super::stock::Stock;
 use super::tending::Tending;
-use super::trials::{Lap, Trials};
 use crate::mem::EngineArc;
 use crate::stats::counters::Registry;
 use crate::sys::{Sys, SystemError};
@@ -26,7 +26,7 @@ pub(crate) struct PoolCore<S: Sys> {
     pub(crate) block_size: BlockSize,
     pub(crate) name: String,
     pub(crate) kernels: Kernels,
-    pub(crate) trials: Trials,
+    pub(crate) ab_tests: AbTests,
     pub(crate) registry: Registry,
     pub(crate) stock: Stock,
     pub(crate) ahead: Ahead,
@@ -55,7 +55,7 @@ impl<S: Sys> PoolCore<S> {
             block_size,
             name,
             kernels,
-            trials: Trials::default(),
+            ab_tests: AbTests::default(),
             registry: Registry::default(),
             stock,
             ahead: Ahead::default(),
@@ -100,13 +100,13 @@ impl<S: Sys> PoolCore<S> {
         })
     }
 
-    /// Which of the kernels for whole use is to clear or copy `len` bytes, by what streams have cost. `lap` begins with
+    /// Which of the kernels for whole use is to clear or copy `len` bytes, by what streams have cost. `sample` begins with
     /// them.
-    pub(crate) fn candidate(&self, what: Work, len: usize, lap: Option<Lap>) -> usize {
-        match (self.kernels.candidates(what, self.step(what, len)).len(), lap) {
+    pub(crate) fn candidate(&self, what: Work, len: usize, sample: Option<Sample>) -> usize {
+        match (self.kernels.candidates(what, self.step(what, len)).len(), sample) {
             (0 | 1, _) => 0,
-            (_, None) => self.trials.favourite(what),
-            (candidates, Some(lap)) => self.trials.lap(what, candidates, lap),
+            (_, None) => self.ab_tests.incumbent(what),
+            (candidates, Some(sample)) => self.ab_tests.sample(what, candidates, sample),
         }
     }
 

@@ -15,9 +15,10 @@
 //! | `shortage` | reclaim, and memory that goes back to the system |
 //! | `stock`, `zeroing` | how many blocks are kept zero, and the thread that clears them |
 //! | `tending` | the thread that folds and promotes overlays |
-//! | `trials` | which kernel is best for blocks that are written as a whole, learnt from streams |
+//! | `A/B tests` | which kernel is best for blocks that are written as a whole, learnt from streams |
 //! | `worker` | the threads of a pool |
 
+pub(crate) mod ab_tests;
 pub(crate) mod ahead;
 mod bits;
 pub(crate) mod core;
@@ -34,6 +35,5 @@ pub(crate) mod shortage;
 pub(crate) mod stock;
 pub(crate) mod supply;
 pub(crate) mod tending;
-pub(crate) mod trials;
 pub(crate) mod worker;
 pub(crate) mod zeroing;

@@ -131,8 +131,8 @@ impl Watch {
         for (writer, order) in layout.orders.iter().enumerate() {
             let (counts, others) = rest.split_at(order.len());
             let count_after = |writes: u64, nth: usize| {
-                let laps = order.len() as u64;
-                writes / laps + u64::from((nth as u64) < writes % laps)
+                let samples = order.len() as u64;
+                writes / samples + u64::from((nth as u64) < writes % samples)
             };
             for (nth, count) in counts.iter().enumerate() {
                 // One write may be under way.

@@ -20,10 +20,10 @@ use hugefork_kernels::{Target, Use, Work};
 
 use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Refused, Remapped, Right};
+use crate::pool::ab_tests::Sample;
 use crate::pool::frames::{Content, Taken, Wanted};
 use crate::pool::lineage::CowLimit;
 use crate::pool::shortage::Found;
-use crate::pool::trials::Lap;
 use crate::region::state::history::Outlook;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::stats::counters::count;
@@ -358,19 +358,19 @@ impl<'a, S: Sys> Fault<'a, S> {
         Ok(())
     }
 
-    /// Chooses among the kernels for whole use by what streams have cost, and begins a lap if this is one.
+    /// Chooses among the kernels for whole use by what streams have cost, and begins a sample if this is one.
     fn choose_kernel(&mut self, what: Work) {
         if self.outlook.manner.used != Use::Whole {
             return;
         }
         let (region, pool) = (self.region, self.region.pool());
         let bytes = pool.block_size.len_of(self.taken.count);
-        let lap = self.outlook.stream.filter(|stream| stream.is_believed()).map(|stream| Lap {
+        let sample = self.outlook.stream.filter(|stream| stream.is_believed()).map(|stream| Sample {
             stream: region.habits.name(stream),
             bytes: if pool.is_plain_work(what, self.taken) { bytes } else { 0 },
             now: pool.sys.now(),
         });
-        self.outlook.manner.candidate = pool.candidate(what, bytes, lap);
+        self.outlook.manner.candidate = pool.candidate(what, bytes, sample);
     }
 
     /// Makes the taken blocks read as zeros.
