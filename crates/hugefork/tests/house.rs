@@ -482,3 +482,43 @@ fn no_comment_line_is_wider_than_120_columns() {
     }
     assert_eq!(wide, Vec::<String>::new(), "wrap these");
 }
+
+/// Words that gave way to those of the field, and may not come back in names of the engine (the glossary of
+/// docs/design.md).
+const GIVEN_UP: [&str; 10] = ["attic", "bell", "books", "favourite", "home", "homes", "lap", "laps", "nap", "trial"];
+
+#[test]
+fn words_that_were_given_up_name_nothing() {
+    let mut found = BTreeSet::new();
+    for path in rust_files(&crates().join("hugefork/src")) {
+        let text = fs::read_to_string(&path).unwrap();
+        for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            let code = without_quotes(line);
+            let names = code.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+            let given_up = names.filter(|name| words_of(name).iter().any(|word| GIVEN_UP.contains(&word.as_str())));
+            found.extend(given_up.map(|name| format!("{}: {name}", path.display())));
+        }
+    }
+    assert_eq!(found, BTreeSet::new(), "these have words that were given up");
+}
+
+/// The words of a name, whether it is written as `a_name`, `AName` or `A_NAME`.
+fn words_of(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut was_small = false;
+    for letter in name.chars() {
+        if letter == '_' || letter.is_uppercase() && was_small {
+            words.push(String::new());
+        }
+        was_small = letter.is_lowercase();
+        words.last_mut().expect("there is one").extend(letter.to_lowercase().filter(|&letter| letter != '_'));
+    }
+    words
+}
+
+#[test]
+fn names_are_taken_apart() {
+    assert_eq!(words_of("is_in_use").join(" "), "is in use");
+    assert_eq!(words_of("PageTable").join(" "), "page table");
+    assert_eq!(words_of("PAGE_TABLE").join(" "), "page table");
+}

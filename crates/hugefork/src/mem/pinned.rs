@@ -2,8 +2,8 @@
 //! pool through its list of holders.
 //!
 //! In practice a `Box` would do. But whoever moves a `Box` claims to have the only way to its value, and so does the
-//! `&mut` of a `drop`, while a handler or a visit may be looking at the value. A [`PinnedBox`] makes no such claim until
-//! the value is withdrawn from all who know it.
+//! `&mut` of a `drop`, while a handler or a visit may be looking at the value. A [`PinnedBox`] makes no such claim
+//! until the value is withdrawn from all who know it.
 
 use core::ops::Deref;
 use core::ptr::NonNull;

@@ -2,21 +2,21 @@
 //!
 //! Past the cache or through it: what is better depends on the machine, and on how busy its memory is. A stream that is
 //! believed (region/state/history.rs) does a *sample* a fault: a clear or copy of a few blocks, their mapping, the
-//! program's own writes, and the way back into the handler. Now and then one stream of a pool does some samples with the
-//! *incumbent* of the pool and some with another candidate. If that takes less time it becomes the incumbent, for all
-//! streams.
+//! program's own writes, and the way back into the handler. Now and then one stream of a pool does some samples with
+//! the *incumbent* of the pool and some with another candidate. If that takes less time it becomes the incumbent, for
+//! all streams.
 //!
 //! ```text
 //!   all streams    ─ incumbent ────────────────────────────────────────────────────── rest ─▶
 //!   one of them            | counted: f f f f | warm: c c | counted: c c c c |  verdict
 //! ```
 //! Only samples of one stream that follow each other are compared, since each program does something else between its
-//! faults. The first samples with another kernel are not counted: the cache still holds, and still has to write back, what
-//! the kernel before left in it. Of the counted samples the shorter half decides: in the others the program may have
-//! paused, or done something else.
+//! faults. The first samples with another kernel are not counted: the cache still holds, and still has to write back,
+//! what the kernel before left in it. Of the counted samples the shorter half decides: in the others the program may
+//! have paused, or done something else.
 //!
-//! The oftener the incumbent has won, the longer is the rest until the next A/B test. A incumbent that always wins leaves
-//! 6 of 139 samples to others. Where a kernel was pinned there is only one candidate, and no A/B test.
+//! The oftener the incumbent has won, the longer is the rest until the next A/B test. An incumbent that always wins
+//! leaves 6 of 139 samples to others. Where a kernel was pinned there is only one candidate, and no A/B test.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -166,7 +166,8 @@ impl AbTest {
         self.samples += 1;
     }
 
-    /// The end of an A/B test. A candidate that was faster is tried again soon, until it is the incumbent or was slower.
+    /// The end of an A/B test. A candidate that was faster is tried again soon, until it is the incumbent or was
+    /// slower.
     fn judge(&mut self, candidates: usize) {
         let (incumbent, other) = (self.with_incumbent.sum(), self.with_other.sum());
         if other >= incumbent - (incumbent >> CLEARLY) {
@@ -251,22 +252,22 @@ mod tests {
         Track { ab_test, now: 1_000, stream: 1 }
     }
 
-    /// an A/B test of one stream from its first sample to its verdict, at which its last sample ends.
-    const TRIAL: usize = (COUNTED + WARM + COUNTED) as usize;
+    /// An A/B test of one stream from its first sample to its verdict, at which its last sample ends.
+    const AB_TEST: usize = (COUNTED + WARM + COUNTED) as usize;
 
     /// The longest rest and the A/B test after it.
-    const ROUND: usize = TRIAL + 1 + (REST << SUREST) as usize;
+    const ROUND: usize = AB_TEST + 1 + (REST << SUREST) as usize;
 
     #[test]
-    fn a_ab_test_is_some_laps_with_each_and_the_better_stays() {
+    fn an_ab_test_is_some_samples_with_each_and_the_better_stays() {
         let mut ab_test = AbTest::default();
-        let chosen = track(&mut ab_test).run(2, 2 * TRIAL, |_, candidate| [500, 400][candidate]);
+        let chosen = track(&mut ab_test).run(2, 2 * AB_TEST, |_, candidate| [500, 400][candidate]);
         assert_eq!(chosen[..COUNTED as usize], [0; COUNTED as usize]);
-        assert_eq!(chosen[COUNTED as usize..], [1; 2 * TRIAL - COUNTED as usize]);
+        assert_eq!(chosen[COUNTED as usize..], [1; 2 * AB_TEST - COUNTED as usize]);
         let mut ab_test = AbTest::default();
-        let chosen = track(&mut ab_test).run(2, 2 * TRIAL, |_, candidate| [400, 500][candidate]);
-        assert_eq!(chosen[COUNTED as usize..TRIAL], [1; (WARM + COUNTED) as usize]);
-        assert_eq!(chosen[TRIAL..], [0; TRIAL]);
+        let chosen = track(&mut ab_test).run(2, 2 * AB_TEST, |_, candidate| [400, 500][candidate]);
+        assert_eq!(chosen[COUNTED as usize..AB_TEST], [1; (WARM + COUNTED) as usize]);
+        assert_eq!(chosen[AB_TEST..], [0; AB_TEST]);
     }
 
     #[test]
@@ -281,12 +282,12 @@ mod tests {
     }
 
     #[test]
-    fn costs_that_flip_are_noticed_in_a_bounded_number_of_laps() {
+    fn costs_that_flip_are_noticed_in_a_bounded_number_of_samples() {
         let mut ab_test = AbTest::default();
         let mut track = track(&mut ab_test);
         for (costs, best) in [([100, 120], 0), ([120, 100], 1), ([100, 120], 0), ([100, 96], 1)] {
             // The rest that has begun, as many verdicts as are remembered, and the one that decides.
-            let bound = ROUND + (0..=SUREST).map(|sure| TRIAL + 1 + (REST << sure) as usize).sum::<usize>();
+            let bound = ROUND + (0..=SUREST).map(|sure| AB_TEST + 1 + (REST << sure) as usize).sum::<usize>();
             track.run(2, bound, |_, candidate| costs[candidate]);
             assert_eq!(track.ab_test.incumbent, best, "{costs:?}");
             // As sure as can be.
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn few_laps_are_done_with_another_kernel_once_the_favourite_is_sure() {
+    fn few_samples_are_done_with_another_kernel_once_the_incumbent_is_sure() {
         let mut ab_test = AbTest::default();
         track(&mut ab_test).run(2, 5 * ROUND, |_, candidate| [100, 200][candidate]);
         let chosen = track(&mut ab_test).run(2, 100 * ROUND, |_, candidate| [100, 200][candidate]);
@@ -340,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn laps_of_unequal_length_are_not_compared() {
+    fn samples_of_unequal_length_are_not_compared() {
         let mut ab_test = AbTest::default();
         let mut now = 0;
         for number in 0..1000 {
@@ -365,15 +366,15 @@ mod tests {
         let ab_tests = AbTests::default();
         let sample = |what, stream, now| ab_tests.sample(what, 2, Sample { stream, bytes: 2 << 20, now });
         let mut now = 0;
-        for _ in 0..=TRIAL {
+        for _ in 0..=AB_TEST {
             now += if sample(Work::Copy, 1, now) == 0 { 500 } else { 400 };
         }
         assert_eq!((ab_tests.incumbent(Work::Copy), ab_tests.incumbent(Work::Clear)), (1, 0));
         assert_eq!((sample(Work::Copy, 7, now), sample(Work::Clear, 7, now)), (1, 0));
     }
 
-    /// The kernels that a pool copies with while a stream does a thousand samples, in which each candidate is faster than
-    /// the one before.
+    /// The kernels that a pool copies with while a stream does a thousand samples, in which each candidate is faster
+    /// than the one before.
     fn copied_with(kernels: Kernels) -> Vec<String> {
         let size = BlockSize::MIB_2;
         let mmu = SoftMmu::new(size.bytes(), Merging::Merge, 10);

@@ -100,8 +100,8 @@ impl<S: Sys> PoolCore<S> {
         })
     }
 
-    /// Which of the kernels for whole use is to clear or copy `len` bytes, by what streams have cost. `sample` begins with
-    /// them.
+    /// Which of the kernels for whole use is to clear or copy `len` bytes, by what streams have cost. `sample` begins
+    /// with them.
     pub(crate) fn candidate(&self, what: Work, len: usize, sample: Option<Sample>) -> usize {
         match (self.kernels.candidates(what, self.step(what, len)).len(), sample) {
             (0 | 1, _) => 0,

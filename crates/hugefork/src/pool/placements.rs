@@ -28,9 +28,10 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Sets a range of `count` neighbouring blocks aside as a region's placement: its neighbours are then neighbours in the
-    /// pool, and their mappings merge. It is only a wish: others may take blocks in it, and there may be no such range.
-    /// Small blocks start at a 2 MiB boundary if they do so in the region, so that a huge page can map a run of 2 MiB.
+    /// Sets a range of `count` neighbouring blocks aside as a region's placement: its neighbours are then neighbours in
+    /// the pool, and their mappings merge. It is only a wish: others may take blocks in it, and there may be no such
+    /// range. Small blocks start at a 2 MiB boundary if they do so in the region, so that a huge page can map a run of
+    /// 2 MiB.
     pub(crate) fn claim(placements: &EngineArc<Placements>, count: usize, size: BlockSize) -> Option<Placement> {
         let _signals = SignalsBlocked::new();
         let blocks = placements.lock().take(count, (HUGE_PAGE / size.bytes()).max(1))?;

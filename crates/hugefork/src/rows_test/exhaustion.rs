@@ -50,7 +50,7 @@ fn what_a_reserved_region_lazily_frees_stays_promised_to_it() {
 }
 
 #[test]
-fn a_reservation_that_does_not_fit_is_an_error_and_books_nothing() {
+fn a_reservation_that_does_not_fit_is_an_error_and_reserves_nothing() {
     fn row<G: Ground>(world: &World<G>) {
         let region = world.written(3);
         let none = |result: Result<(), RegionError>| {

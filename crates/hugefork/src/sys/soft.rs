@@ -250,25 +250,25 @@ impl SoftMmu {
     }
 
     /// Waits while `goes_on` says so, which may change when somebody rings.
-    fn wait(&self, bell: &AtomicU32, goes_on: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+    fn wait(&self, queue: &AtomicU32, goes_on: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
         const PATIENCE: Duration = Duration::from_secs(60);
         let started = Instant::now();
         loop {
-            let rung = bell.load(Ordering::SeqCst);
+            let rung = queue.load(Ordering::SeqCst);
             let state = self.state();
             if !goes_on(&state) {
                 return state;
             }
             drop(state);
             assert!(started.elapsed() < PATIENCE, "it waits for ever");
-            sync::wait_at_most(bell, rung, PATIENCE);
+            sync::wait_at_most(queue, rung, PATIENCE);
         }
     }
 
     /// Has those look again who wait.
-    fn ring(bell: &AtomicU32) {
-        bell.fetch_add(1, Ordering::SeqCst);
-        sync::wake(bell, u32::MAX >> 1);
+    fn ring(queue: &AtomicU32) {
+        queue.fetch_add(1, Ordering::SeqCst);
+        sync::wake(queue, u32::MAX >> 1);
     }
 
     /// Has somebody store these values at these addresses as soon as private pages were taken away.

@@ -23,7 +23,7 @@ const TRANSPARENT: [&str; 10] =
 pub(crate) const WRAPPERS: [&str; 2] = ["Option", "Result"];
 
 /// What has elements.
-pub(crate) const LISTS: [&str; 4] = ["List", "Vec", "slice", "array"];
+pub(crate) const LISTS: [&str; 4] = ["EngineVec", "Vec", "slice", "array"];
 
 /// What methods of std are called, too. On a receiver of unknown type it is those.
 const OF_STD: [&str; 26] = [

@@ -24,14 +24,14 @@ impl PlacementHint {
         hint
     }
 
-    /// The block that the entry would like, out of `blocks` in the pool: it has the same place in the placement as the entry
-    /// in the region.
+    /// The block that the entry would like, out of `blocks` in the pool: it has the same place in the placement as the
+    /// entry in the region.
     pub(in crate::region) fn hint(&self, index: EntryIndex, blocks: usize) -> BlockId {
         BlockId(((self.first.load(Ordering::Relaxed) as usize + index.0) % blocks) as u32)
     }
 
-    /// Chooses a new placement for blocks that are written from now on, and returns the old one, which stays set aside while
-    /// the caller keeps it. If there is no room for a new one, the region stays where it is.
+    /// Chooses a new placement for blocks that are written from now on, and returns the old one, which stays set aside
+    /// while the caller keeps it. If there is no room for a new one, the region stays where it is.
     pub(in crate::region) fn move_on<S: Sys>(&self, pool: &PoolCore<S>, blocks: usize) -> Option<Placement> {
         let new = Placement::claim(&pool.placements, blocks, pool.block_size)?;
         self.first.store(new.first().0, Ordering::Relaxed);
