@@ -1,7 +1,7 @@
 //! Sleeps on a word, and wakes those who sleep there.
 //!
-//! A fault does so at its deepest place. Unoptimised, rustix's futex takes 600 bytes of the handler's stack for it, so
-//! these are plain system calls.
+//! A fault does so at its deepest place. These are plain system calls: rustix's futex takes 600 bytes of stack
+//! without optimisation.
 
 use core::ptr;
 use core::sync::atomic::AtomicU32;
