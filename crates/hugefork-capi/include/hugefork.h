@@ -171,7 +171,6 @@ enum hf_error {
     HF_E_REVOKED = -1201,             /* part of a fork or snapshot was taken away */
     HF_E_ALREADY_OBSERVED = -1202,    /* the region has an observer */
     HF_E_FORKED_CHILD = -1203,        /* a fork(2) child, which has no regions */
-    HF_E_NO_ORIGIN = -1204,           /* not forked from a snapshot that is still there */
     HF_E_INSIDE_OPERATION = -1205,    /* a cut inside an operation, which it would wait for */
     HF_E_OPERATION_GOES_ON = -1206,   /* an operation took longer than a cut waits */
     HF_E_BACKING_UNAVAILABLE = -1301, /* the machine lacks the backing asked for */
@@ -902,15 +901,6 @@ int hf_region_snapshot(hf_region *region, const hf_region_options *options, hf_s
  * could not be set aside again.
  */
 int hf_region_reset_to(hf_region *region, const hf_snapshot *snapshot, size_t *done);
-
-/*
- * As hf_region_reset_to, to the snapshot that this region was forked from by
- * hf_snapshot_fork, which must still be open.
- *
- * Those of hf_region_reset_to. HF_E_NO_ORIGIN: it was not forked from a snapshot, or that is
- * closed.
- */
-int hf_region_reset(hf_region *region, size_t *done);
 
 /*
  * As hf_region_reset_to, of `count` regions at one moment, each to the snapshot at its place

@@ -259,14 +259,6 @@ unsafe extern "C" fn hf_region_reset_to(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn hf_region_reset(region: *mut hf_region, done: *mut usize) -> c_int {
-    // SAFETY: the caller's promise.
-    let region = || unsafe { handle::get(region) };
-    // SAFETY: the caller's promise.
-    unsafe { reset(done, || region().map(|region| (region.len(), region.reset()))) }
-}
-
-#[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_reset_all(
     regions: *const *mut hf_region,
     snapshots: *const *const hf_snapshot,

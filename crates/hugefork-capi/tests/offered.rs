@@ -85,7 +85,6 @@ const METHODS: &[(&str, &str)] = &[
     ("Region::origin", "hf_region_origin"),
     ("Region::changed_since", "hf_region_changed_since"),
     ("Region::reset_to", "hf_region_reset_to"),
-    ("Region::reset", "hf_region_reset"),
     ("Region::reset_all", "hf_region_reset_all"),
     ("Region::stats", "hf_region_get_stats"),
     ("Region::read_from", "hf_region_read_from"),

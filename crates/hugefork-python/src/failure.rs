@@ -22,14 +22,6 @@ impl Failure {
         let errno = refused(error).map_or(code.errno(), SystemError::raw_os_error);
         Failure::Engine { code, errno, text: error.to_string(), done: done(error) }
     }
-
-    /// The same, of a call that tells how far it came.
-    pub(crate) fn after(self, came: usize) -> Failure {
-        match self {
-            Failure::Engine { code, errno, text, done: _ } => Failure::Engine { code, errno, text, done: Some(came) },
-            Failure::Python(error) => Failure::Python(error),
-        }
-    }
 }
 
 /// How far the call came, if the error tells.

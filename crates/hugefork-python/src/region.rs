@@ -1,7 +1,7 @@
 //! Regions: memory that arrays lie in.
 
 use std::ffi::c_int;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -32,52 +32,18 @@ const MOST_AHEAD: usize = 32;
 /// before that, and refuses (BufferError) while there are views.
 #[pyclass(frozen, weakref, module = "hugefork")]
 pub(crate) struct Region {
-    region: Shared<Held>,
+    region: Shared<hugefork::Region>,
     nbytes: usize,
     address: usize,
 }
 
-/// A region, and the cut that it was forked at, if that is kept.
-pub(crate) struct Held {
-    region: hugefork::Region,
-    /// A snapshot of this region, and none of its parent: if a write of this region finds the pool full, it takes the
-    /// blocks that the cut has.
-    cut: Option<hugefork::Snapshot>,
-}
-
-impl Deref for Held {
-    type Target = hugefork::Region;
-
-    fn deref(&self) -> &hugefork::Region {
-        &self.region
-    }
-}
-
-impl Held {
-    /// What a reset without a goal goes back to.
-    fn cut(&self) -> Result<&hugefork::Snapshot, RegionError> {
-        self.cut.as_ref().ok_or(RegionError::NoOrigin)
-    }
-}
-
-/// Whether a fork keeps the cut that it was made at.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Cut {
-    Kept,
-    Forgotten,
-}
-
 impl Region {
     pub(crate) fn new(region: hugefork::Region) -> Region {
-        Region::holding(Held { region, cut: None })
+        let (nbytes, address) = (region.len(), region.as_ptr().addr());
+        Region { region: Shared::new("region", region), nbytes, address }
     }
 
-    fn holding(held: Held) -> Region {
-        let (nbytes, address) = (held.len(), held.as_ptr().addr());
-        Region { region: Shared::new("region", held), nbytes, address }
-    }
-
-    pub(crate) fn get(&self) -> Result<Arc<Held>, Failure> {
+    pub(crate) fn get(&self) -> Result<Arc<hugefork::Region>, Failure> {
         self.region.get()
     }
 
@@ -139,8 +105,9 @@ impl Region {
     }
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> Result<(), Failure> {
-        let memory =
-            |region: &Held| Ok(Memory { address: region.as_mut_ptr().cast(), len: region.len(), is_read_only: false });
+        let memory = |region: &hugefork::Region| {
+            Ok(Memory { address: region.as_mut_ptr().cast(), len: region.len(), is_read_only: false })
+        };
         // SAFETY: Python gives a view to fill; the region's addresses stay while it lives.
         unsafe { slf.get().region.export(slf.clone().into_any(), view, flags, memory) }
     }
@@ -297,41 +264,36 @@ pub(crate) fn snapshot_all(
     let regions = regions.iter().map(|region| region.get()).collect::<Result<Vec<_>, _>>()?;
     let options = region_options(reserve, None, "revoke", "auto")?;
     let made = py.detach(|| {
-        let regions: Vec<&hugefork::Region> = regions.iter().map(|region| &***region).collect();
+        let regions: Vec<&hugefork::Region> = regions.iter().map(|region| &**region).collect();
         hugefork::Region::snapshot_all_with(&regions, options)
     })?;
     Ok(made.into_iter().map(RegionSnapshot::new).collect())
 }
 
-/// Sets regions, none of them twice, back at one moment, each to its snapshot, or to the cut that it was forked at.
+/// Sets regions, none of them twice, back at one moment, each to its snapshot.
 #[pyfunction]
 pub(crate) fn reset_all(
     py: Python<'_>,
     regions: Vec<PyRef<'_, Region>>,
-    to: Vec<Option<PyRef<'_, RegionSnapshot>>>,
+    to: Vec<PyRef<'_, RegionSnapshot>>,
 ) -> Result<(), Failure> {
     let regions = regions.iter().map(|region| region.get()).collect::<Result<Vec<_>, _>>()?;
-    let named = to.iter().map(|to| to.as_ref().map(|snapshot| snapshot.get()).transpose());
-    let named = named.collect::<Result<Vec<_>, _>>()?;
+    let goals = to.iter().map(|snapshot| snapshot.get()).collect::<Result<Vec<_>, _>>()?;
     py.detach(|| {
-        let pairs = regions.iter().zip(&named).map(|(region, named)| {
-            let goal = named.as_deref().map_or_else(|| region.cut(), Ok)?;
-            Ok((&region.region, goal))
-        });
-        let pairs = pairs.collect::<Result<Vec<_>, _>>().map_err(|error: RegionError| Failure::from(error).after(0))?;
+        let pairs: Vec<_> = regions.iter().zip(&goals).map(|(region, goal)| (&**region, &**goal)).collect();
         Ok(hugefork::Region::reset_all(&pairs)?)
     })
 }
 
 /// What can be forked.
 enum Source {
-    Region(Arc<Held>),
+    Region(Arc<hugefork::Region>),
     Snapshot(Arc<hugefork::Snapshot>),
 }
 
 /// Forks of several regions and snapshots. The regions, none of them twice, are forked as they are at one moment.
 #[pyfunction]
-#[pyo3(signature = (sources, *, reserve, max_cow_bytes, on_limit, copy_grain, resettable))]
+#[pyo3(signature = (sources, *, reserve, max_cow_bytes, on_limit, copy_grain))]
 pub(crate) fn fork_all(
     py: Python<'_>,
     sources: Vec<Bound<'_, PyAny>>,
@@ -339,36 +301,30 @@ pub(crate) fn fork_all(
     max_cow_bytes: Option<usize>,
     on_limit: &str,
     copy_grain: &str,
-    resettable: bool,
 ) -> Result<Vec<Region>, Failure> {
     let options = region_options(reserve, max_cow_bytes, on_limit, copy_grain)?;
-    let cut = if resettable { Cut::Kept } else { Cut::Forgotten };
     let sources = sources.iter().map(source).collect::<Result<Vec<_>, _>>()?;
     let forks = py.detach(|| {
         loop {
-            match fork_once(&sources, options, cut) {
+            match fork_once(&sources, options) {
                 // The cut lost a part before it was forked: the pool is full. The next one is of what is there now.
                 Err(RegionError::Revoked) if !sources.iter().any(is_revoked) => {}
                 forks => return forks,
             }
         }
     })?;
-    Ok(forks.into_iter().map(Region::holding).collect())
+    Ok(forks.into_iter().map(Region::new).collect())
 }
 
-fn fork_once(sources: &[Source], options: RegionOptions, cut: Cut) -> Result<Vec<Held>, RegionError> {
-    let held = |region: hugefork::Region| {
-        let cut = if cut == Cut::Kept { Some(region.snapshot()?) } else { None };
-        Ok(Held { region, cut })
-    };
+fn fork_once(sources: &[Source], options: RegionOptions) -> Result<Vec<hugefork::Region>, RegionError> {
     let regions: Vec<&hugefork::Region> = sources.iter().filter_map(region).collect();
     if let ([one], 1) = (&regions[..], sources.len()) {
-        return Ok(vec![held(one.fork_with(options)?)?]);
+        return Ok(vec![one.fork_with(options)?]);
     }
     let mut snapshots = hugefork::Region::snapshot_all(&regions)?.into_iter();
     let forks = sources.iter().map(|source| match source {
-        Source::Region(_) => snapshots.next().expect("each region is in the cut").fork_with(options).and_then(held),
-        Source::Snapshot(snapshot) => snapshot.fork_with(options).and_then(held),
+        Source::Region(_) => snapshots.next().expect("each region is in the cut").fork_with(options),
+        Source::Snapshot(snapshot) => snapshot.fork_with(options),
     });
     forks.collect()
 }

@@ -14,11 +14,10 @@ PLACES = st.floats(0, 1, exclude_max=True)
 
 
 class Held:
-    """An array, what it must be, and what it must be again when it goes back to where it was forked."""
+    """An array, and what it must be."""
 
-    def __init__(self, array, expected, resettable=False):
+    def __init__(self, array, expected):
         self.array, self.expected = array, expected
-        self.forked = expected.copy() if resettable else None
 
     def check(self):
         assert np.array_equal(self.array, self.expected)
@@ -109,25 +108,17 @@ class Arrays(RuleBasedStateMachine):
             held.expected[:] = expected
             held.check()
 
-    @rule(target=arrays, held=arrays, resettable=st.booleans())
-    def fork(self, held, resettable):
+    @rule(target=arrays, held=arrays)
+    def fork(self, held):
         if self.pool.stats().regions >= 6:
             return multiple()
-        return Held(hf.fork(held.array, resettable=resettable), held.expected.copy(), resettable)
-
-    @rule(held=arrays)
-    def reset_to_the_fork(self, held):
-        if held.forked is None:
-            return
-        hf.reset(held.array)
-        held.expected[:] = held.forked
-        held.check()
+        return Held(hf.fork(held.array), held.expected.copy())
 
     @rule(target=arrays, old=olds)
     def fork_back(self, old):
         if self.pool.stats().regions >= 6:
             return multiple()
-        return Held(hf.fork(old.array), old.expected.copy(), True)
+        return Held(hf.fork(old.array), old.expected.copy())
 
     @rule(held=consumes(arrays))
     def drop_array(self, held):

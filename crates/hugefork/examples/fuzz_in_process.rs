@@ -39,7 +39,7 @@ pub(crate) fn fuzz(len: usize, rounds: usize) -> Result<(), Box<dyn Error>> {
     for round in 1..=rounds {
         let input = mutated(&kept[random.below(kept.len())], &mut random);
         let ran = interpret(instance.as_mut_slice(), &input);
-        instance.reset()?;
+        instance.reset_to(&image)?;
         match ran {
             Ok(path) if seen.insert(path) => kept.push(input),
             Ok(_) => {}

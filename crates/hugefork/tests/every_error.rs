@@ -39,7 +39,7 @@ const fn case(name: &'static str, advice: &'static str, provoke: fn() -> Failed)
     Case { name, advice, provoke }
 }
 
-const CASES: [Case; 52] = [
+const CASES: [Case; 51] = [
     case("SizeError::NotABlockSize", "take a power of two", || failed(BlockSize::new(3))),
     case("SizeError::Zero", "take at least one block", || {
         let Err(RegionError::Length(error)) = pool(4).region(0) else { panic!("a region of nothing") };
@@ -119,10 +119,6 @@ const CASES: [Case; 52] = [
         let snapshot = region.snapshot().unwrap();
         region.as_mut_slice()[0] = 2;
         failed(snapshot.read_at(0, &mut [0]))
-    }),
-    case("RegionError::NoOrigin", "take one, fork that, and keep it", || {
-        let error = region(1).reset().unwrap_err();
-        error.reason.into()
     }),
     case("RegionError::InsideOperation", "leave it first", || {
         let (region, operations) = (region(1), Operations::new());
@@ -373,21 +369,18 @@ fn errors_around_others_say_how_far_it_came_and_what_to_do() {
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let transfer = region.write_to(&full, 0..4096).unwrap_err();
     assert!(transfer.to_string().contains("after 0 bytes") && transfer.to_string().contains("ENOSPC"), "{transfer}");
-    let reset = region.reset().unwrap_err();
-    assert!(reset.to_string().contains("0 bytes") && reset.to_string().contains("take one, fork that"), "{reset}");
 }
 
 /// What a refused reset says to do, how many bytes it had done, and how it comes about.
 type Refused = (&'static str, usize, fn() -> Failed);
 
 /// Why a reset may be refused.
-const RESETS: [Refused; 6] = [
+const RESETS: [Refused; 5] = [
     ("take one of the same pool", 0, || failed(region(1).reset_to(&region(1).snapshot().unwrap()))),
     ("take one of the same length", 0, || {
         let pool = pool(4);
         failed(pool.region(BLOCK).unwrap().reset_to(&pool.region(2 * BLOCK).unwrap().snapshot().unwrap()))
     }),
-    ("take one, fork that, and keep it", 0, || failed(region(1).reset())),
     ("make it with Reserve::Full", 0, || {
         let mut region = written(&pool(2), 2);
         let snapshot = region.snapshot().unwrap();

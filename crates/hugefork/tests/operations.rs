@@ -163,7 +163,7 @@ fn a_cut_inside_of_an_operation_is_an_error() {
     assert_eq!(region.prepare_snapshot(), Err(RegionError::InsideOperation));
     free.prepare_snapshot().unwrap();
     assert_eq!(Region::snapshot_all(&[&free, &region]).unwrap_err(), RegionError::InsideOperation);
-    for refused in [region.reset_to(&snapshot), fork.reset(), Region::reset_all(&[(&region, &snapshot)])] {
+    for refused in [region.reset_to(&snapshot), fork.reset_to(&snapshot), Region::reset_all(&[(&region, &snapshot)])] {
         assert_eq!(refused.map_err(|error| (error.done, error.reason)), Err((0, RegionError::InsideOperation)));
     }
     // Two threads inside of different ones could wait for each other.
@@ -173,7 +173,7 @@ fn a_cut_inside_of_an_operation_is_an_error() {
     drop(inside);
     region.snapshot().unwrap();
     region.reset_to(&snapshot).unwrap();
-    fork.reset().unwrap();
+    fork.reset_to(&snapshot).unwrap();
 }
 
 #[test]

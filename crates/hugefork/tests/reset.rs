@@ -363,7 +363,7 @@ fn threads_reset_their_own_forks_of_one_image() {
                         for _ in 0..40 {
                             instance.as_mut_slice()[random.below(8 << 20)] = round;
                         }
-                        instance.reset().unwrap();
+                        instance.reset_to(image).unwrap();
                     }
                     assert!(instance.as_mut_slice() == vec![5; 8 << 20]);
                 });

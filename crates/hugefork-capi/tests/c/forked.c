@@ -64,7 +64,6 @@ int main(void)
         FAILS(HF_E_FORKED_CHILD, hf_snapshot_write_to(saved, 1, 0, 1, &done));
         FAILS(HF_E_FORKED_CHILD, hf_snapshot_fork(saved, NULL, &none));
         FAILS(HF_E_FORKED_CHILD, hf_region_reset_to(region, saved, NULL));
-        FAILS(HF_E_FORKED_CHILD, hf_region_reset(region, &done));
         FAILS(HF_E_FORKED_CHILD, hf_region_reset_all(&region, (const hf_snapshot *const *)&saved, 1, &done));
         FAILS(HF_E_FORKED_CHILD, hf_region_changed_since(region, saved, HF_CHANGES_BY_PAGE, &no_changes));
         FAILS(HF_E_FORKED_CHILD, hf_snapshot_changed_since(saved, saved, HF_CHANGES_BY_PAGE, &no_changes));

@@ -95,7 +95,6 @@ static void no_region(hf_region *bad, hf_region *good, const hf_snapshot *snapsh
     FAILS(HF_E_BAD_HANDLE, hf_region_snapshot(bad, NULL, &saved));
     CHECK(fork == NULL && saved == NULL);
     FAILS(HF_E_BAD_HANDLE, hf_region_reset_to(bad, snapshot, &done));
-    FAILS(HF_E_BAD_HANDLE, hf_region_reset(bad, &done));
     FAILS(HF_E_BAD_HANDLE, hf_region_changed_since(bad, snapshot, HF_CHANGES_BY_PAGE, &changes));
     CHECK(changes == NULL);
     regions[0] = good, regions[1] = bad;

@@ -28,14 +28,10 @@ static void there_and_back(hf_pool *pool)
     WELL(hf_snapshot_fork(first, NULL, &instance));
     for (round = 0; round < 3; round++) {
         bytes_of(instance)[5] = 9;
-        WELL(hf_region_reset(instance, &done));
+        WELL(hf_region_reset_to(instance, first, &done));
         CHECK(done == 2 * BLOCK && bytes_of(instance)[5] == 1);
     }
-    WELL(hf_region_reset(instance, NULL));
     hf_snapshot_close(first);
-    bytes_of(instance)[5] = 9;
-    FAILS(HF_E_NO_ORIGIN, hf_region_reset(instance, &done));
-    CHECK(done == 0 && hf_last_errno() == ENOENT && bytes_of(instance)[5] == 9);
     hf_region_close(instance);
     hf_snapshot_close(second);
     hf_region_close(live);
@@ -96,12 +92,10 @@ static void refusals(hf_pool *pool)
     FAILS(HF_E_ANOTHER_LENGTH, hf_region_reset_to(live, of_longer, &done));
     CHECK(done == 0);
     FAILS(HF_E_ANOTHER_POOL, hf_region_reset_to(live, of_other, &done));
-    FAILS(HF_E_NO_ORIGIN, hf_region_reset(live, NULL));
     done = 7;
     FAILS(HF_E_BAD_HANDLE, hf_region_reset_to(live, NULL, &done));
     CHECK(done == 0);
     FAILS(HF_E_BAD_HANDLE, hf_region_reset_to(NULL, of_longer, NULL));
-    FAILS(HF_E_BAD_HANDLE, hf_region_reset(NULL, NULL));
     hf_snapshot_close(of_longer);
     hf_snapshot_close(of_other);
     hf_region_close(live);

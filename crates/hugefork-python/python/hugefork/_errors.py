@@ -26,7 +26,6 @@ __all__ = [
     "LargerThanPoolError",
     "LimitOnSnapshotError",
     "LostError",
-    "NoOriginError",
     "NotABlockSizeError",
     "NotAMultipleError",
     "NotAViewError",
@@ -199,10 +198,6 @@ class RevokedError(LostError):
     """Part of a fork or snapshot was taken away, because the pool was full."""
 
 
-class NoOriginError(LostError):
-    """A reset to the cut that an array was forked at, and it was not forked, or has not kept it."""
-
-
 class AlreadyObservedError(HugeforkError):
     """The region has an observer."""
 
@@ -267,7 +262,6 @@ _CLASSES: dict[str, type[HugeforkError]] = {
     "cow_limit": CowLimitError,
     "too_many_pins": TooManyPinsError,
     "revoked": RevokedError,
-    "no_origin": NoOriginError,
     "already_observed": AlreadyObservedError,
     "inside_operation": InsideOperationError,
     "operation_goes_on": OperationGoesOnError,

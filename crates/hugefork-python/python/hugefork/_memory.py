@@ -225,14 +225,11 @@ def reset(*arrays: Array | Snapshot, to: Snapshot | None = None) -> None:
         * ``reset(a, b, s)``: a snapshot that they are in. It may be given as `to`, too.
         * ``reset(a, b, s[a], s[b])``: arrays of any snapshots, one for each, of as much memory of the same pool. So
           a fork goes back to what `a` was in `s`.
-        * ``reset(branch, other)``: to what they were when they were forked, with `fork`.
 
     Raises
     ------
     KeyError
         An array is not in the snapshot.
-    NoOriginError
-        It was not forked, or with ``resettable=False``.
     RevokedError
         A part of the snapshot was taken away.
     AnotherPoolError, AnotherLengthError
@@ -255,7 +252,7 @@ def reset(*arrays: Array | Snapshot, to: Snapshot | None = None) -> None:
     (array([0., 0., 0.]), array([0., 0.]))
     >>> branch = hf.fork(a)
     >>> branch[0] = 1
-    >>> hf.reset(branch)
+    >>> hf.reset(branch, s[a])
     >>> branch
     array([0., 0., 0.])
     """
@@ -271,7 +268,7 @@ def reset(*arrays: Array | Snapshot, to: Snapshot | None = None) -> None:
     if not named:
         raise TypeError("reset() needs at least one array")
     places = [place_of(array) for array in named]
-    goals: list[_native.RegionSnapshot | None] = []
+    goals: list[_native.RegionSnapshot] = []
     for place in reversed(places):
         if to is not None or not isinstance(place.holder, _native.RegionSnapshot):
             break
@@ -279,9 +276,11 @@ def reset(*arrays: Array | Snapshot, to: Snapshot | None = None) -> None:
     regions = [region_place(array)[0] for array in named[: len(named) - len(goals)]]
     if goals and len(goals) != len(regions):
         raise ValueError(f"{len(regions)} arrays cannot go back to {len(goals)} of snapshots: give one for each")
-    if not goals:
-        goals = [None if to is None else to._part(region) for region in regions]
-    pairs: dict[int, tuple[_native.Region, _native.RegionSnapshot | None]] = {}
+    if to is not None:
+        goals = [to._part(region) for region in regions]
+    elif not goals:
+        raise TypeError("reset() needs a snapshot: give one behind the arrays")
+    pairs: dict[int, tuple[_native.Region, _native.RegionSnapshot]] = {}
     for region, goal in zip(regions, goals):
         if pairs.setdefault(id(region), (region, goal))[1] is not goal:
             raise ValueError("two views of one array cannot go back to two snapshots: give one of them")

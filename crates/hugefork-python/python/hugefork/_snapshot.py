@@ -173,7 +173,6 @@ def fork(
     max_cow_bytes: Size | None = ...,
     on_limit: OnLimit = ...,
     copy_grain: CopyGrain = ...,
-    resettable: bool = ...,
 ) -> Array: ...
 @overload
 def fork(
@@ -185,7 +184,6 @@ def fork(
     max_cow_bytes: Size | None = ...,
     on_limit: OnLimit = ...,
     copy_grain: CopyGrain = ...,
-    resettable: bool = ...,
 ) -> tuple[Array, ...]: ...
 def fork(
     *arrays: Array,
@@ -193,7 +191,6 @@ def fork(
     max_cow_bytes: Size | None = None,
     on_limit: OnLimit = "revoke",
     copy_grain: CopyGrain = "auto",
-    resettable: bool = True,
 ) -> Array | tuple[Array, ...]:
     """A copy of an array, in microseconds: either can be written to without the other changing, and what neither has
     written to is there once. Of several arrays, a tuple of copies as they are at one moment.
@@ -204,9 +201,6 @@ def fork(
         Arrays of pools, views of them, or arrays of snapshots. The copies have the same shapes, types and strides.
     reserve, max_cow_bytes, on_limit, copy_grain
         As those of `Pool.empty`, for the copies.
-    resettable
-        Keep what the copies are now, for `reset`. It costs what a snapshot of each copy costs: memory for what was
-        written to, and no more while `array` has that still. A write that finds the pool full takes it away.
 
     Raises
     ------
@@ -231,7 +225,6 @@ def fork(
         max_cow_bytes=None if max_cow_bytes is None else parse_size(max_cow_bytes),
         on_limit=on_limit,
         copy_grain=copy_grain,
-        resettable=resettable,
     )
     of = dict(zip(holders, forks))
     copies = tuple(place.on(of[id(place.holder)]) for place in places)

@@ -472,32 +472,6 @@ impl Region {
         self.core().reset_to(snapshot.core())
     }
 
-    /// As [`Region::reset_to`], to the snapshot that this region was forked from ([`Snapshot::fork`]), which must still
-    /// be there.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let pool = hugefork::Pool::builder().capacity(32 << 20).build()?;
-    /// let image = pool.region(8 << 20)?.snapshot()?;
-    /// let mut instance = image.fork()?;
-    /// for request in 1..4 {
-    ///     instance.as_mut_slice()[0] = request;
-    ///     instance.reset()?;
-    /// }
-    /// assert_eq!(instance.as_mut_slice()[0], 0);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// Those of [`Region::reset_to`], and [`RegionError::NoOrigin`] if it was not forked from a snapshot, or that was
-    /// dropped.
-    pub fn reset(&self) -> Result<(), ResetError> {
-        let may_reset = check_owner().and_then(|()| check_cut([self.core()].into_iter()));
-        may_reset.map_err(|reason| ResetError { done: 0, reason })?;
-        self.core().reset()
-    }
-
     /// Tells hugefork how the program will use each block after its first write. That decides what stays in the cache,
     /// and whether a fault prepares the next blocks too. Takes effect at the next fault, in all threads.
     pub fn advise(&self, advice: Advice) {

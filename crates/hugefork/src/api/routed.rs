@@ -93,7 +93,6 @@ mod tests {
         refused(region.pin(0..BLOCK).map(drop));
         refused(region.pin_owned(0..BLOCK).map(drop));
         refused(region.reset_to(&snapshot).map_err(|error| error.reason));
-        refused(region.reset().map_err(|error| error.reason));
         refused(pool.region(BLOCK).map(drop));
         refused(pool.reclaim(1).map(drop));
         refused(pool.trim().map(drop));

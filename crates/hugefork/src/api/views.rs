@@ -228,14 +228,6 @@ impl Snapshotter<'_> {
         self.region.reset_to(snapshot)
     }
 
-    /// As [`Region::reset`].
-    ///
-    /// # Errors
-    /// Those of [`Region::reset`].
-    pub fn reset(&self) -> Result<(), ResetError> {
-        self.region.reset()
-    }
-
     /// As [`Region::stats`].
     pub fn stats(&self) -> RegionStats {
         self.region.stats()

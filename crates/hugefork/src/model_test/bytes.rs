@@ -78,8 +78,7 @@ impl Bytes<'_> {
             28 => Op::Keep { snapshot: self.index()? },
             29 => Op::Compare { newer: self.below(10)?, older: self.index()? },
             30 => Op::ResetAll { regions: [self.index()?, self.index()?], snapshots: [self.index()?, self.index()?] },
-            31 | 32 => Op::Reset { region: self.index()?, snapshot: self.index()? },
-            33 => Op::ResetToOrigin { region: self.index()? },
+            31..34 => Op::Reset { region: self.index()?, snapshot: self.index()? },
             34 => Op::BeAlone(self.below(2)? == 1),
             35 => Op::Tend,
             36 => match self.below(3)? {

@@ -117,10 +117,6 @@ enum Op {
         regions: [usize; 2],
         snapshots: [usize; 2],
     },
-    /// Back to the snapshot that it was forked from, if that is still there.
-    ResetToOrigin {
-        region: usize,
-    },
     /// From now on others may write meanwhile, or nobody does.
     BeAlone(bool),
     /// The thread that looks after overlays looks once.
@@ -203,10 +199,9 @@ fn op() -> impl Strategy<Value = Op> {
         1 => index.clone().prop_map(|region| Op::PrepareSnapshot { region }),
         1 => index.clone().prop_map(|snapshot| Op::Keep { snapshot }),
         5 => (0..10usize, index.clone()).prop_map(|(newer, older)| Op::Compare { newer, older }),
-        4 => (index.clone(), index.clone()).prop_map(|(region, snapshot)| Op::Reset { region, snapshot }),
+        5 => (index.clone(), index.clone()).prop_map(|(region, snapshot)| Op::Reset { region, snapshot }),
         2 => ([index.clone(), index.clone()], [index.clone(), index.clone()])
             .prop_map(|(regions, snapshots)| Op::ResetAll { regions, snapshots }),
-        1 => index.clone().prop_map(|region| Op::ResetToOrigin { region }),
         1 => (0..2usize).prop_map(|alone| Op::BeAlone(alone == 1)),
         1 => Just(Op::Tend),
         1 => index.clone().prop_map(|region| Op::DropRegion { region }),

@@ -139,16 +139,7 @@ impl World {
     }
 
     fn reset(&mut self, region: usize, snapshot: usize) {
-        self.reset_with(region, snapshot, RegionCore::reset_to);
-    }
-
-    fn reset_with(
-        &mut self,
-        region: usize,
-        snapshot: usize,
-        reset: impl FnOnce(&RegionCore<SoftMmu>, &SnapshotCore<SoftMmu>) -> Result<(), ResetError>,
-    ) {
-        self.reset_each(&[(region, snapshot)], |pairs| reset(pairs[0].0, pairs[0].1));
+        self.reset_each(&[(region, snapshot)], |pairs| pairs[0].0.reset_to(pairs[0].1));
     }
 
     /// Resets regions to snapshots, and looks what came of each.
@@ -467,21 +458,6 @@ impl World {
                 let mut asked: Vec<_> = found.into_iter().flatten().collect();
                 asked.dedup_by_key(|(region, _)| *region);
                 self.reset_each(&asked, reset_all);
-            }
-            Op::ResetToOrigin { region: at } => {
-                if let Some(at) = region(at) {
-                    let origin = self.regions[at].space.forked_from;
-                    let is_origin = |model: &SnapshotModel| {
-                        origin.is_some() && model.frozen.id == origin && model.frozen.second_of.is_none()
-                    };
-                    match self.snapshots.iter().position(is_origin) {
-                        Some(to) => self.reset_with(at, to, |space, _| space.reset()),
-                        None => {
-                            let came = self.regions[at].space.reset();
-                            assert_eq!(came, Err(ResetError { done: 0, reason: RegionError::NoOrigin }));
-                        }
-                    }
-                }
             }
             Op::BeAlone(alone) => self.mmu().set_alone(*alone),
             Op::Tend => self.pool.tend_all(),

@@ -7,7 +7,6 @@
 //! Fault handlers read the list, so its lock is one of ours. Its memory is got before the lock is taken: a thread that
 //! faulted inside `malloc` may be waiting for the lock.
 
-use core::any::Any;
 use core::cell::UnsafeCell;
 use core::ops::Range;
 use core::ptr::{self, NonNull};
@@ -34,11 +33,6 @@ pub(crate) trait Holder: Sync {
 
     /// Its overlays, if it can have some.
     fn overlaid(&self) -> Option<&dyn OverlayHolder> {
-        None
-    }
-
-    /// The snapshot, if it is one: for those who know of which kind.
-    fn snapshot(&self) -> Option<&dyn Any> {
         None
     }
 

@@ -33,8 +33,6 @@ pub(crate) enum Keeping {
 /// The blocks of a region at one moment. The pool and the fault handler find it by its address.
 pub(crate) struct SnapshotCore<S: Sys> {
     pool: EngineArc<PoolCore<S>>,
-    /// For the beginning of a fork and for what is kept: the snapshot that it is a second of.
-    pub(crate) second_of: Option<SnapshotId>,
     pub(crate) entries: Entries,
     /// One bit a block: set if its region wrote it, and so counts it while only forks and snapshots hold it.
     own: EngineBox<[AtomicU64]>,
@@ -63,7 +61,7 @@ impl<S: Sys> SnapshotCore<S> {
         parent: Derived,
         id: Option<SnapshotId>,
     ) -> PinnedBox<SnapshotCore<S>> {
-        SnapshotCore::new(pool, count, parent, None, id, Keeping::Lent, None)
+        SnapshotCore::new(pool, count, parent, None, id, Keeping::Lent)
     }
 
     /// `source` is what `parent` is a clone of, if it is one.
@@ -74,11 +72,9 @@ impl<S: Sys> SnapshotCore<S> {
         source: Option<&Derived>,
         id: Option<SnapshotId>,
         keeping: Keeping,
-        second_of: Option<SnapshotId>,
     ) -> PinnedBox<SnapshotCore<S>> {
         let frozen = PinnedBox::new(SnapshotCore {
             pool: pool.clone(),
-            second_of,
             entries: Entries::new(count),
             own: mem::zeroed(count.div_ceil(64)),
             lock: RegionLock::default(),
@@ -200,7 +196,7 @@ impl<S: Sys> SnapshotCore<S> {
     fn duplicate_and(&self, keeping: Keeping) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
         let (count, parent) = (self.entries.len(), self.parent.clone());
         let source = Some(&self.parent);
-        let copy = SnapshotCore::new(&self.pool, count, parent, source, self.id, keeping, self.id);
+        let copy = SnapshotCore::new(&self.pool, count, parent, source, self.id, keeping);
         copy.from.set(self.from.get());
         let _signals = SignalsBlocked::new();
         let filling = copy.lock.exclusive();

@@ -3,7 +3,6 @@
 //! A reader by address has faulted before the region writes again. A reader that copies (read.rs) looks at the entry
 //! afterwards.
 
-use std::any::Any;
 use std::sync::atomic::{Ordering, fence};
 
 use super::core::{Keeping, SnapshotCore};
@@ -57,10 +56,6 @@ impl<S: Sys> Holder for SnapshotCore<S> {
 
     fn parent(&self) -> Option<&Derived> {
         Some(&self.parent)
-    }
-
-    fn snapshot(&self) -> Option<&dyn Any> {
-        Some(self)
     }
 
     fn holds(&self, index: EntryIndex, block: BlockId) -> bool {

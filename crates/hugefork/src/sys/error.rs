@@ -83,8 +83,6 @@ pub(crate) mod answer {
     pub(crate) const DEADLOCK: i32 = libc::EDEADLK;
     pub(crate) const LOST: i32 = libc::EIO;
     pub(crate) const EXISTS: i32 = libc::EEXIST;
-    /// What is asked for is not there.
-    pub(crate) const MISSING: i32 = libc::ENOENT;
     pub(crate) const UNSUPPORTED: i32 = libc::EOPNOTSUPP;
 }
 

@@ -50,7 +50,6 @@ use crate::units::SizeError;
 /// | 1201 | `revoked` | `EIO` | Part of a fork or snapshot was taken away. |
 /// | 1202 | `already_observed` | `EEXIST` | The region has an observer. |
 /// | 1203 | `forked_child` | `EOPNOTSUPP` | The process is a `fork(2)` child, which has no regions. |
-/// | 1204 | `no_origin` | `ENOENT` | The region was not forked from a snapshot that is still there. |
 /// | 1205 | `inside_operation` | `EDEADLK` | A fork, snapshot or reset inside an operation, which it would wait for. |
 /// | 1206 | `operation_goes_on` | `EBUSY` | An operation that took longer than a fork, snapshot or reset waits. |
 /// | 1301 | `backing_unavailable` | `EOPNOTSUPP` | The machine lacks the backing that was asked for. |
@@ -128,8 +127,6 @@ pub enum ErrorCode {
     AlreadyObserved = 1202,
     /// The process is a `fork(2)` child, which has no regions.
     ForkedChild = 1203,
-    /// The region was not forked from a snapshot that is still there.
-    NoOrigin = 1204,
     /// A fork, snapshot or reset inside an operation, which it would wait for.
     InsideOperation = 1205,
     /// An operation that took longer than a fork, snapshot or reset waits.
@@ -146,7 +143,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// All codes, in the order of their numbers.
-    pub const ALL: [ErrorCode; 35] = [
+    pub const ALL: [ErrorCode; 34] = [
         ErrorCode::NotABlockSize,
         ErrorCode::ZeroSize,
         ErrorCode::NotAMultiple,
@@ -175,7 +172,6 @@ impl ErrorCode {
         ErrorCode::Revoked,
         ErrorCode::AlreadyObserved,
         ErrorCode::ForkedChild,
-        ErrorCode::NoOrigin,
         ErrorCode::InsideOperation,
         ErrorCode::OperationGoesOn,
         ErrorCode::BackingUnavailable,
@@ -220,7 +216,6 @@ impl ErrorCode {
             ErrorCode::Revoked => "revoked",
             ErrorCode::AlreadyObserved => "already_observed",
             ErrorCode::ForkedChild => "forked_child",
-            ErrorCode::NoOrigin => "no_origin",
             ErrorCode::InsideOperation => "inside_operation",
             ErrorCode::OperationGoesOn => "operation_goes_on",
             ErrorCode::BackingUnavailable => "backing_unavailable",
@@ -263,7 +258,6 @@ impl ErrorCode {
             ErrorCode::InsideOperation => answer::DEADLOCK,
             ErrorCode::Revoked | ErrorCode::System => answer::LOST,
             ErrorCode::AlreadyObserved => answer::EXISTS,
-            ErrorCode::NoOrigin => answer::MISSING,
             ErrorCode::ForkedChild
             | ErrorCode::BackingUnavailable
             | ErrorCode::PressureUnwatched
@@ -375,7 +369,6 @@ impl RegionError {
             RegionError::Revoked => ErrorCode::Revoked,
             RegionError::AnotherPool { .. } => ErrorCode::AnotherPool,
             RegionError::AnotherLength { .. } => ErrorCode::AnotherLength,
-            RegionError::NoOrigin => ErrorCode::NoOrigin,
             RegionError::InsideOperation => ErrorCode::InsideOperation,
             RegionError::OperationGoesOn { .. } => ErrorCode::OperationGoesOn,
             RegionError::AnotherOperations => ErrorCode::AnotherOperations,

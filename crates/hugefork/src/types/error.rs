@@ -267,12 +267,6 @@ pub enum RegionError {
          max_cow_bytes were used up: make it with Reserve::Full, build the pool with more capacity, or raise max_cow_bytes"
     )]
     Revoked,
-    /// A region was to go back to the snapshot that it was forked from, and there is none.
-    #[error(
-        "this region was not forked from a snapshot that is still there: take one, fork that, and keep it, or name one \
-         (Region::reset_to)"
-    )]
-    NoOrigin,
     /// A block is pinned as often as can be counted.
     #[error("a block is pinned 255 times already: drop a pin of it first")]
     TooManyPins,

@@ -142,7 +142,7 @@ impl Cutter<'_> {
         let Cut::Fork(region) = &fork else { unreachable!("a fork") };
         for _ in 0..1 + self.random.below(3) {
             let scribbled = self.scribble(region, 6);
-            let is_reset = had(region.reset().map_err(|error| error.reason), plan).is_some();
+            let is_reset = had(region.reset_to(snapshot).map_err(|error| error.reason), plan).is_some();
             for (page, value) in scribbled {
                 let there = word(region, page * PAGE + SCRIBBLED).load(Ordering::Relaxed);
                 assert!(there == 0 || (!is_reset && there == value), "page {page} shows {there:x} after a reset");

@@ -23,7 +23,7 @@ impl<S: Sys> RegionCore<S> {
         let mappings = Shown::of_snapshot(pool, &frozen.entries).runs().count();
         let addresses = Addresses::claim(pool, frozen.len(), mappings)?;
         let reserved = pool.reserve(options.reserve, frozen.entries.len())?;
-        let region = Self::at(addresses, options, Some(&frozen.parent), frozen.second_of);
+        let region = Self::at(addresses, options, Some(&frozen.parent));
         region.accounts.origin.set(frozen.id.or(frozen.from.get()));
         reserved.give_to(pool, &region.table, 0..region.table.len(), |_| true);
         let signals = SignalsBlocked::new();

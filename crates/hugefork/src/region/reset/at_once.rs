@@ -137,7 +137,7 @@ impl<S: Sys> Reset<'_, S> {
                 self.known.wish_for(pages);
                 Err(Lost)
             }
-            Err(Stop::NoOrigin | Stop::At { .. }) => Err(Lost),
+            Err(Stop::At { .. }) => Err(Lost),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! | of `RegionCore` | what |
 //! |---|---|
-//! | `reset`, `reset_to` | resets the region, to the snapshot that it was forked from or another |
+//! | `reset_to` | resets the region |
 //! | `bytes_for_resets` | what is known for that takes so much |
 //!
 //! ```text
@@ -46,7 +46,6 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
 use crate::mapping::addresses::Place;
-use crate::pool::holders::Holder;
 use crate::ranges::runs;
 use crate::region::state::operations;
 use crate::region::state::{Known, NoRoom, RegionCore, Unresolved};
@@ -64,8 +63,6 @@ use crate::units::EntryIndex;
 enum Stop {
     /// Nothing has changed: there are more private pages than there is room for in the list.
     NoRoom(NoRoom),
-    /// The snapshot that the region was forked from is there no more.
-    NoOrigin,
     /// What comes before `done` bytes is as the snapshot.
     At { done: usize, reason: Unresolved },
 }
@@ -92,23 +89,26 @@ impl<S: Sys> RegionCore<S> {
     /// Gives the region the bytes of a snapshot.
     pub(crate) fn reset_to(&self, frozen: &SnapshotCore<S>) -> Result<(), ResetError> {
         self.check_goal(frozen).map_err(|reason| ResetError { done: 0, reason })?;
-        self.reset_by(Some(frozen), |known| self.go_back(frozen, known))
-    }
-
-    /// Gives the region the bytes of the snapshot that it was forked from.
-    pub(crate) fn reset(&self) -> Result<(), ResetError> {
-        // The blocks of its origin are its parent's, and for those it keeps reservations of its own.
-        self.reset_by(None, |known| {
-            // A snapshot that goes waits until the visit is over.
-            let visit = self.pool().holders.visit();
-            let snapshots = visit.family.members().filter_map(Holder::snapshot);
-            let mut snapshots = snapshots.filter_map(|snapshot| snapshot.downcast_ref::<SnapshotCore<S>>());
-            // Others of this id may be empty: the beginnings of forks.
-            let is_origin =
-                |snapshot: &&SnapshotCore<S>| snapshot.id == self.forked_from && snapshot.second_of.is_none();
-            let origin = snapshots.find(|snapshot| self.forked_from.is_some() && is_origin(snapshot));
-            origin.map_or(Err(Stop::NoOrigin), |frozen| self.go_back(frozen, known))
-        })
+        let mut room = 0;
+        loop {
+            let over = operations::over_and_then([self].into_iter(), || self.take_turn());
+            let (between, turn) = over.map_err(|reason| ResetError { done: 0, reason })?;
+            let signals = SignalsBlocked::new();
+            let mut known = self.known(room);
+            let came = self.go_back(frozen, &mut known);
+            drop((known, signals, between, turn));
+            // From here on, no lock is held: errors allocate.
+            let (done, reason) = match came {
+                Ok(()) => break,
+                Err(Stop::NoRoom(no_room)) => {
+                    room = no_room.enough();
+                    continue;
+                }
+                Err(Stop::At { done, reason }) => (done, self.error(reason)),
+            };
+            return Err(ResetError { done, reason });
+        }
+        self.keep_reserve(frozen).map_err(|reason| ResetError { done: self.len(), reason })
     }
 
     /// Bytes that resets and promises take.
@@ -137,37 +137,9 @@ impl<S: Sys> RegionCore<S> {
         known
     }
 
-    fn reset_by(
-        &self,
-        frozen: Option<&SnapshotCore<S>>,
-        go_back: impl Fn(&mut Known) -> Result<(), Stop>,
-    ) -> Result<(), ResetError> {
-        let mut room = 0;
-        loop {
-            let over = operations::over_and_then([self].into_iter(), || self.take_turn());
-            let (between, turn) = over.map_err(|reason| ResetError { done: 0, reason })?;
-            let signals = SignalsBlocked::new();
-            let mut known = self.known(room);
-            let came = go_back(&mut known);
-            drop((known, signals, between, turn));
-            // From here on, no lock is held: errors allocate.
-            let (done, reason) = match came {
-                Ok(()) => break,
-                Err(Stop::NoRoom(no_room)) => {
-                    room = no_room.enough();
-                    continue;
-                }
-                Err(Stop::NoOrigin) => (0, RegionError::NoOrigin),
-                Err(Stop::At { done, reason }) => (done, self.error(reason)),
-            };
-            return Err(ResetError { done, reason });
-        }
-        self.keep_reserve(frozen).map_err(|reason| ResetError { done: self.len(), reason })
-    }
-
     /// After a reset to a snapshot: sets blocks aside again, if that was promised.
-    fn keep_reserve(&self, frozen: Option<&SnapshotCore<S>>) -> Result<(), RegionError> {
-        let lends_none = |index, entry| frozen.is_some_and(|frozen| frozen.lends_none(index, entry));
+    fn keep_reserve(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
+        let lends_none = |index, entry| frozen.lends_none(index, entry);
         match self.accounts.reserve {
             Reserve::Full => self.reserve_again(0..self.table.len(), lends_none),
             Reserve::None => Ok(()),

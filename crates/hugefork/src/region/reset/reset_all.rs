@@ -31,7 +31,7 @@ use crate::snapshot::core::SnapshotCore;
 use crate::sync::{ExclusiveGuard, SignalsBlocked};
 use crate::sys::Sys;
 use crate::table::{Locked, WindowsGuard};
-use crate::types::error::{RegionError, ResetError};
+use crate::types::error::ResetError;
 
 /// A region, and the snapshot that it goes back to.
 pub(crate) type Pair<'a, S> = (&'a RegionCore<S>, &'a SnapshotCore<S>);
@@ -82,13 +82,12 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
         match stop {
             // What was set back by now is set back once more, with the others.
             Stop::NoRoom(no_room) => rooms[nth] = no_room.enough(),
-            Stop::NoOrigin => return Err(ResetError { done, reason: RegionError::NoOrigin }),
             Stop::At { done: within, reason } => {
                 return Err(ResetError { done: done + within, reason: pairs[nth].0.error(reason) });
             }
         }
     }
-    let reserved = pairs.iter().map(|(region, frozen)| region.keep_reserve(Some(frozen))).fold(Ok(()), Result::and);
+    let reserved = pairs.iter().map(|(region, frozen)| region.keep_reserve(frozen)).fold(Ok(()), Result::and);
     reserved.map_err(|reason| ResetError { done: pairs.iter().map(|(region, _)| region.len()).sum(), reason })
 }
 

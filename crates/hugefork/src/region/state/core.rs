@@ -35,7 +35,6 @@ use crate::table::{Entry, Table};
 use crate::types::error::RegionError;
 use crate::types::observer::Observer;
 use crate::types::options::{CopyGrain, RegionOptions};
-use crate::types::snapshot_id::SnapshotId;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// A region without its public face. The fault handler and the pool find it by address.
@@ -54,8 +53,6 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(crate) density: Density,
     pub(in crate::region) promises: Promises,
     pub(in crate::region) returns: Returns,
-    /// The snapshot that it was forked from.
-    pub(crate) forked_from: Option<SnapshotId>,
     pub(crate) counters: EngineArc<Counters>,
     pub(crate) observer: OnceLock<Arc<dyn Observer>>,
     /// What cuts of the region wait for.
@@ -84,14 +81,14 @@ impl<S: Sys> RegionCore<S> {
     ) -> Result<PinnedBox<Self>, RegionError> {
         let addresses = Addresses::claim(pool, len, 1)?;
         let reserved = pool.reserve(options.reserve, pool.block_size.count(len))?;
-        let region = Self::at(addresses, options, None, None);
+        let region = Self::at(addresses, options, None);
         reserved.give_to(pool, &region.table, 0..region.table.len(), |_| true);
         Ok(region)
     }
 
     /// The memory of a program, at these addresses.
     pub(crate) fn of_program(addresses: Addresses<S>, options: RegionOptions) -> PinnedBox<Self> {
-        Self::at(addresses, options, None, None)
+        Self::at(addresses, options, None)
     }
 
     /// A region at these addresses, which nobody else uses yet.
@@ -99,7 +96,6 @@ impl<S: Sys> RegionCore<S> {
         mut addresses: Addresses<S>,
         options: RegionOptions,
         parent: Option<&Derived>,
-        forked_from: Option<SnapshotId>,
     ) -> PinnedBox<Self> {
         let pool = addresses.pool.clone();
         let count = pool.block_size.count(addresses.len());
@@ -119,7 +115,6 @@ impl<S: Sys> RegionCore<S> {
             density: Density::new(count, pool.block_size),
             promises: Promises::default(),
             returns: Returns::default(),
-            forked_from,
             counters: pool.registry.register(),
             observer: OnceLock::new(),
             operations: OnceLock::new(),
