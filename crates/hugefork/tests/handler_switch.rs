@@ -8,7 +8,7 @@ mod common;
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
@@ -210,13 +210,14 @@ fn where_all_are_taken_and_there_is_no_memory_a_write_waits_for_one_of_them() {
         });
         let regions: Vec<Region> = regions.collect();
         let mut last = pool.region(PAGE).unwrap();
-        let (begin, done, inside) = (Barrier::new(2), &done, &inside);
+        let (begin, done, inside, writer) = (Barrier::new(2), &done, &inside, &AtomicI32::new(0));
         std::thread::scope(|scope| {
             for mut region in regions {
                 scope.spawn(move || region.as_mut_slice()[7] = 7);
             }
             let begin = &begin;
             scope.spawn(move || {
+                writer.store(common::wait::this_thread(), Ordering::Relaxed);
                 begin.wait();
                 last.as_mut_slice()[7] = 7;
                 done.store(true, Ordering::Relaxed);
@@ -226,14 +227,24 @@ fn where_all_are_taken_and_there_is_no_memory_a_write_waits_for_one_of_them() {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             common::seccomp::refuse(common::seccomp::with(libc::SYS_mmap, 3, flags, libc::ENOMEM));
             begin.wait();
-            // However long this takes, it cannot go on.
-            std::thread::sleep(Duration::from_millis(50));
-            assert!(!done.load(Ordering::Relaxed));
+            // It waits, finds no stack, and waits again.
+            let before = sleeps_of(writer.load(Ordering::Relaxed));
+            common::wait::until("the writer waits several times", || {
+                assert!(!done.load(Ordering::Relaxed), "it went on without a stack");
+                sleeps_of(writer.load(Ordering::Relaxed)) >= before + 3
+            });
             open.store(true, Ordering::Relaxed);
         });
         assert!(done.load(Ordering::Relaxed));
     })
     .well();
+}
+
+/// How often a thread has gone to sleep.
+fn sleeps_of(thread: i32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).expect("it lives");
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.and_then(|count| count.trim().parse().ok()).expect("the kernel counts them")
 }
 
 /// Where the program goes on after a fault, and with which stack.

@@ -20,15 +20,14 @@ const PRESENT: u8 = 2;
 /// Threads that come at once each look. None waits for another: a child that is forked meanwhile would wait for a
 /// thread that it does not have.
 pub(crate) fn refuse() -> Result<(), SystemError> {
-    if KNOWN.load(Ordering::Relaxed) == UNKNOWN {
+    let mut known = KNOWN.load(Ordering::Relaxed);
+    if known == UNKNOWN {
         let maps = fs::read_to_string("/proc/thread-self/maps");
         let is_under_it = maps.is_ok_and(|maps| maps.lines().any(is_of_valgrind));
-        KNOWN.store(if is_under_it { PRESENT } else { ABSENT }, Ordering::Relaxed);
+        known = if is_under_it { PRESENT } else { ABSENT };
+        KNOWN.store(known, Ordering::Relaxed);
     }
-    match KNOWN.load(Ordering::Relaxed) {
-        PRESENT => Err(SystemError::new(UNDER_VALGRIND, rustix::io::Errno::OPNOTSUPP)),
-        _ => Ok(()),
-    }
+    if known == PRESENT { Err(SystemError::new(UNDER_VALGRIND, rustix::io::Errno::OPNOTSUPP)) } else { Ok(()) }
 }
 
 /// Whether a line of `maps` shows what valgrind has loaded: its tool, and what it preloads into programs that are not
