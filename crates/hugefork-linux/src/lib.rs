@@ -7,6 +7,7 @@
 //! | [`procmap_query`] | what is mapped at an address | 6.11 |
 //! | [`advice`] | huge pages of what is there; dropping what is locked | 6.1, 5.18 |
 //! | [`parking`] | page tables that lie elsewhere for a while | 5.13 |
+//! | [`stack`] | work on another stack | any |
 //!
 //! Each structure and number of the kernel's stands here once, with the header that has it. Where the kernel lacks a
 //! call, or forbids it, that is the error; whoever opens something finds out then.
@@ -26,6 +27,7 @@ mod descriptor;
 pub mod pagemap_scan;
 pub mod parking;
 pub mod procmap_query;
+pub mod stack;
 pub mod userfaultfd;
 
 pub use descriptor::Descriptor;

@@ -36,7 +36,7 @@ const ROOTS: [Root; 6] = [
 const DYNAMIC: [(&str, &str); 10] = [
     ("hugefork::sys::linux::handlers::on_fault", "`concerns`, a root"),
     ("hugefork::sys::linux::handlers::resolve", "`resolve`, a root, and the line that there is no room"),
-    ("hugefork::sys::linux::stacks::call_on", "what goes on on another stack, whose address the caller takes"),
+    ("hugefork_linux::stack::call_on", "what goes on on another stack, whose address the caller takes"),
     ("hugefork::sys::linux::handlers::pass_on", "an earlier handler of the program: the fault is not hugefork's"),
     ("core::fmt::", "what formats, and the line: they count where their addresses are taken"),
     ("hugefork::types::observer::Changing", "the program's `Observer`, which has to keep the same rules"),

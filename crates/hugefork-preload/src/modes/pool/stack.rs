@@ -7,11 +7,10 @@
 //! ```
 //! There is one, which belongs to whoever has the engine's lock. Signals are blocked meanwhile, but those of faults.
 
-use std::cell::UnsafeCell;
 use std::ffi::c_void;
-use std::mem::ManuallyDrop;
 use std::ptr;
 
+use hugefork_linux::stack::run_on;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 
 use crate::BASE_PAGE;
@@ -52,82 +51,6 @@ impl Stack {
             None => work(),
         }
     }
-}
-
-/// What is handed from one stack to the other.
-union Parcel<W, R> {
-    work: ManuallyDrop<W>,
-    done: ManuallyDrop<R>,
-}
-
-/// # Safety
-/// A stack ends there that nobody uses.
-unsafe fn run_on<W: FnOnce() -> R, R>(end: *mut c_void, work: W) -> R {
-    extern "C" fn open<W: FnOnce() -> R, R>(parcel: *mut c_void) {
-        // SAFETY: the parcel of the caller, who waits. It has the work, which is taken out, and then what was done.
-        unsafe {
-            let parcel = parcel.cast::<Parcel<W, R>>();
-            let work = ManuallyDrop::take(&mut (*parcel).work);
-            (*parcel).done = ManuallyDrop::new(work());
-        }
-    }
-    let parcel = UnsafeCell::new(Parcel { work: ManuallyDrop::new(work) });
-    // SAFETY: by contract, and as the function that is called takes it.
-    unsafe {
-        call_on(end, open::<W, R>, parcel.get().cast());
-        ManuallyDrop::into_inner(parcel.into_inner().done)
-    }
-}
-
-/// Calls a function on another stack.
-///
-/// # Safety
-/// A stack ends there that nobody uses, and the function takes the argument.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-unsafe extern "C" fn call_on(end: *mut c_void, body: extern "C" fn(*mut c_void), argument: *mut c_void) {
-    std::arch::naked_asm!(
-        "endbr64",
-        "push rbp",
-        "mov rbp, rsp",
-        "mov rsp, rdi",
-        "mov rdi, rdx",
-        "call rsi",
-        // The function has kept it, as all do.
-        "mov rsp, rbp",
-        "pop rbp",
-        "ret",
-    )
-}
-
-/// Calls a function on another stack.
-///
-/// # Safety
-/// A stack ends there that nobody uses, and the function takes the argument.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-unsafe extern "C" fn call_on(end: *mut c_void, body: extern "C" fn(*mut c_void), argument: *mut c_void) {
-    std::arch::naked_asm!(
-        "hint #34", // bti c
-        "stp x29, x30, [sp, #-16]!",
-        "mov x29, sp",
-        "mov sp, x0",
-        "mov x0, x2",
-        "blr x1",
-        // The function has kept it, as all do.
-        "mov sp, x29",
-        "ldp x29, x30, [sp], #16",
-        "ret",
-    )
-}
-
-/// Elsewhere there is only the caller's.
-///
-/// # Safety
-/// The function takes the argument.
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-unsafe extern "C" fn call_on(_: *mut c_void, body: extern "C" fn(*mut c_void), argument: *mut c_void) {
-    body(argument);
 }
 
 #[cfg(test)]
