@@ -13,6 +13,8 @@ const BLOCK: usize = 2 << 20;
 const CAPACITY: usize = 4 << 30;
 /// So much of it is used.
 const USED: usize = 10 << 20;
+/// So much memory is obtained before it is written to, at any time.
+const AHEAD: usize = 32 << 20;
 /// More is used by the rest of the program, and by page tables.
 const OTHERS: usize = 64 << 20;
 
@@ -91,7 +93,7 @@ fn everything(flags: i32) {
                 let before = memory_of(&pool);
                 lock_all(flags);
                 let name = format!("{backing} by {size}, {grain:?}");
-                check_memory(&format!("{name}, locked"), &pool, 2 * before + (16 << 20));
+                check_memory(&format!("{name}, locked"), &pool, 2 * before + AHEAD + (16 << 20));
                 go_on(&pool, &mut region, 1);
                 lock_all(flags);
                 check_memory(&format!("{name}, again"), &pool, 3 * before + (64 << 20));

@@ -97,6 +97,9 @@ const LIST: &[Allowed] = &[
     Any(libc::SYS_restart_syscall),
     Any(libc::SYS_exit),
     Any(libc::SYS_exit_group),
+    // What cannot go on says so, and aborts.
+    If { call: libc::SYS_write, argument: 0, mask: ALL_BITS, value: libc::STDERR_FILENO as u32 },
+    If { call: libc::SYS_tgkill, argument: 2, mask: ALL_BITS, value: libc::SIGABRT as u32 },
 ];
 
 #[cfg(target_arch = "x86_64")]

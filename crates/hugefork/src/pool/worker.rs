@@ -1,18 +1,17 @@
 //! The threads of a pool. A thread sleeps on a word, without a timer, until there is work.
 
 use std::io;
-use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{self, SignalsBlocked};
 use crate::sys::linux::owner;
-use crate::sys::linux::threads::OfEngine;
+use crate::sys::linux::threads::Thread;
 
 /// A thread of a pool. Its drop tells the thread to end and waits for it. A `fork(2)` child does not have the thread,
 /// so it only forgets it.
 pub(crate) struct Worker {
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
     tell_to_end: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -25,25 +24,17 @@ impl Worker {
     ) -> io::Result<Worker> {
         // The thread inherits the signal mask, so the program's signals are not delivered to it.
         let _signals = SignalsBlocked::new();
-        let work = move || {
-            let _counted = OfEngine::begin();
-            work();
-        };
-        let thread = Builder::new().name(name.to_owned()).spawn(work)?;
-        Ok(Worker { thread: Some(thread), tell_to_end: Box::new(tell_to_end) })
+        Ok(Worker { thread: Some(Thread::start(name, work)?), tell_to_end: Box::new(tell_to_end) })
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        if owner::is_forked_child() {
-            std::mem::forget(thread);
-            return;
+        if !owner::is_forked_child() {
+            (self.tell_to_end)();
+            thread.join();
         }
-        (self.tell_to_end)();
-        // The thread does not panic. If it did, the pool would still have to go.
-        let _ = thread.join();
     }
 }
 

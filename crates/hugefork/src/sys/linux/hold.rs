@@ -70,7 +70,7 @@ impl Holder {
                 self.let_go(part);
                 Err(SystemError::new("mremap to hold a range", errno))
             }
-            Err(Failure::Lost(_)) => abort(part),
+            Err(Failure::Lost(errno)) => abort(part, errno),
         }
     }
 
@@ -86,25 +86,31 @@ impl Holder {
     #[cold]
     #[inline(never)] // Not on the stack below a hold that succeeds.
     fn let_go(&self, part: Part<'_>) {
-        if self.0.unregister(&(part.at()..part.at() + part.len())).is_err() {
-            abort(part);
+        match self.0.unregister(&(part.at()..part.at() + part.len())) {
+            Ok(()) => self.wake(part),
+            Err(errno) => abort(part, errno),
         }
-        self.wake(part);
     }
 
     /// Wakes those who wait for the part. They look again what is there.
     pub(super) fn wake(&self, part: Part<'_>) {
-        if self.0.wake(&(part.at()..part.at() + part.len())).is_err() {
-            // They would sleep for ever.
-            abort(part);
+        match self.0.wake(&(part.at()..part.at() + part.len())) {
+            Ok(()) => {}
+            // They would sleep for ever. Or the program has closed the descriptor meanwhile, which did not know of it:
+            // then nobody was kept off, and what they wrote is lost.
+            Err(errno) => abort(part, errno),
         }
     }
 }
 
 /// Without their pages the program would not see its memory, and who waits for it would sleep for ever.
 #[cold]
-pub(super) fn abort(part: Part<'_>) -> ! {
-    say_and_abort(format_args!("the kernel refused to let go of who waits for memory at {:#x}; aborting", part.at()));
+pub(super) fn abort(part: Part<'_>, errno: Errno) -> ! {
+    say_and_abort(format_args!(
+        "the kernel refused to let go of who waits for memory at {:#x}: {errno}{}; aborting",
+        part.at(),
+        if errno == Errno::BADF { ", since the program has closed what they wait for" } else { "" },
+    ));
 }
 
 #[cfg(test)]

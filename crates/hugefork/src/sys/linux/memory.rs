@@ -639,7 +639,7 @@ impl Sys for Linux {
         match overlays.parking(part, apart).bring_back_at_once() {
             Ok(()) => Ok(()),
             Err(Failure::Refused(errno)) => Err(SystemError::new(PRIVATE_PAGES, errno)),
-            Err(Failure::Lost(_)) => hold::abort(part),
+            Err(Failure::Lost(errno)) => hold::abort(part, errno),
         }
     }
 

@@ -225,8 +225,9 @@ impl Overlays {
 
     /// As [`Sys::put_back`](crate::sys::Sys::put_back).
     pub(super) fn put_back(&self, part: Part<'_>, aside: Part<'_>) {
-        if self.parking(part, aside).bring_back().is_err() {
-            abort(part);
+        match self.parking(part, aside).bring_back() {
+            Ok(()) => {}
+            Err(errno) => abort(part, errno),
         }
     }
 

@@ -1,16 +1,29 @@
-//! Whether the process has threads beside this one and the engine's own. Only others can write to a region while this
-//! thread is in a call.
+//! The engine's threads, and whether the process has threads beside this one and those. Only others can write to a
+//! region while this thread is in a call.
+//!
+//! Threads are made by `pthread_create(3)`. Those of std take a lock of std's in their first lines. A child that is
+//! forked just then has the lock taken for ever, so no thread of std's that it makes ever gets to its work, and whoever
+//! joins one waits for ever.
 //!
 //! The kernel tells how many threads there are: it counts them as links of `/proc/self/task`. A thread of the engine is
 //! counted as such by itself, from its first line to its last, so no moment makes a thread of the program pass for one
 //! of them: what is counted was there all the time that the count did not change.
 
+use std::ffi::{CString, c_void};
 use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{Stat, fstat};
+use rustix::thread::set_name;
+
+/// Bytes of a thread's stack: as many as those of std's threads have.
+const STACK: usize = 2 << 20;
 
 /// The engine's threads that run.
 static OWN: AtomicUsize = AtomicUsize::new(0);
@@ -18,10 +31,10 @@ static OWN: AtomicUsize = AtomicUsize::new(0);
 static CHANGES: AtomicUsize = AtomicUsize::new(0);
 
 /// Counts the calling thread as one of the engine's until this is dropped.
-pub(crate) struct OfEngine(());
+struct OfEngine(());
 
 impl OfEngine {
-    pub(crate) fn begin() -> OfEngine {
+    fn begin() -> OfEngine {
         OWN.fetch_add(1, Ordering::SeqCst);
         CHANGES.fetch_add(1, Ordering::SeqCst);
         OfEngine(())
@@ -34,6 +47,59 @@ impl Drop for OfEngine {
         OWN.fetch_sub(1, Ordering::SeqCst);
         CHANGES.fetch_add(1, Ordering::SeqCst);
     }
+}
+
+/// A thread of the engine's, which has the signal mask of the thread that starts it.
+pub(crate) struct Thread(libc::pthread_t);
+
+/// What a thread is given.
+struct Start {
+    name: CString,
+    work: Box<dyn FnOnce() + Send>,
+}
+
+impl Thread {
+    /// Starts a thread. If `work` panics, it ends there.
+    ///
+    /// # Errors
+    /// There can be no more threads (`EAGAIN`).
+    pub(crate) fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
+        let start = Box::into_raw(Box::new(Start { name: CString::new(name)?, work: Box::new(work) }));
+        let (mut attributes, mut thread) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: the attributes are made before they are used, and destroyed after. `run` takes what it is given.
+        let failed = unsafe {
+            libc::pthread_attr_init(attributes.as_mut_ptr());
+            libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
+            let failed = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, start.cast());
+            libc::pthread_attr_destroy(attributes.as_mut_ptr());
+            failed
+        };
+        if failed != 0 {
+            // SAFETY: no thread was given it.
+            drop(unsafe { Box::from_raw(start) });
+            return Err(io::Error::from_raw_os_error(failed));
+        }
+        // SAFETY: the call has succeeded.
+        Ok(Thread(unsafe { thread.assume_init() }))
+    }
+
+    /// Waits until it has ended.
+    pub(crate) fn join(self) {
+        // SAFETY: the thread is joined once, by another one.
+        unsafe { libc::pthread_join(self.0, ptr::null_mut()) };
+    }
+}
+
+extern "C" fn run(start: *mut c_void) -> *mut c_void {
+    // SAFETY: `Thread::start` made it for this thread alone.
+    let Start { name, work } = *unsafe { Box::from_raw(start.cast::<Start>()) };
+    let _ = set_name(&name);
+    // Nobody would catch it below. The hook of the program has told of it.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        let _counted = OfEngine::begin();
+        work();
+    }));
+    ptr::null_mut()
 }
 
 /// `/proc/self/task`, and what says that the descriptor is still that: a program may close what it did not open.
