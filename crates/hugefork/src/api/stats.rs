@@ -74,7 +74,7 @@ impl RegionStats {
         let (mut present, mut shared, mut split) = (0, 0, 0);
         for entry in core.table.iter() {
             present += usize::from(entry.block().is_some());
-            shared += usize::from(matches!(entry, Entry::Shared(_) | Entry::Inherited(_)));
+            shared += usize::from(matches!(entry, Entry::Shared(..)));
             split += usize::from(matches!(entry, Entry::Split(_)));
         }
         // In a fork(2) child no page is its own, and another thread may have been in a reset at the fork.

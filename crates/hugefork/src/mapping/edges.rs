@@ -108,11 +108,9 @@ impl<'a> Shown<'a> {
             Entry::Split(block) => self.face_of_pages(start, block, 0..self.size.bytes() / BASE_PAGE),
             Entry::Zero
             | Entry::Private(_)
-            | Entry::Shared(_)
-            | Entry::Inherited(_)
+            | Entry::Shared(..)
             | Entry::Lazy(_)
             | Entry::Overlaid(..)
-            | Entry::Sealed(..)
             | Entry::Revoked => {
                 let shows = self.shows(first).unwrap_or(Shows::Hidden);
                 self.face(self.in_pool(shows), self.size.len_of(count))

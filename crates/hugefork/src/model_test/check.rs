@@ -144,15 +144,14 @@ impl World {
                     assert_eq!(at, offset(block));
                     assert!(is_alone(block), "writable, and held by others");
                 }
-                (Entry::Shared(block) | Entry::Inherited(block), Page::Memory { start: at, access })
-                    if at == offset(block) =>
-                {
+                (Entry::Shared(block, _), Page::Memory { start: at, access }) if at == offset(block) => {
                     // It is writable only if a protection failed, and then nobody else may hold it.
                     assert!(access == Access::Read || is_alone(block), "writable and shared");
                 }
                 // It is read-only only if a call has failed.
-                (Entry::Overlaid(block, _), Page::Overlay { start: at, .. }) if at == offset(block) => {}
-                (Entry::Sealed(block, _), Page::Overlay { start: at, access: Access::Read }) => {
+                (Entry::Overlaid(block, _, Access::ReadWrite), Page::Overlay { start: at, .. })
+                    if at == offset(block) => {}
+                (Entry::Overlaid(block, _, Access::Read), Page::Overlay { start: at, access: Access::Read }) => {
                     assert_eq!(at, offset(block));
                 }
                 (Entry::Lazy(block), Page::Memory { start: at, access: Access::Read }) if at == offset(block) => {}

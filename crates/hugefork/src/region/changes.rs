@@ -3,9 +3,9 @@
 //! | entry | snapshot has the same block | it has another, or none |
 //! |---|---|---|
 //! | `Zero` | the same | zeros are compared |
-//! | `Private`, `Shared`, `Inherited`, `Lazy` | the same | the block is compared |
+//! | `Private`, `Shared`, `Lazy` | the same | the block is compared |
 //! | `Split` | the same | as above, but dropped pages are zeros |
-//! | `Overlaid`, `Sealed` | private pages are compared | these, and the block where no page is private |
+//! | `Overlaid` | private pages are compared | these, and the block where no page is private |
 //! | `Revoked` | an error | an error |
 //!
 //! Others may write meanwhile. The window's lock keeps the block where it is, and private pages from being folded;
@@ -167,12 +167,12 @@ impl<S: Sys> Looked<'_, S> {
         };
         match entry {
             Entry::Revoked => return Err(RegionError::Revoked),
-            Entry::Zero | Entry::Private(_) | Entry::Shared(_) | Entry::Inherited(_) | Entry::Lazy(_) => {
+            Entry::Zero | Entry::Private(_) | Entry::Shared(..) | Entry::Lazy(_) => {
                 self.compare_pages(self.piece.within.clone(), below, differing);
             }
             Entry::Split(_) if is_the_same => {}
             Entry::Split(_) => self.compare_split(below, differing),
-            Entry::Overlaid(..) | Entry::Sealed(..) => self.compare_overlay(below, differing),
+            Entry::Overlaid(..) => self.compare_overlay(below, differing),
         }
         Ok(())
     }

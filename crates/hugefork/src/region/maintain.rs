@@ -80,7 +80,7 @@ impl<S: Sys> RegionCore<S> {
         if !entry.is_overlay() || self.promises.has(first) {
             return Ok(entries.start + 1);
         }
-        if self.held(entry) == Held::ByOthersToo && matches!(entry, Entry::Sealed(..)) && self.density.is_dense(first) {
+        if self.held(entry) == Held::ByOthersToo && !entry.is_open_overlay() && self.density.is_dense(first) {
             self.copy_beside(first);
             return Ok(entries.start + 1);
         }
@@ -119,7 +119,7 @@ impl<S: Sys> RegionCore<S> {
             return;
         }
         let may_seal = self.accounts.writers == Writers::Fault && !self.copies_beside();
-        if may_seal && pages >= Density::more_than_enough(size) && matches!(entry, Entry::Overlaid(..)) {
+        if may_seal && pages >= Density::more_than_enough(size) && entry.is_open_overlay() {
             self.leave_to_writer(index);
         } else {
             self.promote(index);
@@ -139,9 +139,7 @@ impl<S: Sys> RegionCore<S> {
     fn expects_promotions(&self) -> bool {
         let is_expected = |index: EntryIndex| {
             let entry = self.table.get(index);
-            matches!(entry, Entry::Overlaid(..))
-                && self.density.is_dense(index)
-                && self.held(entry) == Held::ByOthersToo
+            entry.is_open_overlay() && self.density.is_dense(index) && self.held(entry) == Held::ByOthersToo
         };
         self.pool().tending.is_paced() && self.may_promote() && (0..self.table.len()).map(EntryIndex).any(is_expected)
     }
@@ -151,7 +149,7 @@ impl<S: Sys> RegionCore<S> {
     fn usual_pages(&self) -> Option<usize> {
         let is_shared = |index: &usize| {
             let entry = self.table.get(EntryIndex(*index));
-            matches!(entry, Entry::Overlaid(..)) && self.held(entry) == Held::ByOthersToo
+            entry.is_open_overlay() && self.held(entry) == Held::ByOthersToo
         };
         let count = (0..self.table.len()).filter(is_shared).count();
         let step = count.div_ceil(SAMPLES);
@@ -187,7 +185,7 @@ impl<S: Sys> RegionCore<S> {
         let Some(window) = self.table.try_lock(index) else { return };
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        if matches!(entry, Entry::Overlaid(..)) && self.held(entry) == Held::ByOthersToo && !self.promises.has(index) {
+        if entry.is_open_overlay() && self.held(entry) == Held::ByOthersToo && !self.promises.has(index) {
             self.accounts.sealed.fetch_add(1, Ordering::Relaxed);
             self.density.note(index, usize::MAX, self.pool().block_size);
             // If it fails, it stays as it was.

@@ -22,7 +22,7 @@ use crate::sync::SignalsBlocked;
 use crate::sys::linux::memory::Linux;
 use crate::sys::{Access, PageRun, Part, Shows, Sys};
 use crate::table::transition::Event;
-use crate::table::{Entry, Locked, Reserved, State};
+use crate::table::{Entry, Locked, Origin, Reserved, State};
 use crate::units::{BlockId, EntryIndex};
 
 impl RegionCore<Linux> {
@@ -347,7 +347,7 @@ impl RegionCore<Linux> {
                     unseen += run.len();
                     continue;
                 };
-                self.table.set_alike(run.clone(), Entry::Shared(first));
+                self.table.set_alike(run.clone(), Entry::Shared(first, Origin::Own));
                 // Such a mapping is writable from the first.
                 let _ = self.publish_overlays(locked, run.clone(), remapped);
             }

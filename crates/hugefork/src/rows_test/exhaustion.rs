@@ -614,7 +614,7 @@ fn a_holder_that_cannot_be_hidden_is_revoked_or_intact_and_nothing_in_between() 
                 assert!(!world.pool.sys.failure_pending());
                 assert_eq!(shown(), vec![0..G::PAGES]);
                 match (&fork, &snapshot) {
-                    (Some(fork), _) => assert!(matches!(fork.entry(0), Entry::Inherited(_))),
+                    (Some(fork), _) => assert!(matches!(fork.entry(0), Entry::Shared(_, Origin::Parent))),
                     (_, Some(snapshot)) => {
                         assert_eq!((snapshot.is_revoked(), kept_by(snapshot)), (false, vec![0..G::PAGES]))
                     }

@@ -53,12 +53,12 @@ pub(super) fn copied<G: Ground>(region: &Region<G>) -> u64 {
 
 /// Whether the kernel copies pages over a block that the region wrote itself.
 pub(super) fn is_overlaid<G: Ground>(region: &Region<G>, block: usize) -> bool {
-    matches!(region.entry(block), Entry::Overlaid(..)) && region.entry(block).is_owner()
+    region.entry(block).is_open_overlay() && region.entry(block).is_owner()
 }
 
 /// Whether the kernel copies pages over a block of the parent.
 pub(super) fn is_overlaid_and_inherited<G: Ground>(region: &Region<G>, block: usize) -> bool {
-    matches!(region.entry(block), Entry::Overlaid(..)) && !region.entry(block).is_owner()
+    region.entry(block).is_open_overlay() && !region.entry(block).is_owner()
 }
 
 /// Does what the pool's thread does when it looks at a region's overlays. These pools have none.
@@ -169,7 +169,7 @@ fn overlays_stay_where_their_pages_went_into_blocks_for_a_snapshot() {
         written.iter().for_each(|&at| region.write(at, 7));
         drop(snapshot);
         let later = region.snapshot();
-        assert!((0..4).all(|block| matches!(region.entry(block), Entry::Sealed(..))));
+        assert!((0..4).all(|block| matches!(region.entry(block), Entry::Overlaid(_, _, Access::Read))));
         assert_eq!((folded(&region).1, region.private_page_count()), (2, Ok(0)));
         region.write(written[0], 8);
         assert!((0..4).all(|block| is_overlaid(&region, block)), "with one fault");
@@ -193,7 +193,7 @@ fn overlays_that_are_dense_all_over_are_left_to_writers_and_copied_beside_them()
         assert!(!region.are_alike(1), "more faults than the pages of most: somebody has to look");
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
         assert!(!region.are_alike(0));
-        assert!((0..BLOCKS).all(|block| matches!(region.entry(block), Entry::Sealed(..))));
+        assert!((0..BLOCKS).all(|block| matches!(region.entry(block), Entry::Overlaid(_, _, Access::Read))));
         region.write(at(5, 1), 8);
         assert_eq!((copied(&region), matches!(region.entry(5), Entry::Private(_))), (1, true));
         let mut from = Some(0);
@@ -397,8 +397,9 @@ fn overlays_of_a_dense_region_in_which_writes_were_promised_not_to_fault_stay_op
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
         region.are_alike(0);
         tend(&region);
-        let sealed = (0..BLOCKS).filter(|&block| matches!(region.entry(block), Entry::Sealed(..))).count();
-        let open = (2..BLOCKS).filter(|&block| matches!(region.entry(block), Entry::Overlaid(..))).count();
+        let sealed =
+            (0..BLOCKS).filter(|&block| matches!(region.entry(block), Entry::Overlaid(_, _, Access::Read))).count();
+        let open = (2..BLOCKS).filter(|&block| region.entry(block).is_open_overlay()).count();
         assert_eq!((sealed, open), (0, BLOCKS - 2));
         // Only what was not promised is copied by block.
         assert!((0..2).all(|block| matches!(region.entry(block), Entry::Private(_))));

@@ -293,7 +293,7 @@ fn a_fork_with_a_reservation_has_it_again() {
             assert_eq!(world.reserved(), 0, "they are used");
             fork.reset_to(&snapshot).unwrap();
             let own = [0, 1].iter().filter(|&&at| matches!(fork.entry(at), Entry::Private(_))).count();
-            let shared = (0..2).filter(|&at| matches!(fork.entry(at), Entry::Inherited(_))).count();
+            let shared = (0..2).filter(|&at| matches!(fork.entry(at), Entry::Shared(_, Origin::Parent))).count();
             assert_eq!(world.reserved(), shared, "{own} stay its own");
             assert_eq!(fork.kept(), vec![0..2 * G::PAGES]);
             drop(rest);
@@ -434,7 +434,7 @@ fn a_prepared_range_is_not_copied_and_takes_writes_until_the_next_snapshot() {
         // The pool's thread neither seals nor folds it.
         drop(snapshot);
         tend(&region);
-        assert!((0..3).all(|at| matches!(region.entry(at), Entry::Overlaid(..))));
+        assert!((0..3).all(|at| region.entry(at).is_open_overlay()));
         let later = region.snapshot();
         drop(later);
         tend(&region);

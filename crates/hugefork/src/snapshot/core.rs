@@ -1,7 +1,7 @@
 //! Which blocks a snapshot holds.
 //!
 //! Invariant: a snapshot holds one reference to each of its blocks. A region writes only to blocks that it holds alone,
-//! so none of these is written while the snapshot lives. Its entries are `Zero`, `Inherited` or, once the region has
+//! so none of these is written while the snapshot lives. Its entries are `Zero`, `Shared` or, once the region has
 //! taken the block away, `Revoked`. They change under the snapshot's lock.
 
 use std::sync::OnceLock;

@@ -6,7 +6,7 @@
 
 use super::core::SnapshotCore;
 use crate::sys::Sys;
-use crate::table::Entry;
+use crate::table::{Entry, Origin};
 use crate::types::error::RegionError;
 use crate::units::{BlockId, EntryIndex};
 
@@ -23,17 +23,16 @@ impl<S: Sys> SnapshotCore<S> {
         let _looking = self.lock.shared();
         match self.entries.get(index) {
             Entry::Zero => Ok(None),
-            Entry::Inherited(block) => {
+            Entry::Shared(block, Origin::Parent) => {
                 self.pool().frames.add_reference(block);
                 Ok(Some(HeldBlock { frozen: self, block }))
             }
             Entry::Revoked => Err(RegionError::Revoked),
             Entry::Private(_)
-            | Entry::Shared(_)
+            | Entry::Shared(_, Origin::Own)
             | Entry::Lazy(_)
             | Entry::Split(_)
-            | Entry::Overlaid(..)
-            | Entry::Sealed(..) => unreachable!("a snapshot's blocks are inherited"),
+            | Entry::Overlaid(..) => unreachable!("a snapshot's blocks are its parent's"),
         }
     }
 }

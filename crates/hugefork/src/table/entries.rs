@@ -70,12 +70,9 @@ impl Entries {
         let (step, most) = match Entry::decode(first) {
             Entry::Zero | Entry::Revoked => (0, words.len()),
             // A number beyond the last block that an entry can name would change the state.
-            Entry::Private(block)
-            | Entry::Shared(block)
-            | Entry::Inherited(block)
-            | Entry::Lazy(block)
-            | Entry::Overlaid(block, _)
-            | Entry::Sealed(block, _) => (1, words.len().min(BlockId::LIMIT - block.index())),
+            Entry::Private(block) | Entry::Shared(block, _) | Entry::Lazy(block) | Entry::Overlaid(block, ..) => {
+                (1, words.len().min(BlockId::LIMIT - block.index()))
+            }
             Entry::Split(_) => (1, 1),
         };
         let mut count = 1;
@@ -127,6 +124,7 @@ impl Entries {
 
 #[cfg(test)]
 mod tests {
+    use super::super::entry::Origin;
     use super::*;
 
     fn of(list: &[Entry]) -> Entries {
@@ -146,10 +144,10 @@ mod tests {
             (vec![Entry::Private(eight), Entry::Private(nine), Entry::Private(ten), Entry::Zero], 3),
             (vec![Entry::Private(nine), Entry::Private(eight)], 1),
             (vec![Entry::Private(eight), Entry::Private(eight)], 1),
-            (vec![Entry::Lazy(eight), Entry::Shared(nine)], 1),
+            (vec![Entry::Lazy(eight), Entry::Shared(nine, Origin::Own)], 1),
             (vec![Entry::Split(eight), Entry::Split(nine)], 1),
             // The number after the last block is the first block of the next state.
-            (vec![Entry::Private(last), Entry::Shared(first)], 1),
+            (vec![Entry::Private(last), Entry::Shared(first, Origin::Own)], 1),
         ] {
             assert_eq!(of(&list).alike(0..list.len()), count, "{list:?}");
         }

@@ -9,7 +9,7 @@ use super::transition::{
     OnWrite, is_readable, on_cancel, on_discard, on_drop, on_lazy_free, on_lazy_free_part, on_pin, on_protect_failed,
     on_reclaim, on_reset, on_revoke, on_seal, on_share, on_write,
 };
-use crate::sys::Merging;
+use crate::sys::{Access, Merging};
 use crate::types::options::Reserve;
 
 /// All that matters besides the state. Each event asks only for what matters to it.
@@ -22,7 +22,7 @@ pub(crate) struct Facts {
     pub(crate) pinned: Pinned,
     /// Whether a block can be treated page by page.
     pub(crate) merging: Merging,
-    /// Who wrote the block, where the state does not tell: the one that is there, or the one that a reset goes back to.
+    /// Who wrote the block.
     pub(crate) origin: Origin,
     pub(crate) grain: Grain,
     pub(crate) goal: Goal,
@@ -94,7 +94,7 @@ pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Wo
         Event::ProtectFailed => (on_protect_failed(state), Work::Nothing),
         Event::Seal => (on_seal(state), Work::Nothing),
         Event::Reset => {
-            let (next, work) = on_reset(state, facts.goal, facts.pinned, facts.origin);
+            let (next, work) = on_reset(state, facts.goal, facts.pinned);
             (next, Work::Reset(work))
         }
     }
@@ -102,10 +102,24 @@ pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Wo
 
 /// Whether `event` can lead from one state to another under any facts. A split block may become whole at any event.
 pub(crate) const fn allows(event: Event, from: State, to: State) -> bool {
-    let next = NEXT[event as usize][from as usize] | NEXT[Event::PagesWritable as usize][from as usize];
-    let next =
-        next | NEXT[Event::PagesLazy as usize][from as usize] | NEXT[Event::PagesDropped as usize][from as usize];
-    from as u32 == to as u32 || next >> to as u32 & 1 == 1
+    let (from, to) = (number(from), number(to));
+    let next = NEXT[event as usize][from] | NEXT[Event::PagesWritable as usize][from];
+    let next = next | NEXT[Event::PagesLazy as usize][from] | NEXT[Event::PagesDropped as usize][from];
+    from == to || next >> to & 1 == 1
+}
+
+/// The place of a state in [`STATES`].
+const fn number(state: State) -> usize {
+    match state {
+        State::Zero => 0,
+        State::Private => 1,
+        State::Shared => 2,
+        State::Lazy => 3,
+        State::Split => 4,
+        State::Overlaid(Access::ReadWrite) => 5,
+        State::Overlaid(Access::Read) => 6,
+        State::Revoked => 7,
+    }
 }
 
 /// A bit for each state that may follow.
@@ -115,23 +129,22 @@ static NEXT: [[u16; STATES.len()]; EVENTS.len()] = {
     while at < EVENTS.len() * STATES.len() * Facts::COUNT {
         let (event, state) = (at / Facts::COUNT / STATES.len(), at / Facts::COUNT % STATES.len());
         let (to, _) = step(EVENTS[event], STATES[state], Facts::nth(at % Facts::COUNT));
-        next[event][state] |= 1 << to as u32;
+        next[event][state] |= 1 << number(to);
         at += 1;
     }
     next
 };
 
 /// All states, in the order of their numbers.
-pub(crate) const STATES: [State; 9] = [
+pub(crate) const STATES: [State; 8] = [
     State::Zero,
     State::Private,
     State::Shared,
-    State::Inherited,
     State::Lazy,
     State::Split,
+    State::Overlaid(Access::ReadWrite),
+    State::Overlaid(Access::Read),
     State::Revoked,
-    State::Overlaid,
-    State::Sealed,
 ];
 
 /// All events, in order.

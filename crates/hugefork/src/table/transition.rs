@@ -15,23 +15,23 @@
 //!     ├──────────────────────────────┼─────┼───────────────────── Lazy                  │
 //!     │ reclaim, when all is dropped └─────┼── … of a part ─────▶ Split, then by page ──┤
 //!     └────────────────────────────────────┼───────────────────── Split                 │
-//!                    (made a fork or snapshot's) Inherited ──────────────────────────────┘
-//!                                              └── revoke ──▶ Revoked
+//!                        (made a fork or snapshot's) Shared ─────────────────────────────┘
+//!                                              └── revoke, if the parent wrote it ──▶ Revoked
 //!
-//!            write by page, others hold the block           snapshot, promotion
-//!  Shared, Inherited ────────────────────────────▶ Overlaid ───────────────────▶ Sealed
-//!                                                    │ ▲ ◀── write by page ───────┤
-//!                                                    │ fold                       │ write, fold
-//!                                                    └────────▶ Private ◀─────────┘
+//!         write by page, others hold the block                      snapshot, promotion
+//!  Shared ────────────────────────────▶ Overlaid(ReadWrite) ───────────────────▶ Overlaid(Read)
+//!                                         │ ▲ ◀── write by page ──────────────────┤
+//!                                         │ fold                                  │ write, fold
+//!                                         └──────────────▶ Private ◀──────────────┘
 //! ```
-//! A reset to a snapshot leads from any state to `Shared` or `Inherited`, or to `Zero` as a discard does. Entries that
-//! show the snapshot's block stay as they are.
+//! A reset to a snapshot leads from any state to `Shared`, or to `Zero` as a discard does. Entries that show the
+//! snapshot's block stay as they are.
 //!
-//! A snapshot is never written to, so its entries are only `Zero`, `Inherited` and `Revoked`.
+//! A snapshot is never written to, so its entries are only `Zero`, `Shared` and `Revoked`.
 
 use super::entry::{Origin, State};
 use super::pins::Pinned;
-use crate::sys::Merging;
+use crate::sys::{Access, Merging};
 use crate::types::options::Reserve;
 
 /// Who else holds an entry's block.
@@ -209,18 +209,16 @@ pub(crate) const fn on_write(state: State, held: Held, grain: Grain) -> (State, 
     match (state, held, grain) {
         (State::Zero, _, _) => (State::Private, OnWrite::GiveZeroed),
         (State::Private, _, _) => (State::Private, OnWrite::Nothing),
-        (State::Shared | State::Inherited | State::Lazy, Held::Alone, _) => (State::Private, OnWrite::AllowWrites),
+        (State::Shared | State::Lazy, Held::Alone, _) => (State::Private, OnWrite::AllowWrites),
         (State::Split, Held::Alone, _) => (State::Split, OnWrite::AllowPage),
-        (State::Overlaid | State::Sealed, Held::Alone, _) => (State::Private, OnWrite::Fold),
-        (State::Shared | State::Inherited, Held::ByOthersToo, Grain::Page) => (State::Overlaid, OnWrite::Overlay),
+        (State::Overlaid(_), Held::Alone, _) => (State::Private, OnWrite::Fold),
+        (State::Shared, Held::ByOthersToo, Grain::Page) => (State::Overlaid(Access::ReadWrite), OnWrite::Overlay),
         // An overlay is writable already if another thread was faster. If a call has failed, some of it may not be.
-        (State::Overlaid | State::Sealed, Held::ByOthersToo, Grain::Page) => (State::Overlaid, OnWrite::Unseal),
+        (State::Overlaid(_), Held::ByOthersToo, Grain::Page) => (State::Overlaid(Access::ReadWrite), OnWrite::Unseal),
         (State::Lazy | State::Split, Held::ByOthersToo, Grain::Page)
-        | (
-            State::Shared | State::Inherited | State::Lazy | State::Split | State::Overlaid | State::Sealed,
-            Held::ByOthersToo,
-            Grain::Block,
-        ) => (State::Private, OnWrite::Copy),
+        | (State::Shared | State::Lazy | State::Split | State::Overlaid(_), Held::ByOthersToo, Grain::Block) => {
+            (State::Private, OnWrite::Copy)
+        }
         (State::Revoked, _, _) => (State::Revoked, OnWrite::Refuse),
     }
 }
@@ -228,29 +226,15 @@ pub(crate) const fn on_write(state: State, held: Held, grain: Grain) -> (State, 
 /// The pages of an overlay lose the right to be written.
 pub(crate) const fn on_seal(state: State) -> State {
     match state {
-        State::Overlaid => State::Sealed,
-        State::Zero
-        | State::Private
-        | State::Shared
-        | State::Inherited
-        | State::Lazy
-        | State::Split
-        | State::Sealed
-        | State::Revoked => state,
+        State::Overlaid(_) => State::Overlaid(Access::Read),
+        State::Zero | State::Private | State::Shared | State::Lazy | State::Split | State::Revoked => state,
     }
 }
 
 /// Whether a read by address works in this state; if not, it is an error.
 pub(crate) const fn is_readable(state: State) -> bool {
     match state {
-        State::Zero
-        | State::Private
-        | State::Shared
-        | State::Inherited
-        | State::Lazy
-        | State::Split
-        | State::Overlaid
-        | State::Sealed => true,
+        State::Zero | State::Private | State::Shared | State::Lazy | State::Split | State::Overlaid(_) => true,
         State::Revoked => false,
     }
 }
@@ -261,8 +245,8 @@ pub(crate) const fn on_share(state: State, pinned: Pinned) -> (State, OnShare) {
         (State::Zero, _) => (State::Zero, OnShare::Nothing),
         (State::Private, Pinned::Yes) => (State::Private, OnShare::GiveCopy),
         (State::Private, Pinned::No) => (State::Shared, OnShare::Share),
-        (State::Shared | State::Inherited | State::Lazy | State::Sealed, _) => (state, OnShare::Share),
-        (State::Overlaid, _) => (State::Sealed, OnShare::Share),
+        (State::Shared | State::Lazy, _) => (state, OnShare::Share),
+        (State::Overlaid(_), _) => (State::Overlaid(Access::Read), OnShare::Share),
         (State::Split, _) => (State::Split, OnShare::FillAndShare),
         (State::Revoked, _) => (State::Revoked, OnShare::Refuse),
     }
@@ -274,14 +258,7 @@ pub(crate) const fn on_discard(state: State, pinned: Pinned) -> (State, OnDiscar
         (State::Zero, _) => (State::Zero, OnDiscard::Nothing),
         (State::Private, Pinned::Yes) => (State::Private, OnDiscard::ZeroInPlace),
         (
-            State::Private
-            | State::Shared
-            | State::Inherited
-            | State::Lazy
-            | State::Split
-            | State::Overlaid
-            | State::Sealed
-            | State::Revoked,
+            State::Private | State::Shared | State::Lazy | State::Split | State::Overlaid(_) | State::Revoked,
             Pinned::Yes | Pinned::No,
         ) => (State::Zero, OnDiscard::ShowZeros),
     }
@@ -294,10 +271,11 @@ pub(crate) const fn on_lazy_free(state: State, held: Held, pinned: Pinned) -> (S
         (State::Zero | State::Lazy, _, _) => (state, OnLazyFree::Skip(Skipped::Already)),
         (State::Private, _, Pinned::Yes) => (state, OnLazyFree::Skip(Skipped::Pinned)),
         (State::Private, _, Pinned::No) => (State::Lazy, OnLazyFree::ForbidWrites),
-        (State::Shared | State::Inherited, Held::Alone, _) => (State::Lazy, OnLazyFree::ForbidWrites),
+        (State::Shared, Held::Alone, _) => (State::Lazy, OnLazyFree::ForbidWrites),
         (State::Split, Held::Alone, _) => (State::Split, OnLazyFree::ForbidPages),
-        (State::Shared | State::Inherited | State::Split, Held::ByOthersToo, _)
-        | (State::Overlaid | State::Sealed, _, _) => (state, OnLazyFree::Skip(Skipped::Shared)),
+        (State::Shared | State::Split, Held::ByOthersToo, _) | (State::Overlaid(_), _, _) => {
+            (state, OnLazyFree::Skip(Skipped::Shared))
+        }
         (State::Revoked, _, _) => (state, OnLazyFree::Skip(Skipped::Revoked)),
     }
 }
@@ -321,13 +299,9 @@ pub(crate) const fn on_cancel(state: State) -> (State, OnCancel) {
     match state {
         State::Lazy => (State::Shared, OnCancel::Keep),
         State::Split => (State::Split, OnCancel::KeepPages),
-        State::Zero
-        | State::Private
-        | State::Shared
-        | State::Inherited
-        | State::Overlaid
-        | State::Sealed
-        | State::Revoked => (state, OnCancel::Nothing),
+        State::Zero | State::Private | State::Shared | State::Overlaid(_) | State::Revoked => {
+            (state, OnCancel::Nothing)
+        }
     }
 }
 
@@ -337,16 +311,9 @@ pub(crate) const fn on_reclaim(state: State, held: Held) -> (State, OnReclaim) {
         (State::Lazy, Held::Alone) => (State::Zero, OnReclaim::ShowZeros),
         (State::Split, Held::Alone) => (State::Split, OnReclaim::DropPages),
         (State::Lazy | State::Split, Held::ByOthersToo) => (state, OnReclaim::Wait),
-        (
-            State::Zero
-            | State::Private
-            | State::Shared
-            | State::Inherited
-            | State::Overlaid
-            | State::Sealed
-            | State::Revoked,
-            _,
-        ) => (state, OnReclaim::Nothing),
+        (State::Zero | State::Private | State::Shared | State::Overlaid(_) | State::Revoked, _) => {
+            (state, OnReclaim::Nothing)
+        }
     }
 }
 
@@ -354,38 +321,28 @@ pub(crate) const fn on_reclaim(state: State, held: Held) -> (State, OnReclaim) {
 /// very pages.
 pub(crate) const fn on_revoke(state: State, origin: Origin, promised: Reserve) -> (State, OnRevoke) {
     match (state, origin, promised) {
-        (State::Inherited, _, Reserve::None) | (State::Overlaid | State::Sealed, Origin::Parent, Reserve::None) => {
-            (State::Revoked, OnRevoke::Hide)
-        }
-        (State::Inherited, _, Reserve::Full)
-        | (State::Overlaid | State::Sealed, Origin::Parent, Reserve::Full)
-        | (State::Overlaid | State::Sealed, Origin::Own, _)
-        | (State::Zero | State::Private | State::Shared | State::Lazy | State::Split | State::Revoked, _, _) => {
+        (State::Shared | State::Overlaid(_), Origin::Parent, Reserve::None) => (State::Revoked, OnRevoke::Hide),
+        (State::Shared | State::Overlaid(_), Origin::Parent, Reserve::Full)
+        | (State::Shared | State::Overlaid(_), Origin::Own, _)
+        | (State::Zero | State::Private | State::Lazy | State::Split | State::Revoked, _, _) => {
             (state, OnRevoke::Nothing)
         }
     }
 }
 
-/// The region goes back to a snapshot that has a block here, whose `origin` that block has. The entry has the same
-/// block, or another.
-pub(crate) const fn on_reset(state: State, goal: Goal, pinned: Pinned, origin: Origin) -> (State, OnReset) {
-    let back = match origin {
-        Origin::Own => State::Shared,
-        Origin::Parent => State::Inherited,
-    };
+/// The region goes back to a snapshot that has a block here. The entry has the same block, or another.
+pub(crate) const fn on_reset(state: State, goal: Goal, pinned: Pinned) -> (State, OnReset) {
     match (state, goal, pinned) {
         (State::Private, _, Pinned::Yes) => (State::Private, OnReset::CopyInPlace),
-        (State::Shared | State::Inherited, Goal::Same, _) => (state, OnReset::Nothing),
-        (State::Overlaid | State::Sealed, Goal::Same, _) => (state, OnReset::PutBack),
+        (State::Shared, Goal::Same, _) => (state, OnReset::Nothing),
+        (State::Overlaid(_), Goal::Same, _) => (state, OnReset::PutBack),
         (State::Lazy, Goal::Same, _) => (State::Shared, OnReset::Keep),
         (State::Split, Goal::Same, _) => (State::Split, OnReset::KeepPages),
         // A snapshot holds no block that is writable.
         (State::Zero | State::Private | State::Revoked, _, _)
-        | (
-            State::Shared | State::Inherited | State::Overlaid | State::Sealed | State::Lazy | State::Split,
-            Goal::Other,
-            _,
-        ) => (back, OnReset::Exchange),
+        | (State::Shared | State::Overlaid(_) | State::Lazy | State::Split, Goal::Other, _) => {
+            (State::Shared, OnReset::Exchange)
+        }
     }
 }
 
@@ -393,14 +350,9 @@ pub(crate) const fn on_reset(state: State, goal: Goal, pinned: Pinned, origin: O
 pub(crate) const fn on_pin(state: State) -> (State, OnPin) {
     match state {
         State::Private => (State::Private, OnPin::Count),
-        State::Zero
-        | State::Shared
-        | State::Inherited
-        | State::Lazy
-        | State::Split
-        | State::Overlaid
-        | State::Sealed
-        | State::Revoked => (state, OnPin::WriteFirst),
+        State::Zero | State::Shared | State::Lazy | State::Split | State::Overlaid(_) | State::Revoked => {
+            (state, OnPin::WriteFirst)
+        }
     }
 }
 
@@ -410,7 +362,7 @@ pub(crate) const fn on_drop(state: State, pinned: Pinned) -> OnDrop {
         (State::Zero | State::Revoked, _) => OnDrop::Nothing,
         (State::Private, Pinned::Yes) => OnDrop::Leak,
         (State::Private, Pinned::No) => OnDrop::Release,
-        (State::Shared | State::Inherited | State::Lazy | State::Overlaid | State::Sealed, _) => OnDrop::Release,
+        (State::Shared | State::Lazy | State::Overlaid(_), _) => OnDrop::Release,
         (State::Split, _) => OnDrop::ReleasePages,
     }
 }
@@ -421,8 +373,8 @@ pub(crate) const fn on_drop(state: State, pinned: Pinned) -> OnDrop {
 pub(crate) const fn on_protect_failed(state: State) -> State {
     match state {
         State::Private | State::Shared | State::Lazy | State::Split => State::Shared,
-        State::Overlaid | State::Sealed => State::Overlaid,
-        State::Zero | State::Inherited | State::Revoked => state,
+        State::Overlaid(_) => State::Overlaid(Access::ReadWrite),
+        State::Zero | State::Revoked => state,
     }
 }
 

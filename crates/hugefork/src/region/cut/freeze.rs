@@ -22,7 +22,7 @@ use crate::snapshot::core::SnapshotCore;
 use crate::sync::ExclusiveGuard;
 use crate::sys::{Access, Sys};
 use crate::table::transition::{OnShare, on_share};
-use crate::table::{Entry, Locked, Reserved, WindowsGuard};
+use crate::table::{Entry, Locked, Origin, Reserved, WindowsGuard};
 use crate::units::EntryIndex;
 
 /// The entries that writers are kept off, and where these lie meanwhile.
@@ -74,12 +74,12 @@ impl<S: Sys> RegionCore<S> {
                 (first, last) = (first.min(index.0), index.0);
                 if needed != OnShare::GiveCopy {
                     self.pool().frames.add_reference(block);
-                    frozen.entries.set(index, Entry::Inherited(block));
+                    frozen.entries.set(index, Entry::Shared(block, Origin::Parent));
                     if entry.is_owner() {
                         frozen.note_own(index);
                     }
                     self.table.set(index, after);
-                    if matches!(entry, Entry::Overlaid(..)) {
+                    if entry.is_open_overlay() {
                         open = if open.is_empty() { index.0 } else { open.start }..index.0 + 1;
                     }
                     if entry.is_charged() {
@@ -163,7 +163,7 @@ impl<S: Sys> RegionCore<S> {
             }
             folded?;
             self.pool().frames.add_reference(own);
-            frozen.entries.set(index, Entry::Inherited(own));
+            frozen.entries.set(index, Entry::Shared(own, Origin::Parent));
             frozen.note_own(index);
         }
         Ok(())
@@ -184,7 +184,7 @@ impl<S: Sys> RegionCore<S> {
         for index in entries.map(EntryIndex).filter(|index| self.pins.has(*index)) {
             if let Some(block) = self.table.get(index).block() {
                 let copy = self.pool().copy_of(block, Reserved::No)?;
-                frozen.entries.set(index, Entry::Inherited(copy));
+                frozen.entries.set(index, Entry::Shared(copy, Origin::Parent));
                 frozen.note_own(index);
                 frozen.parent.keeps_alone();
             }

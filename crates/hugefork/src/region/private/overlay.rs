@@ -4,7 +4,7 @@
 //!   first write ─▶ overlay: private mapping of a GiB ───▶ Overlaid: the kernel copies each page that is written
 //!                                                           │ seal       ▲ unseal: a write, if no page is private
 //!                                                           ▼            │
-//!   block of its own ◀── fold (fold.rs), or a copy with the private pages ── Sealed
+//!   block of its own ◀── fold (fold.rs), or a copy with the private pages ── read-only
 //! ```
 //! A snapshot seals all overlays, after their private pages were folded. A sealed overlay that has private pages is one
 //! that the pool's thread leaves to the writer to copy (maintain.rs); or a snapshot is just being taken, or has failed.
@@ -94,17 +94,17 @@ impl<S: Sys> RegionCore<S> {
         place: Place,
     ) -> Result<(), Unresolved> {
         for run in self.in_a_row(entries) {
-            let is_sealed = |index: &usize| matches!(self.table.get(EntryIndex(*index)), Entry::Sealed(..));
+            let is_overlay = |index: &usize| self.table.get(EntryIndex(*index)).is_overlay();
             // The right to write is a tenth of the cost of a new mapping, if it takes few calls.
-            let pieces = 1 + run.clone().skip(1).filter(|index| is_sealed(index) != is_sealed(&(index - 1))).count();
+            let pieces = 1 + run.clone().skip(1).filter(|index| is_overlay(index) != is_overlay(&(index - 1))).count();
             if pieces > 1 + run.len() / 16 {
                 self.overlay_or_protect(locked, run, place)?;
                 continue;
             }
             let mut piece = run.start;
             while piece < run.end {
-                let is_new = !is_sealed(&piece);
-                let end = (piece..run.end).find(|index| is_sealed(index) == is_new).unwrap_or(run.end);
+                let is_new = !is_overlay(&piece);
+                let end = (piece..run.end).find(|index| is_overlay(index) == is_new).unwrap_or(run.end);
                 match is_new {
                     true => self.overlay_or_protect(locked, piece..end, place)?,
                     // What stays sealed is left to the fault of the next write.
@@ -129,12 +129,12 @@ impl<S: Sys> RegionCore<S> {
     /// The runs of entries that can be shown through one private mapping each.
     fn in_a_row(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         self.rows(entries, |entry| match entry {
-            Entry::Shared(block) | Entry::Inherited(block) | Entry::Sealed(block, _) => Some((block, false)),
+            Entry::Shared(block, _) | Entry::Overlaid(block, _, Access::Read) => Some((block, false)),
             Entry::Zero
             | Entry::Private(_)
             | Entry::Lazy(_)
             | Entry::Split(_)
-            | Entry::Overlaid(..)
+            | Entry::Overlaid(_, _, Access::ReadWrite)
             | Entry::Revoked => None,
         })
     }
@@ -168,7 +168,7 @@ impl<S: Sys> RegionCore<S> {
 
     #[inline(never)] // Not on the stack where something is put back.
     fn overlaid(&self, locked: Locked<'_>, entries: Range<usize>) -> Recount {
-        self.store(locked, Event::Write, entries, |_, old| old.in_state(State::Overlaid))
+        self.store(locked, Event::Write, entries, |_, old| old.in_state(State::Overlaid(Access::ReadWrite)))
     }
 
     pub(super) fn protect_failed(&self, locked: Locked<'_>, entries: Range<usize>) -> Recount {

@@ -108,8 +108,8 @@ impl<S: Sys> RegionCore<S> {
     /// that can be known.
     pub(in crate::region) fn mappings(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         self.rows(entries, |entry| match entry {
-            Entry::Shared(block) | Entry::Inherited(block) => Some((block, false)),
-            Entry::Sealed(block, _) | Entry::Overlaid(block, _) => Some((block, true)),
+            Entry::Shared(block, _) => Some((block, false)),
+            Entry::Overlaid(block, ..) => Some((block, true)),
             Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => None,
         })
     }

@@ -28,7 +28,6 @@ use crate::mem::EngineVec;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::stats::counters::count;
 use crate::sys::{Access, PageRun, Shows, Sys, SystemError};
-use crate::table::Entry;
 use crate::units::{BASE_PAGE, EntryIndex};
 
 /// What lies apart cannot come back.
@@ -119,7 +118,7 @@ impl<S: Sys> Reset<'_, S> {
         }
         let first = region.overlays(all.clone()).next()?.start;
         let run = first..first + table.alike(first..all.end);
-        let is_open = matches!(table.get(EntryIndex(first)), Entry::Overlaid(..));
+        let is_open = table.get(EntryIndex(first)).is_open_overlay();
         (is_open && region.overlays(run.end..all.end).next().is_none()).then_some(run)
     }
 

@@ -84,10 +84,10 @@ impl<S: Sys> Reset<'_, S> {
                 OnDiscard::ShowZeros => Step::Zeros,
                 OnDiscard::ZeroInPlace => Step::InPlace(None),
             }),
-            Entry::Inherited(block) => {
+            Entry::Shared(block, Origin::Parent) => {
                 let goal = if entry.block() == Some(block) { Goal::Same } else { Goal::Other };
                 let origin = self.frozen.origin(index, region.accounts.cow.id());
-                Ok(match on_reset(entry.state(), goal, pinned, origin).1 {
+                Ok(match on_reset(entry.state(), goal, pinned).1 {
                     OnReset::Nothing | OnReset::PutBack => Step::Nothing,
                     OnReset::Keep | OnReset::KeepPages => Step::Keep,
                     OnReset::CopyInPlace => Step::InPlace(Some(block)),
@@ -96,11 +96,10 @@ impl<S: Sys> Reset<'_, S> {
             }
             Entry::Revoked => Err(Unresolved::Revoked),
             Entry::Private(_)
-            | Entry::Shared(_)
+            | Entry::Shared(_, Origin::Own)
             | Entry::Lazy(_)
             | Entry::Split(_)
-            | Entry::Overlaid(..)
-            | Entry::Sealed(..) => unreachable!("a snapshot's blocks are inherited"),
+            | Entry::Overlaid(..) => unreachable!("a snapshot's blocks are its parent's"),
         }
     }
 
@@ -155,13 +154,12 @@ impl<S: Sys> Reset<'_, S> {
         match self.region.table.get(index) {
             Entry::Private(_) => true,
             // Held, or its last other holder has gone.
-            Entry::Shared(block) => self.region.is_alone_with(block),
+            Entry::Shared(block, Origin::Own) => self.region.is_alone_with(block),
             Entry::Zero
-            | Entry::Inherited(_)
+            | Entry::Shared(_, Origin::Parent)
             | Entry::Lazy(_)
             | Entry::Split(_)
             | Entry::Overlaid(..)
-            | Entry::Sealed(..)
             | Entry::Revoked => false,
         }
     }
@@ -251,9 +249,9 @@ impl<S: Sys> Reset<'_, S> {
         blocks().for_each(|block| pool.frames.add_reference(block));
         let place = if self.known.aside[run.start] { Place::Aside } else { Place::Own };
         // Others are not to write before all is done.
-        let (access, state) = match (self.is_held, place) {
-            (true, Place::Own) => (Access::Read, State::Sealed),
-            (true, Place::Aside | Place::Apart) | (false, _) => (Access::ReadWrite, State::Overlaid),
+        let access = match (self.is_held, place) {
+            (true, Place::Own) => Access::Read,
+            (true, Place::Aside | Place::Apart) | (false, _) => Access::ReadWrite,
         };
         let shows = match by_page {
             true => Shows::Overlay { start: first, access },
@@ -266,16 +264,13 @@ impl<S: Sys> Reset<'_, S> {
                 return Err(refused.into());
             }
         };
-        let back = |alike: Range<usize>, _: Entry| {
-            let block = first.offset(alike.start - run.start);
-            if origin == Origin::Own { Entry::Shared(block) } else { Entry::Inherited(block) }
-        };
+        let back = |alike: Range<usize>, _: Entry| Entry::Shared(first.offset(alike.start - run.start), origin);
         let Recount { before, mut after } = region.store(locked, Event::Reset, run.clone(), back);
         if by_page {
-            let overlaid = |_: Range<usize>, old: Entry| old.in_state(State::Overlaid);
+            let overlaid = |_: Range<usize>, old: Entry| old.in_state(State::Overlaid(Access::ReadWrite));
             Recount { after, .. } = region.store(locked, Event::Write, run.clone(), overlaid);
-            if state == State::Sealed {
-                let sealed = |_: Range<usize>, old: Entry| old.in_state(state);
+            if access == Access::Read {
+                let sealed = |_: Range<usize>, old: Entry| old.in_state(State::Overlaid(access));
                 Recount { after, .. } = region.store(locked, Event::Seal, run.clone(), sealed);
             }
         }

@@ -258,7 +258,7 @@ impl<S: Sys> Reset<'_, S> {
         self.place = Place::Aside;
         for index in all.clone() {
             self.known.aside[index] = match region.table.get(EntryIndex(index)) {
-                Entry::Shared(_) | Entry::Inherited(_) | Entry::Overlaid(..) | Entry::Sealed(..) => true,
+                Entry::Shared(..) | Entry::Overlaid(..) => true,
                 Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => false,
             };
         }
@@ -306,7 +306,7 @@ impl<S: Sys> Reset<'_, S> {
         if !region.accounts.unsure.swap(false, Ordering::Relaxed) {
             return Ok(());
         }
-        let is_open = |index: usize| matches!(region.table.get(EntryIndex(index)), Entry::Overlaid(..));
+        let is_open = |index: usize| region.table.get(EntryIndex(index)).is_open_overlay();
         for run in runs(0..region.table.len(), is_open) {
             let unsealed = region.unseal(self.locked, run, Place::Own);
             // The next reset is to see to it.

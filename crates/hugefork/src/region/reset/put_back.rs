@@ -107,15 +107,10 @@ impl<S: Sys> Reset<'_, S> {
         let (region, pool) = (self.region, self.region.pool());
         let (start, from, mut dirty) = (pool.block_size.len_of(index), pool.direct(block), 0);
         let access = match region.table.get(EntryIndex(index)) {
-            Entry::Overlaid(..) => Access::ReadWrite,
-            Entry::Sealed(..)
-            | Entry::Zero
-            | Entry::Private(_)
-            | Entry::Shared(_)
-            | Entry::Inherited(_)
-            | Entry::Lazy(_)
-            | Entry::Split(_)
-            | Entry::Revoked => Access::Read,
+            Entry::Overlaid(_, _, access) => access,
+            Entry::Zero | Entry::Private(_) | Entry::Shared(..) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => {
+                Access::Read
+            }
         };
         for (by, nth) in pages.enumerate() {
             let page = self.known.pages[nth];
@@ -175,7 +170,9 @@ impl<S: Sys> Reset<'_, S> {
         // The kernel does not drop what mlock(2) has locked.
         let shows = Shows::Overlay { start: block, access: Access::Read };
         let remapped = region.site_at(self.place).remap(self.locked, &only, shows)?;
-        remapped.published(region.store(self.locked, Event::Seal, only, |_, old| old.in_state(State::Sealed)));
+        remapped.published(
+            region.store(self.locked, Event::Seal, only, |_, old| old.in_state(State::Overlaid(Access::Read))),
+        );
         Ok(())
     }
 }

@@ -21,10 +21,10 @@ pub(crate) struct Accounts {
     pub(crate) lazy_pages: AtomicUsize,
     /// The number of `Revoked` entries.
     pub(crate) revoked: AtomicUsize,
-    /// The number of `Overlaid` and `Sealed` entries.
+    /// The number of `Overlaid` entries.
     pub(crate) overlays: AtomicUsize,
-    /// The number of `Overlaid` entries over blocks of the region's own, each of which counts as a block that its
-    /// forks and snapshots cost.
+    /// The number of writable `Overlaid` entries over blocks of the region's own, each of which counts as a block that
+    /// its forks and snapshots cost.
     pub(crate) charged: AtomicUsize,
     pub(crate) grain: CopyGrain,
     pub(crate) writers: Writers,

@@ -211,17 +211,8 @@ impl<S: Sys> RegionCore<S> {
     pub(crate) fn held(&self, entry: Entry) -> Held {
         match entry {
             Entry::Private(_) => Held::Alone,
-            Entry::Shared(block)
-            | Entry::Inherited(block)
-            | Entry::Lazy(block)
-            | Entry::Split(block)
-            | Entry::Overlaid(block, _)
-            | Entry::Sealed(block, _) => {
-                if self.is_alone_with(block) {
-                    Held::Alone
-                } else {
-                    Held::ByOthersToo
-                }
+            Entry::Shared(block, _) | Entry::Lazy(block) | Entry::Split(block) | Entry::Overlaid(block, ..) => {
+                if self.is_alone_with(block) { Held::Alone } else { Held::ByOthersToo }
             }
             Entry::Zero | Entry::Revoked => Held::ByOthersToo,
         }

@@ -14,7 +14,7 @@ use crate::stats::counters::count;
 use crate::sys::{Access, Merging, Sys, SystemError};
 use crate::table::split::{Split, SplitPage};
 use crate::table::transition::Event;
-use crate::table::{Entry, Locked};
+use crate::table::{Entry, Locked, Origin};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// A split block of a region.
@@ -115,7 +115,7 @@ impl<S: Sys> SplitBlock<'_, S> {
         let allowed = self.region.site().reprotect(locked, self.bytes(&all), Access::ReadWrite)?;
         let stored = match allowed.right() {
             Right::Granted => self.make_whole(locked, Event::PagesWritable, Entry::Private(self.block)),
-            Right::Unknown => self.make_whole(locked, Event::ProtectFailed, Entry::Shared(self.block)),
+            Right::Unknown => self.make_whole(locked, Event::ProtectFailed, Entry::Shared(self.block, Origin::Own)),
         };
         Ok(allowed.published(stored)?)
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use super::core::RegionCore;
 use crate::mapping::change::Recount;
 use crate::sync::SignalsBlocked;
-use crate::sys::Sys;
+use crate::sys::{Access, Sys};
 use crate::table::machine::allows;
 use crate::table::transition::Event;
 use crate::table::{Entry, Locked, Origin, Reserved};
@@ -37,12 +37,12 @@ impl Sums {
             match entry {
                 Entry::Lazy(_) => self.lazy += by,
                 Entry::Revoked => self.revoked += by,
-                Entry::Overlaid(_, Origin::Own) => {
+                Entry::Overlaid(_, Origin::Own, Access::ReadWrite) => {
                     self.overlays += by;
                     self.charged += by;
                 }
-                Entry::Overlaid(_, Origin::Parent) | Entry::Sealed(..) => self.overlays += by,
-                Entry::Zero | Entry::Private(_) | Entry::Shared(_) | Entry::Inherited(_) | Entry::Split(_) => {}
+                Entry::Overlaid(_, Origin::Parent, _) | Entry::Overlaid(_, _, Access::Read) => self.overlays += by,
+                Entry::Zero | Entry::Private(_) | Entry::Shared(..) | Entry::Split(_) => {}
             }
         }
     }
@@ -93,7 +93,7 @@ impl<S: Sys> RegionCore<S> {
         }
         if !keeps_blocks {
             // To be written to again, these take a block that the region was promised.
-            let takes_one = matches!(new, Entry::Zero | Entry::Inherited(_));
+            let takes_one = matches!(new, Entry::Zero | Entry::Shared(_, Origin::Parent));
             self.leave_all(entries.clone(), old, takes_one, sums);
         }
         if matches!(new, Entry::Private(_)) {

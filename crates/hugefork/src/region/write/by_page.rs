@@ -9,7 +9,7 @@ use crate::pool::lineage::CowLimit;
 use crate::region::state::Unresolved;
 use crate::stats::counters::count;
 use crate::sync::SharedGuard;
-use crate::sys::Sys;
+use crate::sys::{Access, Sys};
 use crate::table::transition::Grain;
 use crate::table::{Entry, Locked};
 use crate::types::options::CopyGrain;
@@ -20,15 +20,14 @@ impl<S: Sys> Fault<'_, S> {
         let by_page = self.region.may_overlay() && self.is_sparse();
         match entry {
             // Another thread was faster.
-            Entry::Overlaid(..) => Grain::Page,
-            Entry::Shared(_) | Entry::Inherited(_) | Entry::Sealed(..) if by_page => Grain::Page,
+            Entry::Overlaid(_, _, Access::ReadWrite) => Grain::Page,
+            Entry::Shared(..) | Entry::Overlaid(..) if by_page => Grain::Page,
             Entry::Zero
             | Entry::Private(_)
-            | Entry::Shared(_)
-            | Entry::Inherited(_)
+            | Entry::Shared(..)
             | Entry::Lazy(_)
             | Entry::Split(_)
-            | Entry::Sealed(..)
+            | Entry::Overlaid(..)
             | Entry::Revoked => Grain::Block,
         }
     }

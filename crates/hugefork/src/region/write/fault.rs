@@ -177,7 +177,7 @@ impl<S: Sys> RegionCore<S> {
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
         // To fold or copy it, it would be sealed for a moment, and a system call that writes would fail.
-        let stays = what != Become::Own && matches!(entry, Entry::Overlaid(..)) && self.promises.has(index);
+        let stays = what != Become::Own && entry.is_open_overlay() && self.promises.has(index);
         let mut needed = if stays { OnWrite::Unseal } else { self.needed(entry, Grain::Block) };
         if needed == OnWrite::Nothing {
             // Another thread was faster.

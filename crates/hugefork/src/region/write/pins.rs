@@ -7,7 +7,7 @@
 //! | fork, snapshot | get a copy of it at once; the write-protection leaves it out |
 //! | `lazy_free` | skips it: no fault sees what the holder of a pin writes, so its writes go on |
 //! | `discard` | sets it to zero where it is |
-//! | reclaim, split, revocation | never meet one: they work on `Lazy` and `Inherited` blocks |
+//! | reclaim, split, revocation | never meet one: they work on `Lazy` blocks and those of the parent |
 //! | drop of the region | leaks it, if its guard was forgotten: nobody gets the block again |
 
 use std::ops::Range;

@@ -67,7 +67,7 @@ impl<S: Sys> RegionCore<S> {
         let get = |index: usize| self.table.get(EntryIndex(index));
         let mut next = entries.start;
         while next < entries.end {
-            let is_open = |index: &usize| matches!(get(*index), Entry::Overlaid(..));
+            let is_open = |index: &usize| get(*index).is_open_overlay();
             let end = (next..entries.end).find(|index| !is_open(index)).unwrap_or(entries.end);
             if end > next {
                 // After a failure, some that count as writable may not be. Where they are, this costs nothing.

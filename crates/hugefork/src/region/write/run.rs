@@ -54,13 +54,12 @@ impl<'a, S: Sys> Fault<'a, S> {
         let budget = region.pool().sys.budget();
         // A lazily freed block is not worth a copy that nobody has asked for.
         let is_held_by_others = |entry: Entry, _| match entry {
-            Entry::Shared(block) | Entry::Inherited(block) => !region.is_alone_with(block),
+            Entry::Shared(block, _) => !region.is_alone_with(block),
             Entry::Zero
             | Entry::Private(_)
             | Entry::Lazy(_)
             | Entry::Split(_)
             | Entry::Overlaid(..)
-            | Entry::Sealed(..)
             | Entry::Revoked => false,
         };
         if region.table.is_one_a_window() && self.leaves_enough() {
