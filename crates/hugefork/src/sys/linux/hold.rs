@@ -107,8 +107,9 @@ impl Holder {
 #[cold]
 pub(super) fn abort(part: Part<'_>, errno: Errno) -> ! {
     say_and_abort(format_args!(
-        "the kernel refused to let go of who waits for memory at {:#x}: {errno}{}; aborting",
+        "the kernel refused to let go of who waits for memory at {:#x}: error {}{}; aborting",
         part.at(),
+        errno.raw_os_error(),
         if errno == Errno::BADF { ", since the program has closed what they wait for" } else { "" },
     ));
 }
