@@ -558,13 +558,11 @@ enum hf_on_limit {
  * What a write copies that finds its block held by a fork or snapshot too.
  *
  * With HF_COPY_GRAIN_PAGE no write to what is shared raises a signal, and system calls
- * that write to what was written before do not fail with EFAULT, if the process may
- * handle their faults: CAP_SYS_PTRACE, vm.unprivileged_userfaultfd=1, or access to
- * /dev/userfaultfd. While pages go back into blocks and while a snapshot is taken,
- * whoever uses the range, readers too, waits for some 0.25 ms. Without that right such a
- * call may fail at such a moment. A write to what was never written, was discarded or
- * lazily freed is EFAULT as ever. In a region with `max_cow_bytes` or an observer, and
- * where hf_pool_has_page_grain is 0, the first write to what is shared is a fault, too.
+ * that write to what was written before do not fail with EFAULT, but at a moment when
+ * pages go back into blocks or a snapshot is taken: see `calls_wait`. A write to what
+ * was never written, was discarded or lazily freed is EFAULT as ever. In a region with
+ * `max_cow_bytes` or an observer, and where hf_pool_has_page_grain is 0, the first write
+ * to what is shared is a fault, too.
  */
 enum hf_copy_grain {
     HF_COPY_GRAIN_AUTO = 0, /* what is cheaper, as far as the writes so far tell */
@@ -589,8 +587,12 @@ typedef struct hf_region_options {
     int copy_grain;
     /* HF_ON_LIMIT_...; HF_ON_LIMIT_NO_LIMIT: `max_cow_bytes` has to be 0. */
     int on_limit;
-    /* 0. */
-    int reserved;
+    /* 1: system calls that write wait while pages that the kernel has copied go back into
+     * blocks and while a snapshot is taken, and do not fail with EFAULT. Readers wait,
+     * too, for some 0.25 ms. The process has to be allowed to handle the faults of calls:
+     * CAP_SYS_PTRACE, vm.unprivileged_userfaultfd=1, or access to /dev/userfaultfd.
+     * Without that right they may fail all the same. */
+    int calls_wait;
     /* The most bytes that forks and snapshots of the region may hold beside it, rounded
      * up to blocks. */
     size_t max_cow_bytes;

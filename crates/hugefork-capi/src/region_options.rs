@@ -16,7 +16,7 @@ pub(crate) struct hf_region_options {
     reserve: c_int,
     copy_grain: c_int,
     on_limit: c_int,
-    reserved: c_int,
+    calls_wait: c_int,
     max_cow_bytes: usize,
 }
 
@@ -34,9 +34,10 @@ pub(crate) unsafe fn read(options: *const hf_region_options) -> Result<RegionOpt
     // SAFETY: the caller's promise.
     let asked = unsafe { versioned::read(options)? };
     let options = RegionOptions::new().reserve(chosen(asked.reserve)?).copy_grain(chosen(asked.copy_grain)?);
-    if asked.reserved != 0 {
-        return Err(Failure::bad_value(format!("`reserved` is {}: set it to 0", asked.reserved)));
-    }
+    let options = match asked.calls_wait {
+        0 | 1 => options.calls_wait(asked.calls_wait == 1),
+        other => return Err(Failure::bad_value(format!("`calls_wait` is {other}: set it to 0 or 1"))),
+    };
     match chosen(asked.on_limit)? {
         Some(on_limit) => Ok(options.max_cow_bytes(asked.max_cow_bytes, on_limit)),
         None if asked.max_cow_bytes == 0 => Ok(options),

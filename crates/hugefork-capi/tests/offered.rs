@@ -51,6 +51,7 @@ const METHODS: &[(&str, &str)] = &[
     ("RegionOptions::new", "hf_region_create"),
     ("RegionOptions::reserve", "reserve"),
     ("RegionOptions::copy_grain", "copy_grain"),
+    ("RegionOptions::calls_wait", "calls_wait"),
     ("RegionOptions::max_cow_bytes", "max_cow_bytes"),
     ("Region::len", "hf_region_len"),
     ("Region::pool", "hf_region_pool"),

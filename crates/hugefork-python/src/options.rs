@@ -20,6 +20,7 @@ pub(crate) fn region_options(
     max_cow_bytes: Option<usize>,
     on_limit: &str,
     copy_grain: &str,
+    calls_wait: bool,
 ) -> PyResult<RegionOptions> {
     let on_limit = choose("on_limit", on_limit, &[("revoke", OnLimit::Revoke), ("fail", OnLimit::Fail)])?;
     let grains = [("auto", CopyGrain::Auto), ("page", CopyGrain::Page), ("block", CopyGrain::Block)];
@@ -28,6 +29,7 @@ pub(crate) fn region_options(
         copy_grain,
         &grains,
     )?);
+    let options = options.calls_wait(calls_wait);
     Ok(max_cow_bytes.map_or(options, |bytes| options.max_cow_bytes(bytes, on_limit)))
 }
 

@@ -69,7 +69,8 @@ impl Pool {
         Ok(Pool { pool: Shared::new("pool", pool) })
     }
 
-    #[pyo3(signature = (nbytes, *, reserve, max_cow_bytes, on_limit, copy_grain))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    #[pyo3(signature = (nbytes, *, reserve, max_cow_bytes, on_limit, copy_grain, calls_wait))]
     fn region(
         &self,
         py: Python<'_>,
@@ -78,8 +79,9 @@ impl Pool {
         max_cow_bytes: Option<usize>,
         on_limit: &str,
         copy_grain: &str,
+        calls_wait: bool,
     ) -> Result<Region, Failure> {
-        let options = region_options(reserve, max_cow_bytes, on_limit, copy_grain)?;
+        let options = region_options(reserve, max_cow_bytes, on_limit, copy_grain, calls_wait)?;
         let pool = self.pool.get()?;
         Ok(Region::new(py.detach(|| pool.region_with(nbytes, options))?))
     }

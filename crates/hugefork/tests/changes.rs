@@ -85,7 +85,9 @@ fn all_that_differs_is_told_on_each_backing_at_each_block_size_and_grain() {
             let Some(pool) = pool(backing, count * 12 * size.bytes(), size) else { continue };
             for grain in [CopyGrain::Auto, CopyGrain::Page, CopyGrain::Block] {
                 let len = count * size.bytes();
-                let mut region = pool.region_with(len, RegionOptions::new().copy_grain(grain)).unwrap();
+                let mut region = pool
+                    .region_with(len, RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page))
+                    .unwrap();
                 let mut random = Random(7 + len as u64);
                 let mut taken: Vec<Snapshot> = Vec::new();
                 for round in 0..6_usize {
@@ -223,7 +225,9 @@ fn a_child_of_fork_gets_an_error() {
 fn a_region_is_compared_while_others_write_fold_and_snapshot_it() {
     for grain in [CopyGrain::Auto, CopyGrain::Page, CopyGrain::Block] {
         let pool = Pool::builder().capacity(64 * BLOCK).build().unwrap();
-        let region = pool.region_with(4 * BLOCK, RegionOptions::new().copy_grain(grain)).unwrap();
+        let region = pool
+            .region_with(4 * BLOCK, RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page))
+            .unwrap();
         region.populate().unwrap();
         let older = region.snapshot().unwrap();
         let (words, is_over) = (region.as_atomic_u64s(), AtomicBool::new(false));

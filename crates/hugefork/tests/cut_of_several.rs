@@ -35,7 +35,7 @@ fn relay(region: &Region, writer: usize, token: &AtomicU64, over: &AtomicBool) {
 }
 
 fn check(pool: &Pool, grain: CopyGrain) {
-    let options = RegionOptions::new().copy_grain(grain);
+    let options = RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page);
     let regions: [Region; WRITERS] = std::array::from_fn(|_| pool.region_with(4 << 20, options).unwrap());
     // Neither in the order of age nor in that of addresses.
     let order = [&regions[1], &regions[2], &regions[0]];
@@ -154,7 +154,7 @@ fn relay_beside_resets(
 }
 
 fn check_resets(pool: &Pool, grain: CopyGrain) {
-    let options = RegionOptions::new().copy_grain(grain);
+    let options = RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page);
     let regions: [Region; RESET] = std::array::from_fn(|_| pool.region_with(4 << 20, options).unwrap());
     regions.iter().for_each(|region| slot(region).store(0, Ordering::Release));
     let cut = Region::snapshot_all(&regions.each_ref()).unwrap();

@@ -61,7 +61,9 @@ fn said(mut child: Child) -> String {
 
 /// A region with all kinds of blocks, and holes.
 fn region(pool: &Pool, grain: CopyGrain) -> Region {
-    let mut region = pool.region_with(8 * BLOCK, RegionOptions::new().copy_grain(grain)).unwrap();
+    let mut region = pool
+        .region_with(8 * BLOCK, RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page))
+        .unwrap();
     let words = region.as_mut_slice().chunks_exact_mut(8).enumerate();
     for (nth, word) in words.filter(|(nth, _)| nth * 8 / BLOCK % 3 != 1) {
         word.copy_from_slice(&(nth as u64 * 0x9e37_79b9).to_ne_bytes());

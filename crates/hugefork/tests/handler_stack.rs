@@ -181,7 +181,9 @@ fn booked_by_page(grain: CopyGrain) {
     let pool = Pool::builder().name("booked").capacity(4 << 20).backing(Backing::ShmemBase).build().unwrap();
     let mut region = pool.region_with(2 << 20, by_block()).unwrap();
     region.as_mut_slice().fill(1);
-    let mut fork = region.fork_with(RegionOptions::new().reserve(Reserve::Full).copy_grain(grain)).unwrap();
+    let mut fork = region
+        .fork_with(RegionOptions::new().reserve(Reserve::Full).copy_grain(grain).calls_wait(grain == CopyGrain::Page))
+        .unwrap();
     fork.as_mut_slice()[1 << 20] = 3;
     region.as_mut_slice()[0] = 2;
     assert_eq!((fork.as_mut_slice()[0], fork.as_mut_slice()[1 << 20], pool.stats().blocks_reserved), (1, 3, 0));

@@ -123,7 +123,8 @@ unsafe impl GlobalAlloc for Heap {
 
 /// The heap's region must not be dropped, but the program does take snapshots of it.
 fn heap_in(pool: &Pool, len: usize, grain: CopyGrain) -> &'static Region {
-    let region = pool.region_with(len, RegionOptions::new().copy_grain(grain)).unwrap();
+    let region =
+        pool.region_with(len, RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page)).unwrap();
     // Two handles of one region that are never dropped: one for the heap, one for the test.
     // SAFETY: a bitwise copy of a value that is never dropped; its methods take shared references.
     let heap = unsafe { ptr::read(&raw const region) };

@@ -87,7 +87,7 @@ fn everything(flags: i32) {
                     continue;
                 }
                 let Some(pool) = pool(backing, capacity, size) else { continue };
-                let options = RegionOptions::new().copy_grain(grain);
+                let options = RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page);
                 let mut region = pool.region_with(capacity / 4, options).unwrap();
                 write(&mut region, 1);
                 let before = memory_of(&pool);

@@ -113,7 +113,8 @@ fn rounds(backing: Backing, grain: CopyGrain, at: &AtomicUsize, moved: &AtomicUs
     if let Some(why) = pool.no_page_grain() {
         return println!("skipped: {why}");
     }
-    let mut region = pool.region_with(LEN, RegionOptions::new().copy_grain(grain)).unwrap();
+    let mut region =
+        pool.region_with(LEN, RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page)).unwrap();
     region.as_mut_slice().fill(1);
     at.store(region.as_ptr().addr(), Ordering::SeqCst);
     let mut random = 88_172_645_463_325_252;

@@ -72,7 +72,12 @@ struct Counts {
 impl World {
     fn new(pool: Pool, grain: CopyGrain) -> World {
         World {
-            filler: pool.region_with(pool.capacity(), RegionOptions::new().copy_grain(grain)).unwrap(),
+            filler: pool
+                .region_with(
+                    pool.capacity(),
+                    RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page),
+                )
+                .unwrap(),
             pool,
             grain,
             started: Instant::now(),
@@ -141,7 +146,7 @@ fn occupy(backing: Backing, block_size: BlockSize, grain: CopyGrain, blocks: usi
     let len = blocks * block_size.bytes();
     let pool = Pool::builder().name("occupied").capacity(3 * len).block_size(block_size).backing(backing);
     let world = World::new(pool.build().unwrap(), grain);
-    let options = RegionOptions::new().reserve(Reserve::Full).copy_grain(grain);
+    let options = RegionOptions::new().reserve(Reserve::Full).copy_grain(grain).calls_wait(grain == CopyGrain::Page);
     let region = world.pool.region_with(len, options).unwrap();
     // The first half is in stripes, the other block by block.
     let (half, own) = (len / PAGE / 2, len / PAGE / 2 / OWNERS);

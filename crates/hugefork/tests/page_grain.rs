@@ -22,7 +22,7 @@ const GRAINS: [CopyGrain; 3] = [CopyGrain::Auto, CopyGrain::Page, CopyGrain::Blo
 const SIZES: [BlockSize; 2] = [BlockSize::MIB_2, BlockSize::KIB_64];
 
 fn grained(grain: CopyGrain) -> RegionOptions {
-    RegionOptions::new().copy_grain(grain)
+    RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page)
 }
 
 /// The first kernel that says which pages of a mapping are private.

@@ -108,7 +108,7 @@ fn read_and_write(region: &Region, thread: usize, rounds: &AtomicU64, over: &Ato
 
 /// How many calls failed while snapshots and forks came and went.
 fn cut_while_they_read(pool: &Pool) -> usize {
-    let mut region = pool.region_with(LEN, RegionOptions::new().copy_grain(CopyGrain::Page)).unwrap();
+    let mut region = pool.region_with(LEN, RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true)).unwrap();
     region.as_mut_slice().fill(0xff);
     let first = region.snapshot().unwrap();
     let (rounds, over) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -231,7 +231,7 @@ fn system_calls_beside_resets_succeed() {
     }
     for backing in [Backing::ShmemHuge, Backing::ShmemBase] {
         let Some(pool) = pool(backing, 3 * LEN, BlockSize::MIB_2) else { continue };
-        let region = pool.region_with(LEN, RegionOptions::new().copy_grain(CopyGrain::Page)).unwrap();
+        let region = pool.region_with(LEN, RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true)).unwrap();
         region.as_atomic_u64s().iter().for_each(|word| word.store(0, Ordering::Relaxed));
         let (snapshot, over) = (region.snapshot().unwrap(), AtomicBool::new(false));
         std::thread::scope(|scope| {

@@ -28,7 +28,8 @@ fn pool(backing: Backing) -> Pool {
 }
 
 fn region(pool: &Pool, grain: CopyGrain) -> Region {
-    let mut region = pool.region_with(LEN, RegionOptions::new().copy_grain(grain)).unwrap();
+    let mut region =
+        pool.region_with(LEN, RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page)).unwrap();
     region.as_mut_slice().fill(1);
     region
 }
@@ -48,7 +49,8 @@ fn check_blocks_alone(pool: &Pool, call: &str) {
     for grain in [CopyGrain::Page, CopyGrain::Auto] {
         let mut region = region(pool, grain);
         let snapshot = region.snapshot().unwrap();
-        let mut fork = region.fork_with(RegionOptions::new().copy_grain(grain)).unwrap();
+        let mut fork =
+            region.fork_with(RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page)).unwrap();
         for block in 0..3 {
             region.as_mut_slice()[block * BLOCK + 5 * PAGE] = 2;
         }

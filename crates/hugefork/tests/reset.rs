@@ -21,7 +21,7 @@ fn pools(len: usize) -> impl Iterator<Item = Pool> {
 }
 
 fn grained(grain: CopyGrain) -> RegionOptions {
-    RegionOptions::new().copy_grain(grain)
+    RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page)
 }
 
 /// It is not random, but in step with nothing.

@@ -58,7 +58,8 @@ fn fold_what_is_swapped_out(backing: Backing, size: BlockSize, grain: CopyGrain)
         println!("skipped: {why}");
         return;
     }
-    let mut region = pool.region_with(LEN, RegionOptions::new().copy_grain(grain)).unwrap();
+    let mut region =
+        pool.region_with(LEN, RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page)).unwrap();
     region.as_mut_slice().fill(1);
     let mut expected = vec![1; LEN];
     let mut kept = vec![(region.snapshot().unwrap(), expected.clone())];

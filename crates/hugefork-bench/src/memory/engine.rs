@@ -123,7 +123,8 @@ pub(crate) struct Populated {
 impl Populated {
     /// As [`written`], in `pool`, with copies of this grain.
     pub(crate) fn new(pool: Pool, grain: CopyGrain, len: usize, bias: u64) -> Result<Populated, BenchError> {
-        let region = pool.region_with(len, RegionOptions::new().copy_grain(grain))?;
+        let region =
+            pool.region_with(len, RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page))?;
         Ok(Populated { region: filled(region, bias), pool })
     }
 }

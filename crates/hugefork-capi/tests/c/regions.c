@@ -122,9 +122,9 @@ static void refusals(hf_pool *pool)
     FAILS(HF_E_BAD_VALUE, made(pool, BLOCK, &options));
     options.on_limit = HF_ON_LIMIT_NO_LIMIT, options.max_cow_bytes = 1;
     FAILS(HF_E_BAD_VALUE, made(pool, BLOCK, &options));
-    options.max_cow_bytes = 0, options.reserved = 1;
+    options.max_cow_bytes = 0, options.calls_wait = 2;
     FAILS(HF_E_BAD_VALUE, made(pool, BLOCK, &options));
-    options.reserved = 0, options.size = 8;
+    options.calls_wait = 0, options.size = 8;
     FAILS(HF_E_BAD_STRUCT, made(pool, BLOCK, &options));
     options.size = sizeof options, options.reserve = HF_RESERVE_FULL;
     WELL(hf_region_create(pool, hf_pool_capacity(pool), &options, &all));

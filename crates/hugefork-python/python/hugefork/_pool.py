@@ -136,6 +136,7 @@ class Pool:
         max_cow_bytes: Size | None = None,
         on_limit: OnLimit = "revoke",
         copy_grain: CopyGrain = "auto",
+        calls_wait: bool = False,
         operations: _native.Operations | None = None,
     ) -> Array:
         """A new array in a region of its own. It reads as zeros, and takes memory as it is written to.
@@ -152,6 +153,10 @@ class Pool:
         copy_grain
             What a write copies that finds its block shared with a fork or snapshot: pages of 4 KiB, blocks, or what is
             cheaper.
+        calls_wait
+            System calls that write to such pages (``readinto``, ``recv_into``) wait while a snapshot is taken or pages
+            go back into blocks. Otherwise they may fail with `EFAULT` at such a moment. It takes the right to handle
+            the faults of system calls (root, or ``vm.unprivileged_userfaultfd=1``).
         operations
             What forks, snapshots and resets of it wait for, so that they come between writes that belong together.
 
@@ -172,6 +177,7 @@ class Pool:
             max_cow_bytes=None if max_cow_bytes is None else parse_size(max_cow_bytes),
             on_limit=on_limit,
             copy_grain=copy_grain,
+            calls_wait=calls_wait,
         )
         if operations is not None:
             region.set_operations(operations)
@@ -194,11 +200,18 @@ class Pool:
         made[...] = source
         return made
 
-    def region(self, size: Size, *, reserve: bool = False, copy_grain: CopyGrain = "auto") -> _native.Region:
+    def region(
+        self, size: Size, *, reserve: bool = False, copy_grain: CopyGrain = "auto", calls_wait: bool = False
+    ) -> _native.Region:
         """Plain memory, a multiple of the block size, with the buffer protocol: for `memoryview`, `struct`, and arrays
         that lie side by side (``np.frombuffer(region, dtype, count, offset)``)."""
         return self._native.region(
-            parse_size(size), reserve=reserve, max_cow_bytes=None, on_limit="revoke", copy_grain=copy_grain
+            parse_size(size),
+            reserve=reserve,
+            max_cow_bytes=None,
+            on_limit="revoke",
+            copy_grain=copy_grain,
+            calls_wait=calls_wait,
         )
 
     @property

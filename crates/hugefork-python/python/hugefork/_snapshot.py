@@ -173,6 +173,7 @@ def fork(
     max_cow_bytes: Size | None = ...,
     on_limit: OnLimit = ...,
     copy_grain: CopyGrain = ...,
+    calls_wait: bool = ...,
 ) -> Array: ...
 @overload
 def fork(
@@ -184,6 +185,7 @@ def fork(
     max_cow_bytes: Size | None = ...,
     on_limit: OnLimit = ...,
     copy_grain: CopyGrain = ...,
+    calls_wait: bool = ...,
 ) -> tuple[Array, ...]: ...
 def fork(
     *arrays: Array,
@@ -191,6 +193,7 @@ def fork(
     max_cow_bytes: Size | None = None,
     on_limit: OnLimit = "revoke",
     copy_grain: CopyGrain = "auto",
+    calls_wait: bool = False,
 ) -> Array | tuple[Array, ...]:
     """A copy of an array, in microseconds: either can be written to without the other changing, and what neither has
     written to is there once. Of several arrays, a tuple of copies as they are at one moment.
@@ -199,7 +202,7 @@ def fork(
     ----------
     arrays
         Arrays of pools, views of them, or arrays of snapshots. The copies have the same shapes, types and strides.
-    reserve, max_cow_bytes, on_limit, copy_grain
+    reserve, max_cow_bytes, on_limit, copy_grain, calls_wait
         As those of `Pool.empty`, for the copies.
 
     Raises
@@ -225,6 +228,7 @@ def fork(
         max_cow_bytes=None if max_cow_bytes is None else parse_size(max_cow_bytes),
         on_limit=on_limit,
         copy_grain=copy_grain,
+        calls_wait=calls_wait,
     )
     of = dict(zip(holders, forks))
     copies = tuple(place.on(of[id(place.holder)]) for place in places)

@@ -105,8 +105,8 @@ impl Region {
     /// It takes what the resets take one by one ([`Region::reset_to`]), and threads that write to any of the regions
     /// wait until all of them are back. Only where nothing but single pages differs, and they are in one mapping in
     /// each region, do they wait for some microseconds a region, twice. Threads that only read see one region back
-    /// before the other, unless it was made with [`CopyGrain::Page`](crate::CopyGrain::Page) and differs in more than
-    /// that: then they wait, too.
+    /// before the other, unless it was made with [`CopyGrain::Page`](crate::CopyGrain::Page) and
+    /// [`calls_wait`](crate::RegionOptions::calls_wait), and differs in more than that: then they wait, too.
     ///
     /// # Errors
     /// Those of [`Region::reset_to`], of whichever region it is. [`ResetError::done`] counts through the regions in

@@ -69,8 +69,9 @@ pub struct Survey {
     pub no_page_grain: Option<String>,
     /// Why a pool may not have a tmpfs of its own ([`Granted::ShmemOwnTmpfs`](crate::Granted)); `None` if it may.
     pub no_own_tmpfs: Option<String>,
-    /// Why system calls that write to what is copied by page ([`CopyGrain::Page`](crate::CopyGrain)) fail while the
-    /// pages are folded; `None` if they wait, because this process may handle their faults.
+    /// Why system calls that write to what is copied by page fail while the pages are folded, whatever
+    /// [`RegionOptions::calls_wait`](crate::RegionOptions::calls_wait) says; `None` if this process may handle their
+    /// faults.
     pub no_waiting: Option<String>,
     /// Why there can be no [`ProgramMemory`](crate::ProgramMemory), which `hugefork run --mode pool` gives programs;
     /// `None` if there can.

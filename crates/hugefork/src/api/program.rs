@@ -171,8 +171,10 @@ impl ProgramMemory {
         let stock = Stock::new(None, size, blocks);
         let core = PoolCore::new(memory.with_heirs()?, "program".to_owned(), size, blocks, kernels, stock);
         let pool = EngineArc::new(core);
-        let options =
-            RegionOptions { writers: Writers::NeverFault, ..RegionOptions::new().copy_grain(CopyGrain::Page) };
+        let options = RegionOptions {
+            writers: Writers::NeverFault,
+            ..RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true)
+        };
         let addresses =
             Addresses::claim(&pool, ADDRESSES * capacity, 1).map_err(|error| unavailable(error.to_string()))?;
         let core = RegionCore::of_program(addresses, options);

@@ -443,9 +443,9 @@ impl Region {
     /// * If blocks differ, or are pinned, writers wait until all is done. This takes some 50 us more, and 3 to 4 us for
     ///   each page.
     ///
-    /// In the last case the kernel has to look at all that is mapped; with [`CopyGrain::Page`](crate::CopyGrain::Page),
-    /// reads and system calls wait, too, as at a snapshot. In the second case system calls that write may fail
-    /// (`EFAULT`) in these microseconds, but not with `CopyGrain::Page`, as at a snapshot.
+    /// In the last case the kernel has to look at all that is mapped; with [`CopyGrain::Page`](crate::CopyGrain::Page)
+    /// and [`calls_wait`](RegionOptions::calls_wait), reads and system calls wait, too, as at a snapshot. In the second
+    /// case system calls that write may fail (`EFAULT`) in these microseconds, unless they are to wait.
     ///
     /// What is [pinned](Region::pin) stays where it is and gets the old bytes. As a snapshot does not have what the
     /// user of a pin writes meanwhile, so here it may stay or be gone. What was [lazily freed](Region::lazy_free) is

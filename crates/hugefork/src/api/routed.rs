@@ -109,7 +109,8 @@ mod tests {
     #[test]
     fn a_child_that_was_made_while_others_held_all_locks_waits_for_none() {
         let pool = Pool::builder().capacity(16 * BLOCK).build().unwrap();
-        let region = pool.region_with(4 * BLOCK, RegionOptions::new().copy_grain(CopyGrain::Page)).unwrap();
+        let region =
+            pool.region_with(4 * BLOCK, RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true)).unwrap();
         region.populate().unwrap();
         let (snapshot, other) = (region.snapshot().unwrap(), region.snapshot().unwrap());
         // SAFETY: inside the region, which nobody else uses.

@@ -175,7 +175,7 @@ fn a_block_that_a_fork_shows_by_page_can_be_taken_away() {
 fn what_is_reserved_for_a_fork_pays_for_the_block_that_it_shows_by_page() {
     fn row<G: Ground>(world: &World<G>) {
         let region = world.written(2);
-        let fork = region.fork(reserved().copy_grain(CopyGrain::Page));
+        let fork = region.fork(reserved().copy_grain(CopyGrain::Page).calls_wait(true));
         fork.write(100, 7);
         let rest = world.fill();
         assert_eq!((world.reserved(), is_overlaid_and_inherited(&fork, 0)), (2, true));

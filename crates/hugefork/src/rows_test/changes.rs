@@ -69,7 +69,7 @@ fn private_pages_over_the_snapshots_block_and_over_another() {
         if !world.pool.sys.has_overlays() {
             return println!("skipped: this kernel copies no single pages of a pool (Linux 6.7)");
         }
-        let region = world.written_with(2, RegionOptions::new().copy_grain(CopyGrain::Page));
+        let region = world.written_with(2, RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true));
         let older = region.snapshot();
         assert!(region.entry(0).is_overlay());
         assert_eq!(lists::<G>(&*region, &older), [vec![], vec![]]);
@@ -96,7 +96,7 @@ fn a_snapshot_copies_no_shared_block_between_those_with_private_pages() {
         if !world.pool.sys.has_overlays() {
             return println!("skipped: this kernel copies no single pages of a pool (Linux 6.7)");
         }
-        let region = world.written_with(6, RegionOptions::new().copy_grain(CopyGrain::Page));
+        let region = world.written_with(6, RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true));
         let older = region.snapshot();
         let free = world.free();
         [0, 4].into_iter().for_each(|block| region.write(block * G::BLOCK + 9, 7));
@@ -114,7 +114,7 @@ fn a_snapshot_copies_no_shared_block_between_those_with_private_pages() {
 #[test]
 fn a_kernel_that_does_not_say_which_pages_are_private_has_all_of_them_compared() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
-        let region = world.written_with(2, RegionOptions::new().copy_grain(CopyGrain::Page));
+        let region = world.written_with(2, RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true));
         let (older, free) = (region.snapshot(), world.free());
         region.write(BASE_PAGE, 99);
         for (after, changed) in [(0, vec![0..2]), (1, vec![0..1])] {

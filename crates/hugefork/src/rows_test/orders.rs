@@ -78,7 +78,7 @@ fn at(block: usize, page: usize) -> usize {
 
 /// A region with blocks at some entries, each zero where the writers write.
 fn region_with_blocks(world: &World<Soft>, grain: CopyGrain, blocks: &[usize]) -> Region<Soft> {
-    let options = RegionOptions::new().copy_grain(grain);
+    let options = RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page);
     let region = Region::new(RegionCore::zeros(&world.pool, ENTRIES * Soft::BLOCK, options).unwrap());
     blocks.iter().for_each(|block| region.write(block * Soft::BLOCK, 0xff));
     region
@@ -389,5 +389,5 @@ fn a_full_pool_beside_forks_that_fold_by_choice() {
 
 #[test]
 fn a_full_pool_beside_forks_that_fold_by_page() {
-    in_many_orders(|| revocations_beside_folds(RegionOptions::new().copy_grain(CopyGrain::Page)));
+    in_many_orders(|| revocations_beside_folds(RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true)));
 }

@@ -32,7 +32,7 @@ macro_rules! where_pages_are_copied {
 pub(super) use where_pages_are_copied;
 
 pub(super) fn by_page() -> RegionOptions {
-    RegionOptions::new().copy_grain(CopyGrain::Page)
+    RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true)
 }
 
 /// A region that chooses by what it sees, with the pattern in all pages.
@@ -72,7 +72,7 @@ fn tend<G: Ground>(region: &Region<G>) {
 #[test]
 fn private_pages_are_counted_once_however_many_runs_there_are() {
     fn row<G: Ground>(world: &World<G>) {
-        let region = world.written_with(4, RegionOptions::new().copy_grain(CopyGrain::Page));
+        let region = world.written_with(4, RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true));
         let _older = region.snapshot();
         // Fewer than are asked for at once and could be, and more than Linux takes in one step.
         (0..2 * G::PAGES - 1).for_each(|nth| region.write(2 * nth * BASE_PAGE, 7));

@@ -43,7 +43,7 @@ macro_rules! where_pages_are_copied {
 }
 
 fn by_page() -> RegionOptions {
-    RegionOptions::new().copy_grain(CopyGrain::Page)
+    RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true)
 }
 
 fn tend<G: Ground>(region: &Region<G>) {
@@ -361,6 +361,26 @@ fn written_by_page(world: &World<Soft>, holds: bool) -> Region<Soft> {
     let region = world.written_with(4, by_page());
     assert_eq!(region.addresses.can_hold(), holds);
     region
+}
+
+/// What is copied does not say who waits.
+#[test]
+fn nobody_is_held_unless_calls_are_to_wait() {
+    for waits in [false, true] {
+        run::<Soft>(12, |world| {
+            let region = world.written_with(4, RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(waits));
+            for value in 1..4 {
+                let snapshot = region.snapshot();
+                region.write(BASE_PAGE + 100, value);
+                let later = region.snapshot();
+                region.write(2 * BASE_PAGE + 100, value);
+                drop(later);
+                region.reset_to(&snapshot).unwrap();
+                assert_eq!(region.read(BASE_PAGE + 100), Some(0));
+            }
+            assert_eq!((region.addresses.can_hold(), world.pool.sys.calls(Call::Hold) > 0), (waits, waits));
+        });
+    }
 }
 
 /// From the first call on the region is as the snapshot, so no failure after it is one of the reset.

@@ -91,13 +91,8 @@ pub enum CopyGrain {
     /// What is cheaper, as far as the writes so far tell.
     #[default]
     Auto,
-    /// Pages, from the fork or snapshot on: no write to what is shared raises a signal.
-    ///
-    /// System calls that write to what was written before never fail with `EFAULT` then (unless it was discarded or
-    /// lazily freed, or `max_cow_bytes` or an observer has copies made one by one), if the process may handle
-    /// their faults (`CAP_SYS_PTRACE`, `vm.unprivileged_userfaultfd=1`, or access to `/dev/userfaultfd`). Whoever uses
-    /// the range, readers too, waits while pages are folded or a snapshot is taken, for a quarter of a millisecond or
-    /// so. Without that right they may fail at such a moment.
+    /// Pages, from the fork or snapshot on: no write to what is shared raises a signal. So system calls that write work
+    /// there, but at a moment when pages are folded or a snapshot is taken: see [`RegionOptions::calls_wait`].
     Page,
     /// Blocks.
     Block,
@@ -124,6 +119,7 @@ pub struct RegionOptions {
     pub(crate) reserve: Reserve,
     pub(crate) limit: Option<(usize, OnLimit)>,
     pub(crate) grain: CopyGrain,
+    pub(crate) calls_wait: bool,
     pub(crate) writers: Writers,
 }
 
@@ -138,7 +134,7 @@ pub(crate) enum Writers {
 }
 
 impl RegionOptions {
-    /// No reservation, no limit, and [`CopyGrain::Auto`].
+    /// No reservation, no limit, [`CopyGrain::Auto`], and no call waits.
     pub fn new() -> RegionOptions {
         RegionOptions::default()
     }
@@ -153,6 +149,19 @@ impl RegionOptions {
     /// snapshot, which is not written to.
     pub fn copy_grain(mut self, grain: CopyGrain) -> RegionOptions {
         self.grain = grain;
+        self
+    }
+
+    /// Whether system calls that write to pages which the kernel copies wait while those are folded into blocks or a
+    /// snapshot is taken; by default they may fail with `EFAULT` at such a moment. With [`CopyGrain::Page`] they never
+    /// fail then on what was written before, unless it was discarded or lazily freed, or `max_cow_bytes` or an observer
+    /// has copies made one by one. Whoever uses the range waits, readers too, for a quarter of a millisecond or so.
+    ///
+    /// The process has to be allowed to handle the faults of system calls: `CAP_SYS_PTRACE`,
+    /// `vm.unprivileged_userfaultfd=1`, or access to `/dev/userfaultfd`. Without that right calls may fail all the
+    /// same.
+    pub fn calls_wait(mut self, wait: bool) -> RegionOptions {
+        self.calls_wait = wait;
         self
     }
 

@@ -358,7 +358,12 @@ impl<'a> Owner<'a> {
         self.now("fork");
         let token = if self.random.one_in(3) { self.world.reserved_fork.try_lock().ok() } else { None };
         let reserve = if token.is_some() { Reserve::Full } else { Reserve::None };
-        let fork = match self.region.fork_with(RegionOptions::new().reserve(reserve).copy_grain(self.world.grain)) {
+        let fork = match self.region.fork_with(
+            RegionOptions::new()
+                .reserve(reserve)
+                .copy_grain(self.world.grain)
+                .calls_wait(self.world.grain == hugefork::CopyGrain::Page),
+        ) {
             Ok(fork) => fork,
             Err(RegionError::NotReservable { .. } | RegionError::PoolFull { .. }) => {
                 return more(&self.world.counts.refused);

@@ -148,7 +148,7 @@ impl Plan {
     }
 
     pub(crate) fn options(&self) -> RegionOptions {
-        let options = RegionOptions::new().copy_grain(self.grain);
+        let options = RegionOptions::new().copy_grain(self.grain).calls_wait(self.grain == CopyGrain::Page);
         if self.is_limited { options.max_cow_bytes(4 << 20, OnLimit::Revoke) } else { options }
     }
 

@@ -11,7 +11,6 @@ use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::sys::linux::schedule::yield_now;
 use crate::types::error::RegionError;
-use crate::types::options::CopyGrain;
 use crate::units::EntryIndex;
 
 /// At most so many bytes of blocks are folded at once, and [`PAGES_AT_ONCE`].
@@ -41,13 +40,13 @@ impl<S: Sys> RegionCore<S> {
         self.fold_for_snapshot(When::BeforePause)
     }
 
-    /// Folds what is private now. Unless the kernel is to copy from the snapshot on, all overlays are sealed first:
+    /// Folds what is private now. Unless system calls are to wait, all overlays are sealed first:
     /// those that nobody writes to meanwhile need no look in the pause.
     fn fold_for_snapshot(&self, when: When) -> Result<(), RegionError> {
         if !self.accounts.has_overlays() {
             return Ok(());
         }
-        if self.accounts.grain != CopyGrain::Page {
+        if !self.accounts.calls_wait {
             let signals = SignalsBlocked::new();
             let sealed = self.seal_all();
             drop(signals);

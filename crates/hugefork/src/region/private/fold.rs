@@ -20,7 +20,6 @@ use crate::sync::SharedGuard;
 use crate::sys::{Access, MOST_RUNS, PageRun, Part, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Held};
 use crate::table::{Entry, Locked, State, WindowsGuard};
-use crate::types::options::CopyGrain;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// So many runs of pages are asked for at once. They lie on the handler's stack.
@@ -197,7 +196,7 @@ impl<S: Sys> RegionCore<S> {
         if let Some(block) = block.filter(|_| !run.is_empty()) {
             let are_own = run.clone().all(|index| self.table.get(EntryIndex(index)).is_owner());
             // System calls that write would fail from now on.
-            let may_seal = self.accounts.grain != CopyGrain::Page;
+            let may_seal = !self.accounts.calls_wait;
             match what {
                 // What is the parent's becomes this region's own: the accounts are to tell.
                 Folded::Overlays if are_own && may_seal => self.fold_below(&windows, publishing, &run, block)?,

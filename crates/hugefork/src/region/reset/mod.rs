@@ -26,9 +26,9 @@
 //! their own that a reset takes. Who holds others has the locks of all windows: a fault that copies a block must not
 //! publish what was there before.
 //!
-//! Writers are held as at a snapshot. Where the kernel is to copy whatever comes (`CopyGrain::Page`), they wait while
-//! all lies aside, and the pages are put back there (put_back.rs). Elsewhere pages cannot be written to then, but by
-//! way of the kernel; where it refuses, they are dropped in place of being put back. What shows other blocks is
+//! Writers are held as at a snapshot. Where the kernel is to copy whatever comes and calls are to wait, they do so
+//! while all lies aside, and the pages are put back there (put_back.rs). Elsewhere pages cannot be written to then,
+//! but by way of the kernel; where it refuses, they are dropped in place of being put back. What shows other blocks is
 //! exchanged (exchange.rs).
 //!
 //! The cut is consistent both ways, by the argument of cut/freeze.rs: a write that lands before its page is protected

@@ -27,6 +27,8 @@ pub(crate) struct Accounts {
     /// its forks and snapshots cost.
     pub(crate) charged: AtomicUsize,
     pub(crate) grain: CopyGrain,
+    /// Whether system calls are to wait, not to fail, while writers are kept off.
+    pub(crate) calls_wait: bool,
     pub(crate) writers: Writers,
     /// How often overlays with private pages were sealed outside of snapshots.
     pub(crate) sealed: AtomicUsize,
@@ -52,6 +54,7 @@ impl Accounts {
             overlays: AtomicUsize::new(0),
             charged: AtomicUsize::new(0),
             grain: options.grain,
+            calls_wait: options.calls_wait,
             writers: options.writers,
             sealed: AtomicUsize::new(0),
             turns: AtomicUsize::new(0),

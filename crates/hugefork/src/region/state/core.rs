@@ -34,7 +34,7 @@ use crate::table::transition::{Held, OnDrop, on_drop};
 use crate::table::{Entry, Table};
 use crate::types::error::RegionError;
 use crate::types::observer::Observer;
-use crate::types::options::{CopyGrain, RegionOptions};
+use crate::types::options::RegionOptions;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// A region without its public face. The fault handler and the pool find it by address.
@@ -99,8 +99,7 @@ impl<S: Sys> RegionCore<S> {
     ) -> PinnedBox<Self> {
         let pool = addresses.pool.clone();
         let count = pool.block_size.count(addresses.len());
-        if options.grain == CopyGrain::Page && pool.sys.has_overlays() && pool.block_size.bytes() > BASE_PAGE {
-            // System calls that write are to wait for a fold, not to fail.
+        if options.calls_wait && pool.sys.has_overlays() && pool.block_size.bytes() > BASE_PAGE {
             addresses.set_aside();
         }
         let region = PinnedBox::new(RegionCore {
