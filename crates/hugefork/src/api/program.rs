@@ -19,6 +19,7 @@ use crate::sync::SignalsBlocked;
 use crate::sys::linux::arena;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
+use crate::sys::program::ProgramSys;
 use crate::sys::{Shows, Sys};
 use crate::types::backing::{Backing, CoreDump, Fallback};
 use crate::types::error::BuildError;
@@ -473,9 +474,10 @@ impl ProgramMemory {
     }
 
     fn fill_with_zeros(&self, piece: &Range<usize>) {
-        let _signals = SignalsBlocked::new();
+        let (_signals, base) = (SignalsBlocked::new(), self.core.addresses.base());
+        let part = self.core.addresses.part(&(piece.start - base..piece.end - base));
         // SAFETY: mapped here, and writable; the program wants zeros there.
-        unsafe { std::ptr::with_exposed_provenance_mut::<u8>(piece.start).write_bytes(0, piece.len()) };
+        unsafe { self.core.pool().sys.fill_with_zeros(part) };
     }
 
     /// Makes plain memory of all blocks that the range touches: the kernel's from now on, with the same contents. Those

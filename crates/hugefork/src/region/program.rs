@@ -19,13 +19,13 @@ use crate::mapping::change::Recount;
 use crate::pool::frames::{Content, Wanted};
 use crate::region::state::{RegionCore, Unresolved};
 use crate::sync::SignalsBlocked;
-use crate::sys::linux::memory::Linux;
-use crate::sys::{Access, PageRun, Part, Shows, Sys};
+use crate::sys::program::ProgramSys;
+use crate::sys::{Access, PageRun, Part, Shows};
 use crate::table::transition::Event;
 use crate::table::{Entry, Locked, Origin, Reserved, State};
 use crate::units::{BlockId, EntryIndex};
 
-impl RegionCore<Linux> {
+impl<S: ProgramSys> RegionCore<S> {
     /// Gives blocks to entries that have none. After an error, some have theirs.
     pub(crate) fn open(&self, entries: Range<usize>) -> Result<(), Unresolved> {
         let _signals = SignalsBlocked::new();
@@ -68,7 +68,7 @@ impl RegionCore<Linux> {
         let pool = self.pool();
         if pool.frames.content(block) == Content::Used {
             // SAFETY: the caller alone holds the block, and who is shown it wants zeros there.
-            let punched = unsafe { pool.sys.punch(pool.offset(block), pool.block_size.bytes()) };
+            let punched = unsafe { pool.sys.punch_shown(pool.offset(block), pool.block_size.bytes()) };
             punched.map_err(Unresolved::OutOfMemory)?;
         }
         Ok(())
@@ -134,7 +134,7 @@ impl RegionCore<Linux> {
             return false;
         }
         // SAFETY: the region alone holds it, and the program wants zeros there.
-        unsafe { pool.sys.punch(start + part.start, part.len()) }.is_ok()
+        unsafe { pool.sys.punch_shown(start + part.start, part.len()) }.is_ok()
     }
 
     /// Gives the memory of a block back if the region alone holds it and all of it is zero. Whoever uses it waits
@@ -204,15 +204,15 @@ impl RegionCore<Linux> {
     /// Shows plain memory in place of entries, which are all held.
     fn show_plain(&self, entries: &Range<usize>) -> Result<(), Unresolved> {
         let (pool, bytes) = (self.pool(), self.bytes_of(entries));
-        let plain = pool.sys.plain(bytes.len()).map_err(Unresolved::Unmappable)?;
+        let mut plain = pool.sys.plain(bytes.len()).map_err(Unresolved::Unmappable)?;
         for index in entries.clone() {
             let one = self.bytes_of(&(index..index + 1));
             let from = self.addresses.part_at(Place::Aside, &one);
             self.each_with_memory(EntryIndex(index), from, |at, len| {
-                plain.fill(one.start - bytes.start + at, from.part(at, len));
+                pool.sys.fill(&mut plain, one.start - bytes.start + at, from.part(at, len));
             })?;
         }
-        plain.show(self.addresses.part(&bytes)).map_err(Unresolved::Unmappable)
+        pool.sys.show_plain(plain, self.addresses.part(&bytes)).map_err(Unresolved::Unmappable)
     }
 
     /// Calls `each` with the places of what has memory of an entry that `part` shows, and how long each is: what its
@@ -308,14 +308,14 @@ impl RegionCore<Linux> {
     fn make_plain(&self, bytes: &Range<usize>, offset: usize) -> Result<(), Unresolved> {
         let sys = &self.pool().sys;
         let (part, aside) = (self.addresses.part(bytes), self.addresses.part_at(Place::Aside, bytes));
-        let plain = sys.plain(bytes.len()).map_err(Unresolved::Unmappable)?;
+        let mut plain = sys.plain(bytes.len()).map_err(Unresolved::Unmappable)?;
         sys.hold(part, aside).map_err(Unresolved::Unmappable)?;
         let mut rest = offset..offset + bytes.len();
         while let Some(found) = sys.next_memory(rest.clone()) {
-            plain.fill(found.start - offset, aside.part(found.start - offset, found.len()));
+            sys.fill(&mut plain, found.start - offset, aside.part(found.start - offset, found.len()));
             rest.start = found.end;
         }
-        let shown = plain.show(part).map_err(Unresolved::Unmappable);
+        let shown = sys.show_plain(plain, part).map_err(Unresolved::Unmappable);
         if shown.is_err() {
             sys.put_back(part, aside);
         }

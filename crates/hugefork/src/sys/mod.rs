@@ -5,6 +5,7 @@ pub(crate) mod budget;
 mod error;
 mod extent;
 pub(crate) mod linux;
+pub(crate) mod program;
 pub(crate) mod racing;
 pub(crate) mod restore;
 #[cfg(any(test, fuzzing))]

@@ -11,7 +11,7 @@
 use core::ptr::{self, NonNull};
 use std::ffi::c_void;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hugefork_linux::parking::{self, Failure};
@@ -29,8 +29,9 @@ use super::mappings::FileId;
 use super::overlay::Overlays;
 use super::own_tmpfs::{self, NoTmpfs, OnSwap};
 use super::pool_map::PoolMap;
-use super::{advice, move_high, named, owner, pagemap, schedule, settings, share, threads};
+use super::{advice, named, owner, pagemap, schedule, settings, share, threads};
 use crate::sys::budget::MappingBudget;
+use crate::sys::program::ProgramSys;
 use crate::sys::racing::{PageBytes, differs as differs_racing};
 use crate::sys::restore::{differs, restore};
 use crate::sys::{Access, Extent, MapFailure, Merging, PageRun, Part, Scanned, Shows, Sys, SystemError};
@@ -116,7 +117,7 @@ pub(crate) struct Linux {
     not_collapsed: AtomicU64,
     pub(super) children: Children,
     /// Whether all addresses were given back, and whatever is there is the program's.
-    is_left: AtomicBool,
+    pub(super) is_left: AtomicBool,
 }
 
 /// What a `fork(2)` child has of a pool's memory.
@@ -181,44 +182,6 @@ impl Linux {
         Ok(memory)
     }
 
-    /// The same memory; what is shown through private mappings is inherited by `fork(2)` children, and writable at
-    /// once. Its descriptors are in a program that does not know of them, and may close them.
-    ///
-    /// # Errors
-    /// The kernel cannot say which file it is.
-    pub(crate) fn with_heirs(mut self) -> Result<Linux, SystemError> {
-        move_high(&mut self.fd);
-        if let Ok(overlays) = &mut self.overlays {
-            overlays.move_high();
-            overlays.dump_what_is_shown()?;
-        }
-        let file = named("fstat", fstat(&self.fd))?;
-        self.children = Children::HaveOverlays { device: file.st_dev, inode: file.st_ino };
-        Ok(self)
-    }
-
-    /// The descriptors that the program must not close.
-    pub(crate) fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
-        let others = self.overlays.iter().flat_map(Overlays::descriptors);
-        [self.fd.as_raw_fd()].into_iter().chain(others)
-    }
-
-    /// Opens descriptors again that the program has closed, which did not know of them, and gives their numbers. Nobody
-    /// can have the pool's own back: what needs it is done by its mappings, or not at all.
-    pub(crate) fn open_again(&self) -> impl Iterator<Item = i32> + '_ {
-        self.overlays.iter().flat_map(Overlays::open_again)
-    }
-
-    /// All addresses of the process that are the engine's, which has no other memory than this.
-    pub(crate) fn reserved(&self) -> Range<usize> {
-        self.arena.reserved()
-    }
-
-    /// Notes that the addresses are about to be given back: from now on, nothing is done about this memory.
-    pub(crate) fn leave(&self) {
-        self.is_left.store(true, Ordering::Release);
-    }
-
     /// An error if the descriptor is not that of the pool any more: whoever did not know of it has closed it.
     pub(super) fn check_descriptor(&self) -> Result<(), SystemError> {
         let Children::HaveOverlays { device, inode } = self.children else { return Ok(()) };
@@ -227,10 +190,8 @@ impl Linux {
         if is_ours { Ok(()) } else { Err(SystemError::new("fstat", Errno::BADF)) }
     }
 
-    /// The first piece of some addresses that shows this memory, from `offset` on at the first of them or at any
-    /// offset: a program may have put something else there, past whatever stands in for its calls. All of it where the
-    /// kernel does not tell (before Linux 6.11), or nobody's memory is there but the engine's.
-    pub(crate) fn shown(&self, range: &Range<usize>, offset: Option<usize>) -> Option<Range<usize>> {
+    /// The first piece of some addresses that shows this memory ([`ProgramSys::shown`]).
+    pub(super) fn first_shown(&self, range: &Range<usize>, offset: Option<usize>) -> Option<Range<usize>> {
         match (&self.overlays, self.children) {
             (Ok(overlays), Children::HaveOverlays { device, inode }) => {
                 overlays.shown(range, FileId::new(device, inode), offset)
@@ -246,7 +207,7 @@ impl Linux {
         }
         let mut rest = part.at()..part.at() + part.len();
         while !rest.is_empty() {
-            match self.shown(&rest, None) {
+            match self.first_shown(&rest, None) {
                 Some(piece) if piece.start == rest.start => rest.start = piece.end,
                 _ => return Err(SystemError::new("mremap to hold a range", Errno::FAULT)),
             }
@@ -305,7 +266,7 @@ impl Linux {
     /// Makes one page of the 2 MiB at `offset`, of which one page has memory: without any, the kernel refuses. For a
     /// range that covers no whole 2 MiB the kernel returns 0 and does nothing. Contents stay. False if the kernel
     /// refused.
-    fn collapse(&self, offset: usize) -> bool {
+    pub(super) fn collapse(&self, offset: usize) -> bool {
         /// A try fails if somebody holds or moves a page just then.
         const TRIES: usize = 3;
         for _ in 0..TRIES {
@@ -345,10 +306,9 @@ impl Linux {
         self.advise(offset, len, Advice::LinuxRemove, "madvise(MADV_REMOVE)")
     }
 
-    /// How many bytes of memory the pool has now; `None` if the kernel cannot tell.
-    pub(crate) fn bytes(&self) -> Option<usize> {
-        self.check_descriptor().ok()?;
-        fstat(&self.fd).ok().map(|status| status.st_blocks as usize * 512)
+    /// Whether the kernel makes no huge pages by itself.
+    pub(super) fn makes_no_huge_pages(&self) -> bool {
+        matches!(self.kind, Kind::ShmemHuge(Huge::Collapse))
     }
 
     /// What holds faults, if the process may.
@@ -357,27 +317,6 @@ impl Linux {
             Ok(overlays) => overlays.holder(),
             Err(_) => None,
         }
-    }
-
-    /// Whether the kernel makes no huge pages by itself.
-    pub(crate) fn collapses(&self) -> bool {
-        matches!(self.kind, Kind::ShmemHuge(Huge::Collapse))
-    }
-
-    /// Whether all of the 2 MiB at `offset` has memory.
-    pub(crate) fn is_full(&self, offset: usize) -> bool {
-        let hole = || seek(&self.fd, SeekFrom::Hole(offset as u64));
-        self.check_descriptor().is_ok() && hole().is_ok_and(|hole| hole >= (offset + HUGE_PAGE) as u64)
-    }
-
-    /// Makes a huge page of the 2 MiB at `offset`, if the kernel does not do so by itself. False if there was nothing
-    /// to do, or the kernel refused. For threads that have time.
-    pub(crate) fn collapse_full(&self, offset: usize) -> bool {
-        if !self.collapses() || !self.is_full(offset) {
-            return false;
-        }
-        advice::empty_the_batches();
-        self.collapse(offset)
     }
 }
 
@@ -486,7 +425,7 @@ impl Sys for Linux {
 
     fn make_huge(&self, offset: usize, len: usize) {
         debug_assert!(offset.is_multiple_of(HUGE_PAGE) && len.is_multiple_of(HUGE_PAGE));
-        if !self.collapses() {
+        if !self.makes_no_huge_pages() {
             return;
         }
         for at in (offset..offset + len).step_by(HUGE_PAGE) {

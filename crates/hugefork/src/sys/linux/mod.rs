@@ -18,6 +18,7 @@
 //! | `owner` | whether this process owns the regions or is a `fork(2)` child of the owner |
 //! | `pagemap` | whether memory is in huge pages or base pages |
 //! | `pressure` | sleeps until tasks wait for memory |
+//! | `program` | what a program has that knows nothing of hugefork |
 //! | `schedule` | gives the processor to others; faults that the kernel counts |
 //! | `settings` | what the machine allows: huge pages, map count, memory |
 //! | `share` | descriptors for other processes, and mappings of such |
@@ -45,6 +46,7 @@ pub(crate) mod pagemap;
 mod parked;
 mod pool_map;
 pub(crate) mod pressure;
+mod program;
 pub(crate) mod schedule;
 pub(crate) mod settings;
 pub(crate) mod share;

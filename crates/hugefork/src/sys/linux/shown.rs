@@ -14,14 +14,12 @@
 //! private memory. They are made by an `mremap` of the arena's own zeros that leaves those where they are
 //! (`MREMAP_DONTUNMAP`), also with all flags.
 
-use core::ops::Range;
-use core::ptr;
 use std::ffi::c_void;
 use std::os::fd::AsFd;
 
 use hugefork_linux::parking::{clear, is_mapped, move_page_tables};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mremap_fixed};
 
 use super::memory::{Children, Dump, Linux, pointer};
 use super::{arena, named};
@@ -98,20 +96,6 @@ impl Linux {
         refused(part, named("mmap of a block", mapped))
     }
 
-    /// Unmaps addresses of the process that nobody uses: they are the kernel's, to give them to others.
-    pub(crate) fn unmap_plain(&self, range: Range<usize>) -> Result<(), SystemError> {
-        // SAFETY: the caller has seen that nobody uses what is mapped there, and that it is the program's.
-        named("munmap of a part", unsafe { munmap(pointer(range.start), range.len()) })
-    }
-
-    /// New plain memory of the process, all zero.
-    pub(crate) fn plain(&self, len: usize) -> Result<Plain, SystemError> {
-        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: a new mapping where the kernel likes.
-        let at = named("mmap", unsafe { mmap_anonymous(ptr::null_mut(), len, rights, flags) })?;
-        Ok(Plain { at, len })
-    }
-
     /// Shows zeros with calls that duplicate the arena's own.
     pub(super) fn map_zeros(&self, part: Part<'_>) -> Result<(), MapFailure> {
         let (mut at, end) = (part.at(), part.at() + part.len());
@@ -139,43 +123,6 @@ impl Linux {
         // A child has nothing there. If the kernel refuses this, it has addresses that nobody can use.
         let _ = mapped.is_ok() && leave_out_of_forks(part).is_ok();
         refused(part, named("mmap to hide a block", mapped))
-    }
-}
-
-/// Plain private memory of the process, which `fork(2)` children inherit. It goes with this, unless it is shown.
-pub(crate) struct Plain {
-    at: *mut c_void,
-    len: usize,
-}
-
-impl Plain {
-    /// Copies what `from` shows to the bytes from `offset` on.
-    pub(crate) fn fill(&self, offset: usize, from: Part<'_>) {
-        assert!(offset + from.len() <= self.len, "what is copied lies inside");
-        // SAFETY: this memory is ours alone. `from` shows pool memory, which can be read; writers are kept off it.
-        unsafe {
-            ptr::copy_nonoverlapping(pointer(from.at()).cast::<u8>(), self.at.byte_add(offset).cast(), from.len())
-        };
-    }
-
-    /// Shows it at `part`, which is as long. After a failure the part shows what it showed.
-    pub(crate) fn show(mut self, part: Part<'_>) -> Result<(), SystemError> {
-        assert_eq!(self.len, part.len(), "it is shown as a whole");
-        // SAFETY: both ranges are ours; what the part shows is to go.
-        let moved = unsafe { mremap_fixed(self.at, self.len, self.len, MremapFlags::MAYMOVE, pointer(part.at())) };
-        if moved.is_ok() {
-            self.len = 0;
-        }
-        named("mremap of plain memory", moved).map(drop)
-    }
-}
-
-impl Drop for Plain {
-    fn drop(&mut self) {
-        if self.len > 0 {
-            // SAFETY: it is ours alone. If the kernel refuses, it stays.
-            let _ = unsafe { munmap(self.at, self.len) };
-        }
     }
 }
 
@@ -211,7 +158,7 @@ mod tests {
 
     use rustix::fs::{MemfdFlags, memfd_create};
     use rustix::io::pwrite;
-    use rustix::mm::{MsyncFlags, msync};
+    use rustix::mm::munmap;
 
     use super::*;
     use crate::sys::Shows;
@@ -251,23 +198,6 @@ mod tests {
             assert_eq!(unsafe { memory.direct().read_volatile() }, 0);
             memory.release(extent).unwrap();
         }
-    }
-
-    #[test]
-    fn plain_memory_that_is_not_shown_goes() {
-        const LEN: usize = 8 * BASE_PAGE;
-        let memory = Linux::new(Kind::ShmemBase, HUGE_PAGE, Dump::LeftOut).unwrap();
-        let goes = || {
-            let plain = memory.plain(LEN).unwrap();
-            let at = plain.at;
-            // SAFETY: with this flag the call only looks whether all of a range is mapped.
-            let is_there = || unsafe { msync(at, LEN, MsyncFlags::ASYNC) }.is_ok();
-            assert!(is_there());
-            drop(plain);
-            !is_there()
-        };
-        // Another test may have been given these addresses meanwhile, but not each time.
-        assert!((0..1000).any(|_| goes()), "it stays");
     }
 
     /// They were moved out of the way when the kernel refused, and are nowhere else.

@@ -1,0 +1,171 @@
+//! Memory of a program that knows nothing of hugefork (../program.rs): children inherit what is shown of it, and the
+//! program may close its descriptors, or put something else in its place.
+
+use core::ptr;
+use std::ffi::c_void;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{SeekFrom, fstat, seek};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
+
+use super::memory::{Children, Linux, pointer};
+use super::overlay::Overlays;
+use super::{advice, move_high, named};
+use crate::sys::program::ProgramSys;
+use crate::sys::{Part, Sys, SystemError};
+use crate::units::HUGE_PAGE;
+
+impl Linux {
+    /// The same memory; what is shown through private mappings is inherited by `fork(2)` children, and writable at
+    /// once. Its descriptors are in a program that does not know of them, and may close them.
+    ///
+    /// # Errors
+    /// The kernel cannot say which file it is.
+    pub(crate) fn with_heirs(mut self) -> Result<Linux, SystemError> {
+        move_high(&mut self.fd);
+        if let Ok(overlays) = &mut self.overlays {
+            overlays.move_high();
+            overlays.dump_what_is_shown()?;
+        }
+        let file = named("fstat", fstat(&self.fd))?;
+        self.children = Children::HaveOverlays { device: file.st_dev, inode: file.st_ino };
+        Ok(self)
+    }
+
+    /// The descriptors that the program must not close.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
+        let others = self.overlays.iter().flat_map(Overlays::descriptors);
+        [self.fd.as_raw_fd()].into_iter().chain(others)
+    }
+
+    /// Opens descriptors again that the program has closed, which did not know of them, and gives their numbers. Nobody
+    /// can have the pool's own back: what needs it is done by its mappings, or not at all.
+    pub(crate) fn open_again(&self) -> impl Iterator<Item = i32> + '_ {
+        self.overlays.iter().flat_map(Overlays::open_again)
+    }
+
+    /// All addresses of the process that are the engine's, which has no other memory than this.
+    pub(crate) fn reserved(&self) -> Range<usize> {
+        self.arena.reserved()
+    }
+
+    /// Notes that the addresses are about to be given back: from now on, nothing is done about this memory.
+    pub(crate) fn leave(&self) {
+        self.is_left.store(true, Ordering::Release);
+    }
+}
+
+impl ProgramSys for Linux {
+    type Plain = Plain;
+
+    fn collapses(&self) -> bool {
+        self.makes_no_huge_pages()
+    }
+
+    fn bytes(&self) -> Option<usize> {
+        self.check_descriptor().ok()?;
+        fstat(&self.fd).ok().map(|status| status.st_blocks as usize * 512)
+    }
+
+    fn is_full(&self, offset: usize) -> bool {
+        let hole = || seek(&self.fd, SeekFrom::Hole(offset as u64));
+        self.check_descriptor().is_ok() && hole().is_ok_and(|hole| hole >= (offset + HUGE_PAGE) as u64)
+    }
+
+    fn collapse_full(&self, offset: usize) -> bool {
+        if !self.collapses() || !self.is_full(offset) {
+            return false;
+        }
+        advice::empty_the_batches();
+        self.collapse(offset)
+    }
+
+    fn shown(&self, range: &Range<usize>, offset: Option<usize>) -> Option<Range<usize>> {
+        self.first_shown(range, offset)
+    }
+
+    unsafe fn punch_shown(&self, offset: usize, len: usize) -> Result<(), SystemError> {
+        // SAFETY: by contract; the kernel takes the memory away wherever it is shown.
+        unsafe { self.punch(offset, len) }
+    }
+
+    unsafe fn fill_with_zeros(&self, part: Part<'_>) {
+        // SAFETY: by contract.
+        unsafe { pointer(part.at()).cast::<u8>().write_bytes(0, part.len()) };
+    }
+
+    fn plain(&self, len: usize) -> Result<Plain, SystemError> {
+        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new mapping where the kernel likes.
+        let at = named("mmap", unsafe { mmap_anonymous(ptr::null_mut(), len, rights, flags) })?;
+        Ok(Plain { at, len })
+    }
+
+    fn fill(&self, plain: &mut Plain, offset: usize, from: Part<'_>) {
+        assert!(offset + from.len() <= plain.len, "what is copied lies inside");
+        // SAFETY: plain memory is its owner's alone. `from` shows pool memory, which can be read; writers are kept off.
+        unsafe {
+            ptr::copy_nonoverlapping(pointer(from.at()).cast::<u8>(), plain.at.byte_add(offset).cast(), from.len())
+        };
+    }
+
+    fn show_plain(&self, mut plain: Plain, part: Part<'_>) -> Result<(), SystemError> {
+        assert_eq!(plain.len, part.len(), "it is shown as a whole");
+        let (at, len) = (plain.at, plain.len);
+        // SAFETY: both ranges are ours; what the part shows is to go.
+        let moved = unsafe { mremap_fixed(at, len, len, MremapFlags::MAYMOVE, pointer(part.at())) };
+        if moved.is_ok() {
+            plain.len = 0;
+        }
+        named("mremap of plain memory", moved).map(drop)
+    }
+
+    fn unmap_plain(&self, range: Range<usize>) -> Result<(), SystemError> {
+        // SAFETY: the caller has seen that nobody uses what is mapped there, and that it is the program's.
+        named("munmap of a part", unsafe { munmap(pointer(range.start), range.len()) })
+    }
+}
+
+/// Plain memory, until it is shown.
+pub(crate) struct Plain {
+    at: *mut c_void,
+    /// 0 once it is shown.
+    len: usize,
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: it is ours alone. If the kernel refuses, it stays.
+            let _ = unsafe { munmap(self.at, self.len) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::mm::{MsyncFlags, msync};
+
+    use super::super::memory::{Dump, Kind};
+    use super::*;
+    use crate::units::BASE_PAGE;
+
+    #[test]
+    fn plain_memory_that_is_not_shown_goes() {
+        const LEN: usize = 8 * BASE_PAGE;
+        let memory = Linux::new(Kind::ShmemBase, HUGE_PAGE, Dump::LeftOut).unwrap();
+        let goes = || {
+            let plain = memory.plain(LEN).unwrap();
+            let at = plain.at;
+            // SAFETY: with this flag the call only looks whether all of a range is mapped.
+            let is_there = || unsafe { msync(at, LEN, MsyncFlags::ASYNC) }.is_ok();
+            assert!(is_there());
+            drop(plain);
+            !is_there()
+        };
+        // Another test may have been given these addresses meanwhile, but not each time.
+        assert!((0..1000).any(|_| goes()), "it stays");
+    }
+}
