@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = [ROOT / "crates" / name / "src" for name in ("hugefork", "hugefork-kernels", "hugefork-linux")]
+SOURCES = [ROOT / "crates" / name / "src" for name in ("hugefork", "hugefork-kernels", "hugefork-linux", "hugefork-program")]
 
 # What braces and words do not count in.
 TEXT = re.compile(r"""//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?c?"(?:\\.|[^"\\])*"|b?'(?:\\.[^']*|[^'\\])'""", re.DOTALL)

@@ -21,8 +21,9 @@ fn main() {
     }
     if let Some(root) = workspace(&package) {
         // The library is not among what cargo knows of this package, nor is what it is made of.
-        for part in ["Cargo.lock", "crates/hugefork/src", "crates/hugefork-kernels/src", "crates/hugefork-linux/src"] {
-            println!("cargo::rerun-if-changed={}", root.join(part).display());
+        println!("cargo::rerun-if-changed={}", root.join("Cargo.lock").display());
+        for part in ["hugefork", "hugefork-kernels", "hugefork-linux", "hugefork-program"] {
+            println!("cargo::rerun-if-changed={}", root.join("crates").join(part).join("src").display());
         }
     }
     for kind in [RUN, MALLOC] {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Packages, with the examples that each must have.
-const PACKAGES: [(&str, &[&str]); 9] = [
+const PACKAGES: [(&str, &[&str]); 10] = [
     ("hugefork", &["offsets.rs", "save_while_writing.rs"]),
     ("hugefork-bench", &["own_table.rs"]),
     ("hugefork-capi", &["jemalloc_arena.c", "mimalloc_heap.c", "snapshot_while_writing.c"]),
@@ -17,6 +17,8 @@ const PACKAGES: [(&str, &[&str]); 9] = [
     ("hugefork-kernels", &["around_the_target.rs"]),
     ("hugefork-linux", &["pages_of.rs"]),
     ("hugefork-preload", &["stats_of.rs"]),
+    // Its documentation has them: nobody else needs it.
+    ("hugefork-program", &[]),
     ("hugefork-python", &["branch_and_rewind.py", "train_with_checkpoints.py", "what_it_costs.py"]),
     ("hugefork-report", &["page_of_results.rs"]),
 ];

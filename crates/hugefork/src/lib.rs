@@ -75,6 +75,8 @@ mod ranges;
 mod region;
 #[cfg(test)]
 mod rows_test;
+#[doc(hidden)]
+pub mod seam;
 mod snapshot;
 mod stats;
 mod sync;
@@ -91,7 +93,6 @@ pub use api::machine;
 pub use api::operations::{Operation, Operations};
 pub use api::pinned::{OwnedPin, Pinned};
 pub use api::pool::Pool;
-pub use api::program::{Full, Inherited, ProgramCounts, ProgramMemory};
 pub use api::region::Region;
 pub use api::snapshot::Snapshot;
 pub use api::stats::{PoolStats, RegionStats};

@@ -6,19 +6,19 @@ use std::ops::Range;
 
 /// First-fit over the free ranges, which are merged as they come back.
 #[derive(Debug)]
-pub(crate) struct Ranges {
+pub struct Ranges {
     /// Start to end of each free range; never two that touch.
     free: BTreeMap<usize, usize>,
 }
 
 impl Ranges {
     /// All of `0..len` is free.
-    pub(crate) fn new(len: usize) -> Ranges {
+    pub fn new(len: usize) -> Ranges {
         Ranges { free: BTreeMap::from([(0, len)]) }
     }
 
     /// The first free range of `len` places that starts at a multiple of `align`.
-    pub(crate) fn take(&mut self, len: usize, align: usize) -> Option<Range<usize>> {
+    pub fn take(&mut self, len: usize, align: usize) -> Option<Range<usize>> {
         let (free, start) = self.free.iter().find_map(|(&start, &end)| {
             let aligned = start.next_multiple_of(align);
             (aligned.checked_add(len)? <= end).then_some((start..end, aligned))
@@ -34,7 +34,7 @@ impl Ranges {
     }
 
     /// Takes exactly this place. False if somebody has it.
-    pub(crate) fn take_at(&mut self, place: usize) -> bool {
+    pub fn take_at(&mut self, place: usize) -> bool {
         let Some((&start, &end)) = self.free.range(..=place).next_back().filter(|(_, end)| **end > place) else {
             return false;
         };
@@ -48,7 +48,7 @@ impl Ranges {
     }
 
     /// Gives a range back that `take` or `take_at` handed out.
-    pub(crate) fn give_back(&mut self, range: Range<usize>) {
+    pub fn give_back(&mut self, range: Range<usize>) {
         let mut merged = range;
         if let Some((&start, &end)) = self.free.range(..merged.start).next_back()
             && end == merged.start

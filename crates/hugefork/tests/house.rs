@@ -40,6 +40,9 @@ const REGION: [&[&str]; 5] =
 /// Above them all.
 const FACE: &str = "api";
 
+/// Above that: what one other crate is given of what is below.
+const SEAM: &str = "seam";
+
 /// What only `sys` names.
 const SYSTEM: [&str; 4] = ["hugefork_linux", "libc", "procfs", "rustix"];
 
@@ -177,6 +180,7 @@ fn height(module: &Module) -> Option<(usize, usize)> {
     match room(module) {
         [] => None,
         [face] if face == FACE => Some((ROOMS.len(), 0)),
+        [seam] if seam == SEAM => Some((ROOMS.len() + 1, 0)),
         [room] => Some((place(&ROOMS, room), REGION.len())),
         [room, within, ..] => Some((place(&ROOMS, room), place(&REGION, within))),
     }

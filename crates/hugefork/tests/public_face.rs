@@ -16,6 +16,8 @@ struct Face {
     exported: BTreeMap<String, bool>,
     /// Other crates that are reached through it.
     crates: BTreeSet<String>,
+    /// What one other crate of the workspace is given, and no program: the seam, which documentation does not show.
+    seam: BTreeSet<String>,
 }
 
 /// A type or trait that is declared `pub`.
@@ -54,6 +56,20 @@ fn leaves(before: &[String], tree: &syn::UseTree, to: &mut Vec<Vec<String>>) {
     }
 }
 
+/// What can be named in a module.
+fn names_of(file: &syn::File) -> BTreeSet<String> {
+    let mut paths = Vec::new();
+    for item in &file.items {
+        if let syn::Item::Use(item) = item
+            && is_public(&item.vis)
+        {
+            leaves(&[], &item.tree, &mut paths);
+        }
+    }
+    let used = paths.into_iter().filter_map(|path| path.last().cloned());
+    declared(file).map(|item| item.name).chain(used).collect()
+}
+
 impl Face {
     fn of(sources: Sources) -> Face {
         let (mut exported, mut crates) = (BTreeMap::new(), BTreeSet::new());
@@ -79,7 +95,8 @@ impl Face {
                 }
             }
         }
-        Face { sources, exported, crates }
+        let seam = sources.files.get(&vec!["seam".to_owned()]).map(names_of).unwrap_or_default();
+        Face { sources, exported, crates, seam }
     }
 }
 
@@ -91,7 +108,7 @@ fn every_public_type_can_be_named_from_the_root() {
         .files
         .iter()
         .flat_map(|(module, file)| declared(file).map(move |item| (module, item.name)))
-        .filter(|(_, name)| !face.exported.contains_key(name))
+        .filter(|(_, name)| !face.exported.contains_key(name) && !face.seam.contains(name))
         .map(|(module, name)| format!("{}::{name}", module.join("::")))
         .collect();
     assert_eq!(hidden, Vec::<String>::new(), "these are `pub`, and nobody can name them");
@@ -213,6 +230,7 @@ fn every_public_type_has_an_example_that_runs() {
         .files
         .values()
         .flat_map(declared)
+        .filter(|item| !face.seam.contains(&item.name))
         .filter(|item| !has_example(item.attributes) && face.exported.get(&item.name) != Some(&true))
         .map(|item| item.name)
         .collect();
@@ -307,4 +325,19 @@ fn what_is_hidden_or_has_no_example_is_found() {
     let mut texts = Texts::default();
     texts.visit_file(inner);
     assert_eq!(texts.0.len(), 1);
+}
+
+#[test]
+fn the_seam_is_hidden_and_small() {
+    let engine = engine();
+    let root = &engine.files[&Vec::new()];
+    let mut modules =
+        root.items.iter().filter_map(|item| if let syn::Item::Mod(item) = item { Some(item) } else { None });
+    let seam = modules.find(|item| item.ident == "seam").expect("the root has it");
+    let is_hidden = |attribute: &syn::Attribute| {
+        attribute.meta.require_list().is_ok_and(|list| list.tokens.to_string() == "hidden")
+    };
+    assert!(seam.attrs.iter().any(is_hidden), "documentation shows it");
+    let names = Face::of(engine).seam;
+    assert!(names.len() <= 10, "{names:?} are many: what is more is the engine's own");
 }

@@ -111,7 +111,7 @@ impl PoolBuilder {
 
     /// The first backing, from the one asked for downwards, that the machine grants.
     #[inline(always)] // A caller that asks for one backing alone has no code of the others then (`hugefork run`).
-    pub(super) fn find_memory(&self) -> Result<(Linux, Grant), BuildError> {
+    pub(crate) fn find_memory(&self) -> Result<(Linux, Grant), BuildError> {
         let mut refusals: Vec<(Way, NotGranted)> = Vec::new();
         if self.backing == Backing::ShmemBase && self.swap == Swap::Refused {
             refusals.push((Way::ShmemBase, NotGranted::MayBeSwapped));

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use hugefork_kernels::{Figure, Kernel, Kernels, Primitive, PrimitiveName, Use};
 
 use super::pool::Pool;
-use super::program::ProgramMemory;
 use crate::pool::kernels;
 use crate::pool::pressure::PressureWatch;
 use crate::sys::linux::memory::Linux;
@@ -73,9 +72,6 @@ pub struct Survey {
     /// [`RegionOptions::calls_wait`](crate::RegionOptions::calls_wait) says; `None` if this process may handle their
     /// faults.
     pub no_waiting: Option<String>,
-    /// Why there can be no [`ProgramMemory`](crate::ProgramMemory), which `hugefork run --mode pool` gives programs;
-    /// `None` if there can.
-    pub no_program_memory: Option<String>,
     /// What the first write to a block costs with [`Backing::Auto`], or why it could not be tried: a [`BuildError`] or
     /// [`RegionError`](crate::RegionError), inside of an [`io::Error`].
     pub first_write: io::Result<FirstWrite>,
@@ -184,7 +180,6 @@ pub fn survey() -> Survey {
             .map_or_else(|error| Some(error.to_string()), |pool| pool.no_page_grain()),
         no_own_tmpfs: own_tmpfs::create(HUGE_PAGE, OnSwap::Allowed).err().map(|why| why.to_string()),
         no_waiting: hold::Holder::open().err().map(|why| why.to_string()),
-        no_program_memory: ProgramMemory::new(BlockSize::MIB_2.bytes()).err().map(|why| why.to_string()),
         first_write: first_write(),
         pressure: PressureWatch::new().try_out(),
         calibration: kernels::calibration().map(|measured| measured.table().collect()).unwrap_or_default(),

@@ -12,7 +12,6 @@
 //! | `operations` | several writes of which a cut has all or none |
 //! | `pinned` | ranges that stay where they are |
 //! | `pool` | physical memory in blocks |
-//! | `program` | the big memory of a program that knows nothing of hugefork |
 //! | `region` | memory that is read and written |
 //! | `routed` | a region, which its handle and its owned pins hold together |
 //! | `snapshot` | a region as it was at one moment |
@@ -31,7 +30,6 @@ pub mod machine;
 pub(crate) mod operations;
 pub(crate) mod pinned;
 pub(crate) mod pool;
-pub(crate) mod program;
 pub(crate) mod region;
 mod routed;
 pub(crate) mod snapshot;

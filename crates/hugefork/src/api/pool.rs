@@ -57,7 +57,7 @@ pub(super) struct Shared {
 
 /// What the machine granted.
 #[derive(Debug)]
-pub(super) struct Grant {
+pub(crate) struct Grant {
     pub(super) granted: Granted,
     pub(super) fallback_reason: Option<String>,
 }

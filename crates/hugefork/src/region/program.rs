@@ -1,5 +1,6 @@
-//! The memory of a program that knows nothing of hugefork (`ProgramMemory`): all that it has is writable at all times,
-//! nobody's writes fault into the engine, and `fork(2)` children inherit what it has.
+//! The memory of a program that knows nothing of hugefork: all that it has is writable at all times, nobody's writes
+//! fault into the engine, and `fork(2)` children inherit what it has. These methods change the states of blocks, so
+//! they are the engine's. Which bytes are the program's is known to hugefork-program, which calls them by seam.rs.
 //!
 //! ```text
 //!          open                 share, before a fork(2)

@@ -3,7 +3,9 @@
 use std::fmt::Display;
 use std::path::PathBuf;
 
+use hugefork::BlockSize;
 use hugefork::machine::{PressureError, Survey};
+use hugefork_program::ProgramMemory;
 
 use super::check::{About, Check, NOT_TRIED};
 use super::root::Root;
@@ -14,7 +16,7 @@ pub(super) fn look(root: &Root, survey: Option<&Survey>) -> Vec<Check> {
         linux(root),
         page_grain(root, survey.map(|survey| survey.no_page_grain.as_deref().map_or(Ok(()), Err))),
         system_calls(survey),
-        run_pool(survey.map(|survey| survey.no_program_memory.as_deref())),
+        run_pool(survey.map(|_| no_program_memory()).as_ref().map(Option::as_deref)),
         watcher(root, pressure),
         virtual_machine(root),
     ]
@@ -67,6 +69,11 @@ fn system_calls(survey: Option<&Survey>) -> Check {
             .run("sysctl vm.unprivileged_userfaultfd=1"),
         None => about.skip(NOT_TRIED),
     }
+}
+
+/// Why there can be no memory of the kind that `hugefork run --mode pool` gives programs.
+fn no_program_memory() -> Option<String> {
+    ProgramMemory::new(BlockSize::MIB_2.bytes()).err().map(|why| why.to_string())
 }
 
 /// `tried`: what was in the way of a program's memory, if it was tried.

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hugefork::ProgramMemory;
+use hugefork_program::ProgramMemory;
 
 use super::super::types::{Emptied, Mapping, Wish};
 use super::super::{collapse, heir};

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hugefork::{Full, ProgramMemory};
+use hugefork_program::{Full, ProgramMemory};
 
 use super::super::types::{Growth, Tended};
 use super::engine::{Held, MEMORY, let_others_go_first, with};

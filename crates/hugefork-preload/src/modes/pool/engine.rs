@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hugefork::{Inherited, ProgramMemory};
+use hugefork_program::{Inherited, ProgramMemory};
 
 use super::super::heir;
 use super::dumps;

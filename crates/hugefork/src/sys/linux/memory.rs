@@ -102,7 +102,7 @@ pub(crate) enum Dump {
 }
 
 /// One pool's memory on Linux.
-pub(crate) struct Linux {
+pub struct Linux {
     pub(super) fd: OwnedFd,
     pub(super) direct: PoolMap,
     /// What read-only mappings are duplicates of; none for hugetlb.

@@ -5,6 +5,7 @@
 //! `HUGEFORK_REFUSED_SECONDS=1800` goes on for that long, in one process after the other; `HUGEFORK_REFUSED_SEED` is
 //! for the seed that a failure names. It decides what is done, not which thread is first.
 
+#[path = "../../hugefork/tests/common/mod.rs"]
 mod common;
 
 use core::ops::Range;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use common::Over;
 use common::alone::alone;
 use common::refusals::{KINDS, Kind, Random, Refusals};
-use hugefork::{Inherited, ProgramMemory};
+use hugefork_program::{Inherited, ProgramMemory};
 
 const BLOCK: usize = 2 << 20;
 const PAGE: usize = 4096;
@@ -182,7 +183,7 @@ impl Owner<'_> {
         let mut next = Some(0);
         while let Some(from) = next {
             let (full, rest) = self.memory.next_full(from);
-            if let Some(full) = full.filter(hugefork::Full::collapse) {
+            if let Some(full) = full.filter(hugefork_program::Full::collapse) {
                 self.memory.note_huge(&full);
             }
             next = rest;

@@ -1,13 +1,14 @@
 //! Memory of a program that knows nothing of hugefork: what a child of `fork(2)` inherits of it, and what becomes of it
 //! afterwards.
 
+#[path = "../../hugefork/tests/common/mod.rs"]
 mod common;
 
 use std::ops::Range;
 
 use common::alone::alone;
 use common::refusals::{Kind, Refusals};
-use hugefork::ProgramMemory;
+use hugefork_program::ProgramMemory;
 
 const BLOCK: usize = 2 << 20;
 const PAGE: usize = 4096;

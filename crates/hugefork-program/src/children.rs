@@ -1,0 +1,94 @@
+//! What children of `fork(2)` inherit, and what becomes of it when they are gone.
+
+use std::fmt;
+
+use hugefork::seam::{HeldBlocks, Linux, Machine};
+
+use crate::heirs::Living;
+use crate::memory::{PLAIN, ProgramMemory};
+
+/// So many faults for each block are worth a look at all of them, and fewer than this are worth none.
+const FAULTS: u64 = 2;
+const FEW: u64 = 64;
+
+/// What the children of one fork hold of the program's memory. Drop it when none of them lives any more, and
+/// [forget](std::mem::forget) it in a child.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let Ok(mut memory) = hugefork_program::ProgramMemory::new(64 << 20) else { return Ok(()) };
+/// memory.map(4 << 20).expect("there is room");
+/// let inherited = memory.before_fork(); // … fork(2), and the child comes and goes
+/// drop(inherited);
+/// while memory.is_shared() {
+///     memory.tend(); // as long as it takes until everything is in huge pages again
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct Inherited<S: Machine = Linux> {
+    /// Given up first: who finds that some are gone finds their blocks free.
+    held: HeldBlocks<S>,
+    _living: Living,
+}
+
+impl<S: Machine> Inherited<S> {
+    /// Takes up what the children of another fork hold: from now on, both are given up together.
+    pub fn join(&mut self, other: Inherited<S>) {
+        // What else is dropped of the other says that some are gone: a round that finds nothing of theirs.
+        self.held.join(other.held);
+    }
+}
+
+impl<S: Machine> ProgramMemory<S> {
+    /// Prepares for a fork: shows everything through private mappings, which the child inherits. Nothing may be mapped,
+    /// unmapped or tended until the fork is over. Where something else lies in the place of what was mapped here, it
+    /// stays, and is the kernel's with the block around it (from Linux 6.11 on, which tells what lies where).
+    pub fn before_fork(&mut self) -> Inherited<S> {
+        for index in self.region.give_up_what_others_use(0..self.high) {
+            self.used[index] = PLAIN;
+        }
+        let (held, unseen) = self.region.share(0..self.high);
+        self.counts.unseen += unseen as u64;
+        Inherited { held, _living: Living::begin(&self.heirs) }
+    }
+
+    /// Looks after some of what children share or shared, for about a millisecond, if there is reason to. True if more
+    /// is to be looked at at once.
+    pub fn tend(&mut self) -> bool {
+        self.take_rests_away();
+        self.region.tidy();
+        if !self.is_shared() {
+            self.round = None;
+            return false;
+        }
+        let from = match self.round {
+            Some(from) => from,
+            None => {
+                let overlays = self.region.overlays() as u64;
+                let faults = self.region.faults();
+                let are_many = faults.wrapping_sub(self.faults) >= FEW.max(FAULTS * overlays);
+                let have_gone = self.heirs.have_gone();
+                if !are_many && !have_gone && self.heirs.live() {
+                    return false;
+                }
+                // What is written from now on may be where this round has been: it counts for the next.
+                self.faults = faults;
+                0
+            }
+        };
+        self.round = self.region.tend(from).filter(|&next| next < self.high);
+        self.round.is_some()
+    }
+
+    /// Whether anything is shown through private mappings still.
+    pub fn is_shared(&self) -> bool {
+        self.region.overlays() > 0
+    }
+}
+
+impl<S: Machine> fmt::Debug for Inherited<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inherited").field("blocks", &self.held.count()).finish_non_exhaustive()
+    }
+}

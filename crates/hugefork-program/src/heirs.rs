@@ -1,0 +1,41 @@
+//! Whether children live, and whether some are gone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Who holds blocks for children.
+#[derive(Debug, Default)]
+pub(crate) struct Heirs {
+    living: AtomicUsize,
+    /// Whether some are gone since the last round.
+    have_gone: AtomicBool,
+}
+
+impl Heirs {
+    /// Whether any lives.
+    pub(crate) fn live(&self) -> bool {
+        self.living.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether some are gone since this was asked last.
+    pub(crate) fn have_gone(&self) -> bool {
+        self.have_gone.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// That children of one fork live.
+pub(crate) struct Living(Arc<Heirs>);
+
+impl Living {
+    pub(crate) fn begin(heirs: &Arc<Heirs>) -> Living {
+        heirs.living.fetch_add(1, Ordering::Relaxed);
+        Living(heirs.clone())
+    }
+}
+
+impl Drop for Living {
+    fn drop(&mut self) {
+        self.0.have_gone.store(true, Ordering::Relaxed);
+        self.0.living.fetch_sub(1, Ordering::Relaxed);
+    }
+}

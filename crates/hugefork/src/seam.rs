@@ -1,0 +1,308 @@
+//! What `hugefork-program` is made of, which gives programs that know nothing of hugefork their big memory. It is for
+//! that crate alone: nothing in here is stable, and none of it is of the engine's public face.
+//!
+//! Entries are blocks of 2 MiB, by their place in [`ProgramRegion::addresses`]. What becomes of them is told in
+//! region/program.rs, whose methods these are; here the program's signals are blocked around them, and refusals become
+//! plain answers.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use crate::api::builder::PoolBuilder;
+use crate::mapping::addresses::Addresses;
+use crate::mem::EngineArc;
+use crate::mem::pinned::PinnedBox;
+use crate::pool::core::PoolCore;
+use crate::pool::frames::Content;
+use crate::pool::holders::OverlayHolder;
+use crate::pool::stock::Stock;
+pub use crate::ranges::Ranges;
+use crate::region::state::RegionCore;
+use crate::sync::SignalsBlocked;
+use crate::sys::Shows;
+use crate::sys::linux::arena;
+pub use crate::sys::linux::memory::Linux;
+use crate::sys::linux::owner;
+use crate::sys::program::ProgramSys;
+use crate::types::backing::{Backing, CoreDump, Fallback};
+use crate::types::error::BuildError;
+use crate::types::options::{CopyGrain, RegionOptions, Writers};
+use crate::units::{BlockId, BlockSize, EntryIndex};
+
+/// What the memory is made of: [`Linux`], or the software MMU of the tests.
+#[expect(private_bounds, reason = "what the engine asks of it is between the two")]
+pub trait Machine: ProgramSys {}
+
+impl Machine for Linux {}
+
+/// A region whose writers never fault, in a pool without handler and threads.
+pub struct ProgramRegion<S: Machine>(PinnedBox<RegionCore<S>>);
+
+/// Blocks that are held for the children of one fork, until this is dropped.
+pub struct HeldBlocks<S: Machine> {
+    pool: EngineArc<PoolCore<S>>,
+    blocks: Vec<BlockId>,
+}
+
+/// A block all of which has memory.
+pub struct FullBlock<S: Machine> {
+    pool: EngineArc<PoolCore<S>>,
+    entry: usize,
+    block: BlockId,
+}
+
+/// What has happened so far, and bytes of memory.
+pub struct Figures {
+    /// Pages that writers had copied, and that went back into their blocks.
+    pub pages_folded: u64,
+    /// Blocks that became the region's own again while others held them.
+    pub promoted: u64,
+    /// Bytes that all blocks have.
+    pub memory: usize,
+    /// Bytes of blocks that nobody holds and that have memory, if in part.
+    pub kept: usize,
+}
+
+impl ProgramRegion<Linux> {
+    /// At most `capacity` bytes, at `addresses` times as many addresses.
+    ///
+    /// # Errors
+    /// Any [`BuildError`].
+    pub fn new(capacity: usize, addresses: usize) -> Result<Self, BuildError> {
+        if owner::is_forked_child() {
+            return Err(BuildError::ForkedChild);
+        }
+        let builder = PoolBuilder::default().name("program").capacity(capacity).block_size(BlockSize::MIB_2);
+        let builder = builder.backing(Backing::ShmemHuge).fallback(Fallback::Refused).core_dump(CoreDump::Included);
+        let (memory, _) = builder.find_memory()?;
+        if let Some(why) = memory.no_page_grain() {
+            return Err(unavailable(why.to_string()));
+        }
+        let region = Self::on(memory.with_heirs()?, capacity, addresses)?;
+        arena::leave_holes();
+        Ok(region)
+    }
+
+    /// Descriptors that the program must not close.
+    pub fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
+        self.0.pool().sys.descriptors()
+    }
+
+    /// Opens descriptors again that the program has closed, but for the pool's own, and gives their numbers.
+    pub fn open_again(&self) -> Vec<i32> {
+        self.0.pool().sys.open_again().collect()
+    }
+
+    /// Leaves all addresses of the engine, for the caller to unmap what is nobody's. From now on this is of no use.
+    pub fn leave(&self) -> Range<usize> {
+        let sys = &self.0.pool().sys;
+        sys.leave();
+        sys.reserved()
+    }
+}
+
+impl<S: Machine> ProgramRegion<S> {
+    /// As [`ProgramRegion::new`], in this memory.
+    ///
+    /// # Errors
+    /// Any [`BuildError`].
+    pub fn on(memory: S, capacity: usize, addresses: usize) -> Result<Self, BuildError> {
+        let size = BlockSize::MIB_2;
+        let kernels = hugefork_kernels::Kernels::default_for_this_cpu();
+        let blocks = size.count(capacity);
+        let stock = Stock::new(None, size, blocks);
+        let pool = EngineArc::new(PoolCore::new(memory, "program".to_owned(), size, blocks, kernels, stock));
+        let options = RegionOptions {
+            writers: Writers::NeverFault,
+            ..RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true)
+        };
+        let claimed = Addresses::claim(&pool, addresses * capacity, 1);
+        let core = RegionCore::of_program(claimed.map_err(|error| unavailable(error.to_string()))?, options);
+        if !core.addresses.can_hold() {
+            return Err(unavailable("the process may not handle the page faults of system calls".to_owned()));
+        }
+        // What was tried out there. If the kernel keeps it, the first block has it.
+        // SAFETY: nobody has a block yet.
+        let _ = unsafe { pool.sys.retire(0, capacity.min(size.bytes())) };
+        let hidden = pool.sys.show(core.addresses.part(&(0..core.len())), Shows::Hidden);
+        hidden.map_err(|failure| BuildError::System(failure.error))?;
+        Ok(ProgramRegion(core))
+    }
+
+    /// All its addresses.
+    pub fn addresses(&self) -> Range<usize> {
+        let base = self.0.addresses.base();
+        base..base + self.0.len()
+    }
+
+    /// Whether the entry has a block.
+    pub fn has(&self, entry: usize) -> bool {
+        self.0.has(entry)
+    }
+
+    /// Gives blocks to entries that have none. If it fails, the first of them may have theirs.
+    pub fn open(&self, entries: Range<usize>) -> bool {
+        self.0.open(entries).is_ok()
+    }
+
+    /// Takes the blocks of entries away, and their memory. Nothing is shown there. False if they stay.
+    pub fn close(&self, entries: &Range<usize>) -> bool {
+        self.0.close(entries).is_ok()
+    }
+
+    /// Makes a block read as zeros, which it takes no memory for. False if that cannot be.
+    pub fn empty(&self, entry: usize) -> bool {
+        self.0.empty_blocks(entry..entry + 1).is_ok()
+    }
+
+    /// As [`ProgramRegion::empty`], of whole pages of a block. False if the caller is to fill them with zeros: others
+    /// hold the block, or it may be a huge page (`is_huge`).
+    pub fn empty_part(&self, entry: usize, part: &Range<usize>, is_huge: bool) -> bool {
+        self.0.drop_part(EntryIndex(entry), part, is_huge)
+    }
+
+    /// Gives the memory of a block back if the region alone holds it and all of it is zero.
+    pub fn drop_zeros(&self, entry: usize) -> bool {
+        self.0.drop_zeros(EntryIndex(entry))
+    }
+
+    /// Fills mapped addresses with zeros.
+    pub fn fill_with_zeros(&self, range: &Range<usize>) {
+        let (_signals, base) = (SignalsBlocked::new(), self.0.addresses.base());
+        let part = self.0.addresses.part(&(range.start - base..range.end - base));
+        // SAFETY: mapped here, and writable; the program wants zeros there.
+        unsafe { self.0.pool().sys.fill_with_zeros(part) };
+    }
+
+    /// Makes plain memory of entries that all have blocks, with the same contents. False if they are as before.
+    pub fn hand_over(&self, entries: &Range<usize>) -> bool {
+        self.0.hand_over(entries).is_ok()
+    }
+
+    /// Has the kernel forget addresses of its own that nobody uses. If it refuses, something is there, and nobody knows
+    /// of it.
+    pub fn unmap_plain(&self, range: Range<usize>) {
+        if !range.is_empty() {
+            let _ = self.0.pool().sys.unmap_plain(range);
+        }
+    }
+
+    /// Lets go of those among `entries` at which something else is shown, which stays, and gives them.
+    pub fn give_up_what_others_use(&self, entries: Range<usize>) -> Vec<usize> {
+        let found = self.0.not_shown(entries);
+        found.iter().for_each(|&entry| self.0.give_up(entry));
+        found.into_iter().map(|entry| entry.0).collect()
+    }
+
+    /// Shows all blocks among `entries` through private mappings, which children inherit, and holds them. Also gives
+    /// how many no child will see.
+    pub fn share(&self, entries: Range<usize>) -> (HeldBlocks<S>, usize) {
+        let mut blocks = Vec::with_capacity(entries.len());
+        let unseen = self.0.share(entries, &mut blocks);
+        (HeldBlocks { pool: self.0.pool().clone(), blocks }, unseen)
+    }
+
+    /// How many entries are shown through private mappings.
+    pub fn overlays(&self) -> usize {
+        self.0.accounts.overlays.load(Ordering::Relaxed)
+    }
+
+    /// Looks after some of those, from an entry on. Says where to go on.
+    pub fn tend(&self, from: usize) -> Option<usize> {
+        let _signals = SignalsBlocked::new();
+        self.0.tend(from)
+    }
+
+    /// Does what was left for later.
+    pub fn tidy(&self) {
+        let _signals = SignalsBlocked::new();
+        self.0.pool().sys.tidy();
+    }
+
+    /// How many page faults of the process the kernel has resolved.
+    pub fn faults(&self) -> u64 {
+        self.0.pool().sys.minor_faults()
+    }
+
+    /// Gives memory that nobody holds back to the system, at most so many blocks of it. True if there may be more.
+    pub fn trim(&self, most: usize) -> bool {
+        let (pool, _signals) = (self.0.pool(), SignalsBlocked::new());
+        (0..most).all(|_| {
+            let Some(block) = pool.frames.take_used(0) else { return false };
+            // SAFETY: taken just now; nobody holds it, and it is shown nowhere any more.
+            let punched = unsafe { pool.sys.retire(pool.offset(block), pool.block_size.bytes()) };
+            pool.frames.put_back(block, if punched.is_ok() { Content::Fresh } else { Content::Used });
+            punched.is_ok()
+        })
+    }
+
+    /// Whether memory is to be saved: while it is, no block is copied whose pages can be.
+    pub fn save_memory(&self, is_short: bool) {
+        let _signals = SignalsBlocked::new();
+        self.0.pool().tending.tell_short(is_short);
+    }
+
+    /// Whether the kernel makes huge pages only of what it is asked to ([`FullBlock::collapse`]).
+    pub fn needs_collapse(&self) -> bool {
+        self.0.pool().sys.collapses()
+    }
+
+    /// The block of an entry, if the region alone holds it and all of it has memory.
+    pub fn full(&self, entry: usize) -> Option<FullBlock<S>> {
+        let block = self.0.full_block(EntryIndex(entry))?;
+        Some(FullBlock { pool: self.0.pool().clone(), entry, block })
+    }
+
+    /// Whether a block is where it was.
+    pub fn has_block(&self, full: &FullBlock<S>) -> bool {
+        self.0.table.get(EntryIndex(full.entry)).block() == Some(full.block)
+    }
+
+    /// What has happened so far.
+    pub fn figures(&self) -> Figures {
+        let (counters, pool) = (&self.0.counters, self.0.pool());
+        Figures {
+            pages_folded: counters.pages_folded.load(Ordering::Relaxed),
+            promoted: counters.blocks_promoted.load(Ordering::Relaxed),
+            memory: pool.sys.bytes().unwrap_or(0),
+            kept: pool.block_size.len_of(pool.frames.used_and_free()),
+        }
+    }
+}
+
+fn unavailable(reason: String) -> BuildError {
+    BuildError::BackingUnavailable { backing: Backing::ShmemHuge, reason }
+}
+
+impl<S: Machine> FullBlock<S> {
+    /// The entry that it was found at.
+    pub fn entry(&self) -> usize {
+        self.entry
+    }
+
+    /// Makes a huge page of it. False if the kernel refuses.
+    pub fn collapse(&self) -> bool {
+        self.pool.sys.collapse_full(self.pool.offset(self.block))
+    }
+}
+
+impl<S: Machine> HeldBlocks<S> {
+    /// Takes up others: from now on, both are given up together.
+    pub fn join(&mut self, mut others: Self) {
+        self.blocks.append(&mut others.blocks);
+    }
+
+    /// How many they are.
+    pub fn count(&self) -> usize {
+        self.blocks.len()
+    }
+}
+
+impl<S: Machine> Drop for HeldBlocks<S> {
+    fn drop(&mut self) {
+        let _signals = SignalsBlocked::new();
+        // Their memory is kept for the copies that the next child makes necessary ([`ProgramRegion::trim`]): to get and
+        // clear new memory takes longer than to copy.
+        self.blocks.iter().for_each(|&block| _ = self.pool.release(block));
+    }
+}
