@@ -26,7 +26,7 @@ use crate::types::options::{CopyGrain, RegionOptions, Writers};
 use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex, HUGE_PAGE};
 
 /// How many times its capacity the addresses are: those that were handed over to the kernel are never used again.
-const ADDRESSES: usize = 4;
+const ADDRESSES_A_BLOCK: usize = 4;
 
 /// In the place of a number of bytes: the kernel's for ever.
 const PLAIN: u32 = u32::MAX;
@@ -35,20 +35,20 @@ const PLAIN: u32 = u32::MAX;
 const PROMISED: u32 = u32::MAX - 1;
 
 /// So often is tried to have everybody wait.
-const TRIES: usize = 100;
+const HOLD_TRIES: usize = 100;
 
 /// So many blocks at once are given back to the system.
-const TRIMMED_AT_ONCE: usize = 16;
+const TRIMMED_AT_ONCE_BLOCKS: usize = 16;
 
 /// So many blocks at once are asked whether they are full: each takes a microsecond or two.
-const LOOKED_AT_ONCE: usize = 256;
+const LOOKED_AT_ONCE_BLOCKS: usize = 256;
 
 /// So many blocks at once are handed over: while they are copied, who uses one of them waits.
-const HANDED_AT_ONCE: usize = 32;
+const HANDED_AT_ONCE_BLOCKS: usize = 32;
 
 /// So many faults for each block are worth a look at all of them, and fewer than this are worth none.
-const FAULTS: u64 = 2;
-const FEW: u64 = 64;
+const FAULTS_A_BLOCK: u64 = 2;
+const LEAST_FAULTS: u64 = 64;
 
 /// Memory that stands in for a program's own big anonymous mappings, and that `fork(2)` does not copy page tables of.
 ///
@@ -174,12 +174,12 @@ impl ProgramMemory {
         let options =
             RegionOptions { writers: Writers::NeverFault, ..RegionOptions::new().copy_grain(CopyGrain::Page) };
         let addresses =
-            Addresses::claim(&pool, ADDRESSES * capacity, 1).map_err(|error| unavailable(error.to_string()))?;
+            Addresses::claim(&pool, ADDRESSES_A_BLOCK * capacity, 1).map_err(|error| unavailable(error.to_string()))?;
         let core = RegionCore::of_program(addresses, options);
         if !core.addresses.can_hold() {
             return Err(unavailable("the process may not handle the page faults of system calls".to_owned()));
         }
-        let count = ADDRESSES * blocks;
+        let count = ADDRESSES_A_BLOCK * blocks;
         // What was tried out there. If the kernel keeps it, the first block has it.
         // SAFETY: nobody has a block yet.
         let _ = unsafe { pool.sys.retire(0, capacity.min(size.bytes())) };
@@ -223,7 +223,7 @@ impl ProgramMemory {
     pub fn trim(&mut self) -> bool {
         let _signals = SignalsBlocked::new();
         let pool = self.core.pool();
-        for _ in 0..TRIMMED_AT_ONCE {
+        for _ in 0..TRIMMED_AT_ONCE_BLOCKS {
             let Some(block) = pool.frames.take_used(0) else { return false };
             // SAFETY: taken just now; nobody holds it, and it is shown nowhere any more.
             let punched = unsafe { pool.sys.retire(pool.offset(block), pool.block_size.bytes()) };
@@ -249,7 +249,7 @@ impl ProgramMemory {
     /// The next block that the program has filled and that is not known to be huge, from the `from`th on, and where to
     /// go on.
     pub fn next_full(&self, from: usize) -> (Option<Full>, Option<usize>) {
-        let end = self.high.min(from.saturating_add(LOOKED_AT_ONCE));
+        let end = self.high.min(from.saturating_add(LOOKED_AT_ONCE_BLOCKS));
         let block_at = |index| self.core.full_block(EntryIndex(index)).map(|block| (index, block));
         let found = (from..end).filter(|&index| !self.is_huge[index]).find_map(block_at);
         let next = found.map_or(end.max(from), |(index, _)| index + 1);
@@ -482,7 +482,7 @@ impl ProgramMemory {
         let touched = self.touched(&range);
         let mut next = touched.start;
         while let Some(start) = (next..touched.end).find(|&index| self.core.has(index)) {
-            let most = touched.end.min(start + HANDED_AT_ONCE);
+            let most = touched.end.min(start + HANDED_AT_ONCE_BLOCKS);
             let end = (start..most).find(|&index| !self.core.has(index)).unwrap_or(most);
             next = end;
             let here = (&raw const next).addr();
@@ -491,7 +491,7 @@ impl ProgramMemory {
                 continue;
             }
             // Whoever works on a page just then may be in the way.
-            if (0..TRIES).any(|_| self.core.hand_over(&(start..end)).is_ok()) {
+            if (0..HOLD_TRIES).any(|_| self.core.hand_over(&(start..end)).is_ok()) {
                 self.counts.handed_over += (end - start) as u64;
                 self.unmap_behind(start..end);
                 self.used[start..end].fill(PLAIN);
@@ -579,7 +579,7 @@ impl ProgramMemory {
             None => {
                 let overlays = self.core.accounts.overlays.load(Ordering::Relaxed) as u64;
                 let faults = sys.minor_faults();
-                let are_many = faults.wrapping_sub(self.faults) >= FEW.max(FAULTS * overlays);
+                let are_many = faults.wrapping_sub(self.faults) >= LEAST_FAULTS.max(FAULTS_A_BLOCK * overlays);
                 let have_gone = self.heirs.have_gone.swap(false, Ordering::Relaxed);
                 if !are_many && !have_gone && self.heirs.living.load(Ordering::Relaxed) > 0 {
                     return false;

@@ -7,7 +7,7 @@ use super::{Op, SCARCE_MAPPINGS, SMALL, SPLITTING, Shape, run};
 use crate::sys::soft::Call;
 
 /// Longer programs find nothing more, and take longer.
-const MOST: usize = 60;
+const MOST_OPS: usize = 60;
 
 struct Bytes<'a>(&'a [u8]);
 
@@ -95,7 +95,7 @@ impl Bytes<'_> {
 fn program(bytes: &[u8]) -> (Shape, Vec<Op>) {
     let mut bytes = Bytes(bytes);
     let shape = [SMALL, SPLITTING, SCARCE_MAPPINGS][bytes.below(3).unwrap_or(0)];
-    (shape, std::iter::from_fn(|| bytes.op()).take(MOST).collect())
+    (shape, std::iter::from_fn(|| bytes.op()).take(MOST_OPS).collect())
 }
 
 /// Runs it. If it fails, it is printed as a test would have it.

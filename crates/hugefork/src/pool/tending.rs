@@ -25,33 +25,33 @@ use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 
 /// The time between two looks at the count while it grows.
-const SOON: Duration = Duration::from_millis(1);
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// The time between two looks at the count while nothing happens. A new overlay ends it.
-const LATE: Duration = Duration::from_millis(250);
+const QUIET_LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// After so many looks without a change it becomes late.
-const QUIET: u32 = 16;
+/// After so many looks without a change, nothing counts as happening.
+const QUIET_LOOKS: u32 = 16;
 
 /// So many faults for each overlay are worth a look at some of them; at all it takes about 2 us for each, and a fault
 /// as much.
-const FAULTS: u64 = 2;
+const FAULTS_AN_OVERLAY: u64 = 2;
 
 /// Fewer faults are worth none.
-const FEW: u64 = 64;
+const LEAST_FAULTS: u64 = 64;
 
 /// A program is paced whose threads go to sleep so often in a millisecond, and is no more if they do so in so many.
-const SLEEPS: (u64, u64) = (1, 10);
+const PACED_SLEEPS_A_MS: (u64, u64) = (1, 10);
 
-/// It takes fewer faults in a millisecond than this. What takes more has no time for them.
-const PACED: u64 = 1_000;
+/// And that takes fewer faults in a millisecond. What takes more has no time for them.
+const PACED_FAULTS_A_MS: u64 = 1_000;
 
-/// The thread rests after so many nanoseconds of work, where the program is paced, and for this long at most.
-const WORTH_A_REST: u64 = 30_000;
+/// The thread rests after so much work, where the program is paced, and for this long at most.
+const WORTH_A_REST_NS: u64 = 30_000;
 const LONGEST_REST: Duration = Duration::from_millis(2);
 
-/// So many nanoseconds tell whether a program is paced.
-const TELLING: u64 = 4_000_000;
+/// How long the program is watched before it is said to be paced or not.
+const TELLING_NS: u64 = 4_000_000;
 
 /// What faults see of the thread.
 #[derive(Debug, Default)]
@@ -148,17 +148,17 @@ impl<S: Sys> PoolCore<S> {
                 tending.parker.sleep_unless(|| tending.overlays() > 0);
                 (seen, quiet) = (self.sys.minor_faults(), 0);
                 looked = seen;
-            } else if quiet > QUIET {
-                tending.parker.rest(LATE);
+            } else if quiet > QUIET_LOOKS {
+                tending.parker.rest(QUIET_LOOK_EVERY);
             } else {
-                tending.parker.pause(SOON);
+                tending.parker.pause(LOOK_EVERY);
             }
             self.sys.tidy();
             let faults = self.sys.minor_faults();
             self.tell_pace();
-            let enough = FEW.max(FAULTS * tending.overlays() as u64);
+            let due_faults = LEAST_FAULTS.max(FAULTS_AN_OVERLAY * tending.overlays() as u64);
             let is_nudged = tending.nudged.swap(false, Ordering::SeqCst);
-            let is_due = is_nudged || faults.wrapping_sub(seen) >= enough;
+            let is_due = is_nudged || faults.wrapping_sub(seen) >= due_faults;
             quiet = if faults == last { quiet + 1 } else { 0 };
             if is_due {
                 let mean = faults.wrapping_sub(looked) as usize / tending.overlays().max(1);
@@ -180,24 +180,24 @@ impl<S: Sys> PoolCore<S> {
         let since = |earlier: &AtomicU64, now: u64| now.saturating_sub(earlier.load(Ordering::Relaxed));
         let now = self.sys.now();
         let time = since(&told.time, now);
-        if time < TELLING {
+        if time < TELLING_NS {
             return;
         }
         // The kernel adds up what each thread of the process has, which takes longer than to ask for the time.
         let (faults, sleeps) = (self.sys.minor_faults(), self.sys.sleeps());
         let (faults_of, sleeps_of) = (since(&told.faults, faults), since(&told.sleeps, sleeps));
         self.tells_from(now, faults, sleeps);
-        if faults_of < FEW {
+        if faults_of < LEAST_FAULTS {
             return;
         }
         let milliseconds = time / 1_000_000;
         // Where most blocks are not shown by page, writes to those take no faults, and nothing can be told. Where each
         // overlay has a fault in a millisecond, it will be dense before anybody comes to promote it.
         let rate = faults_of / milliseconds;
-        let is_slow = rate < PACED && rate < self.tending.overlays() as u64;
-        if sleeps_of * SLEEPS.1 < milliseconds || !is_slow {
+        let is_slow = rate < PACED_FAULTS_A_MS && rate < self.tending.overlays() as u64;
+        if sleeps_of * PACED_SLEEPS_A_MS.1 < milliseconds || !is_slow {
             is_paced.store(false, Ordering::Relaxed);
-        } else if sleeps_of >= milliseconds * SLEEPS.0 && self.most_are_overlaid() {
+        } else if sleeps_of >= milliseconds * PACED_SLEEPS_A_MS.0 && self.most_are_overlaid() {
             is_paced.store(true, Ordering::Relaxed);
         }
     }
@@ -217,7 +217,7 @@ impl<S: Sys> PoolCore<S> {
         let begun = may_rest.then(|| self.sys.cpu_time());
         let done = work();
         let took = begun.map_or(0, |begun| self.sys.cpu_time() - begun);
-        if took >= WORTH_A_REST {
+        if took >= WORTH_A_REST_NS {
             tending.parker.pause(Duration::from_nanos(2 * took).min(LONGEST_REST));
             self.tell_pace();
         }

@@ -27,11 +27,11 @@ use crate::table::{Entry, Locked, Origin, Reserved};
 use crate::types::options::{CopyGrain, Writers};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
-/// So many bytes of blocks are looked at in one visit; where the program is paced, one block.
-const LOOKED_AT_ONCE: usize = 8 << 20;
+/// What is looked at in one visit; where the program is paced, one block.
+const LOOKED_AT_ONCE_BYTES: usize = 8 << 20;
 
 /// So many overlays tell what all are like.
-const SAMPLES: usize = 16;
+const SAMPLED_OVERLAYS: usize = 16;
 
 // The caller has blocked the program's signals.
 impl<S: Sys> OverlayHolder for RegionCore<S> {
@@ -48,7 +48,7 @@ impl<S: Sys> OverlayHolder for RegionCore<S> {
         drop(self.freezing.try_lock()?);
         // A reset must not meet a fold half done.
         let _not_beside_a_reset = self.tending.lock();
-        let at_once = if self.pool().tending.is_paced() { 0 } else { LOOKED_AT_ONCE };
+        let at_once = if self.pool().tending.is_paced() { 0 } else { LOOKED_AT_ONCE_BYTES };
         let end = self.table.len().min(from + self.pool().block_size.count(at_once).max(1));
         let mut next = from;
         while next < end {
@@ -63,7 +63,7 @@ impl<S: Sys> OverlayHolder for RegionCore<S> {
             return false;
         }
         let Some(usual) = self.usual_pages() else { return false };
-        let is_dense = usual >= Density::everywhere(self.pool().block_size);
+        let is_dense = usual >= Density::dense_everywhere_pages(self.pool().block_size);
         let is_beside = self.copies_beside();
         if is_dense && !is_beside && self.may_promote() && self.accounts.limit.is_none() {
             self.leave_all_to_writers();
@@ -112,14 +112,15 @@ impl<S: Sys> RegionCore<S> {
         let is_enough = match is_paced && self.density.is_dense(index) {
             true => pages > 0,
             false => {
-                pages >= Density::soon_enough(size) || pages >= Density::few(size) && self.is_left_behind(index, entry)
+                pages >= Density::promoted_pages(size)
+                    || pages >= Density::never_promoted_pages(size) && self.is_left_behind(index, entry)
             }
         };
         if !is_enough {
             return;
         }
         let may_seal = self.accounts.writers == Writers::Fault && !self.copies_beside();
-        if may_seal && pages >= Density::more_than_enough(size) && matches!(entry, Entry::Overlaid(..)) {
+        if may_seal && pages >= Density::left_to_writer_pages(size) && matches!(entry, Entry::Overlaid(..)) {
             self.leave_to_writer(index);
         } else {
             self.promote(index);
@@ -154,12 +155,12 @@ impl<S: Sys> RegionCore<S> {
             matches!(entry, Entry::Overlaid(..)) && self.held(entry) == Held::ByOthersToo
         };
         let count = (0..self.table.len()).filter(is_shared).count();
-        let step = count.div_ceil(SAMPLES);
+        let step = count.div_ceil(SAMPLED_OVERLAYS);
         if step < 2 {
             return None;
         }
-        let (mut samples, mut taken) = ([0; SAMPLES], 0);
-        for index in (0..self.table.len()).filter(is_shared).skip(step / 2).step_by(step).take(SAMPLES) {
+        let (mut samples, mut taken) = ([0; SAMPLED_OVERLAYS], 0);
+        for index in (0..self.table.len()).filter(is_shared).skip(step / 2).step_by(step).take(SAMPLED_OVERLAYS) {
             samples[taken] = self.count_private(EntryIndex(index)).unwrap_or(0);
             taken += 1;
         }

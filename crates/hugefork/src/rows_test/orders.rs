@@ -161,7 +161,7 @@ fn promotions_beside_writers_and_snapshots() {
     in_many_orders(|| {
         in_a_pool(24, |world| {
             let region = &region_with_blocks(world, CopyGrain::Auto, &[0, SECOND]);
-            let dense = Density::soon_enough(world.pool.block_size) + 1;
+            let dense = Density::promoted_pages(world.pool.block_size) + 1;
             let places: Vec<usize> = (1..=dense).flat_map(|page| [at(0, page), at(SECOND, page)]).collect();
             let first = Mutex::new(Some(region.snapshot()));
             beside_each_other(|tasks| {

@@ -187,7 +187,7 @@ fn overlays_that_are_dense_all_over_are_left_to_writers_and_copied_beside_them()
         world.use_free_blocks();
         let snapshot = region.snapshot();
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
-        let pages = 1..1 + Density::everywhere(world.pool.block_size);
+        let pages = 1..1 + Density::dense_everywhere_pages(world.pool.block_size);
         region.write(at(0, 1), 7);
         assert!(region.are_alike(0) && is_overlaid(&region, BLOCKS - 1), "sparse");
         assert!(!region.are_alike(1), "more faults than the pages of most: somebody has to look");
@@ -219,7 +219,7 @@ fn dense_overlays_are_copied_beside_their_writers_where_memory_is_fresh() {
     fn row<G: Ground>(world: &World<G>) {
         let region = written_by_choice(world, BLOCKS);
         let snapshot = region.snapshot();
-        let pages = 1..1 + Density::more_than_enough(world.pool.block_size);
+        let pages = 1..1 + Density::left_to_writer_pages(world.pool.block_size);
         let written = |block: usize| pages.clone().map(move |page| (block, page));
         let at = |(block, page): (usize, usize)| block * G::BLOCK + page * BASE_PAGE + 100;
         (0..BLOCKS).flat_map(written).for_each(|page| region.write(at(page), 7));
@@ -238,7 +238,7 @@ fn dense_overlays_are_copied_beside_their_writers_where_memory_is_fresh() {
 fn soon_promoted(world: &World<Soft>) -> (Region<Soft>, PinnedBox<SnapshotCore<SoftMmu>>) {
     let region = written_by_choice(world, 2);
     let snapshot = region.snapshot();
-    let pages = 1..1 + Density::soon_enough(world.pool.block_size);
+    let pages = 1..1 + Density::promoted_pages(world.pool.block_size);
     pages.for_each(|page| region.write(page * BASE_PAGE + 100, 7));
     assert!(is_overlaid(&region, 0));
     (region, snapshot)
@@ -252,7 +252,7 @@ fn promoted(region: &Region<Soft>) -> u64 {
 fn a_block_that_is_promoted_has_what_was_written_by_page() {
     run_by_page::<Soft>(8, |world| {
         let (region, snapshot) = soon_promoted(world);
-        let (written, before) = (1..1 + Density::soon_enough(world.pool.block_size), region.block(0));
+        let (written, before) = (1..1 + Density::promoted_pages(world.pool.block_size), region.block(0));
         assert_eq!(region.tend(0), None);
         assert_eq!((promoted(&region), matches!(region.entry(0), Entry::Private(_))), (1, true));
         assert_ne!(region.block(0), before);
@@ -353,11 +353,11 @@ fn the_writes_of_a_paced_program_go_by_page_and_dense_blocks_are_promoted_beside
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
         region.write(100, 7);
         assert_eq!((copied(&region), is_overlaid(&region, 0)), (0, true), "the first page, which may begin a stream");
-        let pages = 1..1 + Density::everywhere(world.pool.block_size);
+        let pages = 1..1 + Density::dense_everywhere_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
         assert!(!region.are_alike(0), "somebody has to look");
         assert!((0..BLOCKS).all(|block| is_overlaid(&region, block)), "nothing is left to writers");
-        let more = pages.end..1 + Density::soon_enough(world.pool.block_size);
+        let more = pages.end..1 + Density::promoted_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| more.clone().for_each(|page| region.write(at(block, page), 7)));
         tend(&region);
         assert!((0..BLOCKS).all(|block| matches!(region.entry(block), Entry::Private(_))));
@@ -393,7 +393,7 @@ fn overlays_of_a_dense_region_in_which_writes_were_promised_not_to_fault_stay_op
         let snapshot = region.snapshot();
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
         region.prepare_write(2 * G::BLOCK..BLOCKS * G::BLOCK).unwrap();
-        let pages = 1..1 + Density::everywhere(world.pool.block_size);
+        let pages = 1..1 + Density::dense_everywhere_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
         region.are_alike(0);
         tend(&region);
@@ -478,7 +478,7 @@ fn no_snapshot_begins_while_all_overlays_are_left_to_writers() {
         world.use_free_blocks();
         let snapshot = region.snapshot();
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
-        let pages = 1..1 + Density::everywhere(world.pool.block_size);
+        let pages = 1..1 + Density::dense_everywhere_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
         let last = region.table.lock(EntryIndex(BLOCKS - 1));
         let (tell, told) = channel();

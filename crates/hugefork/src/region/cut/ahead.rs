@@ -14,11 +14,11 @@ use crate::types::error::RegionError;
 use crate::types::options::CopyGrain;
 use crate::units::EntryIndex;
 
-/// At most so many bytes of blocks are folded at once, and [`PAGES_AT_ONCE`].
-const FOLDED_AT_ONCE: usize = 128 << 20;
+/// The blocks that are folded at once, with [`PAGES_AT_ONCE`] at most.
+const FOLDED_AT_ONCE_BYTES: usize = 128 << 20;
 
-/// So many pages where the program is paced.
-const PACED_PAGES: usize = 64;
+/// The same, where the program is paced.
+const PACED_PAGES_AT_ONCE: usize = 64;
 
 /// When overlays are folded for a fork or snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,10 +65,10 @@ impl<S: Sys> RegionCore<S> {
     fn fold_each(&self, patched: &[Patched], when: When) -> Result<(), RegionError> {
         let mut rest = patched;
         while let Some(first) = rest.first() {
-            let group = self.pool().block_size.count(FOLDED_AT_ONCE).max(1);
+            let group = self.pool().block_size.count(FOLDED_AT_ONCE_BYTES).max(1);
             let end = (first.index.0 / group + 1) * group;
             let is_paced = self.pool().tending.is_paced();
-            let (mut pages, most) = (0, if is_paced { PACED_PAGES } else { PAGES_AT_ONCE });
+            let (mut pages, most) = (0, if is_paced { PACED_PAGES_AT_ONCE } else { PAGES_AT_ONCE });
             let fits = |patched: &&Patched| {
                 pages += patched.pages;
                 patched.index.0 < end && pages <= most

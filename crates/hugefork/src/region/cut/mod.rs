@@ -45,8 +45,8 @@ use crate::types::error::RegionError;
 use crate::types::snapshot_id::SnapshotId;
 use freeze::KeptOff;
 
-/// So often a snapshot is tried that finds the pool full while others write by page.
-const TRIES: usize = 16;
+/// How often a snapshot is tried that finds the pool full while others write by page.
+const FULL_POOL_TRIES: usize = 16;
 
 /// What a snapshot is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,7 +177,7 @@ fn cut<S: Sys>(
             Err(RegionError::PoolFull { .. }) if regions.iter().any(|region| region.drops_some_lazy()) => {}
             // So are blocks that have got private pages since they were folded. To fold those ahead makes room.
             Err(RegionError::PoolFull { .. })
-                if regions.iter().any(|region| region.accounts.has_overlays()) && tries < TRIES =>
+                if regions.iter().any(|region| region.accounts.has_overlays()) && tries < FULL_POOL_TRIES =>
             {
                 tries += 1;
             }

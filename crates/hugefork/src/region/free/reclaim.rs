@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use crate::pool::holders::{Droppable, Dropped, LazyHolder};
-use crate::pool::shortage::LOOKED_AT_ONCE;
+use crate::pool::shortage::LOOKED_AT_ENTRIES;
 use crate::region::state::RegionCore;
 use crate::stats::counters::count;
 use crate::sys::{Shows, Sys};
@@ -28,7 +28,7 @@ impl<S: Sys> LazyHolder for RegionCore<S> {
     }
 
     fn drop_lazy(&self, until: u32, bytes: usize, what: Droppable, look: &mut usize) -> Dropped {
-        let mut slice = LOOKED_AT_ONCE.min(*look);
+        let mut slice = LOOKED_AT_ENTRIES.min(*look);
         let before = slice;
         let _looking = self.table.waiting.look();
         let mut reclaim = Reclaim { region: self, bytes, what, dropped: Dropped::default() };

@@ -23,15 +23,15 @@ use crate::table::{Entry, Locked, State, WindowsGuard};
 use crate::types::options::CopyGrain;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
-/// So many runs of pages are asked for at once. They lie on the handler's stack.
-const RUNS: usize = 4;
+/// Runs of pages that are asked for at once. They lie on the handler's stack.
+const RUNS_AT_ONCE: usize = 4;
 
 /// At most so many pages are folded at once, so that a writer there waits for a quarter of a millisecond at most; or
 /// else one block.
 pub(in crate::region) const PAGES_AT_ONCE: usize = 256;
 
-/// Private pages are looked for in so many bytes at once: nobody can change mappings meanwhile.
-const SCANNED_AT_ONCE: usize = 128 << 20;
+/// Where private pages are looked for at once: nobody can change mappings meanwhile.
+const SCANNED_AT_ONCE_BYTES: usize = 128 << 20;
 
 /// Private pages over a block.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +67,7 @@ impl<S: Sys> RegionCore<S> {
         to: *mut u8,
     ) -> Result<(), SystemError> {
         // SAFETY: by contract.
-        unsafe { self.copy_private_by(&mut [PageRun::default(); RUNS], entries, place, to) }
+        unsafe { self.copy_private_by(&mut [PageRun::default(); RUNS_AT_ONCE], entries, place, to) }
     }
 
     /// As [`RegionCore::copy_private`], asking for as many runs at once as there is room for.
@@ -144,7 +144,7 @@ impl<S: Sys> RegionCore<S> {
             let bytes = self.bytes_of(&overlays);
             let mut at = bytes.start;
             while at < bytes.end {
-                let part = at..bytes.end.min(at + SCANNED_AT_ONCE);
+                let part = at..bytes.end.min(at + SCANNED_AT_ONCE_BYTES);
                 let scanned = self.pool().sys.private_pages(self.addresses.part(&part), &mut runs)?;
                 runs[..scanned.runs].iter().for_each(|run| self.note_patched(&self.offsets_of(run), &mut found));
                 at += scanned.looked_at;

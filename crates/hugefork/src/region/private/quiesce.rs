@@ -20,8 +20,8 @@ use crate::table::{Entry, Locked};
 use crate::types::options::Writers;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
-/// So many bytes of overlays are sealed at once: the kernel looks at each page, which takes 2 ms for 1 GiB.
-const SEALED_AT_ONCE: usize = 64 << 20;
+/// The overlays that are sealed at once: the kernel looks at each page, which takes 2 ms for 1 GiB.
+const SEALED_AT_ONCE_BYTES: usize = 64 << 20;
 
 impl<S: Sys> RegionCore<S> {
     /// Keeps writers off overlays by having them wait, system calls too. The pages are aside meanwhile. False if that
@@ -72,7 +72,7 @@ impl<S: Sys> RegionCore<S> {
         let mut rest = 0..self.table.len();
         while let Some(run) = self.overlays(rest.clone()).next() {
             let windows = self.windows_of(&run);
-            let at_once = SEALED_AT_ONCE / self.pool().block_size.bytes().max(HUGE_PAGE);
+            let at_once = SEALED_AT_ONCE_BYTES / self.pool().block_size.bytes().max(HUGE_PAGE);
             let windows = windows.start..windows.end.min(windows.start + at_once.max(1));
             rest.start = run.end.min(self.table.entries_of(windows.clone()).end);
             let windows = self.table.lock_windows(windows);

@@ -101,7 +101,7 @@ impl<S: Sys> RegionCore<S> {
             let (done, reason) = match came {
                 Ok(()) => break,
                 Err(Stop::NoRoom(no_room)) => {
-                    room = no_room.enough();
+                    room = no_room.wanted_pages();
                     continue;
                 }
                 Err(Stop::At { done, reason }) => (done, self.error(reason)),

@@ -17,16 +17,16 @@ use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// A page goes back to the kernel when it was not written to for so many resets: to look at it costs a tenth of the
 /// fault that it saves.
-const IDLE: u8 = 8;
+const IDLE_RESETS: u8 = 8;
 
 /// After so many already if most pages are not written to again: then they are others each time.
-const IDLE_AMONG_MANY: u8 = 2;
+const IDLE_RESETS_AMONG_MANY: u8 = 2;
 
-/// So many pages ahead are fetched: one is compared and copied in 200 ns.
-const AHEAD: usize = 2;
+/// One is compared and copied in 200 ns.
+const FETCHED_AHEAD_PAGES: usize = 2;
 
 /// If more pages than one in so many are private, a block of its own may do the region better.
-const MANY: usize = 4;
+const MANY_ONE_IN: usize = 4;
 
 impl<S: Sys> Reset<'_, S> {
     /// Looks which pages are private, unless no fault has made any since the last look. Returns how many faults there
@@ -78,7 +78,7 @@ impl<S: Sys> Reset<'_, S> {
             let entry = self.region.table.get(EntryIndex(index));
             let Some(block) = entry.block().filter(|_| self.covers_same(index)) else { continue };
             let written = self.put_back_over(first..nth, kept, index, block);
-            if nth - first <= self.region.pool().block_size.bytes() / BASE_PAGE / MANY {
+            if nth - first <= self.region.pool().block_size.bytes() / BASE_PAGE / MANY_ONE_IN {
                 self.region.density.keep_by_page(EntryIndex(index));
             }
             match written {
@@ -92,7 +92,7 @@ impl<S: Sys> Reset<'_, S> {
         }
         self.known.pages.truncate(kept);
         count(&self.region.counters.pages_put_back, dirty as u64);
-        self.drop_idle(if kept > 2 * dirty { IDLE_AMONG_MANY } else { IDLE });
+        self.drop_idle(if kept > 2 * dirty { IDLE_RESETS_AMONG_MANY } else { IDLE_RESETS });
         Ok(())
     }
 
@@ -119,7 +119,7 @@ impl<S: Sys> Reset<'_, S> {
         };
         for (by, nth) in pages.enumerate() {
             let page = self.known.pages[nth];
-            self.expect_page(nth + AHEAD);
+            self.expect_page(nth + FETCHED_AHEAD_PAGES);
             let at = page.number() * BASE_PAGE;
             let part = region.addresses.part_at(self.place, &(at..at + BASE_PAGE));
             // SAFETY: the entry is an overlay of this block, with this access. Nobody writes to the block, since the

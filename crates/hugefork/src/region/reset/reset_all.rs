@@ -81,7 +81,7 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
         let Err(Failed { nth, done, stop }) = came else { break };
         match stop {
             // What was set back by now is set back once more, with the others.
-            Stop::NoRoom(no_room) => rooms[nth] = no_room.enough(),
+            Stop::NoRoom(no_room) => rooms[nth] = no_room.wanted_pages(),
             Stop::At { done: within, reason } => {
                 return Err(ResetError { done: done + within, reason: pairs[nth].0.error(reason) });
             }

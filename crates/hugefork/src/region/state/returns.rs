@@ -11,8 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::mem::{EngineVec, Own};
 use crate::sys::{MOST_RUNS, PageRun};
 
-/// For so many pages there is room from the first reset on.
-const FIRST: usize = 512;
+/// There is room for these from the first reset on.
+const FIRST_ROOM_PAGES: usize = 512;
 
 /// Guarded by the lock that keeps snapshots and resets apart.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ impl Default for Known {
             before: EngineVec::new_in(Own),
             seen_at: None,
             runs: EngineVec::new_in(Own),
-            wished: FIRST,
+            wished: FIRST_ROOM_PAGES,
             own: EngineVec::new_in(Own),
             aside: EngineVec::new_in(Own),
         }
@@ -84,8 +84,8 @@ pub(in crate::region) struct NoRoom(pub(in crate::region) usize);
 
 impl NoRoom {
     /// Room that may be enough.
-    pub(in crate::region) fn enough(self) -> usize {
-        2 * self.0.max(512)
+    pub(in crate::region) fn wanted_pages(self) -> usize {
+        2 * self.0.max(FIRST_ROOM_PAGES)
     }
 }
 
@@ -105,7 +105,7 @@ impl Known {
 
     /// Has the next reset make room for so many pages, and some more.
     pub(in crate::region) fn wish_for(&mut self, pages: usize) {
-        self.wished = NoRoom(pages).enough();
+        self.wished = NoRoom(pages).wanted_pages();
     }
 
     /// Begins a look: there are no pages, until they are [found](Known::find).

@@ -12,8 +12,8 @@ use crate::types::error::RegionError;
 use crate::types::options::OnLimit;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
-/// So many bytes of windows are held at once while writes are promised not to fault.
-const PROMISED_AT_ONCE: usize = 256 << 20;
+/// The windows that are held at once while writes are prepared.
+const PREPARED_AT_ONCE_BYTES: usize = 256 << 20;
 
 impl<S: Sys> RegionCore<S> {
     /// Gives memory to every never-written block in `range`. A revoked block is an error, because no write to it can
@@ -54,7 +54,7 @@ impl<S: Sys> RegionCore<S> {
     /// The windows that are held at once while something in the window of this entry is promised.
     fn promised_with(&self, entry: usize) -> Range<usize> {
         let first = self.table.window(EntryIndex(entry));
-        let count = (PROMISED_AT_ONCE / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1);
+        let count = (PREPARED_AT_ONCE_BYTES / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1);
         first..self.table.windows().min(first + count)
     }
 

@@ -307,8 +307,8 @@ impl Linux {
     /// refused.
     fn collapse(&self, offset: usize) -> bool {
         /// A try fails if somebody holds or moves a page just then.
-        const TRIES: usize = 3;
-        for _ in 0..TRIES {
+        const COLLAPSE_TRIES: usize = 3;
+        for _ in 0..COLLAPSE_TRIES {
             // SAFETY: the range lies in the direct map.
             match advice::collapse_now(unsafe { self.direct.at().byte_add(offset) }) {
                 Ok(()) => return true,
@@ -429,10 +429,10 @@ pub(super) fn give_up(arena: &Arena, at: usize, len: usize) -> Result<(), System
 
 /// Looks up how many mappings regions may have: the limit, less what the rest of the program has, less a margin.
 pub(crate) fn refresh_budget() {
-    const MARGIN: usize = 1024;
+    const MARGIN_MAPPINGS: usize = 1024;
     let limit = settings::map_count_limit();
     let others = settings::map_count().unwrap_or(0).saturating_sub(BUDGET.used());
-    BUDGET.set_limit(limit.saturating_sub(others + MARGIN));
+    BUDGET.set_limit(limit.saturating_sub(others + MARGIN_MAPPINGS));
 }
 
 /// New memory for the engine's own data. It is all zeros.

@@ -25,7 +25,7 @@ use super::arena::Arena;
 use super::hold::{Holder, abort};
 use super::mappings::{FileId, Mappings};
 use super::memory::{Dump, give_up, pointer};
-use super::parked::{LEAST, LEAST_BASE_PAGES, Moved, ParkedTables};
+use super::parked::{LEAST_PARKED_BYTES, LEAST_PARKED_PAGES, Moved, ParkedTables};
 use super::pool_map::PoolMap;
 use super::{move_high, named, number, open_again, owner, pagemap};
 use crate::sys::{Extent, MOST_RUNS, PageRun, Part, Scanned, SystemError};
@@ -159,12 +159,12 @@ impl Overlays {
             Some(parked) => parked,
             None => return None,
         };
-        let is_much = part.len() >= LEAST || may_be_base && self.has_base_pages(part);
+        let is_much = part.len() >= LEAST_PARKED_BYTES || may_be_base && self.has_base_pages(part);
         if is_much { parked.take(&self.mappings, part) } else { None }
     }
 
     fn has_base_pages(&self, part: Part<'_>) -> bool {
-        pagemap::are_base_pages::<LEAST_BASE_PAGES>(&self.pagemap, &(part.at()..part.at() + part.len()))
+        pagemap::are_base_pages::<LEAST_PARKED_PAGES>(&self.pagemap, &(part.at()..part.at() + part.len()))
     }
 
     /// What was moved out of the way goes, or comes back if nothing else is shown there.

@@ -104,11 +104,11 @@ impl Unsealed {
 /// moves pages between its lists or looks at them, since nobody else has the memory. It waits for itself for 150 ms
 /// (`memfd_wait_for_pins`), which are too few on a busy machine.
 fn once_not_busy(mut call: impl FnMut() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
-    const MOST: usize = 100;
+    const MOST_TRIES: usize = 100;
     let mut tried = 1;
     loop {
         match call() {
-            Err(Errno::BUSY) if tried < MOST => tried += 1,
+            Err(Errno::BUSY) if tried < MOST_TRIES => tried += 1,
             result => return result,
         }
     }

@@ -116,7 +116,7 @@ impl Linux {
     pub(super) fn map_zeros(&self, part: Part<'_>) -> Result<(), MapFailure> {
         let (mut at, end) = (part.at(), part.at() + part.len());
         while at < end {
-            let len = arena::ZEROS.min(end - at);
+            let len = arena::ZEROS_BYTES.min(end - at);
             if let Err(mut failure) = refused(part, self.map_zeros_once(at, len)) {
                 if at > part.at() {
                     failure.aftermath = Aftermath::Unknown;
