@@ -92,7 +92,7 @@ fn a_child_has_what_was_there_and_the_parent_what_it_wrote() {
             settle(&mut memory);
             assert!(holds(old, round + 1));
         }
-        assert!(memory.counts().promoted > 0 && memory.counts().pages_folded > 0, "{:?}", memory.counts());
+        assert!(memory.counts().promoted > 0 && memory.counts().pages_written_back > 0, "{:?}", memory.counts());
         memory.unmap(all.clone(), |_| panic!("all of it was here"));
         assert!(!memory.has(all));
     })

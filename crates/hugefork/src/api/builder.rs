@@ -232,7 +232,7 @@ impl PoolBuilder {
             None
         });
         let tender = PoolCore::start_tending(&core).unwrap_or_else(|error| {
-            say(format_args!("pool `{}` folds pages only at snapshots: no thread for it: {error}", core.name));
+            say(format_args!("pool `{}` writes pages back only at snapshots: no thread for it: {error}", core.name));
             None
         });
         let watcher = self.pressure.and_then(|watch| {

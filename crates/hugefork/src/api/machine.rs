@@ -70,7 +70,7 @@ pub struct Survey {
     /// Why a pool may not have a tmpfs of its own ([`Granted::ShmemOwnTmpfs`](crate::Granted)); `None` if it may.
     pub no_own_tmpfs: Option<String>,
     /// Why system calls that write to what is copied by page ([`CopyGrain::Page`](crate::CopyGrain)) fail while the
-    /// pages are folded; `None` if they wait, because this process may handle their faults.
+    /// pages are written back; `None` if they wait, because this process may handle their faults.
     pub no_waiting: Option<String>,
     /// Why there can be no [`ProgramMemory`](crate::ProgramMemory), which `hugefork run --mode pool` gives programs;
     /// `None` if there can.

@@ -115,7 +115,7 @@ pub struct ProgramCounts {
     /// Blocks that a child could not be given.
     pub unseen: u64,
     /// Pages that writers had copied, and that went back into their blocks.
-    pub pages_folded: u64,
+    pub pages_written_back: u64,
     /// Blocks that became the program's own again while a child shared them.
     pub promoted: u64,
     /// Bytes of memory that all blocks have now. What writers have had copied by page is not in it.
@@ -603,7 +603,7 @@ impl ProgramMemory {
         let (counters, pool) = (&self.core.counters, self.core.pool());
         let memory = pool.sys.bytes().unwrap_or(0);
         ProgramCounts {
-            pages_folded: counters.pages_folded.load(Ordering::Relaxed),
+            pages_written_back: counters.pages_written_back.load(Ordering::Relaxed),
             promoted: counters.blocks_promoted.load(Ordering::Relaxed),
             memory: memory as u64,
             kept: memory.min(pool.frames.used_and_free() * HUGE_PAGE) as u64,

@@ -116,8 +116,8 @@ pub(crate) trait OverlayHolder {
     /// for each. If they have many private pages, it leaves them to writers to copy.
     fn are_alike(&self, mean: usize) -> bool;
 
-    /// Folds or promotes some of them, from the entry `from` on. Returns where to go on, if that is not all. It takes
-    /// no block and allocates nothing.
+    /// Writes back or promotes some of them, from the entry `from` on. Returns where to go on, if that is not all. It
+    /// takes no block and allocates nothing.
     fn tend(&self, from: usize) -> Option<usize>;
 }
 

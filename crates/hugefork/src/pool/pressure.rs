@@ -435,7 +435,7 @@ mod tests {
         drop(dropped);
         let done = || {
             let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
-            (get(&alone.counters.pages_folded), get(&shared.counters.blocks_promoted))
+            (get(&alone.counters.pages_written_back), get(&shared.counters.blocks_promoted))
         };
         let (asked, _) = watch(&pool, BLOCK, &[Short, Short, Short, Enough, Stop], |step| {
             // This is what its thread does.

@@ -1,5 +1,5 @@
-//! The thread that looks after overlays (region/maintain.rs): it folds those whose blocks nobody else holds any more,
-//! and promotes those that are written to densely.
+//! The thread that looks after overlays (region/maintain.rs): it writes those back whose blocks nobody else holds any
+//! more, and promotes those that are written to densely.
 //!
 //! The kernel tells nobody which pages it has copied. But while the count of the process's minor faults stands still,
 //! there are none. So the thread looks at pages only after the count has grown by several for each overlay, or after
@@ -96,8 +96,8 @@ impl Tending {
         }
     }
 
-    /// Says whether memory is short. While it is, nothing is promoted. When it becomes so, the thread folds what it can
-    /// at once: a page that goes back into its block is free memory.
+    /// Says whether memory is short. While it is, nothing is promoted. When it becomes so, the thread writes back what
+    /// it can at once: a page that goes back into its block is free memory.
     pub(crate) fn tell_short(&self, is_short: bool) {
         self.is_short.store(is_short, Ordering::SeqCst);
         if is_short {
@@ -128,13 +128,13 @@ impl Tending {
 }
 
 impl<S: Sys> PoolCore<S> {
-    /// Starts the thread if there can be overlays. Without it they are folded at the next snapshot.
+    /// Starts the thread if there can be overlays. Without it they are written back at the next snapshot.
     pub(crate) fn start_tending(this: &EngineArc<Self>) -> io::Result<Option<Worker>> {
         if !this.sys.has_overlays() {
             return Ok(None);
         }
         let (working, telling) = (this.clone(), this.clone());
-        Worker::start("hugefork-fold", move || working.tend(), move || telling.tending.parker.tell_to_end()).map(Some)
+        Worker::start("hugefork-maint", move || working.tend(), move || telling.tending.parker.tell_to_end()).map(Some)
     }
 
     /// Looks after overlays until told to stop. This is the body of the thread.

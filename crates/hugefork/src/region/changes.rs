@@ -8,12 +8,12 @@
 //! | `Overlaid`, `Sealed` | private pages are compared | these, and the block where no page is private |
 //! | `Revoked` | an error | an error |
 //!
-//! Others may write meanwhile. The window's lock keeps the block where it is, and private pages from being folded;
-//! their bytes are read word by word.
+//! Others may write meanwhile. The window's lock keeps the block where it is, and private pages from being written
+//! back; their bytes are read word by word.
 //!
 //! Entries of 128 MiB are looked at together, under the locks of their windows, too. A fault makes a block writable
 //! before it says so in its entry, and who asks may have written there by then, without a fault. And private pages
-//! could be aside when the kernel looks, and be there again afterwards (private/fold.rs).
+//! could be aside when the kernel looks, and be there again afterwards (private/write_back.rs).
 
 use std::ops::Range;
 

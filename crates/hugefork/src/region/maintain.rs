@@ -2,7 +2,7 @@
 //!
 //! | overlay | what |
 //! |---|---|
-//! | the region alone holds its block | folds it: the kernel gets its pages back, and the block is huge again |
+//! | the region alone holds its block | writes it back: the kernel gets its pages back, and the block is huge again |
 //! | others hold it, and it has many private pages | promotes it: gives the region a block of its own |
 //! | as before, and it has even more by now | seals it: the next write copies the block |
 //! | others hold it, and so it is with most overlays of the region | seals all, and copies blocks beside the writer |
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use crate::mapping::addresses::Place;
 use crate::pool::frames::Wanted;
 use crate::pool::holders::OverlayHolder;
-use crate::region::private::{Folded, PAGES_AT_ONCE};
+use crate::region::private::{PAGES_AT_ONCE, WrittenBack};
 use crate::region::state::{Density, RegionCore};
 use crate::region::write::{Become, Resolution};
 use crate::stats::counters::count;
@@ -44,9 +44,10 @@ impl<S: Sys> OverlayHolder for RegionCore<S> {
     }
 
     fn tend(&self, from: usize) -> Option<usize> {
-        // Whoever takes a snapshot folds, and holds the lock. This only looks: a fold needs no more than its windows.
+        // Whoever takes a snapshot writes back, and holds the lock. This only looks: a write-back needs no more than
+        // its windows.
         drop(self.freezing.try_lock()?);
-        // A reset must not meet a fold half done.
+        // A reset must not meet a write-back half done.
         let _not_beside_a_reset = self.tending.lock();
         let at_once = if self.pool().tending.is_paced() { 0 } else { LOOKED_AT_ONCE_BYTES };
         let end = self.table.len().min(from + self.pool().block_size.count(at_once).max(1));
@@ -91,7 +92,7 @@ impl<S: Sys> RegionCore<S> {
         }
         let (mut end, mut sum) = (entries.start + 1, pages);
         self.density.note(first, pages, self.pool().block_size);
-        while end < entries.end && self.may_fold(end) {
+        while end < entries.end && self.may_write_back(end) {
             let pages = self.count_private(EntryIndex(end))?;
             if sum + pages > PAGES_AT_ONCE {
                 break;
@@ -99,7 +100,7 @@ impl<S: Sys> RegionCore<S> {
             self.density.note(EntryIndex(end), pages, self.pool().block_size);
             (end, sum) = (end + 1, sum + pages);
         }
-        Ok(self.fold_run(entries.start..end, Folded::Blocks).map_or(end, |run| run.end))
+        Ok(self.write_back_run(entries.start..end, WrittenBack::Blocks).map_or(end, |run| run.end))
     }
 
     /// Looks after an overlay that others hold too.

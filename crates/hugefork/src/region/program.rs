@@ -5,7 +5,7 @@
 //!          open                 share, before a fork(2)
 //!   Zero ────────▶ Private ──────────────────────────────▶ Overlaid: the kernel copies pages, here and in the child
 //!    ▲  close, hand_over │  ◀───────────────────────────────── │
-//!    └───────────────────┴── fold, once no child is left; promotion ◀┘
+//!    └───────────────────┴── write-back, once no child is left; promotion ◀┘
 //! ```
 //! The memory of a block that is opened comes from the kernel, at the first touch of each of its pages. So it is never
 //! looked at whether a block that somebody holds is fresh: from `open` on it counts as used.

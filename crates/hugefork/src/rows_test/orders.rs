@@ -1,11 +1,11 @@
-//! Writers, snapshots, forks, exports, resets, folds, promotions, frees and reclaim beside each other on the software
-//! MMU, in orders that a checker (shuttle) chooses: tasks take turns at each use of a lock, an entry, a count or the
-//! free list, and at each call, load and store (sync/steps.rs).
+//! Writers, snapshots, forks, exports, resets, write-backs, promotions, frees and reclaim beside each other on the
+//! software MMU, in orders that a checker (shuttle) chooses: tasks take turns at each use of a lock, an entry, a count
+//! or the free list, and at each call, load and store (sync/steps.rs).
 //!
 //! ```text
 //!   writer    counts in places of its own, in their order: what a cut may show is known
 //!   cutter    takes a cut, looks at it, keeps a second (as an export does) or forks it, looks again
-//!   tender    folds and promotes, as the pool's thread does
+//!   tender    writes back and promotes, as the pool's thread does
 //!   resetter  sets the region back: there is a moment before which all of a writer's writes are gone
 //!   taker     lazily frees and reclaims, where no block is free
 //! ```
@@ -127,7 +127,7 @@ fn cut(region: &Region<Soft>, places: &[usize]) {
     assert!(places.iter().all(|&place| read_at(&kept, place + 1) == Ok(0)), "a write to a fork is in a cut");
 }
 
-fn cuts_and_folds(grain: CopyGrain) {
+fn cuts_and_write_backs(grain: CopyGrain) {
     in_a_pool(24, |world| {
         let region = &region_with_blocks(world, grain, &[0, 1, SECOND]);
         // One after the other shares a window with the other writer's.
@@ -141,18 +141,18 @@ fn cuts_and_folds(grain: CopyGrain) {
         });
         assert!(places.iter().flatten().all(|&place| region.read(place) == Some(2)), "a write was lost");
         tend(region, 1);
-        assert!(places.iter().flatten().all(|&place| region.read(place) == Some(2)), "a fold has lost a write");
+        assert!(places.iter().flatten().all(|&place| region.read(place) == Some(2)), "a write-back has lost a write");
     });
 }
 
 #[test]
-fn cuts_beside_writers_and_folds_by_choice() {
-    in_many_orders(|| cuts_and_folds(CopyGrain::Auto));
+fn cuts_beside_writers_and_write_backs_by_choice() {
+    in_many_orders(|| cuts_and_write_backs(CopyGrain::Auto));
 }
 
 #[test]
-fn cuts_beside_writers_and_folds_by_page() {
-    in_many_orders(|| cuts_and_folds(CopyGrain::Page));
+fn cuts_beside_writers_and_write_backs_by_page() {
+    in_many_orders(|| cuts_and_write_backs(CopyGrain::Page));
 }
 
 /// Somebody writes so densely that blocks are promoted, while others let go of the blocks below.
@@ -256,12 +256,12 @@ fn resets(grain: CopyGrain, times: usize) {
 }
 
 #[test]
-fn resets_beside_writers_and_folds_by_choice() {
+fn resets_beside_writers_and_write_backs_by_choice() {
     in_many_orders(|| resets(CopyGrain::Auto, 2));
 }
 
 #[test]
-fn resets_beside_writers_and_folds_by_page() {
+fn resets_beside_writers_and_write_backs_by_page() {
     in_many_orders(|| resets(CopyGrain::Page, 2));
 }
 
@@ -344,8 +344,8 @@ fn may_write(region: &Region<Soft>, place: usize, value: u8) -> bool {
 }
 
 /// A writer finds the pool full and takes blocks away from a fork that has written to them by page, while windows of
-/// that are locked: its pages are folded, it is snapshotted, it writes.
-fn revocations_beside_folds(options: RegionOptions) {
+/// that are locked: its pages are written back, it is snapshotted, it writes.
+fn revocations_beside_write_backs(options: RegionOptions) {
     in_a_pool(12, |world| {
         let region = &region_with_blocks(world, CopyGrain::Block, &[0, 1, SECOND]);
         let places = &[at(0, 1), at(SECOND, 2), at(1, 3)];
@@ -383,11 +383,11 @@ fn revocations_beside_folds(options: RegionOptions) {
 }
 
 #[test]
-fn a_full_pool_beside_forks_that_fold_by_choice() {
-    in_many_orders(|| revocations_beside_folds(RegionOptions::new()));
+fn a_full_pool_beside_forks_that_write_back_by_choice() {
+    in_many_orders(|| revocations_beside_write_backs(RegionOptions::new()));
 }
 
 #[test]
-fn a_full_pool_beside_forks_that_fold_by_page() {
-    in_many_orders(|| revocations_beside_folds(RegionOptions::new().copy_grain(CopyGrain::Page)));
+fn a_full_pool_beside_forks_that_write_back_by_page() {
+    in_many_orders(|| revocations_beside_write_backs(RegionOptions::new().copy_grain(CopyGrain::Page)));
 }

@@ -42,9 +42,9 @@ pub(super) fn written_by_choice<G: Ground>(world: &World<G>, blocks: usize) -> R
 }
 
 /// How often pages were put back into blocks, and how many there were.
-pub(super) fn folded<G: Ground>(region: &Region<G>) -> (u64, u64) {
+pub(super) fn written_back<G: Ground>(region: &Region<G>) -> (u64, u64) {
     let counters = &region.counters;
-    (counters.blocks_folded.load(Ordering::Relaxed), counters.pages_folded.load(Ordering::Relaxed))
+    (counters.blocks_written_back.load(Ordering::Relaxed), counters.pages_written_back.load(Ordering::Relaxed))
 }
 
 pub(super) fn copied<G: Ground>(region: &Region<G>) -> u64 {
@@ -134,7 +134,7 @@ fn a_later_snapshot_has_what_was_written_since_the_earlier() {
         assert_eq!((region.read(at), region.read(at + BASE_PAGE)), (Some(4), Some(14)));
         assert_eq!(region.kept(), vec![0..3 * G::PAGES]);
         // The last pages are still private.
-        assert_eq!((folded(&region), world.free()), ((3, 6), 10 - 3 - 3));
+        assert_eq!((written_back(&region), world.free()), ((3, 6), 10 - 3 - 3));
     }
     where_pages_are_copied!(row, 10);
 }
@@ -149,7 +149,7 @@ fn pages_go_back_into_their_block_if_nobody_else_holds_it() {
         let (block, rest) = (region.block(0), world.fill());
         drop(snapshot);
         let later = region.snapshot();
-        assert_eq!((region.block(0), world.free(), folded(&region), copied(&region)), (block, 0, (1, 3), 0));
+        assert_eq!((region.block(0), world.free(), written_back(&region), copied(&region)), (block, 0, (1, 3), 0));
         assert_eq!(written.map(|at| read_at(&later, at).unwrap()), [7; 3]);
         region.write(100, 8);
         assert_eq!((region.read(100), read_at(&later, 100)), (Some(8), Ok(7)));
@@ -170,7 +170,7 @@ fn overlays_stay_where_their_pages_went_into_blocks_for_a_snapshot() {
         drop(snapshot);
         let later = region.snapshot();
         assert!((0..4).all(|block| matches!(region.entry(block), Entry::Sealed(..))));
-        assert_eq!((folded(&region).1, region.private_page_count()), (2, Ok(0)));
+        assert_eq!((written_back(&region).1, region.private_page_count()), (2, Ok(0)));
         region.write(written[0], 8);
         assert!((0..4).all(|block| is_overlaid(&region, block)), "with one fault");
         assert_eq!(written.map(|at| (region.read(at), read_at(&later, at))), [(Some(8), Ok(7)), (Some(7), Ok(7))]);
@@ -265,7 +265,7 @@ fn a_block_that_is_promoted_has_what_was_written_by_page() {
 
 /// The software MMU lets nobody copy pages that are written to meanwhile.
 #[test]
-fn the_thread_keeps_writers_off_what_it_folds() {
+fn the_thread_keeps_writers_off_what_it_write_backs() {
     run_by_page::<Soft>(4, |world| {
         let region = written_by_choice(world, 2);
         let snapshot = region.snapshot();
@@ -274,7 +274,7 @@ fn the_thread_keeps_writers_off_what_it_folds() {
         drop(snapshot);
         assert_eq!(region.tend(0), None);
         assert!((0..2).all(|block| matches!(region.entry(block), Entry::Private(_))));
-        assert_eq!(([region.block(0), region.block(1)], folded(&region).1), (before, 1));
+        assert_eq!(([region.block(0), region.block(1)], written_back(&region).1), (before, 1));
         assert_eq!((region.read(BASE_PAGE + 100), region.kept()), (Some(7), vec![0..2 * Soft::PAGES]));
     });
 }
@@ -322,9 +322,9 @@ fn no_writer_of_a_cut_goes_on_before_those_of_all_regions_are_kept_off() {
     });
 }
 
-/// What becomes private after the look ahead is folded in the pause.
+/// What becomes private after the look ahead is written back in the pause.
 #[test]
-fn pages_that_are_folded_in_the_pause_leave_the_earlier_snapshot_as_it_was() {
+fn pages_that_are_written_back_in_the_pause_leave_the_earlier_snapshot_as_it_was() {
     run_by_page::<Soft>(8, |world| {
         let region = written_by_choice(world, 2);
         let earlier = region.snapshot();
@@ -409,15 +409,15 @@ fn overlays_of_a_dense_region_in_which_writes_were_promised_not_to_fault_stay_op
 
 /// Another thread has asked for the block before, and comes only now.
 #[test]
-fn a_write_that_comes_late_does_not_fold_what_was_promised_since() {
+fn a_write_that_comes_late_does_not_write_back_what_was_promised_since() {
     fn row<G: Ground>(world: &World<G>) {
         let region = written_by_choice(world, 2);
         let snapshot = region.snapshot();
         region.prepare_write(0..2 * G::BLOCK).unwrap();
         drop(snapshot);
         region.resolve(100).unwrap();
-        assert_eq!((is_overlaid(&region, 0), folded(&region)), (true, (0, 0)), "it was sealed meanwhile");
-        // A pin folds it all the same.
+        assert_eq!((is_overlaid(&region, 0), written_back(&region)), (true, (0, 0)), "it was sealed meanwhile");
+        // A pin writes it back all the same.
         region.pin(0..1).unwrap();
         assert!(matches!(region.entry(0), Entry::Private(_)));
         region.unpin(&(0..1));
@@ -426,7 +426,7 @@ fn a_write_that_comes_late_does_not_fold_what_was_promised_since() {
 }
 
 #[test]
-fn what_was_prepared_is_not_folded_by_the_snapshot() {
+fn what_was_prepared_is_not_written_back_by_the_snapshot() {
     fn row<G: Ground>(world: &World<G>) {
         let region = world.written_with(3, by_page());
         let earlier = region.snapshot();
@@ -507,7 +507,7 @@ fn pages_go_into_a_copy_of_their_block_if_others_hold_it() {
         let (before, free) = ([region.block(0), region.block(1)], world.free());
         let later = region.snapshot();
         assert_ne!(region.block(0), before[0]);
-        assert_eq!((region.block(1), world.free(), folded(&region)), (before[1], free - 1, (1, 1)));
+        assert_eq!((region.block(1), world.free(), written_back(&region)), (before[1], free - 1, (1, 1)));
         assert_eq!((read_at(&snapshot, 100), read_at(&later, 100), region.read(100)), (Ok(0), Ok(7), Some(7)));
         assert_eq!((kept_by(&snapshot), kept_by(&later)), (vec![0..2 * G::PAGES], vec![0..2 * G::PAGES]));
         drop(snapshot);

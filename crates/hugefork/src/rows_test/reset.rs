@@ -431,7 +431,7 @@ fn a_prepared_range_is_not_copied_and_takes_writes_until_the_next_snapshot() {
         let before = stats(&region).faults();
         (0..3 * G::PAGES).for_each(|page| region.write(page * BASE_PAGE + 100, 7));
         assert_eq!((stats(&region).faults(), kept_by(&snapshot)), (before, vec![0..4 * G::PAGES]));
-        // The pool's thread neither seals nor folds it.
+        // The pool's thread neither seals nor writes it back.
         drop(snapshot);
         tend(&region);
         assert!((0..3).all(|at| matches!(region.entry(at), Entry::Overlaid(..))));

@@ -66,7 +66,7 @@ pub enum OnLimit {
 /// What a write copies that finds its block held by a fork or snapshot too.
 ///
 /// * A *page*: the kernel copies 4 KiB for each page that is written, in 2 us, without a signal, and system calls that
-///   write work. Best for sparse writes. The range reads and writes a little slower until the pages are folded back
+///   write work. Best for sparse writes. The range reads and writes a little slower until the pages are written back
 ///   into blocks, which the next fork or snapshot does before it returns.
 /// * A *block*: one copy, 110 us for 2 MiB, after which nothing of the block faults any more. Best for dense writes.
 ///
@@ -96,8 +96,8 @@ pub enum CopyGrain {
     /// System calls that write to what was written before never fail with `EFAULT` then (unless it was discarded or
     /// lazily freed, or `max_cow_bytes` or an observer has copies made one by one), if the process may handle
     /// their faults (`CAP_SYS_PTRACE`, `vm.unprivileged_userfaultfd=1`, or access to `/dev/userfaultfd`). Whoever uses
-    /// the range, readers too, waits while pages are folded or a snapshot is taken, for a quarter of a millisecond or
-    /// so. Without that right they may fail at such a moment.
+    /// the range, readers too, waits while pages are written back or a snapshot is taken, for a quarter of a
+    /// millisecond or so. Without that right they may fail at such a moment.
     Page,
     /// Blocks.
     Block,

@@ -1,4 +1,5 @@
-//! What the worker does: it promotes, folds, makes huge pages of what is full, and saves memory where it is short.
+//! What the worker does: it promotes, writes back, makes huge pages of what is full, and saves memory where it is
+//! short.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -58,7 +59,7 @@ pub(in crate::modes) fn tend() -> Tended {
 /// For `hugefork stats`.
 fn tell(engine: &ProgramMemory) {
     let counts = engine.counts();
-    stats::set(Word::PagesFolded, counts.pages_folded);
+    stats::set(Word::PagesWrittenBack, counts.pages_written_back);
     stats::set(Word::Promoted, counts.promoted);
     stats::set(Word::PoolBytes, counts.memory);
     stats::set(Word::PoolKept, counts.kept);

@@ -10,8 +10,8 @@
 //! The cut is consistent. A write that lands before its page is protected is in the blocks that the snapshot keeps. A
 //! thread that writes later waits in its fault until the lock is free, so none of its later writes is in them.
 //!
-//! A snapshot holds blocks, not private pages. So overlays are folded first, while others go on writing (ahead.rs).
-//! What has become private since then is folded after the write-protection, and few pages have.
+//! A snapshot holds blocks, not private pages. So overlays are written back first, while others go on writing
+//! (ahead.rs). What has become private since then is written back after the write-protection, and few pages have.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -32,7 +32,8 @@ pub(super) struct KeptOff {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Keeps all others out: with the locks of all windows if there are overlays, so that none is just being folded.
+    /// Keeps all others out: with the locks of all windows if there are overlays, so that none is just being written
+    /// back.
     pub(super) fn hold_all(&self) -> (WindowsGuard<'_>, ExclusiveGuard<'_>) {
         let mut windows = WindowsGuard::default();
         loop {
@@ -94,8 +95,9 @@ impl<S: Sys> RegionCore<S> {
         let entries = first..last + 1;
         let place = self.keep_all_off(locked, entries.clone())?;
         let is_as_before = Some(self.accounts.sealed.load(Ordering::Relaxed)) == sealed;
-        let folded = self.fold_rest(locked, frozen, if is_as_before { open } else { entries.clone() }, place);
-        match folded.and_then(|()| self.copy_pinned(frozen, entries.clone())) {
+        let written_back =
+            self.write_back_rest(locked, frozen, if is_as_before { open } else { entries.clone() }, place);
+        match written_back.and_then(|()| self.copy_pinned(frozen, entries.clone())) {
             Ok(()) => Ok(Some(KeptOff { entries, place })),
             Err(reason) => {
                 self.let_writers_back(locked, KeptOff { entries, place });
@@ -137,9 +139,9 @@ impl<S: Sys> RegionCore<S> {
         Ok(Place::Own)
     }
 
-    /// Folds what has become private since [`RegionCore::fold_ahead`], among entries that include all that were
-    /// writable since. All writers are kept off.
-    fn fold_rest(
+    /// Writes back what has become private since [`RegionCore::write_back_ahead`], among entries that include all that
+    /// were writable since. All writers are kept off.
+    fn write_back_rest(
         &self,
         locked: Locked<'_>,
         frozen: &SnapshotCore<S>,
@@ -152,16 +154,16 @@ impl<S: Sys> RegionCore<S> {
         let mut rest = entries;
         while let Some(index) = self.next_patched(&mut rest, place).map_err(Unresolved::Unmappable)? {
             let Some(block) = self.table.get(index).block() else { continue };
-            // The snapshot gets the folded block instead.
+            // The snapshot gets the block with the pages instead.
             frozen.entries.set(index, Entry::Zero);
             self.pool().release(block);
             let reserved = self.table.reservation(index);
             let own = if self.is_alone_with(block) { block } else { self.pool().copy_of(block, reserved)? };
-            let folded = self.fold_read_only(locked, index, own, place);
-            if folded.is_err() && own != block {
+            let written_back = self.write_back_read_only(locked, index, own, place);
+            if written_back.is_err() && own != block {
                 self.pool().release_and(own, reserved);
             }
-            folded?;
+            written_back?;
             self.pool().frames.add_reference(own);
             frozen.entries.set(index, Entry::Inherited(own));
             frozen.note_own(index);

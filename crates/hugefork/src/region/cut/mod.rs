@@ -7,7 +7,7 @@
 //! | `of_snapshot` | makes a region of a snapshot |
 //!
 //! ```text
-//!   fold ahead, others write ─▶ operations are over ─▶ all locks, parents first ─▶ share each
+//!   write back ahead, others write ─▶ operations are over ─▶ all locks, parents first ─▶ share each
 //!     ─▶ let the writers of each go ─▶ release all
 //!     └─ one fails: undo all that were shared
 //! ```
@@ -20,7 +20,7 @@
 //!
 //! A cut that waits for operations holds none of these locks meanwhile, nor any region's turn: a thread inside of an
 //! operation may cut a region that has none, and that region may be one of several in the cut that waits. So the turns
-//! are taken twice, before pages are folded ahead and when operations are over. If somebody else has had one in
+//! are taken twice, before pages are written back ahead and when operations are over. If somebody else has had one in
 //! between, what he may have left in private pages is looked for in the pause.
 
 mod ahead;
@@ -58,7 +58,7 @@ enum Purpose {
 }
 
 /// A region, the snapshot that is to hold its blocks, and how often its overlays had been sealed when its pages were
-/// folded ahead: `None` if that says nothing of what has become of them since.
+/// written back ahead: `None` if that says nothing of what has become of them since.
 pub(crate) struct Part<'a, S: Sys> {
     pub(crate) region: &'a RegionCore<S>,
     pub(crate) frozen: PinnedBox<SnapshotCore<S>>,
@@ -144,18 +144,18 @@ fn cut<S: Sys>(
             region.promises.end();
             // What the pool's thread seals after this is looked for in the pause.
             let sealed = Some(region.accounts.sealed.load(Ordering::Relaxed));
-            region.fold_ahead()?;
+            region.write_back_ahead()?;
             parts.push(Part { region, frozen: begin(region, purpose), sealed });
         }
         let mut between = None;
         if waits {
-            // Operations go on while pages are folded ahead, and those inside may wait for these turns.
+            // Operations go on while pages are written back ahead, and those inside may wait for these turns.
             let mut next: EngineVec<usize> = EngineVec::with_capacity_in(regions.len(), Own);
             next.extend(turns.iter().map(|turn| turn.number().wrapping_add(1)));
             drop(turns);
             (between, turns) = operations::over_and_then(regions.iter().copied(), take_turns)?;
             if !turns.iter().map(Turn::number).eq(next) {
-                // Others may have sealed and not folded, and taken snapshots, which have lesser ids.
+                // Others may have sealed and not written back, and taken snapshots, which have lesser ids.
                 for part in &mut parts {
                     part.frozen = begin(part.region, purpose);
                     part.sealed = None;
@@ -175,7 +175,8 @@ fn cut<S: Sys>(
             }
             // Pinned blocks are copied, and the copies take blocks.
             Err(RegionError::PoolFull { .. }) if regions.iter().any(|region| region.drops_some_lazy()) => {}
-            // So are blocks that have got private pages since they were folded. To fold those ahead makes room.
+            // So are blocks that have got private pages since they were written back. To write those back ahead makes
+            // room.
             Err(RegionError::PoolFull { .. })
                 if regions.iter().any(|region| region.accounts.has_overlays()) && tries < FULL_POOL_TRIES =>
             {

@@ -4,10 +4,11 @@
 //!   first write ─▶ overlay: private mapping of a GiB ───▶ Overlaid: the kernel copies each page that is written
 //!                                                           │ seal       ▲ unseal: a write, if no page is private
 //!                                                           ▼            │
-//!   block of its own ◀── fold (fold.rs), or a copy with the private pages ── Sealed
+//!   block of its own ◀── write-back (write_back.rs), or a copy with the private pages ── Sealed
 //! ```
-//! A snapshot seals all overlays, after their private pages were folded. A sealed overlay that has private pages is one
-//! that the pool's thread leaves to the writer to copy (maintain.rs); or a snapshot is just being taken, or has failed.
+//! A snapshot seals all overlays, after their private pages were written back. A sealed overlay that has private pages
+//! is one that the pool's thread leaves to the writer to copy (maintain.rs); or a snapshot is just being taken, or has
+//! failed.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;

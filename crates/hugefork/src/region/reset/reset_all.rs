@@ -87,7 +87,8 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
             }
         }
     }
-    let reserved = pairs.iter().map(|(region, frozen)| region.keep_reserve(frozen)).fold(Ok(()), Result::and);
+    let reserved =
+        pairs.iter().map(|(region, frozen)| region.keep_reserve(frozen)).reduce(Result::and).unwrap_or(Ok(()));
     reserved.map_err(|reason| ResetError { done: pairs.iter().map(|(region, _)| region.len()).sum(), reason })
 }
 

@@ -43,7 +43,7 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(crate) table: Table,
     pub(crate) lock: RegionLock,
     /// Held while a fork or snapshot is taken, or the region is reset, so that two of them do not undo each other's
-    /// folds. Whoever holds it waits for no operation: threads inside of one may wait for this.
+    /// write-backs. Whoever holds it waits for no operation: threads inside of one may wait for this.
     pub(crate) freezing: WordLock,
     /// Held while the pool's thread looks after overlays, and by a reset, which may hold no windows.
     pub(in crate::region) tending: WordLock,
@@ -100,7 +100,7 @@ impl<S: Sys> RegionCore<S> {
         let pool = addresses.pool.clone();
         let count = pool.block_size.count(addresses.len());
         if options.grain == CopyGrain::Page && pool.sys.has_overlays() && pool.block_size.bytes() > BASE_PAGE {
-            // System calls that write are to wait for a fold, not to fail.
+            // System calls that write are to wait for a write-back, not to fail.
             addresses.set_aside();
         }
         let region = PinnedBox::new(RegionCore {

@@ -1,8 +1,8 @@
 //! Which blocks are written to so densely that a copy of the block costs less than copies of its pages.
 //!
 //! What a block was like after the last snapshot says what it will be like after the next. A block is found to be dense
-//! when it is folded, or promoted (maintain.rs). From then on the first write to it copies it as a whole. Nobody sees
-//! how many pages are written then, so now and then it is tried anew.
+//! when it is written back, or promoted (maintain.rs). From then on the first write to it copies it as a whole. Nobody
+//! sees how many pages are written then, so now and then it is tried anew.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -34,7 +34,7 @@ impl Density {
     }
 
     /// From so many pages on, a copy of the block costs less. A page costs 2.3 us at the write and 0.7 us when it is
-    /// folded; a block costs 12 us and 110 us for 2 MiB (docs/design.md).
+    /// written back; a block costs 12 us and 110 us for 2 MiB (docs/design.md).
     fn dense_pages(size: BlockSize) -> usize {
         4 + size.bytes() / (58 << 10)
     }

@@ -93,8 +93,8 @@ impl<S: Sys> Fault<'_, S> {
         self.region.open_again(locked, self.index.0..self.index.0 + 1, self.place);
     }
 
-    /// After a fold or copy that the kernel refused: an overlay can do without, and takes the write. The next fork or
-    /// snapshot tries again, and says so if it fails too.
+    /// After a write-back or copy that the kernel refused: an overlay can do without, and takes the write. The next
+    /// fork or snapshot tries again, and says so if it fails too.
     #[cold]
     #[inline(never)] // As above.
     pub(super) fn goes_on_by_page(&self) -> bool {
@@ -131,17 +131,17 @@ impl<S: Sys> Fault<'_, S> {
         let new = region.pool().direct(self.taken.wanted);
         // SAFETY: `new` is ours alone. Writers are kept off, and our window lock keeps it so.
         match unsafe { region.copy_private(&(self.index.0..self.index.0 + 1), self.place, new) } {
-            Ok(()) => count(&region.counters.blocks_folded, 1),
+            Ok(()) => count(&region.counters.blocks_written_back, 1),
             Err(error) => return Err(self.returned(Unresolved::Unmappable(error))),
         }
         Ok(())
     }
 
-    /// Folds the private pages into the block, which this region alone holds.
-    pub(super) fn fold(&mut self, publishing: SharedGuard<'_>) -> Result<Resolution, Unresolved> {
+    /// Writes back the private pages into the block, which this region alone holds.
+    pub(super) fn write_back(&mut self, publishing: SharedGuard<'_>) -> Result<Resolution, Unresolved> {
         let only = self.index.0..self.index.0 + 1;
         let Some(block) = self.region.table.get(self.index).block() else { return Ok(Resolution::Raced) };
-        match self.region.fold_in_place(&self.window, publishing, only, block) {
+        match self.region.write_back_in_place(&self.window, publishing, only, block) {
             Ok(()) => Ok(Resolution::Reused),
             Err(reason) => Err(reason),
         }

@@ -143,7 +143,7 @@ impl<S: Sys> RegionCore<S> {
                 Found::None => &self.counters.failed,
                 Found::LookAgain => return Next::ComeBack,
             },
-            Err(Unresolved::CowLimit(_)) if self.fold_a_charged_one() => return Next::Again,
+            Err(Unresolved::CowLimit(_)) if self.write_back_a_charged_one() => return Next::Again,
             Err(Unresolved::CowLimit(OnLimit::Revoke)) => {
                 if !self.revoke_from_others(index) {
                     *limit = None;
@@ -176,7 +176,7 @@ impl<S: Sys> RegionCore<S> {
         let window = self.table.lock(index);
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        // To fold or copy it, it would be sealed for a moment, and a system call that writes would fail.
+        // To write it back or copy it, it would be sealed for a moment, and a system call that writes would fail.
         let stays = what != Become::Own && matches!(entry, Entry::Overlaid(..)) && self.promises.has(index);
         let mut needed = if stays { OnWrite::Unseal } else { self.needed(entry, Grain::Block) };
         if needed == OnWrite::Nothing {
@@ -187,7 +187,7 @@ impl<S: Sys> RegionCore<S> {
         if needed == OnWrite::Copy && what.may_be_by_page() {
             needed = self.needed(entry, if what == Become::Writable { fault.grain(entry) } else { Grain::Page });
         }
-        // An overlay that is folded was counted when it became one.
+        // An overlay that is written back was counted when it became one.
         let limit = if !what.may_be_by_page() && entry.is_overlay() { None } else { limit };
         let resolved = match needed {
             OnWrite::GiveZeroed => {
@@ -198,7 +198,7 @@ impl<S: Sys> RegionCore<S> {
             OnWrite::AllowPage => fault.write_page(&publishing),
             OnWrite::Copy => fault.copy(publishing, limit),
             OnWrite::Overlay | OnWrite::Unseal => fault.by_page(&publishing, entry, limit),
-            OnWrite::Fold => fault.fold(publishing),
+            OnWrite::WriteBack => fault.write_back(publishing),
             OnWrite::Nothing => Ok(Resolution::Raced),
             OnWrite::Refuse => Err(Unresolved::Revoked),
         };
@@ -207,7 +207,7 @@ impl<S: Sys> RegionCore<S> {
         }
         // Only these two have given the region lock back: whoever takes it twice waits for a snapshot that waits for
         // him.
-        let has_let_go = matches!(needed, OnWrite::Copy | OnWrite::Fold);
+        let has_let_go = matches!(needed, OnWrite::Copy | OnWrite::WriteBack);
         let is_refused = has_let_go && matches!(resolved, Err(Unresolved::Unmappable(_)));
         if is_refused && what == Become::Writable && fault.goes_on_by_page() {
             return Ok(Resolution::Overlaid);
@@ -215,10 +215,10 @@ impl<S: Sys> RegionCore<S> {
         resolved
     }
 
-    /// Folds an overlay that costs the region nothing any more, because others have let go of its block. True if there
-    /// was one.
-    fn fold_a_charged_one(&self) -> bool {
-        let is_free = |index: usize| self.table.get(EntryIndex(index)).is_charged() && self.may_fold(index);
+    /// Writes back an overlay that costs the region nothing any more, because others have let go of its block. True if
+    /// there was one.
+    fn write_back_a_charged_one(&self) -> bool {
+        let is_free = |index: usize| self.table.get(EntryIndex(index)).is_charged() && self.may_write_back(index);
         let mut indices = 0..if self.accounts.charged.load(Ordering::Relaxed) > 0 { self.table.len() } else { 0 };
         let Some(index) = indices.find(|&index| is_free(index)) else { return false };
         self.try_to_make(Become::Own, EntryIndex(index), None, None).is_ok()

@@ -28,8 +28,8 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Sees to it that no write in `range` faults until the next fork, snapshot or reset. What others hold too is shown
-    /// by page where that can be done; but not where a limit counts blocks, since what is promised is not folded as
-    /// soon as nobody else holds it.
+    /// by page where that can be done; but not where a limit counts blocks, since what is promised is not written back
+    /// as soon as nobody else holds it.
     pub(crate) fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
         if !self.may_overlay() || self.accounts.limit.is_some() {
             return self.prepare_blocks(range);
@@ -99,8 +99,8 @@ impl<S: Sys> RegionCore<S> {
         (0..self.table.len()).map(EntryIndex).filter(is_overlay).try_for_each(|index| self.make_own(index))
     }
 
-    /// Folds the overlays among `entries` that this region alone holds.
-    pub(in crate::region) fn fold_what_is_alone(&self, entries: Range<usize>) -> Result<(), RegionError> {
+    /// Writes back the overlays among `entries` that this region alone holds.
+    pub(in crate::region) fn write_back_what_is_alone(&self, entries: Range<usize>) -> Result<(), RegionError> {
         if !self.accounts.has_overlays() {
             return Ok(());
         }

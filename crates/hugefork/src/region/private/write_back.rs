@@ -1,4 +1,4 @@
-//! Folding: the private pages of overlays go back into blocks.
+//! Write-back: the private pages of overlays go back into blocks.
 //!
 //! ```text
 //!   keep writers off: no more pages become private ─▶ look which are ─▶ copy them ─▶ show the block itself
@@ -8,7 +8,7 @@
 //! finds is all there is.
 //!
 //! This happens under the locks of the windows. A snapshot of a region with overlays holds the locks of all windows, so
-//! it meets no fold half done.
+//! it meets no write-back half done.
 
 use std::ops::Range;
 
@@ -26,8 +26,8 @@ use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 /// Runs of pages that are asked for at once. They lie on the handler's stack.
 const RUNS_AT_ONCE: usize = 4;
 
-/// At most so many pages are folded at once, so that a writer there waits for a quarter of a millisecond at most; or
-/// else one block.
+/// At most so many pages are written back at once, so that a writer there waits for a quarter of a millisecond at most;
+/// or else one block.
 pub(in crate::region) const PAGES_AT_ONCE: usize = 256;
 
 /// Where private pages are looked for at once: nobody can change mappings meanwhile.
@@ -40,16 +40,16 @@ pub(in crate::region) struct Patched {
     pub(in crate::region) pages: usize,
 }
 
-/// What overlays become whose private pages were folded into their own blocks.
+/// What overlays become whose private pages were written back into their own blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::region) enum Folded {
+pub(in crate::region) enum WrittenBack {
     /// The region shows the blocks themselves.
     Blocks,
     /// They stay, without private pages and sealed, because a snapshot is about to share the blocks again.
     Overlays,
 }
 
-/// What was done of a fold.
+/// What was done of a write-back.
 struct Copied {
     looked_at: usize,
     pages: usize,
@@ -90,7 +90,7 @@ impl<S: Sys> RegionCore<S> {
             at += copied.looked_at;
             pages += copied.pages;
         }
-        count(&self.counters.pages_folded, pages as u64);
+        count(&self.counters.pages_written_back, pages as u64);
         Ok(())
     }
 
@@ -175,14 +175,18 @@ impl<S: Sys> RegionCore<S> {
         entry.is_overlay() && self.held(entry) == Held::Alone
     }
 
-    /// Whether an overlay may be sealed for a moment and folded, though nobody has asked for that.
-    pub(in crate::region) fn may_fold(&self, index: usize) -> bool {
+    /// Whether an overlay may be sealed for a moment and written back, though nobody has asked for that.
+    pub(in crate::region) fn may_write_back(&self, index: usize) -> bool {
         self.is_alone_with_overlay(index) && !self.promises.has(EntryIndex(index))
     }
 
-    /// Folds the first overlays of `entries` that this region alone holds and whose blocks are neighbours. The caller
-    /// has blocked the program's signals. Returns which they are.
-    pub(in crate::region) fn fold_run(&self, entries: Range<usize>, what: Folded) -> Result<Range<usize>, Unresolved> {
+    /// Writes back the first overlays of `entries` that this region alone holds and whose blocks are neighbours. The
+    /// caller has blocked the program's signals. Returns which they are.
+    pub(in crate::region) fn write_back_run(
+        &self,
+        entries: Range<usize>,
+        what: WrittenBack,
+    ) -> Result<Range<usize>, Unresolved> {
         let windows = self.table.lock_windows(self.windows_of(&entries));
         let publishing = self.lock.shared();
         let mut run = entries.start..entries.start;
@@ -191,7 +195,7 @@ impl<S: Sys> RegionCore<S> {
             let by = (index - entries.start).cast_signed();
             self.table.get(EntryIndex(index)).block().zip(block).is_some_and(|(next, first)| first.is_by(by, next))
         };
-        while run.end < entries.end && self.may_fold(run.end) && follows(run.end) {
+        while run.end < entries.end && self.may_write_back(run.end) && follows(run.end) {
             run.end += 1;
         }
         if let Some(block) = block.filter(|_| !run.is_empty()) {
@@ -200,16 +204,20 @@ impl<S: Sys> RegionCore<S> {
             let may_seal = self.accounts.grain != CopyGrain::Page;
             match what {
                 // What is the parent's becomes this region's own: the accounts are to tell.
-                Folded::Overlays if are_own && may_seal => self.fold_below(&windows, publishing, &run, block)?,
-                Folded::Overlays | Folded::Blocks => self.fold_in_place(&windows, publishing, run.clone(), block)?,
+                WrittenBack::Overlays if are_own && may_seal => {
+                    self.write_back_below(&windows, publishing, &run, block)?
+                }
+                WrittenBack::Overlays | WrittenBack::Blocks => {
+                    self.write_back_in_place(&windows, publishing, run.clone(), block)?
+                }
             }
         }
         Ok(run)
     }
 
-    /// Folds overlays into their own blocks, which this region alone holds and which are neighbours, and keeps the
-    /// overlays, sealed.
-    fn fold_below(
+    /// Writes back overlays into their own blocks, which this region alone holds and which are neighbours, and keeps
+    /// the overlays, sealed.
+    fn write_back_below(
         &self,
         windows: &WindowsGuard<'_>,
         publishing: SharedGuard<'_>,
@@ -219,17 +227,17 @@ impl<S: Sys> RegionCore<S> {
         self.seal(Locked::windows(windows, &publishing), entries.clone())?;
         drop(publishing);
         let mut runs = [PageRun::default(); PAGES_AT_ONCE];
-        // SAFETY: as in `fold_in_place`.
+        // SAFETY: as in `write_back_in_place`.
         let copied = unsafe { self.copy_private_by(&mut runs, entries, Place::Own, self.pool().direct(first)) };
         copied.map_err(Unresolved::Unmappable)?;
         // Pages that stay are what the block has now, too.
         let _ = self.pool().sys.drop_private(self.addresses.part(&self.bytes_of(entries)));
-        count(&self.counters.blocks_folded, entries.len() as u64);
+        count(&self.counters.blocks_written_back, entries.len() as u64);
         Ok(())
     }
 
-    /// Folds overlays into their own blocks, which this region alone holds and which are neighbours.
-    pub(in crate::region) fn fold_in_place(
+    /// Writes back overlays into their own blocks, which this region alone holds and which are neighbours.
+    pub(in crate::region) fn write_back_in_place(
         &self,
         windows: &WindowsGuard<'_>,
         publishing: SharedGuard<'_>,
@@ -244,7 +252,7 @@ impl<S: Sys> RegionCore<S> {
         let publishing = self.lock.shared();
         let locked = Locked::windows(windows, &publishing);
         let shown = match copied {
-            Ok(()) => self.show_folded(locked, &entries, first),
+            Ok(()) => self.show_written_back(locked, &entries, first),
             Err(error) => Err(Unresolved::Unmappable(error)),
         };
         match shown {
@@ -261,26 +269,26 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Shows the blocks themselves, which begin with `first` and have all pages now.
-    fn show_folded(&self, locked: Locked<'_>, entries: &Range<usize>, first: BlockId) -> Result<(), Unresolved> {
+    fn show_written_back(&self, locked: Locked<'_>, entries: &Range<usize>, first: BlockId) -> Result<(), Unresolved> {
         let shows = Shows::Memory { start: first, access: Access::ReadWrite };
         match self.site().remap(locked, entries, shows) {
             Ok(remapped) => {
-                self.publish_folded(locked, entries, remapped);
+                self.publish_written_back(locked, entries, remapped);
                 Ok(())
             }
             Err(refused) => Err(refused.into()),
         }
     }
 
-    fn publish_folded(&self, locked: Locked<'_>, entries: &Range<usize>, remapped: Remapped<'_, S>) {
-        count(&self.counters.blocks_folded, entries.len() as u64);
+    fn publish_written_back(&self, locked: Locked<'_>, entries: &Range<usize>, remapped: Remapped<'_, S>) {
+        count(&self.counters.blocks_written_back, entries.len() as u64);
         let stored = self.store(locked, Event::Write, entries.clone(), |_, old| old.in_state(State::Private));
         remapped.published(stored);
     }
 
-    /// Folds an overlay, off which all writers are kept, into `own`, which is its own block or a copy of that, and
-    /// shows it read-only.
-    pub(in crate::region) fn fold_read_only(
+    /// Writes back an overlay, off which all writers are kept, into `own`, which is its own block or a copy of that,
+    /// and shows it read-only.
+    pub(in crate::region) fn write_back_read_only(
         &self,
         locked: Locked<'_>,
         index: EntryIndex,
@@ -291,7 +299,7 @@ impl<S: Sys> RegionCore<S> {
         // SAFETY: a lock keeps all others out, and writers are kept off. Nobody else holds the block, which is a new
         // copy or is covered by the private pages where they are written.
         unsafe { self.copy_private(&only, place, self.pool().direct(own)) }.map_err(Unresolved::Unmappable)?;
-        count(&self.counters.blocks_folded, 1);
+        count(&self.counters.blocks_written_back, 1);
         let shows = Shows::Memory { start: own, access: Access::Read };
         let remapped = self.site_at(place).remap(locked, &only, shows)?;
         let Recount { before, .. } = self.store(locked, Event::Write, only.clone(), |_, _| Entry::Private(own));
