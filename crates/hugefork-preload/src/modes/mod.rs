@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | [`map`], [`unmap`] and so on | `entry`, maybe in the program's `malloc` | allocate by it, start a thread |
 //! | [`prepare`], [`parent`], [`child`] | `fork`, under the lock that all three share | the same |
-//! | [`gone`], [`tend`], [`pass`], [`grown`] | `worker`; the last two while no child lives | touch thread-local data |
+//! | [`gone`], [`maintain`], [`pass`], [`grown`] | `worker`; the last two while no child lives | use thread-locals |
 
 mod collapse;
 mod heir;
@@ -16,7 +16,7 @@ use std::ffi::c_int;
 use std::ops::Range;
 
 pub(crate) use pool::{Held, Resized};
-pub(crate) use types::{Emptied, Growth, Mapping, Tended, Wish};
+pub(crate) use types::{Emptied, Growth, Maintained, Mapping, Wish};
 
 use crate::config;
 use crate::environment::Mode;
@@ -177,7 +177,7 @@ pub(crate) fn in_unnoticed_copy() {
     }
 }
 
-/// Whether [`tend`] may look at thread-local data, if only as libc's functions do.
+/// Whether [`maintain`] may look at thread-local data, if only as libc's functions do.
 pub(crate) fn need_thread_local_data() -> bool {
     config::mode() == Some(Mode::Pool)
 }
@@ -223,10 +223,10 @@ pub(crate) fn gone(held: Held) {
 }
 
 /// Does what is to be done also while descendants live, for some milliseconds at most.
-pub(crate) fn tend() -> Tended {
+pub(crate) fn maintain() -> Maintained {
     match config::mode() {
-        Some(Mode::Pool) => pool::tend(),
-        Some(Mode::Collapse) | None => Tended::All,
+        Some(Mode::Pool) => pool::maintain(),
+        Some(Mode::Collapse) | None => Maintained::All,
     }
 }
 

@@ -231,7 +231,7 @@ impl PoolBuilder {
             say(format_args!("pool `{}` gets no memory ahead: no thread for it: {error}", core.name));
             None
         });
-        let tender = PoolCore::start_tending(&core).unwrap_or_else(|error| {
+        let maintainer = PoolCore::start_maintenance(&core).unwrap_or_else(|error| {
             say(format_args!("pool `{}` writes pages back only at snapshots: no thread for it: {error}", core.name));
             None
         });
@@ -241,7 +241,7 @@ impl PoolBuilder {
                 |why: &NotWatched| say(format_args!("pool `{}` does not watch memory pressure: {why}", core.name));
             started.inspect_err(say).ok()
         });
-        Ok(Pool { core, shared: Arc::new(Shared { grant, _workers: [keeper, supplier, tender], watcher }) })
+        Ok(Pool { core, shared: Arc::new(Shared { grant, _workers: [keeper, supplier, maintainer], watcher }) })
     }
 
     fn most_ahead(&self) -> usize {

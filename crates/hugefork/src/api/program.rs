@@ -135,7 +135,7 @@ pub struct ProgramCounts {
 /// let inherited = memory.before_fork(); // … fork(2), and the child comes and goes
 /// drop(inherited);
 /// while memory.is_shared() {
-///     memory.tend(); // as long as it takes until everything is in huge pages again
+///     memory.maintain(); // as long as it takes until everything is in huge pages again
 /// }
 /// # Ok(())
 /// # }
@@ -238,7 +238,7 @@ impl ProgramMemory {
     /// Whether memory is to be saved: while it is, no block is copied for a child whose pages can be.
     pub fn save_memory(&mut self, is_short: bool) {
         let _signals = SignalsBlocked::new();
-        self.core.pool().tending.tell_short(is_short);
+        self.core.pool().maintenance.tell_short(is_short);
     }
 
     /// Whether the kernel makes huge pages only of what it is asked to ([`Full::collapse`]).
@@ -530,8 +530,8 @@ impl ProgramMemory {
     }
 
     /// Prepares for a fork: shows everything through private mappings, which the child inherits. Nothing may be mapped,
-    /// unmapped or tended until the fork is over. Where something else lies in the place of what was mapped here, it
-    /// stays, and is the kernel's with the block around it (from Linux 6.11 on, which tells what lies where).
+    /// unmapped or maintained until the fork is over. Where something else lies in the place of what was mapped here,
+    /// it stays, and is the kernel's with the block around it (from Linux 6.11 on, which tells what lies where).
     pub fn before_fork(&mut self) -> Inherited {
         for index in self.core.not_shown(0..self.high) {
             self.core.give_up(index);
@@ -565,7 +565,7 @@ impl ProgramMemory {
 
     /// Looks after some of what children share or shared, for about a millisecond, if there is reason to. True if more
     /// is to be looked at at once.
-    pub fn tend(&mut self) -> bool {
+    pub fn maintain(&mut self) -> bool {
         let _signals = SignalsBlocked::new();
         self.take_rests_away();
         let sys = &self.core.pool().sys;
@@ -589,7 +589,7 @@ impl ProgramMemory {
                 0
             }
         };
-        self.round = self.core.tend(from).filter(|&next| next < self.high);
+        self.round = self.core.maintain(from).filter(|&next| next < self.high);
         self.round.is_some()
     }
 

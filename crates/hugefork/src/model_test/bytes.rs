@@ -80,7 +80,7 @@ impl Bytes<'_> {
             30 => Op::ResetAll { regions: [self.index()?, self.index()?], snapshots: [self.index()?, self.index()?] },
             31..34 => Op::Reset { region: self.index()?, snapshot: self.index()? },
             34 => Op::BeAlone(self.below(2)? == 1),
-            35 => Op::Tend,
+            35 => Op::Maintain,
             36 => match self.below(3)? {
                 0 => Op::DropRegion { region: self.index()? },
                 1 => Op::PrepareSnapshot { region: self.index()? },

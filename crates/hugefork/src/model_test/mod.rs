@@ -120,7 +120,7 @@ enum Op {
     /// From now on others may write meanwhile, or nobody does.
     BeAlone(bool),
     /// The thread that looks after overlays looks once.
-    Tend,
+    Maintain,
     DropRegion {
         region: usize,
     },
@@ -203,7 +203,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => ([index.clone(), index.clone()], [index.clone(), index.clone()])
             .prop_map(|(regions, snapshots)| Op::ResetAll { regions, snapshots }),
         1 => (0..2usize).prop_map(|alone| Op::BeAlone(alone == 1)),
-        1 => Just(Op::Tend),
+        1 => Just(Op::Maintain),
         1 => index.clone().prop_map(|region| Op::DropRegion { region }),
         1 => index.prop_map(|snapshot| Op::DropSnapshot { snapshot }),
         1 => (0..Call::ALL.len(), 0..3usize).prop_map(|(call, after)| Op::FailNext { call, after }),

@@ -460,7 +460,7 @@ impl World {
                 self.reset_each(&asked, reset_all);
             }
             Op::BeAlone(alone) => self.mmu().set_alone(*alone),
-            Op::Tend => self.pool.tend_all(),
+            Op::Maintain => self.pool.maintain_all(),
             Op::DropRegion { region: at } => {
                 if let Some(at) = region(at) {
                     self.regions.swap_remove(at);

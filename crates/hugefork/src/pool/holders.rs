@@ -118,7 +118,7 @@ pub(crate) trait OverlayHolder {
 
     /// Writes back or promotes some of them, from the entry `from` on. Returns where to go on, if that is not all. It
     /// takes no block and allocates nothing.
-    fn tend(&self, from: usize) -> Option<usize>;
+    fn maintain(&self, from: usize) -> Option<usize>;
 }
 
 /// What may be dropped.

@@ -207,9 +207,9 @@ fn watch_for_pressure<S: Sys>(
     loop {
         let signal = answer(ask);
         match signal {
-            Signal::Short => core.tending.tell_short(true),
+            Signal::Short => core.maintenance.tell_short(true),
             Signal::Enough => {
-                core.tending.tell_short(false);
+                core.maintenance.tell_short(false);
                 ask = Ask::WhenShort;
                 continue;
             }
@@ -227,7 +227,7 @@ fn watch_for_pressure<S: Sys>(
         }
         ask = match core.relieve(step, counters) {
             // As long as memory is short, none is taken for blocks that can be had as pages.
-            Ok(0) if core.tending.overlays() > 0 => Ask::StillShort,
+            Ok(0) if core.maintenance.overlays() > 0 => Ask::StillShort,
             Ok(0) => Ask::WhenShort,
             Ok(_) => Ask::StillShort,
             Err(error) => {
@@ -238,10 +238,10 @@ fn watch_for_pressure<S: Sys>(
             }
         };
         if ask == Ask::WhenShort {
-            core.tending.tell_short(false);
+            core.maintenance.tell_short(false);
         }
     }
-    core.tending.tell_short(false);
+    core.maintenance.tell_short(false);
     counters.running.store(false, Ordering::Relaxed);
 }
 
@@ -440,12 +440,12 @@ mod tests {
         let (asked, _) = watch(&pool, BLOCK, &[Short, Short, Short, Enough, Stop], |step| {
             // This is what its thread does.
             if step > 0 && step < 4 {
-                pool.tend_all();
+                pool.maintain_all();
                 assert_eq!(done(), (39, 0));
             }
         });
         assert_eq!(asked, [WhenShort, StillShort, StillShort, StillShort, WhenShort]);
-        pool.tend_all();
+        pool.maintain_all();
         assert_eq!(done(), (39, 1));
         drop(kept);
     }

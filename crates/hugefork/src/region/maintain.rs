@@ -1,4 +1,4 @@
-//! What the pool's thread does for the overlays of a region (pool/tending.rs).
+//! What the pool's thread does for the overlays of a region (pool/maintenance.rs).
 //!
 //! | overlay | what |
 //! |---|---|
@@ -7,8 +7,8 @@
 //! | as before, and it has even more by now | seals it: the next write copies the block |
 //! | others hold it, and so it is with most overlays of the region | seals all, and copies blocks beside the writer |
 //!
-//! Where the program is paced (pool/tending.rs), nothing is sealed for writers to copy, and what was dense before is
-//! promoted at once. Where copies would take memory that nobody has used, nothing is sealed either.
+//! Where the program is paced (pool/maintenance.rs), nothing is sealed for writers to copy, and what was dense before
+//! is promoted at once. Where copies would take memory that nobody has used, nothing is sealed either.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -43,18 +43,18 @@ impl<S: Sys> OverlayHolder for RegionCore<S> {
         if self.accounts.writers == Writers::Fault { self.table.len() } else { 0 }
     }
 
-    fn tend(&self, from: usize) -> Option<usize> {
+    fn maintain(&self, from: usize) -> Option<usize> {
         // Whoever takes a snapshot writes back, and holds the lock. This only looks: a write-back needs no more than
         // its windows.
         drop(self.freezing.try_lock()?);
         // A reset must not meet a write-back half done.
-        let _not_beside_a_reset = self.tending.lock();
-        let at_once = if self.pool().tending.is_paced() { 0 } else { LOOKED_AT_ONCE_BYTES };
+        let _not_beside_a_reset = self.maintenance.lock();
+        let at_once = if self.pool().maintenance.is_paced() { 0 } else { LOOKED_AT_ONCE_BYTES };
         let end = self.table.len().min(from + self.pool().block_size.count(at_once).max(1));
         let mut next = from;
         while next < end {
             // A call that fails leaves everything as it was, and is tried again at the next look.
-            next = self.tend_some(next..end).unwrap_or(next + 1).max(next + 1);
+            next = self.maintain_some(next..end).unwrap_or(next + 1).max(next + 1);
         }
         (end < self.table.len()).then_some(end)
     }
@@ -75,8 +75,8 @@ impl<S: Sys> OverlayHolder for RegionCore<S> {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Tends the first of `entries`, and those that go along with it. Returns where to go on.
-    fn tend_some(&self, entries: Range<usize>) -> Result<usize, SystemError> {
+    /// Maintains the first of `entries`, and those that go along with it. Returns where to go on.
+    fn maintain_some(&self, entries: Range<usize>) -> Result<usize, SystemError> {
         let (first, entry) = (EntryIndex(entries.start), self.table.get(EntryIndex(entries.start)));
         if !entry.is_overlay() || self.promises.has(first) {
             return Ok(entries.start + 1);
@@ -87,7 +87,7 @@ impl<S: Sys> RegionCore<S> {
         }
         let pages = self.count_private(first)?;
         if self.held(entry) == Held::ByOthersToo {
-            self.tend_shared(first, entry, pages);
+            self.maintain_shared(first, entry, pages);
             return Ok(entries.start + 1);
         }
         let (mut end, mut sum) = (entries.start + 1, pages);
@@ -104,12 +104,12 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Looks after an overlay that others hold too.
-    fn tend_shared(&self, index: EntryIndex, entry: Entry, pages: usize) {
+    fn maintain_shared(&self, index: EntryIndex, entry: Entry, pages: usize) {
         let size = self.pool().block_size;
         if !self.may_promote() || self.density.is_by_page(index) || self.promises.has(index) {
             return;
         }
-        let is_paced = self.pool().tending.is_paced();
+        let is_paced = self.pool().maintenance.is_paced();
         let is_enough = match is_paced && self.density.is_dense(index) {
             true => pages > 0,
             false => {
@@ -133,7 +133,7 @@ impl<S: Sys> RegionCore<S> {
     /// twice as long as the copy, and 20 times as long where a hypervisor has to find the memory.
     fn copies_beside(&self) -> bool {
         let frames = &self.pool().frames;
-        self.pool().tending.is_paced() || frames.used_and_free() == 0 && frames.fresh() > 0
+        self.pool().maintenance.is_paced() || frames.used_and_free() == 0 && frames.fresh() > 0
     }
 
     /// Whether there are overlays of a paced program that were dense before: they are promoted as soon as there are
@@ -145,7 +145,9 @@ impl<S: Sys> RegionCore<S> {
                 && self.density.is_dense(index)
                 && self.held(entry) == Held::ByOthersToo
         };
-        self.pool().tending.is_paced() && self.may_promote() && (0..self.table.len()).map(EntryIndex).any(is_expected)
+        self.pool().maintenance.is_paced()
+            && self.may_promote()
+            && (0..self.table.len()).map(EntryIndex).any(is_expected)
     }
 
     /// How many private pages there are over most blocks that others hold too, as far as some of them tell. None if
@@ -213,7 +215,7 @@ impl<S: Sys> RegionCore<S> {
     /// sealed; and where memory is short, a block takes more of it than its pages.
     fn may_promote(&self) -> bool {
         let may_copy = self.accounts.grain == CopyGrain::Auto || self.accounts.writers == Writers::NeverFault;
-        may_copy && !self.pool().tending.is_short()
+        may_copy && !self.pool().maintenance.is_short()
     }
 
     /// How many private pages there are over a block. Others may change that meanwhile.

@@ -5,7 +5,7 @@
 //! ```text
 //!   writer    counts in places of its own, in their order: what a cut may show is known
 //!   cutter    takes a cut, looks at it, keeps a second (as an export does) or forks it, looks again
-//!   tender    writes back and promotes, as the pool's thread does
+//!   maintainer writes back and promotes, as the pool's thread does
 //!   resetter  sets the region back: there is a moment before which all of a writer's writes are gone
 //!   taker     lazily frees and reclaims, where no block is free
 //! ```
@@ -102,12 +102,12 @@ fn seen_by(frozen: &SnapshotCore<SoftMmu>, places: &[usize]) -> Result<Vec<u8>, 
     Ok(seen)
 }
 
-fn tend(region: &Region<Soft>, times: usize) {
+fn maintain(region: &Region<Soft>, times: usize) {
     let _signals = SignalsBlocked::new();
     for _ in 0..times {
         let mut next = Some(0);
         while let Some(from) = next {
-            next = region.tend(from);
+            next = region.maintain(from);
         }
         let _ = region.are_alike(1);
     }
@@ -137,10 +137,10 @@ fn cuts_and_write_backs(grain: CopyGrain) {
                 tasks.spawn(move || count_up(region, own, 2));
             }
             tasks.spawn(|| (0..2).for_each(|nth| cut(region, &places[nth])));
-            tasks.spawn(|| tend(region, 3));
+            tasks.spawn(|| maintain(region, 3));
         });
         assert!(places.iter().flatten().all(|&place| region.read(place) == Some(2)), "a write was lost");
-        tend(region, 1);
+        maintain(region, 1);
         assert!(places.iter().flatten().all(|&place| region.read(place) == Some(2)), "a write-back has lost a write");
     });
 }
@@ -166,7 +166,7 @@ fn promotions_beside_writers_and_snapshots() {
             let first = Mutex::new(Some(region.snapshot()));
             beside_each_other(|tasks| {
                 tasks.spawn(|| count_up(region, &places, 2));
-                tasks.spawn(|| tend(region, 3));
+                tasks.spawn(|| maintain(region, 3));
                 tasks.spawn(|| {
                     let first = first.lock().unwrap().take();
                     let second = region.snapshot();
@@ -198,7 +198,7 @@ fn told_of_own_writes(grain: CopyGrain) {
                     }
                 });
             }
-            tasks.spawn(|| tend(region, 2));
+            tasks.spawn(|| maintain(region, 2));
         });
     });
 }
@@ -246,7 +246,7 @@ fn resets(grain: CopyGrain, times: usize) {
                 }
             });
             tasks.spawn(|| (0..times).for_each(|_| region.reset_to(frozen).unwrap()));
-            tasks.spawn(|| tend(region, 2));
+            tasks.spawn(|| maintain(region, 2));
         });
         check_reset(places, MOST, region);
         assert!(places.iter().all(|&place| read_at(frozen, place) == Ok(0)), "a write is in the snapshot");
@@ -355,7 +355,7 @@ fn revocations_beside_write_backs(options: RegionOptions) {
         let rest = world.fill();
         beside_each_other(|tasks| {
             tasks.spawn(|| count_up(region, places, 2));
-            tasks.spawn(|| tend(fork, 2));
+            tasks.spawn(|| maintain(fork, 2));
             tasks.spawn(|| {
                 for count in 1..=2 {
                     for &place in own {

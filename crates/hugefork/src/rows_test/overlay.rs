@@ -62,10 +62,10 @@ pub(super) fn is_overlaid_and_inherited<G: Ground>(region: &Region<G>, block: us
 }
 
 /// Does what the pool's thread does when it looks at a region's overlays. These pools have none.
-fn tend<G: Ground>(region: &Region<G>) {
+fn maintain<G: Ground>(region: &Region<G>) {
     let mut from = Some(0);
     while let Some(start) = from {
-        from = region.tend(start);
+        from = region.maintain(start);
     }
 }
 
@@ -198,7 +198,7 @@ fn overlays_that_are_dense_all_over_are_left_to_writers_and_copied_beside_them()
         assert_eq!((copied(&region), matches!(region.entry(5), Entry::Private(_))), (1, true));
         let mut from = Some(0);
         while let Some(start) = from {
-            from = region.tend(start);
+            from = region.maintain(start);
         }
         assert_eq!((0..BLOCKS).find(|&block| !matches!(region.entry(block), Entry::Private(_))), None);
         assert_eq!(copied(&region), BLOCKS as u64);
@@ -225,7 +225,7 @@ fn dense_overlays_are_copied_beside_their_writers_where_memory_is_fresh() {
         (0..BLOCKS).flat_map(written).for_each(|page| region.write(at(page), 7));
         assert!(!region.are_alike(0), "somebody has to look");
         assert!((0..BLOCKS).all(|block| is_overlaid(&region, block)), "nothing is left to writers");
-        tend(&region);
+        maintain(&region);
         assert!((0..BLOCKS).all(|block| matches!(region.entry(block), Entry::Private(_))));
         let seen = |page| (region.read(at(page)), read_at(&snapshot, at(page)));
         assert!((0..BLOCKS).flat_map(written).all(|page| seen(page) == (Some(7), Ok(0))));
@@ -253,7 +253,7 @@ fn a_block_that_is_promoted_has_what_was_written_by_page() {
     run_by_page::<Soft>(8, |world| {
         let (region, snapshot) = soon_promoted(world);
         let (written, before) = (1..1 + Density::promoted_pages(world.pool.block_size), region.block(0));
-        assert_eq!(region.tend(0), None);
+        assert_eq!(region.maintain(0), None);
         assert_eq!((promoted(&region), matches!(region.entry(0), Entry::Private(_))), (1, true));
         assert_ne!(region.block(0), before);
         let seen = |page: usize| region.read(page * BASE_PAGE + 100);
@@ -272,7 +272,7 @@ fn the_thread_keeps_writers_off_what_it_write_backs() {
         region.write(BASE_PAGE + 100, 7);
         let before = [region.block(0), region.block(1)];
         drop(snapshot);
-        assert_eq!(region.tend(0), None);
+        assert_eq!(region.maintain(0), None);
         assert!((0..2).all(|block| matches!(region.entry(block), Entry::Private(_))));
         assert_eq!(([region.block(0), region.block(1)], written_back(&region).1), (before, 1));
         assert_eq!((region.read(BASE_PAGE + 100), region.kept()), (Some(7), vec![0..2 * Soft::PAGES]));
@@ -287,7 +287,7 @@ fn a_promotion_looks_again_at_what_it_has_copied() {
         let (region, mmu, before) = (&region, &world.pool.sys, region.block(0));
         mmu.stop_at(Call::Obtain);
         let _later = std::thread::scope(|scope| {
-            scope.spawn(|| region.tend(0));
+            scope.spawn(|| region.maintain(0));
             mmu.until_it_stops();
             region.write(100, 8);
             // The pages go into a copy, which is below from then on.
@@ -349,7 +349,7 @@ fn the_writes_of_a_paced_program_go_by_page_and_dense_blocks_are_promoted_beside
     fn row<G: Ground>(world: &World<G>) {
         let region = written_by_choice(world, BLOCKS);
         let snapshot = region.snapshot();
-        world.pool.tending.set_paced(true);
+        world.pool.maintenance.set_paced(true);
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
         region.write(100, 7);
         assert_eq!((copied(&region), is_overlaid(&region, 0)), (0, true), "the first page, which may begin a stream");
@@ -359,14 +359,14 @@ fn the_writes_of_a_paced_program_go_by_page_and_dense_blocks_are_promoted_beside
         assert!((0..BLOCKS).all(|block| is_overlaid(&region, block)), "nothing is left to writers");
         let more = pages.end..1 + Density::promoted_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| more.clone().for_each(|page| region.write(at(block, page), 7)));
-        tend(&region);
+        maintain(&region);
         assert!((0..BLOCKS).all(|block| matches!(region.entry(block), Entry::Private(_))));
         // After the next snapshot they are known to be dense: one page is enough.
         let later = region.snapshot();
         (0..BLOCKS).for_each(|block| region.write(at(block, 1), 8));
         assert!((0..BLOCKS).all(|block| is_overlaid(&region, block)));
         assert!(!region.are_alike(0), "somebody has to look");
-        tend(&region);
+        maintain(&region);
         // Each snapshot has a few of them tried anew.
         let promoted = (0..BLOCKS).filter(|&block| matches!(region.entry(block), Entry::Private(_))).count();
         assert!(promoted >= BLOCKS - BLOCKS.div_ceil(16), "{promoted}");
@@ -374,7 +374,7 @@ fn the_writes_of_a_paced_program_go_by_page_and_dense_blocks_are_promoted_beside
         assert!((0..BLOCKS).all(|block| seen(block) == [8, 7]));
         let kept = |block: usize| [read_at(&snapshot, at(block, 1)), read_at(&later, at(block, 1))];
         assert!((0..BLOCKS).all(|block| kept(block) == [Ok(0), Ok(7)]));
-        world.pool.tending.set_paced(false);
+        world.pool.maintenance.set_paced(false);
         region.write(at(0, 3), 9);
         assert_eq!(copied(&region), 0);
         drop((snapshot, later));
@@ -396,7 +396,7 @@ fn overlays_of_a_dense_region_in_which_writes_were_promised_not_to_fault_stay_op
         let pages = 1..1 + Density::dense_everywhere_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
         region.are_alike(0);
-        tend(&region);
+        maintain(&region);
         let sealed = (0..BLOCKS).filter(|&block| matches!(region.entry(block), Entry::Sealed(..))).count();
         let open = (2..BLOCKS).filter(|&block| matches!(region.entry(block), Entry::Overlaid(..))).count();
         assert_eq!((sealed, open), (0, BLOCKS - 2));

@@ -46,9 +46,9 @@ fn by_page() -> RegionOptions {
     RegionOptions::new().copy_grain(CopyGrain::Page)
 }
 
-fn tend<G: Ground>(region: &Region<G>) {
+fn maintain<G: Ground>(region: &Region<G>) {
     let _signals = SignalsBlocked::new();
-    assert_eq!(OverlayHolder::tend(&**region, 0), None, "all of it is looked at");
+    assert_eq!(OverlayHolder::maintain(&**region, 0), None, "all of it is looked at");
 }
 
 fn stats<G: Ground>(region: &Region<G>) -> FaultStats {
@@ -433,11 +433,11 @@ fn a_prepared_range_is_not_copied_and_takes_writes_until_the_next_snapshot() {
         assert_eq!((stats(&region).faults(), kept_by(&snapshot)), (before, vec![0..4 * G::PAGES]));
         // The pool's thread neither seals nor writes it back.
         drop(snapshot);
-        tend(&region);
+        maintain(&region);
         assert!((0..3).all(|at| matches!(region.entry(at), Entry::Overlaid(..))));
         let later = region.snapshot();
         drop(later);
-        tend(&region);
+        maintain(&region);
         let entries = [0, 1, 2, 3].map(|at| region.entry(at));
         assert!(entries.iter().all(|entry| !entry.is_overlay()), "the promise is over: {entries:?}");
         assert_eq!((region.kept(), region.read(100)), (vec![0..4 * G::PAGES], Some(7)));

@@ -227,7 +227,7 @@ impl<S: Sys> Drop for SnapshotCore<S> {
         let blocks = self.entries.iter().filter_map(Entry::block);
         if closed.is_ok() {
             self.parent.freed(blocks.filter(|&block| pool.release(block)).count());
-            pool.tending.nudge();
+            pool.maintenance.nudge();
         } else {
             // The blocks may still be visible, so nobody may get them again.
             pool.leak(blocks.count());

@@ -5,8 +5,8 @@
 //! munmap, madvise, mremap, mprotect … ── whole blocks ─▶ the engine ── parts ─▶ handed over, then the kernel
 //! prepare ─▶ everything is shown privately ── fork ─▶ parent: what the child holds, until it is gone
 //!                                                 └─▶ child: plain private memory; see `heir` below
-//! worker ─▶ tend: promotes what is written densely, writes back what nobody shares any more; pass: makes huge pages of
-//! it
+//! worker ─▶ maintain: promotes what is written densely, writes back what nobody shares any more; pass: makes huge
+//! pages of it
 //! ```
 //! What the engine cannot do, the kernel does: memory of another kind, or where the engine has no more, or where it
 //! cannot work at all, is the kernel's from the start; blocks of which the program wants something that only the kernel
@@ -39,7 +39,7 @@ pub(super) use calls::{
     empty, first_mapped, give_up, hand_over, has_rights, is_all_ours, keep_flags, leave_it_all_to_the_kernel, make_own,
     make_way, map, mapped, resize, settle, take_if_free, unmap,
 };
-pub(super) use care::{gone, grown, pass, tend, trim, wants_worker};
+pub(super) use care::{gone, grown, maintain, pass, trim, wants_worker};
 pub(crate) use engine::Held;
 pub(super) use forks::{child, help, in_unnoticed_copy, parent, prepare, seal};
 pub(super) use state::{behind, is_near};

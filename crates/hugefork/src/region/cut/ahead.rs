@@ -67,7 +67,7 @@ impl<S: Sys> RegionCore<S> {
         while let Some(first) = rest.first() {
             let group = self.pool().block_size.count(WRITTEN_BACK_AT_ONCE_BYTES).max(1);
             let end = (first.index.0 / group + 1) * group;
-            let is_paced = self.pool().tending.is_paced();
+            let is_paced = self.pool().maintenance.is_paced();
             let (mut pages, most) = (0, if is_paced { PACED_PAGES_AT_ONCE } else { PAGES_AT_ONCE });
             let fits = |patched: &&Patched| {
                 pages += patched.pages;

@@ -149,7 +149,7 @@ impl<S: Sys> RegionCore<S> {
     /// One try, under the lock that keeps snapshots and resets apart.
     fn go_back(&self, frozen: &SnapshotCore<S>, known: &mut Known) -> Result<(), Stop> {
         let is_held = !self.pool().sys.is_alone();
-        let tending = self.tending.lock();
+        let maintenance = self.maintenance.lock();
         if is_held && self.go_back_at_once(frozen, known) {
             return Ok(());
         }
@@ -160,7 +160,7 @@ impl<S: Sys> RegionCore<S> {
         let (locked, frozen_locked) = (Locked::alone(&alone), Locked::alone(&frozen_alone));
         let place = Place::Own;
         let came = Reset { region: self, frozen, locked, frozen_locked, known, is_held, place, done: 0 }.run();
-        drop((frozen_alone, alone, windows, tending));
+        drop((frozen_alone, alone, windows, maintenance));
         came
     }
 

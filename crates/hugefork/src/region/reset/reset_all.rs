@@ -103,13 +103,13 @@ fn go_back_all<S: Sys>(
     goals.extend(pairs.iter().map(|(_, frozen)| *frozen));
     goals.sort_unstable_by_key(|frozen| ptr::from_ref(*frozen).addr());
     goals.dedup_by(|one, other| ptr::eq(*one, *other));
-    let mut tending = EngineVec::with_capacity_in(pairs.len(), Own);
+    let mut maintenance = EngineVec::with_capacity_in(pairs.len(), Own);
     // No lock that a fault takes may be held while memory is allocated.
     let mut alone: EngineVec<(WindowsGuard<'_>, ExclusiveGuard<'_>)> = EngineVec::with_capacity_in(pairs.len(), Own);
     let mut frozen_alone: EngineVec<ExclusiveGuard<'_>> = EngineVec::with_capacity_in(goals.len(), Own);
     let mut resets: EngineVec<Reset<'_, S>> = EngineVec::with_capacity_in(pairs.len(), Own);
     let mut kept_off: EngineVec<KeptOff> = EngineVec::with_capacity_in(pairs.len(), Own);
-    tending.extend(by_age.iter().map(|nth| pairs[*nth].0.tending.lock()));
+    maintenance.extend(by_age.iter().map(|nth| pairs[*nth].0.maintenance.lock()));
     for (region, _) in by_age.iter().map(|nth| pairs[*nth]) {
         let windows =
             if is_held { region.table.lock_windows(0..region.table.windows()) } else { WindowsGuard::default() };

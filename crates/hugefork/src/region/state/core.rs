@@ -46,7 +46,7 @@ pub(crate) struct RegionCore<S: Sys> {
     /// write-backs. Whoever holds it waits for no operation: threads inside of one may wait for this.
     pub(crate) freezing: WordLock,
     /// Held while the pool's thread looks after overlays, and by a reset, which may hold no windows.
-    pub(in crate::region) tending: WordLock,
+    pub(in crate::region) maintenance: WordLock,
     pub(crate) accounts: Accounts,
     pub(crate) pins: Pins,
     pub(crate) habits: Habits,
@@ -108,7 +108,7 @@ impl<S: Sys> RegionCore<S> {
             table: Table::new(count, pool.block_size),
             lock: RegionLock::default(),
             freezing: WordLock::default(),
-            tending: WordLock::default(),
+            maintenance: WordLock::default(),
             accounts: Accounts::new(options, parent.cloned(), pool.block_size),
             pins: Pins::default(),
             habits: Habits::default(),
@@ -128,7 +128,7 @@ impl<S: Sys> RegionCore<S> {
     /// Holds all locks of the region, as threads do that are in calls and faults.
     #[cfg(test)]
     pub(crate) fn lock_all(&self) -> impl Sized + '_ {
-        let calls = (self.freezing.lock(), self.returns.known(), self.tending.lock());
+        let calls = (self.freezing.lock(), self.returns.known(), self.maintenance.lock());
         (calls, self.table.lock_windows(0..self.table.windows()), self.lock.exclusive())
     }
 
@@ -277,8 +277,8 @@ impl<S: Sys> Drop for RegionCore<S> {
             // The blocks may still be mapped, so nobody may get them again.
             pool.leak(entries.filter(|&index| self.table.get(index).block().is_some()).count());
         }
-        pool.tending.count(-self.accounts.overlays.load(Ordering::Relaxed).cast_signed());
-        pool.tending.nudge();
+        pool.maintenance.count(-self.accounts.overlays.load(Ordering::Relaxed).cast_signed());
+        pool.maintenance.nudge();
         pool.registry.retire(&self.counters);
     }
 }

@@ -36,7 +36,7 @@ impl<S: Sys> Fault<'_, S> {
     fn is_sparse(&self) -> bool {
         let region = self.region;
         let is_whole = self.outlook.manner.used == Use::Whole;
-        let is_guessed = match region.pool().tending.is_paced() {
+        let is_guessed = match region.pool().maintenance.is_paced() {
             // The thread promotes what is dense.
             true => !is_whole,
             // A write to the first or last page of a block may be part of a stream.
