@@ -32,7 +32,7 @@ const ADDRESSES_A_BLOCK: usize = 4;
 const PLAIN: u32 = u32::MAX;
 
 /// The same: the kernel's as soon as it has mapped something there. Nothing is there until then.
-const PROMISED: u32 = u32::MAX - 1;
+const PLAIN_SOON: u32 = u32::MAX - 1;
 
 /// So often is tried to have everybody wait.
 const HOLD_TRIES: usize = 100;
@@ -354,7 +354,7 @@ impl ProgramMemory {
         }
         for index in touched {
             if self.used[index] != PLAIN && self.free.take_at(index) {
-                self.used[index] = PROMISED;
+                self.used[index] = PLAIN_SOON;
             }
         }
         true
@@ -363,7 +363,7 @@ impl ProgramMemory {
     /// The kernel has mapped something where way was made, or has refused.
     pub fn settle(&mut self, range: Range<usize>, is_mapped: bool) {
         for index in self.touched(&range) {
-            if self.used[index] != PROMISED {
+            if self.used[index] != PLAIN_SOON {
                 continue;
             }
             if is_mapped {
@@ -382,7 +382,7 @@ impl ProgramMemory {
     /// Whether a range is as good as unmapped: all of it lies here, and nothing is there.
     pub fn is_free(&self, range: Range<usize>) -> bool {
         let all = self.addresses();
-        let is_free = |index: usize| !self.core.has(index) && ![PLAIN, PROMISED].contains(&self.used[index]);
+        let is_free = |index: usize| !self.core.has(index) && ![PLAIN, PLAIN_SOON].contains(&self.used[index]);
         all.start <= range.start && range.end <= all.end && self.touched(&range).all(is_free)
     }
 
@@ -554,7 +554,7 @@ impl ProgramMemory {
         let (sys, base) = (&self.core.pool().sys, self.core.addresses.base());
         let Range { start: mut next, end } = sys.reserved();
         sys.leave();
-        for index in (0..self.used.len()).filter(|&index| [PLAIN, PROMISED].contains(&self.used[index])) {
+        for index in (0..self.used.len()).filter(|&index| [PLAIN, PLAIN_SOON].contains(&self.used[index])) {
             let block = base + index * HUGE_PAGE;
             self.unmap_rest(next..block);
             next = block + HUGE_PAGE;

@@ -78,7 +78,7 @@ impl<S: Sys> RegionCore<S> {
     /// Maintains the first of `entries`, and those that go along with it. Returns where to go on.
     fn maintain_some(&self, entries: Range<usize>) -> Result<usize, SystemError> {
         let (first, entry) = (EntryIndex(entries.start), self.table.get(EntryIndex(entries.start)));
-        if !entry.is_overlay() || self.promises.has(first) {
+        if !entry.is_overlay() || self.prepared.has(first) {
             return Ok(entries.start + 1);
         }
         if self.held(entry) == Held::ByOthersToo && matches!(entry, Entry::Sealed(..)) && self.density.is_dense(first) {
@@ -106,7 +106,7 @@ impl<S: Sys> RegionCore<S> {
     /// Looks after an overlay that others hold too.
     fn maintain_shared(&self, index: EntryIndex, entry: Entry, pages: usize) {
         let size = self.pool().block_size;
-        if !self.may_promote() || self.density.is_by_page(index) || self.promises.has(index) {
+        if !self.may_promote() || self.density.is_by_page(index) || self.prepared.has(index) {
             return;
         }
         let is_paced = self.pool().maintenance.is_paced();
@@ -172,7 +172,7 @@ impl<S: Sys> RegionCore<S> {
         samples.get(taken / 2).copied()
     }
 
-    /// Seals all overlays, so that the next write to each copies the block, unless that was promised not to fault. Who
+    /// Seals all overlays, so that the next write to each copies the block, unless writes to it are prepared. Who
     /// writes by page all over a region would have paid for most copies before they were all looked at.
     fn leave_all_to_writers(&self) {
         // No snapshot may begin until all is sealed: one that did would not look at what is sealed after its own look.
@@ -180,7 +180,7 @@ impl<S: Sys> RegionCore<S> {
         self.accounts.sealed.fetch_add(1, Ordering::Relaxed);
         let size = self.pool().block_size;
         let overlays = (0..self.table.len()).map(EntryIndex).filter(|index| self.table.get(*index).is_overlay());
-        let may_be_sealed = overlays.filter(|index| !self.promises.has(*index));
+        let may_be_sealed = overlays.filter(|index| !self.prepared.has(*index));
         may_be_sealed.for_each(|index| self.density.note(index, usize::MAX, size));
         // What is not sealed is promoted one by one.
         let _ = self.seal_all();
@@ -191,7 +191,7 @@ impl<S: Sys> RegionCore<S> {
         let Some(window) = self.table.try_lock(index) else { return };
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        if matches!(entry, Entry::Overlaid(..)) && self.held(entry) == Held::ByOthersToo && !self.promises.has(index) {
+        if matches!(entry, Entry::Overlaid(..)) && self.held(entry) == Held::ByOthersToo && !self.prepared.has(index) {
             self.accounts.sealed.fetch_add(1, Ordering::Relaxed);
             self.density.note(index, usize::MAX, self.pool().block_size);
             // If it fails, it stays as it was.
@@ -202,7 +202,7 @@ impl<S: Sys> RegionCore<S> {
     /// Copies the block of a sealed overlay, which the writers would have to do, unless one is at it.
     fn copy_beside(&self, index: EntryIndex) {
         if self.may_promote() && self.table.try_lock(index).is_some() && !self.table.is_reserved(index) {
-            let copied = self.try_to_make(Become::OwnUnlessPromised, index, None, None);
+            let copied = self.try_to_make(Become::OwnUnlessPrepared, index, None, None);
             if copied == Ok(Resolution::Copied) {
                 count(&self.counters.blocks_promoted, 1);
             }
@@ -301,7 +301,7 @@ impl<S: Sys> RegionCore<S> {
         let Some(window) = self.table.try_lock(index) else { return false };
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        if !entry.is_overlay() || entry.block() != Some(below) || self.promises.has(index) {
+        if !entry.is_overlay() || entry.block() != Some(below) || self.prepared.has(index) {
             return false;
         }
         let locked = Locked::windows(&window, &publishing);

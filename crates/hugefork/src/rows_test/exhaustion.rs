@@ -34,7 +34,7 @@ fn first_touch_faults_of_a_reserved_region_cannot_fail() {
 }
 
 #[test]
-fn what_a_reserved_region_lazily_frees_stays_promised_to_it() {
+fn what_a_reserved_region_lazily_frees_stays_reserved_for_it() {
     fn row<G: Ground>(world: &World<G>) {
         let region = world.written_with(2, reserved());
         let rest = world.fill();

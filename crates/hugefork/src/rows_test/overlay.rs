@@ -385,7 +385,7 @@ fn the_writes_of_a_paced_program_go_by_page_and_dense_blocks_are_promoted_beside
 
 /// `prepare_write` has promised that no write faults: a system call would fail.
 #[test]
-fn overlays_of_a_dense_region_in_which_writes_were_promised_not_to_fault_stay_open() {
+fn overlays_of_a_dense_region_in_which_writes_are_prepared_stay_open() {
     const BLOCKS: usize = 36;
     fn row<G: Ground>(world: &World<G>) {
         let region = written_by_choice(world, BLOCKS);
@@ -409,7 +409,7 @@ fn overlays_of_a_dense_region_in_which_writes_were_promised_not_to_fault_stay_op
 
 /// Another thread has asked for the block before, and comes only now.
 #[test]
-fn a_write_that_comes_late_does_not_write_back_what_was_promised_since() {
+fn a_write_that_comes_late_does_not_write_back_what_was_prepared_since() {
     fn row<G: Ground>(world: &World<G>) {
         let region = written_by_choice(world, 2);
         let snapshot = region.snapshot();

@@ -352,8 +352,8 @@ pub(crate) const fn on_reclaim(state: State, held: Held) -> (State, OnReclaim) {
 
 /// The region that wrote the block asks for it back. What was promised stays where it is: the kernel may be reading the
 /// very pages.
-pub(crate) const fn on_revoke(state: State, origin: Origin, promised: Reserve) -> (State, OnRevoke) {
-    match (state, origin, promised) {
+pub(crate) const fn on_revoke(state: State, origin: Origin, reserved: Reserve) -> (State, OnRevoke) {
+    match (state, origin, reserved) {
         (State::Inherited, _, Reserve::None) | (State::Overlaid | State::Sealed, Origin::Parent, Reserve::None) => {
             (State::Revoked, OnRevoke::Hide)
         }

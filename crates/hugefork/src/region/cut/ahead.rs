@@ -25,7 +25,7 @@ const PACED_PAGES_AT_ONCE: usize = 64;
 enum When {
     /// In its call, before the pause: all are, and others give way as they do to writes.
     BeforePause,
-    /// Earlier, when nothing depends on it: no promise is broken, and nobody gives up a block.
+    /// Earlier, when nothing depends on it: what is prepared stays so, and nobody gives up a block.
     Beforehand,
 }
 
@@ -54,7 +54,7 @@ impl<S: Sys> RegionCore<S> {
             sealed.map_err(|reason| self.error(reason))?;
         }
         let mut patched = self.patched(0..self.table.len()).map_err(RegionError::System)?;
-        patched.retain(|patched| when == When::BeforePause || !self.promises.has(patched.index));
+        patched.retain(|patched| when == When::BeforePause || !self.prepared.has(patched.index));
         for patched in &patched {
             self.density.note(patched.index, patched.pages, self.pool().block_size);
         }
@@ -107,11 +107,11 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Gives the region a block of its own in place of an overlay, unless writes to it were promised not to fault.
+    /// Gives the region a block of its own in place of an overlay, unless writes to it are prepared.
     /// Nobody gives up a block for that.
     fn make_own_at_nobodys_cost(&self, index: EntryIndex) -> Result<(), RegionError> {
         let signals = SignalsBlocked::new();
-        let resolved = self.try_to_make(Become::OwnUnlessPromised, index, None, None);
+        let resolved = self.try_to_make(Become::OwnUnlessPrepared, index, None, None);
         drop(signals);
         if resolved.map_err(|reason| self.error(reason))? == Resolution::Copied {
             count(&self.counters.copied, 1);

@@ -141,7 +141,7 @@ fn cut<S: Sys>(
         let waits = operations::of_all(regions.iter().copied())?.is_some();
         let mut parts: EngineVec<Part<'_, S>> = EngineVec::with_capacity_in(regions.len(), Own);
         for region in regions {
-            region.promises.end();
+            region.prepared.end();
             // What the pool's thread seals after this is looked for in the pause.
             let sealed = Some(region.accounts.sealed.load(Ordering::Relaxed));
             region.write_back_ahead()?;
@@ -206,7 +206,7 @@ pub(crate) fn fill<S: Sys>(parts: &[Part<'_, S>]) -> Result<(), RegionError> {
     filling.extend(parts.iter().map(|part| part.frozen.lock.exclusive()));
     let started = clock.now();
     alone.extend(parts.iter().map(|part| part.region.hold_all()));
-    parts.iter().for_each(|part| part.region.promises.end());
+    parts.iter().for_each(|part| part.region.prepared.end());
     let shared = share_each(parts, &alone, &mut kept_off).and_then(|()| let_each_go(parts, &alone, &mut kept_off));
     match &shared {
         Ok(()) => parts.iter().for_each(|part| part.region.is_now_at(&part.frozen)),

@@ -62,12 +62,12 @@ impl<S: Sys> RegionCore<S> {
         Ok(sealed.published(stored)?)
     }
 
-    /// Seals all overlays, some at a time, unless writes to them were promised not to fault. The caller has blocked the
+    /// Seals all overlays, some at a time, unless writes to them are prepared. The caller has blocked the
     /// program's signals.
     pub(in crate::region) fn seal_all(&self) -> Result<(), Unresolved> {
         let may_be_sealed = |index: usize| {
             let index = EntryIndex(index);
-            self.table.get(index).is_overlay() && !self.promises.has(index)
+            self.table.get(index).is_overlay() && !self.prepared.has(index)
         };
         let mut rest = 0..self.table.len();
         while let Some(run) = self.overlays(rest.clone()).next() {

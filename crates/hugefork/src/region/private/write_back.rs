@@ -177,7 +177,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Whether an overlay may be sealed for a moment and written back, though nobody has asked for that.
     pub(in crate::region) fn may_write_back(&self, index: usize) -> bool {
-        self.is_alone_with_overlay(index) && !self.promises.has(EntryIndex(index))
+        self.is_alone_with_overlay(index) && !self.prepared.has(EntryIndex(index))
     }
 
     /// Writes back the first overlays of `entries` that this region alone holds and whose blocks are neighbours. The

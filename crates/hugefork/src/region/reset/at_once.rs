@@ -85,7 +85,7 @@ impl<S: Sys> Reset<'_, S> {
         if !region.site().take_pages(self.locked, &run) {
             return None;
         }
-        region.promises.end();
+        region.prepared.end();
         region.accounts.origin.set(self.frozen.id);
         count(&region.counters.resets, 1);
         Some(run)

@@ -113,7 +113,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Bytes that resets and promises take.
     pub(crate) fn bytes_for_resets(&self) -> usize {
-        self.promises.bytes() + self.returns.known().bytes()
+        self.prepared.bytes() + self.returns.known().bytes()
     }
 
     fn check_goal(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
@@ -226,7 +226,7 @@ impl<S: Sys> Reset<'_, S> {
 
     fn go_back(&mut self) -> Result<(), Stop> {
         let faults = self.look()?;
-        self.region.promises.end();
+        self.region.prepared.end();
         // Until all is done, what is known may be less than what there is.
         self.known.seen_at = None;
         if !self.is_held {

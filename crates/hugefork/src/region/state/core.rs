@@ -17,7 +17,7 @@ use super::density::Density;
 use super::history::Habits;
 use super::operations::HeldOperations;
 use super::placement::PlacementHint;
-use super::promises::Promises;
+use super::prepared::Prepared;
 use super::returns::Returns;
 use crate::mapping::addresses::{Addresses, Place};
 use crate::mapping::change::Site;
@@ -51,7 +51,7 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(crate) pins: Pins,
     pub(crate) habits: Habits,
     pub(crate) density: Density,
-    pub(in crate::region) promises: Promises,
+    pub(in crate::region) prepared: Prepared,
     pub(in crate::region) returns: Returns,
     pub(crate) counters: EngineArc<Counters>,
     pub(crate) observer: OnceLock<Arc<dyn Observer>>,
@@ -113,7 +113,7 @@ impl<S: Sys> RegionCore<S> {
             pins: Pins::default(),
             habits: Habits::default(),
             density: Density::new(count, pool.block_size),
-            promises: Promises::default(),
+            prepared: Prepared::default(),
             returns: Returns::default(),
             counters: pool.registry.register(),
             observer: OnceLock::new(),

@@ -17,7 +17,7 @@ mod density;
 pub(super) mod history;
 pub(super) mod operations;
 mod placement;
-mod promises;
+mod prepared;
 mod returns;
 mod split;
 mod store;

@@ -54,8 +54,8 @@ pub(in crate::region) enum Become {
     WritableByPage,
     /// A block of the region's own, with all that it sees.
     Own,
-    /// The same, unless writes were promised not to fault: nobody has asked for it.
-    OwnUnlessPromised,
+    /// The same, unless writes there are prepared: nobody has asked for it.
+    OwnUnlessPrepared,
 }
 
 impl Become {
@@ -177,7 +177,7 @@ impl<S: Sys> RegionCore<S> {
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
         // To write it back or copy it, it would be sealed for a moment, and a system call that writes would fail.
-        let stays = what != Become::Own && matches!(entry, Entry::Overlaid(..)) && self.promises.has(index);
+        let stays = what != Become::Own && matches!(entry, Entry::Overlaid(..)) && self.prepared.has(index);
         let mut needed = if stays { OnWrite::Unseal } else { self.needed(entry, Grain::Block) };
         if needed == OnWrite::Nothing {
             // Another thread was faster.

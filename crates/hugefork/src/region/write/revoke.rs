@@ -215,8 +215,8 @@ impl<S: Sys> RegionCore<S> {
             return OnRevoke::Nothing;
         }
         let entry = self.table.get(index);
-        let promised = if self.table.is_reserved(index) { Reserve::Full } else { self.accounts.reserve };
-        on_revoke(entry.state(), entry.origin(), promised).1
+        let reserved = if self.table.is_reserved(index) { Reserve::Full } else { self.accounts.reserve };
+        on_revoke(entry.state(), entry.origin(), reserved).1
     }
 
     fn hide(&self, locked: Locked<'_>, index: EntryIndex) -> bool {
