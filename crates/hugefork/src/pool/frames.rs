@@ -312,7 +312,7 @@ impl Frames {
     }
 
     /// Takes exactly `block` out of the free list, if it is free; otherwise as [`Frames::take_used`].
-    pub(crate) fn take_aside(&self, block: BlockId) -> bool {
+    pub(crate) fn take_exactly(&self, block: BlockId) -> bool {
         self.claim(block)
     }
 

@@ -154,7 +154,7 @@ struct Counters {
 #[derive(Debug, Error)]
 pub(crate) enum NotWatched {
     #[error("its hugetlb pages are set aside for it, and others cannot have them")]
-    SetAside,
+    HugetlbPages,
     #[error(transparent)]
     NoFile(#[from] PressureError),
     #[error("no thread for it: {0}")]
@@ -171,7 +171,7 @@ impl Watcher {
     /// Starts the thread. The error says why there is none.
     pub(crate) fn start<S: Sys>(core: &EngineArc<PoolCore<S>>, watch: &PressureWatch) -> Result<Watcher, NotWatched> {
         if core.sys.merging() == Merging::Separate {
-            return Err(NotWatched::SetAside);
+            return Err(NotWatched::HugetlbPages);
         }
         let file = Arc::new(PressureFile::open(watch.file.as_deref(), watch.stall, watch.window)?);
         let counters = Arc::new(Counters { running: AtomicBool::new(true), ..Counters::default() });

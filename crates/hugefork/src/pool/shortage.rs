@@ -144,7 +144,7 @@ impl<S: Sys> PoolCore<S> {
         while next < blocks && trimmed < wanted {
             // A run of free blocks that have memory is taken out of the free list, so nobody gets one meanwhile.
             let mut end = next;
-            while end < blocks && end - next < most && self.take_aside(end..(end + grain).min(blocks), Idle::WithMemory)
+            while end < blocks && end - next < most && self.take_idle(end..(end + grain).min(blocks), Idle::WithMemory)
             {
                 end = (end + grain).min(blocks);
             }
@@ -152,16 +152,16 @@ impl<S: Sys> PoolCore<S> {
                 next += grain;
                 continue;
             }
-            self.punch_aside(next..end)?;
+            self.punch_taken(next..end)?;
             trimmed += end - next;
             next = end;
         }
         Ok(self.block_size.len_of(trimmed))
     }
 
-    /// Gives the memory of blocks that [`PoolCore::take_aside`] took back to the system, and the blocks to the free
+    /// Gives the memory of blocks that [`PoolCore::take_idle`] took back to the system, and the blocks to the free
     /// list.
-    pub(super) fn punch_aside(&self, blocks: Range<usize>) -> Result<(), SystemError> {
+    pub(super) fn punch_taken(&self, blocks: Range<usize>) -> Result<(), SystemError> {
         // SAFETY: these blocks were free and are out of the free list: nobody holds or uses them.
         let punched =
             unsafe { self.sys.retire(self.block_size.len_of(blocks.start), self.block_size.len_of(blocks.len())) };
@@ -173,9 +173,9 @@ impl<S: Sys> PoolCore<S> {
     }
 
     /// Takes these blocks out of the free list, if all of them are free and `idle`, and one has memory.
-    pub(super) fn take_aside(&self, blocks: Range<usize>, idle: Idle) -> bool {
+    pub(super) fn take_idle(&self, blocks: Range<usize>, idle: Idle) -> bool {
         let id = |index: usize| BlockId(index as u32);
-        let taken = blocks.clone().take_while(|&index| self.frames.take_aside(id(index))).count();
+        let taken = blocks.clone().take_while(|&index| self.frames.take_exactly(id(index))).count();
         let all = blocks.start..blocks.start + taken;
         let has = |content: Content| all.clone().any(|index| self.frames.content(id(index)) == content);
         let is_idle = match idle {

@@ -107,11 +107,11 @@ impl<S: Sys> PoolCore<S> {
         while let Some(block) = self.frames.next_zeroed(next) {
             let piece = self.piece_of(block.index());
             next = piece.end;
-            if !self.take_aside(piece.clone(), Idle::Unused) {
+            if !self.take_idle(piece.clone(), Idle::Unused) {
                 continue;
             }
             let zeroed = piece.clone().filter(|&at| self.frames.content(BlockId(at as u32)) == Content::Clean).count();
-            if self.punch_aside(piece).is_err() {
+            if self.punch_taken(piece).is_err() {
                 return;
             }
             count(&self.ahead.given_back, zeroed as u64);

@@ -13,7 +13,7 @@
 //!
 //! Entries of 128 MiB are looked at together, under the locks of their windows, too. A fault makes a block writable
 //! before it says so in its entry, and who asks may have written there by then, without a fault. And private pages
-//! could be aside when the kernel looks, and be there again afterwards (private/write_back.rs).
+//! could be parked when the kernel looks, and be there again afterwards (private/write_back.rs).
 
 use std::ops::Range;
 

@@ -307,9 +307,9 @@ impl<S: Sys> RegionCore<S> {
         let locked = Locked::windows(&window, &publishing);
         let (place, are_kept_off) = match self.accounts.writers {
             Writers::Fault => (Place::Own, self.seal(locked, only.clone()).is_ok()),
-            Writers::NeverFault => (Place::Aside, self.holds(locked, &only)),
+            Writers::NeverFault => (Place::Parked, self.holds(locked, &only)),
         };
-        if !are_kept_off && place == Place::Aside {
+        if !are_kept_off && place == Place::Parked {
             return false;
         }
         let mut runs = [PageRun::default(); 64];

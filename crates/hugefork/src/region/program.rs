@@ -148,7 +148,7 @@ impl RegionCore<Linux> {
         if !self.holds(locked, &only) {
             return false;
         }
-        let part = self.addresses.part_at(Place::Aside, &self.bytes_of(&only));
+        let part = self.addresses.part_at(Place::Parked, &self.bytes_of(&only));
         let mut is_zero = true;
         let looked = self.each_with_memory(index, part, |at, len| {
             // SAFETY: the block lies in the direct map, and writers are kept off it.
@@ -207,7 +207,7 @@ impl RegionCore<Linux> {
         let plain = pool.sys.plain(bytes.len()).map_err(Unresolved::Unmappable)?;
         for index in entries.clone() {
             let one = self.bytes_of(&(index..index + 1));
-            let from = self.addresses.part_at(Place::Aside, &one);
+            let from = self.addresses.part_at(Place::Parked, &one);
             self.each_with_memory(EntryIndex(index), from, |at, len| {
                 plain.fill(one.start - bytes.start + at, from.part(at, len));
             })?;
@@ -307,19 +307,19 @@ impl RegionCore<Linux> {
     /// uses them waits meanwhile.
     fn make_plain(&self, bytes: &Range<usize>, offset: usize) -> Result<(), Unresolved> {
         let sys = &self.pool().sys;
-        let (part, aside) = (self.addresses.part(bytes), self.addresses.part_at(Place::Aside, bytes));
+        let (part, parked) = (self.addresses.part(bytes), self.addresses.part_at(Place::Parked, bytes));
         let plain = sys.plain(bytes.len()).map_err(Unresolved::Unmappable)?;
-        sys.hold(part, aside).map_err(Unresolved::Unmappable)?;
+        sys.hold(part, parked).map_err(Unresolved::Unmappable)?;
         let mut rest = offset..offset + bytes.len();
         while let Some(found) = sys.next_memory(rest.clone()) {
-            plain.fill(found.start - offset, aside.part(found.start - offset, found.len()));
+            plain.fill(found.start - offset, parked.part(found.start - offset, found.len()));
             rest.start = found.end;
         }
         let shown = plain.show(part).map_err(Unresolved::Unmappable);
         if shown.is_err() {
-            sys.put_back(part, aside);
+            sys.put_back(part, parked);
         }
-        sys.let_go(part, aside);
+        sys.let_go(part, parked);
         shown
     }
 

@@ -276,7 +276,7 @@ fn pages_that_cannot_be_put_back_stay_private_and_nothing_is_lost() {
         );
     }
     run_by_page::<Soft>(6, |world| row(world, None, [Call::Scan, Call::Scan]));
-    run_by_page::<Soft>(6, |world| row(world, Some(Call::SetAside), [Call::Scan, Call::Protect]));
+    run_by_page::<Soft>(6, |world| row(world, Some(Call::ClaimParking), [Call::Scan, Call::Protect]));
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn where_nobody_can_be_held_writers_are_kept_off_by_protection() {
     run_by_page::<Soft>(12, row);
 }
 
-/// What lies aside has the right to write that it had before.
+/// What is parked has the right to write that it had before.
 #[test]
 fn what_cannot_be_shown_by_page_in_the_pause_cannot_be_written_either() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {

@@ -116,7 +116,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// As [`RegionCore::let_writers_go`], where there is no cut.
     pub(super) fn let_writers_back(&self, locked: Locked<'_>, kept_off: KeptOff) {
-        if kept_off.place == Place::Aside {
+        if kept_off.place == Place::Parked {
             self.let_all_go(locked, kept_off.entries);
         }
     }
@@ -128,12 +128,12 @@ impl<S: Sys> RegionCore<S> {
     /// reference and make their blocks writable again, whatever the kernel has left protected. For the same reason a
     /// `Shared` entry is protected once more: where nothing changes, that costs nothing.
     fn keep_all_off(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<Place, Unresolved> {
-        if self.shows_by_page() && self.put_all_aside(locked, entries.clone()) {
+        if self.shows_by_page() && self.park_all(locked, entries.clone()) {
             let protected = self.protect_split(locked, entries.clone());
             if protected.is_err() {
                 self.let_all_go(locked, entries);
             }
-            return protected.map(|()| Place::Aside);
+            return protected.map(|()| Place::Parked);
         }
         self.pins.runs_between(entries).try_for_each(|run| self.protect(locked, run))?;
         Ok(Place::Own)

@@ -5,7 +5,7 @@
 //! | `may_overlay`, `shows_by_page` | whether writes may be by page, or are from a snapshot on |
 //! | `overlay`, `overlay_each`, `publish_overlays`, `noted` | shows blocks through private mappings |
 //! | `unseal`, `seal`, `seal_all`, `protect`, `protect_split` | gives and takes away the right to write |
-//! | `holds`, `put_all_aside` | keeps writers off by having them wait |
+//! | `holds`, `park_all` | keeps writers off by having them wait |
 //! | `wake_waiting`, `let_all_go`, `open_again` | lets them go on |
 //! | `overlays`, `mappings` | which entries are shown so |
 //! | `patched`, `next_patched`, `private_page_count` | where there are private pages |

@@ -117,8 +117,8 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Shows entries through one private mapping. If that cannot be done it takes away the right to write: what lies
-    /// aside has it still, and comes back with it.
+    /// Shows entries through one private mapping. If that cannot be done it takes away the right to write: what is
+    /// parked has it still, and comes back with it.
     fn overlay_or_protect(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
         if self.overlay(locked, entries.clone(), place).is_ok() || place == Place::Own {
             return Ok(());

@@ -2,7 +2,7 @@
 //!
 //! | way | where the pages are | writers |
 //! |---|---|---|
-//! | held | aside | wait, system calls too, until they are let go |
+//! | held | parked | wait, system calls too, until they are let go |
 //! | sealed, or protected | where they belong | fault; system calls that write fail |
 //!
 //! To hold them takes more mappings, and a process that may handle the faults of system calls.
@@ -24,18 +24,18 @@ use crate::units::{EntryIndex, HUGE_PAGE};
 const SEALED_AT_ONCE_BYTES: usize = 64 << 20;
 
 impl<S: Sys> RegionCore<S> {
-    /// Keeps writers off overlays by having them wait, system calls too. The pages are aside meanwhile. False if that
+    /// Keeps writers off overlays by having them wait, system calls too. The pages are parked meanwhile. False if that
     /// cannot be done: then they are to be sealed.
     pub(in crate::region) fn holds(&self, locked: Locked<'_>, entries: &Range<usize>) -> bool {
-        // Two mappings more here, and two aside.
-        self.addresses.can_hold() && self.pool().sys.budget().fits(4) && self.site().put_aside(locked, entries)
+        // Two mappings more here, and two for the parking.
+        self.addresses.can_hold() && self.pool().sys.budget().fits(4) && self.site().park(locked, entries)
     }
 
     /// Keeps writers off overlays, in the one way or the other. Returns where their pages are.
     #[inline(never)] // Not on the stack where the blocks are shown.
     pub(super) fn keep_writers_off(&self, locked: Locked<'_>, entries: &Range<usize>) -> Result<Place, Unresolved> {
         if self.holds(locked, entries) {
-            return Ok(Place::Aside);
+            return Ok(Place::Parked);
         }
         if self.accounts.writers == Writers::NeverFault {
             return Err(Unresolved::NotYet);
@@ -46,7 +46,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Lets those who waited go, after something else was shown at `entries`, whose pages were in `place`.
     pub(in crate::region) fn wake_waiting(&self, entries: &Range<usize>, place: Place) {
-        if place == Place::Aside {
+        if place == Place::Parked {
             self.site().let_go(entries);
         }
     }
@@ -114,16 +114,16 @@ impl<S: Sys> RegionCore<S> {
         })
     }
 
-    /// Has whoever uses blocks that others hold too, or overlays, among `entries` wait, system calls too. They lie
-    /// aside from then on. False if that cannot be done, and then nothing has changed.
-    pub(in crate::region) fn put_all_aside(&self, locked: Locked<'_>, entries: Range<usize>) -> bool {
+    /// Has whoever uses blocks that others hold too, or overlays, among `entries` wait, system calls too. They are
+    /// parked from then on. False if that cannot be done, and then nothing has changed.
+    pub(in crate::region) fn park_all(&self, locked: Locked<'_>, entries: Range<usize>) -> bool {
         let (site, mappings) = (self.site(), self.mappings(entries.clone()).count());
-        // As many aside, and one at each edge.
+        // As many for the parking, and one at each edge.
         if !self.addresses.can_hold() || !self.pool().sys.budget().fits(2 * mappings + 4) {
             return false;
         }
         for one in self.mappings(entries.clone()) {
-            if !site.put_aside(locked, &one) {
+            if !site.park(locked, &one) {
                 self.let_all_go(locked, entries.start..one.start);
                 return false;
             }
@@ -131,7 +131,7 @@ impl<S: Sys> RegionCore<S> {
         true
     }
 
-    /// Shows what lies aside where it belongs, and lets all go who wait for it.
+    /// Shows what is parked where it belongs, and lets all go who wait for it.
     pub(in crate::region) fn let_all_go(&self, locked: Locked<'_>, entries: Range<usize>) {
         let site = self.site();
         self.mappings(entries.clone()).for_each(|one| site.put_back(locked, &one));
@@ -140,10 +140,10 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// After something failed: what lay aside is there again. What was sealed may be writable, or have private pages.
+    /// After something failed: what was parked is there again. What was sealed may be writable, or have private pages.
     /// It is writable by its state again, and the next write there sees to it that it is.
     pub(in crate::region) fn open_again(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) {
-        if place == Place::Aside {
+        if place == Place::Parked {
             self.let_all_go(locked, entries.clone());
         }
         for run in self.overlays(entries) {

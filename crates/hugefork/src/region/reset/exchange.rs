@@ -136,7 +136,7 @@ impl<S: Sys> Reset<'_, S> {
         }
         let mut end = first + 1;
         while end < table.len()
-            && self.known.aside[end] == self.known.aside[first]
+            && self.known.parked[end] == self.known.parked[first]
             && !self.may_stay(EntryIndex(end))
             && self.step(EntryIndex(end))? == step.along(end - first)
         {
@@ -238,7 +238,7 @@ impl<S: Sys> Reset<'_, S> {
     fn show_zeros(&mut self, run: Range<usize>) -> Result<(), Unresolved> {
         let region = self.region;
         let remapped = region.site().remap(self.locked, &run, Shows::Zeros)?;
-        self.known.aside[run.clone()].fill(false);
+        self.known.parked[run.clone()].fill(false);
         count(&region.counters.blocks_exchanged, run.len() as u64);
         remapped.published(region.store(self.locked, Event::Discard, run, |_, _| Entry::Zero));
         Ok(())
@@ -249,11 +249,11 @@ impl<S: Sys> Reset<'_, S> {
         let (region, locked, pool) = (self.region, self.locked, self.region.pool());
         let blocks = || (0..run.len()).map(|by| first.offset(by));
         blocks().for_each(|block| pool.frames.add_reference(block));
-        let place = if self.known.aside[run.start] { Place::Aside } else { Place::Own };
+        let place = if self.known.parked[run.start] { Place::Parked } else { Place::Own };
         // Others are not to write before all is done.
         let (access, state) = match (self.is_held, place) {
             (true, Place::Own) => (Access::Read, State::Sealed),
-            (true, Place::Aside | Place::Apart) | (false, _) => (Access::ReadWrite, State::Overlaid),
+            (true, Place::Parked | Place::Staging) | (false, _) => (Access::ReadWrite, State::Overlaid),
         };
         let shows = match by_page {
             true => Shows::Overlay { start: first, access },

@@ -27,7 +27,7 @@
 //! publish what was there before.
 //!
 //! Writers are held as at a snapshot. Where the kernel is to copy whatever comes (`CopyGrain::Page`), they wait while
-//! all lies aside, and the pages are put back there (put_back.rs). Elsewhere pages cannot be written to then, but by
+//! all is parked, and the pages are put back there (put_back.rs). Elsewhere pages cannot be written to then, but by
 //! way of the kernel; where it refuses, they are dropped in place of being put back. What shows other blocks is
 //! exchanged (exchange.rs).
 //!
@@ -132,7 +132,7 @@ impl<S: Sys> RegionCore<S> {
         let mut known = self.returns.known();
         known.prepare(room, self.table.len());
         if self.accounts.has_overlays() {
-            self.addresses.set_apart();
+            self.addresses.claim_staging();
         }
         known
     }
@@ -252,12 +252,12 @@ impl<S: Sys> Reset<'_, S> {
             });
             Ok(())
         })?;
-        if !region.shows_by_page() || !region.put_all_aside(locked, all.clone()) {
+        if !region.shows_by_page() || !region.park_all(locked, all.clone()) {
             return self.each_visible(|run| region.protect(locked, run));
         }
-        self.place = Place::Aside;
+        self.place = Place::Parked;
         for index in all.clone() {
-            self.known.aside[index] = match region.table.get(EntryIndex(index)) {
+            self.known.parked[index] = match region.table.get(EntryIndex(index)) {
                 Entry::Shared(_) | Entry::Inherited(_) | Entry::Overlaid(..) | Entry::Sealed(..) => true,
                 Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => false,
             };
@@ -274,17 +274,17 @@ impl<S: Sys> Reset<'_, S> {
         unpinned.try_for_each(|between| runs(between, is_there).try_for_each(&mut each))
     }
 
-    /// Shows what lies aside where it belongs, and lets all go who wait for it.
+    /// Shows what is parked where it belongs, and lets all go who wait for it.
     fn let_back(&mut self) {
         if self.place == Place::Own {
             return;
         }
-        let (region, aside, site) = (self.region, &self.known.aside, self.region.site());
-        for run in runs(0..region.table.len(), |index| aside[index]) {
+        let (region, parked, site) = (self.region, &self.known.parked, self.region.site());
+        for run in runs(0..region.table.len(), |index| parked[index]) {
             region.mappings(run).for_each(|one| site.put_back(self.locked, &one));
         }
         site.let_go(&(0..region.table.len()));
-        self.known.aside.fill(false);
+        self.known.parked.fill(false);
         self.place = Place::Own;
     }
 

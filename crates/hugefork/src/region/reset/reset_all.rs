@@ -10,10 +10,10 @@
 //! | way | writers are kept off | set back |
 //! |---|---|---|
 //! | alone | there are none | as one region is |
-//! | apart | the private pages go at one moment (at_once.rs), what is left is protected | what was written in between |
+//! | staged | the private pages go at one moment (at_once.rs), what is left is protected | what was written since |
 //! | held | as for one region | as one region is |
 //!
-//! Pages that lie apart come back when all writers go on.
+//! Pages that are staged come back when all writers go on.
 //!
 //! The order of locks is that of a cut (cut/mod.rs): regions by age. Snapshots are locked behind all regions, by
 //! address, each once: several regions may go to the same.
@@ -40,9 +40,9 @@ pub(crate) type Pair<'a, S> = (&'a RegionCore<S>, &'a SnapshotCore<S>);
 enum KeptOff {
     /// As for a reset of this region alone.
     Held,
-    /// The private pages of the run lie apart. What is left shows the snapshot, and lies in this place, if writers
+    /// The private pages of the run are staged. What is left shows the snapshot, and lies in this place, if writers
     /// could be kept off it.
-    Apart { run: Range<usize>, place: Option<Place> },
+    Staged { run: Range<usize>, place: Option<Place> },
 }
 
 /// The reset of one of the regions has ended before its end. What comes before `done` bytes of all is as the snapshots.
@@ -132,7 +132,7 @@ fn go_back_all<S: Sys>(
     for (nth, (reset, kept_off)) in resets.iter_mut().zip(&kept_off).enumerate() {
         match kept_off {
             KeptOff::Held => reset.release(nth < count),
-            KeptOff::Apart { run, place } => {
+            KeptOff::Staged { run, place } => {
                 place.iter().for_each(|place| reset.let_on(run, *place));
                 reset.settles(run);
             }
@@ -147,7 +147,7 @@ fn keep_each_off<S: Sys>(resets: &mut [Reset<'_, S>], kept_off: &mut EngineVec<K
         let kept = match reset.takes_at_once() {
             Some(run) => {
                 let place = reset.keep_off(&run);
-                kept_off.push(KeptOff::Apart { run, place: place.ok() });
+                kept_off.push(KeptOff::Staged { run, place: place.ok() });
                 place.map(drop)
             }
             None => {
@@ -165,8 +165,8 @@ fn set_each_back<S: Sys>(resets: &mut [Reset<'_, S>], kept_off: &[KeptOff], coun
     let mut done = 0;
     for (nth, reset) in resets.iter_mut().enumerate() {
         let came = match kept_off.get(nth) {
-            Some(KeptOff::Apart { run, place: Some(place) }) => reset.forget_since(run, *place).map_err(Stop::from),
-            Some(KeptOff::Apart { place: None, .. } | KeptOff::Held) | None => reset.go_back(),
+            Some(KeptOff::Staged { run, place: Some(place) }) => reset.forget_since(run, *place).map_err(Stop::from),
+            Some(KeptOff::Staged { place: None, .. } | KeptOff::Held) | None => reset.go_back(),
         };
         came.map_err(|stop| Failed { nth, done, stop })?;
         (done, *count) = (done + reset.region.len(), nth + 1);

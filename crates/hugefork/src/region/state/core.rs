@@ -101,7 +101,7 @@ impl<S: Sys> RegionCore<S> {
         let count = pool.block_size.count(addresses.len());
         if options.grain == CopyGrain::Page && pool.sys.has_overlays() && pool.block_size.bytes() > BASE_PAGE {
             // System calls that write are to wait for a write-back, not to fail.
-            addresses.set_aside();
+            addresses.claim_parking();
         }
         let region = PinnedBox::new(RegionCore {
             addresses,

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn interleaved_streams_are_told_apart_and_jumps_are_no_stream() {
+    fn interleaved_streams_are_told_from_each_other_and_jumps_are_no_stream() {
         let history = History::default();
         let interleaved = (0..4).flat_map(|step| [step, 100 + step, 200 + step]);
         assert_eq!(run(&history, FIRST, interleaved), [0, 0, 0, 0, 0, 0, 1, 1, 1, 3, 3, 3]);

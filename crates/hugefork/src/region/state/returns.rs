@@ -41,8 +41,8 @@ pub(in crate::region) struct Known {
     /// For each block: 0, or one more than the number of resets in a row at which it was the region's own and not
     /// written to.
     pub(in crate::region) own: EngineVec<u8>,
-    /// For each block: whether it lies aside while writers are held.
-    pub(in crate::region) aside: EngineVec<bool>,
+    /// For each block: whether it is parked while writers are held.
+    pub(in crate::region) parked: EngineVec<bool>,
 }
 
 impl Default for Known {
@@ -54,7 +54,7 @@ impl Default for Known {
             runs: EngineVec::new_in(Own),
             wished: FIRST_ROOM_PAGES,
             own: EngineVec::new_in(Own),
-            aside: EngineVec::new_in(Own),
+            parked: EngineVec::new_in(Own),
         }
     }
 }
@@ -100,7 +100,7 @@ impl Known {
         }
         self.runs.resize(MOST_RUNS, PageRun::default());
         self.own.resize(blocks, 0);
-        self.aside.resize(blocks, false);
+        self.parked.resize(blocks, false);
     }
 
     /// Has the next reset make room for so many pages, and some more.
@@ -138,7 +138,7 @@ impl Known {
         pages * size_of::<Page>()
             + self.runs.capacity() * size_of::<PageRun>()
             + self.own.capacity()
-            + self.aside.capacity()
+            + self.parked.capacity()
     }
 }
 

@@ -115,7 +115,7 @@ impl<S: Sys> Fault<'_, S> {
         let (only, publishing) = (self.index.0..self.index.0 + 1, region.lock.shared());
         let locked = Locked::windows(&self.window, &publishing);
         if region.holds(locked, &only) {
-            self.place = Place::Aside;
+            self.place = Place::Parked;
             return Ok(());
         }
         region.seal(locked, only)

@@ -1,14 +1,14 @@
-//! Holds whoever uses some addresses, system calls too, while what they show lies aside.
+//! Holds whoever uses some addresses, system calls too, while what they show is parked.
 //!
 //! ```text
 //!   addresses   | private mapping | ──▶ | the same, without pages | ──▶ | block          |
-//!   aside       | nothing         |     | the pages               |     | nothing        |
+//!   parking | nothing         |     | the pages               |     | nothing        |
 //!                    register, mremap(MREMAP_DONTUNMAP)        show; UFFDIO_WAKE
 //! ```
 //! The range is registered for user faults, and one `mremap` takes its pages to another place. From then on the kernel
 //! finds no page there, and puts whoever needs one to sleep (`UFFDIO_REGISTER_MODE_MINOR`: the file has the page, but
 //! no page table). Nobody reads the descriptor: the sleepers are woken when something else is shown, and look again.
-//! Pages that were swapped out stay swapped out, aside, where nothing else looks like them.
+//! Pages that were swapped out stay swapped out, parked, where nothing else looks like them.
 //!
 //! By write-protection (`UFFDIO_WRITEPROTECT`) readers would not wait. But the kernel splits huge pages for it and puts
 //! a marker into each entry of their page tables, which `PAGEMAP_SCAN` cannot tell from a page that was swapped out
@@ -119,19 +119,19 @@ mod tests {
     use crate::sys::{Access, Shows, Sys};
     use crate::units::BASE_PAGE;
 
-    /// What lies aside is two mappings, and a call that moves both fails at the second, when the first has moved.
+    /// What is parked is two mappings, and a call that moves both fails at the second, when the first has moved.
     #[test]
     fn private_pages_come_back_though_a_call_fails_half_way() {
         const PAGES: usize = 8;
         const LEN: usize = PAGES * BASE_PAGE;
         let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut).unwrap();
-        let aside = match memory.set_aside(LEN, BASE_PAGE) {
-            Ok(aside) => aside,
+        let parked = match memory.claim_parking(LEN, BASE_PAGE) {
+            Ok(parked) => parked,
             Err(error) => return println!("skipped: nobody can be made to wait: {error}"),
         };
         memory.obtain(0, LEN, 0).unwrap();
         let extent = memory.claim(LEN, BASE_PAGE).unwrap();
-        let (part, away) = (extent.part(0, LEN), aside.part(0, LEN));
+        let (part, away) = (extent.part(0, LEN), parked.part(0, LEN));
         memory.show(part, Shows::Overlay { start: 0, access: Access::ReadWrite }).unwrap();
         let page = |nth: usize| pointer(part.at() + nth * BASE_PAGE).cast::<u8>();
         // SAFETY: the range is ours, and shows a private mapping.
@@ -146,6 +146,6 @@ mod tests {
         let seen: Vec<u8> = (0..PAGES).map(|nth| unsafe { page(nth).read_volatile() }).collect();
         assert_eq!(seen, (1..=PAGES as u8).collect::<Vec<_>>(), "private pages are gone");
         memory.release(extent).unwrap();
-        memory.release(aside).unwrap();
+        memory.release(parked).unwrap();
     }
 }

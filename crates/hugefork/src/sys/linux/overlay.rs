@@ -173,8 +173,8 @@ impl Overlays {
         if is_replaced { parked.keep(moved, part) } else { parked.give_back(moved, part) }
     }
 
-    /// As [`Sys::set_aside`](crate::sys::Sys::set_aside).
-    pub(super) fn set_aside(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
+    /// As [`Sys::claim_parking`](crate::sys::Sys::claim_parking).
+    pub(super) fn claim_parking(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
         if self.holder.get_or_init(|| Holder::open().ok()).is_none() {
             return named("userfaultfd", Err(Errno::PERM));
         }
@@ -216,26 +216,26 @@ impl Overlays {
     }
 
     /// As [`Sys::hold`](crate::sys::Sys::hold).
-    pub(super) fn hold(&self, part: Part<'_>, aside: Part<'_>) -> Result<(), SystemError> {
+    pub(super) fn hold(&self, part: Part<'_>, parked: Part<'_>) -> Result<(), SystemError> {
         match self.holder() {
-            Some(holder) => holder.hold(part, &self.parking(part, aside)),
+            Some(holder) => holder.hold(part, &self.parking(part, parked)),
             None => Err(SystemError::new("userfaultfd", Errno::NOTSUP)),
         }
     }
 
     /// As [`Sys::put_back`](crate::sys::Sys::put_back).
-    pub(super) fn put_back(&self, part: Part<'_>, aside: Part<'_>) {
-        match self.parking(part, aside).bring_back() {
+    pub(super) fn put_back(&self, part: Part<'_>, parked: Part<'_>) {
+        match self.parking(part, parked).bring_back() {
             Ok(()) => {}
             Err(errno) => abort(part, errno),
         }
     }
 
     /// What a part shows, and where it lies for a while.
-    pub(super) fn parking(&self, part: Part<'_>, aside: Part<'_>) -> Parking<'_> {
-        // SAFETY: both are parts of what the arena set aside for the caller, who has seen that what is aside is to go,
+    pub(super) fn parking(&self, part: Part<'_>, parked: Part<'_>) -> Parking<'_> {
+        // SAFETY: both are parts of what the arena set aside for the caller, who has seen that what is parked is to go,
         // and that the part is held, or shows memory below its pages.
-        unsafe { Parking::new(part.at(), aside.at(), part.len(), self.mappings.maps()) }
+        unsafe { Parking::new(part.at(), parked.at(), part.len(), self.mappings.maps()) }
     }
 
     /// What private mappings are made of.

@@ -285,12 +285,12 @@ mod tests {
     #[test]
     fn private_pages_are_there_still_if_they_are_moved_half_way_and_nothing_else_can_be_shown() {
         show_nothing_else(16 << 20, |memory, part| {
-            let Ok(aside) = memory.set_aside(part.len(), HUGE_PAGE) else {
+            let Ok(parked) = memory.claim_parking(part.len(), HUGE_PAGE) else {
                 return println!("skipped: nobody can be made to wait");
             };
             let half = part.len() / 2;
             memory.overlays.as_ref().unwrap().holder().unwrap().register(part.at() + half, half).unwrap();
-            memory.release(aside).unwrap();
+            memory.release(parked).unwrap();
         });
     }
 
