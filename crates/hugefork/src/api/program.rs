@@ -209,8 +209,8 @@ impl ProgramMemory {
 
     /// Opens descriptors again that the program has closed, past whatever keeps it from that, and gives their numbers.
     /// The memory's own cannot be opened again: what needs it is done by the mappings, or not at all.
-    pub fn open_again(&mut self) -> Vec<i32> {
-        self.core.pool().sys.open_again().collect()
+    pub fn reopen(&mut self) -> Vec<i32> {
+        self.core.pool().sys.reopen().collect()
     }
 
     /// All addresses that it may hand out.

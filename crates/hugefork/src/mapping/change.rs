@@ -212,18 +212,18 @@ impl<'a, S: Sys> Site<'a, S> {
     }
 
     /// Shows what is parked of these entries where it belongs.
-    pub(crate) fn put_back(&self, _locked: Locked<'_>, entries: &Range<usize>) {
+    pub(crate) fn unpark(&self, _locked: Locked<'_>, entries: &Range<usize>) {
         let bytes = self.bytes_of(entries);
         if let Some(parked) = self.addresses.parked(&bytes) {
-            self.pool().sys.put_back(self.addresses.part(&bytes), parked);
+            self.pool().sys.unpark(self.addresses.part(&bytes), parked);
         }
     }
 
     /// Wakes those who wait for these entries, of which none is parked any more.
-    pub(crate) fn let_go(&self, entries: &Range<usize>) {
+    pub(crate) fn resume(&self, entries: &Range<usize>) {
         let bytes = self.bytes_of(entries);
         if let Some(parked) = self.addresses.parked(&bytes) {
-            self.pool().sys.let_go(self.addresses.part(&bytes), parked);
+            self.pool().sys.resume(self.addresses.part(&bytes), parked);
         }
     }
 

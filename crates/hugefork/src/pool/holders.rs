@@ -42,8 +42,8 @@ pub(crate) trait Holder: Sync {
     /// What it can do for a region that has to write to `block` at `index`, as far as that can be seen without a lock.
     fn offer(&self, index: EntryIndex, block: BlockId) -> Offer;
 
-    /// Lets go of `block` at `index`. An access there is an error from then on. The asker holds the lock of a window.
-    fn let_go(&self, index: EntryIndex, block: BlockId) -> Answer;
+    /// Gives `block` at `index` up. An access there is an error from then on. The asker holds the lock of a window.
+    fn give_up(&self, index: EntryIndex, block: BlockId) -> Answer;
 
     /// Gives up what is reserved for `block` at `index`: the asker, which holds the lock of a window, has it now.
     fn lend(&self, index: EntryIndex, block: BlockId) -> Answer;
@@ -314,7 +314,7 @@ mod tests {
             Offer::Nothing
         }
 
-        fn let_go(&self, _index: EntryIndex, _block: BlockId) -> Answer {
+        fn give_up(&self, _index: EntryIndex, _block: BlockId) -> Answer {
             Answer::No
         }
 
@@ -368,7 +368,7 @@ mod tests {
             Offer::Keeps
         }
 
-        fn let_go(&self, _index: EntryIndex, _block: BlockId) -> Answer {
+        fn give_up(&self, _index: EntryIndex, _block: BlockId) -> Answer {
             Answer::No
         }
 

@@ -319,13 +319,13 @@ impl<S: Sys> RegionCore<S> {
         let shows = Shows::Memory { start: own, access: Access::ReadWrite };
         let shown = if copied { self.site().remap(locked, &only, shows).ok() } else { None };
         let Some(remapped) = shown else {
-            self.open_again(locked, only, place);
+            self.resume_after_failure(locked, only, place);
             return false;
         };
         count(&self.counters.blocks_promoted, 1);
         remapped.published(self.store(locked, Event::Write, only.clone(), |_, _| Entry::Private(own)));
         drop(publishing);
-        self.wake_waiting(&only, place);
+        self.resume(&only, place);
         true
     }
 }

@@ -155,9 +155,9 @@ impl RegionCore<Linux> {
             is_zero = is_zero && unsafe { all_zero(pool.direct(block).add(at), len) };
         });
         let is_dropped = looked.is_ok() && is_zero && self.empty(block).is_ok();
-        self.site().put_back(locked, &only);
+        self.site().unpark(locked, &only);
         drop(publishing);
-        self.site().let_go(&only);
+        self.site().resume(&only);
         is_dropped
     }
 
@@ -186,12 +186,12 @@ impl RegionCore<Linux> {
             while next < held {
                 let run = self.alike(next, held);
                 next = run.end;
-                self.site().put_back(locked, &run);
+                self.site().unpark(locked, &run);
             }
         }
         drop(publishing);
         if held > entries.start {
-            self.site().let_go(&(entries.start..held));
+            self.site().resume(&(entries.start..held));
         }
         handed
     }
@@ -317,9 +317,9 @@ impl RegionCore<Linux> {
         }
         let shown = plain.show(part).map_err(Unresolved::Unmappable);
         if shown.is_err() {
-            sys.put_back(part, parked);
+            sys.unpark(part, parked);
         }
-        sys.let_go(part, parked);
+        sys.resume(part, parked);
         shown
     }
 

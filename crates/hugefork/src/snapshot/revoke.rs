@@ -69,7 +69,7 @@ impl<S: Sys> Holder for SnapshotCore<S> {
         )
     }
 
-    fn let_go(&self, index: EntryIndex, block: BlockId) -> Answer {
+    fn give_up(&self, index: EntryIndex, block: BlockId) -> Answer {
         if self.on_revoke(index, block) == OnRevoke::Nothing {
             return Answer::No;
         }

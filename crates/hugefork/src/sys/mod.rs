@@ -165,17 +165,17 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     fn claim_parking(&self, len: usize, align: usize) -> Result<Extent, SystemError>;
 
     /// Takes what `part` shows to `parked`, with its private pages. The part shows pool memory in a row, or one
-    /// overlay. From then on whoever uses the part waits, reads and system calls too, until [`Sys::let_go`]. After a
+    /// overlay. From then on whoever uses the part waits, reads and system calls too, until [`Sys::resume`]. After a
     /// failure it shows what it showed, and nobody waits.
     fn hold(&self, part: Part<'_>, parked: Part<'_>) -> Result<(), SystemError>;
 
     /// Shows at `part`, which is held, what `parked` shows, with the right to write if it has that: nobody finds it
     /// there without. If the kernel refuses, the process aborts with a line.
-    fn put_back(&self, part: Part<'_>, parked: Part<'_>);
+    fn unpark(&self, part: Part<'_>, parked: Part<'_>);
 
     /// Wakes those who wait for `part`, after something was shown at all of it. `parked` shows nothing again. If the
     /// kernel refuses, the process aborts with a line.
-    fn let_go(&self, part: Part<'_>, parked: Part<'_>);
+    fn resume(&self, part: Part<'_>, parked: Part<'_>);
 
     /// Claims `len` bytes of addresses, aligned to `align`, that show nothing: private pages are staged there while a
     /// reset puts them back.

@@ -148,7 +148,7 @@ pub(crate) struct SoftMmu {
     alone: AtomicBool,
     state: Mutex<State>,
     /// Those who wait look again when these change.
-    let_go: AtomicU32,
+    resumed: AtomicU32,
     stopped: AtomicU32,
 }
 
@@ -180,7 +180,7 @@ impl SoftMmu {
             budget,
             alone,
             state,
-            let_go: AtomicU32::new(0),
+            resumed: AtomicU32::new(0),
             stopped: AtomicU32::new(0),
         }
     }
@@ -315,7 +315,7 @@ impl SoftMmu {
 
     /// Waits until the page at `address` is not held.
     fn state_at(&self, address: usize) -> MutexGuard<'_, State> {
-        self.wait(&self.let_go, |state| state.held.contains(&(address / BASE_PAGE)))
+        self.wait(&self.resumed, |state| state.held.contains(&(address / BASE_PAGE)))
     }
 
     /// Whether whoever uses the page at `address` waits.

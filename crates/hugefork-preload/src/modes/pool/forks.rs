@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::super::{collapse, heir};
 use super::calls::leave_it_all_to_the_kernel;
-use super::engine::{Held, LATER, MEMORY, Memory, WAITING, on_own_stack, open_again};
+use super::engine::{Held, LATER, MEMORY, Memory, WAITING, on_own_stack, reopen};
 use super::state::{IS_FORKING, ROLE, Role, role};
 use crate::descriptors;
 use crate::stats::own as stats;
@@ -28,7 +28,7 @@ pub(in crate::modes) fn prepare() -> bool {
     // SAFETY: taken just now.
     let memory = unsafe { MEMORY.held() };
     let inherited = on_own_stack(memory, |memory| {
-        open_again(memory);
+        reopen(memory);
         memory.engine.as_mut().map(|engine| {
             let inherited = engine.before_fork();
             stats::set(Word::PoolUnseen, engine.counts().unseen);
@@ -70,7 +70,7 @@ pub(in crate::modes) fn child() {
         memory.descriptors.iter().for_each(|kept| kept.close());
         descriptors::forget_all();
     }
-    let_go_of_all(memory);
+    give_up_all(memory);
     LATER.store(0, Ordering::Relaxed);
     heir::in_child();
     IS_FORKING.store(false, Ordering::Release);
@@ -99,7 +99,7 @@ pub(in crate::modes) fn seal() -> bool {
 }
 
 /// In a copy of the process: all of it is the other's.
-fn let_go_of_all(memory: &mut Memory) {
+fn give_up_all(memory: &mut Memory) {
     std::mem::forget(memory.engine.take());
     std::mem::replace(&mut memory.pending, Held::nothing()).keep_for_ever();
 }
@@ -112,7 +112,7 @@ pub(in crate::modes) fn in_unnoticed_copy() {
         if memory.engine.is_some() {
             ROLE.store(Role::Without as u8, Ordering::Release);
         }
-        let_go_of_all(memory);
+        give_up_all(memory);
     });
     descriptors::forget_all();
     IS_FORKING.store(false, Ordering::Release);

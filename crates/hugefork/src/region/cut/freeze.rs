@@ -48,8 +48,8 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Shares all blocks with `frozen`, and keeps all writers off, until [`RegionCore::let_writers_go`]. If it fails,
-    /// they are let go, and what is shared stays shared.
+    /// Shares all blocks with `frozen`, and keeps all writers off, until [`RegionCore::resume_writers`]. If it fails,
+    /// they are resumed, and what is shared stays shared.
     pub(super) fn share_all(
         &self,
         locked: Locked<'_>,
@@ -100,7 +100,7 @@ impl<S: Sys> RegionCore<S> {
         match written_back.and_then(|()| self.copy_pinned(frozen, entries.clone())) {
             Ok(()) => Ok(Some(KeptOff { entries, place })),
             Err(reason) => {
-                self.let_writers_back(locked, KeptOff { entries, place });
+                self.resume_uncut(locked, KeptOff { entries, place });
                 Err(reason)
             }
         }
@@ -108,16 +108,16 @@ impl<S: Sys> RegionCore<S> {
 
     /// Ends what [`RegionCore::share_all`] began, once all of the cut is made: from now on writes are copied.
     /// Fails if they could write to what is shared.
-    pub(super) fn let_writers_go(&self, locked: Locked<'_>, kept_off: KeptOff) -> Result<(), Unresolved> {
+    pub(super) fn resume_writers(&self, locked: Locked<'_>, kept_off: KeptOff) -> Result<(), Unresolved> {
         let shown = self.overlay_all(locked, kept_off.entries.clone(), kept_off.place);
-        self.let_writers_back(locked, kept_off);
+        self.resume_uncut(locked, kept_off);
         shown
     }
 
-    /// As [`RegionCore::let_writers_go`], where there is no cut.
-    pub(super) fn let_writers_back(&self, locked: Locked<'_>, kept_off: KeptOff) {
+    /// As [`RegionCore::resume_writers`], where there is no cut.
+    pub(super) fn resume_uncut(&self, locked: Locked<'_>, kept_off: KeptOff) {
         if kept_off.place == Place::Parked {
-            self.let_all_go(locked, kept_off.entries);
+            self.resume_all(locked, kept_off.entries);
         }
     }
 
@@ -131,7 +131,7 @@ impl<S: Sys> RegionCore<S> {
         if self.shows_by_page() && self.park_all(locked, entries.clone()) {
             let protected = self.protect_split(locked, entries.clone());
             if protected.is_err() {
-                self.let_all_go(locked, entries);
+                self.resume_all(locked, entries);
             }
             return protected.map(|()| Place::Parked);
         }

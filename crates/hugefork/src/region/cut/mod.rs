@@ -207,7 +207,7 @@ pub(crate) fn fill<S: Sys>(parts: &[Part<'_, S>]) -> Result<(), RegionError> {
     let started = clock.now();
     alone.extend(parts.iter().map(|part| part.region.hold_all()));
     parts.iter().for_each(|part| part.region.prepared.end());
-    let shared = share_each(parts, &alone, &mut kept_off).and_then(|()| let_each_go(parts, &alone, &mut kept_off));
+    let shared = share_each(parts, &alone, &mut kept_off).and_then(|()| resume_each(parts, &alone, &mut kept_off));
     match &shared {
         Ok(()) => parts.iter().for_each(|part| part.region.is_now_at(&part.frozen)),
         Err(_) => {
@@ -247,15 +247,15 @@ fn share_each<S: Sys>(
     Ok(())
 }
 
-/// Lets the writers of each part go; or tells of which part they could not be, and why.
-fn let_each_go<S: Sys>(
+/// Resumes the writers of each part; or tells of which part they could not be, and why.
+fn resume_each<S: Sys>(
     parts: &[Part<'_, S>],
     alone: &[Alone<'_>],
     kept_off: &mut EngineVec<Option<KeptOff>>,
 ) -> Result<(), (usize, Unresolved)> {
     for (nth, (part, (_, alone))) in parts.iter().zip(alone).enumerate() {
         if let Some(kept_off) = kept_off[nth].take() {
-            part.region.let_writers_go(Locked::alone(alone), kept_off).map_err(|reason| (nth, reason))?;
+            part.region.resume_writers(Locked::alone(alone), kept_off).map_err(|reason| (nth, reason))?;
         }
     }
     Ok(())
@@ -272,9 +272,9 @@ fn undo<S: Sys>(
     let mut kept_off = kept_off.fuse();
     for ((Part { region, frozen, .. }, filling), (_, alone)) in parts.iter().zip(filling).zip(alone) {
         if let Some(kept_off) = kept_off.next().flatten() {
-            region.let_writers_back(Locked::alone(alone), kept_off);
+            region.resume_uncut(Locked::alone(alone), kept_off);
         }
-        frozen.let_go_of_all(Locked::alone(filling));
-        region.open_again(Locked::alone(alone), 0..region.table.len(), Place::Own);
+        frozen.give_up_all(Locked::alone(filling));
+        region.resume_after_failure(Locked::alone(alone), 0..region.table.len(), Place::Own);
     }
 }

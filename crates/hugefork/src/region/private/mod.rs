@@ -6,7 +6,7 @@
 //! | `overlay`, `overlay_each`, `publish_overlays`, `noted` | shows blocks through private mappings |
 //! | `unseal`, `seal`, `seal_all`, `protect`, `protect_split` | gives and takes away the right to write |
 //! | `holds`, `park_all` | keeps writers off by having them wait |
-//! | `wake_waiting`, `let_all_go`, `open_again` | lets them go on |
+//! | `resume`, `resume_all`, `resume_after_failure` | resumes them |
 //! | `overlays`, `mappings` | which entries are shown so |
 //! | `patched`, `next_patched`, `private_page_count` | where there are private pages |
 //! | `copy_private`, `copy_private_by` | copies them |

@@ -1,8 +1,8 @@
-//! Keeping writers off, and letting them go on.
+//! Keeping writers off, and resuming them.
 //!
 //! | way | where the pages are | writers |
 //! |---|---|---|
-//! | held | parked | wait, system calls too, until they are let go |
+//! | held | parked | wait, system calls too, until they are resumed |
 //! | sealed, or protected | where they belong | fault; system calls that write fail |
 //!
 //! To hold them takes more mappings, and a process that may handle the faults of system calls.
@@ -44,10 +44,10 @@ impl<S: Sys> RegionCore<S> {
         Ok(Place::Own)
     }
 
-    /// Lets those who waited go, after something else was shown at `entries`, whose pages were in `place`.
-    pub(in crate::region) fn wake_waiting(&self, entries: &Range<usize>, place: Place) {
+    /// Resumes those who waited, after something else was shown at `entries`, whose pages were in `place`.
+    pub(in crate::region) fn resume(&self, entries: &Range<usize>, place: Place) {
         if place == Place::Parked {
-            self.site().let_go(entries);
+            self.site().resume(entries);
         }
     }
 
@@ -124,27 +124,27 @@ impl<S: Sys> RegionCore<S> {
         }
         for one in self.mappings(entries.clone()) {
             if !site.park(locked, &one) {
-                self.let_all_go(locked, entries.start..one.start);
+                self.resume_all(locked, entries.start..one.start);
                 return false;
             }
         }
         true
     }
 
-    /// Shows what is parked where it belongs, and lets all go who wait for it.
-    pub(in crate::region) fn let_all_go(&self, locked: Locked<'_>, entries: Range<usize>) {
+    /// Shows what is parked where it belongs, and resumes all who wait for it.
+    pub(in crate::region) fn resume_all(&self, locked: Locked<'_>, entries: Range<usize>) {
         let site = self.site();
-        self.mappings(entries.clone()).for_each(|one| site.put_back(locked, &one));
+        self.mappings(entries.clone()).for_each(|one| site.unpark(locked, &one));
         if !entries.is_empty() {
-            site.let_go(&entries);
+            site.resume(&entries);
         }
     }
 
     /// After something failed: what was parked is there again. What was sealed may be writable, or have private pages.
     /// It is writable by its state again, and the next write there sees to it that it is.
-    pub(in crate::region) fn open_again(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) {
+    pub(in crate::region) fn resume_after_failure(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) {
         if place == Place::Parked {
-            self.let_all_go(locked, entries.clone());
+            self.resume_all(locked, entries.clone());
         }
         for run in self.overlays(entries) {
             let Recount { before, after } = self.protect_failed(locked, run);

@@ -258,11 +258,11 @@ impl<S: Sys> RegionCore<S> {
         match shown {
             Ok(()) => {
                 drop(publishing);
-                self.wake_waiting(&entries, place);
+                self.resume(&entries, place);
                 Ok(())
             }
             Err(reason) => {
-                self.open_again(locked, entries, place);
+                self.resume_after_failure(locked, entries, place);
                 Err(reason)
             }
         }

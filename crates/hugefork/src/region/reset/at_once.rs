@@ -162,9 +162,9 @@ impl<S: Sys> Reset<'_, S> {
             Ok(are_known.then_some(faults))
         });
         match (place, brought.is_ok()) {
-            (_, true) => region.wake_waiting(run, place),
-            (Place::Parked, false) => region.let_all_go(locked, run.clone()),
-            (Place::Own | Place::Staging, false) => region.open_again(locked, run.clone(), Place::Own),
+            (_, true) => region.resume(run, place),
+            (Place::Parked, false) => region.resume_all(locked, run.clone()),
+            (Place::Own | Place::Staging, false) => region.resume_after_failure(locked, run.clone(), Place::Own),
         }
         Ok(brought?)
     }
@@ -177,22 +177,22 @@ impl<S: Sys> Reset<'_, S> {
         }
         let protected = region.site().reprotect(locked, region.bytes_of(run), Access::Read)?;
         if protected.right() == Right::Unknown {
-            region.open_again(locked, run.clone(), Place::Own);
+            region.resume_after_failure(locked, run.clone(), Place::Own);
         }
         protected.published(Recount::default())?;
         Ok(Place::Own)
     }
 
-    /// Lets writers go on who were [kept off](Reset::keep_off).
-    pub(super) fn let_on(&self, run: &Range<usize>, place: Place) {
+    /// Resumes writers who were [kept off](Reset::keep_off).
+    pub(super) fn resume(&self, run: &Range<usize>, place: Place) {
         let region = self.region;
         match place {
             Place::Own | Place::Staging => {
                 if region.unseal(self.locked, run.clone(), Place::Own).is_err() {
-                    region.open_again(self.locked, run.clone(), Place::Own);
+                    region.resume_after_failure(self.locked, run.clone(), Place::Own);
                 }
             }
-            Place::Parked => region.let_all_go(self.locked, run.clone()),
+            Place::Parked => region.resume_all(self.locked, run.clone()),
         }
     }
 

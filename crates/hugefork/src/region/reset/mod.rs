@@ -212,14 +212,14 @@ impl<S: Sys> Reset<'_, S> {
         came
     }
 
-    /// Lets writers go on who were held, after all is done or something has failed.
+    /// Resumes writers who were held, after all is done or something has failed.
     fn release(&mut self, is_done: bool) {
         let (region, all) = (self.region, 0..self.region.table.len());
-        self.let_back();
+        self.unpark_all();
         if is_done {
-            self.let_go_on();
+            self.resume_writes();
         } else {
-            region.open_again(self.locked, all.clone(), Place::Own);
+            region.resume_after_failure(self.locked, all.clone(), Place::Own);
         }
         region.addresses.recount(region.addresses.mappings(), 1 + region.shown().edges(all));
     }
@@ -274,22 +274,22 @@ impl<S: Sys> Reset<'_, S> {
         unpinned.try_for_each(|between| runs(between, is_there).try_for_each(&mut each))
     }
 
-    /// Shows what is parked where it belongs, and lets all go who wait for it.
-    fn let_back(&mut self) {
+    /// Shows what is parked where it belongs, and resumes all who wait for it.
+    fn unpark_all(&mut self) {
         if self.place == Place::Own {
             return;
         }
         let (region, parked, site) = (self.region, &self.known.parked, self.region.site());
         for run in runs(0..region.table.len(), |index| parked[index]) {
-            region.mappings(run).for_each(|one| site.put_back(self.locked, &one));
+            region.mappings(run).for_each(|one| site.unpark(self.locked, &one));
         }
-        site.let_go(&(0..region.table.len()));
+        site.resume(&(0..region.table.len()));
         self.known.parked.fill(false);
         self.place = Place::Own;
     }
 
     /// Gives the right to write to overlays, as far as that can be done. The rest is left to faults.
-    fn let_go_on(&mut self) {
+    fn resume_writes(&mut self) {
         let region = self.region;
         if region.accounts.limit.is_some() {
             // Each is charged to the limit when it is written to.

@@ -133,7 +133,7 @@ fn go_back_all<S: Sys>(
         match kept_off {
             KeptOff::Held => reset.release(nth < count),
             KeptOff::Staged { run, place } => {
-                place.iter().for_each(|place| reset.let_on(run, *place));
+                place.iter().for_each(|place| reset.resume(run, *place));
                 reset.settles(run);
             }
         }

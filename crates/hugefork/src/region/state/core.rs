@@ -242,7 +242,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Gives back what an entry holds, once nothing is mapped any more. True if the block was the parent's and this was
     /// its last holder.
-    fn let_go(&self, index: EntryIndex) -> bool {
+    fn give_back(&self, index: EntryIndex) -> bool {
         let (pool, entry) = (self.pool(), self.table.get(index));
         let Some(block) = entry.block() else { return false };
         let may_reuse = match on_drop(entry.state(), self.pins.of(index)) {
@@ -271,7 +271,7 @@ impl<S: Sys> Drop for RegionCore<S> {
         pool.unreserve_all(&self.table);
         let entries = (0..self.table.len()).map(EntryIndex);
         if self.addresses.close().is_ok() {
-            let freed = entries.filter(|&index| self.let_go(index)).count();
+            let freed = entries.filter(|&index| self.give_back(index)).count();
             self.accounts.parent.iter().for_each(|parent| parent.freed(freed));
         } else {
             // The blocks may still be mapped, so nobody may get them again.

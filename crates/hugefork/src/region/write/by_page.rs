@@ -87,10 +87,10 @@ impl<S: Sys> Fault<'_, S> {
     /// After a copy that failed: the overlay may have private pages, so it is not sealed.
     #[cold]
     #[inline(never)] // Not on the stack below a copy.
-    pub(super) fn open_again(&mut self) {
+    pub(super) fn resume_after_failure(&mut self) {
         let publishing = self.region.lock.shared();
         let locked = Locked::windows(&self.window, &publishing);
-        self.region.open_again(locked, self.index.0..self.index.0 + 1, self.place);
+        self.region.resume_after_failure(locked, self.index.0..self.index.0 + 1, self.place);
     }
 
     /// After a write-back or copy that the kernel refused: an overlay can do without, and takes the write. The next

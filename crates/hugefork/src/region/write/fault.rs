@@ -203,12 +203,12 @@ impl<S: Sys> RegionCore<S> {
             OnWrite::Refuse => Err(Unresolved::Revoked),
         };
         if resolved.is_err() && needed == OnWrite::Copy {
-            fault.open_again();
+            fault.resume_after_failure();
         }
         // Only these two have given the region lock back: whoever takes it twice waits for a snapshot that waits for
         // him.
-        let has_let_go = matches!(needed, OnWrite::Copy | OnWrite::WriteBack);
-        let is_refused = has_let_go && matches!(resolved, Err(Unresolved::Unmappable(_)));
+        let has_released = matches!(needed, OnWrite::Copy | OnWrite::WriteBack);
+        let is_refused = has_released && matches!(resolved, Err(Unresolved::Unmappable(_)));
         if is_refused && what == Become::Writable && fault.goes_on_by_page() {
             return Ok(Resolution::Overlaid);
         }
@@ -424,7 +424,7 @@ impl<'a, S: Sys> Fault<'a, S> {
             Err(reason) => return Err(reason),
         }
         drop(publishing);
-        self.region.wake_waiting(&self.entries(), self.place);
+        self.region.resume(&self.entries(), self.place);
         self.follow();
         Ok(resolved)
     }

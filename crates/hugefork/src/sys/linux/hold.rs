@@ -24,7 +24,7 @@ use hugefork_linux::userfaultfd::{
 use rustix::io::Errno;
 
 use super::stderr::say_and_abort;
-use super::{move_high, named, number, open_again, owner};
+use super::{move_high, named, number, owner, reopen};
 use crate::sys::{Part, SystemError};
 
 /// What faults are held with. A `fork(2)` child must not use it, since its calls act on the parent's memory.
@@ -44,9 +44,9 @@ impl Holder {
         self
     }
 
-    /// Opens it again, if the program has closed it, which did not know of it: see [`open_again`].
-    pub(super) fn open_again(&self) -> bool {
-        open_again(&self.0.0, || Holder::open().ok().map(|new| new.0.0))
+    /// Opens it again, if the program has closed it, which did not know of it: see [`reopen`].
+    pub(super) fn reopen(&self) -> bool {
+        reopen(&self.0.0, || Holder::open().ok().map(|new| new.0.0))
     }
 
     pub(super) fn descriptor(&self) -> i32 {
@@ -67,7 +67,7 @@ impl Holder {
         match parking.take() {
             Ok(()) => Ok(()),
             Err(Failure::Refused(errno)) => {
-                self.let_go(part);
+                self.resume(part);
                 Err(SystemError::new("mremap to hold a range", errno))
             }
             Err(Failure::Lost(errno)) => abort(part, errno),
@@ -85,7 +85,7 @@ impl Holder {
     /// After a failure: all is there still, or again.
     #[cold]
     #[inline(never)] // Not on the stack below a hold that succeeds.
-    fn let_go(&self, part: Part<'_>) {
+    fn resume(&self, part: Part<'_>) {
         match self.0.unregister(&(part.at()..part.at() + part.len())) {
             Ok(()) => self.wake(part),
             Err(errno) => abort(part, errno),
@@ -140,8 +140,8 @@ mod tests {
         // The kernel moves what is registered only by itself, and finds that when it comes to it.
         let holder = memory.overlays.as_ref().unwrap().holder().unwrap();
         holder.register(away.at() + LEN / 2, LEN / 2).unwrap();
-        memory.put_back(part, away);
-        memory.let_go(part, away);
+        memory.unpark(part, away);
+        memory.resume(part, away);
         // SAFETY: as above.
         let seen: Vec<u8> = (0..PAGES).map(|nth| unsafe { page(nth).read_volatile() }).collect();
         assert_eq!(seen, (1..=PAGES as u8).collect::<Vec<_>>(), "private pages are gone");

@@ -205,8 +205,8 @@ impl Linux {
 
     /// Opens descriptors again that the program has closed, which did not know of them, and gives their numbers. Nobody
     /// can have the pool's own back: what needs it is done by its mappings, or not at all.
-    pub(crate) fn open_again(&self) -> impl Iterator<Item = i32> + '_ {
-        self.overlays.iter().flat_map(Overlays::open_again)
+    pub(crate) fn reopen(&self) -> impl Iterator<Item = i32> + '_ {
+        self.overlays.iter().flat_map(Overlays::reopen)
     }
 
     /// All addresses of the process that are the engine's, which has no other memory than this.
@@ -598,13 +598,13 @@ impl Sys for Linux {
         })
     }
 
-    fn put_back(&self, part: Part<'_>, parked: Part<'_>) {
+    fn unpark(&self, part: Part<'_>, parked: Part<'_>) {
         if let Ok(overlays) = &self.overlays {
-            overlays.put_back(part, parked);
+            overlays.unpark(part, parked);
         }
     }
 
-    fn let_go(&self, part: Part<'_>, parked: Part<'_>) {
+    fn resume(&self, part: Part<'_>, parked: Part<'_>) {
         if let Some(holder) = self.holder() {
             holder.wake(part);
         }

@@ -27,7 +27,7 @@ use super::mappings::{FileId, Mappings};
 use super::memory::{Dump, give_up, pointer};
 use super::parked::{LEAST_PARKED_BYTES, LEAST_PARKED_PAGES, Moved, ParkedTables};
 use super::pool_map::PoolMap;
-use super::{move_high, named, number, open_again, owner, pagemap};
+use super::{move_high, named, number, owner, pagemap, reopen};
 use crate::sys::{Extent, MOST_RUNS, PageRun, Part, Scanned, SystemError};
 use crate::units::BASE_PAGE;
 
@@ -144,11 +144,11 @@ impl Overlays {
     }
 
     /// Opens its descriptors again that the program has closed, and gives their numbers.
-    pub(super) fn open_again(&self) -> impl Iterator<Item = i32> {
-        let pagemap = open_again(&self.pagemap.0, || Pagemap::open().ok().map(|pagemap| pagemap.0));
+    pub(super) fn reopen(&self) -> impl Iterator<Item = i32> {
+        let pagemap = reopen(&self.pagemap.0, || Pagemap::open().ok().map(|pagemap| pagemap.0));
         let pagemap = pagemap.then(|| number(&self.pagemap.0));
-        let maps = self.mappings.open_again().then(|| self.mappings.descriptor()).flatten();
-        let holder = self.holder().filter(|holder| holder.open_again()).map(Holder::descriptor);
+        let maps = self.mappings.reopen().then(|| self.mappings.descriptor()).flatten();
+        let holder = self.holder().filter(|holder| holder.reopen()).map(Holder::descriptor);
         [pagemap, maps, holder].into_iter().flatten()
     }
 
@@ -223,8 +223,8 @@ impl Overlays {
         }
     }
 
-    /// As [`Sys::put_back`](crate::sys::Sys::put_back).
-    pub(super) fn put_back(&self, part: Part<'_>, parked: Part<'_>) {
+    /// As [`Sys::unpark`](crate::sys::Sys::unpark).
+    pub(super) fn unpark(&self, part: Part<'_>, parked: Part<'_>) {
         match self.parking(part, parked).bring_back() {
             Ok(()) => {}
             Err(errno) => abort(part, errno),

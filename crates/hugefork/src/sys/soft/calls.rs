@@ -259,14 +259,14 @@ impl Sys for SoftMmu {
         Ok(())
     }
 
-    fn put_back(&self, part: Part<'_>, parked: Part<'_>) {
+    fn unpark(&self, part: Part<'_>, parked: Part<'_>) {
         let mut state = self.state();
         pages_of(part.at(), part.len()).for_each(|page| assert!(state.held.remove(&page), "it was not held"));
         pages_of(parked.at(), parked.len()).for_each(|page| _ = state.parked.remove(&page));
         state.take(parked, part);
     }
 
-    fn let_go(&self, part: Part<'_>, parked: Part<'_>) {
+    fn resume(&self, part: Part<'_>, parked: Part<'_>) {
         let mut state = self.state();
         assert!(pages_of(part.at(), part.len()).all(|page| !state.held.contains(&page)), "they would wait again");
         for page in pages_of(parked.at(), parked.len()) {
@@ -275,7 +275,7 @@ impl Sys for SoftMmu {
             state.parked.remove(&page);
         }
         drop(state);
-        SoftMmu::ring(&self.let_go);
+        SoftMmu::ring(&self.resumed);
     }
 
     fn claim_staging(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
