@@ -81,7 +81,7 @@ pub struct ProgramMemory {
     /// How many bytes of each block were dropped and filled with zeros since it was last looked at for that.
     dropped: Vec<u32>,
     counts: ProgramCounts,
-    heirs: Arc<Heirs>,
+    children: Arc<LivingChildren>,
     /// Where the round goes on, and the faults that were counted after the last.
     round: Option<usize>,
     faults: u64,
@@ -89,7 +89,7 @@ pub struct ProgramMemory {
 
 /// Who holds blocks for children.
 #[derive(Debug, Default)]
-struct Heirs {
+struct LivingChildren {
     living: AtomicUsize,
     /// Whether some are gone since the last round.
     have_gone: AtomicBool,
@@ -143,7 +143,7 @@ pub struct ProgramCounts {
 pub struct Inherited {
     pool: EngineArc<PoolCore<Linux>>,
     blocks: Vec<BlockId>,
-    heirs: Arc<Heirs>,
+    children: Arc<LivingChildren>,
 }
 
 impl ProgramMemory {
@@ -169,7 +169,7 @@ impl ProgramMemory {
         let blocks = size.count(capacity);
         let kernels = hugefork_kernels::Kernels::default_for_this_cpu();
         let stock = Stock::new(None, size, blocks);
-        let core = PoolCore::new(memory.with_heirs()?, "program".to_owned(), size, blocks, kernels, stock);
+        let core = PoolCore::new(memory.with_children()?, "program".to_owned(), size, blocks, kernels, stock);
         let pool = EngineArc::new(core);
         let options =
             RegionOptions { writers: Writers::NeverFault, ..RegionOptions::new().copy_grain(CopyGrain::Page) };
@@ -196,7 +196,7 @@ impl ProgramMemory {
             rests: Vec::new(),
             dropped,
             counts: ProgramCounts::default(),
-            heirs: Arc::default(),
+            children: Arc::default(),
             round: None,
             faults: 0,
         })
@@ -539,8 +539,8 @@ impl ProgramMemory {
         }
         let mut blocks = Vec::with_capacity(self.high);
         self.counts.unseen += self.core.share(0..self.high, &mut blocks) as u64;
-        self.heirs.living.fetch_add(1, Ordering::Relaxed);
-        Inherited { pool: self.core.pool().clone(), blocks, heirs: self.heirs.clone() }
+        self.children.living.fetch_add(1, Ordering::Relaxed);
+        Inherited { pool: self.core.pool().clone(), blocks, children: self.children.clone() }
     }
 
     /// Gives all addresses back to the kernel but those of what was handed over: they count for no limit of the
@@ -580,8 +580,8 @@ impl ProgramMemory {
                 let overlays = self.core.accounts.overlays.load(Ordering::Relaxed) as u64;
                 let faults = sys.minor_faults();
                 let are_many = faults.wrapping_sub(self.faults) >= LEAST_FAULTS.max(FAULTS_A_BLOCK * overlays);
-                let have_gone = self.heirs.have_gone.swap(false, Ordering::Relaxed);
-                if !are_many && !have_gone && self.heirs.living.load(Ordering::Relaxed) > 0 {
+                let have_gone = self.children.have_gone.swap(false, Ordering::Relaxed);
+                if !are_many && !have_gone && self.children.living.load(Ordering::Relaxed) > 0 {
                     return false;
                 }
                 // What is written from now on may be where this round has been: it counts for the next.
@@ -711,8 +711,8 @@ impl Drop for Inherited {
         // Their memory is kept for the copies that the next child makes necessary ([`ProgramMemory::trim`]): to get and
         // clear new memory takes longer than to copy.
         self.blocks.iter().for_each(|&block| _ = self.pool.release(block));
-        self.heirs.have_gone.store(true, Ordering::Relaxed);
-        self.heirs.living.fetch_sub(1, Ordering::Relaxed);
+        self.children.have_gone.store(true, Ordering::Relaxed);
+        self.children.living.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

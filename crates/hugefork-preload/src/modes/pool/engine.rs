@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hugefork::{Inherited, ProgramMemory};
 
-use super::super::heir;
+use super::super::child;
 use super::dumps;
 use super::stack::Stack;
 use super::state::{END, NEEDS_COLLAPSE, ROLE, Role, START};
@@ -241,7 +241,7 @@ pub(super) fn begin(memory: &mut Memory) {
             dumps::have_private_files();
             spare::keep();
             let addresses = engine.addresses();
-            heir::set_up(&addresses);
+            child::set_up(&addresses);
             NEEDS_COLLAPSE.store(engine.needs_collapse(), Ordering::Relaxed);
             END.store(addresses.end, Ordering::Release);
             START.store(addresses.start, Ordering::Release);

@@ -186,7 +186,7 @@ impl Linux {
     ///
     /// # Errors
     /// The kernel cannot say which file it is.
-    pub(crate) fn with_heirs(mut self) -> Result<Linux, SystemError> {
+    pub(crate) fn with_children(mut self) -> Result<Linux, SystemError> {
         move_high(&mut self.fd);
         if let Ok(overlays) = &mut self.overlays {
             overlays.move_high();

@@ -104,7 +104,7 @@ impl Overlays {
     }
 
     /// As [`Overlays::show`], but writable at once, and `fork(2)` children inherit it.
-    pub(super) fn show_to_heirs(&self, part: Part<'_>, fd: &OwnedFd, offset: usize) -> Result<(), SystemError> {
+    pub(super) fn show_to_children(&self, part: Part<'_>, fd: &OwnedFd, offset: usize) -> Result<(), SystemError> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
         let moved = self.take_away(part, true);
         let (rights, flags) =
@@ -116,7 +116,7 @@ impl Overlays {
     }
 
     /// The same where the file's descriptor is gone: made of the template, which can be written meanwhile, as nobody
-    /// who writes there is to fault. Children inherit it once [`Overlays::let_heirs_have`] was called.
+    /// who writes there is to fault. Children inherit it once [`Overlays::give_to_children`] was called.
     #[cold]
     pub(super) fn show_writable(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
         self.make_ready(part.len(), offset)?;
@@ -133,7 +133,7 @@ impl Overlays {
 
     /// Has children inherit what was shown.
     #[cold]
-    pub(super) fn let_heirs_have(&self, part: Part<'_>) -> Result<(), SystemError> {
+    pub(super) fn give_to_children(&self, part: Part<'_>) -> Result<(), SystemError> {
         let at = pointer(part.at());
         // SAFETY: the range is the caller's; none of this changes contents.
         unsafe {
@@ -192,8 +192,8 @@ impl Overlays {
         self.holder.get_or_init(|| Holder::open().ok().map(Holder::with_high_number));
     }
 
-    /// Keeps the template out of core dumps: it has the whole capacity, whatever is used. What heirs are shown is made
-    /// without it.
+    /// Keeps the template out of core dumps: it has the whole capacity, whatever is used. What children are shown is
+    /// made without it.
     pub(super) fn dump_what_is_shown(&self) -> Result<(), SystemError> {
         // SAFETY: our own range; the advice changes no contents.
         named("madvise(MADV_DONTDUMP)", unsafe { madvise(self.template.at(), self.capacity, Advice::LinuxDontDump) })

@@ -61,10 +61,10 @@ impl Linux {
         let shown = match &self.overlays {
             Ok(overlays) if self.children != Children::HaveNothing => {
                 if self.check_descriptor().is_ok() {
-                    return refused(part, overlays.show_to_heirs(part, &self.fd, offset));
+                    return refused(part, overlays.show_to_children(part, &self.fd, offset));
                 }
                 refused(part, overlays.show_writable(part, offset))?;
-                return torn(overlays.let_heirs_have(part));
+                return torn(overlays.give_to_children(part));
             }
             Ok(overlays) => overlays.show(part, offset),
             Err(_) => Err(SystemError::new("a private mapping", Errno::NOTSUP)),
@@ -335,7 +335,7 @@ mod tests {
     /// To unmap a base page takes as long as to unmap a huge one.
     #[test]
     fn before_a_fork_a_block_in_many_base_pages_is_moved_and_one_with_few_is_not() {
-        let memory = Linux::new(Kind::ShmemBase, 16 << 20, Dump::LeftOut).unwrap().with_heirs().unwrap();
+        let memory = Linux::new(Kind::ShmemBase, 16 << 20, Dump::LeftOut).unwrap().with_children().unwrap();
         let Some(parked) = memory.overlays.as_ref().ok().and_then(Overlays::parked) else {
             return println!("skipped: nothing is moved out of the way");
         };

@@ -96,7 +96,7 @@ extern "C" fn run(is_orphan: *mut c_void) -> c_int {
     // To handle page faults is a right.
     let replacer = has_table_of_its_own().then(Replacer::open).flatten();
     rights::give_up();
-    let _ = set_name(c"hugefork-heir");
+    let _ = set_name(c"hugefork-child");
     if let Some(replacer) = replacer
         && wait_for_faults(is_orphan)
         && let Some(mut helper) = Helper::new(replacer, is_orphan)
