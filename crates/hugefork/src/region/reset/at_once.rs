@@ -102,7 +102,7 @@ impl<S: Sys> Reset<'_, S> {
             Ok(_) => sys.protect(staging, Access::Read),
             Err(Lost) => sys.show(staging, Shows::Hidden).map_err(|failure| failure.error),
         };
-        self.known.seen_at = came.ok().flatten();
+        self.dirty.seen_at = came.ok().flatten();
     }
 
     /// The run of overlays that shows all that differs, if they can be one mapping and no other entry can be written to
@@ -134,7 +134,7 @@ impl<S: Sys> Reset<'_, S> {
             Ok(()) => self.bring(run),
             Err(Stop::NoRoom(_)) => {
                 let pages = self.count_staged(&self.region.bytes_of(run))?;
-                self.known.wish_for(pages);
+                self.dirty.wish_for(pages);
                 Err(Lost)
             }
             Err(Stop::At { .. }) => Err(Lost),
@@ -148,7 +148,7 @@ impl<S: Sys> Reset<'_, S> {
             pages += 1;
             Ok(())
         };
-        each_private(self.region, &mut self.known.runs, bytes, Place::Staging, counted)?;
+        each_private(self.region, &mut self.dirty.runs, bytes, Place::Staging, counted)?;
         Ok(pages)
     }
 
@@ -200,7 +200,7 @@ impl<S: Sys> Reset<'_, S> {
     fn copy_since(&mut self, bytes: &Range<usize>, place: Place) -> Result<bool, SystemError> {
         let (addresses, sys) = (&self.region.addresses, &self.region.pool().sys);
         let (mut are_none, mut page) = (true, [0; BASE_PAGE]);
-        each_private(self.region, &mut self.known.runs, bytes, place, |one| {
+        each_private(self.region, &mut self.dirty.runs, bytes, place, |one| {
             are_none = false;
             // SAFETY: writers are kept off, and the page is ours.
             unsafe { sys.copy_shown(addresses.part_at(place, &one), page.as_mut_ptr()) };
@@ -218,7 +218,7 @@ impl<S: Sys> Reset<'_, S> {
             Place::Own => Access::Read,
             Place::Parked | Place::Staging => Access::ReadWrite,
         };
-        let forgotten = each_private(region, &mut self.known.runs, &region.bytes_of(run), place, |page| {
+        let forgotten = each_private(region, &mut self.dirty.runs, &region.bytes_of(run), place, |page| {
             let index = EntryIndex(pool.block_size.count(page.start));
             let Some(block) = region.table.get(index).block() else { return Ok(()) };
             let (part, from) = (region.addresses.part_at(place, &page), pool.direct(block));

@@ -136,7 +136,7 @@ impl<S: Sys> Reset<'_, S> {
         }
         let mut end = first + 1;
         while end < table.len()
-            && self.known.parked[end] == self.known.parked[first]
+            && self.dirty.parked[end] == self.dirty.parked[first]
             && !self.may_stay(EntryIndex(end))
             && self.step(EntryIndex(end))? == step.along(end - first)
         {
@@ -168,11 +168,11 @@ impl<S: Sys> Reset<'_, S> {
 
     /// Whether the entry's own block is worth to be kept.
     fn may_stay(&mut self, index: EntryIndex) -> bool {
-        let is_known = self.known.own[index.0] > 0 || self.region.pool().block_size.bytes() <= SMALL_BLOCK_BYTES;
+        let is_known = self.dirty.own[index.0] > 0 || self.region.pool().block_size.bytes() <= SMALL_BLOCK_BYTES;
         let is_own = self.is_own(index);
         if is_own && !is_known {
             // From the next time on.
-            self.known.own[index.0] = 1;
+            self.dirty.own[index.0] = 1;
         }
         is_own && is_known
     }
@@ -192,7 +192,7 @@ impl<S: Sys> Reset<'_, S> {
             dirty += usize::from(differed);
         }
         count(&region.counters.pages_put_back, dirty as u64);
-        let own = &mut self.known.own[index.0];
+        let own = &mut self.dirty.own[index.0];
         *own = if dirty > 0 { 1 } else { own.saturating_add(1) };
         let is_sparse = dirty > 0 && dirty * SPARSE_ONE_IN < pages && from.is_some() && region.may_overlay();
         if is_sparse {
@@ -238,7 +238,7 @@ impl<S: Sys> Reset<'_, S> {
     fn show_zeros(&mut self, run: Range<usize>) -> Result<(), Unresolved> {
         let region = self.region;
         let remapped = region.site().remap(self.locked, &run, Shows::Zeros)?;
-        self.known.parked[run.clone()].fill(false);
+        self.dirty.parked[run.clone()].fill(false);
         count(&region.counters.blocks_exchanged, run.len() as u64);
         remapped.published(region.store(self.locked, Event::Discard, run, |_, _| Entry::Zero));
         Ok(())
@@ -249,7 +249,7 @@ impl<S: Sys> Reset<'_, S> {
         let (region, locked, pool) = (self.region, self.locked, self.region.pool());
         let blocks = || (0..run.len()).map(|by| first.offset(by));
         blocks().for_each(|block| pool.frames.add_reference(block));
-        let place = if self.known.parked[run.start] { Place::Parked } else { Place::Own };
+        let place = if self.dirty.parked[run.start] { Place::Parked } else { Place::Own };
         // Others are not to write before all is done.
         let (access, state) = match (self.is_held, place) {
             (true, Place::Own) => (Access::Read, State::Sealed),

@@ -48,7 +48,7 @@ use std::sync::atomic::Ordering;
 use crate::mapping::addresses::Place;
 use crate::ranges::runs;
 use crate::region::state::operations;
-use crate::region::state::{Known, NoRoom, RegionCore, Unresolved};
+use crate::region::state::{DirtyList, NoRoom, RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::stats::counters::count;
 use crate::sync::SignalsBlocked;
@@ -94,9 +94,9 @@ impl<S: Sys> RegionCore<S> {
             let over = operations::over_and_then([self].into_iter(), || self.take_turn());
             let (between, turn) = over.map_err(|reason| ResetError { done: 0, reason })?;
             let signals = SignalsBlocked::new();
-            let mut known = self.known(room);
-            let came = self.go_back(frozen, &mut known);
-            drop((known, signals, between, turn));
+            let mut dirty = self.dirty_list(room);
+            let came = self.go_back(frozen, &mut dirty);
+            drop((dirty, signals, between, turn));
             // From here on, no lock is held: errors allocate.
             let (done, reason) = match came {
                 Ok(()) => break,
@@ -113,7 +113,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Bytes that resets and promises take.
     pub(crate) fn bytes_for_resets(&self) -> usize {
-        self.prepared.bytes() + self.returns.known().bytes()
+        self.prepared.bytes() + self.dirty_list.lock().bytes()
     }
 
     fn check_goal(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
@@ -128,13 +128,13 @@ impl<S: Sys> RegionCore<S> {
 
     /// What is known from the last reset, with room for so many pages. Under the lock that keeps snapshots and resets
     /// apart.
-    fn known(&self, room: usize) -> MutexGuard<'_, Known> {
-        let mut known = self.returns.known();
-        known.prepare(room, self.table.len());
+    fn dirty_list(&self, room: usize) -> MutexGuard<'_, DirtyList> {
+        let mut dirty = self.dirty_list.lock();
+        dirty.prepare(room, self.table.len());
         if self.accounts.has_overlays() {
             self.addresses.claim_staging();
         }
-        known
+        dirty
     }
 
     /// After a reset to a snapshot: sets blocks aside again, if that was promised.
@@ -147,10 +147,10 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// One try, under the lock that keeps snapshots and resets apart.
-    fn go_back(&self, frozen: &SnapshotCore<S>, known: &mut Known) -> Result<(), Stop> {
+    fn go_back(&self, frozen: &SnapshotCore<S>, dirty: &mut DirtyList) -> Result<(), Stop> {
         let is_held = !self.pool().sys.is_alone();
         let maintenance = self.maintenance.lock();
-        if is_held && self.go_back_at_once(frozen, known) {
+        if is_held && self.go_back_at_once(frozen, dirty) {
             return Ok(());
         }
         let windows = if is_held { self.table.lock_windows(0..self.table.windows()) } else { WindowsGuard::default() };
@@ -159,7 +159,7 @@ impl<S: Sys> RegionCore<S> {
         let frozen_alone = frozen.lock.exclusive();
         let (locked, frozen_locked) = (Locked::alone(&alone), Locked::alone(&frozen_alone));
         let place = Place::Own;
-        let came = Reset { region: self, frozen, locked, frozen_locked, known, is_held, place, done: 0 }.run();
+        let came = Reset { region: self, frozen, locked, frozen_locked, dirty, is_held, place, done: 0 }.run();
         drop((frozen_alone, alone, windows, maintenance));
         came
     }
@@ -168,12 +168,12 @@ impl<S: Sys> RegionCore<S> {
     ///
     /// No entry gets another block. So it is enough that no fault, which lets go of the region lock in between, has
     /// looked at an entry: it would have its window locked by now. Whoever comes later waits for the region lock.
-    fn go_back_at_once(&self, frozen: &SnapshotCore<S>, known: &mut Known) -> bool {
+    fn go_back_at_once(&self, frozen: &SnapshotCore<S>, dirty: &mut DirtyList) -> bool {
         let alone = self.lock.exclusive();
         let frozen_alone = frozen.lock.exclusive();
         let (locked, frozen_locked) = (Locked::alone(&alone), Locked::alone(&frozen_alone));
         let place = Place::Own;
-        let mut reset = Reset { region: self, frozen, locked, frozen_locked, known, is_held: true, place, done: 0 };
+        let mut reset = Reset { region: self, frozen, locked, frozen_locked, dirty, is_held: true, place, done: 0 };
         !self.table.has_locked_windows() && reset.goes_at_once()
     }
 }
@@ -184,7 +184,7 @@ struct Reset<'a, S: Sys> {
     frozen: &'a SnapshotCore<S>,
     locked: Locked<'a>,
     frozen_locked: Locked<'a>,
-    known: &'a mut Known,
+    dirty: &'a mut DirtyList,
     /// Whether others may write, so that they have to be held.
     is_held: bool,
     /// Where overlays are meanwhile.
@@ -228,7 +228,7 @@ impl<S: Sys> Reset<'_, S> {
         let faults = self.look()?;
         self.region.prepared.end();
         // Until all is done, what is known may be less than what there is.
-        self.known.seen_at = None;
+        self.dirty.seen_at = None;
         if !self.is_held {
             self.allow_writes()?;
         }
@@ -237,7 +237,7 @@ impl<S: Sys> Reset<'_, S> {
         self.region.accounts.origin.set(self.frozen.id);
         count(&self.region.counters.resets, 1);
         // Those of before the look: even alone, the kernel may have written since, for this thread.
-        self.known.seen_at = Some(faults);
+        self.dirty.seen_at = Some(faults);
         Ok(())
     }
 
@@ -257,7 +257,7 @@ impl<S: Sys> Reset<'_, S> {
         }
         self.place = Place::Parked;
         for index in all.clone() {
-            self.known.parked[index] = match region.table.get(EntryIndex(index)) {
+            self.dirty.parked[index] = match region.table.get(EntryIndex(index)) {
                 Entry::Shared(_) | Entry::Inherited(_) | Entry::Overlaid(..) | Entry::Sealed(..) => true,
                 Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => false,
             };
@@ -279,12 +279,12 @@ impl<S: Sys> Reset<'_, S> {
         if self.place == Place::Own {
             return;
         }
-        let (region, parked, site) = (self.region, &self.known.parked, self.region.site());
+        let (region, parked, site) = (self.region, &self.dirty.parked, self.region.site());
         for run in runs(0..region.table.len(), |index| parked[index]) {
             region.mappings(run).for_each(|one| site.unpark(self.locked, &one));
         }
         site.resume(&(0..region.table.len()));
-        self.known.parked.fill(false);
+        self.dirty.parked.fill(false);
         self.place = Place::Own;
     }
 

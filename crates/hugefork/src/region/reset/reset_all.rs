@@ -26,7 +26,7 @@ use super::{Reset, Stop};
 use crate::mapping::addresses::Place;
 use crate::mem::{EngineVec, Own};
 use crate::region::state::operations;
-use crate::region::state::{Known, RegionCore, Unresolved};
+use crate::region::state::{DirtyList, RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::{ExclusiveGuard, SignalsBlocked};
 use crate::sys::Sys;
@@ -73,10 +73,10 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
         let over = operations::over_and_then(pairs.iter().map(|(region, _)| *region), take_turns);
         let (between, turns) = over.map_err(nothing_done)?;
         let signals = SignalsBlocked::new();
-        let mut known = EngineVec::with_capacity_in(pairs.len(), Own);
-        known.extend(pairs.iter().zip(&rooms).map(|((region, _), room)| region.known(*room)));
-        let came = go_back_all(pairs, &by_age, &mut known);
-        drop((known, signals, between, turns));
+        let mut dirty = EngineVec::with_capacity_in(pairs.len(), Own);
+        dirty.extend(pairs.iter().zip(&rooms).map(|((region, _), room)| region.dirty_list(*room)));
+        let came = go_back_all(pairs, &by_age, &mut dirty);
+        drop((dirty, signals, between, turns));
         // From here on, no lock is held: errors allocate.
         let Err(Failed { nth, done, stop }) = came else { break };
         match stop {
@@ -96,7 +96,7 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
 fn go_back_all<S: Sys>(
     pairs: &[Pair<'_, S>],
     by_age: &[usize],
-    known: &mut [MutexGuard<'_, Known>],
+    dirty: &mut [MutexGuard<'_, DirtyList>],
 ) -> Result<(), Failed> {
     let is_held = pairs.iter().any(|(region, _)| !region.pool().sys.is_alone());
     let mut goals: EngineVec<&SnapshotCore<S>> = EngineVec::with_capacity_in(pairs.len(), Own);
@@ -116,12 +116,12 @@ fn go_back_all<S: Sys>(
         alone.push((windows, region.lock.exclusive()));
     }
     frozen_alone.extend(goals.iter().map(|frozen| frozen.lock.exclusive()));
-    for (nth, ((region, frozen), known)) in pairs.iter().zip(known).enumerate() {
+    for (nth, ((region, frozen), dirty)) in pairs.iter().zip(dirty).enumerate() {
         let age = by_age.iter().position(|of| *of == nth).expect("each region has its place");
         let goal = goals.iter().position(|goal| ptr::eq(*goal, *frozen)).expect("each snapshot is a goal");
         let (locked, frozen_locked) = (Locked::alone(&alone[age].1), Locked::alone(&frozen_alone[goal]));
         let place = Place::Own;
-        resets.push(Reset { region, frozen, locked, frozen_locked, known, is_held, place, done: 0 });
+        resets.push(Reset { region, frozen, locked, frozen_locked, dirty, is_held, place, done: 0 });
     }
     if let Some(nth) = resets.iter().position(|reset| reset.frozen.is_revoked()) {
         return Err(Failed { nth, done: 0, stop: Unresolved::Revoked.into() });

@@ -14,11 +14,11 @@ use std::sync::{Arc, OnceLock};
 
 use super::accounts::Accounts;
 use super::density::Density;
+use super::dirty_list::LockedDirtyList;
 use super::history::Habits;
 use super::operations::HeldOperations;
 use super::placement::PlacementHint;
 use super::prepared::Prepared;
-use super::returns::Returns;
 use crate::mapping::addresses::{Addresses, Place};
 use crate::mapping::change::Site;
 use crate::mapping::edges::Shown;
@@ -52,7 +52,7 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(crate) habits: Habits,
     pub(crate) density: Density,
     pub(in crate::region) prepared: Prepared,
-    pub(in crate::region) returns: Returns,
+    pub(in crate::region) dirty_list: LockedDirtyList,
     pub(crate) counters: EngineArc<Counters>,
     pub(crate) observer: OnceLock<Arc<dyn Observer>>,
     /// What cuts of the region wait for.
@@ -114,7 +114,7 @@ impl<S: Sys> RegionCore<S> {
             habits: Habits::default(),
             density: Density::new(count, pool.block_size),
             prepared: Prepared::default(),
-            returns: Returns::default(),
+            dirty_list: LockedDirtyList::default(),
             counters: pool.registry.register(),
             observer: OnceLock::new(),
             operations: OnceLock::new(),
@@ -128,7 +128,7 @@ impl<S: Sys> RegionCore<S> {
     /// Holds all locks of the region, as threads do that are in calls and faults.
     #[cfg(test)]
     pub(crate) fn lock_all(&self) -> impl Sized + '_ {
-        let calls = (self.freezing.lock(), self.returns.known(), self.maintenance.lock());
+        let calls = (self.freezing.lock(), self.dirty_list.lock(), self.maintenance.lock());
         (calls, self.table.lock_windows(0..self.table.windows()), self.lock.exclusive())
     }
 

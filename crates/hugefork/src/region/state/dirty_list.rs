@@ -16,19 +16,17 @@ const FIRST_ROOM_PAGES: usize = 512;
 
 /// Guarded by the lock that keeps snapshots and resets apart.
 #[derive(Debug, Default)]
-pub(crate) struct Returns {
-    known: Mutex<Known>,
-}
+pub(crate) struct LockedDirtyList(Mutex<DirtyList>);
 
-impl Returns {
-    pub(in crate::region) fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+impl LockedDirtyList {
+    pub(in crate::region) fn lock(&self) -> MutexGuard<'_, DirtyList> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What is known.
+/// The private pages that a reset looks at, and what else it knows from the last one.
 #[derive(Debug)]
-pub(in crate::region) struct Known {
+pub(in crate::region) struct DirtyList {
     /// The private pages, in order.
     pub(in crate::region) pages: EngineVec<Page>,
     /// The pages before the last look.
@@ -45,9 +43,9 @@ pub(in crate::region) struct Known {
     pub(in crate::region) parked: EngineVec<bool>,
 }
 
-impl Default for Known {
-    fn default() -> Known {
-        Known {
+impl Default for DirtyList {
+    fn default() -> DirtyList {
+        DirtyList {
             pages: EngineVec::new_in(Own),
             before: EngineVec::new_in(Own),
             seen_at: None,
@@ -89,7 +87,7 @@ impl NoRoom {
     }
 }
 
-impl Known {
+impl DirtyList {
     /// Makes room for `pages` pages at least, in a region of `blocks` blocks. Allocates.
     pub(in crate::region) fn prepare(&mut self, pages: usize, blocks: usize) {
         let pages = pages.max(self.wished);
@@ -108,7 +106,7 @@ impl Known {
         self.wished = NoRoom(pages).wanted_pages();
     }
 
-    /// Begins a look: there are no pages, until they are [found](Known::find).
+    /// Begins a look: there are no pages, until they are [found](DirtyList::find).
     pub(in crate::region) fn begin(&mut self) {
         self.seen_at = None;
         std::mem::swap(&mut self.pages, &mut self.before);
@@ -148,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_page_that_is_found_again_keeps_its_age_and_a_full_list_says_so() {
-        let mut known = Known::default();
+        let mut known = DirtyList::default();
         known.prepare(4, 1);
         known.begin();
         assert_eq!(known.find(3..7, &mut 0), Ok(()));
