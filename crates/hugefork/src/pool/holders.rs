@@ -271,7 +271,7 @@ impl<'a> Family<'a> {
     /// Whether all holders of `block` at `index`, except the region `id`, come from that region, so that it may take
     /// the block away from them. This takes time in proportion to the number of holders.
     pub(crate) fn is_all_of(self, id: RegionId, index: EntryIndex, block: BlockId) -> bool {
-        // Of the region, while those are passed who come from it. A plain loop: a fault has little stack.
+        // Of the region, while those are passed who come from it.
         let mut own = None;
         for member in self.0 {
             if own.is_some_and(|depth| member.depth > depth) {

@@ -53,13 +53,10 @@ impl<S: Sys> RegionCore<S> {
     ) -> Result<(), Unresolved> {
         let Some(start) = self.table.get(EntryIndex(entries.start)).block() else { return Ok(()) };
         let shows = Shows::Overlay { start, access: Access::ReadWrite };
-        match self.site_at(place).remap(locked, &entries, shows) {
-            Ok(remapped) => self.publish_overlays(locked, entries, remapped),
-            Err(refused) => Err(refused.into()),
-        }
+        let remapped = self.site_at(place).remap(locked, &entries, shows)?;
+        self.publish_overlays(locked, entries, remapped)
     }
 
-    #[inline(never)] // Not on the stack where something is put back.
     pub(in crate::region) fn publish_overlays(
         &self,
         locked: Locked<'_>,
@@ -158,16 +155,12 @@ impl<S: Sys> RegionCore<S> {
 
     /// Notes that overlays may not be writable that count as that.
     pub(in crate::region) fn noted(&self, right: Result<(), SystemError>) -> Result<(), Unresolved> {
-        match right {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                self.accounts.unsure.store(true, Ordering::Relaxed);
-                Err(Unresolved::Unmappable(error))
-            }
-        }
+        right.map_err(|error| {
+            self.accounts.unsure.store(true, Ordering::Relaxed);
+            Unresolved::Unmappable(error)
+        })
     }
 
-    #[inline(never)] // Not on the stack where something is put back.
     fn overlaid(&self, locked: Locked<'_>, entries: Range<usize>) -> Recount {
         self.store(locked, Event::Write, entries, |_, old| old.in_state(State::Overlaid))
     }

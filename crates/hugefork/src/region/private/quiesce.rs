@@ -32,7 +32,6 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Keeps writers off overlays, in the one way or the other. Returns where their pages are.
-    #[inline(never)] // Not on the stack where the blocks are shown.
     pub(super) fn keep_writers_off(&self, locked: Locked<'_>, entries: &Range<usize>) -> Result<Place, Unresolved> {
         if self.holds(locked, entries) {
             return Ok(Place::Parked);

@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use crate::mapping::addresses::Place;
-use crate::mapping::change::{Recount, Remapped};
+use crate::mapping::change::Recount;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::stats::counters::count;
 use crate::sync::SharedGuard;
@@ -74,7 +74,6 @@ impl<S: Sys> RegionCore<S> {
     ///
     /// # Safety
     /// As [`RegionCore::copy_private`].
-    #[inline(always)] // A frame of its own would be one more on the handler's stack.
     pub(in crate::region) unsafe fn copy_private_by(
         &self,
         runs: &mut [PageRun],
@@ -104,21 +103,15 @@ impl<S: Sys> RegionCore<S> {
         part: Part<'_>,
         to: *mut u8,
     ) -> Result<Copied, SystemError> {
-        match self.pool().sys.private_pages(part, runs) {
-            Ok(scanned) => {
-                let (mut nth, mut pages) = (0, 0);
-                while nth < scanned.runs {
-                    let start = runs[nth].start as usize - part.at();
-                    let len = (runs[nth].end - runs[nth].start) as usize;
-                    // SAFETY: pages of these entries can be read and are not written; their places lie behind `to`.
-                    unsafe { self.pool().sys.copy_shown(part.part(start, len), to.add(start)) };
-                    pages += len / BASE_PAGE;
-                    nth += 1;
-                }
-                Ok(Copied { looked_at: scanned.looked_at, pages })
-            }
-            Err(error) => Err(error),
+        let scanned = self.pool().sys.private_pages(part, runs)?;
+        let mut pages = 0;
+        for run in &runs[..scanned.runs] {
+            let (start, len) = (run.start as usize - part.at(), (run.end - run.start) as usize);
+            // SAFETY: pages of these entries can be read and are not written; their places lie behind `to`.
+            unsafe { self.pool().sys.copy_shown(part.part(start, len), to.add(start)) };
+            pages += len / BASE_PAGE;
         }
+        Ok(Copied { looked_at: scanned.looked_at, pages })
     }
 
     /// The first entry in a range of bytes over which there are private pages. The range shows overlays in `place`.
@@ -251,10 +244,8 @@ impl<S: Sys> RegionCore<S> {
         let copied = unsafe { self.copy_private(&entries, place, self.pool().direct(first)) };
         let publishing = self.lock.shared();
         let locked = Locked::windows(windows, &publishing);
-        let shown = match copied {
-            Ok(()) => self.show_written_back(locked, &entries, first),
-            Err(error) => Err(Unresolved::Unmappable(error)),
-        };
+        let copied = copied.map_err(Unresolved::Unmappable);
+        let shown = copied.and_then(|()| self.show_written_back(locked, &entries, first));
         match shown {
             Ok(()) => {
                 drop(publishing);
@@ -271,19 +262,11 @@ impl<S: Sys> RegionCore<S> {
     /// Shows the blocks themselves, which begin with `first` and have all pages now.
     fn show_written_back(&self, locked: Locked<'_>, entries: &Range<usize>, first: BlockId) -> Result<(), Unresolved> {
         let shows = Shows::Memory { start: first, access: Access::ReadWrite };
-        match self.site().remap(locked, entries, shows) {
-            Ok(remapped) => {
-                self.publish_written_back(locked, entries, remapped);
-                Ok(())
-            }
-            Err(refused) => Err(refused.into()),
-        }
-    }
-
-    fn publish_written_back(&self, locked: Locked<'_>, entries: &Range<usize>, remapped: Remapped<'_, S>) {
+        let remapped = self.site().remap(locked, entries, shows)?;
         count(&self.counters.blocks_written_back, entries.len() as u64);
         let stored = self.store(locked, Event::Write, entries.clone(), |_, old| old.in_state(State::Private));
         remapped.published(stored);
+        Ok(())
     }
 
     /// Writes back an overlay, off which all writers are kept, into `own`, which is its own block or a copy of that,

@@ -204,10 +204,7 @@ impl<S: Sys> Reset<'_, S> {
         if self.goes_at_once() {
             return Ok(());
         }
-        let came = match self.hold() {
-            Ok(()) => self.go_back(),
-            Err(reason) => Err(reason.into()),
-        };
+        let came = self.hold().map_err(Stop::from).and_then(|()| self.go_back());
         self.release(came.is_ok());
         came
     }

@@ -53,17 +53,12 @@ impl Holder {
         number(&self.0.0)
     }
 
-    // Plain matches: without optimisation each closure takes its own place on the fault handler's stack.
-
     /// As [`Sys::hold`](crate::sys::Sys::hold); `parking` is that of the part.
     pub(super) fn hold(&self, part: Part<'_>, parking: &Parking<'_>) -> Result<(), SystemError> {
         if owner::is_forked_child() {
             return Err(SystemError::new("ioctl(UFFDIO_REGISTER)", Errno::PERM));
         }
-        match self.register(part.at(), part.len()) {
-            Ok(()) => {}
-            Err(error) => return Err(error),
-        }
+        self.register(part.at(), part.len())?;
         match parking.take() {
             Ok(()) => Ok(()),
             Err(Failure::Refused(errno)) => {
@@ -76,15 +71,12 @@ impl Holder {
 
     /// From now on whoever finds no page there waits.
     pub(super) fn register(&self, at: usize, len: usize) -> Result<(), SystemError> {
-        match self.0.register(&(at..at + len), MODE_MISSING | MODE_MINOR) {
-            Ok(()) => Ok(()),
-            Err(errno) => Err(SystemError::new("ioctl(UFFDIO_REGISTER)", errno)),
-        }
+        let registered = self.0.register(&(at..at + len), MODE_MISSING | MODE_MINOR);
+        registered.map_err(|errno| SystemError::new("ioctl(UFFDIO_REGISTER)", errno))
     }
 
     /// After a failure: all is there still, or again.
     #[cold]
-    #[inline(never)] // Not on the stack below a hold that succeeds.
     fn resume(&self, part: Part<'_>) {
         match self.0.unregister(&(part.at()..part.at() + part.len())) {
             Ok(()) => self.wake(part),
